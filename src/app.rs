@@ -35,6 +35,7 @@ use crate::{
     http::{self, Reports},
     limiter::{Limiter, holds::Holds, metrics::CallMetrics},
     net::tls::server::{ListenerTls, TlsUse},
+    overrides::Overrides,
     process::workers::Workers,
     rls,
     rules::{
@@ -67,6 +68,7 @@ struct App {
     telemetry: Arc<Telemetry>,
     store: Arc<Store>,
     rules: Arc<Rules>,
+    overrides: Arc<Overrides>,
     health: Health,
     workers: Arc<Workers>,
     stop: CancellationToken,
@@ -130,6 +132,7 @@ impl App {
     ) -> Result<Self, Box<dyn Error>> {
         let rules = Arc::new(Rules::new(rules));
         let store = Arc::new(stores::store(settings, &telemetry));
+        let overrides = Arc::new(Overrides::new(Arc::clone(&store)));
         let (telemetry, health) = (Arc::new(telemetry), Health::new().await);
         let workers = Arc::new(Workers::start(settings.process.workers)?);
         let stop = CancellationToken::new();
@@ -138,7 +141,7 @@ impl App {
             RuleSource::ControlPlane(target) => Some(ControlPlane::new(Arc::clone(target))),
         };
         let control_plane = control_plane.map(Arc::new);
-        Ok(Self { telemetry, store, rules, health, workers, stop, control_plane })
+        Ok(Self { telemetry, store, rules, overrides, health, workers, stop, control_plane })
     }
 
     /// Starts the tasks that run until [`App::stop`] is cancelled.
@@ -149,7 +152,8 @@ impl App {
         let meter = self.telemetry.meter();
         self.observe(&meter);
         let (rules, store) = (Arc::clone(&self.rules), Arc::clone(&self.store));
-        let service = Arc::new(service(settings, &self.telemetry, rules, store));
+        let overrides = Arc::clone(&self.overrides);
+        let service = Arc::new(service(settings, &self.telemetry, rules, overrides, store));
         let reflection = settings.listen.reflection;
         let in_progress = CallsInProgress::observe(&meter);
         let services = grpc::services(Arc::clone(&service), &self.health, reflection, in_progress)?;
@@ -203,6 +207,8 @@ impl App {
         let files = renewal::FileMetrics::new(&meter);
         let mut tasks: Vec<BoxFuture<'static, ()>> =
             vec![Box::pin(renewal::renew(Arc::new(settings.clone()), files))];
+        let overrides = Arc::clone(&self.overrides);
+        tasks.push(Box::pin(async move { overrides.follow().await }));
         if self.store.servers().is_some() {
             let store = Arc::clone(&self.store);
             tasks.push(Box::pin(async move {
@@ -308,6 +314,7 @@ pub fn service(
     settings: &Settings,
     telemetry: &Telemetry,
     rules: Arc<Rules>,
+    overrides: Arc<Overrides>,
     store: Arc<Store>,
 ) -> rls::Service {
     let near_ratio = settings.telemetry.near_limit_ratio;
@@ -318,7 +325,7 @@ pub fn service(
         settings.calls;
     let holds = Holds::new(hold_keys.clone(), &telemetry.meter());
     rls::Service {
-        limiter: Arc::new(Limiter::new(rules, guard, metrics, top_keys, holds)),
+        limiter: Arc::new(Limiter::new(rules, overrides, guard, metrics, top_keys, holds)),
         bounds,
         message_bytes_max,
         headers: Arc::clone(headers),

@@ -8,6 +8,7 @@ pub mod algorithm;
 pub mod calendar;
 pub mod decision;
 pub mod descriptor_syntax;
+pub mod directive;
 pub mod hold;
 pub mod hold_id;
 pub mod key;

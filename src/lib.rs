@@ -19,6 +19,7 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 // The decision: what a call is, which rules it matches, where its hits are counted.
 pub mod engine;
 pub mod limiter;
+pub mod overrides;
 pub mod rules;
 pub mod store;
 

@@ -1,6 +1,7 @@
 //! Decides one call: find the rules, charge the store, settle.
 
 mod decision_line;
+mod effect;
 pub mod holds;
 pub mod listing;
 mod matched;
@@ -24,11 +25,12 @@ use crate::{
         plan::Plan,
         request::{HitsMeaning, Request},
         rule::Limit,
-        rule_set::RequireMode,
+        rule_set::{RequireMode, RuleSet},
         time::Timestamp,
     },
     explain::Explanation,
-    rules::Rules,
+    overrides::Overrides,
+    rules::{InForce, Rules},
     store::{
         Clear, CounterReading, StoreError,
         guard::{Answered, Arrival, Guard},
@@ -54,6 +56,7 @@ pub struct LimitUsage {
 #[derive(Debug)]
 pub struct Limiter {
     rules: Arc<Rules>,
+    overrides: Arc<Overrides>,
     store: Guard,
     metrics: CallMetrics,
     top_keys: TopKeys,
@@ -62,16 +65,17 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// A limiter with these rules, on this store.
+    /// A limiter with these rules and overrides, on this store.
     pub fn new(
         rules: Arc<Rules>,
+        overrides: Arc<Overrides>,
         store: Guard,
         metrics: CallMetrics,
         top_keys: TopKeys,
         holds: Holds,
     ) -> Self {
         let refused_debits = RefusedDebits::default();
-        let limiter = Self { rules, store, metrics, top_keys, holds, refused_debits };
+        let limiter = Self { rules, overrides, store, metrics, top_keys, holds, refused_debits };
         limiter.rules_changed();
         limiter
     }
@@ -101,7 +105,7 @@ impl Limiter {
         away: Option<StoreError>,
     ) -> Result<Decision, StoreError> {
         let in_force = self.rules.current();
-        let mut plan = Plan::draw_as(&in_force.rules, request, meaning);
+        let mut plan = self.draw(&in_force.rules, request, meaning);
         self.holds.prepare(&mut plan, request);
         if let Some((domain, mode)) = &plan.lacking {
             self.report_incomplete(domain, *mode);
@@ -134,20 +138,36 @@ impl Limiter {
         Ok(decision)
     }
 
+    /// The plan of a call, by the rules and by what operators have set.
+    fn draw(&self, rules: &RuleSet, request: &Request, meaning: HitsMeaning) -> Plan {
+        let directives = self.overrides.in_force();
+        Plan::draw_as(rules, directives.as_deref(), request, meaning)
+    }
+
+    /// The rules in force.
+    pub fn rules(&self) -> Arc<InForce> {
+        self.rules.current()
+    }
+
+    /// What operators have set.
+    pub fn overrides(&self) -> &Overrides {
+        &self.overrides
+    }
+
     /// What the counters hold that this request would charge, each reset with [`Clear::Yes`].
     pub async fn read_counters(
         &self,
         request: &Request,
         clear: Clear,
     ) -> Vec<(Charge, CounterReading)> {
-        let plan = Plan::draw(&self.rules.current().rules, request);
+        let plan = self.draw(&self.rules.current().rules, request, HitsMeaning::Charged);
         let readings = self.read_charged(&plan, clear).await;
         plan.charges.into_iter().zip(readings).collect()
     }
 
     /// The counters of each limit of each descriptor.
     pub async fn usage(&self, request: &Request) -> Vec<LimitUsage> {
-        let plan = Plan::draw(&self.rules.current().rules, request);
+        let plan = self.draw(&self.rules.current().rules, request, HitsMeaning::Charged);
         let readings = self.read_charged(&plan, Clear::No).await;
         let counts = plan.charges_of_each().into_iter().enumerate();
         let descriptors = counts.flat_map(|(index, count)| iter::repeat_n(index, count));
@@ -167,7 +187,7 @@ impl Limiter {
     /// What this request would match and charge at `now`, and the decision; changes no counter.
     pub async fn explain(&self, request: &Request, now: Timestamp) -> Explanation {
         let in_force = self.rules.current();
-        let plan = Plan::draw(&in_force.rules, request);
+        let plan = self.draw(&in_force.rules, request, HitsMeaning::Charged);
         let mut readings = Vec::with_capacity(plan.charges.len());
         for charge in &plan.charges {
             readings.push(self.store.read_counter(&charge.counter, Clear::No).await);

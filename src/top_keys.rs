@@ -7,7 +7,9 @@ mod space_saving;
 mod worker;
 
 use std::{
+    collections::HashMap,
     hash::{BuildHasher as _, RandomState},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -25,9 +27,10 @@ use self::{
 use crate::{
     engine::{
         algorithm::account::real,
-        key::Counter,
+        key::{self, Counter},
         ledger::{Charge, Fit, Tally, Verdict},
         plan::Plan,
+        request::Entry,
         rule::{Limit, Mode},
     },
     process::workers,
@@ -168,6 +171,49 @@ impl TopKeys {
         })
     }
 
+    /// The keys of these counters that lead now, or if there are none, of the counters of a domain whose descriptors
+    /// match: each with its limit, and how often it was denied. With the time in which they were counted; `None` if nothing
+    /// is counted.
+    pub fn leading(
+        &self,
+        now: Instant,
+        domain: &str,
+        counters: &[&Counter],
+        matches: impl Fn(&[Entry]) -> bool,
+    ) -> Option<(f64, Vec<(TopKey, Arc<Limit>, u64)>)> {
+        let seconds = self.report(now)?.seconds;
+        let keys: Vec<u64> =
+            counters.iter().map(|counter| counter.hash_of_identity(&self.hasher)).collect();
+        let denied: HashMap<u64, u64> = self
+            .counts(TopList::Denied)
+            .into_iter()
+            .map(|count| (count.key, count.count))
+            .collect();
+        let mut leading = Vec::new();
+        for count in self.counts(TopList::Hottest) {
+            let mut workers = self.workers.iter();
+            let name = |worker: &Mutex<WorkerKeys>| {
+                worker.lock().name(TopList::Hottest, count.key).cloned()
+            };
+            let Some(name) = workers.find_map(name) else { continue };
+            let descriptor = || key::entries(name.descriptor.as_deref()?);
+            let is_asked = keys.contains(&count.key)
+                || keys.is_empty()
+                    && *name.domain == *domain
+                    && descriptor().is_some_and(|entries| matches(&entries));
+            if is_asked {
+                let (limit, denied) = (Arc::clone(&name.limit), denied.get(&count.key).copied());
+                leading.push((self.top_key(&count, name), limit, denied.unwrap_or(0)));
+            }
+        }
+        Some((seconds, leading))
+    }
+
+    /// Whether values are known, so that patterns find keys.
+    pub fn knows_values(&self) -> bool {
+        self.names == TopKeyNames::Values
+    }
+
     /// The list of a charge besides the list of all keys. A charge that a shadow limit would deny is in no such list.
     fn further_list(&self, charge: &Charge, tally: &Tally, verdict: &Verdict) -> Option<TopList> {
         let limit = &charge.counter.limit;
@@ -245,8 +291,6 @@ fn is_near(limit: &Limit, remaining: u64, near_ratio: f64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::{space_saving::SpaceSaving, *};
     use crate::engine::{
         request::{Descriptor, Entry, Hits, Request},

@@ -5,6 +5,7 @@ use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Instant};
 
 use tollkeeper::{
     app::{self, instruments, stores},
+    overrides::Overrides,
     process::workers::Workers,
     rls::{
         self, decode,
@@ -65,7 +66,8 @@ pub(crate) async fn serve(store: &str, rules: &[PathBuf]) -> Result<()> {
     let workers = Workers::start(count)?;
     let reached = Arc::clone(&store);
     workers.each(move || reached_by(Arc::clone(&reached))).await;
-    let service = app::service(&settings, &telemetry, rules, store);
+    let overrides = Arc::new(Overrides::new(Arc::clone(&store)));
+    let service = app::service(&settings, &telemetry, rules, overrides, store);
     let server = RateLimitServiceServer::new(Service(service))
         .max_decoding_message_size(settings.calls.message_bytes_max);
     tonic_server::on_workers(Routes::new(server), &workers, count).await

@@ -6,7 +6,7 @@ use opentelemetry::metrics::Meter;
 
 use super::{App, renewal};
 use crate::{
-    edge, limiter,
+    edge, limiter, overrides,
     rules::{self, xds},
     store::{self, memory, redis::RedisStore, report},
     telemetry::{self, InstrumentRow, Observed, observe_together},
@@ -17,6 +17,7 @@ pub fn instruments() -> impl Iterator<Item = &'static InstrumentRow> {
     let lists = [
         limiter::metrics::INSTRUMENTS,
         limiter::holds::INSTRUMENTS,
+        overrides::INSTRUMENTS,
         store::metrics::INSTRUMENTS,
         &rows(report::OBSERVED),
         &rows(memory::metrics::OBSERVED),
@@ -39,6 +40,7 @@ impl App {
     /// Observes the rules, the control plane and the servers of the store.
     pub(super) fn observe(&self, meter: &Meter) {
         rules::metrics::observe(meter, &self.rules);
+        self.overrides.observe(meter);
         if let Some(control_plane) = self.control_plane.clone() {
             observe_together(meter, move || control_plane.report(), xds::metrics::OBSERVED);
         }

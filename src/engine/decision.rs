@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::engine::{
+    directive::Directive,
     ledger::{CommitOutcome, TakenHold},
     request::Entry,
     rule::{Limit, Rule},
@@ -81,6 +82,8 @@ pub struct Status {
     pub outcome: Outcome,
     /// Whether it is a quota in a group that has no room.
     pub is_of_full_group: bool,
+    /// What an operator has set for the descriptor, if that has changed what applies.
+    pub directive: Option<Arc<Directive>>,
 }
 
 /// What a descriptor matched: the labels of its decision, all from the configuration.

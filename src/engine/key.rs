@@ -248,14 +248,21 @@ pub fn counted(key: &str) -> Option<(Vec<u8>, Vec<Entry>)> {
     let (_, rest) = rest.split_once(":{")?;
     let id = if algorithm.is_aligned() { rest.rsplit_once(':')?.0 } else { rest };
     let id = id.replacen('}', "", 1);
-    let mut parts = id.split('|');
-    let domain = unescaped(parts.next()?)?;
-    let entries = parts.map(|part| {
+    let (domain, descriptor) = match id.split_once('|') {
+        Some((domain, descriptor)) => (domain, entries(descriptor)?),
+        None => (&*id, Vec::new()),
+    };
+    Some((unescaped(domain)?, descriptor))
+}
+
+/// The entries that [`Counter::descriptor`] has returned, which is not empty; `None` if a part of it is a digest.
+pub fn entries(descriptor: &str) -> Option<Vec<Entry>> {
+    let entry = |part: &str| {
         let (key, value) = part.split_once('=')?;
         let value = value.strip_prefix("%*").unwrap_or(value);
         Some(Entry { key: unescaped(key)?.into(), value: unescaped(value)?.into() })
-    });
-    Some((domain, entries.collect::<Option<_>>()?))
+    };
+    descriptor.split('|').map(entry).collect()
 }
 
 /// A pattern of Redis that the keys of all counters of a domain match, and some others.

@@ -25,6 +25,11 @@ impl Pattern {
         Some(Self { head, middle, tail })
     }
 
+    /// The pattern of a value; `None` if it is not text with a star.
+    pub fn of(value: &[u8]) -> Option<Self> {
+        std::str::from_utf8(value).ok().and_then(Self::new)
+    }
+
     /// Whether `value` matches.
     pub fn matches(&self, value: &[u8]) -> bool {
         let Some(rest) = value.strip_prefix(&*self.head) else { return false };

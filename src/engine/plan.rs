@@ -1,16 +1,17 @@
 //! From a request to charges, and from tallies to a decision.
 
-use std::{borrow::Cow, iter, sync::Arc};
+use std::{borrow::Cow, iter, sync::Arc, time::Duration};
 
 use crate::engine::{
     decision::{Code, Committed, Decision, Matched, Outcome, Status},
+    directive::{Directive, DirectiveAction, Directives},
     hold::{HoldBy, HoldPolicy},
     hold_id::HoldId,
     key::{self, Counter},
     ledger::{Charge, CommitOutcome, Fit, HeldCharge, HoldAction, TakenHold, Tally, Verdict},
     parameters::Parameters,
     request::{Descriptor, Entry, Hits, HitsMeaning, Request},
-    rule::{Algorithm, Defaults, Limit, Mode, ModeOverride, Policy, WhenDenied},
+    rule::{Algorithm, Defaults, Limit, Mode, ModeOverride, Policy, Unit, WhenDenied},
     rule_set::{Domain, Found, RequireMode, RuleSet},
 };
 
@@ -27,6 +28,8 @@ pub struct Plan {
     mode_override: ModeOverride,
     /// The domain whose required entries the call lacks, and what that means.
     pub lacking: Option<(Arc<str>, RequireMode)>,
+    /// Whether an operator has banned one of its descriptors.
+    is_banned: bool,
     /// The entries of each group of quotas; the first has the number 1.
     groups: Vec<Vec<Entry>>,
 }
@@ -37,17 +40,22 @@ enum Item {
     /// Already decided.
     Settled(Status),
     /// Decided by the tallies of the next charges, of this number, at least one.
-    Charged(Matched, usize),
+    Charged(Matched, usize, Option<Arc<Directive>>),
 }
 
 impl Plan {
     /// Finds the rule of each descriptor.
     pub fn draw(rules: &RuleSet, request: &Request) -> Self {
-        Self::draw_as(rules, request, HitsMeaning::Charged)
+        Self::draw_as(rules, None, request, HitsMeaning::Charged)
     }
 
-    /// Like [`draw`](Self::draw), for hits with this meaning.
-    pub fn draw_as(rules: &RuleSet, request: &Request, meaning: HitsMeaning) -> Self {
+    /// Like [`draw`](Self::draw), with what operators have set, for hits with this meaning.
+    pub fn draw_as(
+        rules: &RuleSet,
+        directives: Option<&Directives>,
+        request: &Request,
+        meaning: HitsMeaning,
+    ) -> Self {
         let mode_override = rules.defaults.mode_override;
         let mut plan = Self {
             charges: Vec::new(),
@@ -56,6 +64,7 @@ impl Plan {
             hold_id: HoldId::default(),
             mode_override,
             lacking: None,
+            is_banned: false,
             groups: Vec::new(),
         };
         let Some(domain) = rules.domain(&request.domain) else {
@@ -66,7 +75,11 @@ impl Plan {
         };
         let mut found_by_each = Vec::with_capacity(request.descriptors.len());
         for descriptor in &request.descriptors {
-            let asked = Asked::new(descriptor, meaning);
+            let mut asked = Asked::new(descriptor, meaning);
+            if let Some(directives) = directives.filter(|_| !asked.is_commit()) {
+                let found = directives.find(&domain.name, &asked.path);
+                asked.directive = found.map(|found| (found, directives.remaining(found)));
+            }
             let found = match descriptor.limit {
                 Some(_) => Found::NoLimit,
                 // Its rule may have gone.
@@ -83,6 +96,7 @@ impl Plan {
                 None => plan.add(domain, asked, found, &replaced),
             }
         }
+        plan.is_banned = plan.items.iter().any(Item::is_banned);
         let mut others = found_by_each.iter().filter(|(asked, _)| !asked.is_commit()).peekable();
         if others.peek().is_some()
             && !others.any(|(asked, _)| domain.requirement.is_met(&asked.path))
@@ -92,12 +106,29 @@ impl Plan {
         if plan.is_refused() {
             plan.charges.iter_mut().for_each(Charge::refuse);
         }
+        if plan.is_banned {
+            plan.drop_checks();
+        }
         plan
     }
 
-    /// Whether the call is denied, since it lacks required entries.
+    /// Whether the call is denied, since it lacks required entries, or an operator has banned it.
     pub fn is_refused(&self) -> bool {
-        matches!(self.lacking, Some((_, RequireMode::Deny)))
+        self.is_banned || matches!(self.lacking, Some((_, RequireMode::Deny)))
+    }
+
+    /// Spares the store a call of which nothing is charged: its other descriptors show no limit then.
+    fn drop_checks(&mut self) {
+        let is_check = |charge: &Charge| charge.hits == Hits::Check && charge.hold.is_none();
+        if !self.charges.iter().all(is_check) {
+            return;
+        }
+        self.charges.clear();
+        for item in &mut self.items {
+            if let Item::Charged(matched, _, directive) = item {
+                *item = Item::settled(matched.clone(), Outcome::NoLimit, directive.take());
+            }
+        }
     }
 
     /// The verdict on a call that is denied even if the store gives none.
@@ -150,8 +181,12 @@ impl Plan {
             Found::NoLimit | Found::Nothing => limit.clone(),
         };
         let limit = Arc::new(defaults.complete(limit));
-        self.charge(domain, asked, &[], &limit);
-        self.items.push(Item::Charged(Matched::Override(Arc::clone(&domain.name)), 1));
+        let matched = Matched::Override(Arc::clone(&domain.name));
+        if let Some(settled) = asked.settled(&matched, &[Arc::clone(&limit)]) {
+            return self.items.push(settled);
+        }
+        self.charge(domain, asked, &[], &limit, asked.directive(1));
+        self.items.push(Item::Charged(matched, 1, asked.directive(1).cloned()));
     }
 
     fn add(
@@ -162,26 +197,37 @@ impl Plan {
         replaced: &[&Arc<str>],
     ) {
         let name = Arc::clone(&domain.name);
-        let rule = match found {
-            Found::Rule(rule) => rule,
-            Found::NoLimit => return self.settle_at_once(Matched::NoLimit(name), Outcome::NoLimit),
-            Found::Nothing => return self.settle_at_once(Matched::NoRule(name), Outcome::NoLimit),
+        let (matched, limits, shared) = match found {
+            Found::Rule(rule) => {
+                let limits = match &rule.policy {
+                    Policy::Limited(limits) => &limits[..],
+                    Policy::Unlimited => &[],
+                };
+                (Matched::Rule(name, Arc::clone(rule)), limits, &rule.shared[..])
+            }
+            Found::NoLimit => (Matched::NoLimit(name), &[][..], &[][..]),
+            Found::Nothing => (Matched::NoRule(name), &[][..], &[][..]),
         };
-        let matched = Matched::Rule(name, Arc::clone(rule));
-        let Policy::Limited(limits) = &rule.policy else {
-            return self.settle_at_once(matched, Outcome::Unlimited);
-        };
+        if let Some(settled) = asked.settled(&matched, limits) {
+            return self.items.push(settled);
+        }
+        if limits.is_empty() {
+            let is_rule = matches!(matched, Matched::Rule(..));
+            let outcome = if is_rule { Outcome::Unlimited } else { Outcome::NoLimit };
+            return self.settle_at_once(matched, outcome);
+        }
+        let directive = asked.directive(limits.len());
         let mut count = 0;
         for limit in limits {
             let is_replaced = limit.name.as_ref().is_some_and(|name| replaced.contains(&name));
             if !is_replaced {
-                self.charge(domain, asked, &rule.shared, limit);
+                self.charge(domain, asked, shared, limit, directive);
                 count += 1;
             }
         }
         match count {
             0 => self.settle_at_once(matched, Outcome::NoLimit),
-            1.. => self.items.push(Item::Charged(matched, count)),
+            1.. => self.items.push(Item::Charged(matched, count, directive.cloned())),
         }
     }
 
@@ -191,8 +237,10 @@ impl Plan {
         asked: &Asked<'_>,
         shared: &[Option<Arc<str>>],
         limit: &Arc<Limit>,
+        directive: Option<&Arc<Directive>>,
     ) {
-        let (entries, limit) = (&asked.path, &asked.unheld(limit));
+        let changed = directive.map(|directive| Arc::new(directive.action.limit(limit)));
+        let (entries, limit) = (&asked.path, &asked.unheld(changed.as_ref().unwrap_or(limit)));
         let counter = Counter::shared(&domain.name, entries, shared, Arc::clone(limit));
         let mut charge = Charge {
             counter: counter.with_slot_by(domain.slot_by),
@@ -227,7 +275,7 @@ impl Plan {
     }
 
     fn settle_at_once(&mut self, matched: Matched, outcome: Outcome) {
-        self.items.push(Item::Settled(Status { matched, outcome, is_of_full_group: false }));
+        self.items.push(Item::settled(matched, outcome, None));
     }
 
     /// The number of charges of each descriptor, in their order.
@@ -243,7 +291,7 @@ impl Plan {
             charge < end
         });
         match charged {
-            Some(Item::Charged(Matched::Rule(_, rule), _)) => rule.path.to_string(),
+            Some(Item::Charged(Matched::Rule(_, rule), ..)) => rule.path.to_string(),
             _ => "override".to_owned(),
         }
     }
@@ -251,7 +299,7 @@ impl Plan {
     /// The charges, each with what its descriptor matched.
     pub fn matched_charges(&self) -> impl Iterator<Item = (&Matched, &Charge)> {
         let matched = self.items.iter().flat_map(|item| match item {
-            Item::Charged(matched, count) => iter::repeat_n(matched, *count),
+            Item::Charged(matched, count, _) => iter::repeat_n(matched, *count),
             Item::Settled(status) => iter::repeat_n(&status.matched, 0),
         });
         matched.zip(&self.charges)
@@ -280,14 +328,14 @@ impl Plan {
         for item in self.items {
             match item {
                 Item::Settled(status) => statuses.push(status),
-                Item::Charged(matched, count) => {
+                Item::Charged(matched, count, directive) => {
                     let mut is_of_full_group = false;
                     let outcomes = judged.by_ref().take(count).map(|(charge, tally)| {
                         is_of_full_group |= full.contains(&charge.quota_group);
                         outcome(charge, tally)
                     });
                     let outcome = outcomes.reduce(tighter);
-                    let status = |outcome| Status { matched, outcome, is_of_full_group };
+                    let status = |outcome| Status { matched, outcome, is_of_full_group, directive };
                     statuses.extend(outcome.map(status));
                 }
             }
@@ -361,6 +409,8 @@ struct Asked<'call> {
     path: Cow<'call, [Entry]>,
     parameters: Option<Parameters<'call>>,
     meaning: HitsMeaning,
+    /// What an operator has set for it, and for how long still.
+    directive: Option<(&'call Arc<Directive>, Duration)>,
 }
 
 impl<'call> Asked<'call> {
@@ -370,7 +420,29 @@ impl<'call> Asked<'call> {
             Some(parameters) => Cow::Owned(parameters.path()),
             None => Cow::Borrowed(&descriptor.entries[..]),
         };
-        Self { descriptor, path, parameters, meaning }
+        Self { descriptor, path, parameters, meaning, directive: None }
+    }
+
+    /// What an operator has set for it, if that applies to this number of limits.
+    fn directive(&self, limits: usize) -> Option<&'call Arc<Directive>> {
+        let (directive, _) = self.directive?;
+        directive.applies_to(limits).then_some(directive)
+    }
+
+    /// Its status if an operator lets it pass, or has banned it: then a limit of 0 applies until that ends.
+    fn settled(&self, matched: &Matched, limits: &[Arc<Limit>]) -> Option<Item> {
+        let (directive, reset) = self.directive?;
+        let outcome = match directive.action {
+            DirectiveAction::Allow => Outcome::Unlimited,
+            DirectiveAction::Ban => {
+                let own = limits.first().map(|limit| Limit::clone(limit));
+                let limit = own.or_else(|| Limit::new(0, Unit::Second, 1))?;
+                let limit = Limit { requests_per_unit: 0, mode: Mode::Enforced, ..limit };
+                Outcome::Over { limit: Arc::new(limit), reset }
+            }
+            _ => return None,
+        };
+        Some(Item::settled(matched.clone(), outcome, Some(Arc::clone(directive))))
     }
 
     fn is_commit(&self) -> bool {
@@ -474,9 +546,21 @@ impl Committed {
 }
 
 impl Item {
+    const fn settled(
+        matched: Matched,
+        outcome: Outcome,
+        directive: Option<Arc<Directive>>,
+    ) -> Self {
+        Self::Settled(Status { matched, outcome, is_of_full_group: false, directive })
+    }
+
+    fn is_banned(&self) -> bool {
+        matches!(self, Self::Settled(Status { outcome: Outcome::Over { .. }, .. }))
+    }
+
     fn charges(&self) -> usize {
         match self {
-            Self::Charged(_, count) => *count,
+            Self::Charged(_, count, _) => *count,
             Self::Settled(_) => 0,
         }
     }

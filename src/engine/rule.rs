@@ -5,11 +5,14 @@ use std::{fmt, sync::Arc, time::Duration};
 /// What a [`Limit`] consists of.
 pub use crate::engine::{algorithm::Algorithm, time::Unit};
 use crate::engine::{
-    algorithm::account::Terms,
+    algorithm::account::{COUNT_MAX, Terms},
     hold::{HoldBy, HoldPolicy},
     time::Timestamp,
     window::Window,
 };
+
+/// Most hits of a limit that stores each hit.
+pub const STORED_HITS_MAX: u64 = 10_000;
 
 /// A number of requests per window, and how they are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +91,39 @@ impl Limit {
         }
     }
 
+    /// The most hits that its counter can hold at once: scripts multiply the hits of buckets and sliding windows by
+    /// milliseconds, and Lua's numbers are exact below 2^53 only; a log stores each hit.
+    pub fn capacity_max(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::TokenBucket { .. } | Algorithm::SlidingWindow => {
+                COUNT_MAX / self.window.millis()
+            }
+            Algorithm::SlidingLog { .. } | Algorithm::InFlight { .. } => STORED_HITS_MAX,
+            Algorithm::FixedWindow | Algorithm::FirstHitWindow { .. } => COUNT_MAX,
+        }
+    }
+
+    /// The largest number for [`with_requests`](Self::with_requests).
+    pub fn requests_max(&self) -> u64 {
+        let max = self.capacity_max();
+        scaled(max, self.requests_per_unit, self.capacity()).min(max)
+    }
+
+    /// This limit on the same counter with another number, at most [`requests_max`](Self::requests_max). The burst of a
+    /// bucket changes by the same ratio.
+    #[must_use]
+    pub fn with_requests(&self, requests: u64) -> Self {
+        let requests_per_unit = requests.min(self.requests_max());
+        let algorithm = match &self.algorithm {
+            Algorithm::TokenBucket { burst } => {
+                let burst = scaled(requests_per_unit, *burst, self.requests_per_unit);
+                Algorithm::TokenBucket { burst: burst.max(requests_per_unit.min(1)) }
+            }
+            other => other.clone(),
+        };
+        Self { requests_per_unit, algorithm, ..self.clone() }
+    }
+
     /// Whether the store knows which of its holds are open, beside the hits that it counts.
     pub fn has_open_holds(&self) -> bool {
         let is_in_flight = matches!(self.algorithm, Algorithm::InFlight { .. });
@@ -146,6 +182,13 @@ impl Limit {
             Mode::Enforced | Mode::Quota => self.on_store_failure,
         }
     }
+}
+
+/// `number` times a ratio; `number` itself if the ratio is of 0.
+fn scaled(number: u64, times: u64, by: u64) -> u64 {
+    let product = u128::from(number) * u128::from(times);
+    let scaled = product.checked_div(u128::from(by));
+    scaled.map_or(number, |scaled| u64::try_from(scaled).unwrap_or(u64::MAX))
 }
 
 /// As people write it: `10 per minute`, `100 per 5 minutes`, `20 at once`.

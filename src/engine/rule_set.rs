@@ -291,6 +291,18 @@ impl Domain {
         }
     }
 
+    /// The rules of the descriptors with these keys, whose values match: a value with a star is a pattern.
+    pub fn rules_for(&self, entries: &[Entry]) -> Vec<&Arc<Rule>> {
+        let Some((last, before)) = entries.split_last() else { return Vec::new() };
+        let mut levels = vec![&self.root];
+        for entry in before {
+            let nodes = levels.into_iter().flat_map(|level| level.nodes_for(entry));
+            levels = nodes.map(|node| &node.next).collect();
+        }
+        let nodes = levels.into_iter().flat_map(|level| level.nodes_for(last));
+        nodes.filter_map(|node| node.rule.as_ref()).collect()
+    }
+
     /// Adds the descriptor at the end of `path`, a list of keys with optional values.
     pub fn insert(&mut self, path: &[(&str, Option<&str>)], rule: Option<Arc<Rule>>) {
         let Some(((key, value), before)) = path.split_last() else { return };
@@ -340,6 +352,17 @@ impl PathLevel {
         };
         see(entry, Candidates { level: self, branches }, matched_by);
         node
+    }
+
+    /// Those that entries match which have this key, and a value that matches.
+    fn nodes_for(&self, entry: &Entry) -> Vec<&PathNode> {
+        let Some(branches) = self.keys.get(&*entry.key) else { return Vec::new() };
+        let Some(pattern) = Pattern::of(&entry.value) else {
+            return branches.node(&entry.value).0.into_iter().collect();
+        };
+        let exact = branches.exact.iter().filter(|(value, _)| pattern.matches(value));
+        let by_pattern = branches.patterns.iter().map(|(_, _, node)| node);
+        exact.map(|(_, node)| node).chain(by_pattern).chain(&branches.default).collect()
     }
 
     fn node_mut(&mut self, key: &str, value: Option<&str>) -> &mut PathNode {

@@ -3,6 +3,9 @@
 //! hottest keys. `/log` shows and changes which lines are logged, and `/stats` shows the counters of
 //! envoyproxy/ratelimit. The status page is in `status`.
 
+mod overrides;
+mod refused;
+
 use std::sync::Arc;
 
 use axum::{
@@ -16,6 +19,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
+use self::refused::{forbidden, refuse};
 use super::{
     browser, compat,
     json::Decisions,
@@ -24,7 +28,7 @@ use super::{
     status,
 };
 use crate::{
-    authorization::{AdminToken, ForbiddenDomain, clients::EVERY_DOMAIN},
+    authorization::{AdminToken, clients::EVERY_DOMAIN},
     edge::health::Health,
     engine::{
         descriptor_syntax,
@@ -86,6 +90,7 @@ pub fn router(admin: Admin) -> Router {
         .route("/counters", get(show_counters))
         .route("/counters/list", get(list_counters))
         .route("/counters/reset", post(reset_counters))
+        .merge(overrides::router(admin.decisions.clone(), admin.token.is_some()))
         .route("/explain", post(explain).layer(middleware::from_fn(refuse_parameters)))
         .layer(guarded(WebPages::Refused))
         .merge(page)
@@ -299,10 +304,6 @@ fn remembered(call: &Remembered, limit: &Limit) -> Value {
     json!({ (time): call.at.as_millis(), "hits": call.hits, "caller": call.caller })
 }
 
-fn forbidden(problem: ForbiddenDomain) -> Response {
-    refuse(StatusCode::FORBIDDEN, &problem.to_string())
-}
-
 /// For endpoints that show or change something of all domains.
 async fn needs_all_domains(
     State(admin): State<Admin>,
@@ -361,8 +362,4 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let shown = headers.get(header::AUTHORIZATION)?.as_bytes();
     let (scheme, token) = shown.split_at_checked(b"bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
-}
-
-fn refuse(code: StatusCode, message: &str) -> Response {
-    (code, Json(json!({ "error": message }))).into_response()
 }

@@ -115,8 +115,7 @@ impl Limiter {
 impl Listing {
     /// The keys of the entries, each with its value and its pattern if it has a star.
     fn patterns(&self) -> Vec<(&Entry, Option<Pattern>)> {
-        let pattern = |entry: &Entry| std::str::from_utf8(&entry.value).ok().and_then(Pattern::new);
-        self.entries.iter().map(|entry| (entry, pattern(entry))).collect()
+        self.entries.iter().map(|entry| (entry, Pattern::of(&entry.value))).collect()
     }
 
     fn wants(&self, reading: &CounterReading) -> bool {

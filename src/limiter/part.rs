@@ -5,7 +5,6 @@ use crate::{
     engine::{
         decision::{Code, Decision},
         ledger::Charge,
-        plan::Plan,
         request::{Hits, HitsMeaning, Request},
         rule::Mode,
     },
@@ -31,7 +30,7 @@ impl Limiter {
     ) -> Result<Option<(Decision, u64)>, StoreError> {
         let mut attempts = 1;
         loop {
-            let plan = Plan::draw_as(&self.rules.current().rules, request, HitsMeaning::Part);
+            let plan = self.draw(&self.rules.current().rules, request, HitsMeaning::Part);
             if plan.charges.iter().any(|charge| charge.counter.limit.hold.is_some()) {
                 return Ok(None);
             }
@@ -45,7 +44,8 @@ impl Limiter {
             request.descriptors.iter_mut().for_each(|descriptor| descriptor.hits = of_each);
             let decided = self.decide_as(request, HitsMeaning::Part, arrival, away.clone());
             let decision = decided.await?;
-            let is_final = part <= 1 || attempts == ATTEMPTS_MAX || room.is_none();
+            let is_final =
+                part <= 1 || attempts == ATTEMPTS_MAX || room.is_none() || plan.is_refused();
             match decision.code {
                 Code::Ok => return Ok(Some((decision, part))),
                 Code::OverLimit if is_final => return Ok(Some((decision, 0))),

@@ -6,7 +6,6 @@ mod lint;
 
 use std::{collections::HashMap, sync::Arc};
 
-pub(super) use self::limit::LOG_HITS_MAX;
 use self::lint::Names;
 use super::{
     options::LoadOptions,

@@ -3,9 +3,14 @@
 
 use serde_json::{Value, json};
 
-use super::{compile::LOG_HITS_MAX, keys};
+use super::keys;
 use crate::{
-    engine::{calendar::WEEKDAYS, request::Hits, rule::Unit, window::Window},
+    engine::{
+        calendar::WEEKDAYS,
+        request::Hits,
+        rule::{STORED_HITS_MAX, Unit},
+        window::Window,
+    },
     yaml::json_schema::{document, extend, in_any_case, mapping},
 };
 
@@ -79,7 +84,7 @@ fn limit_conditions() -> Vec<Value> {
         when(&is_set("idle"), &algorithm("first_hit_window")),
         when(&is_set("time_zone"), &days),
         when(&is_set("starts"), &starts()),
-        when(&stored, &at_most("requests_per_unit", LOG_HITS_MAX)),
+        when(&stored, &at_most("requests_per_unit", STORED_HITS_MAX)),
         when(&stored, &admitted_only),
     ];
     for unit in Unit::ALL {

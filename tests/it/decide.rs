@@ -12,5 +12,6 @@ mod holds;
 mod in_flight;
 mod migrating;
 mod modes;
+mod overrides;
 mod parts;
 mod steps;

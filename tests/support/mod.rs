@@ -20,6 +20,7 @@ pub mod http2;
 pub mod model;
 pub mod otel_collector;
 pub mod otlp;
+pub mod overrides;
 pub mod pages;
 pub mod pod;
 pub mod prometheus;

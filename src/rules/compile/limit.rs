@@ -6,8 +6,7 @@ use crate::{
     engine::{
         calendar::{self, Calendar, CalendarError},
         hold::HoldBy,
-        request::Hits,
-        rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
+        rule::{Algorithm, Limit, Mode, STORED_HITS_MAX, Unit, WhenDenied},
         window::Window,
     },
     rules::{
@@ -22,9 +21,6 @@ use crate::{
         tree::Location,
     },
 };
-
-/// Most hits that a log stores.
-pub(in crate::rules) const LOG_HITS_MAX: u64 = 10_000;
 
 /// Compiles a limit; `None` if its unit or window is missing or invalid.
 pub(super) fn compile(
@@ -188,14 +184,14 @@ fn starting(
     moved
 }
 
-/// Scripts multiply hits by milliseconds, and Lua's numbers are exact below 2^53 only.
+/// See [`Limit::capacity_max`].
 fn check_size(limit: &Limit, location: Location, problems: &mut Problems<'_>) {
     let key = match limit.algorithm {
         Algorithm::TokenBucket { .. } => "burst",
         Algorithm::SlidingWindow => "requests_per_unit",
         _ => return,
     };
-    let (hits, hits_max) = (limit.capacity(), Hits::MAX / limit.window.millis());
+    let (hits, hits_max) = (limit.capacity(), limit.capacity_max());
     if hits > hits_max {
         let name = limit.algorithm.name();
         let message =
@@ -212,10 +208,11 @@ fn check_stored(
     problems: &mut Problems<'_>,
 ) {
     let name = limit.algorithm.name();
-    if limit.requests_per_unit > LOG_HITS_MAX {
+    if limit.requests_per_unit > STORED_HITS_MAX {
         let requests = limit.requests_per_unit;
-        let message =
-            format!("requests_per_unit: {requests} exceeds {LOG_HITS_MAX}, the largest for {name}");
+        let message = format!(
+            "requests_per_unit: {requests} exceeds {STORED_HITS_MAX}, the largest for {name}"
+        );
         problems.add(*location, message);
     }
     if limit.when_denied == WhenDenied::Counted {

@@ -1,0 +1,347 @@
+//! What operators have set for descriptors until a time, beside the rules. The manual calls it an override; in the code an
+//! override is a limit that a request carries.
+
+use std::{
+    cmp::Reverse,
+    hash::{BuildHasher as _, Hash as _, Hasher as _},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use hashbrown::{DefaultHashBuilder, HashMap};
+
+use crate::engine::{
+    pattern::Pattern,
+    request::Entry,
+    rule::{Limit, Mode},
+    time::Timestamp,
+};
+
+/// What an operator has set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Directive {
+    /// Its name.
+    pub id: Arc<str>,
+    /// The domain of the rules.
+    pub domain: Arc<str>,
+    /// The descriptors that it is for: as many entries, with these keys. A value with a star is a pattern.
+    pub entries: Vec<Entry>,
+    /// What it does.
+    pub action: DirectiveAction,
+    /// When it was set, by the store's clock.
+    pub set_at: Timestamp,
+    /// When it ends, by the store's clock.
+    pub until: Timestamp,
+}
+
+/// What a directive does with the calls that it matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DirectiveAction {
+    /// The only limit of the rule has this number.
+    Limit(u64),
+    /// The numbers of all limits of the rule are multiplied.
+    Times(u64),
+    /// They pass, and nothing is charged.
+    Allow,
+    /// They are denied, and nothing is charged.
+    Ban,
+    /// They are counted and never denied.
+    Shadow,
+}
+
+impl DirectiveAction {
+    /// The names of all actions.
+    pub const NAMES: [&'static str; 5] = ["limit", "times", "allow", "ban", "shadow"];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        let [limit, times, allow, ban, shadow] = Self::NAMES;
+        match self {
+            Self::Limit(_) => limit,
+            Self::Times(_) => times,
+            Self::Allow => allow,
+            Self::Ban => ban,
+            Self::Shadow => shadow,
+        }
+    }
+
+    /// Its number, if it has one.
+    pub const fn value(self) -> Option<u64> {
+        match self {
+            Self::Limit(value) | Self::Times(value) => Some(value),
+            Self::Allow | Self::Ban | Self::Shadow => None,
+        }
+    }
+
+    /// The limit that applies in place of one of a rule, on the same counter.
+    pub fn limit(self, limit: &Limit) -> Limit {
+        match self {
+            Self::Limit(requests) => limit.with_requests(requests),
+            Self::Times(times) => {
+                limit.with_requests(limit.requests_per_unit.saturating_mul(times))
+            }
+            Self::Shadow => {
+                Limit { mode: Mode::Shadow, mode_written: Mode::Shadow, ..limit.clone() }
+            }
+            Self::Allow | Self::Ban => limit.clone(),
+        }
+    }
+}
+
+impl Directive {
+    /// Whether it is for several values.
+    pub fn has_pattern(&self) -> bool {
+        self.entries.iter().any(|entry| Pattern::of(&entry.value).is_some())
+    }
+
+    /// Whether it applies to a rule with this number of limits. A number of hits has a meaning for one limit only.
+    pub const fn applies_to(&self, limits: usize) -> bool {
+        match self.action {
+            DirectiveAction::Limit(_) => limits == 1,
+            DirectiveAction::Times(_) | DirectiveAction::Shadow => limits > 0,
+            DirectiveAction::Allow | DirectiveAction::Ban => true,
+        }
+    }
+}
+
+/// The directives in force, and how the one of a descriptor is found: the most specific. Entry by entry, an exact value comes
+/// before a pattern, and a pattern before `*` alone; of equals, the newest wins.
+#[derive(Debug, Default)]
+pub struct Directives {
+    all: Vec<Arc<Directive>>,
+    domains: HashMap<Arc<str>, DirectivesOfDomain>,
+    hasher: DefaultHashBuilder,
+    /// The store's time when it was last learned, in milliseconds.
+    now_ms: AtomicU64,
+}
+
+/// The directives of one domain.
+#[derive(Debug, Default)]
+struct DirectivesOfDomain {
+    /// Which entries have exact values, for each of the forms that the directives have: bits, the first entry is the lowest.
+    masks: Vec<u64>,
+    /// By the hash of a mask, of all keys and of the exact values; the most specific first.
+    matchers: HashMap<u64, Vec<Matcher>>,
+}
+
+/// One directive, and what a descriptor must have.
+#[derive(Debug)]
+struct Matcher {
+    precedence: (Vec<Specificity>, Reverse<(Timestamp, Arc<str>)>),
+    patterns: Vec<Option<Pattern>>,
+    directive: Arc<Directive>,
+}
+
+/// How an entry is matched, the most specific first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Specificity {
+    Exact,
+    Pattern,
+    Any,
+}
+
+impl Directives {
+    /// These directives.
+    pub fn new(all: Vec<Arc<Directive>>) -> Self {
+        let mut new = Self { all, ..Self::default() };
+        for directive in &new.all {
+            let matcher = Matcher::new(Arc::clone(directive));
+            let mask = matcher.mask();
+            let of_domain = new.domains.entry(Arc::clone(&directive.domain)).or_default();
+            if !of_domain.masks.contains(&mask) {
+                of_domain.masks.push(mask);
+            }
+            let hash = hash(&new.hasher, mask, &directive.entries);
+            of_domain.matchers.entry(hash).or_default().push(matcher);
+        }
+        let matchers = new.domains.values_mut().flat_map(|domain| domain.matchers.values_mut());
+        matchers.for_each(|matchers| {
+            matchers.sort_by(|one, other| one.precedence.cmp(&other.precedence));
+        });
+        new
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[Arc<Directive>] {
+        &self.all
+    }
+
+    /// The directive for a descriptor.
+    pub fn find(&self, domain: &str, entries: &[Entry]) -> Option<&Arc<Directive>> {
+        let of_domain = self.domains.get(domain)?;
+        let of_mask = |mask: &u64| {
+            let matchers = of_domain.matchers.get(&hash(&self.hasher, *mask, entries))?;
+            matchers.iter().find(|matcher| matcher.matches(entries))
+        };
+        let found = of_domain.masks.iter().filter_map(of_mask);
+        let found = found.min_by(|one, other| one.precedence.cmp(&other.precedence));
+        found.map(|matcher| &matcher.directive)
+    }
+
+    /// Notes the store's time.
+    pub fn learn(&self, now: Timestamp) {
+        self.now_ms.store(now.as_millis(), Ordering::Relaxed);
+    }
+
+    /// The time until a directive ends, by the time that was last learned.
+    pub fn remaining(&self, directive: &Directive) -> Duration {
+        Timestamp::from_millis(self.now_ms.load(Ordering::Relaxed)).until(directive.until)
+    }
+}
+
+impl Matcher {
+    fn new(directive: Arc<Directive>) -> Self {
+        let patterns = directive.entries.iter().map(|entry| Pattern::of(&entry.value));
+        let patterns: Vec<_> = patterns.collect();
+        let specificity = |(entry, pattern): (&Entry, &Option<Pattern>)| match pattern {
+            None => Specificity::Exact,
+            Some(_) if &*entry.value == b"*" => Specificity::Any,
+            Some(_) => Specificity::Pattern,
+        };
+        let specificities = directive.entries.iter().zip(&patterns).map(specificity).collect();
+        let newest = Reverse((directive.set_at, Arc::clone(&directive.id)));
+        Self { precedence: (specificities, newest), patterns, directive }
+    }
+
+    fn mask(&self) -> u64 {
+        let exact = self.patterns.iter().map(Option::is_none).enumerate();
+        exact.fold(0, |mask, (index, is_exact)| mask | u64::from(is_exact) << (index % 64))
+    }
+
+    fn matches(&self, entries: &[Entry]) -> bool {
+        let matches = |((own, pattern), entry): ((&Entry, &Option<Pattern>), &Entry)| {
+            own.key == entry.key
+                && match pattern {
+                    Some(pattern) => pattern.matches(&entry.value),
+                    None => own.value == entry.value,
+                }
+        };
+        let own = self.directive.entries.iter().zip(&self.patterns);
+        self.patterns.len() == entries.len() && own.zip(entries).all(matches)
+    }
+}
+
+/// A hash of a mask, of the keys of a path, and of the values that the mask takes as exact.
+fn hash(hasher: &DefaultHashBuilder, mask: u64, entries: &[Entry]) -> u64 {
+    let mut hasher = hasher.build_hasher();
+    mask.hash(&mut hasher);
+    for (index, Entry { key, value }) in entries.iter().enumerate() {
+        key.hash(&mut hasher);
+        if mask >> (index % 64) & 1 == 1 {
+            value.hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::engine::{
+        descriptor_syntax,
+        rule::{Algorithm, Unit},
+    };
+
+    /// Directives on these descriptors, each set one second after the one before; the ids are their indices.
+    fn directives(texts: &[&str]) -> Directives {
+        let all = texts.iter().enumerate().map(|(index, text)| {
+            let set_at = Timestamp::from_secs(index as u64);
+            Arc::new(Directive {
+                id: index.to_string().into(),
+                domain: "shop".into(),
+                entries: descriptor_syntax::parse(text).unwrap(),
+                action: DirectiveAction::Ban,
+                set_at,
+                until: Timestamp::from_secs(1000),
+            })
+        });
+        Directives::new(all.collect())
+    }
+
+    fn found<'a>(directives: &'a Directives, descriptor: &str) -> Option<&'a str> {
+        let entries = descriptor_syntax::parse(descriptor).unwrap();
+        directives.find("shop", &entries).map(|directive| &*directive.id)
+    }
+
+    #[track_caller]
+    fn check(texts: &[&str], descriptor: &str, expected: Option<&str>) {
+        assert_eq!(found(&directives(texts), descriptor), expected, "{descriptor} by {texts:?}");
+    }
+
+    #[test]
+    fn the_most_specific_wins_whatever_came_first() {
+        let all = ["user=*", "user=al*", "user=alice", "user=*e"];
+        check(&all, "user=alice", Some("2"));
+        check(&all, "user=albert", Some("1"));
+        check(&all, "user=eve", Some("3"));
+        check(&all, "user=bob", Some("0"));
+        check(&all, "account=alice", None);
+        check(&all, "user=alice,path=/", None);
+    }
+
+    #[test]
+    fn the_first_entry_that_differs_decides() {
+        let all = ["path=/login,user=*", "path=*,user=alice", "path=/*,user=alice"];
+        check(&all, "path=/login,user=alice", Some("0"));
+        check(&all, "path=/other,user=alice", Some("2"));
+        check(&all, "path=other,user=alice", Some("1"));
+    }
+
+    #[test]
+    fn of_equals_the_newest_wins() {
+        check(&["user=alice", "user=alice"], "user=alice", Some("1"));
+        check(&["user=al*", "user=*ce"], "user=alice", Some("1"));
+    }
+
+    #[test]
+    fn another_domain_has_none() {
+        let entries = descriptor_syntax::parse("user=alice").unwrap();
+        assert_eq!(directives(&["user=alice"]).find("other", &entries), None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_index_finds_what_a_search_of_all_finds(
+            texts in prop::collection::vec("(a=[xy*]{1,2})(,b=[xy*]{1,2})?", 0..12),
+            descriptor in "(a=[xy]{1,2})(,b=[xy]{1,2})?",
+        ) {
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            let directives = directives(&texts);
+            let entries = descriptor_syntax::parse(&descriptor).unwrap();
+            let matchers = directives.all().iter().map(|one| Matcher::new(Arc::clone(one)));
+            let matching = matchers.filter(|matcher| matcher.matches(&entries));
+            let best = matching.min_by(|one, other| one.precedence.cmp(&other.precedence));
+            let best = best.map(|matcher| matcher.directive.id.to_string());
+            prop_assert_eq!(found(&directives, &descriptor).map(str::to_owned), best);
+        }
+    }
+
+    #[test]
+    fn a_changed_limit_keeps_its_counter_and_its_bounds() {
+        let bucket = Limit {
+            algorithm: Algorithm::TokenBucket { burst: 50 },
+            ..Limit::new(10, Unit::Minute, 1).unwrap()
+        };
+        let log = Limit { algorithm: Algorithm::SlidingLog { remember: None }, ..bucket.clone() };
+        for (action, limit, expected) in [
+            (DirectiveAction::Limit(20), &bucket, (20, 100)),
+            (DirectiveAction::Times(3), &bucket, (30, 150)),
+            (DirectiveAction::Limit(1), &bucket, (1, 5)),
+            (DirectiveAction::Limit(0), &bucket, (0, 0)),
+            (DirectiveAction::Limit(20_000), &log, (10_000, 10_000)),
+            (DirectiveAction::Times(u64::MAX), &log, (10_000, 10_000)),
+        ] {
+            let changed = action.limit(limit);
+            assert_eq!((changed.requests_per_unit, changed.capacity()), expected, "{action:?}");
+            assert_eq!(changed.algorithm.short_name(), limit.algorithm.short_name());
+            assert_eq!(changed.window, limit.window);
+        }
+        let most = DirectiveAction::Times(u64::MAX).limit(&bucket);
+        assert_eq!(most.capacity(), ((1 << 53) - 1) / 60_000);
+    }
+}

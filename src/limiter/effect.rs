@@ -1,0 +1,121 @@
+//! What an override would have meant for the calls of the last minute, by the keys that lead.
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::Limiter;
+use crate::{
+    engine::{
+        directive::{DirectiveAction, Directives},
+        plan::Plan,
+        request::{Descriptor, Hits, Request},
+        rule::Limit,
+        time::Timestamp,
+    },
+    overrides::NewOverride,
+};
+
+/// Most keys that are shown.
+const SHOWN_MAX: usize = 20;
+
+/// What an override would have meant.
+#[derive(Debug, Serialize)]
+pub struct OverrideEffect {
+    /// The time in which the decisions were made, until now.
+    pub seconds: f64,
+    /// Decisions about the leading keys that match.
+    pub decisions: u64,
+    /// How many of them were denials.
+    pub denied: u64,
+    /// How many would have been, about.
+    pub would_be_denied: u64,
+    /// The keys, the one with the most decisions first.
+    pub keys: Vec<KeyEffect>,
+    /// What is not known.
+    pub note: &'static str,
+}
+
+/// What it would have meant for one key, as in [`OverrideEffect`]; a limit is written like `10 per minute`.
+#[derive(Debug, Serialize)]
+pub struct KeyEffect {
+    pub key: String,
+    pub rule: String,
+    pub limit: String,
+    pub limit_then: String,
+    pub decisions: u64,
+    pub denied: u64,
+    pub would_be_denied: u64,
+}
+
+impl Limiter {
+    /// What an override would have meant for the calls that this replica has decided in the last 30 to 60 seconds.
+    pub fn effect_of(&self, new: &NewOverride) -> OverrideEffect {
+        let directive = new.directive("", Timestamp::default());
+        let is_exact = !directive.has_pattern();
+        let plan = is_exact.then(|| self.plan_of(new));
+        let counters = plan.iter().flat_map(|plan| &plan.charges).map(|charge| &charge.counter);
+        let counters: Vec<_> = counters.collect();
+        let directives = Directives::new(vec![directive]);
+        let matches = |entries: &[_]| directives.find(&new.domain, entries).is_some();
+        let leading = self.top_keys.leading(Instant::now(), &new.domain, &counters, matches);
+        let note = match &leading {
+            None => "keys are not counted: --top-keys is off",
+            Some(_) if !is_exact && !self.top_keys.knows_values() => {
+                "keys are counted by digests, which patterns do not match: see --top-keys values"
+            }
+            Some(_) => "by the leading keys of this replica only",
+        };
+        let (seconds, leading) = leading.unwrap_or_default();
+        let mut effect = OverrideEffect {
+            seconds,
+            decisions: 0,
+            denied: 0,
+            would_be_denied: 0,
+            keys: Vec::new(),
+            note,
+        };
+        for (top, limit, denied) in leading {
+            let limit_then = new.action.limit(&limit);
+            // What was asked for in the window, as far as it is known.
+            let asked = top.capacity.saturating_sub(top.remaining).saturating_add(denied);
+            let would_be_denied = match new.action {
+                DirectiveAction::Ban => top.count,
+                DirectiveAction::Allow | DirectiveAction::Shadow => 0,
+                DirectiveAction::Limit(_) | DirectiveAction::Times(_) => {
+                    asked.saturating_sub(limit_then.capacity()).min(top.count)
+                }
+            };
+            effect.decisions += top.count;
+            effect.denied += denied;
+            effect.would_be_denied += would_be_denied;
+            if effect.keys.len() < SHOWN_MAX {
+                effect.keys.push(KeyEffect {
+                    key: top.key,
+                    rule: top.rule,
+                    limit: top.limit,
+                    limit_then: limit_in_words(new.action, &limit_then),
+                    decisions: top.count,
+                    denied,
+                    would_be_denied,
+                });
+            }
+        }
+        effect
+    }
+
+    /// What a call with the descriptor of an override is charged by the rules.
+    fn plan_of(&self, new: &NewOverride) -> Plan {
+        let (hits, states_hits, limit) = (Hits::Check, false, None);
+        let descriptor = Descriptor { entries: new.entries.clone(), hits, states_hits, limit };
+        let request = Request { domain: new.domain.clone(), descriptors: vec![descriptor] };
+        Plan::draw(&self.rules.current().rules, &request)
+    }
+}
+
+fn limit_in_words(action: DirectiveAction, limit: &Limit) -> String {
+    match action {
+        DirectiveAction::Limit(_) | DirectiveAction::Times(_) => limit.to_string(),
+        other => other.name().to_owned(),
+    }
+}

@@ -1,0 +1,89 @@
+//! What operators have set for some descriptors until a time: another number, exemption, ban or shadow. Here it is checked,
+//! kept in the store, and put in force on this replica; `engine/directive.rs` finds the one of a descriptor.
+
+mod follow;
+mod kept;
+mod known;
+mod written;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use opentelemetry::{KeyValue, metrics::Meter};
+use parking_lot::Mutex;
+
+use self::known::KnownOverrides;
+pub use self::written::{LASTS_MAX, NewOverride, OVERRIDES_MAX, Override, OverrideError};
+use crate::{
+    engine::{
+        directive::{DirectiveAction, Directives},
+        time::Timestamp,
+    },
+    store::Store,
+    telemetry::InstrumentRow,
+};
+
+const OVERRIDES: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.overrides",
+    &["action"],
+    "overrides in force on this replica, by action",
+);
+const OVERRIDES_KNOWN: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.overrides.known",
+    &[],
+    "1 once this replica has read the overrides from the store, else 0: then calls are decided without them",
+);
+
+/// Every instrument of overrides, beside the decisions by them.
+pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[&OVERRIDES, &OVERRIDES_KNOWN];
+
+/// The overrides of this replica, which follow the store.
+#[derive(Debug)]
+pub struct Overrides {
+    store: Arc<Store>,
+    /// Read by every call; `None` if there are none.
+    in_force: ArcSwapOption<Directives>,
+    known: Mutex<KnownOverrides>,
+    /// Held during an exchange with the store, so that none puts older overrides in force than the one before.
+    turn: tokio::sync::Mutex<()>,
+    /// Is notified when the overrides in force have changed.
+    changed: tokio::sync::Notify,
+}
+
+impl Overrides {
+    /// The overrides in this store. They must be [followed](Self::follow).
+    pub fn new(store: Arc<Store>) -> Self {
+        let known = Mutex::new(KnownOverrides::new(store.servers().is_none()));
+        let (turn, changed) = (tokio::sync::Mutex::default(), tokio::sync::Notify::new());
+        Self { store, in_force: ArcSwapOption::empty(), known, turn, changed }
+    }
+
+    /// What is in force now, for one call.
+    pub fn in_force(&self) -> arc_swap::Guard<Option<Arc<Directives>>> {
+        self.in_force.load()
+    }
+
+    /// The overrides in force, the newest first, and the time by the store's clock; whether they were read since the start.
+    pub fn list(&self) -> (Vec<Arc<Override>>, Timestamp, bool) {
+        let known = self.known.lock();
+        (known.in_force().cloned().collect(), known.now(), known.is_known)
+    }
+
+    /// Observes them.
+    pub fn observe(self: &Arc<Self>, meter: &Meter) {
+        let overrides = Arc::clone(self);
+        OVERRIDES.observe(meter, move |observe| {
+            let in_force = overrides.in_force();
+            let all = in_force.as_ref().map_or(&[][..], |directives| directives.all());
+            for name in DirectiveAction::NAMES {
+                let count = all.iter().filter(|directive| directive.action.name() == name).count();
+                #[expect(clippy::cast_precision_loss, reason = "at most 1,000")]
+                observe(count as f64, &[KeyValue::new("action", name)]);
+            }
+        });
+        let overrides = Arc::clone(self);
+        OVERRIDES_KNOWN.observe(meter, move |observe| {
+            observe(f64::from(u8::from(overrides.known.lock().is_known)), &[]);
+        });
+    }
+}

@@ -1,0 +1,85 @@
+//! Follows the overrides in the store, and ends each when its time has come, so that the path of a call reads no clock.
+
+use std::time::Duration;
+
+use tokio::{
+    select,
+    time::{self, Instant},
+};
+
+use super::Overrides;
+use crate::store::StoreError;
+
+/// How often the store is queried for changes.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// How often a store is queried whose user may not read them.
+const LOOK_UNPERMITTED_EVERY: Duration = Duration::from_secs(10);
+
+impl Overrides {
+    /// Follows the store; never ends.
+    pub async fn follow(&self) {
+        loop {
+            let looked = match self.store.servers() {
+                Some(servers) => self.look(servers).await,
+                None => Ok(()),
+            };
+            self.report(&looked);
+            let pause = match looked {
+                Err(StoreError::NotPermitted(_)) => LOOK_UNPERMITTED_EVERY,
+                _ => LOOK_EVERY,
+            };
+            let next = Instant::now() + pause;
+            while Instant::now() < next {
+                self.end_due();
+                select! {
+                    () = time::sleep_until(next) => {}
+                    () = time::sleep_until(self.next_end().unwrap_or(next)) => {}
+                    () = self.changed.notified() => {}
+                }
+            }
+        }
+    }
+
+    /// When the next one ends.
+    fn next_end(&self) -> Option<Instant> {
+        let known = self.known.lock();
+        let ends = known.in_force().map(|one| one.directive.until).min()?;
+        Some(Instant::now() + known.now().until(ends))
+    }
+
+    /// Takes out of force what has ended, and notes the time.
+    fn end_due(&self) {
+        let in_force = self.in_force.load();
+        let Some(directives) = &*in_force else { return };
+        let mut known = self.known.lock();
+        let now = known.now();
+        directives.learn(now);
+        if directives.all().iter().any(|directive| directive.until <= now) {
+            self.put_in_force(&mut known);
+        }
+    }
+
+    /// Logs that they are not known, once, and that they are again.
+    fn report(&self, looked: &Result<(), StoreError>) {
+        let mut known = self.known.lock();
+        let count = known.in_force().count();
+        match looked {
+            Ok(()) if known.is_reported => {
+                known.is_reported = false;
+                tracing::info!("overrides are known: {count} in force");
+            }
+            Err(error @ StoreError::NotPermitted(_)) if !known.is_reported => {
+                known.is_reported = true;
+                tracing::warn!("overrides are off: {error}");
+            }
+            Err(error) if !known.is_known && !known.is_reported => {
+                known.is_reported = true;
+                tracing::warn!(
+                    "overrides are not known, and calls are decided without them until the store answers: {error}"
+                );
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What a replica knows of the overrides in the store, and the store's time.
+
+use std::{iter, sync::Arc};
+
+use tokio::time::Instant;
+
+use super::written::{NewOverride, OVERRIDES_MAX, Override, OverrideError};
+use crate::{
+    engine::time::Timestamp,
+    process::{clock::system_clock, pause::random},
+};
+
+/// What is known of the store's overrides.
+#[derive(Debug)]
+pub(super) struct KnownOverrides {
+    /// What the store keeps, the newest first; some may have ended.
+    pub(super) all: Vec<Arc<Override>>,
+    /// Whether they were read since the start.
+    pub(super) is_known: bool,
+    /// What the field has held that every change replaces.
+    pub(super) version: Vec<u8>,
+    /// A time that the store has shown, and when; without one, the machine's clock counts.
+    shown: Option<(Timestamp, Instant)>,
+    /// Whether the log says why they are not known.
+    pub(super) is_reported: bool,
+}
+
+impl KnownOverrides {
+    pub(super) const fn new(is_known: bool) -> Self {
+        Self { all: Vec::new(), is_known, version: Vec::new(), shown: None, is_reported: false }
+    }
+
+    /// The time by the store's clock. It does not depend on how the machine's clock is set.
+    pub(super) fn now(&self) -> Timestamp {
+        let Some((shown, at)) = self.shown else { return system_clock() };
+        shown.plus_millis(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// Those that have not ended, the newest first.
+    pub(super) fn in_force(&self) -> impl Iterator<Item = &Arc<Override>> {
+        let now = self.now();
+        self.all.iter().filter(move |one| one.directive.until > now)
+    }
+
+    /// The ids of those that have ended.
+    pub(super) fn ended(&self) -> Vec<String> {
+        let now = self.now();
+        let ended = self.all.iter().filter(|one| one.directive.until <= now);
+        ended.map(|one| one.directive.id.to_string()).collect()
+    }
+
+    /// The one in force with this id.
+    pub(super) fn find(&self, id: &str) -> Result<Arc<Override>, OverrideError> {
+        let found = self.in_force().find(|one| &*one.directive.id == id);
+        found.cloned().ok_or(OverrideError::Unknown)
+    }
+
+    /// A new one that is set now, with an id that no other has.
+    pub(super) fn added(
+        &self,
+        new: &NewOverride,
+        by: String,
+    ) -> Result<Arc<Override>, OverrideError> {
+        if self.in_force().count() >= OVERRIDES_MAX {
+            return Err(OverrideError::Full);
+        }
+        let mut ids = iter::repeat_with(|| format!("{:08x}", random()));
+        let is_new = |id: &String| self.all.iter().all(|one| &*one.directive.id != id);
+        let id = ids.find(is_new).unwrap_or_default();
+        let (directive, because) = (new.directive(&id, self.now()), new.because.clone());
+        Ok(Arc::new(Override { directive, because, by }))
+    }
+
+    /// Learns a time that the store has shown in an answer to a request that was sent at `sent`.
+    pub(super) fn learn(&mut self, shown: Timestamp, sent: Instant) {
+        self.shown = Some((shown, sent + sent.elapsed() / 2));
+    }
+}

@@ -1,0 +1,375 @@
+//! What operators set for some descriptors: which calls pass then, and what they charge.
+
+use serde_json::{Value, json};
+use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitUnit};
+
+use crate::support::{
+    overrides::{end, list, send, set, set_for, try_set},
+    redis_server::Redis,
+    service::{Options, Service, descriptor, hits, request, spell, with_limit},
+};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 3 }
+  - key: work
+    rate_limit: { unit: year, requests_per_unit: 3, count_denied: true }
+  - key: other
+    rate_limit: { unit: year, requests_per_unit: 100 }
+  - key: both
+    rate_limits:
+      - { unit: day, requests_per_unit: 2 }
+      - { unit: year, requests_per_unit: 3 }
+  - key: bucket
+    rate_limit: { unit: year, requests_per_unit: 2, burst: 3, algorithm: token_bucket }
+  - key: log
+    rate_limit: { unit: year, requests_per_unit: 2, algorithm: sliding_log }
+  - key: local
+    rate_limit: { unit: year, requests_per_unit: 2, on_store_failure: local }
+  - key: free
+    rate_limit: { unlimited: true }
+  - key: file
+    value: '*.pdf'
+    rate_limit: { unit: year, requests_per_unit: 2 }
+";
+
+fn on(store: &str) -> Service {
+    let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+    service.wait_until_ready();
+    service
+}
+
+async fn ask(service: &Service, descriptors: Vec<RateLimitDescriptor>) -> String {
+    match service.ask(request("shop", descriptors)).await {
+        Ok(answer) => spell(&answer),
+        Err(status) => format!("{:?}", status.code()),
+    }
+}
+
+async fn one(service: &Service, key: &str, value: &str) -> String {
+    ask(service, vec![descriptor(&[(key, value)])]).await
+}
+
+#[tokio::test]
+async fn another_number_applies_to_the_same_counter_and_ends_with_the_override() {
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let service = on(store);
+        assert_eq!(one(&service, "user", "alice").await, "OK: OK 2/3 YEAR");
+        let set = set(&service, "user=alice", json!({ "limit": 10 }));
+        assert_eq!(one(&service, "user", "alice").await, "OK: OK 8/10 YEAR");
+        assert_eq!(one(&service, "user", "bob").await, "OK: OK 2/3 YEAR");
+        let much = ask(&service, vec![hits(descriptor(&[("user", "alice")]), 8)]).await;
+        assert_eq!(much, "OK: OK 0/10 YEAR");
+        end(&service, &set);
+        assert_eq!(one(&service, "user", "alice").await, "OVER_LIMIT: OVER_LIMIT 0/3 YEAR");
+    }
+    redis.assert_no_key_leaks();
+}
+
+/// LiteLLM 25760: a raise had no effect as long as the key was cached.
+#[tokio::test]
+async fn a_denial_that_is_cached_ends_with_the_limit_that_it_was_made_by() {
+    let redis = Redis::start();
+    let service = on(&redis.url());
+    let call = || vec![hits(descriptor(&[("user", "alice")]), 3)];
+    assert_eq!(ask(&service, call()).await, "OK: OK 0/3 YEAR");
+    for _ in 0..3 {
+        assert_eq!(ask(&service, call()).await, "OVER_LIMIT: OVER_LIMIT 0/3 YEAR");
+    }
+    assert!(service.get("/metrics").contains("ratelimit_store_cached_total"));
+    set(&service, "user=alice", json!({ "times": 2 }));
+    assert_eq!(ask(&service, call()).await, "OK: OK 0/6 YEAR");
+    assert_eq!(ask(&service, call()).await, "OVER_LIMIT: OVER_LIMIT 0/6 YEAR");
+}
+
+/// LiteLLM 35247: a raise was ignored where a key has several windows.
+#[tokio::test]
+async fn times_applies_to_each_limit_of_a_rule_and_to_a_burst() {
+    let service = on("memory://");
+    set(&service, "both=a", json!({ "times": 10 }));
+    for _ in 0..19 {
+        assert!(one(&service, "both", "a").await.starts_with("OK"));
+    }
+    assert_eq!(one(&service, "both", "a").await, "OK: OK 0/20 DAY");
+    assert_eq!(one(&service, "both", "a").await, "OVER_LIMIT: OVER_LIMIT 0/20 DAY");
+    set(&service, "bucket=a", json!({ "times": 2 }));
+    let call = vec![hits(descriptor(&[("bucket", "a")]), 6)];
+    assert_eq!(ask(&service, call).await, "OK: OK 0/4 YEAR");
+}
+
+#[tokio::test]
+async fn a_ban_denies_without_the_store_and_charges_nothing() {
+    let redis = Redis::start();
+    let service = on(&redis.url());
+    set(&service, "user=eve", json!({ "action": "ban" }));
+    assert_eq!(one(&service, "user", "eve").await, "OVER_LIMIT: OVER_LIMIT 0/0 YEAR");
+    let both = || vec![descriptor(&[("other", "x")]), descriptor(&[("user", "eve")])];
+    assert_eq!(ask(&service, both()).await, "OVER_LIMIT: OK -, OVER_LIMIT 0/0 YEAR");
+    let [counted] = &redis.keys()[..] else { panic!("{:?}", redis.keys()) };
+    assert_eq!(counted, "tk1:op:{overrides}");
+    // Work that is done is charged nevertheless.
+    let done = vec![descriptor(&[("work", "x")]), descriptor(&[("user", "eve")])];
+    assert_eq!(ask(&service, done).await, "OVER_LIMIT: OK 2/3 YEAR, OVER_LIMIT 0/0 YEAR");
+    drop(redis);
+    assert_eq!(ask(&service, both()).await, "OVER_LIMIT: OK -, OVER_LIMIT 0/0 YEAR");
+    assert_eq!(one(&service, "user", "alice").await, "Unavailable");
+    assert_eq!(list(&service, "")["known"], true);
+}
+
+#[tokio::test]
+async fn allow_passes_uncharged_also_with_a_limit_that_the_call_sends() {
+    let service = on("memory://");
+    let set = set(&service, "user=alice", json!({ "action": "allow" }));
+    for _ in 0..5 {
+        assert_eq!(one(&service, "user", "alice").await, "OK: OK unlimited");
+    }
+    let sent = || vec![with_limit(descriptor(&[("user", "alice")]), 0, RateLimitUnit::Year)];
+    assert_eq!(ask(&service, sent()).await, "OK: OK unlimited");
+    end(&service, &set);
+    assert_eq!(one(&service, "user", "alice").await, "OK: OK 2/3 YEAR");
+    assert_eq!(ask(&service, sent()).await, "OVER_LIMIT: OVER_LIMIT 0/0 YEAR");
+}
+
+#[tokio::test]
+async fn shadow_counts_and_denies_nobody() {
+    let service = on("memory://");
+    set(&service, "user=al*", json!({ "action": "shadow" }));
+    for left in [2, 1, 0, 0, 0] {
+        assert_eq!(one(&service, "user", "alice").await, format!("OK: OK {left}/3 YEAR"));
+    }
+}
+
+#[tokio::test]
+async fn a_ban_of_what_has_no_limit_denies_too() {
+    let service = on("memory://");
+    set(&service, "free=*", json!({ "action": "ban" }));
+    set(&service, "unknown=x", json!({ "action": "ban" }));
+    assert_eq!(one(&service, "free", "x").await, "OVER_LIMIT: OVER_LIMIT 0/0 SECOND");
+    assert_eq!(one(&service, "unknown", "x").await, "OVER_LIMIT: OVER_LIMIT 0/0 SECOND");
+    assert_eq!(one(&service, "unknown", "y").await, "OK: OK -");
+}
+
+#[tokio::test]
+async fn the_local_fallback_obeys_too() {
+    let redis = Redis::start();
+    let service = on(&redis.url());
+    set(&service, "local=x", json!({ "limit": 5 }));
+    drop(redis);
+    let call = vec![hits(descriptor(&[("local", "x")]), 5)];
+    assert_eq!(ask(&service, call).await, "OK: OK 0/5 YEAR");
+}
+
+#[tokio::test]
+async fn json_check_and_our_own_api_obey_too() {
+    let service = on("memory://");
+    set(&service, "user=eve", json!({ "action": "ban" }));
+    let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"eve"}]}]}"#;
+    assert_eq!(service.exchange("POST", "/json", body.as_bytes()).0, 429);
+    assert_eq!(service.exchange("GET", "/check?domain=shop&d=user=eve", b"").0, 429);
+    assert_eq!(service.exchange("GET", "/check?domain=shop&d=user=bob", b"").0, 200);
+    for mode in ["TAKE", "PART", "DEBIT"] {
+        let call = json!({ "mode": mode, "hits": 2, "descriptors": [
+            { "entries": [{ "key": "user", "value": "eve" }] },
+        ] });
+        let body = json!({ "domain": "shop", "calls": [call] }).to_string();
+        let (status, _, answer) = service.exchange("POST", "/v1/decide", body.as_bytes());
+        assert_eq!(status, 200, "{answer}");
+        assert!(answer.contains("OVER_LIMIT"), "{mode}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_commit_settles_a_hold_whatever_is_set_meanwhile() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 100, hold: { for: 10m, by: id, estimate: 40 } }
+";
+    let service = Service::start(Options { rules, ..Options::default() });
+    let call = |used: Option<u64>| {
+        let held = descriptor(&[("user", "alice"), ("hold.id", "one")]);
+        vec![used.map_or(held.clone(), |used| hits(held, used))]
+    };
+    assert_eq!(ask(&service, call(None)).await, "OK: OK 60/100 YEAR");
+    assert!(ask(&service, call(Some(10))).await.starts_with("OK"));
+    assert_eq!(one(&service, "user", "alice").await, "OK: OK 89/100 YEAR");
+}
+
+#[tokio::test]
+async fn what_is_set_is_listed_shown_searched_and_ended() {
+    let service = on("memory://");
+    let first = set(&service, "user=alice", json!({ "limit": 10 }));
+    let second = set(&service, "user=b*", json!({ "action": "ban" }));
+    let listed = list(&service, "");
+    assert_eq!(listed["known"], true);
+    assert_eq!(listed["more"], Value::Null);
+    let ids = |listed: &Value| -> Vec<Value> {
+        let overrides = listed["overrides"].as_array().unwrap();
+        overrides.iter().map(|one| one["id"].clone()).collect()
+    };
+    assert_eq!(ids(&listed).len(), 2);
+    assert_eq!(first["descriptor"], "user=alice");
+    assert_eq!((&first["action"], &first["value"]), (&json!("limit"), &json!(10)));
+    assert_eq!(first["because"], "INC-42");
+    let left = first["seconds_left"].as_f64().unwrap();
+    assert!((599.0..=600.0).contains(&left), "{left}");
+
+    assert_eq!(ids(&list(&service, "?text=ALICE")), [first["id"].clone()]);
+    assert_eq!(ids(&list(&service, "?text=inc-42")).len(), 2);
+    assert_eq!(ids(&list(&service, "?domain=other")), [0; 0]);
+    let page = list(&service, "?limit=1");
+    let next = list(&service, &format!("?limit=1&after={}", page["more"].as_str().unwrap()));
+    assert_eq!([ids(&page), ids(&next)].concat(), ids(&listed));
+    assert_eq!(next["more"], Value::Null);
+
+    let path = format!("/overrides/{}", second["id"].as_str().unwrap());
+    assert_eq!(send(&service, "GET", &path, "").1["action"], "ban");
+    end(&service, &second);
+    assert_eq!(send(&service, "GET", &path, "").0, 404);
+    assert_eq!(send(&service, "DELETE", &path, "").0, 404);
+    assert_eq!(ids(&list(&service, "")), [first["id"].clone()]);
+}
+
+#[tokio::test]
+async fn an_override_ends_by_itself() {
+    let service = on("memory://");
+    set_for(&service, "user=eve", json!({ "action": "ban" }), "1s");
+    assert!(one(&service, "user", "eve").await.starts_with("OVER_LIMIT"));
+    crate::support::eventually("it ends", || {
+        let empty = list(&service, "")["overrides"].as_array().unwrap().is_empty();
+        empty.then_some(())
+    });
+    assert_eq!(one(&service, "user", "eve").await, "OK: OK 2/3 YEAR");
+}
+
+#[test]
+fn bad_input_is_refused_by_the_name_of_its_field() {
+    let service = on("memory://");
+    let ban = json!({ "action": "ban" });
+    for (descriptor, action, lasts, message) in [
+        ("user", ban.clone(), "1m", "descriptor: must be key=value"),
+        ("user=x", ban.clone(), "31d", "for: must be a duration from 1s to 30d"),
+        ("user=x", ban.clone(), "1ms", "for: must be a duration from 1s to 30d"),
+        ("user=x", ban.clone(), "soon", "for: must be a duration from 1s to 30d"),
+        ("user=x", json!({}), "1m", "action: write one of limit, times and action"),
+        (
+            "user=x",
+            json!({ "limit": 1, "times": 2 }),
+            "1m",
+            "action: write one of limit, times and action",
+        ),
+        ("user=x", json!({ "action": "stop" }), "1m", "action: must be one of: allow, ban, shadow"),
+        (
+            "user=x",
+            json!({ "limit": -1 }),
+            "1m",
+            "limit: must be a whole number from 0 to 9007199254740991",
+        ),
+        ("user=x", json!({ "times": 1 }), "1m", "times: must be a whole number from 2 to 1000000"),
+        (
+            "user=x",
+            json!({ "action": "ban", "domain": "shpo" }),
+            "1m",
+            "domain: no rule has this domain; did you mean `shop`?",
+        ),
+        (
+            "user=x",
+            json!({ "action": "ban", "because": "" }),
+            "1m",
+            "because: must be printable text of 1 to 200 bytes",
+        ),
+        (
+            "user=x",
+            json!({ "action": "ban", "because": "a\nb" }),
+            "1m",
+            "because: must be printable text of 1 to 200 bytes",
+        ),
+        ("user=x", json!({ "action": "ban", "because": 5 }), "1m", "because: must be text"),
+        (
+            "user=x",
+            json!({ "action": "ban", "colour": 5 }),
+            "1m",
+            "\"colour\": unknown; the fields are domain, descriptor, one of limit, times and action, for, because, dry_run",
+        ),
+        (
+            "both=x",
+            json!({ "limit": 5 }),
+            "1m",
+            "limit: the rule both has 2 limits, and one number cannot replace them: use times",
+        ),
+        (
+            "none=x",
+            json!({ "limit": 5 }),
+            "1m",
+            "descriptor: no rule with a limit matches it, so limit has no effect",
+        ),
+        (
+            "free=x",
+            json!({ "times": 5 }),
+            "1m",
+            "descriptor: no rule with a limit matches it, so times has no effect",
+        ),
+        (
+            "log=x",
+            json!({ "limit": 10_001 }),
+            "1m",
+            "limit: 10001 exceeds 10000, the largest for sliding_log in the rule log",
+        ),
+        (
+            "log=*",
+            json!({ "times": 10_000 }),
+            "1m",
+            "times: 20000 exceeds 10000, the largest for sliding_log in the rule log",
+        ),
+        (
+            "bucket=*",
+            json!({ "limit": 200_000 }),
+            "1m",
+            "limit: 200000 exceeds 190410, the largest for token_bucket in the rule bucket",
+        ),
+    ] {
+        let (status, answer) = try_set(&service, descriptor, action, lasts);
+        assert_eq!((status, answer["error"].as_str().unwrap()), (400, message));
+    }
+    for (query, message) in [
+        ("?limit=0", "limit: must be a whole number from 1 to 100"),
+        ("?limit=101", "limit: must be a whole number from 1 to 100"),
+        ("?page=1", "`page`: the parameters are `domain`, `text`, `limit` and `after`"),
+    ] {
+        let (status, answer) = send(&service, "GET", &format!("/overrides{query}"), "");
+        assert_eq!((status, answer["error"].as_str().unwrap()), (400, message));
+    }
+    assert_eq!(send(&service, "POST", "/overrides", "[]").0, 400);
+    assert!(list(&service, "")["overrides"].as_array().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn the_effect_is_said_by_the_leading_keys_before_anything_is_set() {
+    let flags = ["--top-keys", "values"];
+    let service = Service::start(Options { rules: RULES, flags: &flags, ..Options::default() });
+    for _ in 0..5 {
+        one(&service, "user", "alice").await;
+    }
+    one(&service, "user", "bob").await;
+    for (descriptor, action, expected) in [
+        ("user=alice", json!({ "limit": 4 }), json!([5, 2, 1])),
+        ("user=alice", json!({ "times": 2 }), json!([5, 2, 0])),
+        ("user=alice", json!({ "limit": 1 }), json!([5, 2, 4])),
+        ("user=*", json!({ "action": "ban" }), json!([6, 2, 6])),
+        ("user=*", json!({ "action": "allow" }), json!([6, 2, 0])),
+        ("user=carol", json!({ "action": "ban" }), json!([0, 0, 0])),
+    ] {
+        let mut asked = action;
+        asked["dry_run"] = true.into();
+        let (status, answer) = try_set(&service, descriptor, asked, "1m");
+        let effect = &answer["effect"];
+        let numbers = json!([effect["decisions"], effect["denied"], effect["would_be_denied"]]);
+        assert_eq!((status, numbers), (200, expected), "{answer}");
+        assert_eq!(effect["note"], "by the leading keys of this replica only");
+    }
+    assert!(list(&service, "")["overrides"].as_array().unwrap().is_empty());
+}
