@@ -131,3 +131,8 @@ overlay.yaml: |2
 {{- define "tollkeeper.alerts" -}}
 {{ .Files.Get "files/alerts.yaml" }}
 {{- end -}}
+
+{{- /* The runbook's address in the files of alerts and of the dashboard. */}}
+{{- define "tollkeeper.runbook" -}}
+https://github.com/tollkeeper/tollkeeper/blob/main/docs/operations.md
+{{- end }}

@@ -146,6 +146,7 @@ impl CallMetrics {
         };
         // Rates begin with the first late call.
         metrics.late.add(0, &[]);
+        metrics.invalid_overrides.add(0, &[]);
         metrics
     }
 

@@ -16,6 +16,9 @@ use crate::support::{
     tool,
 };
 
+/// The address of the runbook in the files; the chart replaces it.
+const RUNBOOK: &str = "https://github.com/tollkeeper/tollkeeper/blob/main/docs/operations.md";
+
 /// Runs promtool, which must find nothing.
 #[track_caller]
 fn promtool(arguments: &[&str]) -> String {
@@ -81,6 +84,42 @@ fn promtool_accepts_every_query_of_the_dashboard() {
     promtool(&["check", "rules", file.to_str().unwrap()]);
 }
 
+/// Operators find each metric without knowing its name.
+#[test]
+fn every_metric_is_in_the_dashboard_or_an_alert() {
+    let shown = text("helm/files/dashboard.json") + &text("helm/files/alerts.yaml");
+    let page = text("docs/observability.md");
+    let names: Vec<&str> = page
+        .lines()
+        .filter(|line| line.starts_with("| `") && line.contains("` (`"))
+        .map(|line| line.split('`').nth(3).unwrap())
+        .collect();
+    assert!(names.len() > 50, "{names:?}");
+    let absent: Vec<_> = names.iter().filter(|name| !shown.contains(**name)).collect();
+    assert!(absent.is_empty(), "{absent:?}");
+}
+
+#[test]
+fn each_panel_explains_itself_and_links_to_a_section_of_the_runbook() {
+    let page = text("docs/operations.md");
+    let sections: BTreeSet<String> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("## "))
+        .map(|title| title.to_lowercase().replace(' ', "-").replace([':', '`'], ""))
+        .collect();
+    let dashboard: Value = serde_json::from_str(&text("helm/files/dashboard.json")).unwrap();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        if panel["type"] == "row" {
+            continue;
+        }
+        let title = &panel["title"];
+        assert!(panel["description"].as_str().is_some_and(|text| text.ends_with('.')), "{title}");
+        let link = panel["links"][0]["url"].as_str().unwrap().strip_prefix(RUNBOOK).unwrap();
+        let section = link.strip_prefix('#');
+        assert!(section.is_none_or(|section| sections.contains(section)), "{title}: {link}");
+    }
+}
+
 #[test]
 fn each_alert_links_to_its_section_of_the_runbook() {
     let page = text("docs/operations.md");
@@ -91,7 +130,7 @@ fn each_alert_links_to_its_section_of_the_runbook() {
     }
     for (name, alert) in alerts() {
         let link = alert["annotations"]["runbook_url"].as_str().unwrap();
-        let section = link.strip_prefix("docs/operations.md#").unwrap();
+        let section = link.strip_prefix(RUNBOOK).unwrap().strip_prefix('#').unwrap();
         let body = sections.get(section).unwrap_or_else(|| panic!("{name}: no section {section}"));
         assert!(body.contains(&format!("`{name}`")), "{section} does not name {name}");
         for part in ["- Meaning:", "- Check:", "- Action:"] {
@@ -117,14 +156,14 @@ fn the_chart_deploys_the_alerts_and_the_dashboard_only_if_asked() {
     let runbook = "monitoring.alerts.runbook=https://wiki.example/runbook";
     let deployed = render(&["--set", on, "--set", runbook]);
     let rule = object(&deployed, "PrometheusRule");
-    let expected = text("helm/files/alerts.yaml")
-        .replace("docs/operations.md", "https://wiki.example/runbook");
+    let at_wiki = |file| text(file).replace(RUNBOOK, "https://wiki.example/runbook");
+    let expected = at_wiki("helm/files/alerts.yaml");
     assert_eq!(rule["spec"], documents(&expected)[0]);
     let dashboard = dashboards(&deployed).remove(0);
     assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
     let dashboard: Value =
         serde_json::from_str(dashboard["data"]["tollkeeper.json"].as_str().unwrap()).unwrap();
-    let expected: Value = serde_json::from_str(&text("helm/files/dashboard.json")).unwrap();
+    let expected: Value = serde_json::from_str(&at_wiki("helm/files/dashboard.json")).unwrap();
     assert_eq!(dashboard, expected);
 }
 

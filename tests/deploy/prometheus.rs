@@ -24,7 +24,18 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log }
   - key: held
     rate_limit: { unit: year, requests_per_unit: 10, hold: 1h }
+  - key: watched
+    shadow_mode: true
+    rate_limit: { unit: year, requests_per_unit: 0 }
 ";
+
+/// Metrics of rules and peers without a series before their first event; the scrapes of `monitoring` have all of them.
+const RARE: [&str; 4] = [
+    "ratelimit_counters_corrupt_total",
+    "ratelimit_calls_incomplete_total",
+    "ratelimit_debits_refused_total",
+    "ratelimit_empty_calls_total",
+];
 
 const ALERTS: &str = "helm/files/alerts.yaml";
 
@@ -83,10 +94,13 @@ async fn every_expression_of_the_alerts_and_the_dashboard_has_a_value_after_call
             ask("user").await;
         }
         ask("log").await;
+        ask("watched").await;
+        ask("without a rule").await;
         ask("held").await;
         ask("hold.commit").await;
         redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
         service.ask(request("shop", vec![descriptor(&[("user", "fallback")])])).await.unwrap();
+        service.ask(request("shop", vec![descriptor(&[("log", "failing")])])).await.unwrap_err();
         redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
         let hits = format!("ratelimit_hits_total{{standing=\"over\"}} >= {}", 2 + 12 * scrapes);
         eventually("the calls are scraped", || (!prometheus.query(&hits).is_empty()).then_some(()));
@@ -101,6 +115,10 @@ async fn every_expression_of_the_alerts_and_the_dashboard_has_a_value_after_call
         expressions.extend(compared(expression).into_iter().map(str::to_owned));
     }
     for expression in &expressions {
+        if RARE.iter().any(|name| expression.contains(name)) {
+            prometheus.query(expression);
+            continue;
+        }
         eventually(&format!("a number for {expression}"), || {
             let series = prometheus.query(expression);
             let numbers = series.iter().map(|series| series["value"][1].as_str().unwrap());

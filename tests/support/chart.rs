@@ -80,7 +80,9 @@ pub fn queries() -> Vec<String> {
         let targets = panel["targets"].as_array().into_iter().flatten();
         for target in targets {
             let query = target["expr"].as_str().unwrap();
-            queries.push(query.replace("$__rate_interval", "5m").replace("$job", ".*"));
+            let every = ["$job", "$instance", "$domain", "$rule"];
+            let query = query.replace("$__rate_interval", "5m");
+            queries.push(every.into_iter().fold(query, |query, name| query.replace(name, ".*")));
         }
     }
     assert!(queries.len() > 20, "{} queries", queries.len());
