@@ -108,8 +108,8 @@ pub(super) fn routes() -> BTreeMap<String, &'static str> {
 }
 
 #[test]
-fn the_http_paths_are_on_the_page_of_settings() {
-    let page = page("settings.md");
+fn the_http_paths_are_on_their_page() {
+    let page = page("http-api.md");
     let listed = first_column(&page, "| path | answer |");
     assert_eq!(listed, routes().keys().map(String::as_str).collect());
 }
