@@ -7,7 +7,6 @@ mod json_schema;
 mod keys;
 mod load;
 pub(crate) mod metrics;
-mod nested;
 mod options;
 mod overlay;
 mod watch;

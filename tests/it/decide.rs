@@ -14,5 +14,4 @@ mod migrating;
 mod modes;
 mod overrides;
 mod parts;
-mod priority;
 mod steps;

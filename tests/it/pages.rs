@@ -6,6 +6,7 @@ mod clients;
 mod docs;
 mod getting_started;
 mod openapi;
+mod prose;
 mod proxies;
 mod requirements;
 mod tables;

@@ -1,75 +1,43 @@
-//! The documents and src use the settled words: a phrase or a name that was replaced does not come back.
+//! Source code uses the settled words: a phrase or a name that was replaced does not come back. `prose` checks the documents.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use crate::support::root;
+use serde_json::Value;
+
+use crate::support::{pages::documents, root};
 
 /// Where the words count: files, and folders with all that is below them.
 const PLACES: &[&str] = &[
-    "README.md",
-    "ARCHITECTURE.md",
-    "CONTRIBUTING.md",
-    "SECURITY.md",
-    "CHANGELOG.md",
     "clients/conformance",
     "clients/go",
-    "clients/java/README.md",
     "clients/java/client/src",
     "clients/java/spring-boot-starter/src",
-    "clients/python/README.md",
     "clients/python/src",
     "clients/python/tests",
     "clients/rust",
-    "clients/typescript/README.md",
     "clients/typescript/examples",
     "clients/typescript/src",
     "clients/typescript/test",
     "docs",
     "examples/clients",
-    "helm/README.md",
     "helm/files/alerts.yaml",
     "src",
 ];
 
-/// The files that are text. Generated files and pictures are not.
-const ENDINGS: &[&str] = &["md", "rs", "lua", "go", "py", "js", "ts", "java", "yaml"];
+/// The files that are code. Vale reads the others.
+const ENDINGS: &[&str] = &["rs", "lua", "go", "py", "js", "ts", "java", "yaml"];
 
-/// The phrases that must not occur, in lower case, and what to write instead.
-const SETTLED: &[(&str, &str)] = &[
-    ("those of", "the thing again: \"keys of another node\", \"the labels of the pods\""),
-    ("that of", "the thing again: \"the limit of the rule\""),
-    ("in words", "what it is: \"a sentence\", \"meaning\""),
-    ("as far as is known", "\"estimated\", or nothing"),
-    ("of ours", "\"our\", or \"of tollkeeper\""),
-    ("told", "\"reported\", \"listed\", \"configured\""),
-    ("tells", "\"reports\", \"shows\""),
-    ("that is none", "\"that is not one\""),
-    ("and is none", "\"and is not one\""),
-    ("so many", "\"at most\", or the number"),
-    ("whoever", "\"everybody who\""),
-    ("nevertheless", "\"still\""),
-    ("dearest", "\"most expensive\""),
-    ("waited for for", "\"it waits up to 5 s for\""),
-    ("not any more", "\"no longer\""),
-    ("for ever", "\"permanently\", \"without bound\""),
-    ("begin anew", "\"start again from zero\""),
-    ("begins anew", "\"starts again from zero\""),
-    ("began anew", "\"started again from zero\""),
-    ("asks with", "\"checks with\""),
-    ("asked with", "\"checked with\""),
-    ("is asked", "\"is queried\", \"gets a request\""),
-    ("may ask about", "\"may use\""),
-    ("what to ask about", "\"the descriptors\""),
-    ("a look", "\"a check\" (0 hits), \"a read\" (of a counter)"),
-    ("least left", "\"least remaining\""),
-    ("hits left", "\"remaining hits\""),
-    ("the incumbent", "\"envoyproxy/ratelimit\""),
-    ("the old service", "\"envoyproxy/ratelimit\""),
-    ("the old program", "\"envoyproxy/ratelimit\""),
-];
+/// The phrases that must not occur, in lower case, and what to write instead: one list for code and documents.
+fn settled() -> Vec<(String, String)> {
+    let list = fs::read_to_string(root().join("docs/site/styles/Tollkeeper/Words.yml")).unwrap();
+    let list = documents(&list).remove(0);
+    let phrases = list["swap"].as_object().unwrap().iter();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    phrases.map(|(phrase, instead)| (phrase.replace(r"\s+", " "), text(instead))).collect()
+}
 
 /// Names that must not occur in src, and what to write instead.
 const NAMES: &[(&str, &str)] = &[
@@ -86,15 +54,6 @@ const NAMES: &[(&str, &str)] = &[
     ("Incumbent", "EnvoyproxyRatelimit"),
     ("passed_over", "skipped"),
     ("counters_unreadable", "counters_corrupt"),
-];
-
-/// The headers of tables that are written from src and are checked there.
-const GENERATED: &[&str] = &[
-    "| flag | values | default | meaning |",
-    "| name (on /metrics) | kind | labels | meaning |",
-    "| envoyproxy/ratelimit | values | here |",
-    "| without an effect | values | why |",
-    "| key | where | meaning |",
 ];
 
 /// The files of a place.
@@ -117,15 +76,10 @@ struct Word {
     ends: bool,
 }
 
-/// The words of a text, without the generated tables.
+/// The words of a text.
 fn words(text: &str) -> Vec<Word> {
     let mut words = Vec::new();
-    let mut is_generated = false;
     for (index, content) in text.lines().enumerate() {
-        is_generated = GENERATED.contains(&content) || (is_generated && content.starts_with('|'));
-        if is_generated {
-            continue;
-        }
         for word in content.split(|char: char| char.is_whitespace() || "|()[]".contains(char)) {
             let is_mark = |char: char| !char.is_alphanumeric() && !"-_/".contains(char);
             let word = word.trim_start_matches(is_mark);
@@ -140,10 +94,10 @@ fn words(text: &str) -> Vec<Word> {
 }
 
 /// The lines and the phrases in a text that were replaced.
-fn replaced(text: &str) -> Vec<String> {
+fn replaced(text: &str, settled: &[(String, String)]) -> Vec<String> {
     let words = words(text);
     let mut found = Vec::new();
-    for (phrase, instead) in SETTLED {
+    for (phrase, instead) in settled {
         let expected: Vec<&str> = phrase.split(' ').collect();
         for part in words.windows(expected.len()) {
             let is_same = part.iter().map(|word| word.text.as_str()).eq(expected.iter().copied());
@@ -156,7 +110,9 @@ fn replaced(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_documents_have_no_phrase_that_was_replaced() {
+fn code_has_no_phrase_that_was_replaced() {
+    let settled = settled();
+    assert!(settled.len() > 25, "{settled:?}");
     let mut found = Vec::new();
     for place in PLACES {
         let files = files(&root().join(place));
@@ -164,7 +120,7 @@ fn the_documents_have_no_phrase_that_was_replaced() {
         for file in files {
             let text = fs::read_to_string(&file).unwrap();
             let name = file.strip_prefix(root()).unwrap().display();
-            found.extend(replaced(&text).iter().map(|line| format!("{name}:{line}")));
+            found.extend(replaced(&text, &settled).iter().map(|line| format!("{name}:{line}")));
         }
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
@@ -186,15 +142,15 @@ fn src_has_no_name_that_was_replaced() {
 
 #[test]
 fn a_phrase_is_found_across_lines_and_not_within_other_words() {
+    let settled = settled();
     for (text, lines) in [
         ("One. Those\nof the rule", vec![1]),
         ("/// It is the limit and that\n/// of the rule.", vec![1]),
         ("What it\n**told**, and why", vec![2]),
         ("`--a-look`, a look-up, untold, told-you", vec![]),
         ("Use those. Of the rest, none", vec![]),
-        ("| flag | values | default | meaning |\n| those of | x |\n\nthose of", vec![4]),
     ] {
-        let found: Vec<usize> = replaced(text)
+        let found: Vec<usize> = replaced(text, &settled)
             .iter()
             .map(|found| found.split_once(':').unwrap().0.parse().unwrap())
             .collect();
