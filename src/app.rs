@@ -32,7 +32,7 @@ use crate::{
         metrics::{CallsInProgress, EdgeMetrics},
         panics,
     },
-    http::{self, Reports},
+    http::{self, History, Reports},
     limiter::{Limiter, holds::Holds, metrics::CallMetrics},
     net::tls::server::{ListenerTls, TlsUse},
     overrides::Overrides,
@@ -45,7 +45,7 @@ use crate::{
     },
     settings::{CallSettings, ReadyNeeds, RuleSettings, RuleSource, RulesNeeded, Settings},
     store::Store,
-    telemetry::Telemetry,
+    telemetry::{EventKind, Telemetry, happened},
     text::printable::printable,
     top_keys::TopKeys,
 };
@@ -165,8 +165,14 @@ impl App {
             self.control_plane.clone(),
             settings.listen.identifies_clients(TlsUse::Http),
         );
-        let (grpc, http) =
-            listeners.with_endpoints(&settings.listen, &service, reports, self.health.clone());
+        let history = Arc::new(History::new(settings.store.patience.budget));
+        let (grpc, http) = listeners.with_endpoints(
+            &settings.listen,
+            &service,
+            reports,
+            Arc::clone(&history),
+            self.health.clone(),
+        );
         let grpc = rls::Listener {
             socket: grpc,
             services,
@@ -181,7 +187,9 @@ impl App {
             let (metrics, stop) = (edge.of_listener(name), self.stop.clone());
             tasks.spawn(http::serve(socket, router, tls, metrics, stop));
         }
-        for task in self.background(settings, Arc::clone(&service.limiter)) {
+        let mut background = self.background(settings, Arc::clone(&service.limiter));
+        background.push(Box::pin(history.follow(Arc::clone(&self.telemetry))));
+        for task in background {
             let stop = self.stop.clone();
             tasks.spawn(async move {
                 stop.run_until_cancelled_owned(task).await;
@@ -300,6 +308,7 @@ impl App {
     /// Reports NOT_SERVING, continues to serve for `drain`, and then closes the listeners.
     async fn drain(&self, tasks: &mut Tasks, drain: Duration) {
         tracing::info!(seconds = drain.as_secs_f64(), "draining");
+        happened(EventKind::DrainBegan, format!("for {drain:?}"));
         self.health.enter(Phase::Draining).await;
         time::sleep(drain).await;
         self.stop.cancel();

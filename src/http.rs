@@ -24,7 +24,7 @@ use axum::{
     routing::{get, post},
 };
 
-pub use self::{json::Decisions, report::Reports, serve::serve};
+pub use self::{json::Decisions, report::Reports, serve::serve, status::History};
 use crate::{
     edge::health::Health,
     net::{grpc::ServedMethod, tls::server::Identity},

@@ -5,6 +5,7 @@
 //! sampled. Each part of the program defines its own instruments.
 
 mod collector;
+mod events;
 mod export_failure;
 mod families;
 mod instrument;
@@ -16,6 +17,7 @@ mod provider;
 mod trace;
 
 pub(crate) use self::{
+    events::{EventKind, breaker_openings, happened, last_events},
     families::{Families, label, value},
     instrument::{Observe, Observed, float, observe_together},
     log_filter::DECISIONS,

@@ -66,7 +66,8 @@ pub struct TopReport {
     pub hottest: Vec<TopKey>,
     /// The keys with the most denials.
     pub denied: Vec<TopKey>,
-    /// The keys that passed beyond the near-limit ratio, the one with the smallest remaining part of its limit first.
+    /// The keys that passed beyond the near-limit ratio, the one with the smallest remaining part of its limit first, and
+    /// those without remaining hits last.
     pub nearest: Vec<TopKey>,
 }
 
@@ -161,7 +162,9 @@ impl TopKeys {
         let mut nearest = self.counts(TopList::Nearest);
         nearest.retain(|count| count.last.resets_at_ms > now_ms);
         nearest.sort_by(|one, other| {
-            one.last.part_remaining().total_cmp(&other.last.part_remaining())
+            let remaining = one.last.part_remaining().total_cmp(&other.last.part_remaining());
+            // Those that have used it up are at it, not near it.
+            (one.last.remaining == 0).cmp(&(other.last.remaining == 0)).then(remaining)
         });
         Some(TopReport {
             seconds: Duration::from_millis(now_ms.saturating_sub(from_ms)).as_secs_f64(),
@@ -351,6 +354,7 @@ mod tests {
             ("bob", Fit::Over),
             ("bob", Fit::Over),
             ("carol", fits(2)),
+            ("erin", fits(0)),
             ("dave", fits(1)),
         ] {
             enforced(&keys, user, fit, 1);
@@ -359,7 +363,7 @@ mod tests {
         let hottest: Vec<_> = report.hottest.iter().map(|key| &*key.key).take(2).collect();
         assert_eq!(hottest, ["user=alice", "user=bob"]);
         let nearest: Vec<_> = report.nearest.iter().map(|key| (&*key.key, key.remaining)).collect();
-        assert_eq!(nearest, [("user=dave", 1), ("user=carol", 2)]);
+        assert_eq!(nearest, [("user=dave", 1), ("user=carol", 2), ("user=erin", 0)]);
         let [denied] = &report.denied[..] else { panic!("{report:?}") };
         assert_eq!((&*denied.key, denied.count, denied.error), ("user=bob", 2, 0));
         assert_eq!((&*denied.domain, &*denied.rule), ("shop", "user"));

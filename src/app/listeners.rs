@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     edge::health::Health,
-    http::{self, Decisions, Reports, admin::Admin},
+    http::{self, Decisions, History, Reports, admin::Admin},
     net::tls::server::{ListenerTls, TlsServer, TlsUse},
     rls,
     settings::{Given, ListenSettings},
@@ -66,6 +66,7 @@ impl Listeners {
         settings: &ListenSettings,
         service: &Arc<rls::Service>,
         reports: Reports,
+        history: Arc<History>,
         health: Health,
     ) -> (TcpListener, Vec<HttpListener>) {
         let tls = |listener| ListenerTls::new(settings.tls_of(listener), listener);
@@ -82,7 +83,7 @@ impl Listeners {
             let access = service.access.clone().filter(|_| is_by_domain);
             let service = rls::Service { access, ..rls::Service::clone(service) };
             let (decisions, reports) = (decisions(Arc::new(service)), reports.clone());
-            let admin = Admin { decisions, reports, health, token, identifies_clients };
+            let admin = Admin { decisions, reports, history, health, token, identifies_clients };
             others.push(("admin", socket, tls(TlsUse::Admin), http::admin::router(admin)));
         }
         if let (Some(socket), Some((_, path))) = (self.metrics, &settings.metrics) {

@@ -1,11 +1,6 @@
 //! `tollkeeper status`: whether the replicas of a service are well, in one line each, and a line for each problem.
 
-use std::{
-    net::ToSocketAddrs as _,
-    process::ExitCode,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{net::ToSocketAddrs as _, process::ExitCode};
 
 use hyper::Method;
 use serde_json::{Value, json};
@@ -15,9 +10,6 @@ use super::{
     output::{USAGE, complain, say},
 };
 use crate::{settings::Environment, text::printable::printable};
-
-/// The time between the two readings from which rates come.
-const BETWEEN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusFlags {
@@ -43,18 +35,6 @@ struct Replica {
     addr: String,
     /// The JSON of `/status`, or why there is none.
     status: Result<Value, String>,
-    rates: Rates,
-}
-
-/// Per second, between two readings.
-#[derive(Default)]
-struct Rates {
-    calls: f64,
-    failed: f64,
-    late: f64,
-    by_failure_mode: f64,
-    /// The fraction of the decisions that denied.
-    denied: f64,
 }
 
 pub(super) fn main(flags: &StatusFlags, environment: &Environment) -> ExitCode {
@@ -73,9 +53,9 @@ pub(super) fn main(flags: &StatusFlags, environment: &Environment) -> ExitCode {
             let mut text = String::new();
             for (replica, problems) in replicas.iter().zip(&problems) {
                 text += &format!("{}: {}\n", replica.addr, replica.summary());
-                problems.iter().for_each(|problem| text += &format!("  problem: {problem}\n"));
+                problems.iter().for_each(|problem| text += &format!("  {problem}\n"));
             }
-            differ.iter().for_each(|problem| text += &format!("problem: {problem}\n"));
+            differ.iter().for_each(|problem| text += &format!("{problem}\n"));
             text
         }
         Format::Json => {
@@ -93,38 +73,37 @@ pub(super) fn main(flags: &StatusFlags, environment: &Environment) -> ExitCode {
     say(&text, if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Reads every replica twice.
 fn read_all(flags: &StatusFlags, environment: &Environment) -> Result<Vec<Replica>, String> {
+    let addrs = all_addresses(&flags.addr, environment)?;
+    let servers: Result<Vec<_>, _> =
+        addrs.iter().map(|addr| AdminServer::new(addr, &flags.access)).collect();
+    let read = |server: AdminServer<'_>| Replica {
+        addr: server.addr.to_owned(),
+        status: server.ask(Method::GET, "/status", String::new()),
+    };
+    Ok(servers?.into_iter().map(read).collect())
+}
+
+/// The addresses of all replicas: by the flags, else the one of a service with the same environment.
+///
+/// # Errors
+/// As [`admin::address`].
+pub(super) fn all_addresses(
+    flags: &[String],
+    environment: &Environment,
+) -> Result<Vec<String>, String> {
     let mut addrs = Vec::new();
-    for addr in &flags.addr {
-        addrs.extend(all_addresses(admin::address(Some(addr), environment)?));
+    for addr in flags {
+        addrs.extend(addresses_of(admin::address(Some(addr), environment)?));
     }
     if addrs.is_empty() {
         addrs.push(admin::address(None, environment)?.to_owned());
     }
-    let servers: Result<Vec<_>, _> =
-        addrs.iter().map(|addr| AdminServer::new(addr, &flags.access)).collect();
-    let servers = servers?;
-    let read = |server: &AdminServer<'_>| {
-        (Instant::now(), server.ask(Method::GET, "/status", String::new()))
-    };
-    let first: Vec<_> = servers.iter().map(read).collect();
-    if first.iter().any(|(_, status)| status.is_ok()) {
-        thread::sleep(BETWEEN);
-    }
-    let replicas = servers.iter().zip(first).map(|(server, (began, first))| {
-        let (first, (ended, status)) = match first {
-            Ok(first) => (first, read(server)),
-            Err(problem) => (Value::Null, (began, Err(problem))),
-        };
-        let rates = status.as_ref().map(|last| Rates::between(&first, last, ended - began));
-        Replica { addr: server.addr.to_owned(), rates: rates.unwrap_or_default(), status }
-    });
-    Ok(replicas.collect())
+    Ok(addrs)
 }
 
 /// All addresses of a name, such as a headless service's; HOST:PORT itself if it has one, is local, or is unknown.
-fn all_addresses(addr: &str) -> Vec<String> {
+fn addresses_of(addr: &str) -> Vec<String> {
     let all: Vec<_> = addr.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
     if all.len() < 2 || all.iter().any(|addr: &std::net::SocketAddr| addr.ip().is_loopback()) {
         return vec![addr.to_owned()];
@@ -139,7 +118,7 @@ fn differing_rules(replicas: &[Replica]) -> Option<String> {
     versions.sort_unstable();
     versions.dedup();
     (versions.len() > 1)
-        .then(|| format!("the replicas have different rules: {}", versions.join(", ")))
+        .then(|| format!("amber: the replicas have different rules: {}", versions.join(", ")))
 }
 
 impl Replica {
@@ -156,69 +135,33 @@ impl Replica {
         if self.status.is_err() {
             return "no status".to_owned();
         }
+        let rate =
+            |name: &str| self.at(&format!("/recent/{name}")).and_then(Value::as_f64).unwrap_or(0.0);
         let (phase, version) = (self.text("/phase"), self.text("/tollkeeper_version"));
-        let Rates { calls, denied, late, .. } = self.rates;
         format!(
-            "{}, tollkeeper {version}, rules {}, {calls:.0} calls/s, {:.1} % denied, {late:.0} late/s",
+            "{}, {}, tollkeeper {version}, rules {}, {:.0} calls/s, {:.1} % denied, {:.0} late/s",
+            self.text("/severity"),
             phase.replace('_', " "),
             self.text("/rules/version"),
-            100.0 * denied,
+            rate("calls"),
+            100.0 * rate("denied") / rate("decisions").max(f64::MIN_POSITIVE),
+            rate("late"),
         )
     }
 
-    /// What an operator should look at, the gravest first.
+    /// What an operator should look at, the gravest first, as the replica judges it.
     fn problems(&self) -> Vec<String> {
         if let Err(problem) = &self.status {
-            return vec![problem.clone()];
+            return vec![format!("red: {problem}")];
         }
-        let mut problems = Vec::new();
-        let phase = self.text("/phase");
-        if phase != "ready" {
-            problems.push(format!("it is not ready: {}", phase.replace('_', " ")));
-        }
-        let servers = self.at("/numbers/servers").and_then(Value::as_array);
-        for server in servers.map_or(&[][..], Vec::as_slice) {
-            let address = server.get("address").and_then(Value::as_str).unwrap_or("?");
-            let is = |name: &str| server.get(name).and_then(Value::as_bool);
-            if is("up") == Some(false) {
-                problems.push(format!("{address} does not answer, or takes no writes"));
-            } else if is("breaker_open") == Some(true) {
-                problems
-                    .push(format!("{address}: its breaker is open, so calls do not wait for it"));
-            }
-        }
-        for (rate, what) in [
-            (self.rates.failed, "calls/s fail"),
-            (self.rates.by_failure_mode, "charges/s are decided by on_store_failure"),
-        ] {
-            if rate > 0.0 {
-                problems.push(format!("{rate:.1} {what}"));
-            }
-        }
-        let refused = self.at("/rules/problems").and_then(Value::as_array);
-        for problem in refused.into_iter().flatten().filter_map(Value::as_str) {
-            problems.push(format!("newer rules are not in force: {problem}"));
-        }
-        problems
-    }
-}
-
-impl Rates {
-    #[expect(clippy::cast_precision_loss, reason = "counts of a second are small")]
-    fn between(first: &Value, last: &Value, elapsed: Duration) -> Self {
-        let grown = |path: &str| {
-            let number = |value: &Value| value.pointer(path).and_then(Value::as_u64).unwrap_or(0);
-            number(last).saturating_sub(number(first)) as f64
+        let Some(conditions) = self.at("/conditions").and_then(Value::as_array) else {
+            return vec!["red: it does not judge its state; is it of another version?".to_owned()];
         };
-        let rate = |path: &str| grown(path) / elapsed.as_secs_f64();
-        let denied = grown("/numbers/decisions/over_limit");
-        let passed = grown("/numbers/decisions/ok") + grown("/numbers/decisions/shadow");
-        Self {
-            calls: rate("/numbers/calls/count"),
-            failed: rate("/numbers/calls_failed"),
-            late: rate("/numbers/calls_late"),
-            by_failure_mode: rate("/numbers/fallbacks"),
-            denied: denied / (denied + passed).max(1.0),
-        }
+        let text = |condition: &Value, name: &str| {
+            condition.get(name).and_then(Value::as_str).unwrap_or("?").to_owned()
+        };
+        let line =
+            |condition| format!("{}: {}", text(condition, "severity"), text(condition, "text"));
+        conditions.iter().map(line).collect()
     }
 }

@@ -25,7 +25,7 @@ use super::{
     json::Decisions,
     parameters::{self, refused_parameter},
     report::Reports,
-    status,
+    status::{self, History},
 };
 use crate::{
     authorization::{AdminToken, clients::EVERY_DOMAIN},
@@ -64,6 +64,8 @@ pub struct Admin {
     pub decisions: Decisions,
     /// Reports.
     pub reports: Reports,
+    /// What the service did in the last hours.
+    pub history: Arc<History>,
     /// The service's phase.
     pub health: Health,
     /// The token that clients show, if there is one.
@@ -77,7 +79,7 @@ pub fn router(admin: Admin) -> Router {
     let guarded = |pages| middleware::from_fn_with_state((admin.clone(), pages), refuse_strangers);
     let of_all_domains = middleware::from_fn_with_state(admin.clone(), needs_all_domains);
     let page = Router::new()
-        .route("/status", get(show_status).layer(middleware::from_fn(refuse_parameters)))
+        .route("/status", get(show_status))
         .layer(of_all_domains.clone())
         .layer(guarded(WebPages::StatusPage))
         .route("/", get(status::page));
@@ -113,14 +115,29 @@ async fn explain(
 }
 
 /// What the status page shows.
-async fn show_status(State(admin): State<Admin>) -> Response {
+async fn show_status(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Response {
+    let with_history = match wants_history(query.as_deref()) {
+        Ok(wanted) => wanted,
+        Err(problem) => return refuse(StatusCode::BAD_REQUEST, &problem),
+    };
     let (no_store, reports) = ([(header::CACHE_CONTROL, "no-store")], admin.reports.clone());
     let top = admin.decisions.service.limiter.top().await;
     let json = move || {
-        let json = status::json(&admin.reports, admin.health.phase(), top);
+        let json =
+            status::json(&admin.reports, &admin.history, admin.health.phase(), top, with_history);
         (no_store, Json(json)).into_response()
     };
     reports.send(json).await
+}
+
+/// Reads the query of `/status`: nothing, or `history=1`.
+fn wants_history(query: Option<&str>) -> Result<bool, String> {
+    let [history] = parameters::read(query, ["history"])?;
+    match history.first().map(|text| &**text) {
+        None => Ok(false),
+        Some("1") => Ok(true),
+        Some(_) => Err("history: must be 1".to_owned()),
+    }
 }
 
 async fn show_top_keys(State(admin): State<Admin>) -> Response {

@@ -53,7 +53,8 @@ pub(super) fn rules_state(problems: Vec<String>, in_force: &InForce) -> [(&'stat
     ]
 }
 
-fn control_plane_json(control_plane: &ControlPlane) -> Value {
+/// The state of the subscription to a control plane.
+pub(super) fn control_plane_json(control_plane: &ControlPlane) -> Value {
     let report = control_plane.report();
     let (version, accepted_at) = report.accepted.unzip();
     let age = accepted_at.map(|at| system_clock().as_secs().saturating_sub(at.as_secs()));

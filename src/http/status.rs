@@ -2,9 +2,11 @@
 //!
 //! The page holds no data, so it is served to all. `/status` is for those who may use the admin address, and for the page.
 
+mod conditions;
+mod history;
 mod numbers;
 
-use std::sync::LazyLock;
+use std::{sync::LazyLock, time::Instant};
 
 use axum::{
     http::{HeaderName, header},
@@ -14,13 +16,25 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use self::numbers::{RuleDecisions, StatusNumbers};
+pub use self::history::History;
+use self::{
+    conditions::Situation,
+    numbers::{RuleDecisions, StatusNumbers},
+};
 use super::{
     report::Reports,
-    rules::{limits_text, rules_state},
+    rules::{control_plane_json, limits_text, rules_state},
 };
 use crate::{
-    VERSION, edge::health::Phase, engine::rule_set::RuleSet, rules::Rules, top_keys::TopReport,
+    VERSION,
+    edge::health::Phase,
+    engine::{
+        rule::{FailureMode, Mode, Policy, Rule},
+        rule_set::RuleSet,
+    },
+    rules::{InForce, xds::ControlPlane},
+    telemetry::last_events,
+    top_keys::TopReport,
     yaml::first_lines,
 };
 
@@ -52,14 +66,40 @@ pub(super) async fn page() -> Response {
 }
 
 /// The data of the page.
-pub(super) fn json(reports: &Reports, phase: Phase, top: Option<TopReport>) -> Value {
+pub(super) fn json(
+    reports: &Reports,
+    history: &History,
+    phase: Phase,
+    top: Option<TopReport>,
+    with_history: bool,
+) -> Value {
     let numbers = StatusNumbers::of(&reports.telemetry.families());
+    let recent = history.recent(Instant::now(), &numbers);
+    let in_force = reports.rules.current();
+    let problems = first_lines(&reports.rules.problems());
+    let control_plane = reports.control_plane.as_deref();
+    let conditions = Situation {
+        phase,
+        recent: &recent,
+        servers: &numbers.servers,
+        decision_budget: history.decision_budget,
+        has_rules: !in_force.rules.domains().is_empty(),
+        rule_problems: &problems,
+        control_plane: control_plane.map(ControlPlane::report).as_ref(),
+    }
+    .conditions();
     json!({
         "tollkeeper_version": VERSION,
         "phase": phase_name(phase),
-        "rules": rules_json(&reports.rules, &numbers),
+        "severity": conditions.first().map(|condition| condition.severity).unwrap_or_default(),
+        "conditions": conditions,
+        "recent": recent,
+        "rules": rules_json(&in_force, problems, &numbers),
+        "control_plane": control_plane.map(control_plane_json),
         "numbers": numbers,
         "top": top,
+        "events": last_events(),
+        "history": with_history.then(|| history.json()),
     })
 }
 
@@ -73,15 +113,13 @@ const fn phase_name(phase: Phase) -> &'static str {
     }
 }
 
-fn rules_json(rules: &Rules, numbers: &StatusNumbers) -> Value {
-    let in_force = rules.current();
+fn rules_json(in_force: &InForce, problems: Vec<String>, numbers: &StatusNumbers) -> Value {
     let listed = ListedRule::all(&in_force.rules, numbers);
     let others = [
         ("count", json!(listed.len())),
         ("listed", listed.iter().take(LISTED_RULES_MAX).map(ListedRule::json).collect()),
     ];
-    let problems = first_lines(&rules.problems());
-    rules_state(problems, &in_force).into_iter().chain(others).collect()
+    rules_state(problems, in_force).into_iter().chain(others).collect()
 }
 
 /// A rule in force, or another label of decisions.
@@ -89,6 +127,7 @@ struct ListedRule {
     domain: String,
     rule: String,
     limit: String,
+    tags: Vec<&'static str>,
     written_at: String,
     decisions: RuleDecisions,
 }
@@ -106,13 +145,14 @@ impl ListedRule {
                     domain,
                     rule: path,
                     limit: limits_text(rule),
+                    tags: tags(rule),
                     written_at: rule.location.clone(),
                 });
             }
         }
         for ((domain, rule), decisions) in others {
-            let (limit, written_at) = Default::default();
-            listed.push(Self { domain, rule, limit, written_at, decisions });
+            let (limit, tags, written_at) = Default::default();
+            listed.push(Self { domain, rule, limit, tags, written_at, decisions });
         }
         listed.sort_by(|one, other| {
             let by_name = (&one.domain, &one.rule).cmp(&(&other.domain, &other.rule));
@@ -122,15 +162,40 @@ impl ListedRule {
     }
 
     fn json(&self) -> Value {
-        let Self { domain, rule, limit, written_at, decisions } = self;
+        let Self { domain, rule, limit, tags, written_at, decisions } = self;
         json!({
             "domain": domain,
             "rule": rule,
             "limit": limit,
+            "tags": tags,
             "written_at": written_at,
             "decisions": decisions,
         })
     }
+}
+
+/// What differs from an enforced limit whose calls get an error without the store.
+fn tags(rule: &Rule) -> Vec<&'static str> {
+    let Policy::Limited(limits) = &rule.policy else { return Vec::new() };
+    let mut tags = Vec::new();
+    for limit in limits {
+        tags.extend(match limit.mode {
+            Mode::Enforced => None,
+            Mode::Shadow => Some("shadow"),
+            Mode::Quota => Some("quota"),
+        });
+        tags.extend(match limit.failure_mode() {
+            _ if limit.mode == Mode::Shadow => None,
+            FailureMode::Error => None,
+            FailureMode::Deny => Some("on_store_failure: deny"),
+            FailureMode::Allow => Some("on_store_failure: allow"),
+            FailureMode::Local => Some("on_store_failure: local"),
+        });
+        tags.extend(limit.hold.is_some().then_some("holds"));
+    }
+    tags.sort_unstable();
+    tags.dedup();
+    tags
 }
 
 /// The content of an element of the page as a source in its policy: `'sha256-…'`.

@@ -11,7 +11,10 @@ use super::{
     load::{InForce, RuleFiles, Version, compile_files},
     options::LoadOptions,
 };
-use crate::yaml::{Problem, first_lines};
+use crate::{
+    telemetry::{EventKind, happened},
+    yaml::{Problem, first_lines},
+};
 
 /// How often the files are read. The system's notifications would miss changes: network file systems send
 /// none, and kubelet swaps a link.
@@ -51,6 +54,9 @@ impl Rules {
     /// Puts new content in force, with its warnings in the log.
     pub(super) fn accept(&self, next: InForce) -> Loaded {
         next.log();
+        let (domains, rules) = next.rules.counts();
+        let text = format!("version {}, rules: {rules}, domains: {domains}", next.version);
+        happened(EventKind::RulesLoaded, text);
         self.replace(next);
         Loaded::Good
     }
@@ -61,6 +67,9 @@ impl Rules {
         tracing::error!(%version, "rules not loaded ({count}); the previous rules stay in force");
         for problem in first_lines(&problems) {
             tracing::error!("{problem}");
+        }
+        if let Some(first) = problems.first() {
+            happened(EventKind::RulesRefused, format!("version {version}, {count}: {first}"));
         }
         self.set_problems(problems);
         Loaded::Bad

@@ -13,7 +13,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 
 use super::StoreError;
-use crate::telemetry::{LogCause, due_line};
+use crate::telemetry::{EventKind, LogCause, due_line, happened};
 
 /// How long no call may have failed before an outage is over. While some calls fail and others do not, each
 /// of them would otherwise add a line.
@@ -91,6 +91,9 @@ impl Outage {
         }
         // Causes may alternate. The beginning of an outage is always logged.
         let location = &self.0.location;
+        if began {
+            happened(EventKind::StoreLost, format!("Redis{location} is unusable: {cause}"));
+        }
         let line = due_line(LogCause::StoreOutage, &format!("{location}: {cause}"));
         if began || line.is_some() {
             let suppressed = line.and_then(|line| line.suppressed);
@@ -114,7 +117,9 @@ impl Outage {
     /// Ends the outage: the store is known to answer.
     pub fn ended(&self) {
         if self.0.is_down.swap(false, Ordering::Relaxed) {
-            tracing::info!("Redis{} answers again", self.0.location);
+            let text = format!("Redis{} answers again", self.0.location);
+            tracing::info!("{text}");
+            happened(EventKind::StoreBack, text);
         }
     }
 

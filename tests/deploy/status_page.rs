@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use crate::support::{
     browser::Browser,
+    eventually,
     redis_server::Redis,
-    service::{Options, Service, descriptor, request},
+    service::{Options, Service, descriptor, request, serve, tollkeeper},
 };
 
 async fn ask(service: &Service, domain: &str, key: &str, value: &str, calls: usize) {
@@ -16,9 +17,28 @@ async fn ask(service: &Service, domain: &str, key: &str, value: &str, calls: usi
 
 fn open(service: &Service) -> Browser {
     let mut browser = Browser::start();
+    browser.view("light", 1180);
     browser.open(&format!("http://{}/", service.admin));
-    browser.wait_for("document.getElementById('state').textContent === 'Live'");
+    browser.wait_for("document.body.className !== ''");
     browser
+}
+
+/// Waits until the head of the page shows this state.
+#[track_caller]
+fn wait_for_state(browser: &mut Browser, state: &str) {
+    browser.wait_for(&format!("document.getElementById('state').textContent === '{state}'"));
+}
+
+/// The text of an element.
+fn text_of(browser: &mut Browser, id: &str) -> String {
+    let text = browser.value(&format!("document.getElementById('{id}').textContent"));
+    text.as_str().unwrap().to_owned()
+}
+
+/// All conditions that the page shows, the gravest first.
+fn conditions(browser: &mut Browser) -> String {
+    browser.value("[...document.querySelectorAll('#worst, #conditions li')].map(at => at.textContent).join('\\n')")
+        .as_str().unwrap().to_owned()
 }
 
 /// The texts of the cells of a table, row by row.
@@ -37,6 +57,7 @@ async fn the_page_shows_the_calls_the_rules_and_the_store_and_renews_itself() {
     let service = Service::start(Options { store: &store, flags, ..Options::default() });
     service.wait_until_ready();
     let mut browser = open(&service);
+    wait_for_state(&mut browser, "All is well");
     assert!(browser.text().contains("No key was denied."));
     ask(&service, "shop", "user", "two", 5).await;
     ask(&service, "shop", "work", "alice", 4).await;
@@ -48,16 +69,17 @@ async fn the_page_shows_the_calls_the_rules_and_the_store_and_renews_itself() {
     let hottest = table(&mut browser, "hottest");
     assert_eq!(hottest[0][0], "user=two\nshop · user=two · 2 per year");
     assert_eq!((&*hottest[1][2], hottest.len()), ("996", 2));
-    assert_eq!(table(&mut browser, "nearest")[0][1..], ["0", "100 %"]);
+    assert_eq!(table(&mut browser, "nearest")[0][1..], ["used up", "100 %"]);
     let rules = table(&mut browser, "rules");
     assert_eq!(rules[0][..3], ["user=two", "shop", "2 per year"]);
-    assert!(rules[0][6].ends_with("rules.yaml:6"), "{rules:?}");
+    assert!(rules[0][7].ends_with("rules.yaml:6"), "{rules:?}");
     let node = &table(&mut browser, "nodes")[0];
     assert_eq!(node[..3], [&*format!("127.0.0.1:{}", redis.port), "up", "closed"]);
-    browser.wait_for("document.getElementById('p99').textContent.endsWith('s')");
-    assert_eq!(browser.value("document.getElementById('store').textContent"), "Up");
-    browser
-        .wait_for("document.getElementById('denied-note').textContent === '33.3 % of decisions'");
+    browser.wait_for("document.getElementById('p99-note').textContent.startsWith('p50 ')");
+    assert_eq!(text_of(&mut browser, "store"), "Up");
+    browser.wait_for(
+        "document.getElementById('denied-note').textContent.startsWith('33.3 % of decisions')",
+    );
     let version: Value = serde_json::from_str(&service.get("/rules")).unwrap();
     assert!(browser.text().contains(version["version"].as_str().unwrap()));
 
@@ -67,11 +89,14 @@ async fn the_page_shows_the_calls_the_rules_and_the_store_and_renews_itself() {
     drop(redis);
     ask_once(&service).await;
     browser.wait_for("document.getElementById('nodes').innerText.includes('outage')");
-    assert_eq!(browser.value("document.getElementById('store').textContent"), "Down");
-    browser.wait_for("document.getElementById('p50-note').textContent === '1 failed calls'");
+    assert_eq!(text_of(&mut browser, "store"), "Down");
+    browser.wait_for("document.getElementById('failed-note').textContent === '1 since the start'");
     let status = service.exchange_at(service.admin, "GET", "/status", b"").2;
     let numbers = serde_json::from_str::<Value>(&status).unwrap()["numbers"].take();
-    assert_eq!((&numbers["calls"]["count"], &numbers["fallbacks"]), (&json!(10), &json!(1)));
+    assert_eq!(
+        (&numbers["calls"]["count"], &numbers["fallbacks"]),
+        (&json!(10), &json!({ "error": 1, "deny": 0, "allow": 0, "local": 0 }))
+    );
     assert!(numbers["started_at"].as_u64().unwrap() > 1_700_000_000, "{numbers}");
     assert!(numbers["round_trips"]["count"].as_u64().unwrap() > 3, "{numbers}");
     assert_eq!(browser.complaints(), [""; 0]);
@@ -81,6 +106,182 @@ async fn the_page_shows_the_calls_the_rules_and_the_store_and_renews_itself() {
 async fn ask_once(service: &Service) {
     let call = request("other", vec![descriptor(&[("new_rule", "a")])]);
     drop(service.ask(call).await);
+}
+
+#[tokio::test]
+async fn an_outage_of_redis_is_the_first_thing_that_the_page_shows() {
+    let mut redis = Redis::start();
+    let store = redis.url();
+    let rules = "
+domain: shop
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 1000, on_store_failure: allow } }
+  - { key: card, rate_limit: { unit: year, requests_per_unit: 1000 } }
+";
+    let flags = &["--decision-budget", "1s"];
+    let service = Service::start(Options { rules, store: &store, flags, ..Options::default() });
+    service.wait_until_ready();
+    ask(&service, "shop", "user", "alice", 2).await;
+    let mut browser = open(&service);
+    wait_for_state(&mut browser, "All is well");
+    assert_eq!(text_of(&mut browser, "worst"), "");
+    redis.stop();
+    let address = format!("127.0.0.1:{}", redis.port);
+    let breaker = "document.getElementById('nodes').innerText.includes('open: not asked')";
+    for _ in 0..4 {
+        drop(service.ask(request("shop", vec![descriptor(&[("user", "alice")])])).await);
+    }
+    drop(service.ask(request("shop", vec![descriptor(&[("card", "1")])])).await);
+    browser.wait_for(breaker);
+    wait_for_state(&mut browser, "Failing");
+    let worst = text_of(&mut browser, "worst");
+    assert!(
+        worst.starts_with(&format!("{address} does not answer, or takes no writes \u{2013} and ")),
+        "{worst}"
+    );
+    let all = conditions(&mut browser);
+    for expected in [
+        "charges/s pass without a limit (on_store_failure: allow)",
+        "charges/s get an error, so their callers decide",
+        "calls/s fail",
+        "openings of breakers in the last 10 minutes: 1",
+    ] {
+        assert!(all.contains(expected), "{expected}: {all}");
+    }
+    for (tile, severity) in [
+        ("store", "red"),
+        ("fallbacks", "red"),
+        ("failed", "red"),
+        ("breaker", "amber"),
+        ("decisions", ""),
+    ] {
+        let class = format!("document.getElementById('{tile}').parentElement.className");
+        assert_eq!(browser.value(&class), severity, "{tile}");
+    }
+    assert!(text_of(&mut browser, "fallbacks-note").contains("allow "));
+    assert_eq!(browser.value("document.title"), "Failing \u{b7} tollkeeper");
+    // The head stays in view.
+    browser.view("light", 1180);
+    browser.picture("outage");
+    browser.value("window.scrollTo(0, 100000)");
+    assert_eq!(browser.value("window.scrollY > 0 && document.querySelector('.masthead').getBoundingClientRect().top === 0"), true);
+    browser.view("dark", 400);
+    browser.picture("outage-phone");
+    let output =
+        tollkeeper().args(["status", "--addr", &service.admin.to_string()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stdout).unwrap().contains(": red, ready, "));
+
+    redis.start_again();
+    browser.wait_for("document.getElementById('nodes').innerText.includes('closed')");
+    let events: Vec<String> =
+        table(&mut browser, "events").into_iter().map(|mut row| row.swap_remove(1)).collect();
+    for event in ["breaker opened", "breaker closed", "store lost", "store back"] {
+        assert!(events.iter().any(|shown| shown.starts_with(event)), "{event}: {events:?}");
+    }
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn rules_that_are_refused_degrade_the_page() {
+    let service = Service::start(Options::default());
+    let mut browser = open(&service);
+    let refused = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unit: eon } }]\n";
+    std::fs::write(&service.rules, refused).unwrap();
+    wait_for_state(&mut browser, "Degraded");
+    let worst = text_of(&mut browser, "worst");
+    assert!(
+        worst.starts_with("newer rules are not in force: ") && worst.contains("rules.yaml:2"),
+        "{worst}"
+    );
+    assert_eq!(table(&mut browser, "events")[0][1], "rules refused");
+    browser.picture("rules-refused");
+}
+
+#[test]
+fn a_control_plane_without_rules_is_the_worst_state() {
+    let mut command = serve();
+    command.args(["--rules", "xds://127.0.0.1:1?node=a"]);
+    let service = Service::spawn(command, tempfile::TempDir::new().unwrap());
+    let mut browser = open(&service);
+    wait_for_state(&mut browser, "Failing");
+    browser.wait_for(
+        "document.getElementById('control-plane').textContent.includes('not connected (')",
+    );
+    let all = conditions(&mut browser);
+    assert!(all.starts_with("there are no rules, so every call passes"), "{all}");
+    assert!(all.contains("no connection to the control plane: "), "{all}");
+    let plane = text_of(&mut browser, "control-plane");
+    assert!(
+        plane.starts_with("Control plane xds://127.0.0.1:1?node=a: not connected ("),
+        "{plane}"
+    );
+    assert!(plane.ends_with("; no rules accepted yet"), "{plane}");
+    browser.picture("no-rules");
+}
+
+#[tokio::test]
+async fn shadow_denials_and_the_flags_of_rules_are_shown() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 2 }, shadow_mode: true }
+  - { key: tokens, rate_limit: { unit: year, requests_per_unit: 9, on_store_failure: deny }, quota_mode: true }
+";
+    let service = Service::start(Options { rules, ..Options::default() });
+    let mut browser = open(&service);
+    ask(&service, "shop", "user", "alice", 5).await;
+    ask(&service, "shop", "what", "ever", 1).await;
+    ask(&service, "mail", "user", "alice", 1).await;
+    browser.wait_for("document.querySelectorAll('#rules .warn').length === 1");
+    let rules = table(&mut browser, "rules");
+    assert_eq!(rules[0][..3], ["user\nshadow", "shop", "2 per year"]);
+    assert_eq!((&*rules[0][4], &*rules[0][6]), ("0", "0 %"));
+    let names: Vec<_> = rules.iter().map(|row| &*row[0]).collect();
+    for name in [
+        "tokens\non_store_failure: denyquota",
+        "no rule matched, domain shop",
+        "no rules of this domain",
+    ] {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+    browser.wait_for(
+        "/; 0\\.\\d by shadow limits/.test(document.getElementById('denied-note').textContent)",
+    );
+    browser.picture("shadow");
+}
+
+#[tokio::test]
+async fn the_history_is_there_when_the_page_opens() {
+    let service = Service::start(Options::default());
+    ask(&service, "shop", "user", "two", 5).await;
+    let history = |path| {
+        let (status, _, body) = service.exchange_at(service.admin, "GET", path, b"");
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str::<Value>(&body).unwrap()["history"].take()
+    };
+    assert_eq!(history("/status"), Value::Null);
+    let history = eventually("two points", || {
+        Some(history("/status?history=1"))
+            .filter(|history| history["points"].as_array().unwrap().len() > 1)
+    });
+    assert_eq!((&history["every_seconds"], &history["columns"][1]), (&json!(10), &json!("denied")));
+    let denied = |point: &Value| point[1][1].as_f64().unwrap();
+    let points = history["points"].as_array().unwrap();
+    let all: f64 = points.iter().map(denied).sum();
+    assert!((0.1..=0.31).contains(&all), "3 denials in 10 s: {points:?}");
+    let mut browser = open(&service);
+    browser.wait_for("document.querySelectorAll('.trend path').length === 5");
+    let axis = text_of(&mut browser, "decisions-note")
+        + &browser
+            .value("document.querySelector('#decisions ~ figure').innerText")
+            .as_str()
+            .unwrap()
+            .replace('\n', " ");
+    assert!(axis.contains("20 s ago max 0.") && axis.ends_with(" now"), "{axis}");
+    browser.picture("history");
+    let (status, _, body) = service.exchange_at(service.admin, "GET", "/status?history=all", b"");
+    assert_eq!((status, &*body), (400, r#"{"error":"history: must be 1"}"#));
 }
 
 #[tokio::test]
@@ -158,11 +359,11 @@ async fn the_page_asks_for_the_token_of_the_admin_address() {
     let mut browser = Browser::start();
     browser.open(&format!("http://{}/", service.admin));
     browser.wait_for("!document.getElementById('login').hidden");
-    for (typed, state) in [("wrong", "Not current"), ("a-token-of-16-characters", "Live")] {
+    for (typed, state) in [("wrong", "Not current"), ("a-token-of-16-characters", "All is well")] {
         browser.value(&format!(
             "document.getElementById('token').value = '{typed}', document.querySelector('form button').click()"
         ));
-        browser.wait_for(&format!("document.getElementById('state').textContent === '{state}'"));
+        wait_for_state(&mut browser, state);
     }
     assert_eq!(browser.value("document.getElementById('login').checkVisibility()"), false);
 }
@@ -194,19 +395,20 @@ async fn the_page_is_readable_in_both_colour_schemes_on_a_phone_and_with_a_keybo
     let mut browser = open(&service);
     let mut grounds = Vec::new();
     for scheme in ["light", "dark"] {
-        for width in [375, 1180] {
+        for width in [400, 830, 1180] {
             browser.view(scheme, width);
             let contrast = browser.value(LOWEST_CONTRAST).as_f64().unwrap();
             assert!(contrast >= 4.5, "{scheme}, {width}: {contrast}");
             let overflow =
                 "document.documentElement.scrollWidth - document.documentElement.clientWidth";
             assert_eq!(browser.value(overflow), 0, "{scheme}, {width}");
+            browser.picture(&format!("{scheme}-{width}"));
         }
         grounds.push(browser.value("getComputedStyle(document.body).backgroundColor"));
     }
     assert_ne!(grounds[0], grounds[1]);
 
-    for table in ["hottest", "most-denied", "nearest", "rules", "nodes"] {
+    for table in ["hottest", "most-denied", "nearest", "rules", "nodes", "events"] {
         let parts = format!(
             "(table => table.caption.textContent.trim() !== '' && [...table.tHead.rows[0].cells].every(cell => cell.scope === 'col'))
              (document.getElementById('{table}'))"

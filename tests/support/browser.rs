@@ -7,6 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -105,6 +106,16 @@ impl Browser {
         let screen =
             json!({ "width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.call("Emulation.setDeviceMetricsOverride", screen);
+    }
+
+    /// Writes a picture of the whole page to NAME.png in the folder that the variable `PICTURES` names, if it is set, for a
+    /// person to look at.
+    pub fn picture(&mut self, name: &str) {
+        let Some(folder) = std::env::var_os("PICTURES") else { return };
+        let whole = json!({ "captureBeyondViewport": true });
+        let picture = self.call("Page.captureScreenshot", whole)["data"].take();
+        let picture = BASE64_STANDARD.decode(picture.as_str().unwrap()).unwrap();
+        std::fs::write(std::path::Path::new(&folder).join(format!("{name}.png")), picture).unwrap();
     }
 
     /// Presses a key where the focus is.

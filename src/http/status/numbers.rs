@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use prometheus::proto::{Histogram, Metric};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::{
+    engine::rule::FailureMode,
     limiter::metrics::{CALLS_LATE, DECISIONS, DURATION, FALLBACKS},
     store::{
         memory::metrics::{MEMORY_COUNTERS, MEMORY_COUNTERS_LIMIT},
@@ -20,23 +21,24 @@ use crate::{
 #[derive(Debug, Serialize)]
 pub(super) struct StatusNumbers {
     /// The durations of calls.
-    calls: Durations,
+    pub(super) calls: Durations,
     /// Calls that ended with an error.
-    calls_failed: u64,
+    pub(super) calls_failed: u64,
     /// Calls that were decided after their caller had given up.
-    calls_late: u64,
-    /// Charges that `on_store_failure` decided.
-    fallbacks: u64,
+    pub(super) calls_late: u64,
+    /// Charges that `on_store_failure` decided, by its modes, in the order of [`FailureMode::ALL`].
+    #[serde(serialize_with = "by_mode")]
+    pub(super) fallbacks: [u64; 4],
     /// The durations of round trips to Redis.
-    round_trips: Durations,
+    pub(super) round_trips: Durations,
     /// The servers of the store; none for memory.
-    servers: Vec<ServerStatus>,
+    pub(super) servers: Vec<ServerStatus>,
     /// Counters in memory, for `--store memory://`.
     memory: Option<MemoryStatus>,
     /// When the process started, in Unix seconds.
-    started_at: u64,
+    pub(super) started_at: u64,
     /// All descriptors decided.
-    decisions: RuleDecisions,
+    pub(super) decisions: RuleDecisions,
     /// The descriptors decided, by domain and by label of the rule.
     #[serde(skip)]
     pub(super) by_rule: HashMap<(String, String), RuleDecisions>,
@@ -46,7 +48,7 @@ pub(super) struct StatusNumbers {
 #[derive(Debug, Serialize)]
 pub(super) struct Durations {
     /// All durations.
-    count: u64,
+    pub(super) count: u64,
     /// Upper bounds in seconds, each with the number of durations that are not longer.
     buckets: Vec<(f64, u64)>,
 }
@@ -55,22 +57,22 @@ pub(super) struct Durations {
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct RuleDecisions {
     /// They passed.
-    ok: u64,
+    pub(super) ok: u64,
     /// They were denied.
-    over_limit: u64,
+    pub(super) over_limit: u64,
     /// They passed a limit in shadow mode, which they exceeded.
-    shadow: u64,
+    pub(super) shadow: u64,
 }
 
 /// One server of the store.
 #[derive(Debug, Serialize)]
 pub(super) struct ServerStatus {
     /// Its address.
-    address: String,
+    pub(super) address: String,
     /// Whether it answers and takes writes; `None` until it was queried.
-    up: Option<bool>,
+    pub(super) up: Option<bool>,
     /// Whether calls are answered without it.
-    breaker_open: bool,
+    pub(super) breaker_open: bool,
     /// Open connections to it.
     connections: u64,
     /// Calls that wait to be sent.
@@ -88,6 +90,13 @@ pub(super) struct MemoryStatus {
     counters: u64,
     /// Most counters.
     counters_max: u64,
+}
+
+impl ServerStatus {
+    /// Whether calls are answered without it.
+    pub(super) fn is_away(&self) -> bool {
+        self.up == Some(false) || self.breaker_open
+    }
 }
 
 impl RuleDecisions {
@@ -115,7 +124,10 @@ impl StatusNumbers {
             calls: Durations::of(&families.merged(&DURATION)),
             calls_failed: failed.map(|metric| metric.get_histogram().get_sample_count()).sum(),
             calls_late: families.sum(&CALLS_LATE),
-            fallbacks: families.sum(&FALLBACKS),
+            fallbacks: FailureMode::ALL.map(|mode| {
+                let series = families.metrics(&FALLBACKS).iter();
+                series.filter(|metric| label(metric, "mode") == mode.name()).map(value).sum()
+            }),
             round_trips: Durations::of(&families.merged(&ROUND_TRIPS)),
             servers: servers(families),
             memory: memory(families),
@@ -126,7 +138,32 @@ impl StatusNumbers {
     }
 }
 
+/// Numbers of all modes, by their names.
+pub(super) fn by_mode<T: Serialize, S: Serializer>(
+    numbers: &[T; 4],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(FailureMode::ALL.map(FailureMode::name).iter().zip(numbers))
+}
+
 impl Durations {
+    /// The quantile of the durations since `earlier`, in seconds, within a bucket by its part; `None` if there is none.
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+    pub(super) fn quantile_since(&self, earlier: &Self, part: f64) -> Option<f64> {
+        let count = self.count.checked_sub(earlier.count).filter(|count| *count > 0)?;
+        let rank = part * count as f64;
+        let (mut low, mut below) = (0.0, 0.0);
+        for (index, (high, upto)) in self.buckets.iter().enumerate() {
+            let before = earlier.buckets.get(index).map_or(0, |(_, count)| *count);
+            let upto = upto.saturating_sub(before) as f64;
+            if upto >= rank {
+                return Some(low + (high - low) * (rank - below) / (upto - below).max(1.0));
+            }
+            (low, below) = (*high, upto);
+        }
+        Some(low)
+    }
+
     fn of(histogram: &Histogram) -> Self {
         let mut buckets = Vec::new();
         for bucket in histogram.get_bucket() {

@@ -6,7 +6,12 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::target::XdsTarget;
-use crate::{engine::time::Timestamp, process::clock::system_clock, text::printable::printable};
+use crate::{
+    engine::time::Timestamp,
+    process::clock::system_clock,
+    telemetry::{EventKind, happened},
+    text::printable::printable,
+};
 
 /// A control plane, and the state of our subscription.
 #[derive(Debug)]
@@ -107,7 +112,9 @@ impl ControlPlane {
         drop(state);
         if is_new {
             let target = &self.target;
-            tracing::warn!("no stream from the control plane {target}; {rules}: {failure}");
+            let text = format!("no stream from the control plane {target}; {rules}: {failure}");
+            tracing::warn!("{text}");
+            happened(EventKind::ControlPlaneLost, text);
         }
     }
 
@@ -130,5 +137,6 @@ impl ControlPlane {
 
     pub(super) fn nacked(&self) {
         self.report.lock().nacks += 1;
+        happened(EventKind::Nack, format!("refusal sent to {}", self.target));
     }
 }

@@ -36,7 +36,7 @@ fn replicas_that_are_well_have_one_line_each() {
     let text = text(&output);
     assert!(output.status.success(), "{text}");
     let version = env!("CARGO_PKG_VERSION");
-    let start = format!("{}: ready, tollkeeper {version}, rules ", service.admin);
+    let start = format!("{}: green, ready, tollkeeper {version}, rules ", service.admin);
     assert_eq!(text.lines().count(), 2, "{text}");
     for line in text.lines() {
         assert!(line.starts_with(&start), "{line}");
@@ -61,7 +61,7 @@ async fn a_store_that_does_not_answer_is_a_problem() {
     });
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let problems = json["replicas"][0]["problems"].as_array().unwrap();
-    let first = format!("127.0.0.1:{} does not answer, or takes no writes", redis.port);
+    let first = format!("red: 127.0.0.1:{} does not answer, or takes no writes", redis.port);
     assert_eq!(problems[0], first, "{problems:?}");
     assert_eq!(json["replicas"][0]["status"]["phase"], "ready");
 }
@@ -74,7 +74,7 @@ fn different_rules_and_a_replica_without_an_answer_are_problems() {
     let output = status(&[&one, &other], &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        text(&output).contains("\nproblem: the replicas have different rules: "),
+        text(&output).contains("\namber: the replicas have different rules: "),
         "{}",
         text(&output)
     );
@@ -85,7 +85,7 @@ fn different_rules_and_a_replica_without_an_answer_are_problems() {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        text(&output).contains(&format!("{gone}: no status\n  problem: {gone}: ")),
+        text(&output).contains(&format!("{gone}: no status\n  red: {gone}: ")),
         "{}",
         text(&output)
     );
@@ -100,5 +100,5 @@ fn rules_that_are_refused_are_a_problem() {
         let output = status(&[&service], &[]);
         (output.status.code() == Some(1)).then_some(output)
     });
-    assert!(text(&output).contains("problem: newer rules are not in force: "), "{}", text(&output));
+    assert!(text(&output).contains("amber: newer rules are not in force: "), "{}", text(&output));
 }

@@ -53,7 +53,7 @@ fn the_calls_are_shown(top: &Value) {
         expected(&[("work=alice", 9, 991), ("user=bob", 8, 2), ("user=two", 5, 0)])
     );
     assert_eq!(keys(top, "denied"), expected(&[("user=two", 3, 0)]));
-    assert_eq!(keys(top, "nearest"), expected(&[("user=two", 1, 0), ("user=bob", 1, 2)]));
+    assert_eq!(keys(top, "nearest"), expected(&[("user=bob", 1, 2), ("user=two", 1, 0)]));
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn the_command_prints_tables_once_if_stdout_is_not_a_terminal() {
     assert_eq!(lines[6], "most denied keys");
     assert_eq!(cells(lines[8]), "3 0 2 per year shop user=two user=two");
     assert_eq!(lines[10], "keys nearest to their limit");
-    assert_eq!(cells(lines[12]), "1 0 2 per year shop user=two user=two");
+    assert_eq!(cells(lines[12]), "1 2 10 per year shop user user=bob");
     assert_eq!(lines.len(), 13);
 
     let output = tollkeeper().args(["top", "--addr", &addr, "--json"]).output().unwrap();

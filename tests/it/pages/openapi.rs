@@ -475,7 +475,7 @@ fn real_services_answer_as_the_document_describes() {
         exchanges.ask((HTTP, service.http), "POST /json", &one(descriptor, ""), 200);
     }
     admin(&mut exchanges, &service);
-    for request in ["GET /status", "GET /top"] {
+    for request in ["GET /status?history=1", "GET /top"] {
         exchanges.ask((ADMIN, service.admin), request, "", 200);
     }
     exchanges.ask((HTTP, service.http), "GET /rules?x=y", "", 400);

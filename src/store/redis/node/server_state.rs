@@ -35,6 +35,7 @@ use crate::{
             wire::connection::{CONNECT_WITHIN, Connection},
         },
     },
+    telemetry::{EventKind, happened},
 };
 
 /// The time from one probe to the next: first this, and twice as long after each, up to [`PAUSE_MAX`].
@@ -153,10 +154,18 @@ impl ServerState {
             (true, false) => ShownState::Down,
             (true, true) => ShownState::Open,
         } as u8;
-        if self.shown.load(Ordering::Relaxed) != shown
-            && self.shown.swap(shown, Ordering::Relaxed) != shown
-        {
+        if self.shown.load(Ordering::Relaxed) == shown {
+            return;
+        }
+        let before = self.shown.swap(shown, Ordering::Relaxed);
+        if before != shown {
             self.metrics.server(&self.label, self.is_up(), is_open);
+            let open = ShownState::Open as u8;
+            if shown == open {
+                happened(EventKind::BreakerOpened, format!("breaker of {}", self.label));
+            } else if before == open {
+                happened(EventKind::BreakerClosed, format!("breaker of {}", self.label));
+            }
         }
     }
 

@@ -24,6 +24,7 @@ use crate::{
         node::{RedisNode, pool},
         wire::endpoint::{Access, Address, Server},
     },
+    telemetry::{EventKind, happened},
 };
 
 /// How often one Sentinel and the master are queried while all is well.
@@ -195,11 +196,13 @@ impl<'store> Resolver<'store> {
         match self.present.replace(Present { named, node, watch }) {
             Some(mut old) => {
                 let cost = old.cost(replication.as_ref()).await;
-                tracing::warn!(
+                let text = format!(
                     "failover of `{name}` from {} to {address}, in epoch {epoch}: {}",
                     old.named.address,
                     failover::in_words(cost)
                 );
+                tracing::warn!("{text}");
+                happened(EventKind::Failover, text);
                 old.node.link.metrics.failed_over(cost.map_or(0, |cost| cost.charges));
             }
             None => tracing::info!("the master `{name}` is {address}, in epoch {epoch}"),

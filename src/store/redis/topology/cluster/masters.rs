@@ -6,12 +6,15 @@ use std::{mem, sync::Arc, time::Duration};
 use futures_util::future::{join, join_all};
 use tokio::time::{self, Instant};
 
-use crate::store::redis::{
-    node::RedisNode,
-    topology::{
-        failover::{self, MasterWatch, Replication},
-        map::NodeMap,
+use crate::{
+    store::redis::{
+        node::RedisNode,
+        topology::{
+            failover::{self, MasterWatch, Replication},
+            map::NodeMap,
+        },
     },
+    telemetry::{EventKind, happened},
 };
 
 /// How often the masters are queried.
@@ -93,7 +96,10 @@ async fn report(mut retired: Vec<WatchedMaster>, new: Vec<WatchedMaster>) {
             .map(|old| (old, old.watch.cost(old.node.link.acknowledged(), &replication)));
         if let Some((old, Some(cost))) = costs.find(|(_, cost)| cost.is_some()) {
             let (from, to) = (&old.node.server.address, &next.node.server.address);
-            tracing::warn!("failover from {from} to {to}: {}", failover::in_words(Some(cost)));
+            let cost_in_words = failover::in_words(Some(cost));
+            let text = format!("failover from {from} to {to}: {cost_in_words}");
+            tracing::warn!("{text}");
+            happened(EventKind::Failover, text);
             next.node.link.metrics.failed_over(cost.charges);
         }
     }
