@@ -26,6 +26,7 @@ use self::{
 };
 use crate::{
     VERSION,
+    audit::Audit,
     edge::{
         arriving::ArrivalBudget,
         health::{Health, Phase},
@@ -67,6 +68,7 @@ type Tasks = JoinSet<()>;
 struct App {
     telemetry: Arc<Telemetry>,
     store: Arc<Store>,
+    audit: Arc<Audit>,
     rules: Arc<Rules>,
     overrides: Arc<Overrides>,
     health: Health,
@@ -133,6 +135,7 @@ impl App {
         let rules = Arc::new(Rules::new(rules));
         let store = Arc::new(stores::store(settings, &telemetry));
         let overrides = Arc::new(Overrides::new(Arc::clone(&store)));
+        let audit = Arc::new(Audit::new(Arc::clone(&store)));
         let (telemetry, health) = (Arc::new(telemetry), Health::new().await);
         let workers = Arc::new(Workers::start(settings.process.workers)?);
         let stop = CancellationToken::new();
@@ -141,7 +144,7 @@ impl App {
             RuleSource::ControlPlane(target) => Some(ControlPlane::new(Arc::clone(target))),
         };
         let control_plane = control_plane.map(Arc::new);
-        Ok(Self { telemetry, store, rules, overrides, health, workers, stop, control_plane })
+        Ok(Self { telemetry, store, audit, rules, overrides, health, workers, stop, control_plane })
     }
 
     /// Starts the tasks that run until [`App::stop`] is cancelled.
@@ -172,6 +175,7 @@ impl App {
             reports,
             Arc::clone(&history),
             self.health.clone(),
+            Arc::clone(&self.audit),
         );
         let grpc = rls::Listener {
             socket: grpc,
@@ -217,6 +221,8 @@ impl App {
             vec![Box::pin(renewal::renew(Arc::new(settings.clone()), files))];
         let overrides = Arc::clone(&self.overrides);
         tasks.push(Box::pin(async move { overrides.follow().await }));
+        let audit = Arc::clone(&self.audit);
+        tasks.push(Box::pin(async move { audit.follow().await }));
         if self.store.servers().is_some() {
             let store = Arc::clone(&self.store);
             tasks.push(Box::pin(async move {

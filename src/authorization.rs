@@ -1,18 +1,21 @@
-//! Who may use what: the domains of each client, and the token of the admin address. Both files are read again while
+//! Who may use what: the domains of each client, and the tokens of the admin address. Both files are read again while
 //! the service runs.
 
 pub(super) mod clients;
+mod right;
+pub(super) mod tokens;
 
 use std::{
-    fmt, fs,
+    fmt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use arc_swap::ArcSwap;
-use sha2::{Digest as _, Sha256};
 
 use self::clients::ClientDomains;
+pub(crate) use self::right::Right;
+pub use self::tokens::AdminTokens;
 use crate::net::tls::{last_good::LastGood, server::Identity};
 
 /// A value made of one file, renewed when the file changes.
@@ -49,8 +52,11 @@ pub struct DomainAccess(OfFile<ClientDomains>);
 
 /// A client named a domain that it may not use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("domain: this client may not ask about `{0}`")]
-pub struct ForbiddenDomain(pub String);
+#[error("domain: this client may not {verb} `{domain}`")]
+pub struct ForbiddenDomain {
+    domain: String,
+    verb: &'static str,
+}
 
 impl fmt::Debug for DomainAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,68 +79,21 @@ impl DomainAccess {
         self.0.renew()
     }
 
-    /// Whether this client may use a domain.
+    /// Whether this client has a right on a domain.
     ///
     /// # Errors
-    /// If it may not.
+    /// If it has not.
     pub(crate) fn check(
         &self,
         client: Option<&Identity>,
         domain: &str,
+        right: Right,
     ) -> Result<(), ForbiddenDomain> {
         let names = client.map_or(&[][..], |client| &client.0);
-        if self.0.current.load().allow(names, domain) {
+        if self.0.current.load().allow(names, domain, right) {
             return Ok(());
         }
-        Err(ForbiddenDomain(domain.chars().take(64).collect()))
+        let verb = if right == Right::Change { "change" } else { "ask about" };
+        Err(ForbiddenDomain { domain: domain.chars().take(64).collect(), verb })
     }
-}
-
-/// The token that clients of the admin address show. Only its digest is kept.
-pub struct AdminToken(OfFile<TokenDigest>);
-
-type TokenDigest = [u8; 32];
-
-impl fmt::Debug for AdminToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AdminToken").field(&self.0.path).finish()
-    }
-}
-
-/// The shortest token, in bytes.
-const TOKEN_BYTES_MIN: usize = 16;
-
-impl AdminToken {
-    /// The token in this file, without the spaces around it.
-    ///
-    /// # Errors
-    /// A sentence that names the file.
-    pub fn load(path: PathBuf) -> Result<Self, String> {
-        OfFile::load("the token of the admin address", path, read_token).map(Self)
-    }
-
-    /// Reads the file again. A bad one is logged once, and the last good one stays. Returns whether the file is in use.
-    pub fn renew(&self) -> bool {
-        self.0.renew()
-    }
-
-    /// Whether a client has shown this token. Digests are compared, in a time that does not depend on them.
-    pub(crate) fn is(&self, shown: &[u8]) -> bool {
-        let (ours, shown) = (self.0.current.load(), digest(shown));
-        ours.iter().zip(shown).fold(0, |differences, (a, b)| differences | (a ^ b)) == 0
-    }
-}
-
-fn read_token(path: &Path) -> Result<TokenDigest, String> {
-    let problem = |what: &str| format!("{}: {what}", path.display());
-    let text = fs::read_to_string(path).map_err(|error| problem(&error.to_string()))?;
-    let token = text.trim();
-    if token.len() < TOKEN_BYTES_MIN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(problem("the token must be at least 16 visible ASCII characters"));
-    }
-    Ok(digest(token.as_bytes()))
-}
-
-fn digest(token: &[u8]) -> TokenDigest {
-    Sha256::digest(token).into()
 }

@@ -24,6 +24,7 @@ pub mod rules;
 pub mod store;
 
 // The edge: how calls arrive, and who may make them.
+pub mod audit;
 pub mod authorization;
 pub mod edge;
 pub mod http;

@@ -11,7 +11,7 @@ mod part;
 mod refused_debits;
 mod span;
 
-use std::{iter, sync::Arc, time::Instant};
+use std::{iter, slice, sync::Arc, time::Instant};
 
 use futures_util::future::join_all;
 
@@ -21,10 +21,11 @@ use self::{
 use crate::{
     engine::{
         decision::{Decision, Matched, Status},
+        key::Counter,
         ledger::{Charge, Verdict},
         plan::Plan,
-        request::{HitsMeaning, Request},
-        rule::Limit,
+        request::{Hits, HitsMeaning, Request},
+        rule::{Algorithm, FailureMode, Limit, Mode, WhenDenied},
         rule_set::{RequireMode, RuleSet},
         time::Timestamp,
     },
@@ -163,6 +164,50 @@ impl Limiter {
         let plan = self.draw(&self.rules.current().rules, request, HitsMeaning::Charged);
         let readings = self.read_charged(&plan, clear).await;
         plan.charges.into_iter().zip(readings).collect()
+    }
+
+    /// Sets what a counter has used that had used `before`, and returns what it holds then. Hits that are counted meanwhile
+    /// are added.
+    ///
+    /// # Errors
+    /// A sentence, if the store gives no answer, or the counter holds no more hits.
+    pub async fn set_used(
+        &self,
+        counter: &Counter,
+        mut before: u64,
+        used: u64,
+    ) -> Result<CounterReading, String> {
+        // The hits of the window before count too, and no refund takes them back.
+        if counter.limit.algorithm == Algorithm::SlidingWindow {
+            self.store.read_counter(counter, Clear::Yes).await;
+            before = 0;
+        }
+        let when_denied = match counter.limit.algorithm {
+            Algorithm::SlidingLog { .. } => WhenDenied::Free,
+            _ => WhenDenied::Counted,
+        };
+        let (mode, on_store_failure) = (Mode::Enforced, FailureMode::Error);
+        let limit = Limit {
+            when_denied,
+            mode,
+            on_store_failure,
+            hold: None,
+            ..Limit::clone(&counter.limit)
+        };
+        let hits = match used.checked_sub(before) {
+            Some(0) => Hits::Check,
+            Some(more) => Hits::Charge(more),
+            None => Hits::Refund(before - used),
+        };
+        let charge = Charge::new(counter.with_limit(Arc::new(limit)), hits);
+        let answered = self.store.charge(slice::from_ref(&charge), Arrival::now()).await;
+        match answered.verdict {
+            Ok(verdict) if verdict.denied && when_denied == WhenDenied::Free => {
+                Err("hits were counted meanwhile, and the counter holds no more".to_owned())
+            }
+            Ok(_) => Ok(self.store.read_counter(counter, Clear::No).await),
+            Err(error) => Err(format!("{error}; the counter may have been set")),
+        }
     }
 
     /// The counters of each limit of each descriptor.

@@ -10,6 +10,7 @@ use axum::Router;
 use tokio::net::TcpListener;
 
 use crate::{
+    audit::Audit,
     edge::health::Health,
     http::{self, Decisions, History, Reports, admin::Admin},
     net::tls::server::{ListenerTls, TlsServer, TlsUse},
@@ -68,6 +69,7 @@ impl Listeners {
         reports: Reports,
         history: Arc<History>,
         health: Health,
+        audit: Arc<Audit>,
     ) -> (TcpListener, Vec<HttpListener>) {
         let tls = |listener| ListenerTls::new(settings.tls_of(listener), listener);
         let needs_certificate = settings.identifies_clients(TlsUse::Grpc);
@@ -77,13 +79,21 @@ impl Listeners {
         let mut others = vec![("http", self.http, tls(TlsUse::Http), router)];
         if let Some(socket) = self.admin {
             let identifies_clients = settings.identifies_clients(TlsUse::Admin);
-            let token = settings.admin_token.clone();
-            // A caller with the token is an operator; where callers are not identified, so is every local user.
-            let is_by_domain = identifies_clients && token.is_none();
+            let tokens = settings.admin_tokens.clone();
+            // The token says what its holder may do; where callers are not identified, every local user is an operator.
+            let is_by_domain = identifies_clients && tokens.is_none();
             let access = service.access.clone().filter(|_| is_by_domain);
-            let service = rls::Service { access, ..rls::Service::clone(service) };
-            let (decisions, reports) = (decisions(Arc::new(service)), reports.clone());
-            let admin = Admin { decisions, reports, history, health, token, identifies_clients };
+            let (decisions, reports) = (decisions(Arc::clone(service)), reports.clone());
+            let admin = Admin {
+                decisions,
+                reports,
+                history,
+                health,
+                audit,
+                tokens,
+                identifies_clients,
+                access,
+            };
             others.push(("admin", socket, tls(TlsUse::Admin), http::admin::router(admin)));
         }
         if let (Some(socket), Some((_, path))) = (self.metrics, &settings.metrics) {

@@ -52,8 +52,8 @@ fn renew_once(settings: &Settings, metrics: &FileMetrics) {
     if let Some(access) = &listen.access {
         metrics.in_use("client_domains", access.renew());
     }
-    if let Some(token) = &listen.admin_token {
-        metrics.in_use("admin_token", token.renew());
+    if let Some(tokens) = &listen.admin_tokens {
+        metrics.in_use("admin_token", tokens.renew());
     }
     if let RuleSource::ControlPlane(target) = &settings.rules.source.value
         && let Some(tls) = &target.tls

@@ -1,11 +1,13 @@
 //! Which domains each client may use: a YAML mapping from a name in the client's certificate, a DNS name or a
-//! URI such as a SPIFFE ID, to a list of domains; `"*"` is every domain.
+//! URI such as a SPIFFE ID, to a list of domains; `"*"` is every domain. A client that may change counters has a mapping
+//! instead: `{ domains: [shop], operates: [shop] }`.
 
 use std::{
     collections::{HashMap, HashSet},
     path::Path,
 };
 
+use super::right::Right;
 use crate::yaml::{
     Problem, files,
     tree::{self, Content, YamlNode},
@@ -16,7 +18,15 @@ pub(crate) const EVERY_DOMAIN: &str = "*";
 
 /// Which domains each client may use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ClientDomains(HashMap<String, HashSet<String>>);
+pub(crate) struct ClientDomains(HashMap<String, OfClient>);
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct OfClient {
+    /// Where it decides calls.
+    domains: HashSet<String>,
+    /// What it reads and changes on the admin address.
+    operates: HashSet<String>,
+}
 
 impl ClientDomains {
     /// Reads a file.
@@ -39,24 +49,53 @@ impl ClientDomains {
             let message = "must be a mapping from names of clients to lists of domains";
             return Err(Problem::at(file, root.location, message));
         };
-        for (client, domains) in pairs {
+        for (client, value) in pairs {
             let name = text_of(file, client)?;
-            let Content::List(items) = &domains.content else {
-                return Err(Problem::at(file, domains.location, "must be a list of domains"));
-            };
-            let domains = items.iter().map(|item| text_of(file, item));
-            if clients.insert(name, domains.collect::<Result<_, _>>()?).is_some() {
+            if clients.insert(name, OfClient::parse(file, value)?).is_some() {
                 return Err(Problem::at(file, client.location, "duplicate client"));
             }
         }
         Ok(Self(clients))
     }
 
-    /// Whether a client with these names may use a domain.
-    pub(crate) fn allow(&self, names: &[String], domain: &str) -> bool {
-        let mut lists = names.iter().filter_map(|name| self.0.get(name));
-        lists.any(|domains| domains.contains(domain) || domains.contains(EVERY_DOMAIN))
+    /// Whether a client with these names has a right on a domain.
+    pub(crate) fn allow(&self, names: &[String], domain: &str, right: Right) -> bool {
+        let has = |list: &HashSet<String>| list.contains(domain) || list.contains(EVERY_DOMAIN);
+        names.iter().filter_map(|name| self.0.get(name)).any(|client| match right {
+            Right::Decide => has(&client.domains),
+            Right::Read => has(&client.domains) || has(&client.operates),
+            Right::Change => has(&client.operates),
+        })
     }
+}
+
+impl OfClient {
+    fn parse(file: &str, node: &YamlNode) -> Result<Self, Problem> {
+        let mut client = Self::default();
+        let Content::Map(pairs) = &node.content else {
+            client.domains = list_of(file, node)?;
+            return Ok(client);
+        };
+        for (key, list) in pairs {
+            let of_key = match key.text() {
+                Some("domains") => &mut client.domains,
+                Some("operates") => &mut client.operates,
+                _ => {
+                    let message = "must be one of: domains, operates";
+                    return Err(Problem::at(file, key.location, message));
+                }
+            };
+            of_key.extend(list_of(file, list)?);
+        }
+        Ok(client)
+    }
+}
+
+fn list_of(file: &str, node: &YamlNode) -> Result<HashSet<String>, Problem> {
+    let Content::List(items) = &node.content else {
+        return Err(Problem::at(file, node.location, "must be a list of domains"));
+    };
+    items.iter().map(|item| text_of(file, item)).collect()
 }
 
 fn text_of(file: &str, node: &YamlNode) -> Result<String, Problem> {
@@ -73,21 +112,30 @@ mod tests {
     }
 
     #[test]
-    fn a_client_may_ask_about_the_domains_of_any_of_its_names() {
-        let text = "spiffe://cluster/shop: [shop, login]\nenvoy.example: ['*']\nother: []\n";
+    fn a_client_has_the_rights_of_any_of_its_names() {
+        let text = "spiffe://cluster/shop: [shop, login]\nenvoy.example: ['*']\nother: []\n\
+            ops: { operates: [shop] }\nboth: { domains: [mail], operates: ['*'] }\n";
         let clients = ClientDomains::parse("clients.yaml", text).unwrap();
+        let rights = [Right::Decide, Right::Read, Right::Change];
         for (who, domain, expected) in [
-            (&["spiffe://cluster/shop"][..], "shop", true),
-            (&["spiffe://cluster/shop"], "mail", false),
-            (&["spiffe://cluster/shop"], "*", false),
-            (&["other", "envoy.example"], "mail", true),
-            (&["other"], "shop", false),
-            (&["unknown"], "shop", false),
-            (&[], "shop", false),
+            (&["spiffe://cluster/shop"][..], "shop", [true, true, false]),
+            (&["spiffe://cluster/shop"], "mail", [false, false, false]),
+            (&["spiffe://cluster/shop"], "*", [false, false, false]),
+            (&["other", "envoy.example"], "mail", [true, true, false]),
+            (&["other"], "shop", [false, false, false]),
+            (&["unknown"], "shop", [false, false, false]),
+            (&[], "shop", [false, false, false]),
+            (&["ops"], "shop", [false, true, true]),
+            (&["ops"], "mail", [false, false, false]),
+            (&["ops"], "*", [false, false, false]),
+            (&["both"], "mail", [true, true, true]),
+            (&["both"], "*", [false, true, true]),
         ] {
-            assert_eq!(clients.allow(&names(who), domain), expected, "{who:?} {domain}");
+            let allowed = rights.map(|right| clients.allow(&names(who), domain, right));
+            assert_eq!(allowed, expected, "{who:?} {domain}");
         }
-        assert!(!ClientDomains::parse("empty.yaml", "").unwrap().allow(&names(&["a"]), "shop"));
+        let none = ClientDomains::parse("empty.yaml", "").unwrap();
+        assert!(!none.allow(&names(&["a"]), "shop", Right::Decide));
     }
 
     #[test]
@@ -100,6 +148,8 @@ mod tests {
             ("null: [b]", "c.yaml:1:1: must be a text"),
             ("a:", "c.yaml:1:2: must be a list of domains"),
             ("a: []\na: []", "c.yaml:2:1: duplicate client"),
+            ("a: { operate: [b] }", "c.yaml:1:6: must be one of: domains, operates"),
+            ("a: { operates: b }", "c.yaml:1:16: must be a list of domains"),
         ] {
             assert_eq!(ClientDomains::parse("c.yaml", text).unwrap_err().to_string(), expected);
         }

@@ -51,12 +51,34 @@ pub(super) fn read<'query, const N: usize>(
     Ok(values)
 }
 
+/// The value of a parameter `limit`: a whole number up to `max`.
+///
+/// # Errors
+/// A message with the bounds.
+pub(super) fn limit(given: &[Cow<'_, str>], default: usize, max: usize) -> Result<usize, String> {
+    let Some(text) = given.first() else { return Ok(default) };
+    let limit = text.parse().ok().filter(|limit| (1..=max).contains(limit));
+    limit.ok_or_else(|| format!("limit: must be a whole number from 1 to {max}"))
+}
+
 /// Reads which counters are asked for: `domain=D`, and `k=v,k=v` from the parameter of this name.
 ///
 /// # Errors
 /// A message that names the parameter, for one that is missing, unknown, malformed or given twice.
 pub(super) fn counters(query: Option<&str>, name: &str) -> Result<request::Request, String> {
-    let [mut domain, paths] = read(query, ["domain", name])?;
+    let [domain, paths] = read(query, ["domain", name])?;
+    asked(domain, name, paths)
+}
+
+/// The counters of a domain and of these paths, which come from the parameter of this name.
+///
+/// # Errors
+/// A message that names the parameter, for one that is missing or malformed.
+pub(super) fn asked(
+    mut domain: Vec<Cow<'_, str>>,
+    name: &str,
+    paths: Vec<Cow<'_, str>>,
+) -> Result<request::Request, String> {
     let mut descriptors = Vec::with_capacity(paths.len());
     for path in paths {
         let entries = descriptor_syntax::parse(&path);

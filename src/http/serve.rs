@@ -6,6 +6,7 @@
 
 use std::{
     convert::Infallible,
+    net::IpAddr,
     ops::Range,
     pin::{Pin, pin},
     sync::{Arc, Weak},
@@ -15,7 +16,7 @@ use std::{
 
 use axum::{
     Router,
-    http::{Request, StatusCode},
+    http::{Extensions, Request, StatusCode},
     response::IntoResponse as _,
 };
 use hyper::{
@@ -79,6 +80,10 @@ const DATES_SECS: Range<u64> = 1..253_402_300_800;
 const NO_DATE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 60\r\n\
     connection: close\r\n\r\nthis machine's clock does not show a year from 1970 to 9999\n";
 
+/// The address of the client, in the extensions of each of its requests.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Peer(pub(super) IpAddr);
+
 /// Serves requests until `stop` is cancelled, and then finishes those in progress.
 pub async fn serve(
     listener: TcpListener,
@@ -121,6 +126,7 @@ async fn serve_connection(
     client: Arc<Client>,
     stop: CancellationToken,
 ) {
+    let peer = stream.peer_addr().map(|address| Peer(address.ip())).ok();
     let secured = tokio::select! {
         secured = tls.secure(stream, &stop) => secured,
         () = client.close.notified() => return,
@@ -134,14 +140,15 @@ async fn serve_connection(
     server.http1().timer(TokioTimer::new()).header_read_timeout(WAIT_MAX);
     server.http1().max_buf_size(BUFFER_BYTES);
     let router = TowerToHyperService::new(router);
+    let mut of_connection = Extensions::new();
+    peer.and_then(|peer| of_connection.insert(peer));
+    identity.and_then(|identity| of_connection.insert(identity));
     let service = service_fn(|mut request: Request<Incoming>| {
         let has_body = !request.body().is_end_stream();
         let slot = has_body.then(|| BODIES.try_acquire().ok()).flatten();
         let waits = has_body && slot.is_none();
         client.set(if waits { ClientState::waiting_from_now() } else { ClientState::Busy });
-        if let Some(identity) = &identity {
-            request.extensions_mut().insert(identity.clone());
-        }
+        request.extensions_mut().extend(of_connection.clone());
         let (to_client, client) = (Arc::clone(&client), Arc::clone(&client));
         let request = request.map(|body| FollowedBody { body, of: BodyOf::Request(slot), client });
         let answer = to_client.calls.run(caught(router.call(request)));

@@ -21,7 +21,7 @@ use super::{
     refusal::Refusal,
 };
 use crate::{
-    authorization::{DomainAccess, ForbiddenDomain},
+    authorization::{DomainAccess, ForbiddenDomain, Right},
     edge::{
         arriving::{ArrivalBudget, ConnectionBudget},
         panics::caught,
@@ -187,6 +187,6 @@ impl Service {
         client: Option<&Identity>,
         domain: &str,
     ) -> Result<(), ForbiddenDomain> {
-        self.access.as_ref().map_or(Ok(()), |access| access.check(client, domain))
+        self.access.as_ref().map_or(Ok(()), |access| access.check(client, domain, Right::Decide))
     }
 }

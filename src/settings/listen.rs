@@ -8,7 +8,7 @@ use super::reader::{
     form::{ADDRESS, OneOf, OrOff, SWITCH, Time, WholeNumber},
 };
 use crate::{
-    authorization::{AdminToken, DomainAccess},
+    authorization::{AdminTokens, DomainAccess},
     net::tls::server::{ServerFiles, TlsServer, TlsUse},
     rls::ConnectionBounds,
 };
@@ -36,8 +36,8 @@ pub struct ListenSettings {
     pub tls_scope: TlsScope,
     /// The domains of clients, if they are restricted.
     pub access: Option<Arc<DomainAccess>>,
-    /// The token of the admin address, if it has one.
-    pub admin_token: Option<Arc<AdminToken>>,
+    /// The tokens of the admin address, if it has any.
+    pub admin_tokens: Option<Arc<AdminTokens>>,
 }
 
 /// Which addresses speak TLS.
@@ -95,8 +95,8 @@ impl ListenSettings {
             DOMAINS,
             "YAML file with the domains that each client may use, by its certificate",
         );
-        let admin_token =
-            reader.read_path(TOKEN, "File that holds the bearer token of the admin address");
+        let admin_tokens =
+            reader.read_path(TOKEN, "File that holds the bearer tokens of the admin address, one or a line NAME TOKEN for each");
         // Also if TLS has a problem of its own, which is reported already.
         let identified = reader.is_given(CLIENT_CA);
         if access.is_some() && !identified {
@@ -104,7 +104,7 @@ impl ListenSettings {
         }
         let is_open = admin.as_ref().is_some_and(|admin| !admin.value.ip().is_loopback());
         let admin_identifies = identified && tls_scope == TlsScope::All;
-        if is_open && !admin_identifies && admin_token.is_none() {
+        if is_open && !admin_identifies && admin_tokens.is_none() {
             let problem =
                 "must be a loopback address, unless --admin-token-file or --tls-client-ca is set";
             reader.problem(ADMIN, problem);
@@ -120,7 +120,7 @@ impl ListenSettings {
             tls,
             tls_scope,
             access: load(reader, DOMAINS, access, DomainAccess::load),
-            admin_token: load(reader, TOKEN, admin_token, AdminToken::load),
+            admin_tokens: load(reader, TOKEN, admin_tokens, AdminTokens::load),
         }
     }
 

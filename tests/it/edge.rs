@@ -1,5 +1,6 @@
 //! The edge: bounds on connections, TLS, who may ask what, and clients that leave.
 
+mod audit;
 mod connections;
 mod invented;
 mod peer_gone;

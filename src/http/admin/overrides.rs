@@ -3,20 +3,23 @@
 use std::sync::Arc;
 
 use axum::{
-    Json, Router,
+    Extension, Json,
     body::Body,
     extract::{Path, State},
     http::{Request, StatusCode, request::Parts},
-    response::Response,
-    routing::get,
+    response::{IntoResponse as _, Response},
 };
 use serde_json::{Value, json};
 
-use super::refused::{forbidden, refuse};
+use super::{
+    access::{Actor, Admin},
+    audit::{Change, Unchanged},
+    refused::refuse,
+};
 use crate::{
-    authorization::clients::EVERY_DOMAIN,
-    http::{json::Decisions, parameters},
-    net::tls::server::Identity,
+    authorization::{Right, clients::EVERY_DOMAIN},
+    engine::{descriptor_syntax, directive::Directive, time::Timestamp},
+    http::parameters,
     overrides::{NewOverride, Override, OverrideError},
     rls::refusal::Refusal,
     text::printable::printable,
@@ -24,23 +27,6 @@ use crate::{
 
 /// Most overrides in one answer.
 const LISTED_MAX: usize = 100;
-
-/// What the endpoints use.
-#[derive(Clone)]
-struct OverridesState {
-    decisions: Decisions,
-    /// Who has set an override if the client has shown no certificate.
-    unnamed: &'static str,
-}
-
-/// The endpoints. `needs_token` is whether clients have shown a token.
-pub(super) fn router<S>(decisions: Decisions, needs_token: bool) -> Router<S> {
-    let unnamed = if needs_token { "admin token" } else { "admin address" };
-    Router::new()
-        .route("/overrides", get(list).post(set))
-        .route("/overrides/{id}", get(show).delete(end))
-        .with_state(OverridesState { decisions, unnamed })
-}
 
 /// Which overrides are listed.
 struct ListQuery {
@@ -50,9 +36,13 @@ struct ListQuery {
     after: Option<String>,
 }
 
-async fn list(State(admin): State<OverridesState>, parts: Parts) -> Result<Json<Value>, Response> {
+pub(super) async fn list(
+    State(admin): State<Admin>,
+    parts: Parts,
+) -> Result<Json<Value>, Response> {
     let asked = asked(parts.uri.query()).map_err(|problem| bad(&problem))?;
-    check_domain(&admin, parts.extensions.get(), asked.domain.as_deref().unwrap_or(EVERY_DOMAIN))?;
+    let domain = asked.domain.as_deref().unwrap_or(EVERY_DOMAIN);
+    admin.check_asked(&parts, domain, Right::Read)?;
     let (all, now, known) = admin.decisions.service.limiter.overrides().list();
     let cursor =
         |one: &Override| format!("{:016}-{}", one.directive.set_at.as_millis(), one.directive.id);
@@ -78,12 +68,7 @@ fn asked(query: Option<&str>) -> Result<ListQuery, String> {
     let [domain, text, limit, after] =
         parameters::read(query, ["domain", "text", "limit", "after"])?;
     let first = |given: &[std::borrow::Cow<'_, str>]| given.first().map(|text| text.to_string());
-    let limit = match limit.first() {
-        None => LISTED_MAX,
-        Some(text) => (text.parse().ok())
-            .filter(|limit| (1..=LISTED_MAX).contains(limit))
-            .ok_or_else(|| format!("limit: must be a whole number from 1 to {LISTED_MAX}"))?,
-    };
+    let limit = parameters::limit(&limit, LISTED_MAX, LISTED_MAX)?;
     let text = first(&text).unwrap_or_default().to_lowercase();
     Ok(ListQuery { domain: first(&domain), text, limit, after: first(&after) })
 }
@@ -96,76 +81,103 @@ impl ListQuery {
     }
 }
 
-async fn show(
-    State(admin): State<OverridesState>,
+pub(super) async fn show(
+    State(admin): State<Admin>,
     Path(id): Path<String>,
     parts: Parts,
 ) -> Result<Json<Value>, Response> {
-    let one = find(&admin, parts.extensions.get(), &id)?;
+    let one = find(&admin, &id)?;
+    admin.check_asked(&parts, &one.directive.domain, Right::Read)?;
     let (_, now, _) = admin.decisions.service.limiter.overrides().list();
     Ok(Json(one.json(now)))
 }
 
-async fn set(
-    State(admin): State<OverridesState>,
+pub(super) async fn set(
+    State(admin): State<Admin>,
+    Extension(actor): Extension<Actor>,
     request: Request<Body>,
-) -> Result<Json<Value>, Response> {
-    let client = request.extensions().get::<Identity>().cloned();
+) -> Result<Response, Response> {
     let read = |refusal: Refusal| refuse(refusal.codes().1, &refusal.to_string());
     let (body, _slot) = admin.decisions.body(request).await.map_err(read)?;
     let new = NewOverride::read(&body).map_err(|problem| bad(&problem))?;
-    check_domain(&admin, client.as_ref(), &new.domain)?;
+    let asked = details(&new.directive("", Timestamp::default()), Some(&new.because));
+    let mut change = Change { action: "set override", details: asked };
+    let answer = match set_one(&admin, &actor, &new).await {
+        Ok((Some(one), effect)) => {
+            change.details = details(&one.directive, Some(&one.because));
+            let one = one.json(one.directive.set_at);
+            Json(json!({ "override": one, "effect": effect })).into_response()
+        }
+        Ok((None, effect)) => {
+            let answer = Json(json!({ "override": null, "effect": effect })).into_response();
+            return Ok((Extension(Unchanged), answer).into_response());
+        }
+        Err(refusal) => refusal,
+    };
+    Ok(change.of(answer))
+}
+
+/// Sets an override, unless only its effect is wanted.
+async fn set_one(
+    admin: &Admin,
+    actor: &Actor,
+    new: &NewOverride,
+) -> Result<(Option<Arc<Override>>, Value), Response> {
+    admin.check(actor, &new.domain, Right::Change)?;
     let limiter = &admin.decisions.service.limiter;
     new.check(&limiter.rules().rules).map_err(|problem| bad(&problem))?;
-    let effect = limiter.effect_of(&new);
+    let effect = json!(limiter.effect_of(new));
     if new.dry_run {
-        return Ok(Json(json!({ "override": null, "effect": effect })));
+        return Ok((None, effect));
     }
-    let set = limiter.overrides().set(&new, who(&admin, client.as_ref())).await;
-    let one = set.map_err(|error| failed(&error))?;
-    let now = one.directive.set_at;
-    Ok(Json(json!({ "override": one.json(now), "effect": effect })))
+    let set = limiter.overrides().set(new, printable(actor.name.as_bytes())).await;
+    Ok((Some(set.map_err(|error| failed(&error))?), effect))
 }
 
-async fn end(
-    State(admin): State<OverridesState>,
+pub(super) async fn end(
+    State(admin): State<Admin>,
     Path(id): Path<String>,
     parts: Parts,
-) -> Result<Json<Value>, Response> {
+) -> Result<Response, Response> {
     let because = parameters::read(parts.uri.query(), ["because"]);
-    let [_because] = because.map_err(|problem| bad(&problem))?;
-    find(&admin, parts.extensions.get(), &id)?;
+    let [because] = because.map_err(|problem| bad(&problem))?;
+    let one = find(&admin, &id)?;
     let overrides = admin.decisions.service.limiter.overrides();
-    let one = overrides.end(&id).await.map_err(|error| failed(&error))?;
     let (_, now, _) = overrides.list();
-    Ok(Json(json!({ "override": one.json(now) })))
+    let details = details(&one.directive, because.first().map(|because| &**because));
+    let change = Change { action: "undo override", details };
+    let answer = match admin.check_asked(&parts, &one.directive.domain, Right::Change) {
+        Ok(()) => match overrides.end(&id).await {
+            Ok(one) => Json(json!({ "override": one.json(now) })).into_response(),
+            Err(error) => failed(&error),
+        },
+        Err(refusal) => refusal,
+    };
+    Ok(change.of(answer))
 }
 
-/// The override in force with this id, if the client may use its domain.
-fn find(
-    admin: &OverridesState,
-    client: Option<&Identity>,
-    id: &str,
-) -> Result<Arc<Override>, Response> {
+/// What the audit says of an override; without an id, of one that is not set.
+fn details(directive: &Directive, because: Option<&str>) -> Value {
+    let Directive { id, domain, entries, action, until, .. } = directive;
+    let value = action.value().map(|value| format!(" {value}")).unwrap_or_default();
+    let mut details = json!({
+        "domain": **domain,
+        "descriptor": descriptor_syntax::write(entries),
+        "sets": format!("{}{value}", action.name()),
+        "because": because,
+    });
+    if !id.is_empty() {
+        details["override"] = (**id).into();
+        details["until_ms"] = until.as_millis().into();
+    }
+    details
+}
+
+/// The override in force with this id.
+fn find(admin: &Admin, id: &str) -> Result<Arc<Override>, Response> {
     let (all, ..) = admin.decisions.service.limiter.overrides().list();
     let found = all.into_iter().find(|one| *one.directive.id == *id);
-    let found = found.ok_or_else(|| failed(&OverrideError::Unknown))?;
-    check_domain(admin, client, &found.directive.domain)?;
-    Ok(found)
-}
-
-/// Who sets an override: the first name in its certificate, or how it has been let in.
-fn who(admin: &OverridesState, client: Option<&Identity>) -> String {
-    let name = client.and_then(|identity| identity.0.first());
-    name.map_or_else(|| admin.unnamed.to_owned(), |name| printable(name.as_bytes()))
-}
-
-fn check_domain(
-    admin: &OverridesState,
-    client: Option<&Identity>,
-    domain: &str,
-) -> Result<(), Response> {
-    admin.decisions.service.check_domain(client, domain).map_err(forbidden)
+    found.ok_or_else(|| failed(&OverrideError::Unknown))
 }
 
 fn bad(problem: &str) -> Response {

@@ -13,6 +13,12 @@ pub(super) fn forbidden(problem: ForbiddenDomain) -> Response {
     refuse(StatusCode::FORBIDDEN, &problem.to_string())
 }
 
+/// Why a request was refused, in the extensions of its answer.
+#[derive(Debug, Clone)]
+pub(super) struct RefusalReason(pub(super) String);
+
 pub(super) fn refuse(code: StatusCode, message: &str) -> Response {
-    (code, Json(json!({ "error": message }))).into_response()
+    let mut response = (code, Json(json!({ "error": message }))).into_response();
+    response.extensions_mut().insert(RefusalReason(message.to_owned()));
+    response
 }

@@ -146,42 +146,56 @@ fn is_refused(secured: &Secured, requests: &[(&str, &str)], header: &str, client
 }
 
 #[test]
-fn the_admin_address_asks_which_domains_a_certificate_gives() {
+fn the_admin_address_asks_what_a_certificate_may_read_and_change() {
     let folder = TempDir::new().unwrap();
     let (clients, token) = (folder.path().join("clients.yaml"), folder.path().join("token"));
-    fs::write(&clients, "shop.example: [shop]\noperator.example: ['*']\n").unwrap();
+    let domains = "shop.example: [shop]\nreader.example: ['*']\n\
+        of-shop.example: { operates: [shop] }\noperator.example: { domains: [], operates: ['*'] }\n";
+    fs::write(&clients, domains).unwrap();
     fs::write(&token, "0123456789abcdef").unwrap();
     let clients = clients.display().to_string();
     let flags = ["--tls-client-ca", "CLIENTS", "--client-domains", &clients];
     let secured = Secured::start(&flags);
-    let of_shop = [
-        ("GET /counters?domain=shop&descriptor=user%3Da", ""),
+    let reads_shop =
+        [("GET /counters?domain=shop&descriptor=user%3Da", ""), ("POST /explain", CALL)];
+    let changes_shop = [
         ("POST /counters/reset?domain=shop&descriptor=user%3Da", ""),
-        ("POST /explain", CALL),
+        ("POST /counters/set?domain=shop&descriptor=user%3Da&used=3", ""),
     ];
     let call_of_mail = CALL.replace("shop", "mail");
-    let of_mail = [
+    let reads_mail = [
         ("GET /counters?domain=mail&descriptor=user%3Da", ""),
-        ("POST /counters/reset?domain=mail&descriptor=user%3Da", ""),
         ("POST /explain", call_of_mail.as_str()),
     ];
-    let of_all = ["GET /status", "GET /top", "GET /log", "POST /log?filter=info", "GET /stats"];
-    let of_all = of_all.map(|request| (request, ""));
+    let changes_mail = [
+        ("POST /counters/reset?domain=mail&descriptor=user%3Da", ""),
+        ("POST /counters/set?domain=mail&descriptor=user%3Da&used=3", ""),
+    ];
+    let reads_all = ["GET /status", "GET /top", "GET /log", "GET /stats", "GET /audit"];
+    let reads_all = reads_all.map(|request| (request, ""));
+    let changes_all = [("POST /log?filter=info", "")];
+    let requests =
+        [&reads_shop[..], &changes_shop, &reads_mail, &changes_mail, &reads_all, &changes_all];
     let client = |name| secured.authority.client_named(&[name]);
-    for (client, expected) in [
-        (client("shop.example"), [false, true, true]),
-        (client("operator.example"), [false, false, false]),
-        (secured.authority.client(), [true, true, true]),
+    for (client, refused) in [
+        (client("shop.example"), [false, true, true, true, true, true]),
+        (client("reader.example"), [false, true, false, true, false, true]),
+        (client("of-shop.example"), [false, false, true, true, true, true]),
+        (client("operator.example"), [false; 6]),
+        (secured.authority.client(), [true; 6]),
     ] {
-        let found = [&of_shop[..], &of_mail, &of_all];
-        assert_eq!(found.map(|requests| is_refused(&secured, requests, "", &client)), expected);
+        let found = requests.map(|requests| is_refused(&secured, requests, "", &client));
+        assert_eq!(found, refused, "{client:?}");
     }
+    let denied = "this client may not ask about `shop`";
+    let (_, _, stderr) = run(&mut secured.call(Some(&client("operator.example"))));
+    assert!(stderr.contains(denied), "who operates decides no calls: {stderr}");
 
     let token = token.display().to_string();
     let secured = Secured::start(&[&flags[..], &["--admin-token-file", &token]].concat());
     let (bearer, nobody) =
         ("authorization: Bearer 0123456789abcdef\r\n", secured.authority.client());
-    for requests in [&of_shop[..], &of_mail, &of_all] {
+    for requests in requests {
         assert!(
             !is_refused(&secured, requests, bearer, &nobody),
             "the token is that of an operator"
@@ -321,7 +335,7 @@ fn flags_that_would_leave_an_address_open_or_without_a_certificate_are_refused()
     let message = "the token must be at least 16 visible ASCII characters";
     assert_eq!(
         refused(&["--admin-token-file", &short]),
-        format!("--admin-token-file: {short}: {message}\n")
+        format!("--admin-token-file: {short}: line 1: {message}\n")
     );
     for (certificate, key, problem) in [
         (&expired.certificate, &expired.key, "has expired"),

@@ -222,7 +222,8 @@ fn example(name: &str) -> (String, String) {
     let mut query = String::new();
     for parameter in parameters.filter(|parameter| parameter["required"] == true) {
         let example = &parameter["example"];
-        let value = example.get(0).unwrap_or(example).as_str().unwrap();
+        let value = example.get(0).unwrap_or(example);
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let separator = if query.is_empty() { '?' } else { '&' };
         query += &format!("{separator}{}={value}", parameter["name"].as_str().unwrap());
     }
@@ -346,6 +347,20 @@ fn admin(exchanges: &mut Exchanges, service: &Service) {
         let query = format!("domain=shop&descriptor={descriptor}");
         exchanges.ask(admin, &format!("GET /counters?{query}"), "", expected);
         exchanges.ask(admin, &format!("POST /counters/reset?{query}"), "", expected);
+        if descriptor != "slots=a" {
+            exchanges.ask(admin, &format!("POST /counters/set?{query}&used=3"), "", expected);
+        }
+    }
+    for query in ["used=-1&domain=shop&descriptor=user=a", "domain=shop&descriptor=user=a"] {
+        exchanges.ask(admin, &format!("POST /counters/set?{query}"), "", 400);
+    }
+    for (query, expected) in [
+        ("", 200),
+        ("?limit=1&after=9999999999999-0&text=reset&who=127", 200),
+        ("?limit=0", 400),
+        ("?after=now", 400),
+    ] {
+        exchanges.ask(admin, &format!("GET /audit{query}"), "", expected);
     }
     for (query, expected) in
         [("domain=shop", 200), ("domain=shop&descriptor=user=a*&over=true", 200), ("limit=1", 400)]
@@ -449,6 +464,8 @@ fn failures(exchanges: &mut Exchanges) {
     let counters = "domain=shop&descriptor=user=a";
     exchanges.ask(admin, &format!("GET /counters?{counters}"), "", 503);
     exchanges.ask(admin, &format!("POST /counters/reset?{counters}"), "", 503);
+    exchanges.ask(admin, &format!("POST /counters/set?{counters}&used=1"), "", 503);
+    exchanges.ask(admin, "GET /audit", "", 503);
     exchanges.ask(admin, "GET /counters/list?domain=shop", "", 503);
     exchanges.ask(admin, "POST /explain", &one("user=a", ""), 503);
     exchanges.ask(admin, "GET /status", "", 200);

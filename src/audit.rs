@@ -1,0 +1,250 @@
+//! The audit: an entry for each change on the admin address, also for one that was refused. It is a log line, and an
+//! entry of a bounded stream that the replicas share in Redis; without Redis, of a list in this process.
+
+mod refusals;
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use redis::{Value as Reply, cmd, from_redis_value};
+use serde_json::{Value, json};
+use tokio::time;
+
+use self::refusals::Refusals;
+use crate::{
+    store::{Store, StoreError},
+    text::printable::printable_start,
+};
+
+/// The key's hash tag.
+const HASH_TAG: &str = "audit";
+
+/// The number of entries that are kept, about.
+const ENTRIES_MAX: usize = 10_000;
+
+/// How long entries are kept after the last one.
+const KEPT_MS: u64 = 366 * 86_400_000;
+
+/// How long the store may take.
+const WITHIN: Duration = Duration::from_secs(1);
+
+/// How often windows are looked for that have ended.
+const COUNTED_EVERY: Duration = Duration::from_secs(5);
+
+/// The number of entries that are read at a time.
+const READ_AT_A_TIME: usize = 500;
+
+/// Most bytes of a text in an entry, about: a client chooses some.
+const TEXT_BYTES_MAX: usize = 512;
+
+/// Where the entries are.
+#[derive(Debug)]
+pub struct Audit {
+    store: Arc<Store>,
+    /// The entries without Redis, the newest last.
+    in_memory: Mutex<VecDeque<(EntryId, String)>>,
+    refusals: Refusals,
+}
+
+/// Milliseconds since 1970 by the store's clock, and a number that distinguishes entries of one millisecond. Later
+/// entries have larger ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EntryId(u64, u64);
+
+/// A change, or an attempt.
+#[derive(Debug)]
+pub struct Attempt<'attempt> {
+    /// The name of a certificate or of a token, or an address.
+    pub who: &'attempt str,
+    /// Whether it showed no valid credentials where some are needed, or came from a web page.
+    pub is_stranger: bool,
+    /// What was to be done, such as `reset counters`.
+    pub action: &'attempt str,
+    /// What it was to be done to: an object of texts, lists and numbers.
+    pub details: Value,
+    /// Why it failed; `None` if it is done.
+    pub problem: Option<&'attempt str>,
+}
+
+/// Which entries are read.
+#[derive(Debug, Default)]
+pub struct AuditQuery {
+    /// The most entries.
+    pub limit: usize,
+    /// Only entries before this one.
+    pub after: Option<EntryId>,
+    /// Only entries whose JSON contains this text, in any case.
+    pub text: Option<String>,
+    /// Only entries of clients whose name contains this text, in any case.
+    pub who: Option<String>,
+}
+
+impl Audit {
+    /// An audit in this store.
+    pub fn new(store: Arc<Store>) -> Self {
+        Self { store, in_memory: Mutex::default(), refusals: Refusals::default() }
+    }
+
+    /// Writes the entry of an attempt. One that failed may be only counted: see [`Refusals`].
+    pub async fn note(&self, attempt: Attempt<'_>) {
+        let Attempt { who, is_stranger, action, details, problem } = attempt;
+        if problem.is_some() && !self.refusals.is_written(who, is_stranger, Instant::now()) {
+            return;
+        }
+        let outcome = problem.map_or("done".to_owned(), |problem| format!("refused: {problem}"));
+        self.write(who, action, details, &outcome).await;
+    }
+
+    /// Writes entries about attempts that were only counted, a minute later; never ends.
+    pub async fn follow(&self) {
+        loop {
+            time::sleep(COUNTED_EVERY).await;
+            for (who, count) in self.refusals.counted(Instant::now()) {
+                let outcome = format!("refused: {count} further attempts in a minute");
+                self.write(&who, "attempt", json!({}), &outcome).await;
+            }
+        }
+    }
+
+    async fn write(&self, who: &str, action: &str, details: Value, outcome: &str) {
+        let mut entry = bounded_texts(details);
+        let details = entry.to_string();
+        let [who, outcome] = [who, outcome].map(bounded);
+        if let Some(entry) = entry.as_object_mut() {
+            for (name, text) in [("who", who.as_str()), ("action", action), ("outcome", &outcome)] {
+                entry.insert(name.to_owned(), text.into());
+            }
+        }
+        let stored = self.store(entry.to_string()).await;
+        tracing::info!(who, action, details, outcome, "audit");
+        if let Err(error) = stored {
+            tracing::warn!(%error, "Redis has not stored the last entry of the audit, which is only in this log");
+        }
+    }
+
+    async fn store(&self, entry: String) -> Result<(), StoreError> {
+        let servers = match &*self.store {
+            Store::Redis(servers) => servers,
+            Store::Memory(store) => {
+                self.keep(store.now().as_millis(), entry);
+                return Ok(());
+            }
+        };
+        let add = |key: &str| {
+            let mut add = cmd("XADD");
+            add.arg(key).arg("MAXLEN").arg("~").arg(ENTRIES_MAX).arg("*").arg("entry").arg(entry);
+            let mut expire = cmd("PEXPIRE");
+            expire.arg(key).arg(KEPT_MS);
+            vec![add, expire]
+        };
+        servers.run(HASH_TAG, WITHIN, add).await.map(drop)
+    }
+
+    fn keep(&self, now: u64, entry: String) {
+        let mut entries = self.in_memory.lock();
+        let id = match entries.back() {
+            Some((EntryId(last, number), _)) if *last >= now => EntryId(*last, number + 1),
+            _ => EntryId(now, 0),
+        };
+        if entries.len() >= ENTRIES_MAX {
+            entries.pop_front();
+        }
+        entries.push_back((id, entry));
+    }
+
+    /// Entries, the newest first, and the id after which there are more.
+    ///
+    /// # Errors
+    /// If the store gives no answer.
+    pub async fn read(
+        &self,
+        query: &AuditQuery,
+    ) -> Result<(Vec<Value>, Option<EntryId>), StoreError> {
+        let lowercase = |text: &Option<String>| text.as_ref().map(|text| text.to_lowercase());
+        let (text, who) = (lowercase(&query.text), lowercase(&query.who));
+        let has = |wanted: &Option<String>, text: &str| {
+            wanted.as_ref().is_none_or(|wanted| text.to_lowercase().contains(wanted))
+        };
+        let (mut found, mut last_shown, mut before) = (Vec::new(), None, query.after);
+        loop {
+            let some = self.before(before).await?;
+            let Some((last, _)) = some.last() else { return Ok((found, None)) };
+            before = Some(*last);
+            for (id, entry) in some {
+                let Ok(mut value) = serde_json::from_str::<Value>(&entry) else { continue };
+                let name = value.get("who").and_then(Value::as_str).unwrap_or_default();
+                if !has(&text, &entry) || !has(&who, name) {
+                    continue;
+                }
+                if found.len() == query.limit {
+                    return Ok((found, last_shown));
+                }
+                if let Some(value) = value.as_object_mut() {
+                    value.insert("id".to_owned(), id.to_string().into());
+                    value.insert("at_ms".to_owned(), id.0.into());
+                }
+                last_shown = Some(id);
+                found.push(value);
+            }
+        }
+    }
+
+    /// Some of the entries before this one, the newest first.
+    async fn before(&self, id: Option<EntryId>) -> Result<Vec<(EntryId, String)>, StoreError> {
+        let Some(servers) = self.store.servers() else {
+            let entries = self.in_memory.lock();
+            let before = entries.iter().rev().filter(|(other, _)| id.is_none_or(|id| *other < id));
+            return Ok(before.take(READ_AT_A_TIME).cloned().collect());
+        };
+        let read = |key: &str| {
+            let mut read = cmd("XREVRANGE");
+            read.arg(key).arg(id.map_or("+".to_owned(), |id| format!("({id}"))).arg("-");
+            read.arg("COUNT").arg(READ_AT_A_TIME);
+            vec![read]
+        };
+        let reply = servers.run(HASH_TAG, WITHIN, read).await?.pop().unwrap_or(Reply::Nil);
+        let entries: Vec<(String, Vec<String>)> = from_redis_value(reply)
+            .map_err(|_| StoreError::Unavailable("the audit is not a stream".to_owned()))?;
+        let entries = entries
+            .into_iter()
+            .filter_map(|(id, fields)| Some((id.parse().ok()?, fields.into_iter().nth(1)?)));
+        Ok(entries.collect())
+    }
+}
+
+impl std::fmt::Display for EntryId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.0, self.1)
+    }
+}
+
+impl std::str::FromStr for EntryId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text
+            .split_once('-')
+            .and_then(|(ms, number)| Some(Self(ms.parse().ok()?, number.parse().ok()?)));
+        parts.ok_or_else(|| "must be the id of an entry, such as 1764103200000-0".to_owned())
+    }
+}
+
+fn bounded(text: &str) -> String {
+    printable_start(text.as_bytes(), TEXT_BYTES_MAX)
+}
+
+/// The value with each of its texts escaped and bounded.
+fn bounded_texts(value: Value) -> Value {
+    match value {
+        Value::String(text) => bounded(&text).into(),
+        Value::Array(items) => items.into_iter().map(bounded_texts).collect(),
+        Value::Object(members) => {
+            members.into_iter().map(|(name, value)| (name, bounded_texts(value))).collect()
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,12 @@
+//! The rights of clients.
+
+/// What a client may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// Decide calls.
+    Decide,
+    /// Read on the admin address.
+    Read,
+    /// Change counters, overrides and the log filter on the admin address.
+    Change,
+}

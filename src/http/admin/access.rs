@@ -1,0 +1,169 @@
+//! Who uses the admin address, and what it may do there.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension,
+    body::Body,
+    extract::State,
+    http::{HeaderMap, HeaderValue, Request, StatusCode, header, request::Parts},
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+};
+
+use super::refused::{forbidden, refuse};
+use crate::{
+    audit::Audit,
+    authorization::{AdminTokens, DomainAccess, Right, clients::EVERY_DOMAIN},
+    edge::health::Health,
+    http::{browser, json::Decisions, report::Reports, serve::Peer, status::History},
+    net::tls::server::Identity,
+};
+
+/// What the endpoints for operators use.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    /// The limiter, and the domains of each client.
+    pub decisions: Decisions,
+    /// Reports.
+    pub reports: Reports,
+    /// What the service did in the last hours.
+    pub history: Arc<History>,
+    /// The service's phase.
+    pub health: Health,
+    /// The entries of changes.
+    pub audit: Arc<Audit>,
+    /// The tokens that clients show, if they must show one.
+    pub tokens: Option<Arc<AdminTokens>>,
+    /// Whether clients of this address identify themselves with certificates.
+    pub identifies_clients: bool,
+    /// The domains of each client, if it is not the token that decides.
+    pub access: Option<Arc<DomainAccess>>,
+}
+
+/// Which web pages may use an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WebPages {
+    /// None: it shows more than the status page does, or changes something.
+    Refused,
+    /// The status page, which has the endpoint's origin.
+    StatusPage,
+}
+
+/// A client of the admin address, in the extensions of its requests.
+#[derive(Debug, Clone)]
+pub(super) struct Actor {
+    /// The first name of its certificate, else the name of its token, else its address.
+    pub(super) name: Arc<str>,
+    identity: Option<Identity>,
+    /// What its token allows; without tokens, everything.
+    right: Result<Right, &'static str>,
+}
+
+/// Marks the answer to a request without valid credentials, or from a web page.
+#[derive(Debug, Clone)]
+pub(super) struct Stranger;
+
+/// Adds the [`Actor`] to a request.
+pub(super) async fn identify(
+    State(admin): State<Admin>,
+    mut request: Request<Body>,
+    next: Next,
+) -> Response {
+    let extensions = request.extensions();
+    let identity = extensions.get::<Identity>().cloned();
+    let of_certificate = identity.as_ref().and_then(|identity| identity.0.first());
+    let (token, right) = match (&admin.tokens, bearer(request.headers())) {
+        (None, _) => (None, Ok(Right::Change)),
+        (Some(_), None) => (None, Err("a bearer token is required")),
+        (Some(tokens), Some(shown)) => match tokens.find(shown) {
+            Some(token) => (Some(token.name), Ok(token.right)),
+            None => (None, Err("the bearer token is not the right one")),
+        },
+    };
+    let peer = || extensions.get::<Peer>().map_or("unknown".to_owned(), |peer| peer.0.to_string());
+    let name = of_certificate.map(|name| name.as_str().into()).or(token);
+    let name = name.unwrap_or_else(|| peer().into());
+    request.extensions_mut().insert(Actor { name, identity, right });
+    next.run(request).await
+}
+
+impl Admin {
+    /// Whether the client has a right on a domain.
+    ///
+    /// # Errors
+    /// The answer, if it has not.
+    pub(super) fn check(&self, actor: &Actor, domain: &str, right: Right) -> Result<(), Response> {
+        if right == Right::Change && actor.right != Ok(Right::Change) {
+            return Err(refuse(StatusCode::FORBIDDEN, "this token may only read"));
+        }
+        let Some(access) = &self.access else { return Ok(()) };
+        access.check(actor.identity.as_ref(), domain, right).map_err(forbidden)
+    }
+
+    /// Like [`check`](Self::check), of the client of a request.
+    ///
+    /// # Errors
+    /// The answer, if it has not.
+    pub(super) fn check_asked(
+        &self,
+        asked: &Parts,
+        domain: &str,
+        right: Right,
+    ) -> Result<(), Response> {
+        match asked.extensions.get() {
+            Some(actor) => self.check(actor, domain, right),
+            None => Err(StatusCode::INTERNAL_SERVER_ERROR.into_response()),
+        }
+    }
+}
+
+/// For endpoints that show or change something of all domains.
+pub(super) async fn needs_all_domains(
+    State((admin, right)): State<(Admin, Right)>,
+    Extension(actor): Extension<Actor>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    match admin.check(&actor, EVERY_DOMAIN, right) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal,
+    }
+}
+
+/// Lets only clients pass that show a token, if there are any. Web pages are recognized by their headers; without tokens
+/// or certificates, `Host` must be an IP address or localhost too.
+pub(super) async fn refuse_strangers(
+    State((admin, pages)): State<(Admin, WebPages)>,
+    Extension(actor): Extension<Actor>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    let headers = request.headers();
+    let is_from_web_page = match pages {
+        WebPages::Refused => browser::is_from_web_page(headers),
+        WebPages::StatusPage => browser::is_from_other_origin(headers),
+    };
+    let is_identified = admin.tokens.is_some() || admin.identifies_clients;
+    let mut refusal = if let Err(problem) = actor.right {
+        let mut refusal = refuse(StatusCode::UNAUTHORIZED, problem);
+        let bearer = HeaderValue::from_static("Bearer");
+        refusal.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+        refusal
+    } else if is_from_web_page {
+        refuse(StatusCode::FORBIDDEN, "requests from web pages are not allowed")
+    } else if !is_identified && !browser::host_is_ip_or_localhost(headers) {
+        refuse(StatusCode::FORBIDDEN, "host: must be an IP address or localhost")
+    } else {
+        return next.run(request).await;
+    };
+    refusal.extensions_mut().insert(Stranger);
+    refusal
+}
+
+/// The token of `Authorization: Bearer TOKEN`.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let shown = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = shown.split_at_checked(b"bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
+}

@@ -1,0 +1,274 @@
+//! Counters on the admin address: `GET /counters` shows the counters of a descriptor, `POST /counters/reset` resets them,
+//! `POST /counters/set` sets what one of them has used, and `GET /counters/list` shows counters that match patterns.
+
+use std::borrow::Cow;
+
+use axum::{
+    Json,
+    extract::State,
+    http::{StatusCode, request::Parts},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+
+use super::{access::Admin, audit::Change, refused::refuse};
+use crate::{
+    authorization::Right,
+    engine::{
+        descriptor_syntax,
+        ledger::{Charge, Remembered},
+        request::{Hits, Request},
+        rule::{Algorithm, Limit},
+    },
+    explain::{CORRUPT, incomplete},
+    http::parameters,
+    limiter::listing::Listing,
+    store::{Clear, CounterReading},
+    telemetry::{LogCause, due_line},
+};
+
+/// The number of descriptors that a listing shows, and the most.
+const LISTED: usize = 100;
+const LISTED_MAX: usize = 1000;
+
+/// Reads the query of `/counters`: `domain=D&descriptor=k=v,k=v`, each part percent-encoded.
+///
+/// # Errors
+/// A message that names the parameter, for one that is missing, unknown, malformed or given twice.
+pub fn request(query: Option<&str>) -> Result<Request, String> {
+    parameters::counters(query, "descriptor")
+}
+
+pub(super) async fn show(State(admin): State<Admin>, asked: Parts) -> Result<Response, Response> {
+    let request = request(asked.uri.query()).map_err(bad_request)?;
+    admin.check_asked(&asked, &request.domain, Right::Read)?;
+    Ok(read(&admin, &request, Clear::No).await)
+}
+
+pub(super) async fn reset(State(admin): State<Admin>, asked: Parts) -> Result<Response, Response> {
+    let request = request(asked.uri.query()).map_err(bad_request)?;
+    let change = Change { action: "reset counters", details: details(&request) };
+    let answer = match admin.check_asked(&asked, &request.domain, Right::Change) {
+        Ok(()) => read(&admin, &request, Clear::Yes).await,
+        Err(refusal) => refusal,
+    };
+    Ok(change.of(answer))
+}
+
+/// Shows the counters of a descriptor, reset with [`Clear::Yes`].
+async fn read(admin: &Admin, request: &Request, clear: Clear) -> Response {
+    let readings = admin.decisions.service.limiter.read_counters(request, clear).await;
+    if readings.is_empty() {
+        return no_limit();
+    }
+    let incomplete = incomplete(readings.iter().map(|(_, reading)| reading));
+    let counters: Vec<Value> = readings.iter().map(counter).collect();
+    let answer = match &incomplete {
+        Some(incomplete) => json!({ "counters": counters, "incomplete": incomplete }),
+        None => json!({ "counters": counters }),
+    };
+    (status_of(incomplete.as_deref()), Json(answer)).into_response()
+}
+
+/// Sets what is used of one counter.
+pub(super) async fn set(State(admin): State<Admin>, asked: Parts) -> Result<Response, Response> {
+    let (request, used, limit) = asked_to_set(asked.uri.query()).map_err(bad_request)?;
+    let mut details = details(&request);
+    for (name, value) in [("used", json!(used)), ("limit", json!(limit))] {
+        details[name] = value;
+    }
+    let change = Change { action: "set counter", details };
+    let answer = match admin.check_asked(&asked, &request.domain, Right::Change) {
+        Ok(()) => set_one(&admin, &request, used, limit.as_deref()).await,
+        Err(refusal) => Err(refusal),
+    };
+    Ok(change.of(answer.unwrap_or_else(|refusal| refusal)))
+}
+
+/// Sets one counter, and shows it with what was used before.
+async fn set_one(
+    admin: &Admin,
+    request: &Request,
+    used: u64,
+    limit: Option<&str>,
+) -> Result<Response, Response> {
+    let limiter = &admin.decisions.service.limiter;
+    let mut readings = limiter.read_counters(request, Clear::No).await;
+    if readings.is_empty() {
+        return Err(no_limit());
+    }
+    let labels: Vec<String> = readings.iter().map(|(charge, _)| label(charge)).collect();
+    readings.retain(|(charge, _)| limit.is_none_or(|limit| is_named(charge, limit)));
+    let [(charge, reading)] = &readings[..] else {
+        return Err(bad_request(format!("limit: must be one of: {}", labels.join(", "))));
+    };
+    let before = match reading {
+        CounterReading::State(before) => before,
+        CounterReading::Corrupt => {
+            return Err(refuse(
+                StatusCode::SERVICE_UNAVAILABLE,
+                &format!("{CORRUPT}; reset it first"),
+            ));
+        }
+        CounterReading::NoAnswer(cause) => {
+            return Err(refuse(StatusCode::SERVICE_UNAVAILABLE, cause));
+        }
+    };
+    let limit = &charge.counter.limit;
+    match limit.algorithm {
+        Algorithm::InFlight { .. } => {
+            let problem = "used: calls in flight cannot be set; each ends with its commit";
+            return Err(bad_request(problem.to_owned()));
+        }
+        Algorithm::SlidingLog { .. } if used > limit.capacity() => {
+            return Err(bad_request(format!("used: a sliding_log of {limit} holds no more hits")));
+        }
+        _ => {}
+    }
+    let set = limiter.set_used(&charge.counter, before.used, used).await;
+    let after = set.map_err(|problem| refuse(StatusCode::SERVICE_UNAVAILABLE, &problem))?;
+    let mut shown = counter(&(charge.clone(), after));
+    shown["was"] = before.used.into();
+    Ok(Json(json!({ "counters": [shown] })).into_response())
+}
+
+/// How messages name one of several limits of a descriptor.
+fn label(charge: &Charge) -> String {
+    let limit = &charge.counter.limit;
+    match &limit.name {
+        Some(name) => name.to_string(),
+        None => format!("{} of {limit}", limit.algorithm.name()),
+    }
+}
+
+/// Whether a limit is named so: by its name, its algorithm, or a text such as `10 per minute`.
+fn is_named(charge: &Charge, name: &str) -> bool {
+    let limit = &charge.counter.limit;
+    label(charge) == name || limit.to_string() == name || limit.algorithm.name() == name
+}
+
+/// What is known is shown in any case. The status is an error if anything is missing, since scripts look at
+/// the status alone.
+pub(super) fn status_of(incomplete: Option<&str>) -> StatusCode {
+    match incomplete {
+        Some(problem) => {
+            if let Some(line) = due_line(LogCause::AdminAnswer, "") {
+                tracing::warn!(
+                    suppressed = line.suppressed,
+                    "an answer of the admin address is incomplete: {problem} (logged at most once a minute)"
+                );
+            }
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        None => StatusCode::OK,
+    }
+}
+
+/// Reads the query of `/counters/set`: the one of `/counters`, `used=N`, and if given `limit=NAME`.
+fn asked_to_set(query: Option<&str>) -> Result<(Request, u64, Option<String>), String> {
+    let names = ["domain", "descriptor", "used", "limit"];
+    let [domain, descriptor, used, mut limit] = parameters::read(query, names)?;
+    let used = used.first().ok_or("used: missing")?.parse().ok().filter(|used| *used <= Hits::MAX);
+    let used =
+        used.ok_or_else(|| format!("used: must be a whole number from 0 to {}", Hits::MAX))?;
+    let request = parameters::asked(domain, "descriptor", descriptor)?;
+    Ok((request, used, limit.pop().map(Cow::into_owned)))
+}
+
+/// What the audit says of a request for counters.
+fn details(request: &Request) -> Value {
+    let descriptors = request.descriptors.iter();
+    let descriptors = descriptors.map(|descriptor| descriptor_syntax::write(&descriptor.entries));
+    json!({ "domain": request.domain, "descriptor": descriptors.collect::<Vec<_>>().join(" ") })
+}
+
+pub(super) async fn list(State(admin): State<Admin>, asked: Parts) -> Result<Response, Response> {
+    let listing = listing(asked.uri.query()).map_err(bad_request)?;
+    admin.check_asked(&asked, &listing.domain, Right::Read)?;
+    let listed = admin.decisions.service.limiter.list(&listing).await;
+    let listed =
+        listed.map_err(|error| refuse(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()))?;
+    let incomplete = incomplete(listed.counters.iter().map(|(_, _, reading)| reading));
+    let counters = listed.counters.into_iter().map(|(descriptor, charge, reading)| {
+        let mut shown = counter(&(charge, reading));
+        if let Some(shown) = shown.as_object_mut() {
+            shown.insert("descriptor".to_owned(), descriptor.into());
+        }
+        shown
+    });
+    let mut answer = json!({
+        "counters": counters.collect::<Vec<_>>(),
+        "more": listed.more,
+        "digests": listed.digests,
+    });
+    if let (Some(incomplete), Some(answer)) = (&incomplete, answer.as_object_mut()) {
+        answer.insert("incomplete".to_owned(), incomplete.as_str().into());
+    }
+    Ok((status_of(incomplete.as_deref()), Json(answer)).into_response())
+}
+
+/// Reads the query of `/counters/list`: `domain=D`, and if given `descriptor=k=PATTERN,k=PATTERN`, `over=true` and
+/// `limit=N`.
+fn listing(query: Option<&str>) -> Result<Listing, String> {
+    let names = ["domain", "descriptor", "over", "limit"];
+    let [domain, descriptor, over, limit] = parameters::read(query, names)?;
+    let domain = domain.first().ok_or("domain: missing")?.clone().into_owned();
+    let entries = match descriptor.first() {
+        Some(text) => {
+            descriptor_syntax::parse(text).map_err(|problem| format!("descriptor: {problem}"))?
+        }
+        None => Vec::new(),
+    };
+    let over = match over.first().map(|text| &**text) {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err("over: must be true or false".to_owned()),
+    };
+    let limit = parameters::limit(&limit, LISTED, LISTED_MAX)?;
+    Ok(Listing { domain, entries, over, limit })
+}
+
+fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
+    let limit = &charge.counter.limit;
+    let (algorithm, limit_in_words) = (limit.algorithm.name(), limit.to_string());
+    let state = match reading {
+        CounterReading::State(state) => state,
+        CounterReading::Corrupt => {
+            return json!({ "algorithm": algorithm, "limit": limit_in_words, "problem": CORRUPT });
+        }
+        CounterReading::NoAnswer(cause) => {
+            return json!({ "algorithm": algorithm, "limit": limit_in_words, "error": cause });
+        }
+    };
+    let mut shown = json!({
+        "algorithm": algorithm,
+        "limit": limit_in_words,
+        "used": state.used,
+        "remaining": state.remaining,
+        "reset_ms": u64::try_from(state.reset.as_millis()).unwrap_or(u64::MAX),
+        "remembered": state.remembered.iter().map(|call| remembered(call, limit)).collect::<Vec<_>>(),
+    });
+    if let Some(name) = &limit.name {
+        shown["name"] = (**name).into();
+    }
+    if limit.has_open_holds()
+        && let Some(shown) = shown.as_object_mut()
+    {
+        shown.insert("held".to_owned(), state.held.into());
+        shown.insert("open_holds".to_owned(), state.open_holds.into());
+    }
+    shown
+}
+
+fn remembered(call: &Remembered, limit: &Limit) -> Value {
+    let time = if limit.counts_calls() { "until_ms" } else { "at_ms" };
+    json!({ (time): call.at.as_millis(), "hits": call.hits, "caller": call.caller })
+}
+
+fn no_limit() -> Response {
+    refuse(StatusCode::NOT_FOUND, "no limit applies to this descriptor")
+}
+
+fn bad_request(problem: String) -> Response {
+    refuse(StatusCode::BAD_REQUEST, &problem)
+}

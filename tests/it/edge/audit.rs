@@ -1,0 +1,237 @@
+//! Each change on the admin address is an entry of the audit, also one that was refused.
+
+use std::{collections::BTreeSet, fs, net::SocketAddr};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{
+    eventually,
+    redis_server::Redis,
+    secured::Secured,
+    service::{Options, Service, exchange_with},
+};
+
+const RESET: &str = "/counters/reset?domain=shop&descriptor=user%3Dalice";
+const SET: &str = "/counters/set?domain=shop&descriptor=user%3Dalice&used=7";
+
+fn ask(admin: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)]) -> (u16, Value) {
+    let (status, _, body) = exchange_with(admin, method, path, headers, b"");
+    (status, serde_json::from_str(&body).unwrap())
+}
+
+/// The entries, the newest first, each as its who, action and outcome.
+#[track_caller]
+fn entries(admin: SocketAddr, query: &str, headers: &[(&str, &str)]) -> Vec<[String; 3]> {
+    let (status, answer) = ask(admin, "GET", &format!("/audit{query}"), headers);
+    assert_eq!(status, 200, "{answer}");
+    answer["entries"].as_array().unwrap().iter().map(in_short).collect()
+}
+
+fn in_short(entry: &Value) -> [String; 3] {
+    ["who", "action", "outcome"].map(|name| entry[name].as_str().unwrap().to_owned())
+}
+
+fn texts<const N: usize>(expected: [[&str; 3]; N]) -> Vec<[String; 3]> {
+    expected.map(|entry| entry.map(str::to_owned)).to_vec()
+}
+
+fn with(token: &str) -> [(&'static str, &str); 1] {
+    [("authorization", token)]
+}
+
+fn used(admin: SocketAddr, headers: &[(&str, &str)]) -> Value {
+    let show = "/counters?domain=shop&descriptor=user%3Dalice";
+    ask(admin, "GET", show, headers).1["counters"][0]["used"].clone()
+}
+
+fn each_change_is_an_entry(services: &[&Service]) {
+    let (first, last) = (services[0].admin, services[services.len() - 1].admin);
+    assert_eq!(ask(first, "POST", SET, &[]).0, 200);
+    assert_eq!(ask(last, "POST", RESET, &[]).0, 200);
+    assert_eq!(ask(first, "POST", "/log?filter=info", &[]).0, 200);
+    assert_eq!(ask(last, "POST", "/counters/reset?domain=shop&descriptor=other%3D1", &[]).0, 404);
+    assert_eq!(ask(first, "POST", "/log?filter=loud=1=1", &[]).0, 400);
+    for service in services {
+        let found = entries(service.admin, "", &[]);
+        let done = texts([
+            ["127.0.0.1", "reset counters", "refused: no limit applies to this descriptor"],
+            ["127.0.0.1", "change log filter", "done"],
+            ["127.0.0.1", "reset counters", "done"],
+            ["127.0.0.1", "set counter", "done"],
+        ]);
+        assert_eq!(found[1..], done);
+        assert_eq!(found[0][1], "attempt");
+        assert!(found[0][2].starts_with("refused: filter: "), "{found:?}");
+
+        let set = ask(service.admin, "GET", "/audit?text=%22USED%22", &[]).1["entries"][0].clone();
+        assert_eq!(
+            ["domain", "descriptor"].map(|name| set[name].as_str().unwrap()),
+            ["shop", "user=alice"]
+        );
+        assert_eq!((set["used"].as_u64(), set["who"].as_str()), (Some(7), Some("127.0.0.1")));
+        assert!(set["at_ms"].as_u64().unwrap() > 1_700_000_000_000);
+        assert_eq!(entries(service.admin, "?who=somebody", &[]), texts([]));
+
+        let (mut paged, mut after) = (Vec::new(), String::new());
+        loop {
+            let page = ask(service.admin, "GET", &format!("/audit?limit=2{after}"), &[]).1;
+            paged.extend(page["entries"].as_array().unwrap().iter().map(in_short));
+            let Some(more) = page["more"].as_str() else { break };
+            after = format!("&after={more}");
+        }
+        assert_eq!(paged, found);
+    }
+    let log = services[0].log();
+    assert!(log.contains("set counter") && log.contains("user=alice"), "{log}");
+}
+
+#[test]
+fn each_change_is_an_entry_in_memory_and_in_redis_for_all_replicas() {
+    each_change_is_an_entry(&[&Service::start(Options::default())]);
+    let redis = Redis::start();
+    let store = redis.url_with_minimal_rights();
+    let start = || Service::start(Options { store: &store, ..Options::default() });
+    each_change_is_an_entry(&[&start(), &start()]);
+    redis.assert_no_key_leaks();
+}
+
+#[test]
+fn a_change_without_redis_is_in_the_log_and_the_audit_has_no_answer() {
+    let mut redis = Redis::start();
+    let store = redis.url();
+    let service = Service::start(Options { store: &store, ..Options::default() });
+    service.wait_until_ready();
+    redis.stop();
+    assert_eq!(ask(service.admin, "POST", "/log?filter=info", &[]).0, 200);
+    assert_eq!(ask(service.admin, "GET", "/audit", &[]).0, 503);
+    let log = service.log();
+    assert!(log.contains("change log filter"), "{log}");
+    assert!(log.contains("Redis has not stored the last entry of the audit"), "{log}");
+}
+
+#[test]
+fn named_tokens_say_who_and_a_read_only_one_changes_nothing() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("tokens");
+    fs::write(&file, "alice aaaaaaaaaaaaaaaa\nbob bbbbbbbbbbbbbbbb read-only\ncccccccccccccccc\n")
+        .unwrap();
+    let path = file.display().to_string();
+    let flags = ["--admin-token-file", &path];
+    let service = Service::start(Options { flags: &flags, ..Options::default() });
+    let admin = service.admin;
+    let [alice, bob, unnamed, wrong] =
+        ['a', 'b', 'c', 'd'].map(|letter| format!("Bearer {}", letter.to_string().repeat(16)));
+    assert_eq!(ask(admin, "POST", SET, &with(&alice)).0, 200);
+    for (headers, path, expected) in [
+        (&with(&bob)[..], RESET, 403),
+        (&with(&bob), "/log?filter=debug", 403),
+        (&with(&wrong), RESET, 401),
+        (&[], RESET, 401),
+        (&[], SET, 401),
+    ] {
+        assert_eq!(ask(admin, "POST", path, headers).0, expected, "{path}");
+    }
+    assert_eq!(used(admin, &with(&bob)), 7, "nothing was changed");
+    assert_eq!(ask(admin, "POST", RESET, &with(&unnamed)).0, 200);
+    let expected = texts([
+        ["admin", "reset counters", "done"],
+        ["127.0.0.1", "attempt", "refused: the bearer token is not the right one"],
+        ["bob", "attempt", "refused: this token may only read"],
+        ["bob", "reset counters", "refused: this token may only read"],
+        ["alice", "set counter", "done"],
+    ]);
+    assert_eq!(entries(admin, "", &with(&bob)), expected, "strangers have one entry a minute");
+
+    fs::write(&file, "alice dddddddddddddddd\nalice aaaaaaaaaaaaaaaa\n").unwrap();
+    eventually("both tokens of alice are valid, and no other", || {
+        let status = |token: &str| ask(admin, "GET", "/log", &with(token)).0;
+        ([&alice, &wrong, &bob].map(|token| status(token)) == [200, 200, 401]).then_some(())
+    });
+    let everything = service.log() + &ask(admin, "GET", "/audit", &with(&alice)).1.to_string();
+    for letter in ['a', 'b', 'c', 'd'] {
+        assert!(!everything.contains(&letter.to_string().repeat(16)), "{everything}");
+    }
+}
+
+#[test]
+fn requests_of_web_pages_and_foreign_hosts_change_nothing_and_are_entries() {
+    for (headers, problem) in [
+        (&[("origin", "https://evil.example")][..], "requests from web pages are not allowed"),
+        (&[("sec-fetch-site", "cross-site")], "requests from web pages are not allowed"),
+        (&[("host", "evil.example")], "host: must be an IP address or localhost"),
+    ] {
+        let service = Service::start(Options::default());
+        let admin = service.admin;
+        assert_eq!(ask(admin, "POST", SET, &[]).0, 200);
+        assert_eq!(ask(admin, "POST", RESET, headers).0, 403);
+        assert_eq!(used(admin, &[]), 7);
+        let outcome = format!("refused: {problem}");
+        let expected =
+            texts([["127.0.0.1", "attempt", &outcome], ["127.0.0.1", "set counter", "done"]]);
+        assert_eq!(entries(admin, "", &[]), expected);
+    }
+}
+
+#[test]
+fn a_flood_of_refused_requests_fills_neither_the_audit_nor_the_log() {
+    let service = Service::start(Options::default());
+    assert_eq!(ask(service.admin, "POST", SET, &[]).0, 200);
+    for attempt in 0..300 {
+        let path = format!("/counters/reset?domain=shop&descriptor=user%3Dv{attempt}");
+        assert_eq!(ask(service.admin, "POST", &path, &[("origin", "https://evil.example")]).0, 403);
+    }
+    let found = entries(service.admin, "", &[]);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert_eq!(service.log().matches("refused: ").count(), 1, "{}", service.log());
+    assert!(!service.log().contains("v17"), "a stranger's text is not logged");
+}
+
+#[test]
+fn the_name_in_the_certificate_says_who() {
+    let folder = TempDir::new().unwrap();
+    let clients = folder.path().join("clients.yaml");
+    let rights = "spiffe://test/envoy: [shop]\nspiffe://test/ops: { operates: ['*'] }\n";
+    fs::write(&clients, rights).unwrap();
+    let clients = clients.display().to_string();
+    let secured = Secured::start(&["--tls-client-ca", "CLIENTS", "--client-domains", &clients]);
+    let admin = secured.service.admin;
+    let client = |name: &str| secured.authority.client_named(&[name]);
+    let (envoy, ops) = (client("spiffe://test/envoy"), client("spiffe://test/ops"));
+    let ask = |client, request: &str| secured.ask(admin, request, "", "", Some(client)).unwrap();
+    assert_eq!(ask(&ops, &format!("POST {SET}")).0, 200);
+    assert_eq!(ask(&envoy, &format!("POST {RESET}")).0, 403);
+    assert_eq!(ask(&envoy, "GET /audit").0, 403);
+    let (status, audit) = ask(&ops, "GET /audit");
+    assert_eq!(status, 200);
+    let audit: Value = serde_json::from_str(&audit).unwrap();
+    let found: Vec<_> = audit["entries"].as_array().unwrap().iter().map(in_short).collect();
+    let refused = "refused: domain: this client may not change `shop`";
+    let expected = texts([
+        ["spiffe://test/envoy", "reset counters", refused],
+        ["spiffe://test/ops", "set counter", "done"],
+    ]);
+    assert_eq!(found, expected);
+    let shown =
+        secured.get(admin, "/counters?domain=shop&descriptor=user%3Dalice", "", Some(&envoy));
+    assert!(shown.unwrap().1.contains(r#""used":7"#));
+}
+
+#[test]
+fn entries_are_escaped_and_bounded() {
+    let service = Service::start(Options::default());
+    let value = "%1B%5B31m".repeat(500);
+    let path = format!("/counters/reset?domain=shop&descriptor=user%3D{value}");
+    assert_eq!(ask(service.admin, "POST", &path, &[]).0, 200);
+    let entry = ask(service.admin, "GET", "/audit", &[]).1["entries"][0].clone();
+    let descriptor = entry["descriptor"].as_str().unwrap();
+    assert!(descriptor.len() < 600 && descriptor.ends_with('…'), "{descriptor}");
+    assert!(!descriptor.contains('\x1b') && !service.log().contains('\x1b'));
+    let ids: BTreeSet<String> = (0..3)
+        .map(|_| {
+            ask(service.admin, "POST", RESET, &[]);
+            ask(service.admin, "GET", "/audit?limit=1", &[]).1["entries"][0]["id"].to_string()
+        })
+        .collect();
+    assert_eq!(ids.len(), 3, "ids are distinct, also within a millisecond");
+}
