@@ -148,6 +148,8 @@ fn manifests_have_the_fields_of_their_types_and_misspelled_ones_are_noticed() {
     let folder = TempDir::new().unwrap();
     for (path, field) in [
         ("gateways/istio.yaml", "configPatches"),
+        ("gateways/istio-gateway-api.yaml", "targetRefs"),
+        ("gateways/istio-route.yaml", "destination"),
         ("gateways/contour.yaml", "timeoutPolicy"),
         ("gateways/contour-configuration.yaml", "failOpen"),
         ("compose/compose.yaml", "volumes"),

@@ -16,6 +16,7 @@ import (
 	contourv1 "github.com/projectcontour/contour/apis/projectcontour/v1"
 	contourv1alpha1 "github.com/projectcontour/contour/apis/projectcontour/v1alpha1"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	istio "istio.io/api/networking/v1alpha3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
@@ -59,11 +60,19 @@ func checkCompose(file string) error {
 	return err
 }
 
-// envoyFilter is the object whose spec Istio defines as a Protobuf message.
-type envoyFilter struct {
+// istioObject is an object whose spec Istio defines as a Protobuf message.
+type istioObject struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              json.RawMessage `json:"spec"`
+}
+
+func checkIstio(document []byte, spec proto.Message) error {
+	var object istioObject
+	if err := yaml.UnmarshalStrict(document, &object); err != nil {
+		return err
+	}
+	return protojson.Unmarshal(object.Spec, spec)
 }
 
 func checkManifest(document []byte) error {
@@ -73,11 +82,11 @@ func checkManifest(document []byte) error {
 	}
 	switch kind.APIVersion + " " + kind.Kind {
 	case "networking.istio.io/v1alpha3 EnvoyFilter":
-		var filter envoyFilter
-		if err := yaml.UnmarshalStrict(document, &filter); err != nil {
-			return err
-		}
-		return protojson.Unmarshal(filter.Spec, &istio.EnvoyFilter{})
+		return checkIstio(document, &istio.EnvoyFilter{})
+	case "networking.istio.io/v1 Gateway":
+		return checkIstio(document, &istio.Gateway{})
+	case "networking.istio.io/v1 VirtualService":
+		return checkIstio(document, &istio.VirtualService{})
 	case "projectcontour.io/v1 HTTPProxy":
 		return yaml.UnmarshalStrict(document, &contourv1.HTTPProxy{})
 	case "projectcontour.io/v1alpha1 ExtensionService":
