@@ -66,8 +66,10 @@ pub struct Attempt<'attempt> {
     pub action: &'attempt str,
     /// What it was to be done to: an object of texts, lists and numbers.
     pub details: Value,
-    /// Why it failed; `None` if it is done.
-    pub problem: Option<&'attempt str>,
+    /// Whether it is done.
+    pub is_done: bool,
+    /// Such as `done`, or `refused:` with the reason.
+    pub outcome: String,
 }
 
 /// Which entries are read.
@@ -91,11 +93,10 @@ impl Audit {
 
     /// Writes the entry of an attempt. One that failed may be only counted: see [`Refusals`].
     pub async fn note(&self, attempt: Attempt<'_>) {
-        let Attempt { who, is_stranger, action, details, problem } = attempt;
-        if problem.is_some() && !self.refusals.is_written(who, is_stranger, Instant::now()) {
+        let Attempt { who, is_stranger, action, details, is_done, outcome } = attempt;
+        if !is_done && !self.refusals.is_written(who, is_stranger, Instant::now()) {
             return;
         }
-        let outcome = problem.map_or("done".to_owned(), |problem| format!("refused: {problem}"));
         self.write(who, action, details, &outcome).await;
     }
 

@@ -2,6 +2,7 @@
 
 mod address;
 mod admin;
+mod audit;
 mod bench;
 mod call;
 mod channel;
@@ -12,6 +13,7 @@ mod healthcheck;
 mod import;
 mod manual;
 mod output;
+mod overrides;
 mod schema;
 mod serve;
 mod status;
@@ -58,9 +60,14 @@ enum Command {
     /// Translate the limits of another service into rules
     #[command(subcommand)]
     Import(import::ImportFrom),
-    /// Show counters, list them by patterns, or reset them
+    /// Show counters, list them by patterns, reset or set them
     #[command(subcommand)]
     Counter(counter::Action),
+    /// Set other limits for descriptors until a time, list them, or undo them
+    #[command(subcommand, name = "override")]
+    Override(overrides::OverrideAction),
+    /// Show who changed what on the admin address, the newest first
+    Audit(audit::AuditFlags),
     /// Show whether the replicas of a service are well; exit 1 if one is not
     Status(status::StatusFlags),
     /// Show the keys of a service that are decided most, denied most, and nearest to their limit
@@ -99,6 +106,8 @@ fn run(command: Option<Command>, environment: &Environment) -> ExitCode {
         Some(Command::Schema(flags)) => schema::main(&flags),
         Some(Command::Import(from)) => import::main(from),
         Some(Command::Counter(action)) => counter::main(&action, environment),
+        Some(Command::Override(action)) => overrides::main(&action, environment),
+        Some(Command::Audit(flags)) => audit::main(&flags, environment),
         Some(Command::Status(flags)) => status::main(&flags, environment),
         Some(Command::Top(flags)) => top::main(&flags, environment),
         Some(Command::Completions(flags)) => manual::completions(&flags, Arguments::command()),

@@ -18,7 +18,7 @@ use tokio::{runtime::Builder, time};
 
 use super::{
     address::{ClientTarget, ServiceAddr},
-    output::{complain, say},
+    output::{Format, USAGE, complain, say},
     tls::{TlsFlags, uses_tls},
 };
 use crate::{
@@ -48,6 +48,52 @@ pub(super) struct AdminAccess {
     token_file: Option<PathBuf>,
     #[command(flatten)]
     tls: TlsFlags,
+}
+
+/// Which service a command asks, and how it prints the answer.
+#[derive(Debug, clap::Args)]
+pub(super) struct AdminFlags {
+    /// Admin address of the service [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
+    #[arg(long, value_name = "HOST:PORT")]
+    addr: Option<String>,
+    #[command(flatten)]
+    access: AdminAccess,
+    /// Format of the output
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub(super) output: Format,
+}
+
+impl AdminFlags {
+    /// Runs a command with the server.
+    pub(super) fn with_server(
+        &self,
+        environment: &Environment,
+        command: impl FnOnce(&AdminServer<'_>) -> Result<ExitCode, String>,
+    ) -> ExitCode {
+        let addr = address(self.addr.as_deref(), environment);
+        let (done, code) = match addr.and_then(|addr| AdminServer::new(addr, &self.access)) {
+            Ok(server) => (command(&server), ExitCode::FAILURE),
+            Err(problem) => (Err(problem), ExitCode::from(USAGE)),
+        };
+        done.unwrap_or_else(|problem| {
+            complain(problem);
+            code
+        })
+    }
+
+    /// Prints an answer, as text or as it is, and what it lacks.
+    pub(super) fn show(
+        &self,
+        server: &AdminServer<'_>,
+        answer: &Value,
+        text: impl FnOnce(&Value) -> String,
+    ) -> ExitCode {
+        let text = match self.output {
+            Format::Text => text(answer),
+            Format::Json => format!("{answer:#}\n"),
+        };
+        server.say(&text, incomplete(answer), ExitCode::SUCCESS)
+    }
 }
 
 /// The address: the flag, else the one of a service with the same environment.
@@ -162,6 +208,35 @@ impl<'a> AdminServer<'a> {
 /// What an answer lacks, as a sentence, if it lacks anything.
 pub(super) fn incomplete(answer: &Value) -> Option<&str> {
     answer.get("incomplete").and_then(Value::as_str)
+}
+
+/// A path with these parameters.
+pub(super) fn path_and_query<'a>(
+    path: &str,
+    parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    format!("{path}?{}", query.extend_pairs(parameters).finish())
+}
+
+pub(super) fn list<'value>(value: &'value Value, name: &str) -> &'value [Value] {
+    value.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+pub(super) fn text<'value>(value: &'value Value, name: &str) -> &'value str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+pub(super) fn number(value: &Value, name: &str) -> u64 {
+    value.get(name).and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// A time in milliseconds since 1970, as a date.
+pub(super) fn instant(millis: u64) -> String {
+    let instant = i64::try_from(millis)
+        .ok()
+        .and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+    instant.map_or_else(|| format!("{millis} ms"), |instant| instant.to_string())
 }
 
 /// Why a request got no usable answer.

@@ -1,4 +1,4 @@
-//! `tollkeeper counter`: shows, lists or resets counters through a service's admin address.
+//! `tollkeeper counter`: shows, lists, resets or sets counters through a service's admin address.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use hyper::Method;
 use serde_json::Value;
 
 use super::{
-    admin::{self, AdminServer},
+    admin::{AdminFlags, instant, list, number, path_and_query, text},
     output::{USAGE, complain},
 };
 use crate::{
@@ -23,6 +23,8 @@ pub(super) enum Action {
     List(ListFlags),
     /// Set counters to zero, and print what was used until then
     Reset(ResetFlags),
+    /// Set the used hits of one counter
+    Set(SetFlags),
 }
 
 #[derive(Debug, clap::Args)]
@@ -53,6 +55,18 @@ pub(super) struct ResetFlags {
 }
 
 #[derive(Debug, clap::Args)]
+pub(super) struct SetFlags {
+    #[command(flatten)]
+    counter: CounterFlags,
+    /// Number of used hits; may exceed the limit
+    #[arg(long, value_name = "N")]
+    used: u64,
+    /// Which of several limits: its name, its algorithm, or a text such as "10 per minute"
+    #[arg(long, value_name = "LIMIT")]
+    limit: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
 pub(super) struct CounterFlags {
     #[command(flatten)]
     server: ServerFlags,
@@ -63,11 +77,8 @@ pub(super) struct CounterFlags {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ServerFlags {
-    /// Admin address of the service [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
-    #[arg(long, value_name = "HOST:PORT")]
-    addr: Option<String>,
     #[command(flatten)]
-    access: admin::AdminAccess,
+    admin: AdminFlags,
     /// Domain of the rules
     #[arg(long)]
     domain: String,
@@ -78,6 +89,7 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
         Action::Show(flags) => (&flags.server, Some(&flags.descriptor)),
         Action::List(flags) => (&flags.server, flags.pattern.as_ref()),
         Action::Reset(flags) => (&flags.counter.server, Some(&flags.counter.descriptor)),
+        Action::Set(flags) => (&flags.counter.server, Some(&flags.counter.descriptor)),
     };
     if let Some(descriptor) = descriptor
         && let Err(problem) = descriptor_syntax::parse(descriptor)
@@ -85,96 +97,74 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
         complain(format_args!("{}: {problem}", printable(descriptor.as_bytes())));
         return ExitCode::from(USAGE);
     }
-    let addr = admin::address(flags.addr.as_deref(), environment);
-    let server = match addr.and_then(|addr| AdminServer::new(addr, &flags.access)) {
-        Ok(server) => server,
-        Err(problem) => {
-            complain(problem);
-            return ExitCode::from(USAGE);
-        }
-    };
-    let domain = &flags.domain;
-    let done = match action {
-        Action::Show(flags) => one(&server, &Method::GET, domain, &flags.descriptor),
-        Action::List(flags) => list_counters(&server, domain, flags),
-        Action::Reset(ResetFlags { counter, matching: false, .. }) => {
-            one(&server, &Method::POST, domain, &counter.descriptor)
-        }
-        Action::Reset(flags) => reset_matching(&server, domain, flags),
-    };
-    done.unwrap_or_else(|problem| {
-        complain(problem);
-        ExitCode::FAILURE
+    let domain = &*flags.domain;
+    flags.admin.with_server(environment, |server| {
+        let ask = |method: Method, path, parameters: &[(&str, &str)]| {
+            let parameters = [("domain", domain)].into_iter().chain(parameters.iter().copied());
+            server.ask(method, &path_and_query(path, parameters), String::new())
+        };
+        let descriptor = descriptor.map(|descriptor| ("descriptor", descriptor.as_str()));
+        let mut parameters: Vec<_> = descriptor.into_iter().collect();
+        let (answer, method) = match action {
+            Action::Show(_) => (ask(Method::GET, "/counters", &parameters)?, Method::GET),
+            Action::List(ListFlags { over, limit, .. }) => {
+                let (over, limit) = (over.to_string(), limit.to_string());
+                parameters.extend([("over", &*over), ("limit", &limit)]);
+                (ask(Method::GET, LIST, &parameters)?, Method::GET)
+            }
+            Action::Reset(ResetFlags { matching: false, .. }) => {
+                (ask(Method::POST, "/counters/reset", &parameters)?, Method::POST)
+            }
+            Action::Reset(ResetFlags { yes, .. }) => {
+                parameters.push(("limit", "1000"));
+                let listed = ask(Method::GET, LIST, &parameters)?;
+                if !yes {
+                    return Ok(flags.admin.show(server, &listed, |listed| {
+                        describe(listed, &Method::GET)
+                            + "nothing was reset; to reset these, add --yes\n"
+                    }));
+                }
+                let reset =
+                    |parameters: &[(&str, &str)]| ask(Method::POST, "/counters/reset", parameters);
+                (reset_listed(listed, reset)?, Method::POST)
+            }
+            Action::Set(SetFlags { used, limit, .. }) => {
+                let used = used.to_string();
+                parameters.push(("used", &used));
+                parameters.extend(limit.as_ref().map(|limit| ("limit", limit.as_str())));
+                (ask(Method::POST, "/counters/set", &parameters)?, Method::GET)
+            }
+        };
+        Ok(flags.admin.show(server, &answer, |answer| describe(answer, &method)))
     })
-}
-
-/// Shows the counters of one descriptor, or resets them.
-fn one(
-    server: &AdminServer<'_>,
-    method: &Method,
-    domain: &str,
-    descriptor: &str,
-) -> Result<ExitCode, String> {
-    let path = if *method == Method::POST { "/counters/reset" } else { "/counters" };
-    let parameters = [("domain", domain), ("descriptor", descriptor)];
-    let answer = server.ask(method.clone(), &path_and_query(path, parameters), String::new())?;
-    let text = describe(&answer, method);
-    Ok(server.say(&text, admin::incomplete(&answer), ExitCode::SUCCESS))
-}
-
-fn list_counters(
-    server: &AdminServer<'_>,
-    domain: &str,
-    flags: &ListFlags,
-) -> Result<ExitCode, String> {
-    let (over, limit) = (flags.over.to_string(), flags.limit.to_string());
-    let mut parameters = vec![("domain", domain), ("over", &over), ("limit", &limit)];
-    parameters.extend(flags.pattern.as_deref().map(|pattern| ("descriptor", pattern)));
-    let answer = server.ask(Method::GET, &path_and_query(LIST, parameters), String::new())?;
-    let text = describe(&answer, &Method::GET) + &left_out(&answer);
-    Ok(server.say(&text, admin::incomplete(&answer), ExitCode::SUCCESS))
-}
-
-/// Resets the counters of all descriptors that match, up to the most that a listing shows.
-fn reset_matching(
-    server: &AdminServer<'_>,
-    domain: &str,
-    flags: &ResetFlags,
-) -> Result<ExitCode, String> {
-    let parameters =
-        [("domain", domain), ("descriptor", &flags.counter.descriptor), ("limit", "1000")];
-    let answer = server.ask(Method::GET, &path_and_query(LIST, parameters), String::new())?;
-    let mut output = String::new();
-    if !flags.yes {
-        output = describe(&answer, &Method::GET) + &left_out(&answer);
-        output += "nothing was reset; to reset these, add --yes\n";
-        return Ok(server.say(&output, admin::incomplete(&answer), ExitCode::SUCCESS));
-    }
-    let mut descriptors: Vec<&str> =
-        list(&answer, "counters").iter().map(|counter| text(counter, "descriptor")).collect();
-    descriptors.dedup();
-    let mut incomplete = None;
-    for descriptor in descriptors {
-        let parameters = [("domain", domain), ("descriptor", descriptor)];
-        let path = path_and_query("/counters/reset", parameters);
-        let answer = server.ask(Method::POST, &path, String::new())?;
-        for counter in list(&answer, "counters") {
-            output += &format!("{descriptor}: {}", describe_counter(counter, &Method::POST));
-        }
-        incomplete = incomplete.or(admin::incomplete(&answer).map(str::to_owned));
-    }
-    output += &left_out(&answer);
-    Ok(server.say(&output, incomplete.as_deref(), ExitCode::SUCCESS))
 }
 
 const LIST: &str = "/counters/list";
 
-fn path_and_query<'a>(
-    path: &str,
-    parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
-) -> String {
-    let mut query = form_urlencoded::Serializer::new(String::new());
-    format!("{path}?{}", query.extend_pairs(parameters).finish())
+/// Resets the counters of all descriptors that a listing shows.
+fn reset_listed(
+    mut listed: Value,
+    reset: impl Fn(&[(&str, &str)]) -> Result<Value, String>,
+) -> Result<Value, String> {
+    let mut descriptors: Vec<&str> =
+        list(&listed, "counters").iter().map(|counter| text(counter, "descriptor")).collect();
+    descriptors.dedup();
+    let (mut counters, mut incomplete) = (Vec::new(), None);
+    for descriptor in descriptors {
+        let mut answer = reset(&[("descriptor", descriptor)])?;
+        incomplete = incomplete.or_else(|| answer.get("incomplete").cloned());
+        if let Some(Value::Array(of_descriptor)) = answer.get_mut("counters") {
+            for mut counter in of_descriptor.drain(..) {
+                counter["descriptor"] = descriptor.into();
+                counters.push(counter);
+            }
+        }
+    }
+    listed["counters"] = counters.into();
+    if let Some(incomplete) = incomplete {
+        listed["incomplete"] = incomplete;
+    }
+    Ok(listed)
 }
 
 /// What a listing does not show, in lines.
@@ -198,7 +188,7 @@ fn describe(answer: &Value, method: &Method) -> String {
         }
         text += &describe_counter(counter, method);
     }
-    text
+    text + &left_out(answer)
 }
 
 fn describe_counter(counter: &Value, method: &Method) -> String {
@@ -220,8 +210,9 @@ fn describe_counter(counter: &Value, method: &Method) -> String {
         Some(open) => format!(", {} held by {open} open holds", number(counter, "held")),
         None => String::new(),
     };
+    let was = counter.get("was").map(|was| format!(" (was {was})")).unwrap_or_default();
     let mut lines = format!(
-        "{algorithm}: {used} used of {limit}{held}, {remaining} left, resets in {resets_in}\n"
+        "{algorithm}: {used} used{was} of {limit}{held}, {remaining} left, resets in {resets_in}\n"
     );
     for entry in list(counter, "remembered") {
         let hits = number(entry, "hits");
@@ -235,23 +226,4 @@ fn describe_counter(counter: &Value, method: &Method) -> String {
         };
     }
     lines
-}
-
-fn list<'value>(value: &'value Value, name: &str) -> &'value [Value] {
-    value.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-fn text<'value>(value: &'value Value, name: &str) -> &'value str {
-    value.get(name).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn number(value: &Value, name: &str) -> u64 {
-    value.get(name).and_then(Value::as_u64).unwrap_or(0)
-}
-
-fn instant(millis: u64) -> String {
-    let instant = i64::try_from(millis)
-        .ok()
-        .and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
-    instant.map_or_else(|| format!("{millis} ms"), |instant| instant.to_string())
 }

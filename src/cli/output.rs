@@ -11,6 +11,13 @@ use crate::text::printable::printable_lines;
 /// The exit code for bad usage, as clap's own.
 pub(super) const USAGE: u8 = 2;
 
+/// The format of a command's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Format {
+    Text,
+    Json,
+}
+
 /// Writes to stdout, and returns `code`, or 1 if the text cannot be written. Control characters from
 /// arguments and from a service's answer are escaped.
 pub(super) fn say(text: &str, code: ExitCode) -> ExitCode {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     admin::{self, AdminServer},
-    output::{USAGE, complain, say},
+    output::{Format, USAGE, complain, say},
 };
 use crate::{settings::Environment, text::printable::printable};
 
@@ -22,12 +22,6 @@ pub(super) struct StatusFlags {
     /// Format of the output
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Format,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    Text,
-    Json,
 }
 
 /// What is known of one replica.

@@ -5,6 +5,7 @@ mod counters;
 mod envoyproxy_ratelimit;
 mod explain;
 mod holds;
+mod overrides;
 mod status;
 mod terminal;
 mod top;

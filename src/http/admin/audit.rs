@@ -66,11 +66,16 @@ pub(super) async fn note_change(
         }
         None => ("attempt", json!({ "request": format!("{method} {uri}") })),
     };
-    let problem = said.get::<RefusalReason>().map(|reason| reason.0.clone());
-    let problem =
-        problem.or_else(|| (!answer.status().is_success()).then(|| answer.status().to_string()));
-    let attempt =
-        Attempt { who: &actor.name, is_stranger, action, details, problem: problem.as_deref() };
+    let status = answer.status();
+    let reason = said.get::<RefusalReason>().map(|reason| reason.0.clone());
+    let reason = reason.unwrap_or_else(|| status.to_string());
+    let outcome = match status {
+        _ if status.is_success() => "done".to_owned(),
+        _ if status.is_server_error() => format!("failed: {reason}"),
+        _ => format!("refused: {reason}"),
+    };
+    let (who, is_done) = (&*actor.name, status.is_success());
+    let attempt = Attempt { who, is_stranger, action, details, is_done, outcome };
     admin.audit.note(attempt).await;
     answer
 }

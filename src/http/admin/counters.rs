@@ -11,7 +11,11 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::{access::Admin, audit::Change, refused::refuse};
+use super::{
+    access::Admin,
+    audit::Change,
+    refused::{RefusalReason, refuse},
+};
 use crate::{
     authorization::Right,
     engine::{
@@ -67,7 +71,11 @@ async fn read(admin: &Admin, request: &Request, clear: Clear) -> Response {
         Some(incomplete) => json!({ "counters": counters, "incomplete": incomplete }),
         None => json!({ "counters": counters }),
     };
-    (status_of(incomplete.as_deref()), Json(answer)).into_response()
+    let mut answer = (status_of(incomplete.as_deref()), Json(answer)).into_response();
+    if let Some(incomplete) = incomplete {
+        answer.extensions_mut().insert(RefusalReason(incomplete));
+    }
+    answer
 }
 
 /// Sets what is used of one counter.

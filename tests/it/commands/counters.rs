@@ -160,6 +160,115 @@ async fn a_sliding_log_is_shown_with_times_and_callers() {
     }
 }
 
+/// The output of `counter set` with these words, or its problem, without resets and the address.
+fn set(service: &Service, words: &[&str]) -> Result<String, String> {
+    let addr = service.admin.to_string();
+    let all = [&["counter", "set", "--addr", &addr, "--domain", "shop"], words].concat();
+    let output = tollkeeper().args(all).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap().trim_end().to_owned();
+    if output.status.success() {
+        return Ok(text(output.stdout).split(", resets").next().unwrap().to_owned());
+    }
+    Err(text(output.stderr).replace(&format!("{addr}: "), ""))
+}
+
+async fn counters_are_set(service: &Service, algorithms: &[&str]) {
+    for name in algorithms {
+        let counted = || descriptor(&[(name, "set")]);
+        let text = format!("{name}=set");
+        ask(service, hits(counted(), 2)).await;
+        for (used, was) in [(7, 2), (7, 7), (4, 7), (10, 4), (0, 10), (10, 0)] {
+            let left = 10 - used;
+            let expected = format!("{name}: {used} used (was {was}) of 10 per year, {left} left");
+            assert_eq!(set(service, &[&text, "--used", &used.to_string()]), Ok(expected));
+        }
+        assert_eq!(ask(service, counted()).await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR", "{name}");
+        let beyond = set(service, &[&text, "--used", "25"]);
+        let expected = match *name {
+            "sliding_log" => {
+                Err("used: a sliding_log of 10 per year holds no more hits".to_owned())
+            }
+            _ => Ok(format!("{name}: 25 used (was 10) of 10 per year, 0 left")),
+        };
+        assert_eq!(beyond, expected);
+        set(service, &[&text, "--used", "3"]).unwrap();
+        assert_eq!(ask(service, counted()).await, "OK: OK 6/10 YEAR", "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_counter_of_every_algorithm_is_set_on_every_store() {
+    let options = || Options { rules: RULES, ..Options::default() };
+    counters_are_set(&Service::start(options()), &ALGORITHMS).await;
+    let redis = Redis::start();
+    let store = redis.url_with_minimal_rights();
+    counters_are_set(&Service::start(Options { store: &store, ..options() }), &ALGORITHMS).await;
+    redis.assert_no_key_leaks();
+    let setup = ClusterSetup { replicas: false, ..ClusterSetup::default() };
+    let cluster = Cluster::start_as(&setup);
+    let store = cluster.url();
+    let service = Service::start(Options { store: &store, ..options() });
+    service.wait_until_ready();
+    counters_are_set(&service, &ALGORITHMS).await;
+
+    let redis = Redis::start();
+    let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
+    let rules = "domain: shop\ndescriptors: [{ key: fixed_window, rate_limit: { unit: year, requests_per_unit: 10 } }]";
+    let service = Service::start(Options { rules, store: &store, flags, ..Options::default() });
+    counters_are_set(&service, &ALGORITHMS[..1]).await;
+}
+
+#[tokio::test]
+async fn one_of_several_limits_is_set_and_calls_in_flight_are_not() {
+    let rules = format!(
+        "{RULES}  - key: slots\n    rate_limit: {{ algorithm: in_flight, requests_per_unit: 2, hold: 10m }}\n"
+    );
+    let service = Service::start(Options { rules: &rules, ..Options::default() });
+    let choices = "limit: must be one of: fixed_window of 10 per year, token_bucket of 20 per year";
+    assert_eq!(set(&service, &["two=x", "--used", "5"]), Err(choices.to_owned()));
+    let wrong = set(&service, &["two=x", "--used", "5", "--limit", "30 per year"]);
+    assert_eq!(wrong, Err(choices.to_owned()));
+    for limit in ["20 per year", "token_bucket", "token_bucket of 20 per year"] {
+        assert!(set(&service, &["two=x", "--used", "5", "--limit", limit]).is_ok(), "{limit}");
+    }
+    let shown = "fixed_window: 0 used of 10 per year, 10 left\n\
+                 token_bucket: 5 used of 20 per year, 15 left";
+    assert_eq!(output(&service, "show", "two=x"), shown);
+    for (words, problem) in [
+        (
+            &["slots=x", "--used", "1"][..],
+            "used: calls in flight cannot be set; each ends with its commit",
+        ),
+        (&["free=x", "--used", "1"], "no limit applies to this descriptor"),
+        (
+            &["many=x", "--used", "9007199254740992"],
+            "used: must be a whole number from 0 to 9007199254740991",
+        ),
+    ] {
+        assert_eq!(set(&service, words), Err(problem.to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn counters_are_printed_as_json() {
+    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    ask(&service, descriptor(&[("many", "x")])).await;
+    let addr = service.admin.to_string();
+    for words in [
+        &["show", "many=x"][..],
+        &["list", "many=*"],
+        &["set", "many=x", "--used", "1"],
+        &["reset", "many=*", "--matching", "--yes"],
+        &["reset", "many=x"],
+    ] {
+        let end = ["--addr", &addr, "--domain", "shop", "-o", "json"];
+        let output = tollkeeper().arg("counter").args(words).args(end).output().unwrap();
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let used = if words == ["reset", "many=x"] { 0 } else { 1 };
+        assert_eq!(answer["counters"][0]["used"], used, "{words:?}: {answer}");
+    }
+}
+
 #[tokio::test]
 async fn each_limit_of_a_descriptor_is_shown_and_the_answer_has_the_tightest() {
     let service = Service::start(Options { rules: RULES, ..Options::default() });

@@ -1,0 +1,83 @@
+//! `tollkeeper audit`: who changed what on a service's admin address.
+
+use std::process::ExitCode;
+
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::admin::{AdminFlags, instant, list, number, path_and_query, text};
+use crate::{process::clock::system_clock, settings::Environment, text::duration::in_words};
+
+/// Most entries that the service shows at a time.
+const PAGE_MAX: usize = 1000;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct AuditFlags {
+    #[command(flatten)]
+    admin: AdminFlags,
+    /// Maximum number of entries
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    limit: usize,
+    /// Show only entries of clients whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    who: Option<String>,
+    /// Show only entries that contain this text
+    #[arg(long, value_name = "TEXT")]
+    text: Option<String>,
+}
+
+pub(super) fn main(flags: &AuditFlags, environment: &Environment) -> ExitCode {
+    flags.admin.with_server(environment, |server| {
+        let (mut entries, mut more) = (Vec::new(), None);
+        while entries.len() < flags.limit {
+            let limit = (flags.limit - entries.len()).min(PAGE_MAX).to_string();
+            let optional = [("who", &flags.who), ("text", &flags.text), ("after", &more)];
+            let given =
+                optional.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?)));
+            let path = path_and_query("/audit", given.chain([("limit", &*limit)]));
+            let page = server.ask(Method::GET, &path, String::new())?;
+            entries.extend_from_slice(list(&page, "entries"));
+            more = page.get("more").and_then(Value::as_str).map(str::to_owned);
+            if more.is_none() {
+                break;
+            }
+        }
+        let answer = json!({ "entries": entries, "more": more });
+        Ok(flags.admin.show(server, &answer, |answer| {
+            let lines = list(answer, "entries").iter().map(line).collect::<String>();
+            let more = if answer["more"].is_null() { "" } else { "there are more\n" };
+            lines + more
+        }))
+    })
+}
+
+/// An entry as a line.
+fn line(entry: &Value) -> String {
+    let (at, [who, action, outcome]) = (
+        instant(number(entry, "at_ms")),
+        ["who", "action", "outcome"].map(|name| text(entry, name)),
+    );
+    let mut details = Vec::new();
+    for (name, value) in entry.as_object().into_iter().flatten() {
+        match &**name {
+            "id" | "at_ms" | "who" | "action" | "outcome" => {}
+            "until_ms" => details.push(until(number(entry, "until_ms"))),
+            _ => match value {
+                Value::Null => {}
+                Value::String(text) => details.push(format!("{name} {text}")),
+                other => details.push(format!("{name} {other}")),
+            },
+        }
+    }
+    format!("{at}  {who}  {action}: {outcome}; {}\n", details.join(", "))
+}
+
+/// When an override ends, or has ended.
+fn until(millis: u64) -> String {
+    let now = system_clock().as_millis();
+    let ends = match millis.saturating_sub(now) {
+        0 => "ended".to_owned(),
+        left => format!("ends in {}", in_words(left.div_ceil(1000))),
+    };
+    format!("until {} ({ends})", instant(millis))
+}

@@ -1,0 +1,231 @@
+//! `tollkeeper override`: sets, lists, shows and undoes overrides through a service's admin address.
+
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    process::ExitCode,
+};
+
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::{
+    admin::{AdminFlags, AdminServer, list, number, path_and_query, text},
+    output::{USAGE, complain, say},
+};
+use crate::{settings::Environment, text::duration::in_words};
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum OverrideAction {
+    /// Set an override. First prints its effect on the calls of the last minute, and asks at a terminal
+    Set(SetOverrideFlags),
+    /// List the overrides in force
+    List(ListOverrideFlags),
+    /// Show one override
+    Show(IdFlags),
+    /// End an override now
+    Undo(UndoFlags),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct SetOverrideFlags {
+    #[command(flatten)]
+    admin: AdminFlags,
+    /// Domain of the rules
+    #[arg(long)]
+    domain: String,
+    /// Descriptor, such as user=alice or path=/login,user=a*; a star is any text, `\,` a comma, `\xHH` any byte
+    #[arg(value_name = "k=v,k=v")]
+    descriptor: String,
+    #[command(flatten)]
+    what: What,
+    /// How long, 1s to 30d
+    #[arg(long = "for", value_name = "TIME")]
+    lasts: String,
+    /// Why, such as the name of an incident
+    #[arg(long, value_name = "TEXT")]
+    because: String,
+    /// Print the effect, and set nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask at a terminal
+    #[arg(long)]
+    yes: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct What {
+    /// Another number for the limit of the rule; 0 admits nothing
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// Multiply the limits of the rule, 2 to 1000000
+    #[arg(long, value_name = "N")]
+    times: Option<u64>,
+    /// Let all calls pass, and charge nothing
+    #[arg(long)]
+    allow: bool,
+    /// Deny all calls, and charge nothing
+    #[arg(long)]
+    ban: bool,
+    /// Count, but deny nothing
+    #[arg(long)]
+    shadow: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ListOverrideFlags {
+    #[command(flatten)]
+    admin: AdminFlags,
+    /// Show only overrides of this domain
+    #[arg(long)]
+    domain: Option<String>,
+    /// Show only overrides whose id, descriptor or reason contains this text
+    #[arg(long, value_name = "TEXT")]
+    text: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct IdFlags {
+    #[command(flatten)]
+    admin: AdminFlags,
+    /// Id of the override, as `set` and `list` print it
+    id: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct UndoFlags {
+    #[command(flatten)]
+    of: IdFlags,
+    /// Why it ends
+    #[arg(long, value_name = "TEXT")]
+    because: Option<String>,
+}
+
+pub(super) fn main(action: &OverrideAction, environment: &Environment) -> ExitCode {
+    let one = |flags: &IdFlags, method: Method, because: Option<&String>, ended: &str| {
+        if !flags.id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            complain("ID: must be letters and digits, as `override list` prints it");
+            return ExitCode::from(USAGE);
+        }
+        flags.admin.with_server(environment, |server| {
+            let because = because.map(|because| ("because", because.as_str()));
+            let path = path_and_query(&format!("/overrides/{}", flags.id), because);
+            let answer = server.ask(method, &path, String::new())?;
+            let one = answer.get("override").unwrap_or(&answer);
+            Ok(flags.admin.show(server, &answer, |_| ended.to_owned() + &line(one)))
+        })
+    };
+    match action {
+        OverrideAction::Set(flags) => {
+            flags.admin.with_server(environment, |server| set(server, flags))
+        }
+        OverrideAction::List(flags) => {
+            flags.admin.with_server(environment, |server| list_all(server, flags))
+        }
+        OverrideAction::Show(flags) => one(flags, Method::GET, None, ""),
+        OverrideAction::Undo(UndoFlags { of, because }) => {
+            one(of, Method::DELETE, because.as_ref(), "ended: ")
+        }
+    }
+}
+
+fn set(server: &AdminServer<'_>, flags: &SetOverrideFlags) -> Result<ExitCode, String> {
+    let SetOverrideFlags { domain, descriptor, lasts, because, .. } = flags;
+    let What { limit, times, allow, ban, shadow: _ } = flags.what;
+    let (name, what) = match (limit, times) {
+        (Some(limit), _) => ("limit", json!(limit)),
+        (_, Some(times)) => ("times", json!(times)),
+        _ if allow => ("action", json!("allow")),
+        _ if ban => ("action", json!("ban")),
+        _ => ("action", json!("shadow")),
+    };
+    let ask = |dry_run: bool| {
+        let mut body = json!({
+            "domain": domain, "descriptor": descriptor, "for": lasts, "because": because,
+            "dry_run": dry_run,
+        });
+        body[name] = what.clone();
+        server.ask(Method::POST, "/overrides", body.to_string())
+    };
+    let is_asked = !flags.yes && io::stdin().is_terminal() && io::stdout().is_terminal();
+    if flags.dry_run || is_asked {
+        let answer = ask(true)?;
+        let code = flags.admin.show(server, &answer, effect);
+        if flags.dry_run {
+            return Ok(code);
+        }
+        if !is_confirmed() {
+            return Ok(say("nothing was set\n", ExitCode::FAILURE));
+        }
+    }
+    let answer = ask(false)?;
+    Ok(flags.admin.show(server, &answer, |answer| {
+        let effect = if is_asked { String::new() } else { effect(answer) };
+        effect + "set: " + &line(&answer["override"])
+    }))
+}
+
+fn is_confirmed() -> bool {
+    let mut answer = String::new();
+    let asked =
+        write!(io::stderr(), "set it? [y/N] ").and_then(|()| io::stdin().read_line(&mut answer));
+    asked.is_ok() && ["y", "yes"].contains(&answer.trim().to_lowercase().as_str())
+}
+
+fn list_all(server: &AdminServer<'_>, flags: &ListOverrideFlags) -> Result<ExitCode, String> {
+    let (mut overrides, mut after) = (Vec::new(), None);
+    let known = loop {
+        let optional = [("domain", &flags.domain), ("text", &flags.text), ("after", &after)];
+        let given = optional.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?)));
+        let page = server.ask(Method::GET, &path_and_query("/overrides", given), String::new())?;
+        overrides.extend_from_slice(list(&page, "overrides"));
+        after = page.get("more").and_then(Value::as_str).map(str::to_owned);
+        if after.is_none() {
+            break page["known"].clone();
+        }
+    };
+    let mut answer = json!({ "overrides": overrides, "known": known });
+    if known == false {
+        answer["incomplete"] =
+            "the overrides are not known: the store has not shown them yet".into();
+    }
+    Ok(flags
+        .admin
+        .show(server, &answer, |answer| list(answer, "overrides").iter().map(line).collect()))
+}
+
+/// An override as a line.
+fn line(one: &Value) -> String {
+    let [id, action, descriptor, domain, because, by] =
+        ["id", "action", "descriptor", "domain", "because", "by"].map(|name| text(one, name));
+    let value = one.get("value").map(|value| format!(" {value}")).unwrap_or_default();
+    let left = one.get("seconds_left").and_then(Value::as_f64).unwrap_or(0.0);
+    let left = in_words(std::time::Duration::from_secs_f64(left.clamp(0.0, 1e9)).as_secs());
+    let until = text(one, "until");
+    format!(
+        "{id}: {action}{value} for {descriptor} in {domain}, {left} left, until {until}, by {by}: {because}\n"
+    )
+}
+
+/// What an override means for the calls of the last minute, in lines.
+fn effect(answer: &Value) -> String {
+    let effect = &answer["effect"];
+    let numbers =
+        |value: &Value| ["decisions", "denied", "would_be_denied"].map(|name| number(value, name));
+    let [decisions, denied, would_be] = numbers(effect);
+    let seconds = effect.get("seconds").and_then(Value::as_f64).unwrap_or(0.0);
+    let mut lines = format!(
+        "in the last {seconds:.0} s: {decisions} decisions, {denied} denied; with the override, about {would_be} denied\n"
+    );
+    for key in list(effect, "keys") {
+        let [decisions, denied, would_be] = numbers(key);
+        let [name, limit, then] = ["key", "limit", "limit_then"].map(|name| text(key, name));
+        lines += &format!(
+            "  {name}: {limit}, then {then}; {decisions} decisions, {denied} denied, then about {would_be}\n"
+        );
+    }
+    match text(effect, "note") {
+        "" => lines,
+        note => lines + "note: " + note + "\n",
+    }
+}
