@@ -91,7 +91,7 @@ impl FixedRun {
     /// Adds a call that [`accepts`] accepts, in the windows that hold `assumed_now`, on keys that begin
     /// with `prefix`. All calls together have at most [`KEYS_MAX`] charges.
     pub fn add(&mut self, charges: &[Charge], assumed_now: Timestamp, prefix: &str) {
-        let (mut terms, mut slots) = (Few::new(), Few::new());
+        let (mut terms, mut slots, known_keys) = (Few::new(), Few::new(), self.keys.len());
         for charge in charges {
             let limit = &*charge.counter.limit;
             let span = limit.window.at(assumed_now);
@@ -108,7 +108,12 @@ impl FixedRun {
             self.groups.len() - 1
         });
         if let Some(items) = self.groups.get_mut(group) {
-            let least_item = if group == least_group { least_item } else { 0 };
+            let least_item = match group {
+                // No earlier call is equal to one on a new key.
+                _ if self.keys.len() > known_keys => items.calls.len(),
+                _ if group == least_group => least_item,
+                _ => 0,
+            };
             let (item, turn) = items.add(&slots, least_item);
             self.calls.push(Position { group, item, turn });
             for slot in slots.iter().filter(|_| keeps_order) {
