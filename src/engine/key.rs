@@ -180,7 +180,7 @@ impl Counter {
         self.write_identity(text, "tk1:");
         if self.limit.algorithm.is_aligned() {
             text.push(':');
-            write(text, start.as_secs());
+            push_number(text, start.as_secs());
         }
     }
 
@@ -208,7 +208,13 @@ impl Counter {
         for part in [prefix, name, ":"] {
             text.push_str(part);
         }
-        write(text, window);
+        match window.calendar() {
+            None => {
+                push_number(text, window.seconds());
+                text.push('s');
+            }
+            Some(_) => write(text, window),
+        }
         for part in [":{", tag, "}", untagged] {
             text.push_str(part);
         }
@@ -337,6 +343,10 @@ fn push_escaped(id: &mut String, byte: u8) {
 
 fn push_hex(id: &mut String, byte: u8) {
     write(id, format_args!("{byte:02X}"));
+}
+
+fn push_number(text: &mut String, number: u64) {
+    text.push_str(itoa::Buffer::new().format(number));
 }
 
 fn write(text: &mut String, part: impl fmt::Display) {

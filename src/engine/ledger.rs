@@ -85,7 +85,7 @@ pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Option<Ve
 }
 
 fn settle(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Verdict {
-    let mut verdict = Verdict::default();
+    let mut verdict = Verdict { tallies: Vec::with_capacity(postings.len()), ..Verdict::default() };
     let commits = holds::begin(postings, accounts, &mut verdict.ended);
     refund(postings, &commits, accounts);
     let assessments = assess(postings, &commits, accounts);

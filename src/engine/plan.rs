@@ -8,7 +8,7 @@ use crate::engine::{
     hold::{HoldBy, HoldPolicy},
     hold_id::HoldId,
     key::{self, Counter},
-    ledger::{Charge, CommitOutcome, Fit, HeldCharge, HoldAction, TakenHold, Tally, Verdict},
+    ledger::{Charge, CommitOutcome, Few, Fit, HeldCharge, HoldAction, TakenHold, Tally, Verdict},
     parameters::Parameters,
     request::{Descriptor, Entry, Hits, HitsMeaning, Request},
     rule::{Algorithm, Defaults, Limit, Mode, ModeOverride, Policy, Unit, WhenDenied},
@@ -58,8 +58,8 @@ impl Plan {
     ) -> Self {
         let mode_override = rules.defaults.mode_override;
         let mut plan = Self {
-            charges: Vec::new(),
-            items: Vec::new(),
+            charges: Vec::with_capacity(request.descriptors.len()),
+            items: Vec::with_capacity(request.descriptors.len()),
             commits: 0,
             hold_id: HoldId::default(),
             mode_override,
@@ -73,7 +73,7 @@ impl Plan {
             }
             return plan;
         };
-        let mut found_by_each = Vec::with_capacity(request.descriptors.len());
+        let mut found_by_each = Few::new();
         for descriptor in &request.descriptors {
             let mut asked = Asked::new(descriptor, meaning);
             if let Some(directives) = directives.filter(|_| !asked.is_commit()) {

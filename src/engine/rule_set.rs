@@ -4,10 +4,9 @@
 //! patterns in the order of the files, then the key alone. The first match is final, and a rule applies only
 //! to descriptors that end there.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashSet, sync::Arc};
+
+use hashbrown::HashMap;
 
 use crate::engine::{
     hold::{HoldBy, LearnedEstimate},
@@ -24,7 +23,7 @@ pub struct RuleSet {
     pub defaults: Defaults,
     domains: HashMap<String, Domain>,
     /// By [`HoldPolicy::number`](crate::engine::hold::HoldPolicy::number).
-    holds: hashbrown::HashMap<u32, HoldingLimit>,
+    holds: HashMap<u32, HoldingLimit>,
 }
 
 /// A limit that holds hits, and the labels of its rule.

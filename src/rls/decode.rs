@@ -113,15 +113,12 @@ pub(super) fn descriptors(
 
 /// Keys and values may have any length: the keys of counters hold digests of long ones.
 fn entries(descriptor: usize, entries: Vec<pb::Entry>) -> Result<Vec<Entry>, Refusal> {
-    let mut decoded = Vec::with_capacity(entries.len());
-    for (index, pb::Entry { key, value }) in entries.into_iter().enumerate() {
-        if key.is_empty() {
-            let field = format!("descriptors[{descriptor}].entries[{index}].key");
-            return Err(Refusal::Invalid(format!("{field}: must not be empty")));
-        }
-        decoded.push(Entry { key, value });
+    if let Some(index) = entries.iter().position(|entry| entry.key.is_empty()) {
+        let field = format!("descriptors[{descriptor}].entries[{index}].key");
+        return Err(Refusal::Invalid(format!("{field}: must not be empty")));
     }
-    Ok(decoded)
+    // In the same memory.
+    Ok(entries.into_iter().map(|pb::Entry { key, value }| Entry { key, value }).collect())
 }
 
 /// A descriptor's own hits replace the request's. An explicit 0 is a check.

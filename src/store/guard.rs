@@ -117,16 +117,18 @@ impl Guard {
         if charges.is_empty() {
             return Ok(Verdict::default());
         }
-        let now = Instant::now();
         // The cache's answer proves nothing about the store's health.
-        if let Some(tallies) = self.over_limit.answer(charges, now) {
+        if !self.over_limit.is_quiet(arrival.at)
+            && let Some(tallies) = self.over_limit.answer(charges, Instant::now())
+        {
             return Ok(Verdict { denied: true, tallies, ..Verdict::default() });
         }
         let answer = match self.store.charge_at_once(charges) {
             Some(verdict) => Ok(verdict),
             None => {
                 let until = self.deadline(arrival).into();
-                let asked = lateness::until(until, pin!(self.ask(charges, now, until))).await;
+                let asked = pin!(self.ask(charges, arrival.at, until));
+                let asked = lateness::until(until, asked).await;
                 asked.unwrap_or_else(|late| {
                     lateness::starved(late, &self.metrics);
                     Err(StoreError::TimedOut)

@@ -159,7 +159,8 @@ impl OverLimitCache {
         Some(known.tally(|| ledger::asked(charge, charges), &charge.counter.limit, now))
     }
 
-    fn is_quiet(&self, now: Instant) -> bool {
+    /// Whether it has no entry that counts at `now` or later.
+    pub(super) fn is_quiet(&self, now: Instant) -> bool {
         self.millis(now) >= self.quiet_from_ms.load(Ordering::Relaxed)
     }
 
