@@ -4,11 +4,13 @@
 //! libFuzzer calls these functions (`fuzz/run`), and so does `tests/it/wire/fuzz.rs`, which needs nothing
 //! installed.
 
-use std::{collections::BTreeSet, sync::Arc, sync::LazyLock};
+use std::{collections::BTreeSet, ffi::OsString, sync::Arc, sync::LazyLock};
 
 use bytes::Bytes;
 use prost::Message as _;
+use tokio::runtime::{Builder, Runtime};
 use tollkeeper::{
+    app::{self, instruments, stores},
     engine::{
         descriptor_syntax,
         key::Counter,
@@ -22,14 +24,19 @@ use tollkeeper::{
     http::admin,
     import::limitador::{self, LimitadorOptions},
     limiter::holds::HoldKeys,
+    net::grpc::ServedMethod,
+    overrides::Overrides,
     rls::{
+        BatchContext, Service,
         decode::{Bounds, Decoded, Echo},
         encode,
         headers::Headers,
-        json, pb, precheck,
+        json,
+        pb::{self, v1::verdict::Code},
+        precheck,
         refusal::Refusal,
     },
-    rules::{self, LoadOptions},
+    rules::{self, LoadOptions, Rules},
     settings::{self, Environment, TypedFlags},
     store::{
         memory::MemoryStore,
@@ -38,15 +45,18 @@ use tollkeeper::{
             wire::resp,
         },
     },
+    telemetry::Telemetry,
 };
 
 /// A function that takes any bytes.
 pub type Target = fn(&[u8]);
 
 /// Every target, by the name of its corpus.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("request", request),
     ("json", json),
+    ("batch", batch),
+    ("batch_json", batch_json),
     ("rules", rules),
     ("limitador", limitador),
     ("descriptor", descriptor),
@@ -78,6 +88,8 @@ descriptors:
       - { unit: year, requests_per_unit: 7, algorithm: first_hit_window, count_denied: true }
   - key: f
     rate_limit: { unlimited: true }
+  - key: g
+    rate_limit: { unit: hour, requests_per_unit: 100000, hold: { for: 10m, estimate: 4, weights: { input: 2, output: 10 } } }
 ";
 
 const NOW: Timestamp = Timestamp::from_secs(1_795_215_600);
@@ -146,6 +158,93 @@ fn check_text(text: &str) {
 pub fn json(input: &[u8]) {
     match json::request(input, Bounds { echo: Echo::On, ..Bounds::default() }) {
         Ok(decoded) => decide(decoded),
+        Err(refusal @ (Refusal::Invalid(_) | Refusal::Empty)) => check_text(&refusal.to_string()),
+        Err(other) => panic!("JSON is refused as {other:?}"),
+    }
+}
+
+/// The methods of `tollkeeper.v1`, by the first byte of an input, with the fields of their items and answers in JSON.
+const METHODS: [(ServedMethod, &str, &str); 3] = [
+    (ServedMethod::Decide, "calls", "verdicts"),
+    (ServedMethod::Commit, "commits", "results"),
+    (ServedMethod::Renew, "renewals", "results"),
+];
+
+/// The whole service, on memory.
+static SERVICE: LazyLock<(Service, Runtime)> = LazyLock::new(|| {
+    let flag = |name, value: &str| (name, vec![OsString::from(value)]);
+    let flags = TypedFlags::from([flag("store", "memory://"), flag("rules", "rules.yaml")]);
+    let settings = settings::resolve(&flags, &Environment::new(Vec::new())).settings;
+    let telemetry =
+        Telemetry::start(&settings.telemetry.export, instruments()).expect("nothing is exported");
+    let store = Arc::new(stores::store(&settings, &telemetry));
+    let overrides = Arc::new(Overrides::new(Arc::clone(&store)));
+    let in_force = rules::parse("rules.yaml", RULES, LoadOptions::default());
+    let rules = Arc::new(Rules::new(in_force.expect("the rules are valid")));
+    let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+    (app::service(&settings, &telemetry, rules, overrides, store), runtime)
+});
+
+/// A message of `tollkeeper.v1`, behind a byte that chooses its method: a batch within the bounds is answered, each item
+/// for itself.
+pub fn batch(input: &[u8]) {
+    let Some((choice, message)) = input.split_first() else { return };
+    let (method, field, _) = METHODS[usize::from(*choice) % METHODS.len()];
+    let (service, runtime) = &*SERVICE;
+    let memory = service.arriving.connection(1 << 24);
+    let bytes = Bytes::copy_from_slice(message);
+    let answer =
+        runtime.block_on(service.answer_batch(method, bytes, &memory, BatchContext::alone()));
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(refusal @ (Refusal::Invalid(_) | Refusal::Malformed(_))) => {
+            return check_text(&refusal.to_string());
+        }
+        Err(other) => panic!("a batch is refused as {other:?}"),
+    };
+    // Behind the prefix of gRPC.
+    let answer = &answer[5..];
+    if method == ServedMethod::Decide {
+        let verdicts = pb::v1::DecideResponse::decode(answer).expect("an answer").verdicts;
+        let calls = pb::v1::DecideRequest::decode(message).ok().map(|request| request.calls);
+        assert!(calls.as_ref().is_none_or(|calls| calls.len() == verdicts.len()));
+        for (index, verdict) in verdicts.iter().enumerate() {
+            check_verdict(&format!("{field}[{index}]"), verdict);
+            let call = calls.as_ref().map(|calls| &calls[index]);
+            if let Some(call) = call.filter(|call| verdict.error.is_none() && call.mode != 2) {
+                assert_eq!(verdict.statuses.len(), call.descriptors.len());
+            }
+        }
+    } else {
+        // `Commit` and `Renew` have answers of the same form, but for the items.
+        let results = pb::v1::RenewResponse::decode(answer).map_or(0, |one| one.results.len());
+        let items = pb::v1::RenewRequest::decode(message).map(|one| one.renewals.len());
+        assert!(method != ServedMethod::Renew || items.is_err() || items == Ok(results));
+    }
+}
+
+/// A verdict is a decision, or an error that names its call.
+fn check_verdict(call: &str, verdict: &pb::v1::Verdict) {
+    match &verdict.error {
+        Some(error) => {
+            assert!(error.message.starts_with(call), "{}", error.message);
+            check_text(&error.message);
+        }
+        None => assert_ne!(verdict.code(), Code::Unknown),
+    }
+}
+
+/// The same in JSON.
+pub fn batch_json(input: &[u8]) {
+    let Some((choice, body)) = input.split_first() else { return };
+    let (method, field, answers) = METHODS[usize::from(*choice) % METHODS.len()];
+    let (service, runtime) = &*SERVICE;
+    match runtime.block_on(service.answer_json(method, body, BatchContext::alone())) {
+        Ok(answer) => {
+            let items: serde_json::Value = serde_json::from_slice(body).expect("it was read");
+            let items = items[field].as_array().map(Vec::len);
+            assert_eq!(answer[answers].as_array().map(Vec::len), items);
+        }
         Err(refusal @ (Refusal::Invalid(_) | Refusal::Empty)) => check_text(&refusal.to_string()),
         Err(other) => panic!("JSON is refused as {other:?}"),
     }

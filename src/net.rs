@@ -1,6 +1,6 @@
 //! Connections to and from others: TLS, gRPC's framing and names, and what a peer speaks.
 //! Who may do what is left to `authorization`.
 
-pub(crate) mod grpc;
+pub mod grpc;
 pub(crate) mod peer;
 pub mod tls;

@@ -14,10 +14,9 @@ pub(crate) mod reset;
 mod service;
 pub mod v1;
 
-pub(crate) use self::service::BatchContext;
 pub use self::{
     connection::serve::{ConnectionBounds, GrpcServices, Listener, serve},
-    service::Service,
+    service::{BatchContext, Service},
 };
 
 /// The messages, compiled from `proto/`.

@@ -40,7 +40,7 @@ pub struct ArrivalBudget {
 
 /// A bound on the bytes that one connection holds.
 #[derive(Debug)]
-pub(crate) struct ConnectionBudget {
+pub struct ConnectionBudget {
     all: Arc<ArrivalBudget>,
     bytes_max: usize,
     held: AtomicUsize,
@@ -63,7 +63,7 @@ impl ArrivalBudget {
     }
 
     /// The budget of a new connection.
-    pub(crate) fn connection(self: &Arc<Self>, bytes_max: usize) -> Arc<ConnectionBudget> {
+    pub fn connection(self: &Arc<Self>, bytes_max: usize) -> Arc<ConnectionBudget> {
         self.open.fetch_add(1, Relaxed);
         let connection = Arc::new(ConnectionBudget {
             all: Arc::clone(self),

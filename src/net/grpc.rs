@@ -23,7 +23,8 @@ pub(crate) const V1_SERVICE: &str = "tollkeeper.v1.Tollkeeper";
 
 /// A method that the service answers without generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ServedMethod {
+#[expect(missing_docs, reason = "the names say it")]
+pub enum ServedMethod {
     ShouldRateLimit,
     Decide,
     DecideStream,

@@ -63,11 +63,18 @@ type CallContext<'call> = (ServedMethod, Option<&'call Arc<CallSpan>>, Instant, 
 
 /// What the items of a batch have in common, beside the domain.
 #[derive(Clone, Copy)]
-pub(crate) struct BatchContext<'call> {
+pub struct BatchContext<'call> {
     pub(crate) client: Option<&'call Identity>,
     pub(crate) arrival: Arrival,
     /// The span of the request, if it is sampled.
     pub(crate) span: Option<&'call Arc<CallSpan>>,
+}
+
+impl BatchContext<'_> {
+    /// Of a request that arrives now, from anyone.
+    pub fn alone() -> Self {
+        Self { client: None, arrival: Arrival::now(), span: None }
+    }
 }
 
 /// What the calls of one connection share.

@@ -68,7 +68,7 @@ impl Service {
     ///
     /// # Errors
     /// If the whole request is refused.
-    pub(crate) async fn answer_json(
+    pub async fn answer_json(
         &self,
         method: ServedMethod,
         body: &[u8],
