@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "a benchmark")]
 
+#[path = "compare/batch_load.rs"]
+mod batch_load;
 #[path = "compare/cpu.rs"]
 mod cpu;
 #[path = "compare/process.rs"]
@@ -10,26 +12,22 @@ mod cpu;
 mod process;
 
 use std::{
+    cell::RefCell,
     fs,
     process::{Command, Stdio},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
 
+use batch_load::{after, connect, load, send};
 use process::{Process, Result, Service};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
-use tollkeeper::rls::pb::{
-    Entry, RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient,
-    v1::{Call, DecideRequest, tollkeeper_client::TollkeeperClient},
-};
-use tonic::transport::Channel;
 
-const KEYS: usize = 10_000;
 const SPAN: Duration = Duration::from_secs(4);
 const RULES: &str = "
-domain: bench
+domain: compare
 descriptors:
   - key: user
     rate_limit: { unit: year, requests_per_unit: 1000000000 }
@@ -68,50 +66,6 @@ fn redis(folder: &TempDir) -> Result<(Process, String)> {
     Ok((process, format!("redis+unix://{}", socket.display())))
 }
 
-fn descriptor(number: usize) -> RateLimitDescriptor {
-    let entry = Entry { key: "user".into(), value: format!("u{number}").into() };
-    RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() }
-}
-
-/// Sends a batch, or with size 0 a single call of Envoy's API. Returns the number of calls that passed.
-async fn send(channel: Channel, size: usize, turn: usize) -> u64 {
-    let key = |index: usize| (turn * 7919 + index * 6101) % KEYS;
-    if size == 0 {
-        let descriptors = vec![descriptor(key(0))];
-        let request = RateLimitRequest { domain: "bench".into(), descriptors, hits_addend: 0 };
-        let mut client = RateLimitServiceClient::new(channel);
-        return client.should_rate_limit(request).await.map_or(0, |_| 1);
-    }
-    let call = |index| Call { descriptors: vec![descriptor(key(index))], ..Call::default() };
-    let calls = (0..size).map(call).collect();
-    let request = DecideRequest { domain: "bench".into(), calls };
-    let answer = TollkeeperClient::new(channel).decide(request).await.unwrap().into_inner();
-    answer.verdicts.iter().filter(|verdict| verdict.code == 1).count() as u64
-}
-
-async fn connect(addr: &str) -> Result<Channel> {
-    Ok(Channel::from_shared(format!("http://{addr}"))?.connect().await?)
-}
-
-/// Sends messages for a while; returns how many calls passed.
-async fn load(channel: &Channel, size: usize, in_flight: usize, ended: &AtomicBool) -> u64 {
-    let sent = AtomicU64::new(0);
-    let senders = (0..in_flight).map(async |sender| {
-        let mut turn = sender;
-        while !ended.load(Relaxed) {
-            sent.fetch_add(send(channel.clone(), size, turn).await, Relaxed);
-            turn += in_flight;
-        }
-    });
-    futures_util::future::join_all(senders).await;
-    sent.into_inner()
-}
-
-async fn after(time: Duration, ended: &AtomicBool) {
-    tokio::time::sleep(time).await;
-    ended.store(true, Relaxed);
-}
-
 async fn measure(
     service: &Service,
     redis: Option<u32>,
@@ -122,8 +76,10 @@ async fn measure(
     let channel = connect(&service.addr).await?;
     for span in [SPAN / 4, SPAN] {
         let (began, ended) = (Instant::now(), AtomicBool::new(false));
+        let latencies = RefCell::default();
         let before = (cpu::used(service.process.id())?, redis.map(cpu::used).transpose()?);
-        let (sent, ()) = tokio::join!(load(&channel, size, in_flight, &ended), after(span, &ended));
+        let (sent, ()) =
+            tokio::join!(load(&channel, size, in_flight, &ended, &latencies), after(span, &ended));
         let decisions = sent as f64;
         let us = |before: u64, now: u64| (now - before) as f64 / 1000.0 / decisions;
         let service_us = us(before.0, cpu::used(service.process.id())?);

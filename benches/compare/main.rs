@@ -4,6 +4,7 @@
 //! served by tonic, and Redis on its own; where it is there, also envoyproxy/ratelimit. docs/internals/benchmark.md describes the scenarios and backends.
 
 mod baseline;
+mod batch_load;
 mod cpu;
 mod empty;
 mod process;

@@ -13,6 +13,8 @@ pub(crate) struct Scenario {
     pub(crate) load: LoadShape,
     /// The hits that a commit states, for each hold that a call takes; a call and its commit count as one.
     pub(crate) used: Option<u64>,
+    /// The calls in a message of `tollkeeper.v1`, of which the load is made then; Envoy's API if absent.
+    pub(crate) batch: Option<usize>,
     pub(crate) backends: &'static [Backend],
 }
 
@@ -111,6 +113,7 @@ const HELD: &[(&str, &str)] = &[("held", "u{}")];
 const HOT: &[(&str, &str)] = &[("user", "hot")];
 const ALL: &[Backend] = &[Empty, Memory, Redis, Pairs];
 const HELD_ON: &[Backend] = &[Memory, Redis, Pairs];
+const BATCHED_ON: &[Backend] = &[Memory, Redis];
 const STORES: &[Backend] = &[Redis, UnixSocket, Tls, ClusterOfOne, ClusterOfThree, ClusterOfSix];
 const RATELIMIT: &[Backend] = &[Redis, Ratelimit, TunedRatelimit];
 const ALL_AND_TONIC: &[Backend] =
@@ -147,6 +150,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             &[Empty, Memory, Redis],
         ),
     ),
+    batched(1000, scenario("batch of 1,000", SPREAD, 10_000, LoadShape::UnderWay(1), BATCHED_ON)),
+    batched(100, scenario("batch of 100", SPREAD, 10_000, LoadShape::UnderWay(8), BATCHED_ON)),
+    on(1, scenario("batch, one by one", SPREAD, 10_000, LoadShape::UnderWay(64), BATCHED_ON)),
     scenario("stores 64", SPREAD, 10_000, LoadShape::UnderWay(64), STORES),
     scenario("stores 256", SPREAD, 10_000, LoadShape::UnderWay(256), STORES),
     scenario("stores three 64", THREE, 10_000, LoadShape::UnderWay(64), STORES),
@@ -181,12 +187,17 @@ const fn scenario(
     load: LoadShape,
     backends: &'static [Backend],
 ) -> Scenario {
-    Scenario { name, descriptors, keys, connections: 4, load, used: None, backends }
+    Scenario { name, descriptors, keys, connections: 4, load, used: None, batch: None, backends }
 }
 
 /// `scenario` with a commit of `used` hits for each hold.
 const fn committed(used: u64, scenario: Scenario) -> Scenario {
     Scenario { used: Some(used), ..scenario }
+}
+
+/// `scenario` with batches of `size` calls, on one connection.
+const fn batched(size: usize, scenario: Scenario) -> Scenario {
+    Scenario { batch: Some(size), connections: 1, ..scenario }
 }
 
 /// `scenario` on another number of connections.

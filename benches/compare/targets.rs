@@ -33,6 +33,24 @@ const fn target(name: &'static str, number: Number, at_most: f64, of: &'static [
 
 const TARGETS: &[Target] = &[
     target(
+        "service CPU a decision in batches of 1,000, memory, us",
+        ("batch of 1,000", Memory, SERVICE),
+        1.0,
+        &[],
+    ),
+    target(
+        "service CPU a decision in batches of 1,000, Redis store, us",
+        ("batch of 1,000", Redis, SERVICE),
+        2.5,
+        &[],
+    ),
+    target(
+        "Redis CPU a decision in batches of 1,000, us",
+        ("batch of 1,000", Redis, REDIS),
+        2.0,
+        &[],
+    ),
+    target(
         "service CPU, Redis store, spread, 64 under way / empty handler's",
         ("spread 64", Redis, SERVICE),
         1.0,
@@ -272,7 +290,7 @@ pub(crate) fn show(table: &Table, style: TableStyle) -> String {
             } else {
                 "met".to_owned()
             };
-            let digits = if target.of.is_empty() { 0 } else { 2 };
+            let digits = if target.at_most >= 100.0 { 0 } else { 2 };
             let (lowest, highest) = target.extremes(table);
             let numbers = [
                 format!("{measured:.digits$}"),

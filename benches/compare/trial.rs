@@ -1,6 +1,8 @@
 //! One turn of one backend.
 
-use std::{future, thread, time::Duration};
+use std::{cell::RefCell, error::Error, future, sync::atomic::AtomicBool, thread, time::Duration};
+
+use tokio::runtime::Builder;
 
 use tollkeeper::{
     bench::{self, Calls, Distribution, Load, Pace, Report},
@@ -8,7 +10,7 @@ use tollkeeper::{
 };
 
 use crate::{
-    baseline, cpu,
+    baseline, batch_load, cpu,
     process::{Result, Service},
     processes::Backends,
     sample::Sample,
@@ -45,27 +47,76 @@ pub(crate) fn measure(
     }
     let service_before = cpu::used(service.process.id())?;
     let redis_before = used_by_redis(backends, backend)?;
+    let Measured { decisions, per_second, quantiles_us: [p50_us, p99_us, p999_us], failed } =
+        match scenario.batch {
+            Some(size) => batches(service, scenario, size, slice)?,
+            None => calls(service, scenario, pace, slice)?,
+        };
+    let service_us = micros_each(cpu::used(service.process.id())? - service_before, decisions);
+    let redis_us = match redis_before {
+        Some(before) => {
+            let after = used_by_redis(backends, backend)?.unwrap_or(before);
+            micros_each(after - before, decisions)
+        }
+        None => f64::NAN,
+    };
+    Ok(Sample { service_us, redis_us, per_second, p50_us, p99_us, p999_us, failed })
+}
+
+/// What the client has seen.
+struct Measured {
+    decisions: f64,
+    per_second: f64,
+    /// Of a half, 99 % and 99.9 % of all messages.
+    quantiles_us: [f64; 3],
+    /// In percent.
+    failed: f64,
+}
+
+const QUANTILES: [f64; 3] = [0.5, 0.99, 0.999];
+
+fn calls(service: &Service, scenario: &Scenario, pace: Pace, slice: Duration) -> Result<Measured> {
     let report = run(service, scenario, pace, slice)?;
     // With commits, every other call is one.
     let calls_each = if scenario.used.is_some() { 2.0 } else { 1.0 };
     let decisions = report.decisions() as f64;
-    let service_us =
-        micros_each(cpu::used(service.process.id())? - service_before, decisions / calls_each);
-    let redis_us = match redis_before {
-        Some(before) => {
-            let after = used_by_redis(backends, backend)?.unwrap_or(before);
-            micros_each(after - before, decisions / calls_each)
-        }
-        None => f64::NAN,
-    };
-    Ok(Sample {
-        service_us,
-        redis_us,
+    Ok(Measured {
+        decisions: decisions / calls_each,
         per_second: report.per_second() / calls_each,
-        p50_us: quantile_us(&report, 0.5),
-        p99_us: quantile_us(&report, 0.99),
-        p999_us: quantile_us(&report, 0.999),
+        quantiles_us: QUANTILES.map(|part| report.quantile(part).as_secs_f64() * 1e6),
         failed: 100.0 * (1.0 - decisions / (report.calls() + report.not_sent) as f64),
+    })
+}
+
+/// Batches of `size` calls.
+fn batches(
+    service: &Service,
+    scenario: &Scenario,
+    size: usize,
+    slice: Duration,
+) -> Result<Measured> {
+    let LoadShape::UnderWay(count) = scenario.load else { return Err("not under way".into()) };
+    let ended = AtomicBool::new(false);
+    let latencies = RefCell::new(Vec::new());
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let decisions = runtime.block_on(async {
+        let channel = batch_load::connect(&service.addr).await?;
+        let load = batch_load::load(&channel, size, count, &ended, &latencies);
+        let (decisions, ()) = tokio::join!(load, batch_load::after(slice, &ended));
+        Ok::<_, Box<dyn Error>>(decisions as f64)
+    })?;
+    let mut latencies = latencies.into_inner();
+    latencies.sort_unstable();
+    let quantile_us = |part| {
+        let index = (latencies.len() - 1) as f64 * part;
+        latencies[index as usize].as_secs_f64() * 1e6
+    };
+    let sent = (latencies.len() * size) as f64;
+    Ok(Measured {
+        decisions,
+        per_second: decisions / slice.as_secs_f64(),
+        quantiles_us: QUANTILES.map(quantile_us),
+        failed: 100.0 * (1.0 - decisions / sent),
     })
 }
 
@@ -150,10 +201,6 @@ fn used_by_all(services: &[&Service]) -> Result<u64> {
 
 fn micros_each(nanos: u64, decisions: f64) -> f64 {
     nanos as f64 / 1e3 / decisions
-}
-
-fn quantile_us(report: &Report, part: f64) -> f64 {
-    report.quantile(part).as_secs_f64() * 1e6
 }
 
 fn run(service: &Service, scenario: &Scenario, pace: Pace, time: Duration) -> Result<Report> {
