@@ -5,19 +5,28 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.grpc.Context;
+import io.grpc.EquivalentAddressGroup;
 import io.grpc.Grpc;
 import io.grpc.InsecureServerCredentials;
+import io.grpc.NameResolver;
+import io.grpc.NameResolverProvider;
+import io.grpc.NameResolverRegistry;
 import io.grpc.Server;
 import io.grpc.Status.Code;
+import io.grpc.StatusOr;
 import io.grpc.stub.StreamObserver;
 import java.net.InetAddress;
+import java.net.InetSocketAddress;
 import java.net.ServerSocket;
+import java.net.URI;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import tollkeeper.v1.Commit;
 import tollkeeper.v1.CommitRequest;
@@ -36,9 +45,11 @@ class FailureTest {
     private static final class Unreliable extends TollkeeperGrpc.TollkeeperImplBase {
         final Queue<Code> failures = new ConcurrentLinkedQueue<>();
         final Queue<Commit> commits = new ConcurrentLinkedQueue<>();
+        final AtomicInteger decisions = new AtomicInteger();
 
         @Override
         public void decide(DecideRequest request, StreamObserver<DecideResponse> answers) {
+            decisions.incrementAndGet();
             DecideResponse.Builder response = DecideResponse.newBuilder();
             if (!request.getDomain().equals("short")) {
                 response.addVerdictsBuilder().setCode(Verdict.Code.OK).setHold("token");
@@ -201,6 +212,74 @@ class FailureTest {
         assertTrue(client.decide(USER).failed());
         assertEquals("UNAVAILABLE", outcome.get());
         server.shutdownNow();
+    }
+
+    /** A name with an address for each of these servers, like that of a headless Service. */
+    private static NameResolverProvider name(String scheme, Server... replicas) {
+        return new NameResolverProvider() {
+            @Override
+            public NameResolver newNameResolver(URI target, NameResolver.Args args) {
+                return new NameResolver() {
+                    @Override
+                    public String getServiceAuthority() {
+                        return "localhost";
+                    }
+
+                    @Override
+                    public void start(Listener2 listener) {
+                        List<EquivalentAddressGroup> addresses = Stream.of(replicas)
+                                .map(replica -> new InetSocketAddress("127.0.0.1", replica.getPort()))
+                                .map(EquivalentAddressGroup::new).toList();
+                        listener.onResult(ResolutionResult.newBuilder()
+                                .setAddressesOrError(StatusOr.fromValue(addresses)).build());
+                    }
+
+                    @Override
+                    public void shutdown() {}
+                };
+            }
+
+            @Override
+            protected boolean isAvailable() {
+                return true;
+            }
+
+            @Override
+            protected int priority() {
+                return 5;
+            }
+
+            @Override
+            public String getDefaultScheme() {
+                return scheme;
+            }
+        };
+    }
+
+    @Test
+    void replicasBehindOneNameGetCallsInTurn() throws Exception {
+        Unreliable one = new Unreliable();
+        Unreliable other = new Unreliable();
+        Server first = serve(0, one);
+        Server second = serve(0, other);
+        NameResolverProvider name = name("replicas", first, second);
+        NameResolverRegistry.getDefaultRegistry().register(name);
+        try (Client client = Client.builder("replicas:///shop", "shop").timeout(Services.LONG).build()) {
+            long until = System.nanoTime() + Services.LONG.toNanos();
+            // Both connections are open.
+            while ((one.decisions.get() == 0 || other.decisions.get() == 0) && System.nanoTime() < until) {
+                client.decide(USER);
+            }
+            int before = one.decisions.get();
+            for (int call = 0; call < 10; call++) {
+                assertFalse(client.decide(USER).failed());
+            }
+            assertEquals(5, one.decisions.get() - before);
+        } finally {
+            NameResolverRegistry.getDefaultRegistry().deregister(name);
+            first.shutdownNow();
+            second.shutdownNow();
+        }
     }
 
     @Test
