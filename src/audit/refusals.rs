@@ -17,8 +17,8 @@ const OF_STRANGER: u32 = 1;
 /// The most entries in a window about a client with valid credentials.
 const OF_CLIENT: u32 = 60;
 
-/// The most clients of which attempts are counted for each; further ones are counted together.
-const CLIENTS_MAX: usize = 20;
+/// At this number of clients, further ones without valid credentials are counted together.
+const STRANGERS_MAX: usize = 20;
 
 /// The name of clients that are counted together.
 const OTHERS: &str = "others";
@@ -38,11 +38,11 @@ impl Refusals {
     /// Whether an attempt gets an entry of its own; else it is counted.
     pub(super) fn is_written(&self, who: &str, is_stranger: bool, now: Instant) -> bool {
         let mut windows = self.0.lock();
-        let is_known = windows.contains_key(who) || windows.len() < CLIENTS_MAX;
+        let is_known = !is_stranger || windows.contains_key(who) || windows.len() < STRANGERS_MAX;
         let who = if is_known { who } else { OTHERS };
         let new = CountedAttempts { since: now, written: 0, counted: 0 };
         let window = windows.entry(who.to_owned()).or_insert(new);
-        let most = if is_stranger || !is_known { OF_STRANGER } else { OF_CLIENT };
+        let most = if is_stranger { OF_STRANGER } else { OF_CLIENT };
         let is_written = window.written < most;
         if is_written {
             window.written += 1;
@@ -93,9 +93,12 @@ mod tests {
     fn invented_addresses_share_one_entry_a_minute() {
         let (refusals, now) = (Refusals::default(), Instant::now());
         let written = |client: u32| refusals.is_written(&client.to_string(), true, now);
-        assert_eq!((0..1000).filter(|client| written(*client)).count(), CLIENTS_MAX + 1);
+        assert_eq!((0..1000).filter(|client| written(*client)).count(), STRANGERS_MAX + 1);
         let counted = refusals.counted(now + WINDOW);
-        assert_eq!(counted, [(OTHERS.to_owned(), 1000 - u64::try_from(CLIENTS_MAX).unwrap() - 1)]);
+        assert_eq!(
+            counted,
+            [(OTHERS.to_owned(), 1000 - u64::try_from(STRANGERS_MAX).unwrap() - 1)]
+        );
     }
 
     #[test]

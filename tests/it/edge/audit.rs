@@ -201,6 +201,26 @@ fn the_name_in_the_certificate_says_who() {
     let ask = |client, request: &str| secured.ask(admin, request, "", "", Some(client)).unwrap();
     assert_eq!(ask(&ops, &format!("POST {SET}")).0, 200);
     assert_eq!(ask(&envoy, &format!("POST {RESET}")).0, 403);
+    let shown =
+        secured.get(admin, "/counters?domain=shop&descriptor=user%3Dalice", "", Some(&envoy));
+    assert!(shown.unwrap().1.contains(r#""used":7"#));
+    // The owner of a key cannot raise its limit, nor end its ban.
+    let send = |client, request: &str, body: &str| {
+        let (status, body) = secured.ask(admin, request, "", body, Some(client)).unwrap();
+        (status, serde_json::from_str::<Value>(&body).unwrap())
+    };
+    let other = |what| {
+        format!(
+            r#"{{"domain":"shop","descriptor":"user=alice",{what},"for":"1h","because":"abuse"}}"#
+        )
+    };
+    assert_eq!(send(&envoy, "POST /overrides", &other(r#""limit":5000"#)).0, 403);
+    let (status, set) = send(&ops, "POST /overrides", &other(r#""action":"ban""#));
+    assert_eq!((status, &set["override"]["by"]), (200, &"spiffe://test/ops".into()));
+    let ban = format!("/overrides/{}", set["override"]["id"].as_str().unwrap());
+    assert_eq!(send(&envoy, &format!("GET {ban}"), "").0, 200);
+    assert_eq!(send(&envoy, &format!("DELETE {ban}"), "").0, 403);
+    assert_eq!(send(&envoy, "GET /overrides?domain=shop", "").1["overrides"][0]["action"], "ban");
     assert_eq!(ask(&envoy, "GET /audit").0, 403);
     let (status, audit) = ask(&ops, "GET /audit");
     assert_eq!(status, 200);
@@ -208,13 +228,13 @@ fn the_name_in_the_certificate_says_who() {
     let found: Vec<_> = audit["entries"].as_array().unwrap().iter().map(in_short).collect();
     let refused = "refused: domain: this client may not change `shop`";
     let expected = texts([
+        ["spiffe://test/envoy", "undo override", refused],
+        ["spiffe://test/ops", "set override", "done"],
+        ["spiffe://test/envoy", "set override", refused],
         ["spiffe://test/envoy", "reset counters", refused],
         ["spiffe://test/ops", "set counter", "done"],
     ]);
     assert_eq!(found, expected);
-    let shown =
-        secured.get(admin, "/counters?domain=shop&descriptor=user%3Dalice", "", Some(&envoy));
-    assert!(shown.unwrap().1.contains(r#""used":7"#));
 }
 
 #[test]

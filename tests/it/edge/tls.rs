@@ -133,6 +133,9 @@ fn certificates_for_grpc_alone_identify_nobody_on_the_plain_addresses() {
     }
 }
 
+const OVERRIDE: &str =
+    r#"{"domain":"shop","descriptor":"user=z","action":"shadow","for":"1m","because":"x"}"#;
+
 /// Whether the admin address refuses these requests, all of them or none.
 #[track_caller]
 fn is_refused(secured: &Secured, requests: &[(&str, &str)], header: &str, client: &Issued) -> bool {
@@ -161,8 +164,10 @@ fn the_admin_address_asks_what_a_certificate_may_read_and_change() {
     let changes_shop = [
         ("POST /counters/reset?domain=shop&descriptor=user%3Da", ""),
         ("POST /counters/set?domain=shop&descriptor=user%3Da&used=3", ""),
+        ("POST /overrides", OVERRIDE),
     ];
     let call_of_mail = CALL.replace("shop", "mail");
+    let override_of_mail = OVERRIDE.replace("shop", "mail");
     let reads_mail = [
         ("GET /counters?domain=mail&descriptor=user%3Da", ""),
         ("POST /explain", call_of_mail.as_str()),
@@ -170,8 +175,10 @@ fn the_admin_address_asks_what_a_certificate_may_read_and_change() {
     let changes_mail = [
         ("POST /counters/reset?domain=mail&descriptor=user%3Da", ""),
         ("POST /counters/set?domain=mail&descriptor=user%3Da&used=3", ""),
+        ("POST /overrides", override_of_mail.as_str()),
     ];
-    let reads_all = ["GET /status", "GET /top", "GET /log", "GET /stats", "GET /audit"];
+    let reads_all =
+        ["GET /status", "GET /top", "GET /log", "GET /stats", "GET /audit", "GET /overrides"];
     let reads_all = reads_all.map(|request| (request, ""));
     let changes_all = [("POST /log?filter=info", "")];
     let requests =
