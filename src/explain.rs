@@ -65,6 +65,9 @@ pub struct DescriptorExplanation {
     /// What the whole descriptor matches.
     #[serde(flatten)]
     pub matched: MatchExplanation,
+    /// What an operator has set for it, such as `ban 5f2c01aa`.
+    #[serde(rename = "override", default, skip_serializing_if = "Option::is_none")]
+    pub directive: Option<String>,
     /// Limits of its rule that other rules replace in this call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<Replaced>,
@@ -188,7 +191,8 @@ impl Explanation {
         }
         let mut found_by_each = Vec::new();
         let mut charges = plan.charges.iter();
-        for (descriptor, count) in request.descriptors.iter().zip(plan.charges_of_each()) {
+        let of_each = plan.charges_of_each().into_iter().zip(plan.directive_of_each());
+        for (descriptor, (count, directive)) in request.descriptors.iter().zip(of_each) {
             let parameters = Parameters::of(&descriptor.entries);
             let path = parameters.map_or_else(|| descriptor.entries.clone(), Parameters::path);
             let (steps, found) = walk(domain, descriptor, &path);
@@ -198,6 +202,7 @@ impl Explanation {
                 parameters: own.map(spell).collect(),
                 steps,
                 matched: MatchExplanation::new(descriptor, &found),
+                directive: directive.map(ToString::to_string),
                 replaced: Vec::new(),
                 charges: charges
                     .by_ref()

@@ -133,6 +133,7 @@ impl Limiter {
         with_call(|call| {
             call.record(span::decided(&decision));
             call.record(span::holds(&decision));
+            call.record(span::directives(&decision));
         });
         log_decision(request, &decision);
         self.report(request, &decision, meaning);
@@ -217,10 +218,11 @@ impl Limiter {
         let counts = plan.charges_of_each().into_iter().enumerate();
         let descriptors = counts.flat_map(|(index, count)| iter::repeat_n(index, count));
         let of_each = descriptors.zip(plan.matched_charges()).zip(readings);
-        let usage = |((descriptor, (matched, charge)), reading): ((_, (&Matched, &Charge)), _)| {
-            let (matched, limit) = (matched.clone(), Arc::clone(&charge.counter.limit));
-            LimitUsage { descriptor, matched, limit, reading }
-        };
+        let usage =
+            |((descriptor, (matched, _, charge)), reading): ((_, (&Matched, _, &Charge)), _)| {
+                let (matched, limit) = (matched.clone(), Arc::clone(&charge.counter.limit));
+                LimitUsage { descriptor, matched, limit, reading }
+            };
         of_each.map(usage).collect()
     }
 
@@ -346,5 +348,5 @@ impl Limiter {
 }
 
 fn is_unmatched(status: &Status) -> bool {
-    matches!(status.matched, Matched::NoDomain | Matched::NoRule(_))
+    status.directive.is_none() && matches!(status.matched, Matched::NoDomain | Matched::NoRule(_))
 }

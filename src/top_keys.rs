@@ -95,6 +95,9 @@ pub struct TopKey {
     pub limit: String,
     /// The algorithm of the limit.
     pub algorithm: String,
+    /// What an operator has set for it, such as `limit 10 5f2c01aa`.
+    #[serde(rename = "override", default, skip_serializing_if = "Option::is_none")]
+    pub directive: Option<String>,
     /// The counter, if its open holds can be read.
     #[serde(skip)]
     pub holding: Option<Counter>,
@@ -134,13 +137,13 @@ impl TopKeys {
         let at_ms = self.millis(at);
         let mut worker = worker.lock();
         worker.enter(at_ms / PERIOD_MS);
-        for ((matched, charge), tally) in plan.matched_charges().zip(&verdict.tallies) {
+        for ((matched, directive, charge), tally) in plan.matched_charges().zip(&verdict.tallies) {
             if charge.hits.is_refund() {
                 continue;
             }
             let key = charge.counter.hash_of_identity(&self.hasher);
             let last = last_tally(&charge.counter.limit, tally, at_ms);
-            let name = || KeyName::new(matched, &charge.counter, self.names);
+            let name = || KeyName::new(matched, directive, &charge.counter, self.names);
             worker.add(TopList::Hottest, key, last, name);
             if let Some(list) = self.further_list(charge, tally, verdict) {
                 worker.add(list, key, last, name);
@@ -266,6 +269,7 @@ impl TopKeys {
             capacity: count.last.capacity,
             limit: name.limit.to_string(),
             algorithm: name.limit.algorithm.name().to_owned(),
+            directive: name.directive.map(|directive| directive.to_string()),
             holding: name.holding.map(|counter| *counter),
         }
     }

@@ -177,6 +177,9 @@ fn push_descriptor(text: &mut String, descriptor: &DescriptorExplanation) {
         push_line(text, 2, &format!("{}: {}{skipped}", step.entry, step.matched_by));
     }
     push_line(text, 2, &matched(&descriptor.matched));
+    if let Some(directive) = &descriptor.directive {
+        push_line(text, 2, &format!("override: {directive}"));
+    }
     for replaced in &descriptor.replaced {
         let (limit, name, by) = (&replaced.limit, &replaced.name, &replaced.by);
         let written_at = &replaced.written_at;

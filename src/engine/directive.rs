@@ -3,6 +3,7 @@
 
 use std::{
     cmp::Reverse,
+    fmt,
     hash::{BuildHasher as _, Hash as _, Hasher as _},
     sync::{
         Arc,
@@ -88,6 +89,17 @@ impl DirectiveAction {
             }
             Self::Allow | Self::Ban => limit.clone(),
         }
+    }
+}
+
+impl fmt::Display for Directive {
+    /// Its action and its id, such as `ban 5f2c01aa` or `limit 10 5f2c01aa`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.action.name())?;
+        if let Some(value) = self.action.value() {
+            write!(f, " {value}")?;
+        }
+        write!(f, " {}", self.id)
     }
 }
 

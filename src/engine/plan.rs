@@ -283,6 +283,14 @@ impl Plan {
         self.items.iter().map(Item::charges).collect()
     }
 
+    /// What an operator has set for each descriptor, in their order.
+    pub fn directive_of_each(&self) -> impl Iterator<Item = Option<&Arc<Directive>>> {
+        self.items.iter().map(|item| match item {
+            Item::Settled(status) => status.directive.as_ref(),
+            Item::Charged(_, _, directive) => directive.as_ref(),
+        })
+    }
+
     /// The label of the rule that the charge with this index is for, from the configuration.
     pub fn label(&self, charge: usize) -> String {
         let mut end = 0;
@@ -296,13 +304,19 @@ impl Plan {
         }
     }
 
-    /// The charges, each with what its descriptor matched.
-    pub fn matched_charges(&self) -> impl Iterator<Item = (&Matched, &Charge)> {
+    /// The charges, each with what its descriptor matched, and with what an operator has set for it.
+    pub fn matched_charges(
+        &self,
+    ) -> impl Iterator<Item = (&Matched, Option<&Arc<Directive>>, &Charge)> {
         let matched = self.items.iter().flat_map(|item| match item {
-            Item::Charged(matched, count, _) => iter::repeat_n(matched, *count),
-            Item::Settled(status) => iter::repeat_n(&status.matched, 0),
+            Item::Charged(matched, count, directive) => {
+                iter::repeat_n((matched, directive.as_ref()), *count)
+            }
+            Item::Settled(status) => iter::repeat_n((&status.matched, None), 0),
         });
-        matched.zip(&self.charges)
+        matched
+            .zip(&self.charges)
+            .map(|((matched, directive), charge)| (matched, directive, charge))
     }
 
     /// The decision, from the store's verdict, which has one tally for each charge, in their order.

@@ -10,6 +10,7 @@ use std::{
 use super::matched::{DecidedCode, domain_of_call, rule_of, verdict_on_call};
 use crate::engine::{
     decision::{Decision, Outcome, Status},
+    directive::DirectiveAction,
     request::{Descriptor, Hits, Request},
 };
 use crate::telemetry::DECISIONS;
@@ -62,6 +63,10 @@ impl fmt::Display for DescriptorLine<'_> {
             Outcome::Shadowed { limit, reset } | Outcome::Over { limit, reset } => {
                 write!(f, ", 0 left of {limit}, resets in {reset:?}")?;
             }
+        }
+        if let Some(directive) = &status.directive {
+            let is_exempt = directive.action == DirectiveAction::Allow;
+            write!(f, ", {}override {directive}", if is_exempt { "exempt by " } else { "" })?;
         }
         write!(f, ", caller {:016x}", digest(descriptor))
     }

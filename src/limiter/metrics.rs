@@ -21,7 +21,7 @@ use self::{
     rule_counters::{Counts, RuleCounters, STANDINGS},
     rule_series::RuleSeries,
 };
-use super::matched::DecidedCode;
+use super::matched::{DecidedCode, domain_of, rule_of};
 use crate::{
     engine::{
         algorithm::account::real,
@@ -49,6 +49,11 @@ pub(crate) const HITS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.hits",
     &["domain", "rule", "standing"],
     "requested hits: `within` the limit, `near` it (beyond `--near-limit-ratio`), `over` it, or over a `shadow` limit",
+);
+const OVERRIDES_DECISIONS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.overrides.decisions",
+    &["domain", "rule", "action", "code"],
+    "descriptors decided by an override in force, by its action; `code` as in `ratelimit.decisions`",
 );
 const OVERRIDES_INVALID: InstrumentRow =
     InstrumentRow::counter("ratelimit.overrides.invalid", &[], "limit overrides that were ignored");
@@ -87,6 +92,7 @@ pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[
     &DURATION,
     &DECISIONS,
     &HITS,
+    &OVERRIDES_DECISIONS,
     &OVERRIDES_INVALID,
     &DEBITS_REFUSED,
     &COUNTERS_CORRUPT,
@@ -112,6 +118,7 @@ pub struct CallMetrics {
     durations: Arc<[[OnceLock<BoundHistogram<f64>>; STATUSES]; METHODS]>,
     decisions: RuleSeries,
     hits: RuleSeries,
+    by_override: RuleSeries,
     labels: RuleLabels,
     by_rule: Arc<RuleCounters>,
     /// The part of a limit from which hits are near it.
@@ -134,6 +141,7 @@ impl CallMetrics {
             by_rule: Arc::default(),
             durations: Arc::default(),
             hits: RuleSeries::new(&HITS, meter),
+            by_override: RuleSeries::new(&OVERRIDES_DECISIONS, meter),
             duration: DURATION.new_histogram(meter),
             decisions: RuleSeries::new(&DECISIONS, meter),
             invalid_overrides: OVERRIDES_INVALID.new_counter(meter),
@@ -175,6 +183,17 @@ impl CallMetrics {
                     _ => [0; STANDINGS.len()],
                 },
             };
+            if let Some(directive) = &status.directive {
+                self.by_override.add(
+                    1,
+                    &[
+                        KeyValue::new("domain", domain_of(&status.matched)),
+                        KeyValue::new("rule", rule_of(&status.matched)),
+                        KeyValue::new("action", directive.action.name()),
+                        KeyValue::new("code", counts.code.name()),
+                    ],
+                );
+            }
             let is_counted = match &status.matched {
                 Matched::Rule(_, rule) => {
                     self.by_rule.count(rule, &self.decisions, &self.hits, counts)
@@ -204,8 +223,11 @@ impl CallMetrics {
     /// Binds the counters of these rules, and forgets the series of others. Returns the labels that remain.
     pub fn rules_in_force(&self, rules: &RuleSet) -> HashSet<[String; 2]> {
         let in_force = self.labels.retain(rules);
-        let Self { decisions, hits, corrupt_counters, refused_debits, failure_modes, .. } = self;
-        for series in [decisions, hits, corrupt_counters, refused_debits, failure_modes] {
+        let Self { decisions, hits, by_override, .. } = self;
+        let Self { corrupt_counters, refused_debits, failure_modes, .. } = self;
+        for series in
+            [decisions, hits, by_override, corrupt_counters, refused_debits, failure_modes]
+        {
             series.retain(&in_force);
         }
         self.by_rule.replace(rules);

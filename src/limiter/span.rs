@@ -18,6 +18,14 @@ pub(super) fn decided(decision: &Decision) -> [KeyValue; 4] {
     ]
 }
 
+/// What operators have set for its descriptors.
+pub(super) fn directives(decision: &Decision) -> Option<KeyValue> {
+    let statuses = decision.statuses.iter();
+    let directives = statuses.filter_map(|status| status.directive.as_ref());
+    let names: Vec<StringValue> = directives.map(|one| one.to_string().into()).collect();
+    (!names.is_empty()).then(|| KeyValue::new("ratelimit.overrides", Value::Array(names.into())))
+}
+
 /// What the call has done with holds: whether it took one, and what has become of its commits.
 pub(super) fn holds(decision: &Decision) -> impl Iterator<Item = KeyValue> {
     let taken = decision.taken.as_ref().map(|_| KeyValue::new("ratelimit.hold.taken", true));

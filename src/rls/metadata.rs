@@ -69,6 +69,11 @@ fn complete(mut echo: Struct, decision: &Decision) -> Struct {
     if !merged.fields.is_empty() {
         insert(&mut echo, "metadata", value(Kind::StructValue(merged)));
     }
+    let directives = decision.statuses.iter().filter_map(|status| status.directive.as_ref());
+    let directives: Vec<Value> = directives.map(|directive| text(&directive.to_string())).collect();
+    if !directives.is_empty() {
+        insert(&mut echo, "overrides", list(directives));
+    }
     if let Some(groups) = &decision.passed_groups {
         insert(
             &mut echo,

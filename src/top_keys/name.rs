@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::engine::{
     decision::Matched,
+    directive::Directive,
     key::Counter,
     rule::{Limit, Rule},
 };
@@ -29,6 +30,7 @@ pub(super) struct KeyName {
     /// `None` for a limit in the request.
     pub(super) rule: Option<Arc<Rule>>,
     pub(super) limit: Arc<Limit>,
+    pub(super) directive: Option<Arc<Directive>>,
     /// If values are shown.
     pub(super) descriptor: Option<Box<str>>,
     /// If the store knows its open holds, for reading them.
@@ -43,7 +45,12 @@ impl std::fmt::Debug for KeyName {
 }
 
 impl KeyName {
-    pub(super) fn new(matched: &Matched, counter: &Counter, names: TopKeyNames) -> Self {
+    pub(super) fn new(
+        matched: &Matched,
+        directive: Option<&Arc<Directive>>,
+        counter: &Counter,
+        names: TopKeyNames,
+    ) -> Self {
         let (domain, rule) = match matched {
             Matched::Rule(domain, rule) => (Arc::clone(domain), Some(Arc::clone(rule))),
             Matched::Override(domain) | Matched::NoLimit(domain) | Matched::NoRule(domain) => {
@@ -58,7 +65,8 @@ impl KeyName {
         let is_holding =
             counter.limit.has_open_holds() && counter.business_id().0.len() <= DESCRIPTOR_BYTES_MAX;
         let holding = is_holding.then(|| Box::new(counter.clone()));
-        Self { domain, rule, limit: Arc::clone(&counter.limit), descriptor, holding }
+        let (limit, directive) = (Arc::clone(&counter.limit), directive.cloned());
+        Self { domain, rule, limit, directive, descriptor, holding }
     }
 
     /// The path of the rule, or `override`, as in metrics.

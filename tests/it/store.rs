@@ -9,6 +9,7 @@ mod lost_commits;
 mod memory;
 mod opening;
 mod over_limit_cache;
+mod overrides;
 mod redis;
 mod sentinel;
 mod topologies;

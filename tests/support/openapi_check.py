@@ -8,6 +8,7 @@ response, or null. Fields of an answer that the document does not describe are a
 
 import copy
 import json
+import re
 import sys
 from urllib.parse import parse_qsl, urlsplit
 
@@ -44,7 +45,8 @@ class Response:
 
 def refuse_unknown_parameters(document, request):
     """The service refuses them on its own paths."""
-    item = document["paths"].get(request.path, {})
+    paths = document["paths"].items()
+    item = next((item for path, item in paths if re.fullmatch(re.sub("{.*}", "[^/]+", path), request.path)), {})
     listed = item.get("parameters", []) + item.get(request.method, {}).get("parameters", [])
     known = {part.get("name") or part["$ref"].rsplit("/", 1)[-1] for part in listed}
     unknown = set(request.parameters.query) - known

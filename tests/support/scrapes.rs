@@ -2,13 +2,14 @@
 
 use std::fs;
 
+use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 use tollkeeper::rls::pb::RateLimitUnit;
 
 use super::{
     ads::FakeAds,
-    eventually,
+    eventually, overrides,
     redis_server::Redis,
     secured::Secured,
     sentinels::{NAME, sentinel_of},
@@ -83,6 +84,8 @@ async fn scrape_with_memory() -> String {
         let descriptors = (part * 1000..part * 1000 + 1000).map(user).collect();
         service.ask(request("shop", descriptors)).await.unwrap();
     }
+    overrides::set(&service, "user=exempt", json!({ "action": "allow" }));
+    service.ask(request("shop", vec![descriptor(&[("user", "exempt")])])).await.unwrap();
     for key in ["held", "hold.commit"] {
         service.ask(request("shop", vec![descriptor(&[(key, "bad")])])).await.unwrap();
     }

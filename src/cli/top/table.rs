@@ -86,7 +86,10 @@ fn cells(key: &TopKey, seconds: f64, width: TextWidth) -> [String; 8] {
         count,
         key.remaining.to_string(),
         key.held.map(|held| held.to_string()).unwrap_or_default(),
-        key.limit.clone(),
+        match &key.directive {
+            Some(directive) => format!("{} (override: {directive})", key.limit),
+            None => key.limit.clone(),
+        },
         domain,
         rule,
         shown,
@@ -109,6 +112,7 @@ mod tests {
             capacity: 100,
             limit: "100 per minute".into(),
             algorithm: "fixed_window".into(),
+            directive: None,
             holding: None,
         }
     }

@@ -15,6 +15,7 @@ use tempfile::NamedTempFile;
 
 use super::tables::routes;
 use crate::support::{
+    overrides,
     pages::{documents, page},
     redis_server::Redis,
     root, run,
@@ -50,7 +51,7 @@ fn the_paths_of_the_document_are_those_that_the_service_serves() {
         operations().into_iter().map(|(name, (server, _))| (name, server == ADMIN)).collect();
     let served = routes().into_iter().map(|(route, file)| {
         let is_debug = route == "GET /rlconfig";
-        (route, is_debug || file.ends_with("admin.rs"))
+        (route, is_debug || file.contains("admin"))
     });
     assert_eq!(found, served.collect());
 }
@@ -197,6 +198,8 @@ impl Exchanges {
             let [method, target] =
                 ["method", "target"].map(|name| exchange[name].as_str().unwrap());
             let path = target.split('?').next().unwrap();
+            let is_one = path.starts_with("/overrides/");
+            let path = if is_one { "/overrides/{id}" } else { path };
             let operation = statuses.entry(format!("{method} {path}")).or_default();
             operation.insert(exchange["status"].to_string());
         }
@@ -212,6 +215,9 @@ fn resolve(part: &Value) -> &Value {
     }
 }
 
+/// The id of an override in examples.
+const ID: &str = "5f2c01aa";
+
 /// The example of a request of this operation, and of its body.
 fn example(name: &str) -> (String, String) {
     let (method, path) = name.split_once(' ').unwrap();
@@ -220,7 +226,7 @@ fn example(name: &str) -> (String, String) {
     let lists = [&item["parameters"], &operation["parameters"]];
     let parameters = lists.into_iter().filter_map(Value::as_array).flatten().map(resolve);
     let mut query = String::new();
-    for parameter in parameters.filter(|parameter| parameter["required"] == true) {
+    for parameter in parameters.filter(|it| it["required"] == true && it["in"] == "query") {
         let example = &parameter["example"];
         let value = example.get(0).unwrap_or(example);
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -230,7 +236,7 @@ fn example(name: &str) -> (String, String) {
     let content = &operation["requestBody"]["content"]["application/json"];
     let body = content.get("example").unwrap_or(&resolve(&content["schema"])["examples"][0]);
     let body = if body.is_null() { String::new() } else { body.to_string() };
-    (format!("{name}{query}"), body)
+    (format!("{name}{query}").replace("{id}", ID), body)
 }
 
 /// A call with a descriptor such as `user=a`, and further fields.
@@ -380,6 +386,32 @@ fn admin(exchanges: &mut Exchanges, service: &Service) {
         exchanges.ask(admin, &format!("GET {path}?x=y"), "", 400);
     }
     exchanges.ask(admin, "POST /log", "", 400);
+    of_overrides(exchanges, service);
+}
+
+fn of_overrides(exchanges: &mut Exchanges, service: &Service) {
+    let admin = (ADMIN, service.admin);
+    for more in [r#""limit":5"#, r#""times":2,"dry_run":true"#, r#""action":"shadow""#] {
+        let body = |lasts| {
+            format!(
+                r#"{{"domain":"shop","descriptor":"user=*",{more},"for":"{lasts}","because":"x"}}"#
+            )
+        };
+        exchanges.ask(admin, "POST /overrides", &body("1h30m"), 200);
+        exchanges.ask(admin, "POST /overrides", &body("soon"), 400);
+    }
+    exchanges.ask(admin, "POST /explain", &one("user=z", ""), 200);
+    exchanges.ask(admin, "GET /overrides?domain=shop&text=user&limit=1", "", 200);
+    exchanges.ask(admin, "GET /overrides?limit=0", "", 400);
+    exchanges.ask(admin, "GET /overrides/none", "", 404);
+    exchanges.ask(admin, "DELETE /overrides/none", "", 404);
+    exchanges.ask(admin, "DELETE /overrides/none?x=y", "", 400);
+    let full = Service::start(Options { rules: RULES, ..Options::default() });
+    for number in 0..1000 {
+        overrides::set(&full, &format!("user={number}"), json!({ "limit": 5 }));
+    }
+    let (_, body) = example("POST /overrides");
+    exchanges.ask((ADMIN, full.admin), "POST /overrides", &body, 409);
 }
 
 /// A service that takes the place of envoyproxy/ratelimit, and the address of its debug port.
@@ -469,6 +501,15 @@ fn failures(exchanges: &mut Exchanges) {
     exchanges.ask(admin, "GET /counters/list?domain=shop", "", 503);
     exchanges.ask(admin, "POST /explain", &one("user=a", ""), 503);
     exchanges.ask(admin, "GET /status", "", 200);
+    exchanges.ask(admin, "GET /overrides", "", 200);
+    exchanges.ask(admin, "POST /overrides", &example("POST /overrides").1, 503);
+    let redis = Redis::start();
+    let store = &redis.url();
+    let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+    let set = overrides::set(&service, "user=z", json!({ "action": "ban" }));
+    drop(redis);
+    let request = format!("DELETE /overrides/{}", set["id"].as_str().unwrap());
+    exchanges.ask((ADMIN, service.admin), &request, "", 503);
 }
 
 #[test]
@@ -484,6 +525,12 @@ fn real_services_answer_as_the_document_describes() {
             "GET /rlconfig" => (ADMIN, debug),
             _ if server == ADMIN => (ADMIN, service.admin),
             _ => (HTTP, service.http),
+        };
+        let request = if request.contains(ID) {
+            let set = overrides::set(&service, "user=z", json!({ "action": "ban" }));
+            request.replace(ID, set["id"].as_str().unwrap())
+        } else {
+            request
         };
         exchanges.ask(at, &request, &body, 200);
     }
@@ -539,7 +586,7 @@ fn the_service_allows_the_methods_of_the_document_and_no_others() {
             _ if server == ADMIN => service.admin,
             _ => service.http,
         };
-        let (status, head, _) = exchange_with(address, "DELETE", path, &[], b"");
+        let (status, head, _) = exchange_with(address, "PUT", path, &[], b"");
         let allow = head.lines().find_map(|line| line.strip_prefix("allow: ")).unwrap();
         let allow = allow.to_uppercase();
         assert_eq!((status, allow.split(',').collect()), (405, expected), "{path}");

@@ -1,0 +1,256 @@
+//! Overrides on several replicas that share a Redis.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    cluster::Cluster,
+    eventually,
+    overrides::{end, list, send, set, set_for, try_set},
+    redis_server::{Redis, Version},
+    sentinels::Sentinels,
+    service::{Options, Service, service_at},
+};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 1000000 }
+";
+
+fn replica(store: &str, flags: &[&str]) -> Service {
+    let flags = [&["--workers", "1"], flags].concat();
+    Service::start(Options { rules: RULES, store, flags: &flags, ..Options::default() })
+}
+
+/// Whether a call of this user is denied.
+fn is_denied(service: &Service, user: &str) -> bool {
+    service.exchange("GET", &format!("/check?domain=shop&d=user={user}"), b"").0 == 429
+}
+
+fn ban() -> Value {
+    json!({ "action": "ban" })
+}
+
+/// How long after `since` this replica obeys.
+fn obeys_after(service: &Service, user: &str, denied: bool, since: Instant) -> Duration {
+    eventually("the replica obeys", || (is_denied(service, user) == denied).then_some(()));
+    since.elapsed()
+}
+
+/// The longest that replicas may take.
+const OBEY_WITHIN: Duration = Duration::from_secs(1);
+
+#[test]
+fn three_replicas_obey_within_a_second_100_of_100_times() {
+    let redis = Redis::start();
+    let replicas = [(); 3].map(|()| replica(&redis.url(), &[]));
+    let mut longest = Duration::ZERO;
+    for number in 0..100 {
+        let (user, by) = (format!("u{number}"), &replicas[number % 3]);
+        let one = set(by, &format!("user={user}"), ban());
+        let answered = Instant::now();
+        longest = longest.max(all_obey(&replicas, &user, true, answered));
+        if number % 10 == 0 {
+            end(by, &one);
+            longest = longest.max(all_obey(&replicas, &user, false, Instant::now()));
+        }
+    }
+    println!("the longest: {longest:?}");
+    assert!(longest < OBEY_WITHIN, "{longest:?}");
+    redis.assert_no_key_leaks();
+}
+
+fn all_obey(replicas: &[Service], user: &str, denied: bool, since: Instant) -> Duration {
+    let times = thread::scope(|scope| {
+        let of_each =
+            replicas.iter().map(|one| scope.spawn(move || obeys_after(one, user, denied, since)));
+        of_each.collect::<Vec<_>>().into_iter().map(|one| one.join().unwrap()).max()
+    });
+    times.unwrap()
+}
+
+/// Both replicas are hours off, and Redis's clock counts.
+#[test]
+fn an_override_ends_to_the_second_by_the_clock_of_redis() {
+    let redis = Redis::start();
+    let replicas = ["+5h", "-5h"].map(|clock| service_at(clock, RULES, &redis.url(), &[]));
+    let one = set_for(&replicas[0], "user=eve", ban(), "4s");
+    let until: jiff::Timestamp = one["until"].as_str().unwrap().parse().unwrap();
+    let now = || -> i64 {
+        let (seconds, micros): (i64, i64) = redis.query(&["TIME"]);
+        seconds * 1000 + micros / 1000
+    };
+    for replica in &replicas {
+        eventually("it is banned", || is_denied(replica, "eve").then_some(()));
+    }
+    let mut last_denied = [0; 2];
+    let mut first_passed = [0; 2];
+    while first_passed.contains(&0) {
+        for (index, replica) in replicas.iter().enumerate() {
+            let before = now();
+            if is_denied(replica, "eve") {
+                last_denied[index] = before;
+            } else if first_passed[index] == 0 {
+                first_passed[index] = now();
+            }
+        }
+        assert!(now() < until.as_millisecond() + 30_000);
+    }
+    let until = until.as_millisecond();
+    for index in 0..2 {
+        assert!(
+            first_passed[index] >= until - 100,
+            "it ended {} ms early",
+            until - first_passed[index]
+        );
+        assert!(
+            last_denied[index] <= until + 1000,
+            "it ended {} ms late",
+            last_denied[index] - until
+        );
+    }
+}
+
+#[test]
+fn the_last_known_stay_while_redis_is_away_until_they_end() {
+    let mut redis = Redis::start();
+    let service = replica(&redis.url(), &["--decision-budget", "100ms"]);
+    set(&service, "user=eve", ban());
+    set_for(&service, "user=short", ban(), "2s");
+    redis.stop();
+    let began = Instant::now();
+    assert!(is_denied(&service, "eve"));
+    eventually("the short one ends", || (!is_denied(&service, "short")).then_some(()));
+    assert!(began.elapsed() < Duration::from_secs(20));
+    assert!(is_denied(&service, "eve"));
+    assert_eq!(list(&service, "")["known"], true);
+    let (status, answer) = try_set(&service, "user=x", ban(), "1m");
+    assert_eq!(status, 503, "{answer}");
+}
+
+#[test]
+fn a_replica_that_starts_without_redis_says_that_it_knows_no_overrides_until_it_has_read_them() {
+    let redis = Redis::start();
+    let first = replica(&redis.url(), &[]);
+    set(&first, "user=eve", ban());
+    redis.signal("STOP");
+    let second = replica(&redis.url(), &["--decision-budget", "100ms"]);
+    let line =
+        "overrides are not known, and calls are decided without them until the store answers";
+    eventually("the log says so", || second.log().contains(line).then_some(()));
+    assert_eq!(list(&second, "")["known"], false);
+    assert!(second.get("/metrics").contains("ratelimit_overrides_known 0\n"));
+    redis.signal("CONT");
+    eventually("it has read them", || is_denied(&second, "eve").then_some(()));
+    assert_eq!(list(&second, "")["known"], true);
+    assert!(second.get("/metrics").contains("ratelimit_overrides_known 1\n"));
+    assert!(second.log().contains("overrides are known: 1 in force"), "{}", second.log());
+    assert_eq!(second.log().matches(line).count(), 1);
+}
+
+#[test]
+fn an_override_that_was_replicated_survives_a_failover() {
+    let mut sentinels = Sentinels::start();
+    let service = replica(&sentinels.url(), &[]);
+    let one = set(&service, "user=eve", ban());
+    for redis in &sentinels.redises {
+        eventually("it is replicated", || {
+            let key = "tk1:op:{overrides}";
+            redis.query::<Option<String>>(&["HGET", key, one["id"].as_str().unwrap()]).map(drop)
+        });
+    }
+    sentinels.kill_master();
+    sentinels.announced();
+    let second = replica(&sentinels.url(), &[]);
+    eventually("another replica reads it from the new master", || {
+        is_denied(&second, "eve").then_some(())
+    });
+    assert!(is_denied(&service, "eve"));
+    let set_later = eventually("the new master takes another", || {
+        let (status, answer) = try_set(&service, "user=late", ban(), "1m");
+        (status == 200).then_some(answer)
+    });
+    eventually("both obey", || is_denied(&second, "late").then_some(()));
+    drop(set_later);
+}
+
+#[test]
+fn a_cluster_keeps_them_too_with_any_prefix_and_minimal_rights() {
+    let cluster = Cluster::start();
+    let store = cluster.url_with_minimal_rights();
+    let replicas = [(); 2].map(|()| replica(&store, &[]));
+    set(&replicas[0], "user=eve", ban());
+    eventually("the other obeys", || is_denied(&replicas[1], "eve").then_some(()));
+    cluster.assert_no_key_leaks();
+}
+
+#[test]
+fn a_redis_without_scripts_and_with_a_prefix_keeps_them() {
+    for version in Version::ALL {
+        let redis = Redis::start_version(version);
+        let store = redis.url_without_scripts();
+        redis.query::<()>(&["ACL", "SETUSER", "tollkeeper", "~mine:tk1:*"]);
+        let flags = ["--redis-scripts", "off", "--key-prefix", "mine:"];
+        let replicas = [(); 2].map(|()| replica(&store, &flags));
+        set(&replicas[0], "user=eve", ban());
+        eventually("the other obeys", || is_denied(&replicas[1], "eve").then_some(()));
+        assert_eq!(redis.key("overrides"), "mine:tk1:op:{overrides}");
+        redis.assert_no_key_leaks();
+    }
+}
+
+#[test]
+fn without_the_rights_overrides_are_off_and_decisions_go_on() {
+    let redis = Redis::start();
+    let store = redis.url_with_minimal_rights();
+    redis.query::<()>(&["ACL", "SETUSER", "tollkeeper", "-hget"]);
+    let service = replica(&store, &[]);
+    let line = "overrides are off: the user `tollkeeper` may not run a command that is needed";
+    eventually("the log says so", || service.log().contains(line).then_some(()));
+    assert!(!is_denied(&service, "eve"));
+    let (status, _) = try_set(&service, "user=eve", ban(), "1m");
+    assert_eq!(status, 200);
+    redis.query::<()>(&["ACL", "SETUSER", "tollkeeper", "-hset"]);
+    let (status, answer) = try_set(&service, "user=mallory", ban(), "1m");
+    assert_eq!(status, 503, "{answer}");
+    assert!(!is_denied(&service, "mallory"));
+    assert_eq!(service.log().matches(line).count(), 1, "{}", service.log());
+}
+
+#[test]
+fn the_1001st_is_refused_and_ended_ones_are_removed() {
+    let redis = Redis::start();
+    let service = replica(&redis.url(), &[]);
+    set_for(&service, "user=short", ban(), "1s");
+    for number in 1..1000 {
+        set(&service, &format!("user=u{number}"), ban());
+    }
+    eventually("the short one has ended", || (!is_denied(&service, "short")).then_some(()));
+    set(&service, "user=last", ban());
+    let (status, answer) = try_set(&service, "user=more", ban(), "1m");
+    let message = "1000 overrides are in force, the most; end one first";
+    assert_eq!((status, answer["error"].as_str().unwrap()), (409, message));
+    let kept: usize = redis.query(&["HLEN", "tk1:op:{overrides}"]);
+    assert_eq!(kept, 1001, "1,000 and the version");
+    let page = list(&service, "?limit=100");
+    assert_eq!(page["overrides"].as_array().unwrap().len(), 100);
+}
+
+#[test]
+fn a_query_for_changes_is_one_small_exchange() {
+    let redis = Redis::start();
+    let service = replica(&redis.url(), &[]);
+    set(&service, "user=eve", ban());
+    let before = [redis.runs_of("hgetall"), redis.runs_of("hget")];
+    eventually("it has asked ten times", || {
+        (redis.runs_of("hget") >= before[1] + 10).then_some(())
+    });
+    assert_eq!(redis.runs_of("hgetall"), before[0], "nothing has changed");
+    drop(send(&service, "GET", "/overrides", ""));
+}
