@@ -73,8 +73,6 @@ struct Measured {
     failed: f64,
 }
 
-const QUANTILES: [f64; 3] = [0.5, 0.99, 0.999];
-
 fn calls(service: &Service, scenario: &Scenario, pace: Pace, slice: Duration) -> Result<Measured> {
     let report = run(service, scenario, pace, slice)?;
     // With commits, every other call is one.
@@ -83,7 +81,7 @@ fn calls(service: &Service, scenario: &Scenario, pace: Pace, slice: Duration) ->
     Ok(Measured {
         decisions: decisions / calls_each,
         per_second: report.per_second() / calls_each,
-        quantiles_us: QUANTILES.map(|part| report.quantile(part).as_secs_f64() * 1e6),
+        quantiles_us: [0.5, 0.99, 0.999].map(|part| report.quantile(part).as_secs_f64() * 1e6),
         failed: 100.0 * (1.0 - decisions / (report.calls() + report.not_sent) as f64),
     })
 }
@@ -107,15 +105,15 @@ fn batches(
     })?;
     let mut latencies = latencies.into_inner();
     latencies.sort_unstable();
-    let quantile_us = |part| {
-        let index = (latencies.len() - 1) as f64 * part;
-        latencies[index as usize].as_secs_f64() * 1e6
+    let longest_us = |part| {
+        let longest = latencies.iter().nth_back(latencies.len() / part);
+        longest.map_or(f64::NAN, |latency| latency.as_secs_f64() * 1e6)
     };
     let sent = (latencies.len() * size) as f64;
     Ok(Measured {
         decisions,
         per_second: decisions / slice.as_secs_f64(),
-        quantiles_us: QUANTILES.map(quantile_us),
+        quantiles_us: [2, 100, 1000].map(longest_us),
         failed: 100.0 * (1.0 - decisions / sent),
     })
 }
