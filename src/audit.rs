@@ -17,7 +17,7 @@ use tokio::time;
 use self::refusals::Refusals;
 use crate::{
     store::{Store, StoreError},
-    text::printable::printable_start,
+    text::{members::set_member, printable::printable_start},
 };
 
 /// The key's hash tag.
@@ -115,10 +115,8 @@ impl Audit {
         let mut entry = bounded_texts(details);
         let details = entry.to_string();
         let [who, outcome] = [who, outcome].map(bounded);
-        if let Some(entry) = entry.as_object_mut() {
-            for (name, text) in [("who", who.as_str()), ("action", action), ("outcome", &outcome)] {
-                entry.insert(name.to_owned(), text.into());
-            }
+        for (name, text) in [("who", who.as_str()), ("action", action), ("outcome", &outcome)] {
+            set_member(&mut entry, name, text);
         }
         let stored = self.store(entry.to_string()).await;
         tracing::info!(who, action, details, outcome, "audit");
@@ -184,10 +182,8 @@ impl Audit {
                 if found.len() == query.limit {
                     return Ok((found, last_shown));
                 }
-                if let Some(value) = value.as_object_mut() {
-                    value.insert("id".to_owned(), id.to_string().into());
-                    value.insert("at_ms".to_owned(), id.0.into());
-                }
+                set_member(&mut value, "id", id.to_string());
+                set_member(&mut value, "at_ms", id.0);
                 last_shown = Some(id);
                 found.push(value);
             }

@@ -2,4 +2,5 @@
 
 pub(crate) mod did_you_mean;
 pub(crate) mod duration;
+pub(crate) mod members;
 pub(crate) mod printable;

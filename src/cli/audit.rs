@@ -45,7 +45,7 @@ pub(super) fn main(flags: &AuditFlags, environment: &Environment) -> ExitCode {
         let answer = json!({ "entries": entries, "more": more });
         Ok(flags.admin.show(server, &answer, |answer| {
             let lines = list(answer, "entries").iter().map(line).collect::<String>();
-            let more = if answer["more"].is_null() { "" } else { "there are more\n" };
+            let more = if text(answer, "more").is_empty() { "" } else { "there are more\n" };
             lines + more
         }))
     })

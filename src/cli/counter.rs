@@ -12,7 +12,7 @@ use super::{
 use crate::{
     engine::descriptor_syntax,
     settings::Environment,
-    text::{duration::in_words, printable::printable},
+    text::{duration::in_words, members::set_member, printable::printable},
 };
 
 #[derive(Debug, clap::Subcommand)]
@@ -155,14 +155,14 @@ fn reset_listed(
         incomplete = incomplete.or_else(|| answer.get("incomplete").cloned());
         if let Some(Value::Array(of_descriptor)) = answer.get_mut("counters") {
             for mut counter in of_descriptor.drain(..) {
-                counter["descriptor"] = descriptor.into();
+                set_member(&mut counter, "descriptor", descriptor);
                 counters.push(counter);
             }
         }
     }
-    listed["counters"] = counters.into();
+    set_member(&mut listed, "counters", counters);
     if let Some(incomplete) = incomplete {
-        listed["incomplete"] = incomplete;
+        set_member(&mut listed, "incomplete", incomplete);
     }
     Ok(listed)
 }

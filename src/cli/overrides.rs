@@ -12,7 +12,10 @@ use super::{
     admin::{AdminFlags, AdminServer, list, number, path_and_query, text},
     output::{USAGE, complain, say},
 };
-use crate::{settings::Environment, text::duration::in_words};
+use crate::{
+    settings::Environment,
+    text::{duration::in_words, members::set_member},
+};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum OverrideAction {
@@ -144,7 +147,7 @@ fn set(server: &AdminServer<'_>, flags: &SetOverrideFlags) -> Result<ExitCode, S
             "domain": domain, "descriptor": descriptor, "for": lasts, "because": because,
             "dry_run": dry_run,
         });
-        body[name] = what.clone();
+        set_member(&mut body, name, what.clone());
         server.ask(Method::POST, "/overrides", body.to_string())
     };
     let is_asked = !flags.yes && io::stdin().is_terminal() && io::stdout().is_terminal();
@@ -161,7 +164,7 @@ fn set(server: &AdminServer<'_>, flags: &SetOverrideFlags) -> Result<ExitCode, S
     let answer = ask(false)?;
     Ok(flags.admin.show(server, &answer, |answer| {
         let effect = if is_asked { String::new() } else { effect(answer) };
-        effect + "set: " + &line(&answer["override"])
+        effect + "set: " + &line(answer.get("override").unwrap_or(answer))
     }))
 }
 
@@ -181,13 +184,13 @@ fn list_all(server: &AdminServer<'_>, flags: &ListOverrideFlags) -> Result<ExitC
         overrides.extend_from_slice(list(&page, "overrides"));
         after = page.get("more").and_then(Value::as_str).map(str::to_owned);
         if after.is_none() {
-            break page["known"].clone();
+            break page.get("known").cloned();
         }
     };
     let mut answer = json!({ "overrides": overrides, "known": known });
-    if known == false {
-        answer["incomplete"] =
-            "the overrides are not known: the store has not shown them yet".into();
+    if known == Some(Value::Bool(false)) {
+        let problem = "the overrides are not known: the store has not shown them yet";
+        set_member(&mut answer, "incomplete", problem);
     }
     Ok(flags
         .admin
@@ -209,7 +212,7 @@ fn line(one: &Value) -> String {
 
 /// What an override means for the calls of the last minute, in lines.
 fn effect(answer: &Value) -> String {
-    let effect = &answer["effect"];
+    let effect = answer.get("effect").unwrap_or(&Value::Null);
     let numbers =
         |value: &Value| ["decisions", "denied", "would_be_denied"].map(|name| number(value, name));
     let [decisions, denied, would_be] = numbers(effect);

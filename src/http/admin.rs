@@ -26,7 +26,7 @@ use self::{
     access::{Actor, WebPages, needs_all_domains, refuse_strangers},
     audit::Change,
     counters::status_of,
-    refused::refuse,
+    refused::{forbidden, refuse},
 };
 use super::{
     compat,
@@ -88,7 +88,7 @@ async fn explain(
     let (body, _slot) = decisions.body(request).await.map_err(bad)?;
     let service = &decisions.service;
     let decoded = rls::json::request(&body, service.bounds).map_err(bad)?;
-    admin.check(&actor, &decoded.request.domain, Right::Read)?;
+    admin.check(&actor, &decoded.request.domain, Right::Read).map_err(forbidden)?;
     let explanation = service.limiter.explain(&decoded.request, system_clock()).await;
     Ok((status_of(explanation.incomplete.as_deref()), Json(explanation)).into_response())
 }

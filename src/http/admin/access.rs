@@ -8,7 +8,7 @@ use axum::{
     extract::State,
     http::{HeaderMap, HeaderValue, Request, StatusCode, header, request::Parts},
     middleware::Next,
-    response::{IntoResponse as _, Response},
+    response::Response,
 };
 
 use super::refused::{forbidden, refuse};
@@ -92,29 +92,28 @@ impl Admin {
     /// Whether the client has a right on a domain.
     ///
     /// # Errors
-    /// The answer, if it has not.
-    pub(super) fn check(&self, actor: &Actor, domain: &str, right: Right) -> Result<(), Response> {
+    /// A sentence, if it has not.
+    pub(super) fn check(&self, actor: &Actor, domain: &str, right: Right) -> Result<(), String> {
         if right == Right::Change && actor.right != Ok(Right::Change) {
-            return Err(refuse(StatusCode::FORBIDDEN, "this token may only read"));
+            return Err("this token may only read".to_owned());
         }
         let Some(access) = &self.access else { return Ok(()) };
-        access.check(actor.identity.as_ref(), domain, right).map_err(forbidden)
+        let checked = access.check(actor.identity.as_ref(), domain, right);
+        checked.map_err(|problem| problem.to_string())
     }
 
     /// Like [`check`](Self::check), of the client of a request.
     ///
     /// # Errors
-    /// The answer, if it has not.
+    /// A sentence, if it has not.
     pub(super) fn check_asked(
         &self,
         asked: &Parts,
         domain: &str,
         right: Right,
-    ) -> Result<(), Response> {
-        match asked.extensions.get() {
-            Some(actor) => self.check(actor, domain, right),
-            None => Err(StatusCode::INTERNAL_SERVER_ERROR.into_response()),
-        }
+    ) -> Result<(), String> {
+        let actor = asked.extensions.get().ok_or("the client is not known")?;
+        self.check(actor, domain, right)
     }
 }
 
@@ -127,7 +126,7 @@ pub(super) async fn needs_all_domains(
 ) -> Response {
     match admin.check(&actor, EVERY_DOMAIN, right) {
         Ok(()) => next.run(request).await,
-        Err(refusal) => refusal,
+        Err(problem) => forbidden(problem),
     }
 }
 

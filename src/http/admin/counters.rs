@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{
     access::Admin,
     audit::Change,
-    refused::{RefusalReason, refuse},
+    refused::{RefusalReason, forbidden, refuse},
 };
 use crate::{
     authorization::Right,
@@ -29,6 +29,7 @@ use crate::{
     limiter::listing::Listing,
     store::{Clear, CounterReading},
     telemetry::{LogCause, due_line},
+    text::members::set_member,
 };
 
 /// The number of descriptors that a listing shows, and the most.
@@ -45,7 +46,7 @@ pub fn request(query: Option<&str>) -> Result<Request, String> {
 
 pub(super) async fn show(State(admin): State<Admin>, asked: Parts) -> Result<Response, Response> {
     let request = request(asked.uri.query()).map_err(bad_request)?;
-    admin.check_asked(&asked, &request.domain, Right::Read)?;
+    admin.check_asked(&asked, &request.domain, Right::Read).map_err(forbidden)?;
     Ok(read(&admin, &request, Clear::No).await)
 }
 
@@ -54,7 +55,7 @@ pub(super) async fn reset(State(admin): State<Admin>, asked: Parts) -> Result<Re
     let change = Change { action: "reset counters", details: details(&request) };
     let answer = match admin.check_asked(&asked, &request.domain, Right::Change) {
         Ok(()) => read(&admin, &request, Clear::Yes).await,
-        Err(refusal) => refusal,
+        Err(problem) => forbidden(problem),
     };
     Ok(change.of(answer))
 }
@@ -83,12 +84,12 @@ pub(super) async fn set(State(admin): State<Admin>, asked: Parts) -> Result<Resp
     let (request, used, limit) = asked_to_set(asked.uri.query()).map_err(bad_request)?;
     let mut details = details(&request);
     for (name, value) in [("used", json!(used)), ("limit", json!(limit))] {
-        details[name] = value;
+        set_member(&mut details, name, value);
     }
     let change = Change { action: "set counter", details };
     let answer = match admin.check_asked(&asked, &request.domain, Right::Change) {
         Ok(()) => set_one(&admin, &request, used, limit.as_deref()).await,
-        Err(refusal) => Err(refusal),
+        Err(problem) => Err(forbidden(problem)),
     };
     Ok(change.of(answer.unwrap_or_else(|refusal| refusal)))
 }
@@ -136,7 +137,7 @@ async fn set_one(
     let set = limiter.set_used(&charge.counter, before.used, used).await;
     let after = set.map_err(|problem| refuse(StatusCode::SERVICE_UNAVAILABLE, &problem))?;
     let mut shown = counter(&(charge.clone(), after));
-    shown["was"] = before.used.into();
+    set_member(&mut shown, "was", before.used);
     Ok(Json(json!({ "counters": [shown] })).into_response())
 }
 
@@ -192,16 +193,14 @@ fn details(request: &Request) -> Value {
 
 pub(super) async fn list(State(admin): State<Admin>, asked: Parts) -> Result<Response, Response> {
     let listing = listing(asked.uri.query()).map_err(bad_request)?;
-    admin.check_asked(&asked, &listing.domain, Right::Read)?;
+    admin.check_asked(&asked, &listing.domain, Right::Read).map_err(forbidden)?;
     let listed = admin.decisions.service.limiter.list(&listing).await;
     let listed =
         listed.map_err(|error| refuse(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()))?;
     let incomplete = incomplete(listed.counters.iter().map(|(_, _, reading)| reading));
     let counters = listed.counters.into_iter().map(|(descriptor, charge, reading)| {
         let mut shown = counter(&(charge, reading));
-        if let Some(shown) = shown.as_object_mut() {
-            shown.insert("descriptor".to_owned(), descriptor.into());
-        }
+        set_member(&mut shown, "descriptor", descriptor);
         shown
     });
     let mut answer = json!({
@@ -209,8 +208,8 @@ pub(super) async fn list(State(admin): State<Admin>, asked: Parts) -> Result<Res
         "more": listed.more,
         "digests": listed.digests,
     });
-    if let (Some(incomplete), Some(answer)) = (&incomplete, answer.as_object_mut()) {
-        answer.insert("incomplete".to_owned(), incomplete.as_str().into());
+    if let Some(incomplete) = &incomplete {
+        set_member(&mut answer, "incomplete", incomplete.as_str());
     }
     Ok((status_of(incomplete.as_deref()), Json(answer)).into_response())
 }
@@ -257,13 +256,11 @@ fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
         "remembered": state.remembered.iter().map(|call| remembered(call, limit)).collect::<Vec<_>>(),
     });
     if let Some(name) = &limit.name {
-        shown["name"] = (**name).into();
+        set_member(&mut shown, "name", &**name);
     }
-    if limit.has_open_holds()
-        && let Some(shown) = shown.as_object_mut()
-    {
-        shown.insert("held".to_owned(), state.held.into());
-        shown.insert("open_holds".to_owned(), state.open_holds.into());
+    if limit.has_open_holds() {
+        set_member(&mut shown, "held", state.held);
+        set_member(&mut shown, "open_holds", state.open_holds);
     }
     shown
 }

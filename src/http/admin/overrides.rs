@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{
     access::{Actor, Admin},
     audit::{Change, Unchanged},
-    refused::refuse,
+    refused::{forbidden, refuse},
 };
 use crate::{
     authorization::{Right, clients::EVERY_DOMAIN},
@@ -22,7 +22,7 @@ use crate::{
     http::parameters,
     overrides::{NewOverride, Override, OverrideError},
     rls::refusal::Refusal,
-    text::printable::printable,
+    text::{members::set_member, printable::printable},
 };
 
 /// Most overrides in one answer.
@@ -42,7 +42,7 @@ pub(super) async fn list(
 ) -> Result<Json<Value>, Response> {
     let asked = asked(parts.uri.query()).map_err(|problem| bad(&problem))?;
     let domain = asked.domain.as_deref().unwrap_or(EVERY_DOMAIN);
-    admin.check_asked(&parts, domain, Right::Read)?;
+    admin.check_asked(&parts, domain, Right::Read).map_err(forbidden)?;
     let (all, now, known) = admin.decisions.service.limiter.overrides().list();
     let cursor =
         |one: &Override| format!("{:016}-{}", one.directive.set_at.as_millis(), one.directive.id);
@@ -86,8 +86,8 @@ pub(super) async fn show(
     Path(id): Path<String>,
     parts: Parts,
 ) -> Result<Json<Value>, Response> {
-    let one = find(&admin, &id)?;
-    admin.check_asked(&parts, &one.directive.domain, Right::Read)?;
+    let one = find(&admin, &id).map_err(|error| failed(&error))?;
+    admin.check_asked(&parts, &one.directive.domain, Right::Read).map_err(forbidden)?;
     let (_, now, _) = admin.decisions.service.limiter.overrides().list();
     Ok(Json(one.json(now)))
 }
@@ -123,7 +123,7 @@ async fn set_one(
     actor: &Actor,
     new: &NewOverride,
 ) -> Result<(Option<Arc<Override>>, Value), Response> {
-    admin.check(actor, &new.domain, Right::Change)?;
+    admin.check(actor, &new.domain, Right::Change).map_err(forbidden)?;
     let limiter = &admin.decisions.service.limiter;
     new.check(&limiter.rules().rules).map_err(|problem| bad(&problem))?;
     let effect = json!(limiter.effect_of(new));
@@ -141,7 +141,7 @@ pub(super) async fn end(
 ) -> Result<Response, Response> {
     let because = parameters::read(parts.uri.query(), ["because"]);
     let [because] = because.map_err(|problem| bad(&problem))?;
-    let one = find(&admin, &id)?;
+    let one = find(&admin, &id).map_err(|error| failed(&error))?;
     let overrides = admin.decisions.service.limiter.overrides();
     let (_, now, _) = overrides.list();
     let details = details(&one.directive, because.first().map(|because| &**because));
@@ -151,7 +151,7 @@ pub(super) async fn end(
             Ok(one) => Json(json!({ "override": one.json(now) })).into_response(),
             Err(error) => failed(&error),
         },
-        Err(refusal) => refusal,
+        Err(problem) => forbidden(problem),
     };
     Ok(change.of(answer))
 }
@@ -167,17 +167,17 @@ fn details(directive: &Directive, because: Option<&str>) -> Value {
         "because": because,
     });
     if !id.is_empty() {
-        details["override"] = (**id).into();
-        details["until_ms"] = until.as_millis().into();
+        set_member(&mut details, "override", &**id);
+        set_member(&mut details, "until_ms", until.as_millis());
     }
     details
 }
 
 /// The override in force with this id.
-fn find(admin: &Admin, id: &str) -> Result<Arc<Override>, Response> {
+fn find(admin: &Admin, id: &str) -> Result<Arc<Override>, OverrideError> {
     let (all, ..) = admin.decisions.service.limiter.overrides().list();
     let found = all.into_iter().find(|one| *one.directive.id == *id);
-    found.ok_or_else(|| failed(&OverrideError::Unknown))
+    found.ok_or(OverrideError::Unknown)
 }
 
 fn bad(problem: &str) -> Response {

@@ -7,10 +7,8 @@ use axum::{
 };
 use serde_json::json;
 
-use crate::authorization::ForbiddenDomain;
-
-pub(super) fn forbidden(problem: ForbiddenDomain) -> Response {
-    refuse(StatusCode::FORBIDDEN, &problem.to_string())
+pub(super) fn forbidden(problem: String) -> Response {
+    refuse(StatusCode::FORBIDDEN, &problem)
 }
 
 /// Why a request was refused, in the extensions of its answer.

@@ -1,0 +1,10 @@
+//! Members of JSON objects.
+
+use serde_json::Value;
+
+/// Sets a member of an object; another value stays as it is.
+pub(crate) fn set_member(object: &mut Value, name: &str, member: impl Into<Value>) {
+    if let Some(object) = object.as_object_mut() {
+        object.insert(name.to_owned(), member.into());
+    }
+}
