@@ -65,13 +65,7 @@ async fn an_override_is_set_listed_shown_and_undone_and_the_audit_has_both() {
     for (line, parts) in lines.iter().zip([
         &["attempt: refused: id: no override in force has this id", "DELETE /overrides/"][..],
         &["127.0.0.1  undo override: done", "because solved", "descriptor user=alice", id],
-        &[
-            "127.0.0.1  set override: done",
-            "because INC-42",
-            "sets times 10",
-            "(ends in 29 min",
-            id,
-        ],
+        &["127.0.0.1  set override: done", "because INC-42", "sets times 10", "(ends in ", id],
     ]) {
         assert!(parts.iter().all(|part| line.contains(part)), "{line}: {parts:?}");
     }
