@@ -1,11 +1,17 @@
 {{/* Ends the rendering with every problem of the values that their schema does not report, or not in words. */}}
 {{- define "tollkeeper.check" -}}
+{{- /* What the second line checks would not render with what the first finds. */}}
+{{- range $forms := list
+  (list "listProblems")
+  (list "nameProblems" "formProblems" "secretProblems" "sourceProblems" "storeProblems" "extraProblems" "objectProblems" "lookupProblems")
+-}}
 {{- $problems := list -}}
-{{- range list "formProblems" "secretProblems" "sourceProblems" "storeProblems" "extraProblems" "objectProblems" -}}
+{{- range $forms -}}
 {{- $problems = concat $problems (include (printf "tollkeeper.%s" .) $ | trim | splitList "\n") -}}
 {{- end -}}
 {{- with $problems | compact | uniq -}}
 {{- fail (printf "these values cannot be used:\n%s" (join "\n" .)) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -34,6 +40,17 @@
 {{- $tls := .Values.controlPlane.tls -}}
 {{- if and (or $tls.name ($tls.caSecret).name ($tls.certSecret).name) (not (hasPrefix "xds+tls://" .Values.controlPlane.url)) }}
 - controlPlane.tls needs a controlPlane.url that begins with xds+tls://
+{{- end }}
+{{- end -}}
+
+{{/* A ConfigMap that does not exist: the pods would wait for it. `helm template` cannot know. */}}
+{{- define "tollkeeper.lookupProblems" -}}
+{{- $namespace := include "tollkeeper.namespace" . -}}
+{{- with .Values.existingRulesConfigMap -}}
+{{- /* Kubernetes puts this ConfigMap into each namespace. Where it is not found, Helm has no cluster, or the namespace is new. */}}
+{{- if and (lookup "v1" "ConfigMap" $namespace "kube-root-ca.crt") (not (lookup "v1" "ConfigMap" $namespace .)) }}
+- existingRulesConfigMap is {{ quote . }}, and there is no such ConfigMap in the namespace {{ $namespace }}
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -91,6 +108,21 @@
 {{- if not (or ($resources.requests).cpu ($resources.limits).cpu) }}
 - autoscaling.targetCPU is a part of resources.requests.cpu, which is missing
 {{- end }}
+{{- end }}
+{{- $fewest := .Values.autoscaling.enabled | ternary .Values.autoscaling.minReplicas .Values.replicas | int }}
+{{- $stay := .Values.podDisruptionBudget.minAvailable | toString }}
+{{- if and .Values.podDisruptionBudget.enabled (regexMatch "^[0-9]+$" $stay) (ge (int $stay) $fewest) }}
+- podDisruptionBudget.minAvailable is {{ $stay }}, and must be less than the number of replicas, {{ $fewest }}, since no node could be drained
+{{- end }}
+{{- if not .Values.admin.tokenSecret.name }}
+{{- range $name, $on := dict "admin.service" .Values.admin.service "networkPolicy.adminClients" .Values.networkPolicy.adminClients }}
+{{- if $on }}
+- {{ $name }} needs admin.tokenSecret: without a token, the admin API is served on the pod's loopback alone
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and .Values.service.nodePorts (eq .Values.service.type "ClusterIP") }}
+- service.nodePorts needs the service.type LoadBalancer or NodePort
 {{- end }}
 {{- if eq (int .Values.service.grpcPort) (int .Values.service.httpPort) }}
 - service.grpcPort and service.httpPort are both {{ .Values.service.grpcPort }}, and must differ

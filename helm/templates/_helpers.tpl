@@ -51,6 +51,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- include "tollkeeper.mergedLabels" (list (index . 0) (include "tollkeeper.selectorLabelsOf" .) dict) -}}
 {{- end -}}
 
+{{/* The namespace of the chart's objects. */}}
+{{- define "tollkeeper.namespace" -}}
+{{- .Values.namespaceOverride | default .Release.Namespace -}}
+{{- end -}}
+
+{{/* The metadata of an object: the root, its name and, if it has them, its own labels, annotations and namespace. */}}
+{{- define "tollkeeper.metadata" -}}
+name: {{ .name }}
+{{- with .namespace | default .root.Values.namespaceOverride }}
+namespace: {{ . }}
+{{- end }}
+labels:
+  {{- .labels | default (include "tollkeeper.labels" .root) | nindent 2 }}
+{{- with merge (dict) (.annotations | default dict) (.root.Values.commonAnnotations | default dict) }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{- define "tollkeeper.rulesConfigMap" -}}
 {{- .Values.existingRulesConfigMap | default (printf "%s-rules" (include "tollkeeper.fullname" .)) -}}
 {{- end -}}

@@ -1,6 +1,8 @@
 //! The chart, rendered by the real helm.
 
 mod combinations;
+mod gitops;
+mod names;
 mod notes;
 mod readme;
 mod refusals;
@@ -24,8 +26,9 @@ use crate::support::{
 
 fn scenarios() -> Vec<String> {
     let files = fs::read_dir(root().join("helm/ci")).unwrap();
-    let files: Vec<_> = files.map(|file| file.unwrap().path().display().to_string()).collect();
-    assert_eq!(files.len(), 5);
+    let mut files: Vec<_> = files.map(|file| file.unwrap().path().display().to_string()).collect();
+    files.push(root().join("helm/values-production.yaml").display().to_string());
+    assert_eq!(files.len(), 6);
     files
 }
 
@@ -548,4 +551,74 @@ fn the_values_on_the_page_of_kubernetes_are_accepted() {
         let alerts = fs::read_to_string(root().join("helm/files/alerts.yaml")).unwrap();
         assert!(alerts.contains(&format!("alert: {name}")), "no alert {name}");
     }
+}
+
+#[test]
+fn every_object_has_the_annotations_and_the_namespace_that_values_set_for_all() {
+    let all = "namespaceOverride=edge,commonAnnotations.team=a,bundledRedis.enabled=true,networkPolicy.enabled=true";
+    let some = "deploymentAnnotations.team=b,podAnnotations.tier=c,service.annotations.lb=d";
+    let monitoring = "monitoring.scrape.kind=ServiceMonitor,monitoring.scrape.namespace=watchers,monitoring.alerts.enabled=true,monitoring.dashboard.enabled=true,monitoring.dashboard.annotations.grafana_folder=Gateways";
+    let objects = render(&["--set", all, "--set", some, "--set", monitoring]);
+    assert!(objects.len() > 14, "{} objects", objects.len());
+    for object in &objects {
+        let (kind, metadata) = (&object["kind"], &object["metadata"]);
+        // What is set for one kind wins.
+        let is_deployment = kind == "Deployment" && metadata["name"] == "release-tollkeeper";
+        let team = if is_deployment { "b" } else { "a" };
+        assert_eq!(metadata["annotations"]["team"], team, "{metadata}");
+        let namespace = if kind == "ServiceMonitor" { "watchers" } else { "edge" };
+        assert_eq!(metadata["namespace"], namespace, "{metadata}");
+    }
+    let pod = &object(&objects, "Deployment")["spec"]["template"]["metadata"];
+    assert_eq!(pod["annotations"], json!({ "team": "a", "tier": "c" }));
+    let monitor = &object(&objects, "ServiceMonitor")["spec"];
+    assert_eq!(monitor["namespaceSelector"], json!({ "matchNames": ["edge"] }));
+    let is_dashboard =
+        |object: &&Value| object["metadata"]["name"] == "release-tollkeeper-dashboard";
+    let dashboard = objects.iter().find(is_dashboard).unwrap();
+    assert_eq!(dashboard["metadata"]["annotations"]["grafana_folder"], "Gateways");
+    let test = objects.iter().find(|object| object["kind"] == "Pod").unwrap();
+    let address = "--addr=release-tollkeeper.edge.svc:8081";
+    assert!(test["spec"]["containers"][0]["args"].as_array().unwrap().contains(&address.into()));
+}
+
+#[test]
+fn the_admin_api_is_reached_only_where_a_token_and_a_value_admit_it() {
+    let on = "admin.tokenSecret.name=token,networkPolicy.enabled=true";
+    let ports = |objects: &[Value]| -> Vec<String> {
+        let ingress = object(objects, "NetworkPolicy")["spec"]["ingress"].clone();
+        let ports = ingress.as_array().unwrap().iter().map(|rule| rule["ports"].to_string());
+        ports.filter(|ports| ports.contains("admin")).collect()
+    };
+    let names = |objects: &[Value]| -> Vec<String> {
+        let services = objects.iter().filter(|object| object["kind"] == "Service");
+        services.map(|service| service["metadata"]["name"].as_str().unwrap().into()).collect()
+    };
+    let closed = render(&["--set", on]);
+    assert!(ports(&closed).is_empty());
+    assert!(!names(&closed).iter().any(|name| name.ends_with("-admin")), "{:?}", names(&closed));
+    let client = "networkPolicy.adminClients[0].podSelector.matchLabels.app=tools";
+    // A load balancer would publish it, so it is a Service of its own.
+    let open =
+        ["--set", on, "--set", client, "--set", "admin.service=true,service.type=LoadBalancer"];
+    let objects = render(&open);
+    assert_eq!(ports(&objects), [r#"[{"port":"admin"}]"#]);
+    let is_admin = |object: &&Value| object["metadata"]["name"] == "release-tollkeeper-admin";
+    let admin = &objects.iter().find(is_admin).expect("a Service")["spec"];
+    assert_eq!((&admin["clusterIP"], &admin["type"]), (&json!("None"), &Value::Null));
+    assert_eq!(admin["ports"], json!([{ "name": "admin", "port": 6070, "targetPort": "admin" }]));
+}
+
+#[test]
+fn a_disruption_budget_keeps_a_number_of_replicas_where_values_say_so() {
+    let three = "replicas=3,store.url=redis://r";
+    let budget = |sets: &str| {
+        let spec = object(&render(&["--set", three, "--set", sets]), "PodDisruptionBudget");
+        (spec["spec"]["minAvailable"].clone(), spec["spec"]["maxUnavailable"].clone())
+    };
+    assert_eq!(budget("minReadySeconds=0"), (Value::Null, json!(1)));
+    assert_eq!(budget("podDisruptionBudget.minAvailable=2"), (json!(2), Value::Null));
+    assert_eq!(budget("podDisruptionBudget.minAvailable=50%"), (json!("50%"), Value::Null));
+    let all = "podDisruptionBudget.minAvailable=3";
+    refused(&["--set", three, "--set", all], "must be less than the number of replicas, 3");
 }

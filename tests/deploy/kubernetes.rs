@@ -157,6 +157,28 @@ fn life_of_a_release(helm: &str) {
     }
 }
 
+#[test]
+fn a_config_map_of_rules_that_does_not_exist_is_refused_before_anything_is_installed() {
+    let server = ApiServer::start();
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let named = |name: &str| json!({ "metadata": { "name": name } });
+    // A controller would create it.
+    server.ask("POST", maps, Some(&named("kube-root-ca.crt")));
+    let install = || {
+        let mut helm = Command::new(tool("helm"));
+        helm.env("KUBECONFIG", server.kubeconfig()).args(["install", "tollkeeper"]);
+        helm.arg(root().join("helm")).args(["--dry-run=server", "--set"]);
+        run(helm.arg("existingRulesConfigMap=mine"))
+    };
+    let (code, _, error) = install();
+    assert_eq!(code, Some(1));
+    let reason = "existingRulesConfigMap is \"mine\", and there is no such ConfigMap in the namespace default";
+    assert!(error.contains(reason), "{error}");
+    server.ask("POST", maps, Some(&named("mine")));
+    let (code, out, error) = install();
+    assert_eq!(code, Some(0), "{out}{error}");
+}
+
 /// The service, where Contour's Envoy reaches it: not on loopback.
 fn service_for_contour(rules: &str) -> Service {
     let folder = TempDir::new().unwrap();

@@ -9,7 +9,7 @@ use super::Files;
 use crate::support::{
     ads::FakeAds,
     chart::{helm, render},
-    eventually, pod, run,
+    eventually, pod, root, run,
     service::{Options, Service, serve},
 };
 
@@ -106,4 +106,24 @@ fn the_notes_name_the_descriptor_that_helm_test_asks_for() {
     let notes = notes(&own);
     assert!(notes.contains("plan=free in the domain shop:"), "{notes}");
     assert!(notes.contains("\"no limit\" in its answer"), "{notes}");
+}
+
+#[test]
+fn what_the_notes_link_to_exists_and_the_status_page_is_where_they_say() {
+    let notes = notes(&[]);
+    let links: Vec<&str> = notes
+        .lines()
+        .filter_map(|line| line.trim().split_once("/main/docs/"))
+        .map(|(_, page)| page)
+        .collect();
+    assert_eq!(links, ["envoy.md", "gateways.md"]);
+    for page in links {
+        assert!(root().join("docs").join(page).is_file(), "{page}");
+    }
+    let longest = notes.lines().map(str::len).max().unwrap();
+    assert!(longest < 140, "a line of {longest} characters");
+    let port = "port-forward deployment/release-tollkeeper 6070";
+    assert!(notes.contains(port), "{notes}");
+    let admin = tollkeeper::settings::table().into_iter().find(|row| row.flag == "admin-addr");
+    assert!(admin.unwrap().default.ends_with(":6070"));
 }

@@ -4,7 +4,7 @@ use crate::support::chart::{helm, render};
 
 /// What Helm shows when it does not render the chart with these values.
 #[track_caller]
-fn refusal(arguments: &[&str]) -> String {
+pub fn refusal(arguments: &[&str]) -> String {
     let rendered = helm(&[&["template", "release", "helm"], arguments].concat());
     rendered.err().unwrap_or_else(|| panic!("not refused: {arguments:?}"))
 }
@@ -24,7 +24,7 @@ fn misspelled_values_are_refused() {
         "store.tls.caSecret.nam=x",
         "log.levle=info",
         "autoscaling.enable=true",
-        "podDisruptionBudget.minAvailable=1",
+        "podDisruptionBudget.minAvailabe=1",
         "networkPolicy.client=x",
         "serviceAccount.nam=x",
         "monitoring.scrape.kid=none",
@@ -41,7 +41,8 @@ fn misspelled_values_are_refused() {
         "test.domian=x",
         "rulesCheck.enable=true",
     ] {
-        refused(&["--set", key], "additional properties");
+        let reason = if key.starts_with("imagePull") { "not allowed" } else { "is not a value" };
+        refused(&["--set", key], reason);
     }
 }
 
@@ -281,6 +282,12 @@ fn values_that_contradict_each_other_are_refused_by_their_names() {
             &["monitoring.alerts.disabled={Late}"],
             "monitoring.alerts names Late, but the alerts are Tollkeeper",
         ),
+        (&["admin.service=true"], "admin.service needs admin.tokenSecret"),
+        (
+            &["networkPolicy.adminClients[0].podSelector.a=b"],
+            "networkPolicy.adminClients needs admin.tokenSecret",
+        ),
+        (&["service.nodePorts.grpc=30081"], "service.nodePorts needs the service.type"),
         (
             &["service.externalTrafficPolicy=Local"],
             "service.externalTrafficPolicy needs the service.type LoadBalancer",
