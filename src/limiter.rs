@@ -271,6 +271,11 @@ impl Limiter {
         Some(report)
     }
 
+    /// The digest by which the lists of keys show a counter; `None` if they show values, or nothing.
+    pub fn digest(&self, counter: &Counter) -> Option<String> {
+        self.top_keys.digest(counter)
+    }
+
     fn report_fallbacks(&self, plan: &Plan, by_failure_mode: &[usize]) {
         if by_failure_mode.is_empty() {
             return;

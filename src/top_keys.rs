@@ -58,7 +58,7 @@ pub struct TopKeys {
 }
 
 /// The top keys of one replica.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TopReport {
     /// The time in which these decisions were made, until now.
     pub seconds: f64,
@@ -72,7 +72,7 @@ pub struct TopReport {
 }
 
 /// One key, and how often it was decided.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TopKey {
     /// The configured domain.
     pub domain: String,
@@ -220,6 +220,16 @@ impl TopKeys {
         self.names == TopKeyNames::Values
     }
 
+    /// The digest that stands for a counter; `None` if descriptors are shown, or nothing is counted.
+    pub fn digest(&self, counter: &Counter) -> Option<String> {
+        let hash = counter.hash_of_identity(&self.hasher);
+        (self.names == TopKeyNames::Digests).then(|| self.digest_of(hash))
+    }
+
+    fn digest_of(&self, key: u64) -> String {
+        format!("{:016x}", self.secret.hash_one(key))
+    }
+
     /// The list of a charge besides the list of all keys. A charge that a shadow limit would deny is in no such list.
     fn further_list(&self, charge: &Charge, tally: &Tally, verdict: &Verdict) -> Option<TopList> {
         let limit = &charge.counter.limit;
@@ -257,7 +267,7 @@ impl TopKeys {
     }
 
     fn top_key(&self, count: &KeyCount, name: KeyName) -> TopKey {
-        let digest = || format!("{:016x}", self.secret.hash_one(count.key));
+        let digest = || self.digest_of(count.key);
         TopKey {
             domain: name.domain.to_string(),
             rule: name.rule_path().to_owned(),

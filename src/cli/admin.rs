@@ -2,6 +2,7 @@
 
 use std::{
     fmt, fs,
+    net::{SocketAddr, ToSocketAddrs as _},
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -109,6 +110,33 @@ pub(super) fn address<'text>(
         return Err(format!("{VARIABLE} is off; give the address of a service by --addr"));
     }
     ServiceAddr { flag, variable: (VARIABLE, variable), default: ADDR_DEFAULT }.checked()
+}
+
+/// The addresses of all replicas: by the flags, else the one of a service with the same environment.
+///
+/// # Errors
+/// As [`address`].
+pub(super) fn addresses(
+    flags: &[String],
+    environment: &Environment,
+) -> Result<Vec<String>, String> {
+    let mut addrs = Vec::new();
+    for addr in flags {
+        addrs.extend(addresses_of(address(Some(addr), environment)?));
+    }
+    if addrs.is_empty() {
+        addrs.push(address(None, environment)?.to_owned());
+    }
+    Ok(addrs)
+}
+
+/// All addresses of a name, such as a headless service's; HOST:PORT itself if it has one, is local, or is unknown.
+fn addresses_of(addr: &str) -> Vec<String> {
+    let all: Vec<_> = addr.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+    if all.len() < 2 || all.iter().any(|addr: &SocketAddr| addr.ip().is_loopback()) {
+        return vec![addr.to_owned()];
+    }
+    all.iter().map(ToString::to_string).collect()
 }
 
 /// The admin address of a service, and how to reach it.

@@ -1,6 +1,6 @@
 //! `tollkeeper status`: whether the replicas of a service are well, in one line each, and a line for each problem.
 
-use std::{net::ToSocketAddrs as _, process::ExitCode};
+use std::process::ExitCode;
 
 use hyper::Method;
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ pub(super) fn main(flags: &StatusFlags, environment: &Environment) -> ExitCode {
 }
 
 fn read_all(flags: &StatusFlags, environment: &Environment) -> Result<Vec<Replica>, String> {
-    let addrs = all_addresses(&flags.addr, environment)?;
+    let addrs = admin::addresses(&flags.addr, environment)?;
     let servers: Result<Vec<_>, _> =
         addrs.iter().map(|addr| AdminServer::new(addr, &flags.access)).collect();
     let read = |server: AdminServer<'_>| Replica {
@@ -76,33 +76,6 @@ fn read_all(flags: &StatusFlags, environment: &Environment) -> Result<Vec<Replic
         status: server.ask(Method::GET, "/status", String::new()),
     };
     Ok(servers?.into_iter().map(read).collect())
-}
-
-/// The addresses of all replicas: by the flags, else the one of a service with the same environment.
-///
-/// # Errors
-/// As [`admin::address`].
-pub(super) fn all_addresses(
-    flags: &[String],
-    environment: &Environment,
-) -> Result<Vec<String>, String> {
-    let mut addrs = Vec::new();
-    for addr in flags {
-        addrs.extend(addresses_of(admin::address(Some(addr), environment)?));
-    }
-    if addrs.is_empty() {
-        addrs.push(admin::address(None, environment)?.to_owned());
-    }
-    Ok(addrs)
-}
-
-/// All addresses of a name, such as a headless service's; HOST:PORT itself if it has one, is local, or is unknown.
-fn addresses_of(addr: &str) -> Vec<String> {
-    let all: Vec<_> = addr.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
-    if all.len() < 2 || all.iter().any(|addr: &std::net::SocketAddr| addr.ip().is_loopback()) {
-        return vec![addr.to_owned()];
-    }
-    all.iter().map(ToString::to_string).collect()
 }
 
 /// The problem of replicas with different rules, which is short-lived while they load new ones.

@@ -1,5 +1,6 @@
 //! `tollkeeper top`: the keys that lead now, once or as a view that refreshes itself.
 
+mod fleet;
 mod table;
 
 use std::{
@@ -13,7 +14,10 @@ use clap::value_parser;
 use hyper::Method;
 use serde_json::Value;
 
-use self::table::{TextWidth, describe};
+use self::{
+    fleet::Fleet,
+    table::{TextWidth, describe},
+};
 use super::{
     admin::{self, AdminServer},
     output::{USAGE, complain, say},
@@ -21,14 +25,14 @@ use super::{
 use crate::{
     settings::Environment,
     text::{duration, printable::printable_lines},
-    top_keys::TopReport,
 };
 
 #[derive(Debug, clap::Args)]
 pub(super) struct TopFlags {
-    /// Admin address of the service [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
+    /// Admin address of a replica, repeatable; a name stands for all of its addresses
+    /// [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
     #[arg(long, value_name = "HOST:PORT")]
-    addr: Option<String>,
+    addr: Vec<String>,
     #[command(flatten)]
     access: admin::AdminAccess,
     /// Print the keys once; also if stdout is not a terminal
@@ -40,7 +44,10 @@ pub(super) struct TopFlags {
     /// Keys of each list, 1 to 20
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u8).range(1..=20))]
     rows: u8,
-    /// Print the JSON of `/top` once
+    /// Show only keys of which the domain, rule, key or limit contains this text, in upper or lower case
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Print the JSON of `/top` once; of several replicas, an array
     #[arg(long)]
     json: bool,
 }
@@ -50,59 +57,97 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn main(flags: &TopFlags, environment: &Environment) -> ExitCode {
-    let addr = admin::address(flags.addr.as_deref(), environment);
-    let server = match addr.and_then(|addr| AdminServer::new(addr, &flags.access)) {
-        Ok(server) => server,
+    let addrs = admin::addresses(&flags.addr, environment);
+    let servers = addrs.as_deref().map_err(Clone::clone).and_then(|addrs| {
+        addrs
+            .iter()
+            .map(|addr| AdminServer::new(addr, &flags.access))
+            .collect::<Result<Vec<_>, _>>()
+    });
+    let servers = match servers {
+        Ok(servers) => servers,
         Err(problem) => {
             complain(problem);
             return ExitCode::from(USAGE);
         }
     };
     let is_live = !flags.once && !flags.json && io::stdout().is_terminal();
-    let shown = if is_live { follow(&server, flags) } else { show_once(&server, flags) };
+    let shown = match (is_live, flags.json) {
+        (true, _) => follow(&servers, flags),
+        (false, true) => show_json(&servers),
+        (false, false) => show_once(&servers, flags),
+    };
     shown.unwrap_or_else(|problem| {
         complain(problem);
         ExitCode::FAILURE
     })
 }
 
-fn show_once(server: &AdminServer<'_>, flags: &TopFlags) -> Result<ExitCode, String> {
-    let answer = ask(server)?;
-    if flags.json {
-        return Ok(say(&format!("{answer:#}\n"), ExitCode::SUCCESS));
-    }
-    let text = describe(&report(server, answer)?, usize::from(flags.rows), TextWidth::Whole);
-    Ok(say(&text, ExitCode::SUCCESS))
+fn show_json(servers: &[AdminServer<'_>]) -> Result<ExitCode, String> {
+    let ask = |server: &AdminServer<'_>| server.ask(Method::GET, "/top", String::new());
+    let mut tops = servers.iter().map(ask).collect::<Result<Vec<_>, _>>()?;
+    let json = if tops.len() == 1 { tops.remove(0) } else { Value::Array(tops) };
+    Ok(say(&format!("{json:#}\n"), ExitCode::SUCCESS))
+}
+
+/// The exit code is a failure's if a replica gave no answer.
+fn show_once(servers: &[AdminServer<'_>], flags: &TopFlags) -> Result<ExitCode, String> {
+    let fleet = read(servers)?;
+    let code = if fleet.replicas == servers.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    Ok(say(&view(&fleet, flags, TextWidth::Whole), code))
 }
 
 /// Renews the view until it is interrupted. A service that was reached once is queried again after a failure, and the
 /// last keys remain.
-fn follow(server: &AdminServer<'_>, flags: &TopFlags) -> Result<ExitCode, String> {
-    let mut last = report(server, ask(server)?)?;
+fn follow(servers: &[AdminServer<'_>], flags: &TopFlags) -> Result<ExitCode, String> {
+    let mut last = read(servers)?;
     let mut problem = None;
+    let addrs: Vec<&str> = servers.iter().map(|server| server.addr).collect();
+    let addrs = addrs.join(", ");
     loop {
-        let keys = describe(&last, usize::from(flags.rows), TextWidth::Cut);
         let head = match &problem {
-            None => format!("{}, every {:?}\n\n", server.addr, flags.interval),
-            Some(problem) => format!("NOT CURRENT: {problem}\n\n"),
+            None => format!("{addrs}, every {:?}\n", flags.interval),
+            Some(problem) => format!("NOT CURRENT: {problem}\n"),
         };
-        if draw(&(head + &keys)).is_err() {
+        if draw(&(head + &view(&last, flags, TextWidth::Cut))).is_err() {
             return Ok(ExitCode::FAILURE);
         }
         thread::sleep(flags.interval);
-        match ask(server).and_then(|answer| report(server, answer)) {
-            Ok(report) => (last, problem) = (report, None),
+        match read(servers) {
+            Ok(fleet) => (last, problem) = (fleet, None),
             Err(failure) => problem = Some(failure),
         }
     }
 }
 
-fn ask(server: &AdminServer<'_>) -> Result<Value, String> {
-    server.ask(Method::GET, "/top", String::new())
+fn read<'a>(servers: &'a [AdminServer<'_>]) -> Result<Fleet, String> {
+    let asked: Vec<_> = thread::scope(|scope| {
+        let ask = |server: &'a AdminServer<'_>| {
+            scope.spawn(move || (server.addr, server.ask(Method::GET, "/status", String::new())))
+        };
+        let asking: Vec<_> = servers.iter().map(ask).collect();
+        asking.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    });
+    Fleet::read(asked)
 }
 
-fn report(server: &AdminServer<'_>, answer: Value) -> Result<TopReport, String> {
-    serde_json::from_value(answer).map_err(|_| server.not_tollkeeper())
+/// The totals of the replicas, and their keys.
+fn view(fleet: &Fleet, flags: &TopFlags, width: TextWidth) -> String {
+    let head = fleet.head();
+    let Some(top) = &fleet.top else {
+        return format!("{head}\nkeys are not counted: --top-keys is off\n");
+    };
+    let mut top = top.clone();
+    if let Some(text) = &flags.filter {
+        let text = text.to_lowercase();
+        for list in [&mut top.hottest, &mut top.denied, &mut top.nearest] {
+            list.retain(|key| {
+                let texts = [&key.domain, &key.rule, &key.key, &key.limit];
+                texts.iter().any(|one| one.to_lowercase().contains(&text))
+            });
+        }
+    }
+    format!("{head}\n{}", describe(&top, fleet.replicas, usize::from(flags.rows), width))
 }
 
 /// Overwrites the screen from its upper left corner, line by line, so that it does not flicker.
@@ -110,8 +155,20 @@ fn draw(text: &str) -> io::Result<()> {
     const UPPER_LEFT: &str = "\x1b[H";
     const CLEAR_TO_END_OF_LINE: &str = "\x1b[K\r\n";
     const CLEAR_BELOW: &str = "\x1b[J";
-    let text = printable_lines(text).replace('\n', CLEAR_TO_END_OF_LINE);
+    let text = printable_lines(text);
+    let text = text.lines().map(coloured).collect::<Vec<_>>().join(CLEAR_TO_END_OF_LINE);
     let mut out = io::stdout().lock();
-    out.write_all(format!("{UPPER_LEFT}{text}{CLEAR_BELOW}").as_bytes())?;
+    out.write_all(format!("{UPPER_LEFT}{text}{CLEAR_TO_END_OF_LINE}{CLEAR_BELOW}").as_bytes())?;
     out.flush()
+}
+
+/// The line in the colour of what it reports.
+fn coloured(line: &str) -> String {
+    let colour = match line.split_once(':').map_or(line, |(start, _)| start) {
+        "red" | "NOT CURRENT" => 31,
+        "amber" => 33,
+        _ if line.ends_with("keys") || line.starts_with("keys") => 1,
+        _ => return line.to_owned(),
+    };
+    format!("\x1b[{colour}m{line}\x1b[0m")
 }

@@ -31,7 +31,7 @@ use self::{
 use super::{
     compat,
     parameters::{self, refused_parameter},
-    status,
+    status::{self, Asked},
 };
 use crate::{
     authorization::Right,
@@ -52,11 +52,14 @@ pub fn router(admin: Admin) -> Router {
         .route("/counters/set", post(counters::set))
         .route("/overrides", post(overrides::set))
         .route("/overrides/{id}", delete(overrides::end))
-        .layer(guarded(WebPages::Refused))
+        .layer(guarded(WebPages::StatusPageWithToken))
         .layer(middleware::from_fn_with_state(admin.clone(), audit::note_change));
     let page = Router::new()
         .route("/status", get(show_status))
         .layer(of_all_domains(Right::Read))
+        .route("/counters", get(counters::show))
+        .route("/overrides", get(overrides::list))
+        .route("/explain", post(explain).layer(middleware::from_fn(refuse_parameters)))
         .layer(guarded(WebPages::StatusPage))
         .route("/", get(status::page));
     Router::new()
@@ -65,11 +68,8 @@ pub fn router(admin: Admin) -> Router {
         .route("/stats", get(stats))
         .route("/audit", get(audit::show))
         .layer(of_all_domains(Right::Read))
-        .route("/counters", get(counters::show))
         .route("/counters/list", get(counters::list))
-        .route("/overrides", get(overrides::list))
         .route("/overrides/{id}", get(overrides::show))
-        .route("/explain", post(explain).layer(middleware::from_fn(refuse_parameters)))
         .layer(guarded(WebPages::Refused))
         .merge(changes)
         .merge(page)
@@ -101,9 +101,10 @@ async fn show_status(State(admin): State<Admin>, RawQuery(query): RawQuery) -> R
     };
     let (no_store, reports) = ([(header::CACHE_CONTROL, "no-store")], admin.reports.clone());
     let top = admin.decisions.service.limiter.top().await;
+    let (_, _, knows_overrides) = admin.decisions.service.limiter.overrides().list();
     let json = move || {
-        let json =
-            status::json(&admin.reports, &admin.history, admin.health.phase(), top, with_history);
+        let asked = Asked { phase: admin.health.phase(), knows_overrides, top, with_history };
+        let json = status::json(&admin.reports, &admin.history, asked);
         (no_store, Json(json)).into_response()
     };
     reports.send(json).await

@@ -11,12 +11,20 @@ pub(super) fn is_from_web_page(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN) || sites.any(|site| site != "none")
 }
 
-/// Whether a web page of another origin than this one made this request. A browser adds no `Origin` to a page's request
-/// for data of its own.
+/// Whether a web page of another origin than this one made this request. A browser adds `Origin` to all requests of a page
+/// but those that read from its own origin.
 pub(super) fn is_from_other_origin(headers: &HeaderMap) -> bool {
     let mut sites = headers.get_all("sec-fetch-site").iter();
-    headers.contains_key(header::ORIGIN)
+    let mut origins = headers.get_all(header::ORIGIN).iter();
+    origins.any(|origin| !is_own(origin, headers))
         || sites.any(|site| site != "none" && site != "same-origin")
+}
+
+fn is_own(origin: &HeaderValue, headers: &HeaderMap) -> bool {
+    let origin = origin.as_bytes();
+    let origin = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+    let mut hosts = headers.get_all(header::HOST).iter();
+    origin.is_some() && origin == hosts.next().map(HeaderValue::as_bytes) && hosts.next().is_none()
 }
 
 /// Whether every `Host` is an IP address or `localhost`. A page's author could make any other name resolve to

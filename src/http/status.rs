@@ -65,14 +65,18 @@ pub(super) async fn page() -> Response {
     (headers, Html(PAGE)).into_response()
 }
 
+/// What the data of the page also depend on.
+pub(super) struct Asked {
+    pub(super) phase: Phase,
+    /// Whether overrides were read since the start.
+    pub(super) knows_overrides: bool,
+    pub(super) top: Option<TopReport>,
+    pub(super) with_history: bool,
+}
+
 /// The data of the page.
-pub(super) fn json(
-    reports: &Reports,
-    history: &History,
-    phase: Phase,
-    top: Option<TopReport>,
-    with_history: bool,
-) -> Value {
+pub(super) fn json(reports: &Reports, history: &History, asked: Asked) -> Value {
+    let Asked { phase, knows_overrides, top, with_history } = asked;
     let numbers = StatusNumbers::of(&reports.telemetry.families());
     let recent = history.recent(Instant::now(), &numbers);
     let in_force = reports.rules.current();
@@ -83,6 +87,7 @@ pub(super) fn json(
         recent: &recent,
         servers: &numbers.servers,
         decision_budget: history.decision_budget,
+        knows_overrides,
         has_rules: !in_force.rules.domains().is_empty(),
         rule_problems: &problems,
         control_plane: control_plane.map(ControlPlane::report).as_ref(),

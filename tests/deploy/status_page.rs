@@ -6,7 +6,7 @@ use crate::support::{
     browser::Browser,
     eventually,
     redis_server::Redis,
-    service::{Options, Service, descriptor, request, serve, tollkeeper},
+    service::{Options, Service, descriptor, exchange_with, request, serve, spell, tollkeeper},
 };
 
 async fn ask(service: &Service, domain: &str, key: &str, value: &str, calls: usize) {
@@ -15,10 +15,16 @@ async fn ask(service: &Service, domain: &str, key: &str, value: &str, calls: usi
     }
 }
 
-fn open(service: &Service) -> Browser {
+/// Opens the page, whatever it shows.
+fn open_any(service: &Service) -> Browser {
     let mut browser = Browser::start();
     browser.view("light", 1180);
     browser.open(&format!("http://{}/", service.admin));
+    browser
+}
+
+fn open(service: &Service) -> Browser {
+    let mut browser = open_any(service);
     browser.wait_for("document.body.className !== ''");
     browser
 }
@@ -282,6 +288,176 @@ async fn the_history_is_there_when_the_page_opens() {
     browser.picture("history");
     let (status, _, body) = service.exchange_at(service.admin, "GET", "/status?history=all", b"");
     assert_eq!((status, &*body), (400, r#"{"error":"history: must be 1"}"#));
+}
+
+/// Types texts into fields of the page, and presses a button.
+fn fill_in(browser: &mut Browser, fields: &[(&str, &str)], button: &str) {
+    for (id, text) in fields {
+        browser.value(&format!(
+            "(field => {{ field.value = '{text}'; field.dispatchEvent(new Event('change')); }})(document.getElementById('{id}'))"
+        ));
+    }
+    browser.value(&format!("document.querySelector('{button}').click()"));
+}
+
+#[tokio::test]
+async fn a_key_is_found_by_its_descriptor() {
+    let service = Service::start(Options::default());
+    ask(&service, "shop", "user", "two", 5).await;
+    ask(&service, "shop", "work", "alice", 4).await;
+    let mut browser = open(&service);
+    browser.wait_for("document.getElementById('find-domain').value === 'shop'");
+    fill_in(&mut browser, &[("find-descriptor", "user=two")], "#find button");
+    browser.wait_for("document.querySelectorAll('#keys tr.found').length === 3");
+    let found = browser.value("document.getElementById('found').innerText");
+    let found = found.as_str().unwrap();
+    for expected in [
+        "Rule user=two, ",
+        "The next call would be denied.",
+        "2 per year: 2 used, 0 remaining, resets in ",
+    ] {
+        assert!(found.contains(expected), "{expected}: {found}");
+    }
+    let digest = found.rsplit_once("shown as ").unwrap().1;
+    assert!(table(&mut browser, "most-denied")[0][0].starts_with(digest), "{digest}");
+    // Nothing can be changed without a token.
+    assert_eq!(browser.value("[document.getElementById('change').hidden, document.getElementById('change-how').hidden]"), json!([true, false]));
+    browser.picture("found");
+    fill_in(&mut browser, &[("find-descriptor", "nothing=here")], "#find button");
+    browser.wait_for("document.getElementById('found').innerText.startsWith('No rule matches')");
+
+    // The rule of a key is a link, and the filter applies to rules and keys.
+    browser.value("[...document.querySelectorAll('#hottest .link')].find(link => link.textContent === 'work').click()");
+    assert_eq!(table(&mut browser, "rules").len(), 1);
+    assert_eq!(table(&mut browser, "hottest").len(), 1);
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[tokio::test]
+async fn an_operator_with_the_token_overrides_a_limit_and_undoes_it() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "a-token-of-16-characters").unwrap();
+    let flags = &["--admin-token-file", token.to_str().unwrap(), "--top-keys", "values"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    ask(&service, "shop", "user", "two", 3).await;
+    let call = || service.ask(request("shop", vec![descriptor(&[("user", "two")])]));
+    let mut browser = open_any(&service);
+    browser.wait_for("!document.getElementById('login').hidden");
+    fill_in(&mut browser, &[("token", "a-token-of-16-characters")], "#login button");
+    wait_for_state(&mut browser, "All is well");
+    fill_in(
+        &mut browser,
+        &[("find-domain", "shop"), ("find-descriptor", "user=two")],
+        "#find button",
+    );
+    browser.wait_for("!document.getElementById('change').hidden");
+
+    let wanted = [
+        ("change-action", "limit"),
+        ("change-value", "5"),
+        ("change-for", "10m"),
+        ("change-because", "INC-42"),
+    ];
+    fill_in(&mut browser, &wanted, "#change button");
+    browser.wait_for("!document.getElementById('confirm').hidden");
+    let effect = text_of(&mut browser, "confirm-text");
+    assert!(
+        effect.starts_with("limit 5 for user=two in shop, for 10m, on all replicas."),
+        "{effect}"
+    );
+    assert_eq!(
+        spell(&call().await.unwrap()),
+        "OVER_LIMIT: OVER_LIMIT 0/2 YEAR",
+        "not confirmed yet"
+    );
+    browser.picture("override-confirm");
+    browser.value("document.getElementById('confirm-yes').click()");
+    browser.wait_for("document.getElementById('overrides').innerText.includes('limit 5')");
+    assert!(spell(&call().await.unwrap()).starts_with("OK: OK 2/5"));
+    let row = &table(&mut browser, "overrides")[0];
+    assert_eq!(
+        (&*row[0], &*row[1], &*row[3]),
+        ("user=two\nshop", "limit 5", "INC-42 (admin token)")
+    );
+    browser.picture("override");
+
+    fill_in(&mut browser, &[], "#overrides td button");
+    browser.value("document.getElementById('confirm-yes').click()");
+    browser.wait_for("document.getElementById('overrides-card').hidden");
+    assert_eq!(spell(&call().await.unwrap()), "OVER_LIMIT: OVER_LIMIT 0/2 YEAR");
+    fill_in(&mut browser, &[], "#reset");
+    browser.wait_for("!document.getElementById('confirm').hidden");
+    let effect = text_of(&mut browser, "confirm-text");
+    assert!(effect.contains("2 per year: "), "{effect}");
+    browser.value("document.getElementById('confirm-yes').click()");
+    browser.wait_for("document.getElementById('found').innerText.includes('0 used, 2 remaining')");
+    // The page has learned by 401 that a token is needed.
+    assert_eq!(browser.complaints().iter().filter(|text| !text.contains("401")).count(), 0);
+}
+
+#[test]
+fn a_page_changes_nothing_from_another_origin_or_without_the_token() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "a-token-of-16-characters").unwrap();
+    let flags = &["--admin-token-file", file.to_str().unwrap()];
+    let [open, guarded] =
+        [&[][..], flags].map(|flags| Service::start(Options { flags, ..Options::default() }));
+    let reset = "/counters/reset?domain=shop&descriptor=user%3Dtwo";
+    let token = ("authorization", "Bearer a-token-of-16-characters");
+    let status = |service: &Service, method, path, headers: &[(&str, &str)]| {
+        let body =
+            r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"two"}]}]}"#;
+        exchange_with(service.admin, method, path, headers, body.as_bytes()).0
+    };
+    for (service, with) in [(&open, &[][..]), (&guarded, &[token][..])] {
+        let own = format!("http://{}", service.admin);
+        let of_page = [("origin", &*own), ("sec-fetch-site", "same-origin")];
+        let own_page = [&of_page[..], with].concat();
+        assert_eq!(status(service, "POST", "/explain", &own_page), 200);
+        let may_change = if with.is_empty() { 403 } else { 200 };
+        assert_eq!(status(service, "POST", reset, &own_page), may_change);
+        assert_eq!(status(service, "POST", reset, with), 200, "no page");
+        assert_eq!(
+            status(service, "DELETE", "/overrides/00", &own_page),
+            if with.is_empty() { 403 } else { 404 }
+        );
+        let port = service.admin.port();
+        for origin in [
+            "http://evil.example",
+            "null",
+            "http://127.0.0.1",
+            &format!("http://localhost:{port}"),
+            &format!("{own}.evil.example"),
+        ] {
+            for (method, path) in [
+                ("POST", reset),
+                ("POST", "/explain"),
+                ("POST", "/overrides"),
+                ("GET", "/overrides"),
+                ("DELETE", "/overrides/00"),
+            ] {
+                let headers = [&[("origin", origin)][..], with].concat();
+                assert_eq!(
+                    status(service, method, path, &headers),
+                    403,
+                    "{origin} {method} {path}"
+                );
+            }
+        }
+        let other_site = [&[("sec-fetch-site", "cross-site")][..], with].concat();
+        assert_eq!(status(service, "GET", "/overrides", &other_site), 403);
+        assert_eq!(
+            status(service, "GET", "/counters/list?domain=shop", &own_page),
+            403,
+            "the page does not need it"
+        );
+    }
+    assert_eq!(
+        status(&guarded, "POST", reset, &[("origin", &format!("http://{}", guarded.admin))]),
+        401
+    );
 }
 
 #[tokio::test]

@@ -22,9 +22,15 @@ impl TextWidth {
 }
 
 /// The first `rows` keys of each list.
-pub(super) fn describe(report: &TopReport, rows: usize, width: TextWidth) -> String {
-    let mut text =
-        format!("decisions of this replica in the last {:.0} s\n", report.seconds.max(1.0));
+pub(super) fn describe(
+    report: &TopReport,
+    replicas: usize,
+    rows: usize,
+    width: TextWidth,
+) -> String {
+    let whose =
+        if replicas == 1 { "this replica".to_owned() } else { format!("{replicas} replicas") };
+    let mut text = format!("decisions of {whose} in the last {:.0} s\n", report.seconds.max(1.0));
     for (title, empty, keys) in [
         ("hottest keys", "no decisions yet", &report.hottest),
         ("most denied keys", "no key was denied", &report.denied),
@@ -79,7 +85,7 @@ fn cells(key: &TopKey, seconds: f64, width: TextWidth) -> [String; 8] {
         0 => key.count.to_string(),
         error => format!("{}-{}", key.count.saturating_sub(error), key.count),
     };
-    let [domain, rule, shown] = [(&key.domain, 16), (&key.rule, 24), (&key.key, 32)]
+    let [domain, rule, shown] = [(&key.domain, 16), (&key.rule, 24), (&key.key, 40)]
         .map(|(text, longest)| width.fit(text, longest));
     [
         format!("{per_second:.1}"),
@@ -135,8 +141,8 @@ most denied keys
 keys nearest to their limit
   no key is near its limit
 ";
-        assert_eq!(describe(&report, 5, TextWidth::Whole), expected);
-        assert_eq!(describe(&report, 1, TextWidth::Whole).matches("00f3").count(), 1);
+        assert_eq!(describe(&report, 1, 5, TextWidth::Whole), expected);
+        assert_eq!(describe(&report, 1, 1, TextWidth::Whole).matches("00f3").count(), 1);
     }
 
     #[test]
@@ -144,7 +150,7 @@ keys nearest to their limit
         let held = TopKey { held: Some(20), ..key("shop", 30, 0, 7) };
         let hottest = vec![held, key("shop", 30, 0, 100)];
         let report = TopReport { seconds: 40.0, hottest, denied: vec![], nearest: vec![] };
-        let text = describe(&report, 5, TextWidth::Whole);
+        let text = describe(&report, 1, 5, TextWidth::Whole);
         let columns: Vec<_> = text.lines().skip(3).take(3).map(|line| &line[14..45]).collect();
         let expected = [
             "  remaining  held  limit         ",
@@ -158,6 +164,6 @@ keys nearest to their limit
     fn a_long_text_is_cut_on_a_screen() {
         let hottest = vec![key("a-very-long-domain", 1, 0, 1)];
         let report = TopReport { seconds: 40.0, hottest, denied: vec![], nearest: vec![] };
-        assert!(describe(&report, 5, TextWidth::Cut).contains("  a-very-long-dom…  path"));
+        assert!(describe(&report, 1, 5, TextWidth::Cut).contains("  a-very-long-dom…  path"));
     }
 }

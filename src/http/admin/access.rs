@@ -44,10 +44,14 @@ pub struct Admin {
 /// Which web pages may use an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WebPages {
-    /// None: it shows more than the status page does, or changes something.
+    /// None: the status page does not need it.
     Refused,
     /// The status page, which has the endpoint's origin.
     StatusPage,
+    /// The status page, if its user has typed in a token. Without tokens no page may change anything: a browser makes
+    /// requests that its user does not see, and adds certificates to them by itself. The header of the token is one that a
+    /// form cannot send.
+    StatusPageWithToken,
 }
 
 /// A client of the admin address, in the extensions of its requests.
@@ -142,6 +146,10 @@ pub(super) async fn refuse_strangers(
     let is_from_web_page = match pages {
         WebPages::Refused => browser::is_from_web_page(headers),
         WebPages::StatusPage => browser::is_from_other_origin(headers),
+        WebPages::StatusPageWithToken if admin.tokens.is_none() => {
+            browser::is_from_web_page(headers)
+        }
+        WebPages::StatusPageWithToken => browser::is_from_other_origin(headers),
     };
     let is_identified = admin.tokens.is_some() || admin.identifies_clients;
     let mut refusal = if let Err(problem) = actor.right {

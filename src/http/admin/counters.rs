@@ -67,7 +67,15 @@ async fn read(admin: &Admin, request: &Request, clear: Clear) -> Response {
         return no_limit();
     }
     let incomplete = incomplete(readings.iter().map(|(_, reading)| reading));
-    let counters: Vec<Value> = readings.iter().map(counter).collect();
+    let counters = readings.iter().map(|reading| {
+        let digest = admin.decisions.service.limiter.digest(&reading.0.counter);
+        let mut shown = counter(reading);
+        if let (Some(digest), Some(shown)) = (digest, shown.as_object_mut()) {
+            shown.insert("digest".to_owned(), digest.into());
+        }
+        shown
+    });
+    let counters: Vec<Value> = counters.collect();
     let answer = match &incomplete {
         Some(incomplete) => json!({ "counters": counters, "incomplete": incomplete }),
         None => json!({ "counters": counters }),

@@ -117,7 +117,9 @@ async fn the_command_prints_tables_once_if_stdout_is_not_a_terminal() {
     let addr = service.admin.to_string();
     let output = tollkeeper().args(["top", "--addr", &addr, "--rows", "1"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<&str> = text.lines().collect();
+    assert!(text.starts_with(|first: char| first.is_ascii_digit()), "{text}");
+    assert!(text.lines().next().unwrap().ends_with(" failed calls/s, p99 -, store up"), "{text}");
+    let lines: Vec<&str> = text.lines().skip(2).collect();
     assert!(lines[0].starts_with("decisions of this replica in the last "), "{text}");
     let cells = |line: &str| line.split_whitespace().skip(1).collect::<Vec<_>>().join(" ");
     assert_eq!(lines[2], "hottest keys");
@@ -137,9 +139,47 @@ fn the_command_says_why_it_has_no_keys() {
     let service = Service::start(Options { flags: &["--top-keys", "off"], ..Options::default() });
     let addr = service.admin.to_string();
     let output = tollkeeper().args(["top", "--once", "--addr", &addr]).output().unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(stderr, format!("{addr}: keys are not counted: --top-keys is off\n"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success());
+    assert!(text.ends_with("\n\nkeys are not counted: --top-keys is off\n"), "{text}");
+}
+
+#[tokio::test]
+async fn the_keys_of_several_replicas_are_merged() {
+    let redis = Redis::start();
+    let store = redis.url();
+    let start = |flags| Service::start(Options { store: &store, flags, ..Options::default() });
+    let top = |services: &[&Service], words: &[&str]| {
+        let mut command = tollkeeper();
+        command.args(["top", "--once"]).args(words);
+        for service in services {
+            command.args(["--addr", &service.admin.to_string()]);
+        }
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let flags = &["--top-keys", "values"];
+    let (one, other) = (start(flags), start(flags));
+    ask(&one, "user", "two", 3).await;
+    ask(&other, "user", "two", 2).await;
+    ask(&other, "work", "alice", 9).await;
+    let (code, text) = top(&[&one, &other], &["--filter", "USER"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("\ndecisions of 2 replicas in the last "), "{text}");
+    let hottest = text.lines().skip_while(|line| *line != "hottest keys").nth(2).unwrap();
+    assert!(hottest.ends_with("5          0  2 per year  shop    user=two  user=two"), "{text}");
+    assert!(!text.contains("alice"), "{text}");
+    let (_, text) = top(&[&one, &other], &[]);
+    assert!(text.contains(&format!("work=alice at {}", other.admin)), "{text}");
+
+    // Digests differ, so each key names its replica; one that does not answer is named, and the others are shown.
+    let digests = start(&[]);
+    ask(&digests, "user", "two", 3).await;
+    let gone = start(&[]).admin.to_string();
+    let (code, text) = top(&[&one, &digests], &["--addr", &gone]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains(&format!("\nred: {gone}: ")), "{text}");
+    assert!(text.contains(&format!(" at {}", digests.admin)), "{text}");
 }
 
 /// `script` gives the command a terminal.

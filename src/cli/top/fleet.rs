@@ -1,0 +1,136 @@
+//! The replicas of a service as one: their keys merged, their rates added up, and what is wrong with each.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::top_keys::{TopKey, TopReport};
+
+/// What all replicas report.
+#[derive(Default)]
+pub(super) struct Fleet {
+    pub(super) top: Option<TopReport>,
+    pub(super) replicas: usize,
+    decisions: f64,
+    denied: f64,
+    failed: f64,
+    /// Of the slowest replica, in seconds.
+    p99: f64,
+    is_store_away: bool,
+    /// What is wrong, each line with its severity and address.
+    pub(super) problems: Vec<String>,
+}
+
+impl Fleet {
+    /// Reads the `/status` of each replica, or why there is none.
+    ///
+    /// # Errors
+    /// The problem of the first replica, if none has answered.
+    pub(super) fn read(answers: Vec<(&str, Result<Value, String>)>) -> Result<Self, String> {
+        let (mut fleet, mut first) = (Self::default(), None);
+        let mut reports = Vec::new();
+        for (addr, answer) in answers {
+            match answer {
+                Ok(status) => reports.extend(fleet.add(addr, &status)),
+                Err(problem) => {
+                    fleet.problems.push(format!("red: {problem}"));
+                    first.get_or_insert(problem);
+                }
+            }
+        }
+        match first {
+            Some(problem) if fleet.replicas == 0 => Err(problem),
+            _ => {
+                fleet.top = merge(reports);
+                Ok(fleet)
+            }
+        }
+    }
+
+    fn add<'a>(&mut self, addr: &'a str, status: &Value) -> Option<(&'a str, TopReport)> {
+        let rate = |name: &str| {
+            let number = status.pointer(&format!("/recent/{name}"));
+            number.and_then(Value::as_f64).unwrap_or(0.0)
+        };
+        self.replicas += 1;
+        self.decisions += rate("decisions");
+        self.denied += rate("denied");
+        self.failed += rate("failed");
+        self.p99 = self.p99.max(rate("p99"));
+        let conditions = status.get("conditions").and_then(Value::as_array);
+        for condition in conditions.into_iter().flatten() {
+            let text = |name: &str| condition.get(name).and_then(Value::as_str).unwrap_or("?");
+            self.is_store_away |= text("about") == "store";
+            self.problems.push(format!("{}: {addr}: {}", text("severity"), text("text")));
+        }
+        Some((addr, serde_json::from_value(status.get("top")?.clone()).ok()?))
+    }
+
+    /// The totals, and a line for each problem.
+    pub(super) fn head(&self) -> String {
+        let share = 100.0 * self.denied / self.decisions.max(f64::MIN_POSITIVE);
+        let p99 = if self.p99 > 0.0 { format!("{:.1} ms", 1e3 * self.p99) } else { "-".to_owned() };
+        let store = if self.is_store_away { "AWAY" } else { "up" };
+        let mut text = format!(
+            "{:.1} decisions/s, {share:.1} % denied, {:.1} failed calls/s, p99 {p99}, store {store}\n",
+            self.decisions, self.failed
+        );
+        self.problems.iter().for_each(|problem| text += &format!("{problem}\n"));
+        text
+    }
+}
+
+/// The lists of all replicas. Keys with the same name are one; a key of one replica alone names it, since digests differ.
+fn merge(reports: Vec<(&str, TopReport)>) -> Option<TopReport> {
+    let mut merged = TopReport { seconds: 0.0, hottest: vec![], denied: vec![], nearest: vec![] };
+    let mut lists: [Vec<(&str, TopKey)>; 3] = Default::default();
+    let count = reports.len();
+    for (addr, report) in reports {
+        merged.seconds = merged.seconds.max(report.seconds);
+        for (list, keys) in lists.iter_mut().zip([report.hottest, report.denied, report.nearest]) {
+            list.extend(keys.into_iter().map(|key| (addr, key)));
+        }
+    }
+    if count < 2 {
+        [merged.hottest, merged.denied, merged.nearest] =
+            lists.map(|list| list.into_iter().map(|(_, key)| key).collect());
+        return (count == 1).then_some(merged);
+    }
+    let [hottest, denied, nearest] = lists.map(merge_keys);
+    (merged.hottest, merged.denied, merged.nearest) = (hottest, denied, nearest);
+    for list in [&mut merged.hottest, &mut merged.denied] {
+        list.sort_by_key(|key| std::cmp::Reverse(key.count));
+    }
+    #[expect(clippy::cast_precision_loss, reason = "keys are only put in order")]
+    let part = |key: &TopKey| key.remaining as f64 / key.capacity.max(1) as f64;
+    let is_used_up = |key: &TopKey| key.remaining == 0;
+    merged.nearest.sort_by(|one, other| {
+        is_used_up(one).cmp(&is_used_up(other)).then(part(one).total_cmp(&part(other)))
+    });
+    Some(merged)
+}
+
+fn merge_keys(keys: Vec<(&str, TopKey)>) -> Vec<TopKey> {
+    let mut merged: BTreeMap<[String; 4], (Option<&str>, TopKey)> = BTreeMap::new();
+    for (addr, key) in keys {
+        let id = [&key.domain, &key.rule, &key.key, &key.limit].map(String::clone);
+        match merged.get_mut(&id) {
+            None => drop(merged.insert(id, (Some(addr), key))),
+            Some((only, known)) => {
+                *only = None;
+                known.count = known.count.saturating_add(key.count);
+                known.error = known.error.saturating_add(key.error);
+                // A shared counter has at most as many hits left as any replica has seen.
+                known.remaining = known.remaining.min(key.remaining);
+                known.held = known.held.max(key.held);
+            }
+        }
+    }
+    let named = |(only, mut key): (Option<&str>, TopKey)| {
+        if let Some(addr) = only {
+            key.key += &format!(" at {addr}");
+        }
+        key
+    };
+    merged.into_values().map(named).collect()
+}
