@@ -31,7 +31,7 @@ use self::{
 use super::{
     compat,
     parameters::{self, refused_parameter},
-    status::{self, Asked},
+    status::{self, PageState},
 };
 use crate::{
     authorization::Right,
@@ -103,7 +103,7 @@ async fn show_status(State(admin): State<Admin>, RawQuery(query): RawQuery) -> R
     let top = admin.decisions.service.limiter.top().await;
     let (_, _, knows_overrides) = admin.decisions.service.limiter.overrides().list();
     let json = move || {
-        let asked = Asked { phase: admin.health.phase(), knows_overrides, top, with_history };
+        let asked = PageState { phase: admin.health.phase(), knows_overrides, top, with_history };
         let json = status::json(&admin.reports, &admin.history, asked);
         (no_store, Json(json)).into_response()
     };

@@ -66,7 +66,7 @@ pub(super) async fn page() -> Response {
 }
 
 /// What the data of the page also depend on.
-pub(super) struct Asked {
+pub(super) struct PageState {
     pub(super) phase: Phase,
     /// Whether overrides were read since the start.
     pub(super) knows_overrides: bool,
@@ -75,8 +75,8 @@ pub(super) struct Asked {
 }
 
 /// The data of the page.
-pub(super) fn json(reports: &Reports, history: &History, asked: Asked) -> Value {
-    let Asked { phase, knows_overrides, top, with_history } = asked;
+pub(super) fn json(reports: &Reports, history: &History, asked: PageState) -> Value {
+    let PageState { phase, knows_overrides, top, with_history } = asked;
     let numbers = StatusNumbers::of(&reports.telemetry.families());
     let recent = history.recent(Instant::now(), &numbers);
     let in_force = reports.rules.current();

@@ -120,7 +120,7 @@ fn merge_keys(keys: Vec<(&str, TopKey)>) -> Vec<TopKey> {
                 *only = None;
                 known.count = known.count.saturating_add(key.count);
                 known.error = known.error.saturating_add(key.error);
-                // A shared counter has at most as many hits left as any replica has seen.
+                // A shared counter has at most the remaining hits that any replica has seen.
                 known.remaining = known.remaining.min(key.remaining);
                 known.held = known.held.max(key.held);
             }
