@@ -378,7 +378,7 @@ async fn an_operator_with_the_token_overrides_a_limit_and_undoes_it() {
     let row = &table(&mut browser, "overrides")[0];
     assert_eq!(
         (&*row[0], &*row[1], &*row[3]),
-        ("user=two\nshop", "limit 5", "INC-42 (admin token)")
+        ("user=two\nshop", "limit 5", "INC-42 (admin)")
     );
     browser.picture("override");
 
