@@ -376,10 +376,7 @@ async fn an_operator_with_the_token_overrides_a_limit_and_undoes_it() {
     browser.wait_for("document.getElementById('overrides').innerText.includes('limit 5')");
     assert!(spell(&call().await.unwrap()).starts_with("OK: OK 2/5"));
     let row = &table(&mut browser, "overrides")[0];
-    assert_eq!(
-        (&*row[0], &*row[1], &*row[3]),
-        ("user=two\nshop", "limit 5", "INC-42 (admin)")
-    );
+    assert_eq!((&*row[0], &*row[1], &*row[3]), ("user=two\nshop", "limit 5", "INC-42 (admin)"));
     browser.picture("override");
 
     fill_in(&mut browser, &[], "#overrides td button");

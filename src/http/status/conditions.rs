@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::{history::Recent, numbers::ServerStatus};
 use crate::{edge::health::Phase, engine::rule::FailureMode, rules::xds::ControlPlaneReport};
 
-/// Shares of calls from which failed calls are grave, and late ones are reported and grave.
+/// Shares of calls from which calls that fail, or that are decided without the store, are grave; and from which late calls
+/// are reported and grave.
 const FAILED_RED: f64 = 0.01;
 const LATE_AMBER: f64 = 0.001;
 const LATE_RED: f64 = 0.01;
@@ -82,7 +83,12 @@ impl Situation<'_> {
                 holds.then_some(Condition { about, severity, text })
             })
             .chain(self.servers.iter().filter_map(server))
-            .chain(FailureMode::ALL.into_iter().zip(recent.fallbacks).filter_map(fallback))
+            .chain(
+                FailureMode::ALL
+                    .into_iter()
+                    .zip(recent.fallbacks)
+                    .filter_map(|(mode, rate)| fallback(mode, rate, of_calls(rate))),
+            )
             .collect();
         // The store is the cause of what follows from it.
         conditions.sort_by_key(|condition| {
@@ -102,13 +108,14 @@ fn server(server: &ServerStatus) -> Option<Condition> {
     Some(Condition { about: "store", severity: Red, text })
 }
 
-fn fallback((mode, rate): (FailureMode, f64)) -> Option<Condition> {
-    let (severity, effect) = match mode {
+fn fallback(mode: FailureMode, rate: f64, of_calls: f64) -> Option<Condition> {
+    let (grave, effect) = match mode {
         FailureMode::Error => (Red, "get an error, so their callers decide"),
         FailureMode::Deny => (Red, "are denied"),
         FailureMode::Allow => (Red, "pass without a limit"),
         FailureMode::Local => (Amber, "are counted by each replica alone"),
     };
+    let severity = if of_calls < FAILED_RED { Amber } else { grave };
     let (rate, name) = (Some(rate).filter(|rate| *rate > 0.0)?, mode.name());
     let text = format!("{} charges/s {effect} (on_store_failure: {name})", shown(rate));
     Some(Condition { about: "fallbacks", severity, text })
