@@ -57,7 +57,7 @@ pub const CORRUPT: &str = "it holds something other than a count";
 pub struct DescriptorExplanation {
     /// Its path as the command line writes it, escaped.
     pub descriptor: String,
-    /// Its entries that are parameters of holds, such as `hold.estimate=300`, and no part of its path.
+    /// Its entries that are no part of its path: parameters of holds, such as `hold.estimate=300`, and the class of the call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parameters: Vec<String>,
     /// How its entries were matched, up to the first without a match.
@@ -194,9 +194,9 @@ impl Explanation {
         let of_each = plan.charges_of_each().into_iter().zip(plan.directive_of_each());
         for (descriptor, (count, directive)) in request.descriptors.iter().zip(of_each) {
             let parameters = Parameters::of(&descriptor.entries);
-            let path = parameters.map_or_else(|| descriptor.entries.clone(), Parameters::path);
+            let path = domain.path(&descriptor.entries);
             let (steps, found) = walk(domain, descriptor, &path);
-            let own = descriptor.entries.iter().filter(|entry| Parameters::is_parameter(entry));
+            let own = descriptor.entries.iter().filter(|entry| domain.is_beside_path(entry));
             explanation.descriptors.push(DescriptorExplanation {
                 descriptor: spell_all(&path),
                 parameters: own.map(spell).collect(),
@@ -432,6 +432,9 @@ fn details(limit: &Limit) -> String {
         Mode::Shadow => "shadow".to_owned(),
         Mode::Quota => "quota".to_owned(),
     }];
+    if let Some((class, share)) = &limit.class {
+        details.push(format!("class {class}: {share} %"));
+    }
     if let Algorithm::TokenBucket { burst } = limit.algorithm {
         details.push(format!("burst {burst}"));
     }

@@ -7,6 +7,7 @@ mod json_schema;
 mod keys;
 mod load;
 pub(crate) mod metrics;
+mod nested;
 mod options;
 mod overlay;
 mod watch;

@@ -30,11 +30,6 @@ impl<'call> Parameters<'call> {
         key.as_bytes().starts_with(PREFIX)
     }
 
-    /// The entries that are none.
-    pub fn path(self) -> Vec<Entry> {
-        self.0.iter().filter(|entry| !Self::is_parameter(entry)).cloned().collect()
-    }
-
     /// The token of a commit.
     pub fn commit(self) -> Option<&'call [u8]> {
         self.value(b"commit")
@@ -182,14 +177,5 @@ mod tests {
         assert!(!ended("200 -", &["UF", "5xx"]));
         assert!(!ended("", &["UF", "5xx"]));
         assert!(!ended("0 DC", &["UF", "5xx"]));
-    }
-
-    #[test]
-    fn the_path_is_what_remains() {
-        let entries = entries("user=alice hold.estimate=3 model=gpt");
-        let path = Parameters::of(&entries).unwrap().path();
-        let keys: Vec<_> = path.iter().map(|entry| &entry.key[..]).collect();
-        assert_eq!(keys, [&b"user"[..], b"model"]);
-        assert!(Parameters::of(&path).is_none());
     }
 }

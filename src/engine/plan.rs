@@ -75,7 +75,7 @@ impl Plan {
         };
         let mut found_by_each = Few::new();
         for descriptor in &request.descriptors {
-            let mut asked = Asked::new(descriptor, meaning);
+            let mut asked = Asked::new(domain, descriptor, meaning);
             if let Some(directives) = directives.filter(|_| !asked.is_commit()) {
                 let found = directives.find(&domain.name, &asked.path);
                 asked.directive = found.map(|found| (found, directives.remaining(found)));
@@ -99,7 +99,7 @@ impl Plan {
         plan.is_banned = plan.items.iter().any(Item::is_banned);
         let mut others = found_by_each.iter().filter(|(asked, _)| !asked.is_commit()).peekable();
         if others.peek().is_some()
-            && !others.any(|(asked, _)| domain.requirement.is_met(&asked.path))
+            && !others.any(|(asked, _)| domain.requirement.is_met(&asked.descriptor.entries))
         {
             plan.lacking = Some((Arc::clone(&domain.name), domain.requirement.mode));
         }
@@ -428,12 +428,9 @@ struct Asked<'call> {
 }
 
 impl<'call> Asked<'call> {
-    fn new(descriptor: &'call Descriptor, meaning: HitsMeaning) -> Self {
+    fn new(domain: &Domain, descriptor: &'call Descriptor, meaning: HitsMeaning) -> Self {
         let parameters = Parameters::of(&descriptor.entries);
-        let path = match parameters {
-            Some(parameters) => Cow::Owned(parameters.path()),
-            None => Cow::Borrowed(&descriptor.entries[..]),
-        };
+        let path = domain.path(&descriptor.entries);
         Self { descriptor, path, parameters, meaning, directive: None }
     }
 
@@ -463,19 +460,27 @@ impl<'call> Asked<'call> {
         self.parameters.is_some_and(|parameters| parameters.commit().is_some())
     }
 
-    /// The limit as it applies to hits that are not held. Work that is done counts whether it fits or not, but a log keeps
-    /// no more than its limit, and places are only for calls in flight, so that these limits stay as they are. A part
-    /// counts only if it fits; limits that count open holds stay as they are, since they have no parts.
+    /// The value of its first entry with this key.
+    fn value(&self, key: &str) -> Option<&'call [u8]> {
+        let entries = &self.descriptor.entries;
+        entries.iter().find(|entry| *entry.key == *key.as_bytes()).map(|entry| &*entry.value)
+    }
+
+    /// The limit as it applies to the class of the call, and to hits that are not held. Work that is done counts whether it
+    /// fits or not, but a log keeps no more than its limit, and places are only for calls in flight, so that these limits
+    /// stay as they are. A part counts only if it fits; limits that count open holds stay as they are, since they have no
+    /// parts.
     fn unheld(&self, limit: &Arc<Limit>) -> Arc<Limit> {
+        let limit = limit.for_call(|key| self.value(key));
         let is_log = matches!(limit.algorithm, Algorithm::SlidingLog { .. });
         let when_denied = match self.meaning {
             HitsMeaning::Done if !is_log && !limit.counts_calls() => WhenDenied::Counted,
             HitsMeaning::Part if !limit.has_open_holds() && !limit.counts_calls() => {
                 WhenDenied::Free
             }
-            _ => return Arc::clone(limit),
+            _ => return limit,
         };
-        Arc::new(Limit { when_denied, hold: None, ..Limit::clone(limit) })
+        Arc::new(Limit { when_denied, hold: None, ..Limit::clone(&limit) })
     }
 
     /// Makes a charge hold hits, by the policy of its limit.

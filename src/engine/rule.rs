@@ -1,7 +1,10 @@
 //! Rules: what the operator wrote, checked.
 
+mod priority;
+
 use std::{fmt, sync::Arc, time::Duration};
 
+pub use self::priority::{Priority, Share};
 /// What a [`Limit`] consists of.
 pub use crate::engine::{algorithm::Algorithm, time::Unit};
 use crate::engine::{
@@ -45,6 +48,10 @@ pub struct Limit {
     pub hold: Option<Arc<HoldPolicy>>,
     /// The body of a denial by this limit; `None` for the body that the settings choose.
     pub denied_body: Option<DeniedBody>,
+    /// The classes of calls that share it.
+    pub priority: Option<Arc<Priority>>,
+    /// The class that it applies to, with its share, if it is the limit of one.
+    pub class: Option<(Arc<str>, Share)>,
 }
 
 impl Limit {
@@ -66,6 +73,8 @@ impl Limit {
             override_max: None,
             hold: None,
             denied_body: None,
+            priority: None,
+            class: None,
         })
     }
 

@@ -4,13 +4,14 @@
 //! patterns in the order of the files, then the key alone. The first match is final, and a rule applies only
 //! to descriptors that end there.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{borrow::Cow, collections::HashSet, sync::Arc};
 
 use hashbrown::HashMap;
 
 use crate::engine::{
     hold::{HoldBy, LearnedEstimate},
     key::SlotBy,
+    parameters::Parameters,
     pattern::Pattern,
     request::Entry,
     rule::{Defaults, Limit, Rule, RuleId},
@@ -48,6 +49,8 @@ pub struct Domain {
     pub requirement: Requirement,
     /// Keys of the entries by which quotas are grouped; if empty, each quota is a group of its own.
     pub quota_group: Vec<String>,
+    /// Keys of the entries that are classes of calls.
+    pub class_keys: Vec<Arc<str>>,
     root: PathLevel,
 }
 
@@ -234,6 +237,7 @@ impl RuleSet {
             slot_by: SlotBy::default(),
             requirement: Requirement::default(),
             quota_group: Vec::new(),
+            class_keys: Vec::new(),
             root: PathLevel::default(),
         })
     }
@@ -264,6 +268,20 @@ impl RuleSet {
 }
 
 impl Domain {
+    /// Whether an entry is part of no path: a parameter of holds, or the class of a call.
+    pub fn is_beside_path(&self, entry: &Entry) -> bool {
+        Parameters::is_parameter(entry)
+            || self.class_keys.iter().any(|key| *entry.key == *key.as_bytes())
+    }
+
+    /// The entries that lead to a rule and name a counter.
+    pub fn path<'call>(&self, entries: &'call [Entry]) -> Cow<'call, [Entry]> {
+        if !entries.iter().any(|entry| self.is_beside_path(entry)) {
+            return Cow::Borrowed(entries);
+        }
+        entries.iter().filter(|entry| !self.is_beside_path(entry)).cloned().collect()
+    }
+
     /// What a descriptor with these entries matches.
     pub fn find(&self, entries: &[Entry]) -> Found<'_> {
         self.walk(entries, |_, _, _| {})
@@ -467,6 +485,17 @@ mod tests {
     #[test]
     fn a_descriptor_without_a_limit_is_an_allowlist() {
         check(&[("key2", "white")], "no limit");
+    }
+
+    #[test]
+    fn parameters_of_holds_and_classes_of_calls_are_part_of_no_path() {
+        let mut rules = example();
+        let domain = rules.domain_mut("test");
+        domain.class_keys.push("class".into());
+        let entry = |key: &'static str| Entry { key: key.into(), value: "v".into() };
+        let entries = ["class", "user", "hold.estimate", "model", "class"].map(entry);
+        assert_eq!(*domain.path(&entries), ["user", "model"].map(entry));
+        assert!(matches!(domain.path(&entries[1..2]), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -29,6 +29,10 @@ use crate::{
 pub(super) fn compile(files: Vec<File>, options: LoadOptions, findings: &mut Findings) -> RuleSet {
     let (rules, names) = (RuleSet::new(options.defaults), Names::default());
     let mut compiler = Compiler { rules, options, seen: HashMap::new(), names, findings };
+    for file in &files {
+        let domain = compiler.rules.domain_mut(&file.domain);
+        add_class_keys(&file.descriptors, &mut domain.class_keys);
+    }
     for file in files {
         let domain = compiler.rules.domain_mut(&file.domain);
         if file.slot_by == SlotBy::Domain {
@@ -48,6 +52,19 @@ pub(super) fn compile(files: Vec<File>, options: LoadOptions, findings: &mut Fin
     }
     compiler.names.lint(compiler.findings);
     compiler.rules
+}
+
+/// Adds the keys of the entries that are classes of calls.
+fn add_class_keys(level: &[Located<WrittenDescriptor>], keys: &mut Vec<Arc<str>>) {
+    for Located { value: written, .. } in level {
+        let priorities = written.limits.iter().filter_map(|limit| limit.value.priority.as_ref());
+        for key in priorities.map(|priority| &priority.value.entry) {
+            if !keys.contains(key) {
+                keys.push(Arc::clone(key));
+            }
+        }
+        add_class_keys(&written.descriptors, keys);
+    }
 }
 
 /// The path from a domain to a rule: one item for each entry of a descriptor.
@@ -85,6 +102,11 @@ impl Compiler<'_> {
         let first = self.seen.insert((domain.to_owned(), path.steps.clone()), here.clone());
         if let Some(first) = first {
             let message = format!("`{}` is already defined at {first}", spell(&path.steps));
+            self.findings.problems.push(origin.problem(location, message));
+        }
+        let classes = &self.rules.domain_mut(domain).class_keys;
+        if classes.iter().any(|key| **key == *written.key) {
+            let message = "key: it is the `entry` of a `priority`, and so part of no descriptor in this domain";
             self.findings.problems.push(origin.problem(location, message));
         }
         self.names.add(origin, domain, &written);

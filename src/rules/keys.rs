@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::hold;
+use super::{hold, nested};
 use crate::{
     engine::{
         key::SlotBy,
@@ -222,6 +222,11 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             Shape::Other(hold::schema),
             "Hits are held until a commit states the true number: a time such as `10m`, or a mapping; see \
              docs/budgets.md",
+        ),
+        key(
+            "priority",
+            Shape::Other(nested::priority_schema),
+            "Classes of calls that share the limit, each admitted up to its share of it",
         ),
         key("name", TEXT, "Name of the limit in answers, and in the `replaces` of other limits"),
         key(

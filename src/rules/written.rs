@@ -9,7 +9,7 @@ use crate::{
         key::SlotBy,
         parameters::Parameters,
         request::Hits,
-        rule::{Algorithm, DeniedBody, FailureMode, Metadata, Unit},
+        rule::{Algorithm, DeniedBody, FailureMode, Metadata, Priority, Unit},
         rule_set::{RequireMode, Requirement},
     },
     yaml::{
@@ -76,6 +76,7 @@ pub(super) struct RateLimit {
     pub(super) name: Option<String>,
     pub(super) replaces: Vec<Located<String>>,
     pub(super) hold: Option<Located<HoldPolicy>>,
+    pub(super) priority: Option<Located<Arc<Priority>>>,
 }
 
 /// Parses these files.
@@ -249,6 +250,7 @@ impl Reader<'_> {
             on_store_failure: FailureMode::ALL.into_iter().find(|known| Some(known.name()) == mode),
             denied_body: body.map(|(_, body)| body),
             hold: self.hold(&fields),
+            priority: self.priority(&fields),
             replaces: self.replaces(&fields, name.as_deref()),
             name,
         };

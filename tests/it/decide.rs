@@ -14,4 +14,5 @@ mod migrating;
 mod modes;
 mod overrides;
 mod parts;
+mod priority;
 mod steps;

@@ -60,6 +60,7 @@ pub(super) fn compile(
         mode_written,
         override_max: value.override_max,
         denied_body: value.denied_body,
+        priority: value.priority.as_ref().map(|priority| Arc::clone(&priority.value)),
         name: value.name.as_deref().map(Arc::from),
         hold: value.hold.as_ref().map(|hold| Arc::new(hold.value.clone())),
         ..fixed
@@ -75,6 +76,11 @@ pub(super) fn compile(
     {
         let message = "hold: needs scripts unless it is `by: token`, but --redis-scripts is off";
         problems.add(*location, message);
+    }
+    if let Some(Located { location, .. }) = value.priority
+        && holds_by.is_some_and(|by| by != HoldBy::Token)
+    {
+        problems.add(location, "priority: not with a hold, unless it is `by: token`");
     }
     super::hold::check(&limit, value, *location, problems);
     check_size(&limit, *location, problems);

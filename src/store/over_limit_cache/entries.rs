@@ -27,8 +27,8 @@ const TRANSIENT_MAX: Duration = Duration::from_millis(20);
 /// The longest business ID of an entry, in bytes, so that the number of entries bounds the memory.
 const ID_BYTES_MAX: usize = 1024;
 
-/// The most limits of one counter. A rule has one; overrides may add others.
-const LIMITS_MAX: usize = 4;
+/// The most limits of one counter. A rule has one, or one for each class of calls; overrides may add others.
+const LIMITS_MAX: usize = 8;
 
 /// A tally, and what follows from it for later calls.
 #[derive(Debug, Clone, Copy)]

@@ -45,6 +45,8 @@ descriptors:
   - key: plan
     value: paid
     rate_limit: { unit: year, requests_per_unit: 9, replaces: [{ name: free }] }
+  - key: job
+    rate_limit: { unit: year, requests_per_unit: 9, priority: { entry: class, share: { batch: 45, web: 100 } } }
 ";
 
 /// Explains by these rules, and returns the exit code and the output.
@@ -91,6 +93,15 @@ fn explain_shows_what_matched_or_not_the_location_and_the_charges() {
             .to_owned()
         )
     );
+    let (_, of_class) = explained(&["shop", "job=x,class=batch"]);
+    let expected = "job=x
+  parameters: class=batch
+  job=x: matches the key, with any value
+  matches rule job, written at rules.yaml:31
+  4 per year by fixed_window (enforced, class batch: 45 %, on_store_failure error)
+    charges 1 to tk1:fw:31536000s:{shop|job=x}:Y
+";
+    assert_eq!(of_class, expected);
     assert_eq!(
         explained(&["shop", "--hits", "0", "path=x.pdf", "path=x", "log=y"]),
         (

@@ -186,7 +186,7 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "a_word_as_limit",
         Text::Descriptor("key: k, rate_limit: day"),
-        "3:27: a rate_limit must be a mapping with the keys unit, unit_multiplier, requests_per_unit, scale, unlimited, count_denied, algorithm, burst, idle, time_zone, starts, override_max, remember, on_store_failure, denied_body, hold, name, replaces",
+        "3:27: a rate_limit must be a mapping with the keys unit, unit_multiplier, requests_per_unit, scale, unlimited, count_denied, algorithm, burst, idle, time_zone, starts, override_max, remember, on_store_failure, denied_body, hold, priority, name, replaces",
     ),
     (
         "an_unlimited_item_of_limits",
@@ -441,6 +441,43 @@ const CASES: &[(&str, Text, &str)] = &[
         "3:59: name: must not be empty",
     ),
     ("replaces_no_name", Text::Limit("unit: day, replaces: [{ name: ~ }]"), "3:59: name: missing"),
+    (
+        "a_priority_as_a_word",
+        Text::Limit("unit: day, requests_per_unit: 1, priority: high"),
+        "3:72: `priority` must be a mapping with the keys entry, share, default",
+    ),
+    (
+        "a_priority_without_its_keys",
+        Text::Limit("unit: day, requests_per_unit: 1, priority: {}"),
+        "3:72: entry: missing\n3:72: share: missing",
+    ),
+    (
+        "a_priority_without_classes",
+        Text::Limit("unit: day, requests_per_unit: 1, priority: { entry: c, share: {} }"),
+        "3:91: share: must be a mapping such as `batch: 50`",
+    ),
+    (
+        "shares_that_are_no_percentages_of_a_limit",
+        Text::Limit(
+            "unit: day, requests_per_unit: 1, priority: { entry: c, share: { a: 0, b: 101, c: 9, c: 8 }, default: 0 }",
+        ),
+        "3:96: share: must be a whole number from 1 to 100\n3:102: share: must be a whole number from 1 to 100\n\
+         3:113: c: duplicate key\n3:130: default: must be a whole number from 1 to 100",
+    ),
+    (
+        "a_priority_with_a_hold_by_id",
+        Text::Limit(
+            "unit: day, requests_per_unit: 1, hold: { for: 1m, by: id }, priority: { entry: c, share: { a: 9 } }",
+        ),
+        "3:99: priority: not with a hold, unless it is `by: token`",
+    ),
+    (
+        "a_rule_for_a_class_of_its_domain",
+        Text::File(
+            "domain: d\ndescriptors:\n- key: class\n- key: k\n  rate_limit: { unit: day, requests_per_unit: 1, priority: { entry: class, share: { a: 9 } } }\n",
+        ),
+        "3:3: key: it is the `entry` of a `priority`, and so part of no descriptor in this domain",
+    ),
     ("a_tag", Text::File("domain: !!int 5\n"), "1:9: the only tag allowed here is `!!str`"),
     ("a_local_tag", Text::File("domain: !secret d\n"), "1:9: the only tag allowed here is `!!str`"),
     (
