@@ -6,7 +6,7 @@ use crate::engine::{
     directive::Directive,
     ledger::{CommitOutcome, TakenHold},
     request::Entry,
-    rule::{Limit, Rule},
+    rule::{Limit, Rule, TierHeader},
     time::Timestamp,
 };
 
@@ -29,6 +29,8 @@ pub struct Decision {
     pub commits: Vec<Committed>,
     /// The groups of quotas with room, by their entries; `None` if the call has no quota in a group.
     pub passed_groups: Option<Vec<Vec<Entry>>>,
+    /// The headers that the tiers of its limits add to the request; none if it is denied.
+    pub request_headers: Vec<TierHeader>,
 }
 
 /// One counter's part of a commit.

@@ -11,7 +11,10 @@ use crate::engine::{
     ledger::{Charge, CommitOutcome, Few, Fit, HeldCharge, HoldAction, TakenHold, Tally, Verdict},
     parameters::Parameters,
     request::{Descriptor, Entry, Hits, HitsMeaning, Request},
-    rule::{Algorithm, Defaults, Limit, Mode, ModeOverride, Policy, Unit, WhenDenied},
+    rule::{
+        Algorithm, Defaults, Limit, Mode, ModeOverride, Policy, TierHeader, Unit, WhenDenied,
+        headers_of,
+    },
     rule_set::{Domain, Found, RequireMode, RuleSet},
 };
 
@@ -336,6 +339,7 @@ impl Plan {
             self.groups.iter().enumerate().filter(|(group, _)| !full.contains(&(group + 1)));
         let passed_groups = passed.map(|(_, group)| group.clone()).collect();
         let passed_groups = (!self.groups.is_empty()).then_some(passed_groups);
+        let request_headers = if verdict.denied { Vec::new() } else { self.tier_headers(&verdict) };
         self.charges.truncate(own);
         let mut judged = self.charges.into_iter().zip(verdict.tallies);
         let mut statuses = Vec::with_capacity(self.items.len());
@@ -365,7 +369,17 @@ impl Plan {
             token: None,
             commits: committed,
             passed_groups,
+            request_headers,
         }
+    }
+
+    fn tier_headers(&self, verdict: &Verdict) -> Vec<TierHeader> {
+        let judged = self.charges.iter().zip(&verdict.tallies);
+        headers_of(judged.filter_map(|(charge, tally)| match tally.fit {
+            Fit::Fits { remaining } => charge.counter.limit.tier(remaining),
+            Fit::Over => charge.counter.limit.tier(0),
+            Fit::Commit(_) => None,
+        }))
     }
 
     /// What the call has charged for work under way, with an id of its own.

@@ -1,10 +1,14 @@
 //! Rules: what the operator wrote, checked.
 
 mod priority;
+mod tier;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-pub use self::priority::{Priority, Share};
+pub use self::{
+    priority::{Priority, Share},
+    tier::{Tier, TierHeader, headers_of},
+};
 /// What a [`Limit`] consists of.
 pub use crate::engine::{algorithm::Algorithm, time::Unit};
 use crate::engine::{
@@ -52,6 +56,8 @@ pub struct Limit {
     pub priority: Option<Arc<Priority>>,
     /// The class that it applies to, with its share, if it is the limit of one.
     pub class: Option<(Arc<str>, Share)>,
+    /// Its soft limits.
+    pub tiers: Option<Arc<[Tier]>>,
 }
 
 impl Limit {
@@ -75,6 +81,7 @@ impl Limit {
             denied_body: None,
             priority: None,
             class: None,
+            tiers: None,
         })
     }
 

@@ -106,7 +106,8 @@ fn denied(status: &LimitedStatus<'_>, body: DeniedBody) -> Option<(&'static str,
     })
 }
 
-fn header(name: &str, value: String) -> HeaderValue {
+/// A header of an answer.
+pub(super) fn header(name: &str, value: String) -> HeaderValue {
     HeaderValue { key: name.to_owned(), value, ..HeaderValue::default() }
 }
 

@@ -190,6 +190,8 @@ pub struct JsonResponse {
     statuses: Vec<JsonStatus>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     response_headers_to_add: Vec<JsonHeader>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    request_headers_to_add: Vec<JsonHeader>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dynamic_metadata: Option<Value>,
 }
@@ -229,6 +231,7 @@ pub fn response(response: &RateLimitResponse) -> JsonResponse {
         overall_code: code(response.overall_code),
         statuses: response.statuses.iter().map(status).collect(),
         response_headers_to_add: response.response_headers_to_add.iter().map(json_header).collect(),
+        request_headers_to_add: response.request_headers_to_add.iter().map(json_header).collect(),
         dynamic_metadata: response.dynamic_metadata.as_ref().map(object),
     }
 }
@@ -252,10 +255,11 @@ fn value(value_of: &prost_types::Value) -> Value {
     }
 }
 
-/// The headers of an answer, and `Retry-After` if the call is denied.
+/// All headers of an answer, and `Retry-After` if the call is denied.
 pub fn headers(response: &RateLimitResponse) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    for header in &response.response_headers_to_add {
+    let for_response = response.response_headers_to_add.iter();
+    for header in for_response.chain(&response.request_headers_to_add) {
         let name = HeaderName::try_from(&header.key);
         if let (Ok(name), Ok(value)) = (name, http::HeaderValue::try_from(&header.value)) {
             headers.insert(name, value);

@@ -228,6 +228,11 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             Shape::Other(nested::priority_schema),
             "Classes of calls that share the limit, each admitted up to its share of it",
         ),
+        key(
+            "tiers",
+            Shape::Other(nested::tiers_schema),
+            "Soft limits: a list of `at`, in percent of the limit, and the `request_headers` that a proxy adds from there on",
+        ),
         key("name", TEXT, "Name of the limit in answers, and in the `replaces` of other limits"),
         key(
             "replaces",

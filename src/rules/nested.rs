@@ -1,16 +1,17 @@
-//! Keys of a limit that have keys of their own: `priority`.
+//! Keys of a limit that have keys of their own: `priority` and `tiers`.
 
 use std::sync::Arc;
 
+use http::HeaderName;
 use serde_json::{Value, json};
 
 use crate::{
-    engine::rule::Priority,
+    engine::rule::{Priority, Tier, TierHeader},
     yaml::{
         json_schema::mapping,
         keys::{KeyTable, Shape, TEXT, key, required},
-        reader::{Fields, Located, Reader},
-        tree::Content,
+        reader::{Fields, Located, Reader, shown},
+        tree::{Content, YamlNode},
     },
 };
 
@@ -36,22 +37,106 @@ static PRIORITY: KeyTable = KeyTable {
     ],
 };
 
+/// The keys of an item of `tiers`.
+static TIER: KeyTable = KeyTable {
+    name: "an item of `tiers`",
+    elsewhere: |_| None,
+    keys: &[
+        required(
+            "at",
+            Shape::Whole { min: 1, max: 100 },
+            "Percent of the limit, 1 to 100: the tier is reached when that much of it is used",
+        ),
+        required(
+            "request_headers",
+            Shape::Other(|| {
+                let value = json!({ "type": ["string", "number", "boolean"] });
+                json!({ "type": "object", "minProperties": 1, "additionalProperties": value })
+            }),
+            "Headers for the request, such as `x-tier: warn`",
+        ),
+    ],
+};
+
+/// Headers that would change the meaning of a request for its proxy.
+const RESERVED: [&str; 4] = ["host", "connection", "content-length", "transfer-encoding"];
+
+pub(super) fn tiers_schema() -> Value {
+    json!({ "type": ["array", "null"], "minItems": 1, "items": mapping(&TIER) })
+}
+
 pub(super) fn priority_schema() -> Value {
     json!({ "anyOf": [{ "type": "null" }, mapping(&PRIORITY)] })
 }
 
 impl Reader<'_> {
+    pub(super) fn tiers(&mut self, fields: &Fields<'_>) -> Option<Arc<[Tier]>> {
+        fields.node("tiers")?;
+        let mut tiers: Vec<Tier> = Vec::new();
+        for item in self.list(fields, "tiers") {
+            let Some(fields) = self.fields(item, &TIER) else { continue };
+            let (Some(at), Some(node)) = (fields.whole("at"), fields.node("request_headers"))
+            else {
+                continue;
+            };
+            if tiers.iter().any(|known| known.at == at.value) {
+                self.problem(at.location, format!("at: another tier has {} too", at.value));
+            }
+            let request_headers = self.tier_headers(node);
+            tiers.push(Tier { at: at.value, request_headers });
+        }
+        Some(tiers.into())
+    }
+
+    fn tier_headers(&mut self, node: &YamlNode) -> Vec<TierHeader> {
+        let pairs = self.pairs(node, "request_headers", "x-tier: warn");
+        let mut headers: Vec<TierHeader> = Vec::new();
+        for (key, node) in pairs {
+            let (Some(written), Some(value)) =
+                (self.scalar(key, "request_headers"), self.scalar(node, "request_headers"))
+            else {
+                continue;
+            };
+            let name = HeaderName::try_from(written).ok();
+            let name = name.filter(|name| !RESERVED.contains(&name.as_str()));
+            match name {
+                None => {
+                    let message = format!("request_headers: `{}` cannot be added", shown(written));
+                    self.problem(key.location, message);
+                }
+                Some(name) if headers.iter().any(|(known, _)| **known == *name.as_str()) => {
+                    self.problem(key.location, format!("{name}: duplicate key"));
+                }
+                Some(name) => headers.push((name.as_str().into(), value.into())),
+            }
+            if value.is_empty() || !value.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+                let message = "request_headers: a value must be printable ASCII";
+                self.problem(node.location, message);
+            }
+        }
+        headers
+    }
+
+    /// The pairs of a mapping, at least one.
+    fn pairs<'node>(
+        &mut self,
+        node: &'node YamlNode,
+        name: &str,
+        example: &str,
+    ) -> &'node [(YamlNode, YamlNode)] {
+        match &node.content {
+            Content::Map(pairs) if !pairs.is_empty() => return pairs,
+            _ => self
+                .problem(node.location, format!("{name}: must be a mapping such as `{example}`")),
+        }
+        &[]
+    }
+
     pub(super) fn priority(&mut self, fields: &Fields<'_>) -> Option<Located<Arc<Priority>>> {
         let node = fields.node("priority")?;
         let fields = self.fields(node, &PRIORITY)?;
         let (entry, written) = (fields.text("entry")?.value, fields.node("share")?);
-        let pairs = match &written.content {
-            Content::Map(pairs) => &pairs[..],
-            _ => &[],
-        };
-        if pairs.is_empty() {
-            self.problem(written.location, "share: must be a mapping such as `batch: 50`");
-        }
+        let pairs = self.pairs(written, "share", "batch: 50");
         let mut shares: Vec<(Arc<str>, u64)> = Vec::new();
         for (name, share) in pairs {
             let Some(class) = self.scalar(name, "share") else { continue };

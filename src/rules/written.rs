@@ -9,7 +9,7 @@ use crate::{
         key::SlotBy,
         parameters::Parameters,
         request::Hits,
-        rule::{Algorithm, DeniedBody, FailureMode, Metadata, Priority, Unit},
+        rule::{Algorithm, DeniedBody, FailureMode, Metadata, Priority, Tier, Unit},
         rule_set::{RequireMode, Requirement},
     },
     yaml::{
@@ -76,6 +76,7 @@ pub(super) struct RateLimit {
     pub(super) name: Option<String>,
     pub(super) replaces: Vec<Located<String>>,
     pub(super) hold: Option<Located<HoldPolicy>>,
+    pub(super) tiers: Option<Arc<[Tier]>>,
     pub(super) priority: Option<Located<Arc<Priority>>>,
 }
 
@@ -251,6 +252,7 @@ impl Reader<'_> {
             denied_body: body.map(|(_, body)| body),
             hold: self.hold(&fields),
             priority: self.priority(&fields),
+            tiers: self.tiers(&fields),
             replaces: self.replaces(&fields, name.as_deref()),
             name,
         };

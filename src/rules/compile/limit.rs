@@ -60,6 +60,7 @@ pub(super) fn compile(
         mode_written,
         override_max: value.override_max,
         denied_body: value.denied_body,
+        tiers: value.tiers.clone(),
         priority: value.priority.as_ref().map(|priority| Arc::clone(&priority.value)),
         name: value.name.as_deref().map(Arc::from),
         hold: value.hold.as_ref().map(|hold| Arc::new(hold.value.clone())),

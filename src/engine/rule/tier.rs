@@ -1,0 +1,40 @@
+//! Tiers of a limit: parts of it from which on a proxy adds headers to the requests that it lets pass.
+
+use std::{cmp::Reverse, sync::Arc};
+
+use super::Limit;
+
+/// A soft limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tier {
+    /// Percent of the limit, from 1 to 100, from which on it is reached.
+    pub at: u64,
+    /// The headers.
+    pub request_headers: Vec<TierHeader>,
+}
+
+/// The name of a header, in lower case, and its value.
+pub type TierHeader = (Arc<str>, Arc<str>);
+
+impl Limit {
+    /// The highest tier that is reached with this number of remaining hits.
+    pub fn tier(&self, remaining: u64) -> Option<&Tier> {
+        // Both are below 2^53.
+        let used = |capacity: u64| capacity.saturating_sub(remaining) * 100;
+        let reached = |tier: &&Tier| used(self.capacity()) >= tier.at * self.capacity();
+        self.tiers.as_deref()?.iter().filter(reached).max_by_key(|tier| tier.at)
+    }
+}
+
+/// The headers of these tiers: one value for a name, the one of the highest tier.
+pub fn headers_of<'tiers>(tiers: impl Iterator<Item = &'tiers Tier>) -> Vec<TierHeader> {
+    let mut tiers: Vec<&Tier> = tiers.collect();
+    tiers.sort_by_key(|tier| Reverse(tier.at));
+    let mut headers: Vec<TierHeader> = Vec::new();
+    for (name, value) in tiers.into_iter().flat_map(|tier| &tier.request_headers) {
+        if !headers.iter().any(|(known, _)| known == name) {
+            headers.push((Arc::clone(name), Arc::clone(value)));
+        }
+    }
+    headers
+}
