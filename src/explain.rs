@@ -152,6 +152,9 @@ pub struct ChargeExplanation {
     /// Hits that would pass, if the counter was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining: Option<u64>,
+    /// If the counter is closed by `ban_for`: for how long, as a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<String>,
     /// Why the counter has no state, if it was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -230,6 +233,8 @@ impl Explanation {
                     charge.used = Some(state.used);
                     charge.held = Some(state.held).filter(|held| *held > 0);
                     charge.remaining = Some(state.remaining);
+                    charge.closed =
+                        state.closed.then(|| format!("closed for {}", spelled(state.reset)));
                     states.push(state);
                 }
                 CounterReading::Corrupt => charge.problem = Some(CORRUPT.to_owned()),
@@ -393,6 +398,7 @@ impl ChargeExplanation {
             used: None,
             held: None,
             remaining: None,
+            closed: None,
             problem: None,
         }
     }
@@ -440,6 +446,9 @@ fn details(limit: &Limit) -> String {
     }
     if limit.when_denied == WhenDenied::Counted {
         details.push("count_denied".to_owned());
+    }
+    if let Some(ban_ms) = limit.ban_ms {
+        details.push(format!("ban_for {}", spelled(Duration::from_millis(ban_ms))));
     }
     details.push(format!("on_store_failure {}", limit.on_store_failure.name()));
     details.join(", ")

@@ -200,8 +200,8 @@ fn push_descriptor(text: &mut String, descriptor: &DescriptorExplanation) {
             let held = charge.held.map(|held| format!("{held} held, ")).unwrap_or_default();
             push_line(text, 4, &format!("{used} used, {held}{remaining} left"));
         }
-        if let Some(problem) = &charge.problem {
-            push_line(text, 4, problem);
+        for line in [&charge.closed, &charge.problem].into_iter().flatten() {
+            push_line(text, 4, line);
         }
     }
 }

@@ -191,6 +191,13 @@ impl Counter {
         key
     }
 
+    /// The key that exists while the counter is closed.
+    pub fn ban_key(&self) -> String {
+        let mut key = String::with_capacity(self.business_id.len() + 40);
+        self.write_identity(&mut key, "tk1:bn:");
+        key
+    }
+
     /// The key of what is known of one hold on this counter.
     pub fn hold_record_key(&self, hold: HoldId) -> String {
         let mut key = String::with_capacity(self.business_id.len() + 64);

@@ -61,6 +61,7 @@ pub struct Verdict {
 /// 3. If the call is admitted, every charge that fits is made; if it is denied, none. Hits with
 ///    [`WhenDenied::Counted`](crate::engine::rule::WhenDenied) are always charged. So are hits of a quota, unless
 ///    an enforced limit denies the call uncharged.
+///    A charge that does not fit closes the counter of a limit with a ban, for the time of the ban.
 /// 4. For a corrupt counter, the `on_store_failure` of its limit applies: `deny` denies the call, `allow` has no
 ///    effect, and `error` fails a call that nothing else denies. `local` cannot be answered here.
 ///
@@ -170,6 +171,9 @@ fn charge(assessments: &[Assessment<'_>], result: VoteResult, accounts: &mut [An
         {
             holds::charge(posting, hits, account);
         }
+        if assessment.fit == FitKind::Over && posting.charge.hits != Hits::Check {
+            holds::close(posting, accounts);
+        }
         if result == VoteResult::Admitted && assessment.fit == FitKind::Fits {
             holds::take(posting, accounts);
         }
@@ -198,6 +202,7 @@ impl<'call> Assessment<'call> {
         let fit = match posting.read(accounts) {
             None => FitKind::Corrupt,
             Some(_) if posting.charge.hits.is_refund() || commit.is_some() => FitKind::Fits,
+            Some(_) if holds::closed_until(posting, accounts).is_some() => FitKind::Over,
             Some(account) if account.fits(asked, &posting.terms) => FitKind::Fits,
             Some(_) => FitKind::Over,
         };
@@ -217,9 +222,12 @@ impl<'call> Assessment<'call> {
             Some(account) => {
                 let fits = self.fit == FitKind::Fits;
                 let tally = Tally::of(account, fits, self.asked, &self.posting.terms);
-                match self.commit {
-                    Some(outcome) => Tally { fit: Fit::Commit(outcome), ..tally },
-                    None => tally.less(holds::held(self.posting, accounts)),
+                match (self.commit, holds::closed_until(self.posting, accounts)) {
+                    (Some(outcome), _) => Tally { fit: Fit::Commit(outcome), ..tally },
+                    (None, Some(until)) if !fits => {
+                        Tally { reset: self.posting.terms.now.until(until), ..tally }
+                    }
+                    (None, _) => tally.less(holds::held(self.posting, accounts)),
                 }
             }
             None => Tally::by_failure_mode(self.posting.charge),

@@ -256,6 +256,8 @@ impl Plan {
         };
         if let Some(policy) = &limit.hold {
             asked.hold(policy, &mut charge);
+        } else if !charge.hits.is_refund() {
+            charge.hold = limit.ban_ms.map(|for_ms| HoldAction::Ban { for_ms });
         }
         if limit.mode == Mode::Quota && !domain.quota_group.is_empty() {
             charge.quota_group = self.group(&domain.quota_group, entries);
@@ -565,7 +567,9 @@ impl Committed {
                 let Hits::Charge(hits) = charge.hits else { return None };
                 (None, Some(hits))
             }
-            HoldAction::Open { .. } | HoldAction::Occupy { .. } => return None,
+            HoldAction::Open { .. } | HoldAction::Occupy { .. } | HoldAction::Ban { .. } => {
+                return None;
+            }
         };
         let outcome = match (tally.fit, charge.hold?) {
             (Fit::Commit(outcome), _) => Some(outcome),

@@ -56,6 +56,8 @@ pub struct Limit {
     pub priority: Option<Arc<Priority>>,
     /// The class that it applies to, with its share, if it is the limit of one.
     pub class: Option<(Arc<str>, Share)>,
+    /// How long the counter is closed after a call did not fit, in milliseconds.
+    pub ban_ms: Option<u64>,
     /// Its soft limits.
     pub tiers: Option<Arc<[Tier]>>,
 }
@@ -81,6 +83,7 @@ impl Limit {
             denied_body: None,
             priority: None,
             class: None,
+            ban_ms: None,
             tiers: None,
         })
     }

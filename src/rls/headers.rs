@@ -82,7 +82,7 @@ fn denied(status: &LimitedStatus<'_>, body: DeniedBody) -> Option<(&'static str,
     let limit = status.limit.requests_per_unit;
     Some(match body {
         DeniedBody::None => return None,
-        DeniedBody::Problem if limit == 0 => {
+        DeniedBody::Problem if limit == 0 || status.limit.ban_ms.is_some() => {
             let what = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
             let problem =
                 json!({ "type": what, "title": "Calls such as this one are not admitted" });

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{hold, nested};
 use crate::{
     engine::{
+        hold::HoldPolicy,
         key::SlotBy,
         request::{Hits, KEY_BYTES_MAX},
         rule::{Algorithm, DeniedBody, FailureMode, Unit},
@@ -227,6 +228,14 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             "priority",
             Shape::Other(nested::priority_schema),
             "Classes of calls that share the limit, each admitted up to its share of it",
+        ),
+        key(
+            "ban_for",
+            Shape::Time {
+                min: Duration::from_secs(1),
+                max: Duration::from_millis(HoldPolicy::LIFETIME_MS_MAX),
+            },
+            "Time for which the counter is closed after a call that did not fit, such as 10m, from 1s to 7 days (168h)",
         ),
         key(
             "tiers",

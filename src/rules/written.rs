@@ -76,6 +76,7 @@ pub(super) struct RateLimit {
     pub(super) name: Option<String>,
     pub(super) replaces: Vec<Located<String>>,
     pub(super) hold: Option<Located<HoldPolicy>>,
+    pub(super) ban_for: Option<Located<Duration>>,
     pub(super) tiers: Option<Arc<[Tier]>>,
     pub(super) priority: Option<Located<Arc<Priority>>>,
 }
@@ -252,6 +253,7 @@ impl Reader<'_> {
             denied_body: body.map(|(_, body)| body),
             hold: self.hold(&fields),
             priority: self.priority(&fields),
+            ban_for: fields.time("ban_for"),
             tiers: self.tiers(&fields),
             replaces: self.replaces(&fields, name.as_deref()),
             name,

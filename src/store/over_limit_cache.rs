@@ -18,6 +18,7 @@ use super::{Clock, metrics::StoreMetrics};
 use crate::engine::{
     key::Counter,
     ledger::{self, Charge, Fit, Tally, Verdict},
+    request::Hits,
 };
 
 /// Entries per lock: few enough that no call waits long for a sweep.
@@ -48,9 +49,11 @@ pub enum Denials {
     MayBeReserved,
 }
 
-/// Whether hits of its limit may be given back at any time, by a commit on any replica.
+/// Whether hits of its limit may be given back at any time, by a commit on any replica; or whether its denial does not mean
+/// that a hit would be denied alike, which closes the counter.
 fn is_held(charge: &Charge) -> bool {
-    charge.counter.limit.hold.is_some()
+    let limit = &charge.counter.limit;
+    limit.hold.is_some() || limit.ban_ms.is_some() && charge.hits == Hits::Check
 }
 
 impl OverLimitCache {

@@ -285,11 +285,12 @@ impl Scripts {
         let reply: Vec<Value> = self.run(&command, now);
         let numbers: Vec<u64> =
             reply.into_iter().map_while(|value| redis::from_redis_value(value).ok()).collect();
-        let [_, _, 1, used, remaining, reset, held, open_holds, ..] = numbers[..] else {
+        let [_, _, 1, used, remaining, reset, held, open_holds, closed, ..] = numbers[..] else {
             panic!("{numbers:?}");
         };
         let reset = Duration::from_millis(reset);
-        CounterState { used, remaining, held, open_holds, reset, remembered: Vec::new() }
+        let closed = closed == 1;
+        CounterState { used, remaining, held, open_holds, closed, reset, remembered: Vec::new() }
     }
 
     /// Runs the ledger script for the one call of `run`.

@@ -31,6 +31,8 @@ pub struct Model {
     places: HashMap<String, Vec<(i128, HoldId)>>,
     /// Takes by id in flight: the deadline, until the call has ended, and when the take is forgotten.
     taken: HashMap<(String, HoldId), (Option<i128>, i128)>,
+    /// Counters that are closed: until when.
+    closed: HashMap<String, i128>,
 }
 
 /// The counter and limit of a charge. Times are in milliseconds.
@@ -137,7 +139,9 @@ impl Model {
         let mut judged = Vec::new();
         for charge in &asking {
             let hits = hits_to_judge(charge, &asking, now);
-            let fits = charge.hits.is_refund() || after_refunds.fits(charge, hits, now);
+            let fits = charge.hits.is_refund()
+                || after_refunds.closed(charge, now).is_none()
+                    && after_refunds.fits(charge, hits, now);
             judged.push(Judged { charge, hits, fits });
         }
         let (denied, denied_uncharged) = denials(&judged);
@@ -148,6 +152,14 @@ impl Model {
                 || (charge.counter.limit.mode == Mode::Quota && !denied_uncharged);
             if let (Hits::Charge(hits), true) = (charge.hits, is_charged) {
                 self.add(charge, hits.into(), now);
+            }
+        }
+        // Promise "a penalty box": what does not fit closes the counter, unless it is closed.
+        for Judged { charge, fits, .. } in &judged {
+            if let (Hits::Charge(_), false, Some(HoldAction::Ban { for_ms }), None) =
+                (charge.hits, *fits, charge.hold, self.closed(charge, now))
+            {
+                self.closed.insert(Counter::of(charge, now).name, now + i128::from(for_ms));
             }
         }
         let (mut judged, mut tallies) = (judged.into_iter(), Vec::new());
@@ -167,9 +179,16 @@ impl Model {
         let (fit, at) = if fits {
             (Fit::Fits { remaining: self.left(charge, now) }, self.ends(charge, now))
         } else {
-            (Fit::Over, self.admits_at(charge, hits, now))
+            let closed = self.closed(charge, now);
+            (Fit::Over, closed.unwrap_or_else(|| self.admits_at(charge, hits, now)))
         };
         Tally { fit, reset: Duration::from_millis((at - now).max(0) as u64) }
+    }
+
+    /// Until when its counter is closed, if it is.
+    fn closed(&self, charge: &Charge, now: i128) -> Option<i128> {
+        let Some(HoldAction::Ban { .. }) = charge.hold else { return None };
+        self.closed.get(&Counter::of(charge, now).name).copied().filter(|until| now < *until)
     }
 
     /// The most hits that would pass, by binary search.
@@ -355,7 +374,9 @@ impl Model {
                 Some(CommitOutcome::Applied)
             }
             HoldAction::Occupy { .. } => None,
-            HoldAction::Open { .. } => unimplemented!("the model of open holds"),
+            HoldAction::Ban { .. } | HoldAction::Open { .. } => {
+                unimplemented!("the model of open holds")
+            }
         }
     }
 

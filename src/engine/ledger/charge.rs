@@ -68,7 +68,8 @@ impl Charge {
             lifetime_ms: policy.lifetime_ms,
             abandoned: policy.abandoned,
         });
-        Self { hold, ..Self::new(counter, Hits::Check) }
+        let ban = limit.ban_ms.map(|for_ms| HoldAction::Ban { for_ms });
+        Self { hold: hold.or(ban), ..Self::new(counter, Hits::Check) }
     }
 
     /// What it charges for a call that is denied. A commit without a token is the true number, and always charged; a take

@@ -9,7 +9,10 @@ use super::{
     tally::{Fit, Tally},
 };
 use crate::engine::algorithm::{
-    AnyAccount, account::Terms, in_flight::Occupant, sliding_log::Remembered,
+    AnyAccount,
+    account::{Account as _, Terms},
+    in_flight::Occupant,
+    sliding_log::Remembered,
 };
 
 /// The state of one counter.
@@ -24,7 +27,9 @@ pub struct CounterState {
     pub held: u64,
     /// Number of open holds without ids, or of places that calls in flight occupy.
     pub open_holds: u64,
-    /// The time until the window ends, or until no hit counts any more.
+    /// Whether it is closed, since a call did not fit; see [`Limit::ban_ms`](crate::engine::rule::Limit::ban_ms).
+    pub closed: bool,
+    /// The time until the window ends, or until no hit counts any more; of one that is closed, until it opens.
     pub reset: Duration,
     /// The hits in a log, the oldest first; or the calls in flight, by their deadlines.
     pub remembered: Vec<Remembered>,
@@ -51,6 +56,7 @@ impl CounterState {
             remaining: account.remaining(terms),
             held: 0,
             open_holds,
+            closed: false,
             reset: reset.min(Duration::from_millis(reset_max)),
             remembered,
         }
@@ -61,10 +67,15 @@ impl CounterState {
         holds::expire(reading, accounts);
         let terms = &reading.terms;
         let state = Self::of(accounts.get(reading.account?)?, terms);
-        let Some(open) = reading.hold.and_then(|index| accounts.get(index)) else {
+        if let Some(until) = holds::closed_until(reading, accounts) {
+            let reset = terms.now.until(until);
+            return Some(Self { closed: true, remaining: 0, reset, ..state });
+        }
+        let Some(AnyAccount::InFlight(open)) = reading.hold.and_then(|index| accounts.get(index))
+        else {
             return Some(state);
         };
-        let (held, open_holds) = (holds::held(reading, accounts), open.read().used(terms));
+        let (held, open_holds) = (holds::held(reading, accounts), open.used(terms));
         let remaining = state.remaining.saturating_sub(held);
         Some(Self { remaining, held, open_holds, ..state })
     }
@@ -93,6 +104,7 @@ fn remaining_after_refunds(charge: &Charge, charges: &[Charge], state: &CounterS
     match refunded(charges, &charge.counter) {
         // More exact than capacity less used hits, which are rounded up.
         0 => state.remaining,
+        _ if state.closed => 0,
         hits => {
             let used = state.used.saturating_sub(hits);
             charge.counter.limit.capacity().saturating_sub(used).saturating_sub(state.held)

@@ -48,7 +48,9 @@ impl GiveBack {
             account.begin(terms);
             account.end(id);
         }
-        if let Some(AnyAccount::HoldRecord(record)) = record {
+        if let Some(AnyAccount::HoldRecord(record)) = record
+            && !matches!(self.hold, Some(HoldAction::Ban { .. }))
+        {
             **record = HoldRecord::default();
         }
         account.write().give_back(self.hits, self.made, self.caller.as_deref(), terms);

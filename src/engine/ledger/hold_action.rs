@@ -41,6 +41,11 @@ pub enum HoldAction {
         /// How long it stays open.
         lifetime_ms: u64,
     },
+    /// Holds nothing: when the charge does not fit, the counter is closed for a time, in which nothing fits.
+    Ban {
+        /// How long.
+        for_ms: u64,
+    },
     /// Replaces the hits that a take with a token charged by the true number. It may be made several times: only the first
     /// has an effect.
     Commit {
@@ -62,6 +67,7 @@ impl HoldAction {
     pub fn key_beside(&self, counter: &Counter) -> Option<String> {
         match (*self, &counter.limit.algorithm) {
             (Self::ById { id, .. }, _) => Some(counter.hold_record_key(id)),
+            (Self::Ban { .. }, _) => Some(counter.ban_key()),
             (Self::Occupy { .. }, _) | (_, Algorithm::InFlight { .. }) => None,
             (Self::Commit { id, .. }, _) => Some(counter.hold_record_key(id)),
             (Self::Open { .. } | Self::EndOldest { .. }, _) => Some(counter.open_holds_key()),

@@ -33,7 +33,7 @@ pub(super) fn begin(
             HoldAction::EndOldest { .. } => {
                 end_oldest(posting, postings, accounts, &mut ended_on, ended)
             }
-            HoldAction::Open { .. } | HoldAction::Occupy { .. } => None,
+            HoldAction::Open { .. } | HoldAction::Occupy { .. } | HoldAction::Ban { .. } => None,
             HoldAction::ById { id, used, .. } => commit_by_id(posting, accounts, id, used),
             HoldAction::Commit { .. } => commit(posting, accounts, &hold),
         }));
@@ -84,6 +84,27 @@ pub(super) fn charge(posting: &Posting<'_>, hits: u64, account: &mut AnyAccount)
             caller: charge.caller.clone(),
         }),
         (account, _) => account.write().charge(hits, charge.caller.as_deref(), terms),
+    }
+}
+
+/// Until when the counter of a posting is closed; `None` if it is open.
+pub(super) fn closed_until(posting: &Posting<'_>, accounts: &[AnyAccount]) -> Option<Timestamp> {
+    match (posting.charge.hold?, accounts.get(posting.hold?)?) {
+        (HoldAction::Ban { .. }, AnyAccount::HoldRecord(record)) => {
+            Some(record.until).filter(|until| posting.terms.now < *until)
+        }
+        _ => None,
+    }
+}
+
+/// Closes the counter of a posting that does not fit. One that is closed stays closed no longer than before.
+pub(super) fn close(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
+    if let Some(HoldAction::Ban { for_ms }) = posting.charge.hold
+        && closed_until(posting, accounts).is_none()
+        && let Some(record) = record(posting.hold, accounts)
+    {
+        let until = posting.terms.now.plus_millis(for_ms);
+        *record = HoldRecord { state: Some(HoldState::Committed), until };
     }
 }
 

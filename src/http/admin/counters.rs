@@ -270,6 +270,11 @@ fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
         set_member(&mut shown, "held", state.held);
         set_member(&mut shown, "open_holds", state.open_holds);
     }
+    if state.closed
+        && let Some(shown) = shown.as_object_mut()
+    {
+        shown.insert("closed".to_owned(), true.into());
+    }
     shown
 }
 

@@ -60,6 +60,7 @@ pub(super) fn compile(
         mode_written,
         override_max: value.override_max,
         denied_body: value.denied_body,
+        ban_ms: ban_ms(value),
         tiers: value.tiers.clone(),
         priority: value.priority.as_ref().map(|priority| Arc::clone(&priority.value)),
         name: value.name.as_deref().map(Arc::from),
@@ -82,6 +83,20 @@ pub(super) fn compile(
         && holds_by.is_some_and(|by| by != HoldBy::Token)
     {
         problems.add(location, "priority: not with a hold, unless it is `by: token`");
+    }
+    if let Some(Located { location, .. }) = value.ban_for {
+        let problem = if options.algorithms == Algorithms::FixedWindow {
+            Some("ban_for: needs scripts, but --redis-scripts is off")
+        } else if holds_by.is_some() {
+            Some("ban_for: not with a hold")
+        } else if value.priority.is_some() {
+            Some("ban_for: not with `priority`, since one class would close the counter for all")
+        } else if limit.mode == Mode::Quota {
+            Some("ban_for: not with quotas, which deny no call alone")
+        } else {
+            None
+        };
+        problem.into_iter().for_each(|problem| problems.add(location, problem));
     }
     super::hold::check(&limit, value, *location, problems);
     check_size(&limit, *location, problems);
@@ -132,6 +147,10 @@ fn algorithm(written: &RateLimit) -> Algorithm {
         Algorithm::FirstHitWindow { .. } => Algorithm::FirstHitWindow { idle_ms: idle_ms(written) },
         other => other,
     }
+}
+
+fn ban_ms(written: &RateLimit) -> Option<u64> {
+    u64::try_from(written.ban_for.as_ref()?.value.as_millis()).ok()
 }
 
 fn idle_ms(written: &RateLimit) -> Option<u64> {

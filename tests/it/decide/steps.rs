@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Instant};
 use proptest::prelude::*;
 use tollkeeper::{
     engine::{
-        ledger::{self, Charge, Fit, GiveBack, Tally},
+        ledger::{self, Charge, Fit, GiveBack, HoldAction, Tally},
         request::Hits,
         rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
         time::Timestamp,
@@ -81,6 +81,16 @@ fn limits() -> Vec<Arc<Limit>> {
         }
     }
     limits.extend([counted(Limit { mode: Mode::Shadow, ..per(3, 50, Unit::Second, &fixed) })]);
+    // Penalty boxes.
+    for algorithm in &algorithms {
+        for (seconds, ban_ms, mode) in [(60, 2500, Mode::Enforced), (70, 100_000, Mode::Shadow)] {
+            limits.push(Limit {
+                ban_ms: Some(ban_ms),
+                mode,
+                ..per(4, seconds, Unit::Second, algorithm)
+            });
+        }
+    }
     limits.into_iter().map(Arc::new).collect()
 }
 
@@ -113,7 +123,10 @@ impl Dice {
             let limit = &limits[self.below(limits.len() as u64) as usize];
             let user = ["a", "b"][self.below(2) as usize];
             let quota_group = self.below(4) as usize;
-            Charge { quota_group, ..charge(user, self.hits(limit), limit) }
+            let hits = self.hits(limit);
+            let ban_ms = limit.ban_ms.filter(|_| !hits.is_refund());
+            let hold = ban_ms.map(|for_ms| HoldAction::Ban { for_ms });
+            Charge { quota_group, hold, ..charge(user, hits, limit) }
         };
         let count = [1, 1, 2, 3][(passed % 4) as usize];
         let charges = (0..count).map(charge).collect();

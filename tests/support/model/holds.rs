@@ -355,6 +355,7 @@ impl HoldModel {
             remaining: remaining.max(0) as u64,
             held: held as u64,
             open_holds: open as u64,
+            closed: false,
             reset: Duration::from_millis((ends - at).max(0) as u64),
             remembered: Vec::new(),
         }

@@ -17,8 +17,9 @@
 --              'fh': the idle time in milliseconds, or empty; 'sl': the caller
 -- A charge that acts on a hold has further ones:
 --   action     a name in HOLD_NUMBERS
---   key        slot in KEYS of the hold's record, or of the set of open holds; empty if the counter itself has it
---   id         identifies the hold; empty for 'end_oldest'
+--   key        slot in KEYS of the hold's record, of the set of open holds, or of what closes the counter; empty if the
+--              counter itself has it
+--   id         identifies the hold; empty for 'end_oldest' and 'ban'
 --   numbers    of the action, or empty: hits, and times in milliseconds; `keep` is 1 if abandoned holds stay charged
 local ARGUMENTS = 12
 local WITH_HOLD = { ['charge+'] = 'charge', ['check+'] = 'check', ['refund+'] = 'refund', ['give_back+'] = 'give_back' }
@@ -28,6 +29,7 @@ local HOLD_NUMBERS = {
   open = { 'lifetime', 'estimate', 'keep' },
   end_oldest = { 'estimate', 'keep' },
   occupy = { 'lifetime' },
+  ban = { 'lifetime' },
 }
 
 -- The hold whose arguments follow `base`; and the place of the last one.

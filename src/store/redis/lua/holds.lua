@@ -143,11 +143,26 @@ local function begin_holds(charges, known)
   return ended
 end
 
+-- Until when the counter of a charge with a hold is closed; nil if it is open. A ban holds nothing: its record is the time
+-- until which it closes the counter.
+local function closed_until(charge)
+  local hold = charge.hold
+  return hold.action == 'ban' and hold.known.ends > now and hold.known.ends or nil
+end
+
+-- Closes the counter of a charge that does not fit. One that is closed stays closed no longer than before.
+local function close(charge)
+  local hold = charge.hold
+  if hold.action ~= 'ban' or closed_until(charge) then return end
+  hold.known.ends = now + hold.lifetime
+  hold.known.value = text(hold.known.ends)
+end
+
 -- Ends what a reservation has taken.
 local function give_back_hold(charge)
   local hold = charge.hold
   if charge.algorithm.finish then charge.algorithm.finish(charge.account, hold.id) end
-  if hold.known then hold.known.removed = hold.known.is_known end
+  if hold.known and hold.action ~= 'ban' then hold.known.removed = hold.known.is_known end
 end
 
 -- Notes the hold of a charge that fits, in a call that is admitted.

@@ -22,7 +22,7 @@ local function answer(charge, answers, i)
     answers[2 * i - 1] = charge.commit or math.max(0, remaining)
     answers[2 * i] = math.max(0, algorithm.ends(account, charge) - now)
   else
-    local at = algorithm.admits_at and algorithm.admits_at(account, charge.asked, charge)
+    local at = charge.hold and closed_until(charge) or algorithm.admits_at and algorithm.admits_at(account, charge.asked, charge)
     answers[2 * i - 1] = -1
     answers[2 * i] = math.max(0, (at or algorithm.ends(account, charge)) - now)
   end
@@ -86,7 +86,8 @@ local function vote(charges, answers)
     elseif is_judged(charge) then
       charge.asked = (charge.kind == 'charge' or opens) and charge.account.sum or charge.hits
       if opens then charge.asked = charge.asked + held_with_own(charge) end
-      charge.fits = charge.algorithm.fits(charge.account, charge.asked, charge)
+      local is_closed = charge.hold and closed_until(charge)
+      charge.fits = not is_closed and charge.algorithm.fits(charge.account, charge.asked, charge)
       if charge.kind == 'check' and not opens then answer(charge, answers, i) end
       denies = charge.mode == 'enforced' and not charge.fits
       if charge.mode == 'quota' then
@@ -117,6 +118,7 @@ local function charge_all(charges, denied, denied_uncharged, opened)
       local occupies = algorithm.occupy and hold and (hold.action == 'occupy' or hold.action == 'by_id')
       algorithm[occupies and 'occupy' or 'charge'](charge.account, charge)
     end
+    if hold and charge.account and charge.kind == 'charge' and not charge.fits then close(charge) end
     if hold and is_taken and charge.account and is_judged(charge) and not charge.commit then take_hold(charge, opened) end
   end
 end

@@ -24,7 +24,8 @@ pub(in crate::store::redis) fn read(reply: Vec<Value>) -> Option<Reply> {
             }
         }
     }
-    let [seconds, micros, verdict, used, remaining, reset, held, open_holds] = numbers[..] else {
+    let [seconds, micros, verdict, used, remaining, reset, held, open_holds, closed] = numbers[..]
+    else {
         return None;
     };
     let verdict = match verdict {
@@ -35,6 +36,7 @@ pub(in crate::store::redis) fn read(reply: Vec<Value>) -> Option<Reply> {
             remaining: count(remaining)?,
             held: count(held)?,
             open_holds: count(open_holds)?,
+            closed: closed == 1,
             reset: Duration::from_millis(u64::try_from(reset).ok()?),
             remembered,
         }),

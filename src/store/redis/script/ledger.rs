@@ -179,6 +179,7 @@ impl LedgerRun {
             HoldAction::EndOldest { estimate, abandoned } => {
                 ("end_oldest", None, vec![Some(estimate), keep(abandoned)])
             }
+            HoldAction::Ban { for_ms } => ("ban", None, vec![Some(for_ms)]),
             HoldAction::Occupy { id, lifetime_ms } => ("occupy", Some(id), vec![Some(lifetime_ms)]),
         };
         let id = id.map(|id| id.to_string());
