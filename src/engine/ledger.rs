@@ -29,7 +29,7 @@ pub use self::{
     posting::{Few, Posting},
     taken_hold::{HeldCharge, TakenHold},
     tally::{Fit, Tally},
-    vote::{denies, denies_uncharged},
+    vote::{denies, denies_uncharged, passed_over},
 };
 pub use crate::engine::algorithm::sliding_log::Remembered;
 use crate::engine::{
@@ -61,6 +61,8 @@ pub struct Verdict {
 /// 3. If the call is admitted, every charge that fits is made; if it is denied, none. Hits with
 ///    [`WhenDenied::Counted`](crate::engine::rule::WhenDenied) are always charged. So are hits of a quota, unless
 ///    an enforced limit denies the call uncharged.
+///    Of a group of quotas that draws first, the first one that fits is charged, and no other; if none fits, the last one
+///    stands for the group, and is charged only if it is counted when denied.
 ///    A charge that does not fit closes the counter of a limit with a ban, for the time of the ban.
 /// 4. For a corrupt counter, the `on_store_failure` of its limit applies: `deny` denies the call, `allow` has no
 ///    effect, and `error` fails a call that nothing else denies. `local` cannot be answered here.
@@ -90,9 +92,10 @@ fn settle(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Verdict {
     let commits = holds::begin(postings, accounts, &mut verdict.ended);
     refund(postings, &commits, accounts);
     let assessments = assess(postings, &commits, accounts);
-    let judged = assessments.iter().filter(|assessment| assessment.commit.is_none());
-    let result = vote::decide(judged.map(Assessment::vote));
-    charge(&assessments, result, accounts);
+    let mut votes: Few<Vote<'_>> = assessments.iter().map(Assessment::vote).collect();
+    vote::draw(&mut votes);
+    let result = vote::decide(votes.iter().copied());
+    charge(&assessments, &votes, result, accounts);
 
     verdict.denied = result != VoteResult::Admitted;
     verdict.at.extend(postings.first().map(|posting| posting.terms.now));
@@ -159,14 +162,16 @@ fn sums(postings: &[Posting<'_>], commits: &[Option<CommitOutcome>], accounts: u
     sums
 }
 
-fn charge(assessments: &[Assessment<'_>], result: VoteResult, accounts: &mut [AnyAccount]) {
-    for assessment in assessments {
+fn charge(
+    assessments: &[Assessment<'_>],
+    votes: &[Vote<'_>],
+    result: VoteResult,
+    accounts: &mut [AnyAccount],
+) {
+    for (assessment, vote) in assessments.iter().zip(votes) {
         let posting = assessment.posting;
-        if assessment.commit.is_some() {
-            continue;
-        }
         if let Hits::Charge(hits) = posting.charge.hits
-            && assessment.vote().is_charged(result)
+            && vote.is_charged(result)
             && let Some(account) = posting.account.and_then(|index| accounts.get_mut(index))
         {
             holds::charge(posting, hits, account);
@@ -174,7 +179,7 @@ fn charge(assessments: &[Assessment<'_>], result: VoteResult, accounts: &mut [An
         if assessment.fit == FitKind::Over && posting.charge.hits != Hits::Check {
             holds::close(posting, accounts);
         }
-        if result == VoteResult::Admitted && assessment.fit == FitKind::Fits {
+        if result == VoteResult::Admitted && vote.fit == FitKind::Fits {
             holds::take(posting, accounts);
         }
     }
@@ -214,7 +219,8 @@ impl<'call> Assessment<'call> {
     }
 
     fn vote(&self) -> Vote<'call> {
-        Vote { charge: self.posting.charge, fit: self.fit }
+        let fit = if self.commit.is_some() { FitKind::Silent } else { self.fit };
+        Vote { charge: self.posting.charge, fit }
     }
 
     fn tally(&self, accounts: &[AnyAccount]) -> Tally {

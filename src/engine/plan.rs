@@ -8,7 +8,9 @@ use crate::engine::{
     hold::{HoldBy, HoldPolicy},
     hold_id::HoldId,
     key::{self, Counter},
-    ledger::{Charge, CommitOutcome, Few, Fit, HeldCharge, HoldAction, TakenHold, Tally, Verdict},
+    ledger::{
+        self, Charge, CommitOutcome, Few, Fit, HeldCharge, HoldAction, TakenHold, Tally, Verdict,
+    },
     parameters::Parameters,
     request::{Descriptor, Entry, Hits, HitsMeaning, Request},
     rule::{
@@ -251,6 +253,7 @@ impl Plan {
             caller: caller(entries, &limit.algorithm),
             hold: None,
             quota_group: 0,
+            draws_first: limit.mode == Mode::Quota && domain.draws_first,
             // Envoy has no calls that are sent together.
             keeps_order: asked.meaning != HitsMeaning::Charged,
         };
@@ -325,7 +328,10 @@ impl Plan {
     }
 
     /// The decision, from the store's verdict, which has one tally for each charge, in their order.
-    pub fn settle(mut self, verdict: Verdict) -> Decision {
+    pub fn settle(mut self, mut verdict: Verdict) -> Decision {
+        let unknown = [&verdict.corrupt[..], &verdict.absent].concat();
+        // Nothing is charged for them.
+        verdict.absent.extend(ledger::passed_over(&self.charges, &verdict.tallies, &unknown));
         let Verdict { tallies, denied, .. } = &verdict;
         debug_assert_eq!(tallies.len(), self.charges.len(), "a store answers every charge");
         let (own, judged) = (self.charges.len() - self.commits, self.charges.iter().zip(tallies));
@@ -336,7 +342,7 @@ impl Plan {
             self.mode_override == ModeOverride::Quota && self.items.iter().any(Item::has_no_limit);
         let is_refused = self.is_refused();
         let (at, taken_by_id) = (verdict.at.first().copied(), self.taken_by_id(&verdict));
-        let full = self.full_groups(&verdict.tallies);
+        let full = self.full_groups(&verdict);
         let passed =
             self.groups.iter().enumerate().filter(|(group, _)| !full.contains(&(group + 1)));
         let passed_groups = passed.map(|(_, group)| group.clone()).collect();
@@ -402,9 +408,12 @@ impl Plan {
         taken.collect()
     }
 
-    /// The numbers of the groups of which a quota is over.
-    fn full_groups(&self, tallies: &[Tally]) -> Vec<usize> {
-        let charges = self.charges.iter().zip(tallies);
+    /// The numbers of the groups of which a quota is over, but for those in whose place another one is charged.
+    fn full_groups(&self, Verdict { tallies, absent, .. }: &Verdict) -> Vec<usize> {
+        let charges = self.charges.iter().zip(tallies).enumerate();
+        let is_passed = |index, charge: &Charge| charge.draws_first && absent.contains(&index);
+        let charges = charges.filter(|(index, (charge, _))| !is_passed(*index, charge));
+        let charges = charges.map(|(_, judged)| judged);
         let over =
             charges.filter(|(charge, tally)| charge.quota_group > 0 && tally.fit == Fit::Over);
         over.map(|(charge, _)| charge.quota_group).collect()

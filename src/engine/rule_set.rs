@@ -49,6 +49,8 @@ pub struct Domain {
     pub requirement: Requirement,
     /// Keys of the entries by which quotas are grouped; if empty, each quota is a group of its own.
     pub quota_group: Vec<String>,
+    /// Whether a group of quotas is charged once: the first that fits. Without keys, all quotas of a call are one group.
+    pub draws_first: bool,
     /// Keys of the entries that are classes of calls.
     pub class_keys: Vec<Arc<str>>,
     root: PathLevel,
@@ -237,6 +239,7 @@ impl RuleSet {
             slot_by: SlotBy::default(),
             requirement: Requirement::default(),
             quota_group: Vec::new(),
+            draws_first: false,
             class_keys: Vec::new(),
             root: PathLevel::default(),
         })

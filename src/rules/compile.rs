@@ -41,6 +41,7 @@ pub(super) fn compile(files: Vec<File>, options: LoadOptions, findings: &mut Fin
         if domain.requirement.keys.is_empty() {
             domain.requirement = file.requirement;
         }
+        domain.draws_first |= file.draws_first;
         if domain.quota_group.is_empty() {
             domain.quota_group = file.quota_group;
         }

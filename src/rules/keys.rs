@@ -47,6 +47,12 @@ pub(crate) static FILE: KeyTable = KeyTable {
              the call is denied if all groups are",
         ),
         key(
+            "draw",
+            Shape::OneOf(|| vec!["first"]),
+            "`first`: of the quotas of a call, or of each group of `quota_group`, only the first that fits is charged. Applies to all \
+             files of the domain",
+        ),
+        key(
             "slot_by",
             Shape::OneOf(|| vec![SlotBy::DOMAIN]),
             "`domain`: in a Redis Cluster, all counters of the domain are in one slot, and calls are judged as a \

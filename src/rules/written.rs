@@ -35,6 +35,7 @@ pub(super) struct File {
     pub(super) slot_by: SlotBy,
     pub(super) requirement: Requirement,
     pub(super) quota_group: Vec<String>,
+    pub(super) draws_first: bool,
     pub(super) descriptors: Vec<Located<WrittenDescriptor>>,
 }
 
@@ -127,10 +128,11 @@ impl Reader<'_> {
             let texts = self.texts(&fields, name).unwrap_or_default();
             texts.into_iter().map(|(_, text)| text).collect()
         };
+        let draws_first = fields.word("draw").is_some();
         let (required, quota_group) = (keys("require"), keys("quota_group"));
         let requirement = Requirement { keys: required, mode: mode.unwrap_or_default() };
         let origin = Arc::clone(origin);
-        Some(File { origin, domain, slot_by, requirement, quota_group, descriptors })
+        Some(File { origin, domain, slot_by, requirement, quota_group, draws_first, descriptors })
     }
 
     fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<Located<WrittenDescriptor>> {

@@ -3,7 +3,10 @@
 
 pub mod holds;
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 use tollkeeper::engine::{
     hold_id::HoldId,
@@ -104,6 +107,7 @@ fn denials(judged: &[Judged<'_>]) -> (bool, bool) {
                 enforced_over += i32::from(!fits);
                 uncounted_over += i32::from(!fits && !is_counted(charge));
             }
+            Mode::Quota if draws(charge) => {}
             Mode::Quota => {
                 let own = if charge.quota_group == 0 { index } else { 0 };
                 groups.entry((charge.quota_group, own)).or_default().push(*fits);
@@ -111,8 +115,30 @@ fn denials(judged: &[Judged<'_>]) -> (bool, bool) {
             Mode::Shadow => {}
         }
     }
-    let over = groups.values().filter(|fits| fits.contains(&false)).count();
-    (enforced_over > 0 || (over > 0 && over == groups.len()), uncounted_over > 0)
+    let mut over = groups.values().filter(|fits| fits.contains(&false)).count();
+    // A group that draws first is over if none of its quotas fits.
+    let drawing = judged.iter().filter(|judged| draws(judged.charge));
+    let drawing: BTreeSet<usize> = drawing.map(|judged| judged.charge.quota_group).collect();
+    let of_group = |group: usize| {
+        judged.iter().filter(move |one| draws(one.charge) && one.charge.quota_group == group)
+    };
+    over += drawing.iter().filter(|group| of_group(**group).all(|judged| !judged.fits)).count();
+    let groups = groups.len() + drawing.len();
+    (enforced_over > 0 || (over > 0 && over == groups), uncounted_over > 0)
+}
+
+/// Whether a charge is a quota of which only the first that fits is charged.
+fn draws(charge: &Charge) -> bool {
+    charge.draws_first && charge.counter.limit.mode == Mode::Quota && !charge.hits.is_refund()
+}
+
+/// The index of the quota that stands for its group: the first that fits, else the last.
+fn drawn(judged: &[Judged<'_>], group: usize) -> Option<usize> {
+    let of_group = || {
+        let all = judged.iter().enumerate();
+        all.filter(|(_, one)| draws(one.charge) && one.charge.quota_group == group)
+    };
+    of_group().find(|(_, one)| one.fits).or_else(|| of_group().last()).map(|(index, _)| index)
 }
 
 fn is_counted(charge: &Charge) -> bool {
@@ -145,11 +171,15 @@ impl Model {
             judged.push(Judged { charge, hits, fits });
         }
         let (denied, denied_uncharged) = denials(&judged);
-        for Judged { charge, fits, .. } in &judged {
+        for (index, Judged { charge, fits, .. }) in judged.iter().enumerate() {
             // Promise "all or nothing": which hits are charged.
-            let is_charged = (!denied && *fits)
-                || is_counted(charge)
-                || (charge.counter.limit.mode == Mode::Quota && !denied_uncharged);
+            let is_drawn = !draws(charge) || drawn(&judged, charge.quota_group) == Some(index);
+            let is_charged = is_drawn
+                && ((!denied && *fits)
+                    || is_counted(charge)
+                    || (charge.counter.limit.mode == Mode::Quota
+                        && !draws(charge)
+                        && !denied_uncharged));
             if let (Hits::Charge(hits), true) = (charge.hits, is_charged) {
                 self.add(charge, hits.into(), now);
             }
@@ -373,10 +403,8 @@ impl Model {
                 self.end(&counter.name, id);
                 Some(CommitOutcome::Applied)
             }
-            HoldAction::Occupy { .. } => None,
-            HoldAction::Ban { .. } | HoldAction::Open { .. } => {
-                unimplemented!("the model of open holds")
-            }
+            HoldAction::Occupy { .. } | HoldAction::Ban { .. } => None,
+            HoldAction::Open { .. } => unimplemented!("the model of open holds"),
         }
     }
 

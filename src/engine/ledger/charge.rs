@@ -25,6 +25,8 @@ pub struct Charge {
     pub hold: Option<HoldAction>,
     /// The number of its group, if it is one of several quotas that have room together; else 0.
     pub quota_group: usize,
+    /// Whether its group is charged once: the first of its quotas that fits, or else none. All quotas of group 0 are one then.
+    pub draws_first: bool,
     /// Whether calls that were sent before this one, and are judged with it, come first on its counter.
     pub keeps_order: bool,
 }
@@ -45,7 +47,15 @@ impl Charge {
 
     /// A charge without a hold, whose caller is not remembered.
     pub const fn new(counter: Counter, hits: Hits) -> Self {
-        Self { counter, hits, caller: None, hold: None, quota_group: 0, keeps_order: false }
+        Self {
+            counter,
+            hits,
+            caller: None,
+            hold: None,
+            quota_group: 0,
+            draws_first: false,
+            keeps_order: false,
+        }
     }
 
     /// Makes it a charge of a call that is denied whatever its votes are: only work that is done is charged.

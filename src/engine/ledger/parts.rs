@@ -4,7 +4,7 @@
 use super::{
     charge::{Charge, applied_failure_mode},
     tally::{Fit, Tally},
-    vote::{FitKind, Vote, VoteResult, decide},
+    vote::{FitKind, Vote, VoteResult, decide, draw},
 };
 use crate::engine::{
     request::Hits,
@@ -53,8 +53,9 @@ pub fn reservation(charge: &Charge) -> Charge {
     if limit.mode != Mode::Quota {
         return charge.clone();
     }
-    let limit =
-        Limit { mode: Mode::Shadow, when_denied: WhenDenied::Counted, ..Limit::clone(limit) };
+    // One that may not be drawn is charged only if it fits.
+    let when_denied = if charge.draws_first { limit.when_denied } else { WhenDenied::Counted };
+    let limit = Limit { mode: Mode::Shadow, when_denied, ..Limit::clone(limit) };
     Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..charge.clone() }
 }
 
@@ -87,7 +88,7 @@ pub fn given_back(
     let fits: Vec<FitKind> = tallies.iter().map(PartTally::fit).collect();
     let result = match verdict {
         PartsVerdict::Admitted => Some(VoteResult::Admitted),
-        PartsVerdict::Denied => Some(match decide(votes(charges, &fits)) {
+        PartsVerdict::Denied => Some(match decide(votes(charges, &fits).into_iter()) {
             // What denied the call was the want of an answer.
             VoteResult::Admitted => VoteResult::DeniedUncharged,
             denied => denied,
@@ -97,12 +98,12 @@ pub fn given_back(
         PartsVerdict::Again => None,
     };
     let mut gives_back = Vec::with_capacity(charges.len());
-    for ((charge, tally), part) in charges.iter().zip(tallies).zip(parts) {
+    let votes = votes(charges, &fits);
+    for (((charge, tally), part), vote) in charges.iter().zip(tallies).zip(parts).zip(votes) {
         let is_of_part = |index: usize| parts.get(index) == Some(part);
         let is_reserved = matches!(charge.hits, Hits::Charge(_))
             && matches!(tally, PartTally::Known(_))
             && stands_in_part(charge, tally.fit(), charges, &fits, is_of_part);
-        let vote = Vote { charge, fit: tally.fit() };
         let stays = result.is_some_and(|result| vote.is_charged(result));
         gives_back.push(is_reserved && !stays);
     }
@@ -119,18 +120,18 @@ fn verdict(charges: &[Charge], tallies: &[PartTally]) -> PartsVerdict {
     if failure_modes.contains(&FailureMode::Local) {
         return PartsVerdict::Again;
     }
-    match decide(votes(charges, &fits)) {
+    match decide(votes(charges, &fits).into_iter()) {
         VoteResult::Admitted if failure_modes.contains(&FailureMode::Error) => PartsVerdict::Failed,
         VoteResult::Admitted => PartsVerdict::Admitted,
         VoteResult::Denied | VoteResult::DeniedUncharged => PartsVerdict::Denied,
     }
 }
 
-fn votes<'call>(
-    charges: &'call [Charge],
-    fits: &'call [FitKind],
-) -> impl Iterator<Item = Vote<'call>> {
-    charges.iter().zip(fits).map(|(charge, fit)| Vote { charge, fit: *fit })
+fn votes<'call>(charges: &'call [Charge], fits: &[FitKind]) -> Vec<Vote<'call>> {
+    let votes = charges.iter().zip(fits).map(|(charge, fit)| Vote { charge, fit: *fit });
+    let mut votes: Vec<Vote<'call>> = votes.collect();
+    draw(&mut votes);
+    votes
 }
 
 /// Whether the reservation of a charge was charged, by the verdict on its part.
@@ -143,10 +144,10 @@ fn stands_in_part(
 ) -> bool {
     // A reserved quota has no vote, and is always charged, but for a take.
     let has_vote = |charge: &Charge| charge.counter.limit.mode != Mode::Quota;
-    let votes = votes(charges, fits).enumerate();
+    let votes = votes(charges, fits).into_iter().enumerate();
     let votes = votes.filter(|(index, vote)| is_of_part(*index) && has_vote(vote.charge));
     let result = decide(votes.map(|(_, vote)| vote));
-    let is_always_charged = !has_vote(charge) && !charge.is_take();
+    let is_always_charged = !has_vote(charge) && !charge.is_take() && !charge.draws_first;
     is_always_charged || Vote { charge, fit }.is_charged(result)
 }
 

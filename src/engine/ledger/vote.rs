@@ -25,6 +25,8 @@ pub(super) enum FitKind {
     Over,
     /// The counter is corrupt.
     Corrupt,
+    /// It has no vote, and is not charged: another quota of its group is, or it is a commit.
+    Silent,
 }
 
 /// The vote of one charge on its call. Shadows have no effect, and refunds never deny.
@@ -58,10 +60,49 @@ pub(super) fn decide<'call>(votes: impl Iterator<Item = Vote<'call>>) -> VoteRes
     if is_denied || (has_quota && !quota_fits) { VoteResult::Denied } else { VoteResult::Admitted }
 }
 
+/// Leaves one vote to each group of quotas that is charged once: the first that fits, or if none does the last.
+pub(super) fn draw(votes: &mut [Vote<'_>]) {
+    let draws = |vote: &Vote<'_>| vote.charge.draws_first && vote.is_quota();
+    let mut drawn: SmallVec<[(usize, usize, FitKind); 4]> = SmallVec::new();
+    for (index, vote) in votes.iter().enumerate().filter(|(_, vote)| draws(vote)) {
+        let own = (vote.charge.quota_group, index, vote.fit);
+        match drawn.iter_mut().find(|(group, ..)| *group == own.0) {
+            Some((_, _, FitKind::Fits)) => {}
+            Some(before) => *before = own,
+            None => drawn.push(own),
+        }
+    }
+    for (index, vote) in votes.iter_mut().enumerate().filter(|(_, vote)| draws(vote)) {
+        if !drawn.iter().any(|(_, of_group, _)| *of_group == index) {
+            vote.fit = FitKind::Silent;
+        }
+    }
+}
+
 /// Whether a call of these charges is denied, by their tallies.
 pub fn denies(charges: &[Charge], tallies: &[Tally]) -> bool {
-    let votes = charges.iter().zip(tallies).map(|(charge, tally)| Vote::new(charge, tally));
-    decide(votes) != VoteResult::Admitted
+    let mut votes = votes(charges, tallies);
+    draw(&mut votes);
+    decide(votes.into_iter()) != VoteResult::Admitted
+}
+
+fn votes<'call>(charges: &'call [Charge], tallies: &[Tally]) -> Vec<Vote<'call>> {
+    charges.iter().zip(tallies).map(|(charge, tally)| Vote::new(charge, tally)).collect()
+}
+
+/// The indices of the quotas in whose place another one of their group is charged. `unknown` are those of charges
+/// whose counters gave no answer.
+pub fn passed_over(charges: &[Charge], tallies: &[Tally], unknown: &[usize]) -> Vec<usize> {
+    if !charges.iter().any(|charge| charge.draws_first) {
+        return Vec::new();
+    }
+    let mut votes = votes(charges, tallies);
+    for index in unknown {
+        votes.get_mut(*index).into_iter().for_each(|vote| vote.fit = FitKind::Corrupt);
+    }
+    draw(&mut votes);
+    let silent = votes.iter().enumerate().filter(|(_, vote)| vote.fit == FitKind::Silent);
+    silent.map(|(index, _)| index).collect()
 }
 
 /// Whether a charge with this tally denies its call, and is not charged then.
@@ -89,7 +130,7 @@ impl<'call> Vote<'call> {
     /// Whether this charge alone denies the call.
     fn denies(self) -> bool {
         match self.fit {
-            FitKind::Fits => false,
+            FitKind::Fits | FitKind::Silent => false,
             FitKind::Over => self.mode() == Mode::Enforced && !self.charge.hits.is_refund(),
             FitKind::Corrupt => self.charge.denies_by_failure_mode(),
         }
@@ -100,17 +141,21 @@ impl<'call> Vote<'call> {
     }
 
     fn is_quota(self) -> bool {
-        self.mode() == Mode::Quota && !self.charge.hits.is_refund() && self.fit != FitKind::Corrupt
+        self.mode() == Mode::Quota
+            && !self.charge.hits.is_refund()
+            && matches!(self.fit, FitKind::Fits | FitKind::Over)
     }
 
     /// Whether the hits of this charge are charged in a call with this result of its votes.
     pub(super) fn is_charged(self, result: VoteResult) -> bool {
         let is_taken = result == VoteResult::Admitted && self.fit == FitKind::Fits;
-        if self.charge.is_take() {
+        if self.charge.is_take() || self.fit == FitKind::Silent {
             return is_taken;
         }
         is_taken
             || self.when_denied() == WhenDenied::Counted
-            || (self.mode() == Mode::Quota && result != VoteResult::DeniedUncharged)
+            || (self.mode() == Mode::Quota
+                && !self.charge.draws_first
+                && result != VoteResult::DeniedUncharged)
     }
 }

@@ -70,6 +70,7 @@ const LIMITS_OF_A_HISTORY: u64 = 7;
 
 fn call(seed: u64, family: u64, limits: &[Arc<Limit>]) -> Call {
     let mut dice = Dice(seed | 1);
+    let draws_first = dice.below(3) == 0;
     let charges = (0..1 + dice.below(6)).map(|_| {
         let number = family.wrapping_mul(31).wrapping_add(37 * dice.below(LIMITS_OF_A_HISTORY));
         let number = (number % limits.len() as u64) as usize;
@@ -84,7 +85,7 @@ fn call(seed: u64, family: u64, limits: &[Arc<Limit>]) -> Call {
             _ => format!("{number}-{}", dice.below(2)),
         };
         let quota_group = dice.below(3) as usize;
-        Charge { quota_group, ..charge(&user, hits, &limits[number]) }
+        Charge { quota_group, draws_first, ..charge(&user, hits, &limits[number]) }
     });
     let charges = charges.collect();
     let fate = |dice: &mut Dice| match dice.below(8) {
@@ -247,7 +248,9 @@ proptest! {
         let (nodes, ledger) = (Nodes([(); NODES].map(|()| memory())), memory());
         let mut counters = BTreeMap::new();
         let mut now = BEGIN;
-        for call in history {
+        for mut call in history {
+            // What stays is reckoned by each charge alone.
+            call.charges.iter_mut().for_each(|charge| charge.draws_first = false);
             now = now.plus_millis(call.passed);
             nodes.open_windows(&ledger, &call.charges, now);
             let Decided { verdict, tallies } = nodes.charge(&call, now);

@@ -83,7 +83,7 @@ fn limits() -> Vec<Arc<Limit>> {
     limits.extend([counted(Limit { mode: Mode::Shadow, ..per(3, 50, Unit::Second, &fixed) })]);
     // Penalty boxes.
     for algorithm in &algorithms {
-        for (seconds, ban_ms, mode) in [(60, 2500, Mode::Enforced), (70, 100_000, Mode::Shadow)] {
+        for (seconds, ban_ms, mode) in [(80, 2500, Mode::Enforced), (90, 100_000, Mode::Shadow)] {
             limits.push(Limit {
                 ban_ms: Some(ban_ms),
                 mode,
@@ -119,6 +119,7 @@ impl Dice {
         };
         // The clock is set back in one step of fifty.
         let back = self.below(50) == 0;
+        let draws = self.below(3) == 0;
         let charge = |_| {
             let limit = &limits[self.below(limits.len() as u64) as usize];
             let user = ["a", "b"][self.below(2) as usize];
@@ -126,7 +127,8 @@ impl Dice {
             let hits = self.hits(limit);
             let ban_ms = limit.ban_ms.filter(|_| !hits.is_refund());
             let hold = ban_ms.map(|for_ms| HoldAction::Ban { for_ms });
-            Charge { quota_group, hold, ..charge(user, hits, limit) }
+            let draws_first = draws && limit.mode == Mode::Quota;
+            Charge { quota_group, draws_first, hold, ..charge(user, hits, limit) }
         };
         let count = [1, 1, 2, 3][(passed % 4) as usize];
         let charges = (0..count).map(charge).collect();

@@ -118,7 +118,7 @@ rules.yaml:14:30: unlimited: must be true or false
 rules.yaml:17:41: unit: not allowed with `unlimited: true`
 rules.yaml:19:17: unit_multiplier: 101 years exceed 100 years
 rules.yaml:21:48: unit_multiplier: must be a whole number from 1 to 4294967295
-rules.yaml:22:1: unknown key `limits`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, slot_by
+rules.yaml:22:1: unknown key `limits`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, draw, slot_by
 ",
     );
 }
@@ -129,7 +129,7 @@ fn a_file_that_is_not_a_rule_file_is_refused_with_its_reason() {
     check("# nothing\n", "rules.yaml:1:1: the file is empty; a rule file starts with `domain:`\n");
     check(
         "- a\n",
-        "rules.yaml:1:1: a rule file must be a mapping with the keys domain, descriptors, defaults, require, require_mode, quota_group, slot_by\n",
+        "rules.yaml:1:1: a rule file must be a mapping with the keys domain, descriptors, defaults, require, require_mode, quota_group, draw, slot_by\n",
     );
     check("domain: ''\n", "rules.yaml:1:9: domain: must not be empty\n");
     check("descriptors: []\n", "rules.yaml:1:1: domain: missing\n");

@@ -43,6 +43,40 @@ fn the_status_says_whether_a_request_may_pass_and_the_headers_are_for_its_client
     assert_eq!(three.1.matches("retry-after: ").count(), 1, "{}", three.1);
 }
 
+/// Of several limits, the highest tier gives a header its value.
+#[test]
+fn an_answer_has_the_headers_of_the_highest_tier_that_is_reached() {
+    let rules = "
+domain: web
+descriptors:
+  - key: user
+    rate_limits:
+      - unit: year
+        requests_per_unit: 4
+        tiers: [{ at: 50, request_headers: { x-tier: half, x-of: year } }, { at: 75, request_headers: { x-tier: most } }]
+      - unit: day
+        requests_per_unit: 5
+        algorithm: token_bucket
+        tiers: [{ at: 60, request_headers: { x-tier: '60' } }]
+";
+    let service = Service::start(Options { rules, ..Options::default() });
+    let tiers = || {
+        let (status, head) = check(&service, "domain=web&d=user=alice", &[]);
+        let headers = head.lines().filter(|line| line.starts_with("x-"));
+        (status, headers.collect::<Vec<_>>().join(", "))
+    };
+    assert_eq!(tiers(), (200, String::new()));
+    assert_eq!(tiers(), (200, "x-tier: half, x-of: year".to_owned()));
+    assert_eq!(tiers(), (200, "x-tier: most".to_owned()));
+    let body = br#"{"domain":"web","descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}"#;
+    let (_, _, json) = service.exchange("POST", "/json", body);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let expected = serde_json::json!([{ "key": "x-tier", "value": "most" }]);
+    assert_eq!(json["requestHeadersToAdd"], expected, "{json}");
+    // A request that is denied goes nowhere.
+    assert_eq!(tiers(), (429, String::new()));
+}
+
 #[test]
 fn a_value_that_begins_with_an_at_sign_comes_from_a_header() {
     let service = service();

@@ -11,11 +11,12 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio_stream::pending;
 
 use crate::support::{
-    envoy::Envoy,
+    envoy::{Envoy, replace},
     eventually,
     redis_server::Redis,
     service::{Options, Service},
@@ -246,6 +247,77 @@ fn envoy_gives_its_client_the_rule_and_the_body_of_a_denial() {
     let rule = denied.header("x-ratelimit-rule").unwrap();
     assert!(rule.starts_with("\"generic_key=api|user\";t="), "{rule}");
     assert!(denied.head.contains("\r\n\r\n{") && denied.head.contains("#quota-exceeded"));
+}
+
+/// An upstream that answers with another status for each value of `x-tier`.
+fn envoy_with_tiers(service: &Service, filters: &str) -> Envoy {
+    let folder = TempDir::new().unwrap();
+    let mut routes = String::new();
+    for (status, seen) in [(201, "low"), (202, "warn"), (204, "client")] {
+        routes += &format!(
+            "              - match: {{ prefix: \"/\", headers: [{{ name: x-tier, string_match: {{ exact: \"{seen}\" }} }}] }}\n\
+             \x20               direct_response: {{ status: {status} }}\n"
+        );
+    }
+    let passed = "              - match: { prefix: \"/\" }\n                direct_response: { status: 200, body: { inline_string: \"passed\\n\" } }\n          http_filters:\n          - name: envoy.filters.http.router";
+    let set_metadata = "          - name: envoy.filters.http.set_metadata\n";
+    let config = replace(
+        include_str!("../../support/envoy.yaml"),
+        &[
+            ("@TIMEOUT@", 1, "30s"),
+            (passed, 1, &(routes + passed)),
+            (
+                "          stat_prefix: upstream\n          max_request_headers_kb: 8192\n          route_config:\n            virtual_hosts:\n            - name: all\n",
+                1,
+                "          stat_prefix: upstream\n          max_request_headers_kb: 8192\n          route_config:\n            virtual_hosts:\n            - name: all\n              response_headers_to_add: [{ header: { key: x-seen, value: \"%REQ(x-tier)%\" } }]\n",
+            ),
+            (set_metadata, 1, &(filters.to_owned() + set_metadata)),
+        ],
+    );
+    let config = config
+        .replace("@FOLDER@", folder.path().to_str().unwrap())
+        .replace("@RLS_PORT@", &service.grpc.port().to_string());
+    Envoy::run(&config, folder)
+}
+
+/// Envoy replaces what the client sends. Below the first tier there is nothing to replace it, so Envoy must remove it before.
+#[test]
+fn the_header_of_a_tier_replaces_the_header_of_a_client() {
+    let rules = "
+domain: envoy
+descriptors:
+  - key: generic_key
+    value: api
+    descriptors:
+      - key: user
+        rate_limit:
+          unit: year
+          requests_per_unit: 4
+          tiers:
+            - { at: 100, request_headers: { X-Tier: warn } }
+            - { at: 50, request_headers: { x-tier: low } }
+";
+    let redis = Redis::start();
+    let store = &redis.url();
+    let service = Service::start(Options { rules, store, ..Options::default() });
+    let envoy = envoy_with_tiers(&service, "");
+    assert_eq!(envoy.statuses(b"alice"), [200, 201, 201, 202, 429]);
+    let spoofed = |envoy: &Envoy, user: &str| {
+        let user = format!("{user}\r\nx-tier: client");
+        envoy.statuses::<5>(user.as_bytes())
+    };
+    assert_eq!(spoofed(&envoy, "bob"), [204, 201, 201, 202, 429]);
+    let seen = envoy.get(b"dora\r\nx-tier: client\r\nx-tier: other");
+    assert_eq!((seen.status, seen.header("x-seen")), (200, Some("client")));
+    let seen = envoy.get(b"dora\r\nx-tier: client\r\nx-tier: other");
+    assert_eq!((seen.status, seen.header("x-seen")), (201, Some("low")));
+    let mutation = "          - name: envoy.filters.http.header_mutation
+            typed_config:
+              \"@type\": type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation
+              mutations: { request_mutations: [{ remove: x-tier }] }
+";
+    let envoy = envoy_with_tiers(&service, mutation);
+    assert_eq!(spoofed(&envoy, "carol"), [200, 201, 201, 202, 429]);
 }
 
 #[test]

@@ -76,7 +76,7 @@ end
 -- Judges every charge before any is made, and answers checks by the state before. Returns whether the call is
 -- denied, and whether a limit denies it that does not charge denied calls.
 local function vote(charges, answers)
-  local denied, denied_uncharged, quotas = false, false, nil
+  local denied, denied_uncharged, quotas, drawn = false, false, nil, {}
   for i, charge in ipairs(charges) do
     local denies, opens = false, charge.hold and charge.hold.action == 'open'
     if charge.commit then
@@ -94,7 +94,19 @@ local function vote(charges, answers)
         -- A quota without a group is one of its own.
         local group = charge.group or -i
         quotas = quotas or {}
-        quotas[group] = quotas[group] ~= false and charge.fits
+        if charge.draws_first then
+          -- The first that fits, or if none does the last, stands for the group.
+          group = charge.group or 0
+          local before = drawn[group]
+          if before and before.fits then
+            charge.passed_over = true
+          else
+            if before then before.passed_over = true end
+            drawn[group], quotas[group] = charge, charge.fits
+          end
+        else
+          quotas[group] = quotas[group] ~= false and charge.fits
+        end
       end
     else
       charge.fits = true
@@ -111,9 +123,9 @@ end
 -- Adds the charges that have opened holds to `opened`.
 local function charge_all(charges, denied, denied_uncharged, opened)
   for _, charge in ipairs(charges) do
-    local algorithm, hold, is_taken = charge.algorithm, charge.hold, charge.fits and not denied
-    local stands = is_taken or not charge.estimated
-      and (charge.counted or charge.mode == 'quota' and not denied_uncharged)
+    local algorithm, hold, is_taken = charge.algorithm, charge.hold, charge.fits and not denied and not charge.passed_over
+    local stands = is_taken or not charge.estimated and not charge.passed_over
+      and (charge.counted or charge.mode == 'quota' and not charge.draws_first and not denied_uncharged)
     if charge.account and charge.kind == 'charge' and stands and not charge.commit then
       local occupies = algorithm.occupy and hold and (hold.action == 'occupy' or hold.action == 'by_id')
       algorithm[occupies and 'occupy' or 'charge'](charge.account, charge)

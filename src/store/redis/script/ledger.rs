@@ -39,6 +39,7 @@ struct Columns<'call> {
     time: Timestamp,
     caller: Option<&'call str>,
     quota_group: usize,
+    draws_first: bool,
 }
 
 impl LedgerRun {
@@ -79,7 +80,8 @@ impl LedgerRun {
         self.calls.push(Arc::clone(charges));
         self.arguments.push(charges.len().to_string());
         for charge in charges.iter() {
-            let Charge { counter, hits, caller, hold, quota_group, keeps_order: _ } = charge;
+            let Charge { counter, hits, caller, hold, quota_group, draws_first, keeps_order: _ } =
+                charge;
             let limit = &*counter.limit;
             let span = charge.terms(assumed_now).span;
             let (kind, hits) = match *hits {
@@ -90,9 +92,19 @@ impl LedgerRun {
             let time =
                 if limit.algorithm.is_aligned() { counter.expiry(span.end) } else { span.end };
             let (failure_mode, caller) = (limit.failure_mode(), caller.as_deref());
-            let (denied, hold, quota_group) = (denied(charge), *hold, *quota_group);
-            let columns =
-                Columns { kind, hits, denied, hold, failure_mode, time, caller, quota_group };
+            let (denied, hold) = (denied(charge), *hold);
+            let (quota_group, draws_first) = (*quota_group, *draws_first);
+            let columns = Columns {
+                kind,
+                hits,
+                denied,
+                hold,
+                failure_mode,
+                time,
+                caller,
+                quota_group,
+                draws_first,
+            };
             self.add_charge(counter, span, columns, prefix);
         }
     }
@@ -115,6 +127,7 @@ impl LedgerRun {
             time: *made,
             caller: caller.as_deref(),
             quota_group: 0,
+            draws_first: false,
         };
         self.add_charge(counter, counter.limit.window.at(*made), columns, prefix);
     }
@@ -149,8 +162,13 @@ impl LedgerRun {
             match limit.mode {
                 Mode::Enforced => "enforced".to_owned(),
                 Mode::Shadow => "shadow".to_owned(),
-                Mode::Quota if columns.quota_group > 0 => format!("quota{}", columns.quota_group),
-                Mode::Quota => "quota".to_owned(),
+                Mode::Quota => {
+                    let word = if columns.draws_first { "first" } else { "quota" };
+                    match columns.quota_group {
+                        0 => word.to_owned(),
+                        group => format!("{word}{group}"),
+                    }
+                }
             },
             columns.failure_mode.name().to_owned(),
             columns.time.as_millis().to_string(),

@@ -17,17 +17,17 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "a_null",
         Text::File("~\n"),
-        "1:1: a rule file must be a mapping with the keys domain, descriptors, defaults, require, require_mode, quota_group, slot_by",
+        "1:1: a rule file must be a mapping with the keys domain, descriptors, defaults, require, require_mode, quota_group, draw, slot_by",
     ),
     (
         "a_scalar",
         Text::File("domain\n"),
-        "1:1: a rule file must be a mapping with the keys domain, descriptors, defaults, require, require_mode, quota_group, slot_by",
+        "1:1: a rule file must be a mapping with the keys domain, descriptors, defaults, require, require_mode, quota_group, draw, slot_by",
     ),
     (
         "a_list",
         Text::File("- domain: d\n"),
-        "1:1: a rule file must be a mapping with the keys domain, descriptors, defaults, require, require_mode, quota_group, slot_by",
+        "1:1: a rule file must be a mapping with the keys domain, descriptors, defaults, require, require_mode, quota_group, draw, slot_by",
     ),
     ("an_empty_mapping", Text::File("{}\n"), "1:1: domain: missing"),
     (
@@ -79,7 +79,7 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "an_unknown_top_key",
         Text::File("domain: d\nlimits: []\n"),
-        "2:1: unknown key `limits`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, slot_by",
+        "2:1: unknown key `limits`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, draw, slot_by",
     ),
     (
         "a_misspelt_top_key",
@@ -186,7 +186,7 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "a_word_as_limit",
         Text::Descriptor("key: k, rate_limit: day"),
-        "3:27: a rate_limit must be a mapping with the keys unit, unit_multiplier, requests_per_unit, scale, unlimited, count_denied, algorithm, burst, idle, time_zone, starts, override_max, remember, on_store_failure, denied_body, hold, priority, name, replaces",
+        "3:27: a rate_limit must be a mapping with the keys unit, unit_multiplier, requests_per_unit, scale, unlimited, count_denied, algorithm, burst, idle, time_zone, starts, override_max, remember, on_store_failure, denied_body, hold, priority, ban_for, tiers, name, replaces",
     ),
     (
         "an_unlimited_item_of_limits",
@@ -478,6 +478,66 @@ const CASES: &[(&str, Text, &str)] = &[
         ),
         "3:3: key: it is the `entry` of a `priority`, and so part of no descriptor in this domain",
     ),
+    (
+        "tiers_of_another_form",
+        Text::Limit("unit: day, requests_per_unit: 1, tiers: {}"),
+        "3:69: tiers: must be a list of at least one",
+    ),
+    (
+        "a_tier_without_its_keys",
+        Text::Limit("unit: day, requests_per_unit: 1, tiers: [{}]"),
+        "3:70: at: missing\n3:70: request_headers: missing",
+    ),
+    (
+        "tiers_that_are_no_percentages_or_the_same",
+        Text::Limit(
+            "unit: day, requests_per_unit: 1, tiers: [{ at: 0, request_headers: { a: b } }, { at: 9, request_headers: { a: b } }, { at: 9, request_headers: { a: b } }]",
+        ),
+        "3:76: at: must be a whole number from 1 to 100\n3:152: at: another tier has 9 too",
+    ),
+    (
+        "headers_of_a_tier_that_cannot_be_added",
+        Text::Limit(
+            "unit: day, requests_per_unit: 1, tiers: [{ at: 9, request_headers: { 'a b': c, Host: d, ':path': e, x: \"f\\n\", X: g } }]",
+        ),
+        "3:98: request_headers: `a b` cannot be added\n3:108: request_headers: `Host` cannot be added\n\
+         3:117: request_headers: `:path` cannot be added\n3:132: request_headers: a value must be printable ASCII\n\
+         3:139: x: duplicate key",
+    ),
+    (
+        "a_tier_without_headers",
+        Text::Limit("unit: day, requests_per_unit: 1, tiers: [{ at: 9, request_headers: {} }]"),
+        "3:96: request_headers: must be a mapping such as `x-tier: warn`",
+    ),
+    (
+        "a_ban_of_no_time",
+        Text::Limit("unit: day, requests_per_unit: 1, ban_for: 0s"),
+        "3:71: ban_for: must be a duration from 1s to 168h",
+    ),
+    (
+        "a_ban_of_calls_in_flight",
+        Text::Limit("requests_per_unit: 1, algorithm: in_flight, hold: 1m, ban_for: 1m"),
+        "3:93: ban_for: not with a hold",
+    ),
+    (
+        "a_ban_of_all_classes",
+        Text::Limit(
+            "unit: day, requests_per_unit: 1, ban_for: 1m, priority: { entry: c, share: { a: 9 } }",
+        ),
+        "3:71: ban_for: not with `priority`, since one class would close the counter for all",
+    ),
+    (
+        "a_ban_of_a_quota",
+        Text::Descriptor(
+            "key: k, quota_mode: true, rate_limit: { unit: day, requests_per_unit: 1, ban_for: 1m }",
+        ),
+        "3:88: ban_for: not with quotas, which deny no call alone",
+    ),
+    (
+        "a_draw_of_another_kind",
+        Text::File("domain: d\ndraw: last\n"),
+        "2:7: draw: must be one of: first; not `last`",
+    ),
     ("a_tag", Text::File("domain: !!int 5\n"), "1:9: the only tag allowed here is `!!str`"),
     ("a_local_tag", Text::File("domain: !secret d\n"), "1:9: the only tag allowed here is `!!str`"),
     (
@@ -498,12 +558,12 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "an_emoji_as_key",
         Text::File("domain: d\n😀: 1\n"),
-        "2:1: unknown key `😀`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, slot_by",
+        "2:1: unknown key `😀`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, draw, slot_by",
     ),
     (
         "an_escape_sequence_as_key",
         Text::File("domain: d\n\"\\e[31m\": 1\n"),
-        "2:1: unknown key `\\x1b[31m`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, slot_by",
+        "2:1: unknown key `\\x1b[31m`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, draw, slot_by",
     ),
     (
         "a_kubernetes_object",
