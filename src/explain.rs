@@ -439,7 +439,8 @@ fn details(limit: &Limit) -> String {
         Mode::Quota => "quota".to_owned(),
     }];
     if let Some((class, share)) = &limit.class {
-        details.push(format!("class {class}: {share} %"));
+        let release = if limit.opens_from.is_some() { ", release linear" } else { "" };
+        details.push(format!("class {class}: {share} %{release}"));
     }
     if let Algorithm::TokenBucket { burst } = limit.algorithm {
         details.push(format!("burst {burst}"));

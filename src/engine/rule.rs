@@ -56,6 +56,8 @@ pub struct Limit {
     pub priority: Option<Arc<Priority>>,
     /// The class that it applies to, with its share, if it is the limit of one.
     pub class: Option<(Arc<str>, Share)>,
+    /// The most hits at the start of a window, from where it grows evenly to `requests_per_unit` at the end.
+    pub opens_from: Option<u64>,
     /// How long the counter is closed after a call did not fit, in milliseconds.
     pub ban_ms: Option<u64>,
     /// Its soft limits.
@@ -83,6 +85,7 @@ impl Limit {
             denied_body: None,
             priority: None,
             class: None,
+            opens_from: None,
             ban_ms: None,
             tiers: None,
         })
@@ -159,14 +162,14 @@ impl Limit {
 
     /// The numbers of this limit at `now`.
     pub fn terms(&self, now: Timestamp) -> Terms {
-        let window_ms = self.window_ms();
+        let (window_ms, span) = (self.window_ms(), self.window.at(now));
         Terms {
-            requests_per_unit: self.requests_per_unit,
+            requests_per_unit: self.requests_at(span, now),
             capacity: self.capacity(),
             window_ms,
             idle_ms: self.idle_ms().unwrap_or(window_ms),
             now,
-            span: self.window.at(now),
+            span,
         }
     }
 

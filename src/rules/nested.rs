@@ -34,6 +34,11 @@ static PRIORITY: KeyTable = KeyTable {
             Shape::Whole { min: 1, max: 100 },
             "Percent for calls of no class or another one; the lowest share if absent",
         ),
+        key(
+            "release",
+            Shape::OneOf(|| vec!["linear"]),
+            "`linear`: each share grows evenly to the whole limit until the window ends; only for fixed_window",
+        ),
     ],
 };
 
@@ -148,7 +153,8 @@ impl Reader<'_> {
         }
         let lowest = shares.iter().map(|(_, share)| *share).min();
         let default = fields.whole("default").map(|share| share.value).or(lowest)?;
-        let value = Arc::new(Priority { entry: entry.into(), shares, default });
+        let releases = fields.word("release").is_some();
+        let value = Arc::new(Priority { entry: entry.into(), shares, default, releases });
         Some(Located { location: node.location, value })
     }
 }

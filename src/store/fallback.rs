@@ -91,6 +91,7 @@ impl Fallback {
                 }
                 other => other.clone(),
             },
+            opens_from: limit.opens_from.map(|from| from.div_ceil(self.replicas.into())),
             // A quota counts as enforced here.
             mode: Mode::Enforced,
             ..limit.clone()

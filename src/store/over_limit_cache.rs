@@ -49,11 +49,13 @@ pub enum Denials {
     MayBeReserved,
 }
 
-/// Whether hits of its limit may be given back at any time, by a commit on any replica; or whether its denial does not mean
+/// Whether hits of its limit may be given back at any time, by a commit on any replica; or the limit grows; or whether its denial does not mean
 /// that a hit would be denied alike, which closes the counter.
 fn is_held(charge: &Charge) -> bool {
     let limit = &charge.counter.limit;
-    limit.hold.is_some() || limit.ban_ms.is_some() && charge.hits == Hits::Check
+    limit.hold.is_some()
+        || limit.opens_from.is_some()
+        || limit.ban_ms.is_some() && charge.hits == Hits::Check
 }
 
 impl OverLimitCache {

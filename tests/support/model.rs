@@ -54,9 +54,15 @@ impl Counter {
     fn of(charge: &Charge, now: i128) -> Self {
         let limit = &charge.counter.limit;
         let span = limit.window.at(Timestamp::from_millis(now as u64));
+        let most = i128::from(limit.requests_per_unit);
+        let (start, end): (i128, i128) =
+            (span.start.as_millis().into(), span.end.as_millis().into());
+        // What is reserved at the start is released evenly.
+        let reserved = limit.opens_from.map_or(0, |from| most - i128::from(from));
+        let released = reserved * (now - start) / (end - start).max(1);
         Self {
             name: charge.counter.key(Timestamp::from_millis(0)),
-            limit: limit.requests_per_unit.into(),
+            limit: most - reserved + released,
             capacity: limit.capacity().into(),
             window: match &limit.hold {
                 Some(policy) if limit.counts_calls() => policy.lifetime_ms.into(),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Algorithm, Limit};
+use crate::engine::time::{Span, Timestamp};
 
 /// The classes of a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub struct Priority {
     pub shares: Vec<(Arc<str>, Share)>,
     /// The share of calls of no class, or of another one.
     pub default: Share,
+    /// Whether each share grows to the whole limit until its window ends.
+    pub releases: bool,
 }
 
 /// A part of a limit, in percent, from 1 to 100.
@@ -27,6 +30,15 @@ impl Priority {
 }
 
 impl Limit {
+    /// The most hits of the window `span` that are admitted at `now`: all, or as much as is released.
+    pub fn requests_at(&self, span: Span, now: Timestamp) -> u64 {
+        let Some(from) = self.opens_from else { return self.requests_per_unit };
+        let [passed, all] = [now, span.end].map(|at| at.millis_since(span.start).max(0));
+        let [passed, all] = [passed.min(all), all.max(1)].map(i128::from);
+        let reserved = i128::from(self.requests_per_unit) - i128::from(from);
+        from.saturating_add(u64::try_from(reserved * passed / all).unwrap_or(0))
+    }
+
     /// The limit as it applies to a call: with a `priority`, the share of its class, which is the value of an entry.
     #[must_use]
     pub fn for_call<'call>(
@@ -41,6 +53,7 @@ impl Limit {
         match &mut limit.algorithm {
             // All classes pay the debt of a bucket at its rate.
             Algorithm::TokenBucket { burst } => *burst = part(*burst),
+            _ if priority.releases => limit.opens_from = Some(part(limit.requests_per_unit)),
             _ => limit.requests_per_unit = part(limit.requests_per_unit),
         }
         Arc::new(limit)

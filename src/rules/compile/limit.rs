@@ -84,6 +84,12 @@ pub(super) fn compile(
     {
         problems.add(location, "priority: not with a hold, unless it is `by: token`");
     }
+    if let Some(Located { location, value: priority }) = &value.priority
+        && priority.releases
+        && limit.algorithm != Algorithm::FixedWindow
+    {
+        problems.add(*location, "release: only for algorithm fixed_window");
+    }
     if let Some(Located { location, .. }) = value.ban_for {
         let problem = if options.algorithms == Algorithms::FixedWindow {
             Some("ban_for: needs scripts, but --redis-scripts is off")

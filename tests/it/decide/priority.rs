@@ -6,7 +6,8 @@ use tollkeeper::rls::pb::{RateLimitDescriptor, rate_limit_response::Code};
 use crate::support::{
     cluster::Cluster,
     redis_server::Redis,
-    service::{Options, Service, descriptor, hits, request, spell},
+    run,
+    service::{Options, Service, descriptor, hits, request, spell, tollkeeper},
     stores::on_every_store,
 };
 
@@ -99,6 +100,34 @@ async fn all_algorithms_have_classes_and_a_bucket_has_them_of_its_burst() {
             assert_eq!(passed, [4, 0, 6], "{algorithm} on {store}");
         }
     }
+}
+
+#[test]
+fn a_release_opens_the_reserve_evenly_until_the_window_ends() {
+    let rules = RULES
+        .replace("unit: year", "unit: hour")
+        .replace("batch: 50 } }", "batch: 50 }, release: linear }");
+    let file = tempfile::TempDir::new().unwrap();
+    std::fs::write(file.path().join("rules.yaml"), rules).unwrap();
+    let tests = "
+rules: rules.yaml
+tests:
+  - name: the share of batch grows from 5 to 10
+    domain: shop
+    calls:
+      - { at: 0s, descriptors: 'user=a,class=batch', hits: 5, remaining: 0 }
+      - { at: 1s, descriptors: 'user=a,class=batch', expect: OVER_LIMIT }
+      - { at: 11m59s, descriptors: 'user=a,class=batch', expect: OVER_LIMIT }
+      - { at: 12m, descriptors: 'user=a,class=batch', remaining: 0 }
+      - { at: 30m, descriptors: 'user=a,class=batch', hits: 0, remaining: 1 }
+      - { at: 30m, descriptors: 'user=a,class=standard', hits: 0, remaining: 3 }
+      - { at: 59m59s, descriptors: 'user=a,class=batch', hits: 3, remaining: 0 }
+      - { at: 59m59s, descriptors: 'user=a,class=critical', remaining: 0 }
+      - { at: 60m, descriptors: 'user=a,class=batch', hits: 0, remaining: 5 }
+";
+    std::fs::write(file.path().join("rules.test.yaml"), tests).unwrap();
+    let (code, output, _) = run(tollkeeper().arg("test").arg(file.path()));
+    assert_eq!(code, Some(0), "{output}");
 }
 
 /// Three replicas, each with clients of batch that do not stop.

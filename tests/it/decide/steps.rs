@@ -81,6 +81,11 @@ fn limits() -> Vec<Arc<Limit>> {
         }
     }
     limits.extend([counted(Limit { mode: Mode::Shadow, ..per(3, 50, Unit::Second, &fixed) })]);
+    // One that is released, as for a class of calls.
+    for (requests, from) in [(40, 3), (9, 0)] {
+        let released = per(requests, 100, Unit::Second, &fixed);
+        limits.push(Limit { opens_from: Some(from), ..released });
+    }
     // Penalty boxes.
     for algorithm in &algorithms {
         for (seconds, ban_ms, mode) in [(80, 2500, Mode::Enforced), (90, 100_000, Mode::Shadow)] {

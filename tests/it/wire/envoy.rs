@@ -1,6 +1,12 @@
 //! The main use: a stock Envoy limits real HTTP traffic by our answers, counted in a real Redis.
 
-use std::convert::Infallible;
+use std::{
+    convert::Infallible,
+    io::{Read as _, Write as _},
+    os::unix::net::UnixListener,
+    sync::mpsc::{Receiver, channel},
+    thread,
+};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -12,7 +18,6 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tempfile::TempDir;
-use tokio::net::UnixListener;
 use tokio_stream::pending;
 
 use crate::support::{
@@ -143,7 +148,7 @@ async fn hold(envoy: &Envoy, requests: usize) -> Vec<Response<Incoming>> {
 }
 
 /// An upstream that begins every response and ends none.
-async fn endless(listener: UnixListener) {
+async fn endless(listener: tokio::net::UnixListener) {
     loop {
         let (socket, _) = listener.accept().await.unwrap();
         let service = service_fn(|_: Request<Incoming>| async {
@@ -165,7 +170,8 @@ async fn the_debits_of_all_open_streams_are_counted_when_envoy_shuts_down() {
     let mut debits = 0;
     for streams in [300, 2_000] {
         let mut envoy = Envoy::start(service.grpc);
-        let upstream = UnixListener::bind(envoy.folder.path().join("held.sock")).unwrap();
+        let upstream =
+            tokio::net::UnixListener::bind(envoy.folder.path().join("held.sock")).unwrap();
         let upstream = tokio::spawn(endless(upstream));
         let held = hold(&envoy, streams).await;
         envoy.process.signal("TERM");
@@ -249,27 +255,36 @@ fn envoy_gives_its_client_the_rule_and_the_body_of_a_denial() {
     assert!(denied.head.contains("\r\n\r\n{") && denied.head.contains("#quota-exceeded"));
 }
 
-/// An upstream that answers with another status for each value of `x-tier`.
-fn envoy_with_tiers(service: &Service, filters: &str) -> Envoy {
+/// An Envoy with further filters in front, whose upstream passes on the head of each request.
+fn envoy_before(service: &Service, filters: &str) -> (Envoy, Receiver<String>) {
     let folder = TempDir::new().unwrap();
-    let mut routes = String::new();
-    for (status, seen) in [(201, "low"), (202, "warn"), (204, "client")] {
-        routes += &format!(
-            "              - match: {{ prefix: \"/\", headers: [{{ name: x-tier, string_match: {{ exact: \"{seen}\" }} }}] }}\n\
-             \x20               direct_response: {{ status: {status} }}\n"
-        );
-    }
-    let passed = "              - match: { prefix: \"/\" }\n                direct_response: { status: 200, body: { inline_string: \"passed\\n\" } }\n          http_filters:\n          - name: envoy.filters.http.router";
+    let upstream = UnixListener::bind(folder.path().join("raw.sock")).unwrap();
+    let (heads, received) = channel();
+    thread::spawn(move || {
+        for stream in upstream.incoming() {
+            let (mut stream, mut head) = (stream.unwrap(), Vec::new());
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.extend(byte);
+            }
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+                .unwrap();
+            if heads.send(String::from_utf8(head).unwrap()).is_err() {
+                return;
+            }
+        }
+    });
     let set_metadata = "          - name: envoy.filters.http.set_metadata\n";
     let config = replace(
         include_str!("../../support/envoy.yaml"),
         &[
             ("@TIMEOUT@", 1, "30s"),
-            (passed, 1, &(routes + passed)),
             (
-                "          stat_prefix: upstream\n          max_request_headers_kb: 8192\n          route_config:\n            virtual_hosts:\n            - name: all\n",
+                "pipe: { path: \"@FOLDER@/upstream.sock\" } } }",
                 1,
-                "          stat_prefix: upstream\n          max_request_headers_kb: 8192\n          route_config:\n            virtual_hosts:\n            - name: all\n              response_headers_to_add: [{ header: { key: x-seen, value: \"%REQ(x-tier)%\" } }]\n",
+                "pipe: { path: \"@FOLDER@/raw.sock\" } } }",
             ),
             (set_metadata, 1, &(filters.to_owned() + set_metadata)),
         ],
@@ -277,12 +292,23 @@ fn envoy_with_tiers(service: &Service, filters: &str) -> Envoy {
     let config = config
         .replace("@FOLDER@", folder.path().to_str().unwrap())
         .replace("@RLS_PORT@", &service.grpc.port().to_string());
-    Envoy::run(&config, folder)
+    (Envoy::run(&config, folder), received)
 }
 
-/// Envoy replaces what the client sends. Below the first tier there is nothing to replace it, so Envoy must remove it before.
+/// The values of `x-tier` that the upstream gets from four requests of a user, the fifth of which is denied.
+fn tiers_seen((envoy, heads): &(Envoy, Receiver<String>), user: &str) -> [Vec<String>; 4] {
+    let seen = std::array::from_fn(|_| {
+        assert_eq!(envoy.get(user.as_bytes()).status, 200);
+        let head = heads.recv().unwrap();
+        head.lines().filter_map(|line| line.strip_prefix("x-tier: ").map(str::to_owned)).collect()
+    });
+    assert_eq!(envoy.get(user.as_bytes()).status, 429);
+    seen
+}
+
+/// The protocol has no way to replace a header, so Envoy must remove what a client sends.
 #[test]
-fn the_header_of_a_tier_replaces_the_header_of_a_client() {
+fn envoy_adds_the_header_of_a_tier_after_a_header_of_the_client_unless_it_removes_that_first() {
     let rules = "
 domain: envoy
 descriptors:
@@ -300,24 +326,18 @@ descriptors:
     let redis = Redis::start();
     let store = &redis.url();
     let service = Service::start(Options { rules, store, ..Options::default() });
-    let envoy = envoy_with_tiers(&service, "");
-    assert_eq!(envoy.statuses(b"alice"), [200, 201, 201, 202, 429]);
-    let spoofed = |envoy: &Envoy, user: &str| {
-        let user = format!("{user}\r\nx-tier: client");
-        envoy.statuses::<5>(user.as_bytes())
-    };
-    assert_eq!(spoofed(&envoy, "bob"), [204, 201, 201, 202, 429]);
-    let seen = envoy.get(b"dora\r\nx-tier: client\r\nx-tier: other");
-    assert_eq!((seen.status, seen.header("x-seen")), (200, Some("client")));
-    let seen = envoy.get(b"dora\r\nx-tier: client\r\nx-tier: other");
-    assert_eq!((seen.status, seen.header("x-seen")), (201, Some("low")));
+    let envoy = envoy_before(&service, "");
+    assert_eq!(tiers_seen(&envoy, "alice"), [vec![], vec!["low"], vec!["low"], vec!["warn"]]);
+    let [one, two, _, four] = tiers_seen(&envoy, "bob\r\nx-tier: client");
+    assert_eq!([one, two, four], [vec!["client"], vec!["client", "low"], vec!["client", "warn"]]);
     let mutation = "          - name: envoy.filters.http.header_mutation
             typed_config:
               \"@type\": type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation
               mutations: { request_mutations: [{ remove: x-tier }] }
 ";
-    let envoy = envoy_with_tiers(&service, mutation);
-    assert_eq!(spoofed(&envoy, "carol"), [200, 201, 201, 202, 429]);
+    let envoy = envoy_before(&service, mutation);
+    let seen = tiers_seen(&envoy, "carol\r\nx-tier: client");
+    assert_eq!(seen, [vec![], vec!["low"], vec!["low"], vec!["warn"]]);
 }
 
 #[test]

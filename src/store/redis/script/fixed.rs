@@ -96,7 +96,7 @@ impl FixedRun {
             let limit = &*charge.counter.limit;
             let span = limit.window.at(assumed_now);
             let hits = if let Hits::Charge(hits) = charge.hits { hits } else { 0 };
-            terms.push(FixedTerms { hits, limit: limit.requests_per_unit, span });
+            terms.push(FixedTerms { hits, limit: limit.requests_at(span, assumed_now), span });
             slots.push(self.slot(charge, span, prefix));
         }
         let keeps_order = charges.iter().any(|charge| charge.keeps_order);

@@ -31,6 +31,8 @@ pub struct LedgerRun {
 struct Columns<'call> {
     kind: &'static str,
     hits: u64,
+    /// The most hits, when the call was sent.
+    limit: u64,
     /// What it costs if the call is denied.
     denied: &'static str,
     hold: Option<HoldAction>,
@@ -97,6 +99,7 @@ impl LedgerRun {
             let columns = Columns {
                 kind,
                 hits,
+                limit: limit.requests_at(span, assumed_now),
                 denied,
                 hold,
                 failure_mode,
@@ -121,6 +124,7 @@ impl LedgerRun {
         let columns = Columns {
             kind: "give_back",
             hits: *hits,
+            limit: counter.limit.requests_per_unit,
             denied: "free",
             hold: *hold,
             failure_mode: FailureMode::Error,
@@ -157,7 +161,7 @@ impl LedgerRun {
             stop.to_string(),
             columns.kind.to_owned() + if columns.hold.is_some() { "+" } else { "" },
             columns.hits.to_string(),
-            limit.requests_per_unit.to_string(),
+            columns.limit.to_string(),
             columns.denied.to_owned(),
             match limit.mode {
                 Mode::Enforced => "enforced".to_owned(),

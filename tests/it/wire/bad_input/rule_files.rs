@@ -444,7 +444,7 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "a_priority_as_a_word",
         Text::Limit("unit: day, requests_per_unit: 1, priority: high"),
-        "3:72: `priority` must be a mapping with the keys entry, share, default",
+        "3:72: `priority` must be a mapping with the keys entry, share, default, release",
     ),
     (
         "a_priority_without_its_keys",
@@ -470,6 +470,13 @@ const CASES: &[(&str, Text, &str)] = &[
             "unit: day, requests_per_unit: 1, hold: { for: 1m, by: id }, priority: { entry: c, share: { a: 9 } }",
         ),
         "3:99: priority: not with a hold, unless it is `by: token`",
+    ),
+    (
+        "a_release_of_a_bucket",
+        Text::Limit(
+            "unit: day, requests_per_unit: 1, algorithm: token_bucket, priority: { entry: c, share: { a: 9 }, release: linear }",
+        ),
+        "3:98: release: only for algorithm fixed_window",
     ),
     (
         "a_rule_for_a_class_of_its_domain",
@@ -517,7 +524,7 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "a_ban_of_calls_in_flight",
         Text::Limit("requests_per_unit: 1, algorithm: in_flight, hold: 1m, ban_for: 1m"),
-        "3:93: ban_for: not with a hold",
+        "3:92: ban_for: not with a hold",
     ),
     (
         "a_ban_of_all_classes",
