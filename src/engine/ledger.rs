@@ -29,7 +29,7 @@ pub use self::{
     posting::{Few, Posting},
     taken_hold::{HeldCharge, TakenHold},
     tally::{Fit, Tally},
-    vote::{denies, denies_uncharged, passed_over},
+    vote::{denies, denies_uncharged, skipped},
 };
 pub use crate::engine::algorithm::sliding_log::Remembered;
 use crate::engine::{

@@ -331,7 +331,7 @@ impl Plan {
     pub fn settle(mut self, mut verdict: Verdict) -> Decision {
         let unknown = [&verdict.corrupt[..], &verdict.absent].concat();
         // Nothing is charged for them.
-        verdict.absent.extend(ledger::passed_over(&self.charges, &verdict.tallies, &unknown));
+        verdict.absent.extend(ledger::skipped(&self.charges, &verdict.tallies, &unknown));
         let Verdict { tallies, denied, .. } = &verdict;
         debug_assert_eq!(tallies.len(), self.charges.len(), "a store answers every charge");
         let (own, judged) = (self.charges.len() - self.commits, self.charges.iter().zip(tallies));
@@ -347,7 +347,8 @@ impl Plan {
             self.groups.iter().enumerate().filter(|(group, _)| !full.contains(&(group + 1)));
         let passed_groups = passed.map(|(_, group)| group.clone()).collect();
         let passed_groups = (!self.groups.is_empty()).then_some(passed_groups);
-        let request_headers = if verdict.denied { Vec::new() } else { self.tier_headers(&verdict) };
+        let is_denied = verdict.denied || is_refused;
+        let request_headers = if is_denied { Vec::new() } else { self.tier_headers(&verdict) };
         self.charges.truncate(own);
         let mut judged = self.charges.into_iter().zip(verdict.tallies);
         let mut statuses = Vec::with_capacity(self.items.len());
@@ -455,7 +456,10 @@ struct Asked<'call> {
 impl<'call> Asked<'call> {
     fn new(domain: &Domain, descriptor: &'call Descriptor, meaning: HitsMeaning) -> Self {
         let parameters = Parameters::of(&descriptor.entries);
-        let path = domain.path(&descriptor.entries);
+        let path = match parameters {
+            None if domain.class_keys.is_empty() => Cow::Borrowed(&descriptor.entries[..]),
+            _ => domain.path(&descriptor.entries),
+        };
         Self { descriptor, path, parameters, meaning, directive: None }
     }
 

@@ -12,7 +12,7 @@ use tollkeeper::engine::{
     hold_id::HoldId,
     ledger::{Charge, CommitOutcome, Fit, GiveBack, HoldAction, Tally},
     request::Hits,
-    rule::{Algorithm, Mode, WhenDenied},
+    rule::{Algorithm, Limit, Mode, WhenDenied},
     time::Timestamp,
 };
 
@@ -190,7 +190,7 @@ impl Model {
                 self.add(charge, hits.into(), now);
             }
         }
-        // Promise "a penalty box": what does not fit closes the counter, unless it is closed.
+        // A penalty box: what does not fit closes the counter, unless it is closed.
         for Judged { charge, fits, .. } in &judged {
             if let (Hits::Charge(_), false, Some(HoldAction::Ban { for_ms }), None) =
                 (charge.hits, *fits, charge.hold, self.closed(charge, now))
@@ -494,7 +494,8 @@ impl Model {
     /// Takes back what a reservation charged. The model knows the tally only in the window of the reservation.
     pub fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
         let GiveBack { counter, hits, made, hold, .. } = give_back;
-        let charge = Charge::new(counter.clone(), Hits::Refund(0));
+        let whole = Limit { opens_from: None, ..Limit::clone(&counter.limit) };
+        let charge = Charge::new(counter.with_limit(whole.into()), Hits::Refund(0));
         let (hits, made) = (i128::from(*hits), i128::from(made.as_millis()));
         let now = i128::from(now.as_millis());
         let counter = Counter::of(&charge, made);

@@ -25,10 +25,11 @@ pub struct GiveBack {
 }
 
 impl GiveBack {
-    /// The numbers of its limit at `now`, and the window in which the hits were charged.
+    /// The numbers of its limit at `now`, all of it, and the window in which the hits were charged.
     pub fn terms(&self, now: Timestamp) -> Terms {
         let limit = &self.counter.limit;
-        Terms { span: limit.window.at(self.made), ..limit.terms(now) }
+        let (span, requests_per_unit) = (limit.window.at(self.made), limit.requests_per_unit);
+        Terms { span, requests_per_unit, ..limit.terms(now) }
     }
 
     /// Gives the hits back to the account of that window. The tally describes that window, which may have ended.

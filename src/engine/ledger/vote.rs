@@ -90,9 +90,9 @@ fn votes<'call>(charges: &'call [Charge], tallies: &[Tally]) -> Vec<Vote<'call>>
     charges.iter().zip(tallies).map(|(charge, tally)| Vote::new(charge, tally)).collect()
 }
 
-/// The indices of the quotas in whose place another one of their group is charged. `unknown` are those of charges
-/// whose counters gave no answer.
-pub fn passed_over(charges: &[Charge], tallies: &[Tally], unknown: &[usize]) -> Vec<usize> {
+/// The indices of the quotas in whose place another one of their group is charged. `unknown` has the indices
+/// of charges whose counters gave no answer.
+pub fn skipped(charges: &[Charge], tallies: &[Tally], unknown: &[usize]) -> Vec<usize> {
     if !charges.iter().any(|charge| charge.draws_first) {
         return Vec::new();
     }
@@ -113,7 +113,8 @@ pub fn denies_uncharged(charge: &Charge, tally: &Tally) -> bool {
 impl<'call> Vote<'call> {
     fn new(charge: &'call Charge, tally: &Tally) -> Self {
         let fit = match tally.fit {
-            Fit::Fits { .. } | Fit::Commit(_) => FitKind::Fits,
+            Fit::Fits { .. } => FitKind::Fits,
+            Fit::Commit(_) => FitKind::Silent,
             Fit::Over => FitKind::Over,
         };
         Self { charge, fit }

@@ -269,13 +269,13 @@ fn a_refund_or_a_reset_under_one_limit_ends_it_under_every_limit_of_the_counter(
 }
 
 #[test]
-fn at_most_four_limits_of_one_counter_are_kept() {
+fn at_most_eight_limits_of_one_counter_are_kept() {
     let scene = Scene::new();
     for limit in 1..=100 {
         scene.learn(0, &format!("charge 1 to a/{limit}"), "over 60000");
     }
-    scene.check(10, "charge 1 to a/96", "asks");
-    scene.check(10, "charge 1 to a/97", "over 59990");
+    scene.check(10, "charge 1 to a/92", "asks");
+    scene.check(10, "charge 1 to a/93", "over 59990");
 }
 
 #[test]

@@ -117,12 +117,12 @@ tests:
     calls:
       - { at: 0s, descriptors: 'user=a,class=batch', hits: 5, remaining: 0 }
       - { at: 1s, descriptors: 'user=a,class=batch', expect: OVER_LIMIT }
-      - { at: 11m59s, descriptors: 'user=a,class=batch', expect: OVER_LIMIT }
+      - { at: 719s, descriptors: 'user=a,class=batch', expect: OVER_LIMIT }
       - { at: 12m, descriptors: 'user=a,class=batch', remaining: 0 }
       - { at: 30m, descriptors: 'user=a,class=batch', hits: 0, remaining: 1 }
       - { at: 30m, descriptors: 'user=a,class=standard', hits: 0, remaining: 3 }
-      - { at: 59m59s, descriptors: 'user=a,class=batch', hits: 3, remaining: 0 }
-      - { at: 59m59s, descriptors: 'user=a,class=critical', remaining: 0 }
+      - { at: 3599s, descriptors: 'user=a,class=batch', hits: 3, remaining: 0 }
+      - { at: 3599s, descriptors: 'user=a,class=critical', remaining: 0 }
       - { at: 60m, descriptors: 'user=a,class=batch', hits: 0, remaining: 5 }
 ";
     std::fs::write(file.path().join("rules.test.yaml"), tests).unwrap();

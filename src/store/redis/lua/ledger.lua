@@ -99,9 +99,9 @@ local function vote(charges, answers)
           group = charge.group or 0
           local before = drawn[group]
           if before and before.fits then
-            charge.passed_over = true
+            charge.skipped = true
           else
-            if before then before.passed_over = true end
+            if before then before.skipped = true end
             drawn[group], quotas[group] = charge, charge.fits
           end
         else
@@ -123,8 +123,8 @@ end
 -- Adds the charges that have opened holds to `opened`.
 local function charge_all(charges, denied, denied_uncharged, opened)
   for _, charge in ipairs(charges) do
-    local algorithm, hold, is_taken = charge.algorithm, charge.hold, charge.fits and not denied and not charge.passed_over
-    local stands = is_taken or not charge.estimated and not charge.passed_over
+    local algorithm, hold, is_taken = charge.algorithm, charge.hold, charge.fits and not denied and not charge.skipped
+    local stands = is_taken or not charge.estimated and not charge.skipped
       and (charge.counted or charge.mode == 'quota' and not charge.draws_first and not denied_uncharged)
     if charge.account and charge.kind == 'charge' and stands and not charge.commit then
       local occupies = algorithm.occupy and hold and (hold.action == 'occupy' or hold.action == 'by_id')

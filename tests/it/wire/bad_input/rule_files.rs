@@ -476,7 +476,7 @@ const CASES: &[(&str, Text, &str)] = &[
         Text::Limit(
             "unit: day, requests_per_unit: 1, algorithm: token_bucket, priority: { entry: c, share: { a: 9 }, release: linear }",
         ),
-        "3:98: release: only for algorithm fixed_window",
+        "3:97: release: only for algorithm fixed_window",
     ),
     (
         "a_rule_for_a_class_of_its_domain",
@@ -538,7 +538,7 @@ const CASES: &[(&str, Text, &str)] = &[
         Text::Descriptor(
             "key: k, quota_mode: true, rate_limit: { unit: day, requests_per_unit: 1, ban_for: 1m }",
         ),
-        "3:88: ban_for: not with quotas, which deny no call alone",
+        "3:89: ban_for: not with quotas, which deny no call alone",
     ),
     (
         "a_draw_of_another_kind",
