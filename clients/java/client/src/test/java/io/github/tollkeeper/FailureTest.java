@@ -214,7 +214,7 @@ class FailureTest {
         server.shutdownNow();
     }
 
-    /** A name with an address for each of these servers, like that of a headless Service. */
+    /** A name with an address for each of these servers, like the one of a headless Service. */
     private static NameResolverProvider name(String scheme, Server... replicas) {
         return new NameResolverProvider() {
             @Override
