@@ -57,6 +57,9 @@ pub struct TopKeys {
     workers: Box<[Mutex<WorkerKeys>]>,
 }
 
+/// A key, its limit, and how often it was denied.
+pub type LeadingKey = (TopKey, Arc<Limit>, u64);
+
 /// The top keys of one replica.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TopReport {
@@ -186,7 +189,7 @@ impl TopKeys {
         domain: &str,
         counters: &[&Counter],
         matches: impl Fn(&[Entry]) -> bool,
-    ) -> Option<(f64, Vec<(TopKey, Arc<Limit>, u64)>)> {
+    ) -> Option<(f64, Vec<LeadingKey>)> {
         let seconds = self.report(now)?.seconds;
         let keys: Vec<u64> =
             counters.iter().map(|counter| counter.hash_of_identity(&self.hasher)).collect();
