@@ -20,6 +20,8 @@ RUN set -eu; cross=; \
     apt-get install --yes --no-install-recommends gcc libc6-dev $cross
 WORKDIR /build
 COPY . .
+ARG REVISION
+ENV TOLLKEEPER_COMMIT=$REVISION
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/build/target,sharing=locked \
     image/build "$(cat /target)" && cp "target/$(cat /target)/release/tollkeeper" /tollkeeper
 

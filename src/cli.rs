@@ -9,8 +9,10 @@ mod channel;
 mod check;
 mod counter;
 mod explain;
+mod findings;
 mod healthcheck;
 mod import;
+mod init;
 mod manual;
 mod output;
 mod overrides;
@@ -20,6 +22,7 @@ mod status;
 mod test;
 mod tls;
 mod top;
+mod version;
 
 use std::{env, path::Path, process::ExitCode};
 
@@ -72,6 +75,10 @@ enum Command {
     Status(status::StatusFlags),
     /// Show the keys of a service that are decided most, denied most, and nearest to their limit
     Top(top::TopFlags),
+    /// Write rules, a test of them, a compose file and a workflow that checks them into a new folder
+    Init(init::InitFlags),
+    /// Print the version, the commit and the compiler of this program
+    Version(version::VersionFlags),
     /// Print a script that completes commands and flags in a shell
     Completions(manual::CompletionFlags),
     /// Print the manual page of the program or of a command
@@ -97,12 +104,12 @@ fn run(command: Option<Command>, environment: &Environment) -> ExitCode {
     match command {
         None => serve::main(&ServeFlags::default(), environment),
         Some(Command::Serve(flags)) => serve::main(&flags, environment),
-        Some(Command::Check(flags)) => check::main(&flags),
+        Some(Command::Check(flags)) => check::main(&flags, environment),
         Some(Command::Call(flags)) => call::main(&flags, environment),
         Some(Command::Healthcheck(flags)) => healthcheck::main(&flags, environment),
         Some(Command::Bench(flags)) => bench::main(&flags, environment),
         Some(Command::Explain(flags)) => explain::main(&flags, environment),
-        Some(Command::Test(flags)) => test::main(&flags),
+        Some(Command::Test(flags)) => test::main(&flags, environment),
         Some(Command::Schema(flags)) => schema::main(&flags),
         Some(Command::Import(from)) => import::main(from),
         Some(Command::Counter(action)) => counter::main(&action, environment),
@@ -110,6 +117,8 @@ fn run(command: Option<Command>, environment: &Environment) -> ExitCode {
         Some(Command::Audit(flags)) => audit::main(&flags, environment),
         Some(Command::Status(flags)) => status::main(&flags, environment),
         Some(Command::Top(flags)) => top::main(&flags, environment),
+        Some(Command::Init(flags)) => init::main(&flags),
+        Some(Command::Version(flags)) => version::main(&flags),
         Some(Command::Completions(flags)) => manual::completions(&flags, Arguments::command()),
         Some(Command::Man(flags)) => manual::man(&flags, Arguments::command()),
     }

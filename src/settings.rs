@@ -111,12 +111,12 @@ fn read(reader: &mut SettingReader<'_>) -> Settings {
         Compat::EnvoyproxyRatelimit => HangUp::Stops,
     };
     let settings = Settings {
-        listen: ListenSettings::read(reader),
-        rules: RuleSettings::read(reader),
-        store: StoreSettings::read(reader),
-        calls: CallSettings::read(reader),
-        telemetry: TelemetrySettings::read(reader),
-        process: ProcessSettings::read(reader, hang_up),
+        listen: ListenSettings::read(reader.under("Addresses, TLS and access")),
+        rules: RuleSettings::read(reader.under("Rules and limits")),
+        store: StoreSettings::read(reader.under("Store")),
+        calls: CallSettings::read(reader.under("Calls and answers")),
+        telemetry: TelemetrySettings::read(reader.under("Telemetry")),
+        process: ProcessSettings::read(reader.under("Process"), hang_up),
         warnings: Vec::new(),
     };
     if let StoreUrl::Redis(RedisUrl { topology: TopologyKind::Cluster, .. }) = settings.store.url

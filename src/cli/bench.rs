@@ -13,7 +13,7 @@ use clap::{ArgGroup, value_parser};
 
 use super::{
     call, channel,
-    output::{USAGE, complain, say},
+    output::{OutputFlag, USAGE, complain, say},
     tls::uses_tls,
 };
 use crate::{
@@ -57,9 +57,8 @@ pub(super) struct BenchFlags {
     /// Commit each hold by token that a call takes, with this number of hits used
     #[arg(long, value_name = "USED")]
     commit: Option<u64>,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputFlag,
     /// Descriptors as in `call`; `{}` in a value becomes the number of a key, drawn per descriptor
     #[arg(required = true, value_name = "k=v,k=v")]
     descriptors: Vec<String>,
@@ -85,7 +84,10 @@ pub(super) fn main(flags: &BenchFlags, environment: &Environment) -> ExitCode {
     match measured {
         Ok(report) => {
             let code = if report.decisions() > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-            say(&if flags.json { show::json(&report) } else { show::text(&report) }, code)
+            say(
+                &if flags.output.is_json() { show::json(&report) } else { show::text(&report) },
+                code,
+            )
         }
         Err(problem) => {
             let problem = match problem {

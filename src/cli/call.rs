@@ -7,7 +7,7 @@ use prost_types::value::Kind;
 use super::{
     address::ServiceAddr,
     channel::{self, ADDR_DEFAULT},
-    output::{USAGE, complain, say},
+    output::{OutputFlag, USAGE, complain, say},
     tls::TlsFlags,
 };
 use crate::{
@@ -16,13 +16,19 @@ use crate::{
         request::{Entry, Hits},
     },
     net::{grpc::SHOULD_RATE_LIMIT, tls::client::TlsClient},
-    rls::pb::{
-        self, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
-        rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
+    rls::{
+        json,
+        pb::{
+            self, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
+            rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
+        },
     },
     settings::{self, Environment},
     text::{duration::in_words, printable::printable},
 };
+
+/// Said of a descriptor that passes unlimited: it may be a typo.
+const NO_LIMIT: &str = "warning: no limit applies to a descriptor; `tollkeeper explain` with the same arguments says why";
 
 /// The exit code of a call that is over its limit.
 const OVER_LIMIT: u8 = 3;
@@ -43,6 +49,11 @@ pub(super) struct CallFlags {
     /// How the work ended: code and response flags, such as "503 UF"
     #[arg(long, requires = "commit", conflicts_with = "descriptors")]
     end: Option<String>,
+    /// Exit with 1 if no limit applies to one of the descriptors
+    #[arg(long)]
+    require_limit: bool,
+    #[command(flatten)]
+    output: OutputFlag,
     /// Descriptors, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
     #[arg(required_unless_present = "commit", value_name = "k=v,k=v")]
     descriptors: Vec<String>,
@@ -52,15 +63,15 @@ pub(super) struct CallFlags {
 #[derive(Debug, clap::Args)]
 pub(super) struct RequestFlags {
     /// gRPC address of the service [env: TOLLKEEPER_ADDR] [default: 127.0.0.1:8081]
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(short, long, value_name = "HOST:PORT")]
     addr: Option<String>,
     #[command(flatten)]
     tls: TlsFlags,
     /// Domain of the rules
-    #[arg(long)]
+    #[arg(short, long)]
     domain: String,
     /// Hits of each descriptor: 0 reports without counting, a negative number refunds
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(short = 'n', long, value_name = "N", allow_hyphen_values = true)]
     hits: Option<String>,
 }
 
@@ -88,9 +99,15 @@ pub(super) fn main(flags: &CallFlags, environment: &Environment) -> ExitCode {
             let code = match response.overall_code() {
                 Code::OverLimit => ExitCode::from(OVER_LIMIT),
                 Code::Ok if flags.commit.is_some() && !has_effect(&response) => ExitCode::FAILURE,
+                Code::Ok if flags.require_limit && lacks_limit(&response) => ExitCode::FAILURE,
                 Code::Ok | Code::Unknown => ExitCode::SUCCESS,
             };
-            say(&(describe(&response, &flags.descriptors) + &flags.describe_hold(&response)), code)
+            let text = || describe(&response, &flags.descriptors) + &flags.describe_hold(&response);
+            let ended = say(&flags.output.write(text, &json::response(&response)), code);
+            if !flags.is_about_hold() && lacks_limit(&response) {
+                complain(NO_LIMIT);
+            }
+            ended
         }
         Err(problem) => {
             complain(format_args!("{}: {problem}", printable(addr.as_bytes())));
@@ -117,6 +134,11 @@ impl CallFlags {
         Ok(request)
     }
 
+    /// Whether it commits a hold, which needs no limit.
+    fn is_about_hold(&self) -> bool {
+        self.commit.is_some() || self.descriptors.iter().any(|text| text.contains("hold."))
+    }
+
     /// The token of the hold that was taken, or what has become of the commit.
     fn describe_hold(&self, response: &RateLimitResponse) -> String {
         if let Some(token) = metadata(response, "hold") {
@@ -134,6 +156,14 @@ impl CallFlags {
             (None, None) => String::new(),
         }
     }
+}
+
+/// Whether no limit applies to a descriptor.
+fn lacks_limit(response: &RateLimitResponse) -> bool {
+    let is_free = |status: &DescriptorStatus| {
+        status.current_limit.is_none() && status.limit_remaining != u32::MAX
+    };
+    response.statuses.iter().any(is_free)
 }
 
 /// Whether a commit counts now, or has counted before.

@@ -1,12 +1,21 @@
 //! `tollkeeper check`: checks rule files with the server's own code.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    io::{self, IsTerminal as _},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use serde_json::{Value, json};
 
-use super::output::{complain, say};
+use super::{
+    findings::{self, Finding, ReportFormat},
+    output::{complain, complain_in_color, say},
+    test::report::{CaseReport, TestReport},
+};
 use crate::{
     rules::{self, LoadOptions},
+    settings::Environment,
     yaml::Problem,
 };
 
@@ -18,19 +27,11 @@ pub(super) struct CheckFlags {
     /// File or folder that is laid over the rules; may be repeated. Without rules, only its form is checked
     #[arg(long, value_name = "PATH")]
     rules_overlay: Vec<PathBuf>,
-    /// Format of the report
-    #[arg(long, value_enum, default_value_t)]
-    format: CheckFormat,
+    #[command(flatten)]
+    report: findings::ReportFlag,
     /// Exit with 1 on warnings as well
     #[arg(long)]
     strict: bool,
-}
-
-#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
-enum CheckFormat {
-    #[default]
-    Text,
-    Json,
 }
 
 /// The result of the check.
@@ -42,11 +43,14 @@ struct CheckReport {
     is_good: bool,
 }
 
-pub(super) fn main(flags: &CheckFlags) -> ExitCode {
+pub(super) fn main(flags: &CheckFlags, environment: &Environment) -> ExitCode {
     let report = check(flags);
-    let text = match flags.format {
-        CheckFormat::Text => report.text(),
-        CheckFormat::Json => format!("{:#}\n", report.json()),
+    let text = match flags.report.format(environment) {
+        ReportFormat::Text => report.text(environment.wants_color()),
+        ReportFormat::Json => format!("{:#}\n", report.json()),
+        ReportFormat::Github => findings::github(&report.findings()) + &report.outcome(),
+        ReportFormat::Sarif => findings::sarif(&report.findings()),
+        ReportFormat::Junit => report.in_cases().junit(),
     };
     say(&text, if report.is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -70,18 +74,40 @@ fn check(flags: &CheckFlags) -> CheckReport {
 }
 
 impl CheckReport {
-    /// The text for stdout. Writes problems and warnings to stderr.
-    fn text(&self) -> String {
-        for problem in &self.problems {
-            complain(problem);
+    /// The text for stdout. Writes problems and warnings to stderr, on a terminal with their lines.
+    fn text(&self, in_color: bool) -> String {
+        let is_terminal = io::stderr().is_terminal();
+        for finding in self.findings() {
+            if is_terminal {
+                complain_in_color(&findings::snippet(&finding, in_color));
+            } else {
+                complain(finding);
+            }
         }
-        for warning in &self.warnings {
-            complain(format_args!("warning: {warning}"));
+        self.outcome()
+    }
+
+    fn outcome(&self) -> String {
+        if self.is_good {
+            format!("ok: {}\n", summary(self.rules, self.domains))
+        } else {
+            String::new()
         }
-        if !self.is_good {
-            return String::new();
+    }
+
+    fn findings(&self) -> Vec<Finding<'_>> {
+        let problems = self.problems.iter().map(Finding::Problem);
+        problems.chain(self.warnings.iter().map(Finding::Warning)).collect()
+    }
+
+    /// As a test that passes, or the problems.
+    fn in_cases(&self) -> TestReport {
+        if self.is_good {
+            let tests = vec![CaseReport::passed("rules", "the rules are valid")];
+            return TestReport { tests, problems: Vec::new() };
         }
-        format!("ok: {} in {}\n", counted(self.rules, "rule"), counted(self.domains, "domain"))
+        let problems = self.problems.iter().chain(&self.warnings).cloned().collect();
+        TestReport { tests: Vec::new(), problems }
     }
 
     fn json(&self) -> Value {
@@ -103,6 +129,11 @@ pub(super) fn in_json(problem: &Problem) -> Value {
         "column": problem.location.map(|(_, column)| column),
         "message": problem.message,
     })
+}
+
+/// `4 rules in 1 domain`.
+pub(super) fn summary(rules: usize, domains: usize) -> String {
+    format!("{} in {}", counted(rules, "rule"), counted(domains, "domain"))
 }
 
 fn counted(count: usize, what: &str) -> String {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     admin::{self, AdminServer},
     call,
-    output::{USAGE, complain, say},
+    output::{OutputFlag, USAGE, complain, say},
 };
 use crate::{
     engine::{plan::Plan, request::Request},
@@ -28,21 +28,23 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub(super) struct ExplainFlags {
     /// Rule file or folder, or `-` for standard input; may be repeated [default: the rules of a running service]
-    #[arg(long, value_name = "PATH", conflicts_with = "addr")]
+    #[arg(short, long, value_name = "PATH", conflicts_with = "addr")]
     rules: Vec<PathBuf>,
     /// File or folder that is laid over the rules; may be repeated
     #[arg(long, value_name = "PATH", requires = "rules")]
     rules_overlay: Vec<PathBuf>,
     /// Admin address of a running service, for its rules and counters [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
-    #[arg(long, visible_alias = "admin-addr", value_name = "HOST:PORT")]
+    #[arg(short, long, alias = "admin-addr", value_name = "HOST:PORT")]
     addr: Option<String>,
     #[command(flatten)]
     access: admin::AdminAccess,
     /// Domain of the rules
-    #[arg(long)]
+    #[arg(short, long)]
     domain: String,
+    #[command(flatten)]
+    output: OutputFlag,
     /// Hits of each descriptor: 0 checks without counting, a negative number refunds [default: 1]
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(short = 'n', long, value_name = "N", allow_hyphen_values = true)]
     hits: Option<String>,
     /// Descriptors, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
     #[arg(required = true, value_name = "k=v,k=v")]
@@ -66,10 +68,13 @@ pub(super) fn main(flags: &ExplainFlags, environment: &Environment) -> ExitCode 
         Ok(explanation) => {
             let complete =
                 if explanation.is_unknown() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
-            let mut text = text(&explanation);
-            if let (Some(server), None) = (&server, &flags.addr) {
-                text.insert_str(0, &format!("by the rules of {}\n", server.addr));
-            }
+            let text = || match (&server, &flags.addr) {
+                (Some(server), None) => {
+                    format!("by the rules of {}\n{}", server.addr, text(&explanation))
+                }
+                _ => text(&explanation),
+            };
+            let text = flags.output.write(text, &explanation);
             match &server {
                 Some(server) => server.say(&text, explanation.incomplete.as_deref(), complete),
                 None => say(&text, complete),

@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use serde_json::json;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
@@ -14,7 +15,7 @@ use tonic_health::pb::{
 use super::{
     address,
     channel::{self, ADDR_DEFAULT},
-    output::{USAGE, complain, say},
+    output::{OutputFlag, USAGE, complain, say},
     tls::TlsFlags,
 };
 use crate::{
@@ -32,7 +33,7 @@ const CHECK: GrpcMethod =
 #[derive(Debug, clap::Args)]
 pub(super) struct HealthcheckFlags {
     /// gRPC address of the service; by default the one of `serve` with the same variables and file
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(short, long, value_name = "HOST:PORT")]
     addr: Option<String>,
     /// YAML file with the settings of the service [env: TOLLKEEPER_CONFIG]
     #[arg(long, value_name = "PATH", conflicts_with = "addr")]
@@ -42,6 +43,8 @@ pub(super) struct HealthcheckFlags {
     service: String,
     #[command(flatten)]
     tls: TlsFlags,
+    #[command(flatten)]
+    output: OutputFlag,
 }
 
 pub(super) fn main(flags: &HealthcheckFlags, environment: &Environment) -> ExitCode {
@@ -59,8 +62,12 @@ pub(super) fn main(flags: &HealthcheckFlags, environment: &Environment) -> ExitC
         HealthClient::new(channel).check(request).await
     });
     match answer.map(|answer| answer.status()) {
-        Ok(ServingStatus::Serving) => say("SERVING\n", ExitCode::SUCCESS),
-        Ok(other) => say(&format!("{}\n", other.as_str_name()), ExitCode::FAILURE),
+        Ok(status) => {
+            let is_serving = status == ServingStatus::Serving;
+            let name = status.as_str_name();
+            let text = flags.output.write(|| format!("{name}\n"), &json!({ "status": name }));
+            say(&text, if is_serving { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
         Err(problem) => {
             complain(format_args!("{}: {problem}", printable(addr.as_bytes())));
             ExitCode::FAILURE

@@ -6,16 +6,44 @@ use std::{
     process::ExitCode,
 };
 
+use serde::Serialize;
+
 use crate::text::printable::printable_lines;
 
 /// The exit code for bad usage, as clap's own.
 pub(super) const USAGE: u8 = 2;
 
 /// The format of a command's output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
+    #[default]
     Text,
     Json,
+}
+
+/// The flag that chooses a format.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub(super) struct OutputFlag {
+    /// Format of the output
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", value_enum, default_value_t)]
+    format: Format,
+    /// The former name of `-o json`
+    #[arg(long, hide = true)]
+    json: bool,
+}
+
+impl OutputFlag {
+    pub(super) fn is_json(self) -> bool {
+        self.json || self.format == Format::Json
+    }
+
+    /// The result in this format.
+    pub(super) fn write(self, text: impl FnOnce() -> String, json: &impl Serialize) -> String {
+        if !self.is_json() {
+            return text();
+        }
+        serde_json::to_string_pretty(json).unwrap_or_default() + "\n"
+    }
 }
 
 /// Writes to stdout, and returns `code`, or 1 if the text cannot be written. Control characters from
@@ -31,6 +59,11 @@ pub(super) fn say(text: &str, code: ExitCode) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes a line with escape sequences to stderr, if possible. It holds no other control characters.
+pub(super) fn complain_in_color(text: &str) {
+    drop(writeln!(io::stderr(), "{text}"));
 }
 
 /// Writes a line to stderr, if possible; `eprintln!` would panic.

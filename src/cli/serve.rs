@@ -6,7 +6,10 @@ pub(super) use flags::ServeFlags;
 
 use std::process::ExitCode;
 
-use super::output::{USAGE, complain};
+use super::{
+    check::summary,
+    output::{USAGE, complain, say},
+};
 use crate::{
     app,
     rules::{self, InForce, xds},
@@ -21,8 +24,22 @@ const ARGUMENTS_IGNORED: &str = "command line arguments have no effect, since th
     by the name ratelimit, which has none: set environment variables instead, such as TOLLKEEPER_STORE for --store, or \
     run it by the name tollkeeper";
 
-pub(super) fn main(ServeFlags(flags): &ServeFlags, environment: &Environment) -> ExitCode {
-    start(prepare(flags, environment))
+pub(super) fn main(flags: &ServeFlags, environment: &Environment) -> ExitCode {
+    let prepared = prepare(&flags.settings, environment);
+    match prepared {
+        Ok((settings, rules)) if flags.is_check => checked(&settings, &rules),
+        _ => start(prepared),
+    }
+}
+
+/// Reports what would start, with its warnings.
+fn checked(settings: &Settings, rules: &InForce) -> ExitCode {
+    let warnings = rules.warnings.iter().map(ToString::to_string);
+    for warning in settings.warnings.iter().cloned().chain(warnings) {
+        complain(format_args!("warning: {warning}"));
+    }
+    let (domains, rules) = rules.rules.counts();
+    say(&format!("ok: the settings, and {}\n", summary(rules, domains)), ExitCode::SUCCESS)
 }
 
 /// Runs the service by its environment alone, and logs that its arguments are ignored.

@@ -4,7 +4,7 @@
 pub(super) mod cases;
 mod junit;
 mod keys;
-mod report;
+pub(super) mod report;
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,10 @@ use self::{
     cases::{Case, TestCall},
     report::{CaseReport, TestReport},
 };
-use super::output::{complain, say};
+use super::{
+    findings::{self, Finding, ReportFormat},
+    output::{complain, say},
+};
 use crate::{
     engine::{
         decision::{Code, Committed, Decision, Matched, Outcome, Status},
@@ -29,6 +32,7 @@ use crate::{
         time::Timestamp,
     },
     rules::{self, LoadOptions},
+    settings::Environment,
     store::memory::MemoryStore,
     text::did_you_mean::hint,
     yaml::Problem,
@@ -42,20 +46,11 @@ pub(super) struct TestFlags {
     /// Files of tests, and folders: there, every *.test.yaml and *.test.yml at any depth; `-` is standard input
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Format of the report
-    #[arg(long, value_enum, default_value_t)]
-    format: TestFormat,
+    #[command(flatten)]
+    report: findings::ReportFlag,
 }
 
-#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
-enum TestFormat {
-    #[default]
-    Text,
-    Json,
-    Junit,
-}
-
-pub(super) fn main(flags: &TestFlags) -> ExitCode {
+pub(super) fn main(flags: &TestFlags, environment: &Environment) -> ExitCode {
     let (files, problems) = cases::find(&flags.paths);
     let mut report = TestReport::default();
     report.add_problems(problems);
@@ -69,15 +64,20 @@ pub(super) fn main(flags: &TestFlags) -> ExitCode {
             Err(problems) => report.add_problems(problems),
         }
     }
-    let text = match flags.format {
-        TestFormat::Text => {
+    let failures = report.failures();
+    let findings: Vec<Finding<'_>> =
+        report.problems.iter().chain(&failures).map(Finding::Problem).collect();
+    let text = match flags.report.format(environment) {
+        ReportFormat::Text => {
             for problem in &report.problems {
                 complain(problem);
             }
             report.text()
         }
-        TestFormat::Json => report.json(),
-        TestFormat::Junit => junit::xml(&report),
+        ReportFormat::Json => report.json(),
+        ReportFormat::Github => findings::github(&findings) + &report.text(),
+        ReportFormat::Sarif => findings::sarif(&findings),
+        ReportFormat::Junit => report.junit(),
     };
     say(&text, if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

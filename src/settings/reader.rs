@@ -32,6 +32,8 @@ pub(super) struct SettingReader<'a> {
     /// The settings from the environment of envoyproxy/ratelimit; empty unless it is read.
     pub translated: Translated,
     pub rows: Vec<Row>,
+    /// The heading of the settings that are read next.
+    pub heading: &'static str,
     /// With line and column if they are in the file.
     pub problems: Vec<(Option<(usize, usize)>, String)>,
     pub warnings: Vec<String>,
@@ -40,7 +42,14 @@ pub(super) struct SettingReader<'a> {
 impl<'a> SettingReader<'a> {
     pub(super) fn new(flags: &'a TypedFlags, environment: &'a Environment) -> Self {
         let (file, translated, rows, problems, warnings) = Default::default();
-        Self { flags, file, environment, translated, rows, problems, warnings }
+        let heading = "Settings";
+        Self { flags, file, environment, translated, rows, heading, problems, warnings }
+    }
+
+    /// This reader, for settings that help lists under `heading`.
+    pub(super) fn under(&mut self, heading: &'static str) -> &mut Self {
+        self.heading = heading;
+        self
     }
 
     /// Reads the file that `--config` names. It is the first setting, since the file may give the others.
@@ -106,7 +115,7 @@ impl<'a> SettingReader<'a> {
 
     /// The value, or `None` if the setting is unset or bad. A bad value is a problem.
     pub(super) fn read_optional<F: Form>(&mut self, setting: &Setting<F>) -> Option<F::Value> {
-        self.rows.push(setting.row());
+        self.rows.push(Row { heading: self.heading, ..setting.row() });
         let read = match self.given(setting.flag)?.values.last()?.to_str() {
             Some(text) => setting.form.read(text),
             None => Err("not UTF-8 text".to_owned()),
@@ -131,7 +140,7 @@ impl<'a> SettingReader<'a> {
                 Err(problem) => self.problem(row.flag, problem),
             }
         }
-        self.rows.push(row);
+        self.rows.push(Row { heading: self.heading, ..row });
         Given { value: paths, name }
     }
 

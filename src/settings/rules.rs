@@ -67,6 +67,7 @@ impl RuleSettings {
             arity: Arity::Repeated,
             default: "",
             help: "File or folder whose keys are laid over the rules of files or of a control plane; may be repeated, and the variable separates several by `:`",
+            heading: "",
         };
         let overlays = reader.read_paths(row, |_| false).value;
         reader.check_needs("rules-overlay", "rules");

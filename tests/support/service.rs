@@ -224,7 +224,8 @@ pub fn tollkeeper() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollkeeper"));
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
-        if name.starts_with("TOLLKEEPER_") || name.starts_with("OTEL_") {
+        let is_of_ci = ["GITHUB_ACTIONS", "NO_COLOR"].contains(&&*name);
+        if name.starts_with("TOLLKEEPER_") || name.starts_with("OTEL_") || is_of_ci {
             command.env_remove(&*name);
         }
     }

@@ -14,18 +14,27 @@ use crate::{
 
 /// The flags of `serve`, as typed.
 #[derive(Debug, Default)]
-pub(in crate::cli) struct ServeFlags(pub TypedFlags);
+pub(in crate::cli) struct ServeFlags {
+    pub settings: TypedFlags,
+    /// Whether settings and rules are checked without starting the service.
+    pub is_check: bool,
+}
 
 impl Args for ServeFlags {
     fn augment_args(command: Command) -> Command {
         let command = command.args(settings::table().into_iter().map(argument));
-        command.arg(Arg::new(STRAY).num_args(0..).hide(true))
+        let help = "Check all settings and rules, report every problem, and exit: 0 if there is none, else 2";
+        let check = Arg::new(CHECK).long(CHECK).help(help).action(ArgAction::SetTrue);
+        command.arg(check).arg(Arg::new(STRAY).num_args(0..).hide(true))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
         Self::augment_args(command)
     }
 }
+
+/// The flag that is no setting.
+const CHECK: &str = "check";
 
 /// Words that belong to no flag. They are read only to refuse them with a hint.
 const STRAY: &str = "stray";
@@ -34,6 +43,7 @@ fn argument(row: Row) -> Arg {
     let argument = Arg::new(row.flag)
         .long(row.flag)
         .help(row.description())
+        .help_heading(row.heading)
         .value_parser(value_parser!(OsString))
         // `-1` is a bad value of the setting, not an unknown flag.
         .allow_negative_numbers(true);
@@ -67,7 +77,7 @@ impl FromArgMatches for ServeFlags {
                 flags.insert(row.flag, values.cloned().collect());
             }
         }
-        Ok(Self(flags))
+        Ok(Self { settings: flags, is_check: matches.get_flag(CHECK) })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::cases::Case;
+use super::{cases::Case, junit};
 use crate::{
     cli::check,
     yaml::{self, Problem},
@@ -13,15 +13,15 @@ use crate::{
 
 /// The results of all tests.
 #[derive(Debug, Default)]
-pub(super) struct TestReport {
-    pub(super) tests: Vec<CaseReport>,
+pub(in crate::cli) struct TestReport {
+    pub(in crate::cli) tests: Vec<CaseReport>,
     /// Problems that kept tests from running.
-    pub(super) problems: Vec<Problem>,
+    pub(in crate::cli) problems: Vec<Problem>,
 }
 
 /// The result of one test.
 #[derive(Debug, Serialize)]
-pub(super) struct CaseReport {
+pub(in crate::cli) struct CaseReport {
     pub(super) file: String,
     pub(super) name: String,
     /// Location of the test: `file:line:column`.
@@ -34,6 +34,11 @@ pub(super) struct CaseReport {
 }
 
 impl CaseReport {
+    pub(in crate::cli) fn passed(file: &str, name: &str) -> Self {
+        let (file, name, location) = (file.to_owned(), name.to_owned(), String::new());
+        Self { file, name, location, status: "passed", failure: None }
+    }
+
     pub(super) fn new(file: &Path, case: &Case, result: Result<(), String>) -> Self {
         Self {
             file: yaml::file_name(file),
@@ -46,6 +51,22 @@ impl CaseReport {
 }
 
 impl TestReport {
+    /// The failed tests as problems of their files.
+    pub(super) fn failures(&self) -> Vec<Problem> {
+        let failed = self.tests.iter().filter_map(|test| Some((test, test.failure.as_ref()?)));
+        let problem = |(test, failure): (&CaseReport, &String)| {
+            let mut numbers = test.location.rsplitn(3, ':').map(|part| part.parse().ok());
+            let (column, line) = (numbers.next().flatten(), numbers.next().flatten());
+            let message = format!("{}: {failure}", test.name);
+            Problem { file: test.file.clone(), location: line.zip(column), message }
+        };
+        failed.map(problem).collect()
+    }
+
+    pub(in crate::cli) fn junit(&self) -> String {
+        junit::xml(self)
+    }
+
     pub(super) fn add_problems(&mut self, problems: Vec<Problem>) {
         self.problems.extend(problems);
     }

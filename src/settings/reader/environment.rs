@@ -60,6 +60,16 @@ impl Environment {
         self.0.keys().map(String::as_str)
     }
 
+    /// Whether a workflow of GitHub Actions runs this process.
+    pub fn is_github_actions(&self) -> bool {
+        self.text("GITHUB_ACTIONS") == Some("true")
+    }
+
+    /// Whether a terminal may be written to in color: <https://no-color.org>.
+    pub fn wants_color(&self) -> bool {
+        self.get("NO_COLOR").is_none() && self.text("TERM") != Some("dumb")
+    }
+
     /// The address for `call` and `bench`, if they have no `--addr`.
     pub fn call_addr(&self) -> Option<&str> {
         self.text(CALL_ADDR)

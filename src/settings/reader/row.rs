@@ -33,12 +33,15 @@ pub struct Row {
     pub default: &'static str,
     /// What it sets.
     pub help: &'static str,
+    /// The heading under which help lists it.
+    pub heading: &'static str,
 }
 
 impl<F: Form> Setting<F> {
     pub(crate) fn row(&self) -> Row {
         let Self { flag, ref form, default, help } = *self;
-        Row { flag, value: form.name(), range: form.range(), arity: form.arity(), default, help }
+        let (value, range, arity) = (form.name(), form.range(), form.arity());
+        Row { flag, value, range, arity, default, help, heading: "" }
     }
 }
 

@@ -50,6 +50,7 @@ impl RuleSource {
             arity: Arity::Repeated,
             default: "the shipped example",
             help: "Rule file or folder; may be repeated, and the variable separates several by `:`. Or a control plane: xds://host:port?node=ID, with TLS xds+tls://",
+            heading: "",
         };
         let Given { value: paths, name } = reader.read_paths(row, is_url);
         let tls = TlsSettings::read(reader, TLS);

@@ -59,7 +59,7 @@ const CASES: &[(&str, &str, &str)] = &[
     (
         "an_unknown_format",
         "check --format xml a",
-        "error: invalid value 'xml' for '--format <FORMAT>'",
+        "error: invalid value 'xml' for '--output <FORMAT>'",
     ),
     ("no_arguments_of_call", "call", "error: the following required arguments were not provided:"),
     (
