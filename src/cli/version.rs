@@ -8,9 +8,11 @@ use super::output::{OutputFlag, say};
 use crate::VERSION;
 
 /// The commit, if the build knew it.
+#[expect(clippy::disallowed_macros, reason = "build.rs sets it")]
 const COMMIT: Option<&str> = option_env!("TOLLKEEPER_COMMIT");
 
 /// The compiler, as it names itself.
+#[expect(clippy::disallowed_macros, reason = "build.rs sets it")]
 const RUSTC: Option<&str> = option_env!("TOLLKEEPER_RUSTC");
 
 #[derive(Debug, clap::Args)]

@@ -144,7 +144,7 @@ fn drawn(judged: &[Judged<'_>], group: usize) -> Option<usize> {
         let all = judged.iter().enumerate();
         all.filter(|(_, one)| draws(one.charge) && one.charge.quota_group == group)
     };
-    of_group().find(|(_, one)| one.fits).or_else(|| of_group().last()).map(|(index, _)| index)
+    of_group().find(|(_, one)| one.fits).or_else(|| of_group().next_back()).map(|(index, _)| index)
 }
 
 fn is_counted(charge: &Charge) -> bool {
