@@ -10,10 +10,16 @@ pub mod stores;
 
 pub use self::observe::instruments;
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    io::{self, IsTerminal as _},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::future::BoxFuture;
 use tokio::{
+    signal::unix::SignalKind,
     task::{JoinError, JoinSet},
     time,
 };
@@ -72,6 +78,7 @@ struct App {
     rules: Arc<Rules>,
     overrides: Arc<Overrides>,
     health: Health,
+    edge: EdgeMetrics,
     workers: Arc<Workers>,
     stop: CancellationToken,
     /// The source of the rules, if that is a control plane.
@@ -110,14 +117,21 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
 
     let app = App::new(&settings, telemetry, rules).await?;
     let mut tasks = app.start(&settings, listeners)?;
+    let mut drain = settings.process.drain;
     tokio::select! {
         () = app.be_ready(&ready, settings.store.ready, settings.rules.needed) => {}
         ended = tasks.join_next() => return Err(failure(ended)),
-        () = signals.next() => {}
+        signal = signals.next() => {
+            // Nobody waits at a terminal for clients that are not there.
+            let is_typed = signal == SignalKind::interrupt() && io::stdin().is_terminal();
+            if is_typed && !app.edge.has_connections() {
+                drain = Duration::ZERO;
+            }
+        }
     }
     tokio::select! {
-        () = app.end(&mut tasks, settings.process.drain) => {}
-        () = signals.next() => {
+        () = app.end(&mut tasks, drain) => {}
+        _ = signals.next() => {
             tracing::warn!("second signal: stopping at once");
             // Dropping telemetry would flush it, and so delay the exit.
             std::mem::forget(app.telemetry);
@@ -136,6 +150,7 @@ impl App {
         let store = Arc::new(stores::store(settings, &telemetry));
         let overrides = Arc::new(Overrides::new(Arc::clone(&store)));
         let audit = Arc::new(Audit::new(Arc::clone(&store)));
+        let edge = EdgeMetrics::new(&telemetry.meter());
         let (telemetry, health) = (Arc::new(telemetry), Health::new().await);
         let workers = Arc::new(Workers::start(settings.process.workers)?);
         let stop = CancellationToken::new();
@@ -144,7 +159,18 @@ impl App {
             RuleSource::ControlPlane(target) => Some(ControlPlane::new(Arc::clone(target))),
         };
         let control_plane = control_plane.map(Arc::new);
-        Ok(Self { telemetry, store, audit, rules, overrides, health, workers, stop, control_plane })
+        Ok(Self {
+            telemetry,
+            store,
+            audit,
+            rules,
+            overrides,
+            health,
+            edge,
+            workers,
+            stop,
+            control_plane,
+        })
     }
 
     /// Starts the tasks that run until [`App::stop`] is cancelled.
@@ -161,7 +187,6 @@ impl App {
         let in_progress = CallsInProgress::observe(&meter);
         let services = grpc::services(Arc::clone(&service), &self.health, reflection, in_progress)?;
         let mut tasks = Tasks::new();
-        let edge = EdgeMetrics::new(&meter);
         let reports = Reports::new(
             Arc::clone(&self.telemetry),
             Arc::clone(&self.rules),
@@ -182,13 +207,13 @@ impl App {
             services,
             bounds: settings.listen.connections,
             tls: ListenerTls::new(settings.listen.tls_of(TlsUse::Grpc), TlsUse::Grpc),
-            metrics: edge.of_listener("grpc"),
+            metrics: self.edge.of_listener("grpc"),
         };
         let (workers, stop) = (Arc::clone(&self.workers), self.stop.clone());
         tasks.spawn(rls::serve(grpc, workers, stop));
         for listener in http {
             let HttpListener { name, socket, tls, router } = listener;
-            let (metrics, stop) = (edge.of_listener(name), self.stop.clone());
+            let (metrics, stop) = (self.edge.of_listener(name), self.stop.clone());
             tasks.spawn(http::serve(socket, router, tls, metrics, stop));
         }
         let mut background = self.background(settings, Arc::clone(&service.limiter));
@@ -334,7 +359,8 @@ pub fn service(
 ) -> rls::Service {
     let near_ratio = settings.telemetry.near_limit_ratio;
     let metrics = CallMetrics::new(&telemetry.meter(), near_ratio);
-    let top_keys = TopKeys::new(settings.telemetry.top_keys, settings.process.workers, near_ratio);
+    let top_keys = TopKeys::new(settings.telemetry.top_keys, settings.process.workers, near_ratio)
+        .logging_denials(settings.telemetry.denial_lines);
     let guard = stores::guard(settings, telemetry, store);
     let CallSettings { message_bytes_max, bounds, ref headers, arriving_bytes_max, ref hold_keys } =
         settings.calls;

@@ -26,7 +26,11 @@ mod version;
 
 use std::{env, path::Path, process::ExitCode};
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{
+    CommandFactory as _, Error, Parser, Subcommand,
+    builder::StyledStr,
+    error::{ContextKind, ContextValue},
+};
 
 use self::serve::ServeFlags;
 use crate::settings::{ENVOYPROXY_RATELIMIT_PROGRAM, Environment};
@@ -89,15 +93,53 @@ enum Command {
 pub fn main() -> ExitCode {
     let environment = Environment::of_process();
     if !is_run_as_envoyproxy_ratelimit() || environment.has_no_compat() {
-        return run(Arguments::parse().command, &environment);
+        return run(Arguments::read().command, &environment);
     }
     let environment = environment.of_envoyproxy_ratelimit();
     // envoyproxy/ratelimit has no arguments, and control planes may start it with some.
     match env::args_os().nth(1) {
         None => run(None, &environment),
-        Some(word) if word == "healthcheck" => run(Arguments::parse().command, &environment),
+        Some(word) if word == "healthcheck" => run(Arguments::read().command, &environment),
         Some(_) => serve::main_without_arguments(&environment),
     }
+}
+
+/// Commands that people try, and what they mean.
+const OTHER_NAMES: [(&str, &str); 7] = [
+    ("reset", "`tollkeeper counter reset`"),
+    ("list", "`tollkeeper counter list`"),
+    ("validate", "`tollkeeper check`"),
+    ("lint", "`tollkeeper check`"),
+    ("rules", "`tollkeeper check`, or `tollkeeper serve --rules`"),
+    ("run", "`tollkeeper serve`"),
+    ("start", "`tollkeeper serve`"),
+];
+
+impl Arguments {
+    /// Reads the command line, or ends the process.
+    fn read() -> Self {
+        Self::try_parse().unwrap_or_else(|error| with_our_hint(error).exit())
+    }
+}
+
+/// The error with our hint for a name that people try, and without clap's to write `--` before an unknown flag: behind it,
+/// the flag would be taken for a descriptor or a file.
+fn with_our_hint(mut error: Error) -> Error {
+    if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
+        tips.retain(|tip| !tip.to_string().contains("as a value, use"));
+        if !tips.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        }
+    }
+    let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else {
+        return error;
+    };
+    if let Some((_, meant)) = OTHER_NAMES.iter().find(|(other, _)| other == name) {
+        error.remove(ContextKind::SuggestedSubcommand);
+        let hint = StyledStr::from(format!("did you mean {meant}?"));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint]));
+    }
+    error
 }
 
 fn run(command: Option<Command>, environment: &Environment) -> ExitCode {

@@ -1,7 +1,7 @@
 //! What a call would match and charge, for people: for `tollkeeper explain`, which reads no counters, and for
 //! `POST /explain`, which reads them and foresees the decision.
 
-use std::time::Duration;
+use std::{slice, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -278,7 +278,29 @@ fn walk<'rules>(
             steps.push(EntryMatch::new(entry, candidates, matched_by));
         }),
     };
+    if let (Found::Nothing, Some(last)) = (&found, steps.last_mut())
+        && let Some(rule) = reordered(domain, path)
+    {
+        last.matched_by = format!("the rules have `{rule}`: entries in another order");
+    }
     (steps, found)
+}
+
+/// The path of the rule that these entries match in another order, if there is one.
+fn reordered(domain: &Domain, path: &[Entry]) -> Option<Arc<str>> {
+    let (mut rest, mut order) = (path.to_vec(), Vec::new());
+    while !rest.is_empty() {
+        let next = rest.iter().position(|entry| {
+            let (mut matched, start) = (MatchedBy::Nothing, [&order[..], slice::from_ref(entry)]);
+            domain.walk(&start.concat(), |_, _, matched_by| matched = matched_by);
+            !matches!(matched, MatchedBy::Nothing)
+        });
+        order.push(rest.remove(next?));
+    }
+    match domain.find(&order) {
+        Found::Rule(rule) => Some(Arc::clone(&rule.path)),
+        Found::NoLimit | Found::Nothing => None,
+    }
 }
 
 fn is_commit(descriptor: &Descriptor) -> bool {

@@ -35,6 +35,7 @@ use crate::{
     store::{
         Clear, CounterReading, StoreError,
         guard::{Answered, Arrival, Guard},
+        outage,
     },
     telemetry::{LogCause, due_line, with_call},
     top_keys::{TopKeys, TopReport},
@@ -247,6 +248,7 @@ impl Limiter {
     /// Follows a reload, and forgets the rules that it has removed.
     pub fn rules_changed(&self) {
         let in_force = self.rules.current();
+        outage::modes_in_force(&in_force.rules.failure_modes());
         self.holds.retain(&self.metrics.rules_in_force(&in_force.rules));
         self.refused_debits.retain(&in_force.rules);
     }

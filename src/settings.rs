@@ -67,6 +67,8 @@ pub struct Resolved {
     pub settings: Settings,
     /// Every problem, under the flag or variable that was used. The service does not start if there is one.
     pub problems: Vec<String>,
+    /// How many of them come before those of the rules' paths: by the line of the file that names these.
+    pub before_rules: usize,
 }
 
 /// Reads every setting: the flag, else the variable, else the file, else the default.
@@ -77,7 +79,9 @@ pub fn resolve(flags: &TypedFlags, environment: &Environment) -> Resolved {
     let rows = std::mem::take(&mut reader.rows);
     reader.refuse_unknown_names(&rows);
     settings.warnings = std::mem::take(&mut reader.warnings);
-    Resolved { settings, problems: reader.into_problems() }
+    let rules = reader.given("rules").and_then(|given| given.location);
+    let before_rules = reader.problems.iter().filter(|(location, _)| *location <= rules).count();
+    Resolved { settings, problems: reader.into_problems(), before_rules }
 }
 
 /// The address of gRPC that a service with these flags and variables has, for its health checks.

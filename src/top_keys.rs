@@ -9,7 +9,10 @@ mod worker;
 use std::{
     collections::HashMap,
     hash::{BuildHasher as _, RandomState},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -34,6 +37,7 @@ use crate::{
         rule::{Limit, Mode},
     },
     process::workers,
+    text::printable::printable,
 };
 
 /// A reading shows the period that runs and the one before: the last 30 to 60 seconds.
@@ -55,6 +59,10 @@ pub struct TopKeys {
     secret: RandomState,
     /// One for each worker, and one for other threads; none if nothing is counted.
     workers: Box<[Mutex<WorkerKeys>]>,
+    /// The shortest time between two log lines about denials, in milliseconds, if they are wanted.
+    denial_lines_ms: Option<u64>,
+    /// When the next one is due, in milliseconds since the beginning.
+    denial_due_ms: AtomicU64,
 }
 
 /// A key, its limit, and how often it was denied.
@@ -128,11 +136,22 @@ impl TopKeys {
             hasher: DefaultHashBuilder::default(),
             secret: RandomState::new(),
             workers: (0..count).map(|_| Mutex::new(WorkerKeys::new())).collect(),
+            denial_lines_ms: None,
+            denial_due_ms: AtomicU64::new(0),
         }
+    }
+
+    /// Also logs denials, with at least `every` between two lines.
+    pub fn logging_denials(mut self, every: Option<Duration>) -> Self {
+        self.denial_lines_ms = every.and_then(|every| u64::try_from(every.as_millis()).ok());
+        self
     }
 
     /// Counts the decision about a call that arrived at `at`.
     pub fn record(&self, plan: &Plan, verdict: &Verdict, at: Instant) {
+        if let (true, Some(every_ms)) = (verdict.denied, self.denial_lines_ms) {
+            self.log_denial(plan, verdict, self.millis(at), every_ms);
+        }
         let Some(worker) = self.workers.get(workers::share(self.workers.len())) else { return };
         if plan.charges.is_empty() {
             return;
@@ -151,6 +170,34 @@ impl TopKeys {
             if let Some(list) = self.further_list(charge, tally, verdict) {
                 worker.add(list, key, last, name);
             }
+        }
+    }
+
+    /// Logs the first key that a call was denied for, unless a line is too recent.
+    fn log_denial(&self, plan: &Plan, verdict: &Verdict, at_ms: u64, every_ms: u64) {
+        let due_ms = self.denial_due_ms.load(Ordering::Relaxed);
+        let is_denied =
+            |charge, tally| self.further_list(charge, tally, verdict) == Some(TopList::Denied);
+        let mut charges = plan.matched_charges().zip(&verdict.tallies);
+        let next_ms = at_ms.saturating_add(every_ms);
+        if at_ms >= due_ms
+            && let Some(((matched, charge), _)) =
+                charges.find(|((_, charge), tally)| is_denied(charge, tally))
+            && self
+                .denial_due_ms
+                .compare_exchange(due_ms, next_ms, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        {
+            let name = KeyName::new(matched, &charge.counter, self.names);
+            let digest = self.digest_of(charge.counter.hash_of_identity(&self.hasher));
+            let key = name.descriptor.as_deref().unwrap_or(&digest);
+            tracing::info!(
+                domain = &*name.domain,
+                rule = name.rule_path(),
+                key = printable(key.as_bytes()),
+                limit = %name.limit,
+                "denied"
+            );
         }
     }
 

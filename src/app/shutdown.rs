@@ -30,14 +30,14 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal that asks for a shutdown.
-    pub async fn next(&mut self) {
+    /// Waits for the next signal that asks for a shutdown, and returns it.
+    pub async fn next(&mut self) -> SignalKind {
         loop {
             tokio::select! {
-                _ = self.terminate.recv() => return,
-                _ = self.interrupt.recv() => return,
+                _ = self.terminate.recv() => return SignalKind::terminate(),
+                _ = self.interrupt.recv() => return SignalKind::interrupt(),
                 _ = self.hang_up.recv() => match self.on_hang_up {
-                    HangUp::Stops => return,
+                    HangUp::Stops => return SignalKind::hangup(),
                     HangUp::Ignored => tracing::info!(
                         "SIGHUP ignored: rule files are reloaded when they change, and other settings need a restart"
                     ),

@@ -177,7 +177,13 @@ impl<'a> AdminServer<'a> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let answer = runtime.block_on(exchange(self.addr, self.tls.as_ref(), request));
-        answer.map_err(|failure| self.problem(self.advise(failure)))
+        answer.map_err(|failure| match failure {
+            // What is wrong is the descriptor, not what listens at the address.
+            Failure::Refused(problem) if problem.starts_with("no limit applies") => {
+                format!("{problem}; `tollkeeper explain` with the same arguments says why")
+            }
+            failure => self.problem(self.advise(failure)),
+        })
     }
 
     /// The error when something else answers at the address.

@@ -87,7 +87,7 @@ fn prepare(
     flags: &TypedFlags,
     environment: &Environment,
 ) -> Result<(Settings, InForce), Vec<String>> {
-    let Resolved { settings, mut problems } = settings::resolve(flags, environment);
+    let Resolved { settings, mut problems, before_rules } = settings::resolve(flags, environment);
     let RuleSettings { source, overlays, options, .. } = &settings.rules;
     let loaded = match &source.value {
         RuleSource::Files(paths) => rules::load(paths, overlays, *options),
@@ -97,7 +97,11 @@ fn prepare(
         Ok(rules) if problems.is_empty() => Ok((settings, rules)),
         Ok(_) => Err(problems),
         Err(more) => {
-            problems.extend(more.iter().map(|problem| named(problem, source)));
+            let (of_paths, of_content): (Vec<_>, Vec<_>) =
+                more.iter().partition(|problem| problem.location.is_none());
+            let named = |problem| named(problem, source);
+            problems.extend(of_content.into_iter().map(named));
+            problems.splice(before_rules..before_rules, of_paths.into_iter().map(named));
             Err(problems)
         }
     }

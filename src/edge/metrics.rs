@@ -1,6 +1,13 @@
 //! Metrics of the edge: connections, and panics.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use opentelemetry::{
     KeyValue,
@@ -38,6 +45,8 @@ pub(crate) const INSTRUMENTS: &[&InstrumentRow] =
 #[derive(Debug, Clone)]
 pub struct EdgeMetrics {
     open: UpDownCounter<i64>,
+    /// The sum of `open`.
+    connections: Arc<AtomicUsize>,
     refused: Counter<u64>,
     panics: Counter<u64>,
 }
@@ -70,6 +79,7 @@ impl EdgeMetrics {
     pub fn new(meter: &Meter) -> Self {
         let metrics = Self {
             open: CONNECTIONS.new_up_down_counter(meter),
+            connections: Arc::default(),
             refused: CONNECTIONS_REFUSED.new_counter(meter),
             panics: PANICS.new_counter(meter),
         };
@@ -85,6 +95,11 @@ impl EdgeMetrics {
         }
         metrics.edge.open.add(0, &[metrics.label()]);
         metrics
+    }
+
+    /// Whether a connection to any listener is open.
+    pub fn has_connections(&self) -> bool {
+        self.connections.load(Ordering::Relaxed) > 0
     }
 
     /// Counts a panic.
@@ -109,6 +124,7 @@ impl ListenerMetrics {
     /// Counts a connection as open until the result is dropped.
     pub(crate) fn opened(&self) -> OpenConnection {
         self.edge.open.add(1, &[self.label()]);
+        self.edge.connections.fetch_add(1, Ordering::Relaxed);
         OpenConnection(self.clone())
     }
 
@@ -133,6 +149,7 @@ pub(crate) struct OpenConnection(ListenerMetrics);
 impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.edge.open.add(-1, &[self.0.label()]);
+        self.0.edge.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

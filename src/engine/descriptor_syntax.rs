@@ -2,12 +2,12 @@
 //!
 //! An entry is split at its first `=`. `\,` is a comma, `\\` a backslash, `\xHH` any byte.
 
-use crate::engine::request::Entry;
+use crate::{engine::request::Entry, text::printable::printable_start};
 
 /// Reads one descriptor.
 ///
 /// # Errors
-/// A message, which does not contain the text.
+/// A message, which has no more of the text than the start of a part after the first.
 pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
     let mut entries = Vec::new();
     let (mut key, mut part) = (None, Vec::new());
@@ -16,11 +16,15 @@ pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
         match byte {
             b'\\' => part.push(escape(&mut bytes)?),
             b'=' if key.is_none() => key = Some(std::mem::take(&mut part)),
-            b',' => entries.push(entry(key.take(), std::mem::take(&mut part))?),
+            b',' => {
+                let entry = entry(&entries, key.take(), std::mem::take(&mut part))?;
+                entries.push(entry);
+            }
             _ => part.push(byte),
         }
     }
-    entries.push(entry(key, part)?);
+    let last = entry(&entries, key, part)?;
+    entries.push(last);
     Ok(entries)
 }
 
@@ -49,11 +53,15 @@ fn push(text: &mut String, part: &[u8], special: &[u8]) {
     }
 }
 
-fn entry(key: Option<Vec<u8>>, value: Vec<u8>) -> Result<Entry, String> {
+fn entry(before: &[Entry], key: Option<Vec<u8>>, value: Vec<u8>) -> Result<Entry, String> {
     match key {
         Some(key) if !key.is_empty() => Ok(Entry { key: key.into(), value: value.into() }),
         Some(_) => Err("an entry needs a key before its `=`".to_owned()),
-        None => Err("must be key=value".to_owned()),
+        None if before.is_empty() => Err("must be key=value".to_owned()),
+        None => {
+            let part = printable_start(&value, 40);
+            Err(format!("`{part}` must be key=value; a comma in a value is `\\,`"))
+        }
     }
 }
 

@@ -4,7 +4,11 @@
 //! patterns in the order of the files, then the key alone. The first match is final, and a rule applies only
 //! to descriptors that end there.
 
-use std::{borrow::Cow, collections::HashSet, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
 
 use hashbrown::HashMap;
 
@@ -14,7 +18,7 @@ use crate::engine::{
     parameters::Parameters,
     pattern::Pattern,
     request::Entry,
-    rule::{Defaults, Limit, Rule, RuleId},
+    rule::{Defaults, Limit, Policy, Rule, RuleId},
 };
 
 /// All domains and their rules. Immutable once built: a reload builds another.
@@ -250,6 +254,16 @@ impl RuleSet {
         let mut domains: Vec<_> = self.domains.values().collect();
         domains.sort_by(|a, b| a.name.cmp(&b.name));
         domains
+    }
+
+    /// The names of the failure modes that limits of these rules have.
+    pub fn failure_modes(&self) -> BTreeSet<&'static str> {
+        let rules = self.domains().into_iter().flat_map(Domain::rules);
+        let limits = rules.flat_map(|rule| match &rule.policy {
+            Policy::Limited(limits) => &limits[..],
+            Policy::Unlimited => &[],
+        });
+        limits.map(|limit| limit.failure_mode().name()).collect()
     }
 
     /// The numbers of domains and of rules.

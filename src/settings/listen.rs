@@ -109,12 +109,30 @@ impl ListenSettings {
                 "must be a loopback address, unless --admin-token-file or --tls-client-ca is set";
             reader.problem(ADMIN, problem);
         }
+        let metrics = reader.translated.metrics.take();
+        let debug = reader.translated.debug.take();
+        let of_metrics = metrics.as_ref().map(|(given, _)| given);
+        let http_and_admin = [("http-addr", Some(&http)), (ADMIN, admin.as_ref())];
+        let mut taken = vec![&grpc];
+        for (flag, given) in
+            http_and_admin.into_iter().chain([("", of_metrics), ("", debug.as_ref())])
+        {
+            let Some(given) = given else { continue };
+            let is_same =
+                |other: &&&Given<SocketAddr>| other.value == given.value && other.value.port() != 0;
+            if let Some(other) = taken.iter().find(is_same) {
+                let location = reader.given(flag).and_then(|given| given.location);
+                let problem = format!("{}: same address as {}", given.name, other.name);
+                reader.problems.push((location, problem));
+            }
+            taken.push(given);
+        }
         Self {
             grpc,
             http,
             admin,
-            metrics: reader.translated.metrics.take(),
-            debug: reader.translated.debug.take(),
+            metrics,
+            debug,
             reflection,
             connections,
             tls,

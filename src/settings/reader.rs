@@ -20,7 +20,7 @@ use self::{
     row::{Row, is_ours, variable},
     translated::Translated,
 };
-use crate::yaml::Problem;
+use crate::{text::did_you_mean::hint, yaml::Problem};
 
 /// The setting that names the file.
 pub const CONFIG: &str = "config";
@@ -225,8 +225,9 @@ impl<'a> SettingReader<'a> {
         let known: Vec<String> = self.rows.iter().map(Row::variable).collect();
         for name in self.environment.names().filter(|name| is_ours(name)) {
             if name != CALL_ADDR && !known.iter().any(|known| known == name) {
-                let warning = format!("{name}: no such setting; see tollkeeper serve --help");
-                self.warnings.push(warning);
+                let hint = hint(name, known.iter().map(String::as_str));
+                let hint = if hint.is_empty() { "; see tollkeeper serve --help" } else { &hint };
+                self.warnings.push(format!("{name}: no such setting{hint}"));
             }
         }
     }

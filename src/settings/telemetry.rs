@@ -1,10 +1,12 @@
 //! Log lines, metrics and traces: tollkeeper's settings. OpenTelemetry's standard variables are in `otel`.
 
+use std::time::Duration;
+
 use super::{
     otel,
     reader::{
         Setting, SettingReader,
-        form::{Custom, OneOf, Ratio},
+        form::{Custom, OneOf, OrOff, Ratio, invalid, whole_number},
     },
 };
 use crate::{
@@ -21,6 +23,8 @@ pub struct TelemetrySettings {
     pub near_limit_ratio: f64,
     /// What `/top` shows.
     pub top_keys: TopKeyNames,
+    /// The shortest time between two log lines about denials, if any are logged.
+    pub denial_lines: Option<Duration>,
     /// Which telemetry is sent to a collector.
     pub export: TelemetryOptions,
 }
@@ -41,6 +45,22 @@ const TOP_KEYS: OneOf<TopKeyNames> = OneOf(&[
     ("values", TopKeyNames::Values),
     ("off", TopKeyNames::Off),
 ]);
+
+const RATE: Custom<Duration> = Custom { name: "RATE", read: rate };
+
+/// Reads how often something may happen as the time between.
+fn rate(text: &str) -> Result<Duration, String> {
+    let between = text.split_once('/').and_then(|(times, unit)| {
+        let unit = match unit {
+            "s" => Duration::from_secs(1),
+            "m" => Duration::from_secs(60),
+            "h" => Duration::from_secs(3600),
+            _ => return None,
+        };
+        unit.checked_div(whole_number(times, &1, &1000).ok()?)
+    });
+    between.ok_or_else(|| invalid(text, "a rate from 1/h to 1000/s, such as 1/s or 10/m"))
+}
 
 impl TelemetrySettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
@@ -74,6 +94,12 @@ impl TelemetrySettings {
             default: "digests",
             help: "How the admin address shows the hottest keys: by digests of their values, or by the values themselves",
         });
+        let denial_lines = reader.read(&Setting {
+            flag: "log-denials",
+            form: OrOff(RATE),
+            default: "off",
+            help: "Maximum rate of log lines about denials, such as 1/s or 10/m: a sample, which names keys as --top-keys does",
+        });
         let environment = reader.environment.with(&reader.translated.otel);
         let mut problems = Vec::new();
         let export = otel::read(&environment, &mut problems, &mut reader.warnings);
@@ -81,6 +107,7 @@ impl TelemetrySettings {
         let mut export = TelemetryOptions { compat, ..export };
         // The last of several values counts.
         export.resource.extend(reader.translated.resource.iter().cloned());
-        Self { log: Log { filter, format }, near_limit_ratio, top_keys, export }
+        let log = Log { filter, format };
+        Self { log, near_limit_ratio, top_keys, denial_lines, export }
     }
 }

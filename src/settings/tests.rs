@@ -58,7 +58,7 @@ fn a_cluster_needs_scripts() {
 fn a_flag_wins_over_its_variable() {
     let environment = environment(&[("TOLLKEEPER_DRAIN", "2s"), ("TOLLKEEPER_REFLECTION", "true")]);
     let flags = flags(&[("drain", "1s"), ("reflection", "false")]);
-    let Resolved { settings, problems } = resolve(&flags, &environment);
+    let Resolved { settings, problems, .. } = resolve(&flags, &environment);
     assert_eq!(problems, [""; 0]);
     assert_eq!(settings.process.drain, Duration::from_secs(1));
     assert!(!settings.listen.reflection);
@@ -72,7 +72,7 @@ fn with_file(text: &str, typed: &[(&'static str, &str)]) -> (Settings, Vec<Strin
     let mut typed = flags(typed);
     typed.insert("config", vec![path.into()]);
     let environment = environment(&[("TOLLKEEPER_MAX_DESCRIPTORS", "7")]);
-    let Resolved { settings, problems } = resolve(&typed, &environment);
+    let Resolved { settings, problems, .. } = resolve(&typed, &environment);
     let folder = format!("{}/", folder.path().display());
     (settings, problems.iter().map(|problem| problem.replace(&folder, "")).collect())
 }
@@ -230,7 +230,7 @@ fn an_empty_path_and_standard_input_are_refused() {
 #[test]
 fn an_empty_path_of_rules_is_refused() {
     let typed = flags(&[("rules", "")]);
-    let Resolved { settings, problems: found } = resolve(&typed, &Environment::default());
+    let Resolved { settings, problems: found, .. } = resolve(&typed, &Environment::default());
     assert_eq!(found, ["--rules: must not be empty"]);
     let RuleSource::Files(paths) = settings.rules.source.value else { panic!("files") };
     assert!(paths.is_empty(), "the loader would report it again");
@@ -422,7 +422,7 @@ fn an_unknown_variable_with_the_prefix_is_a_warning_unless_kubernetes_injected_i
         ("TOLLKEEPER_PORT_8081_TCP_ADDR", "10.0.0.1"),
         ("TOLLKEEPER_SERVICE_HOST", "10.0.0.1"),
     ]);
-    let expected = "TOLLKEEPER_GRPC_ADR: no such setting; see tollkeeper serve --help";
+    let expected = "TOLLKEEPER_GRPC_ADR: no such setting; did you mean `TOLLKEEPER_GRPC_ADDR`?";
     assert_eq!(settings.warnings, [expected]);
 }
 

@@ -2,6 +2,7 @@
 //! ends.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     sync::{
         Arc,
@@ -10,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::StoreError;
 use crate::telemetry::{EventKind, LogCause, due_line, happened};
@@ -22,6 +23,16 @@ const QUIET: Duration = Duration::from_secs(1);
 /// Whether a server of the store answers; clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct Outage(Arc<State>);
+
+/// `: ` and the modes of the rules in force, separated by commas; empty without rules.
+static MODES: RwLock<String> = RwLock::new(String::new());
+
+/// Names these modes of `on_store_failure` in the lines about outages.
+pub fn modes_in_force(modes: &BTreeSet<&'static str>) {
+    let modes: Vec<&str> = modes.iter().copied().collect();
+    let start = if modes.is_empty() { "" } else { ": " };
+    *MODES.write() = format!("{start}{}", modes.join(", "));
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -99,7 +110,8 @@ impl Outage {
             let suppressed = line.and_then(|line| line.suppressed);
             tracing::warn!(
                 suppressed,
-                "Redis{location} is unusable: {cause}; applying on_store_failure"
+                "Redis{location} is unusable: {cause}; applying on_store_failure{}",
+                MODES.read()
             );
         }
     }

@@ -8,12 +8,19 @@ const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), 
 /// Reads a duration such as `15ms`, `5s`, `2m` or `1h30m`.
 ///
 /// # Errors
-/// A sentence with the allowed durations, without `text`.
+/// A sentence with the allowed durations. It has no more of `text` than a duration that may have been meant.
 pub(crate) fn duration(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
-    let duration = millis(text).map(Duration::from_millis);
-    duration.filter(|duration| (min..=max).contains(duration)).ok_or_else(|| {
+    let read = |text: &str| {
+        let duration = millis(text).map(Duration::from_millis);
+        duration.filter(|duration| (min..=max).contains(duration))
+    };
+    read(text).ok_or_else(|| {
+        let unit = if max > Duration::from_secs(60) { "s" } else { "ms" };
+        let meant = ["", unit].map(|unit| text.replace(' ', "").to_lowercase() + unit);
+        let hint = meant.iter().find(|meant| read(meant).is_some());
+        let hint = hint.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
         let (min, max) = (spelled(min), spelled(max));
-        format!("must be a duration from {min} to {max}")
+        format!("must be a duration from {min} to {max}{hint}")
     })
 }
 

@@ -1,6 +1,7 @@
 //! Finds files in folders and reads them, within bounds.
 
 use std::{
+    collections::HashSet,
     fs,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -32,7 +33,7 @@ pub(crate) struct FoundFiles {
 /// their paths, the files that are `wanted`. Names that start with a dot are skipped, since Kubernetes and editors
 /// keep copies there.
 ///
-/// A folder without such a file is a problem, with the message `none`.
+/// A folder without such a file is a problem, with the message `none`, and so is a file that is found twice.
 pub(crate) fn find(paths: &[PathBuf], wanted: fn(&Path) -> bool, none: &str) -> FoundFiles {
     let mut all = FoundFiles::default();
     for path in paths {
@@ -45,6 +46,14 @@ pub(crate) fn find(paths: &[PathBuf], wanted: fn(&Path) -> bool, none: &str) -> 
         all.skipped.append(&mut found.skipped);
         all.problems.append(&mut found.problems);
     }
+    let mut seen = HashSet::new();
+    all.files.retain(|path| {
+        let is_first = seen.insert(fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
+        if !is_first {
+            all.problems.push(Problem::of_file(path, "given twice"));
+        }
+        is_first
+    });
     all
 }
 
@@ -116,7 +125,9 @@ pub(crate) fn read(path: &Path) -> Result<Source, Problem> {
     let read = open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
     let size = read.map_err(|error| unreadable(path, &error))?;
     if size as u64 > BYTES_MAX {
-        return Err(Problem::of_file(path, format!("more than {BYTES_MAX} bytes (8 MiB)")));
+        let message =
+            "more than 8388608 bytes (8 MiB); split a rule file into several of the same domain";
+        return Err(Problem::of_file(path, message));
     }
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Source { name: file_name(path), text }),

@@ -259,11 +259,15 @@ impl Reader<'_> {
         let text = self.scalar(node, name)?;
         let word = words.iter().find(|word| word.eq_ignore_ascii_case(text)).copied();
         if word.is_none() {
+            let other = OTHER_WORDS.iter().find(|(other, _)| *other == text);
+            let hint = match other {
+                Some((_, meant)) => format!("; {meant}"),
+                None => hint(text, words.iter().copied()),
+            };
             let message = format!(
-                "{name}: must be one of: {}; not `{}`{}",
+                "{name}: must be one of: {}; not `{}`{hint}",
                 words.join(", "),
-                shown(text),
-                hint(text, words.iter().copied())
+                shown(text)
             );
             self.problem(node.location, message);
         }
@@ -276,7 +280,12 @@ impl Reader<'_> {
         let number = whole.and_then(|whole| u64::try_from(whole).ok());
         let number = number.filter(|number| (min..=max).contains(number));
         if number.is_none() {
-            let message = format!("{name}: must be a whole number from {min} to {max}");
+            let written = match &node.content {
+                Content::Scalar(text, Style::Plain) => format!("; not `{}`", shown(text)),
+                Content::Scalar(text, _) => format!("; not `\"{}\"`", shown(text)),
+                Content::List(_) | Content::Map(_) => String::new(),
+            };
+            let message = format!("{name}: must be a whole number from {min} to {max}{written}");
             self.problem(node.location, message);
         }
         number
@@ -366,6 +375,13 @@ fn unknown(name: &str, table: &'static KeyTable) -> String {
     }
     format!("unknown key `{}`{suggestion}", shown(name))
 }
+
+/// Words of other services, and what they are here.
+const OTHER_WORDS: [(&str, &str); 3] = [
+    ("leaky_bucket", "`token_bucket` (GCRA) is the leaky bucket here"),
+    ("gcra", "`token_bucket` is GCRA"),
+    ("sliding", "did you mean `sliding_window` or `sliding_log`?"),
+];
 
 /// Most characters of a text in a message.
 const SHOWN_MAX: usize = 100;

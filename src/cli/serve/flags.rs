@@ -92,6 +92,12 @@ fn refusal(word: &str) -> String {
         "on" | "off" | "true" | "false" => {
             format!("; a flag that needs no value takes one after `=`: --FLAG={word}")
         }
+        "yes" | "no" => {
+            "; a flag that needs no value takes on or off after `=`: --FLAG=on".to_owned()
+        }
+        "ms" | "s" | "m" | "h" | "KiB" | "MiB" => {
+            format!("; write a number and its unit without a space, such as 15{word}")
+        }
         _ if Path::new(word).exists() => format!("; for rules: --rules {shown}"),
         _ => String::new(),
     };

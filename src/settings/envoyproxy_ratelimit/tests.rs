@@ -74,7 +74,7 @@ fn its_environment_is_read_only_on_request() {
     let flags = TypedFlags::new();
     let variables =
         environment(&[("PORT", "no"), ("REDIS_URL", "h"), ("BACKEND_TYPE", "memcache")]);
-    let Resolved { settings, problems } = resolve(&flags, &variables);
+    let Resolved { settings, problems, .. } = resolve(&flags, &variables);
     assert_eq!((problems, settings.warnings), (vec![], vec![]));
     assert_eq!(settings.store.url.to_string(), "memory://");
     assert_eq!(settings.process.hang_up, HangUp::Ignored);

@@ -48,6 +48,10 @@ impl SettingsFile {
         let errors =
             errors.into_iter().map(|(location, message)| Problem::at(file, location, message));
         let mut problems: Vec<Problem> = errors.collect();
+        if root.as_ref().is_some_and(|root| root.get("domain").is_some()) {
+            let message = "this is a rule file, not a file of settings; give it by --rules";
+            return (Self::default(), vec![Problem::at(file, (1, 1), message)]);
+        }
         let mut settings: Vec<WrittenSetting> = Vec::new();
         for (key, value) in root.as_ref().map_or(&[][..], |root| pairs(file, root, &mut problems)) {
             let location = key.location;

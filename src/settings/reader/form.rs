@@ -78,8 +78,17 @@ pub(crate) const ADDRESS: Custom<SocketAddr> = Custom { name: "IP:PORT", read: a
 
 fn address(text: &str) -> Result<SocketAddr, String> {
     const ALLOWED: &str = "an IP address and a port, such as 127.0.0.1:8081";
-    text.parse().map_err(|_| invalid(text, ALLOWED))
+    text.parse().map_err(|_| {
+        let meant = text.replacen("localhost", "127.0.0.1", 1);
+        let meant = if meant.starts_with(':') { format!("[::]{meant}") } else { meant };
+        let is_address = meant.parse::<SocketAddr>().is_ok();
+        let hint = if is_address { format!("{HINT} {meant}?") } else { String::new() };
+        invalid(text, format_args!("{ALLOWED}{hint}"))
+    })
 }
+
+/// Begins the end of a problem whose value may be meant for another.
+const HINT: &str = "; did you mean";
 
 /// A value of another form, or `off`.
 #[derive(Debug)]
@@ -96,7 +105,10 @@ impl<F: Form> Form for OrOff<F> {
         if text == "off" {
             return Ok(None);
         }
-        self.0.read(text).map(Some).map_err(|problem| format!("{problem}, or off"))
+        self.0.read(text).map(Some).map_err(|problem| {
+            let (problem, hint) = problem.split_at(problem.rfind(HINT).unwrap_or(problem.len()));
+            format!("{problem}, or off{hint}")
+        })
     }
 }
 

@@ -112,7 +112,14 @@ impl FromStr for StoreUrl {
         if text == "memory://" {
             return Ok(Self::Memory);
         }
-        let (scheme, rest) = text.split_once("://").ok_or(SCHEMES)?;
+        if text.starts_with("memory://") {
+            return Err("memory:// takes nothing behind it".to_owned());
+        }
+        // Before the usual port can only be a host.
+        let is_host = text.ends_with(":6379") && read_host(text, REDIS_PORT).is_ok();
+        let hint = if is_host { format!("; did you mean redis://{text}?") } else { String::new() };
+        let schemes = || format!("{SCHEMES}{hint}");
+        let (scheme, rest) = text.split_once("://").ok_or_else(schemes)?;
         let scheme = Scheme::read(scheme)?;
         // The path of a socket may have an `@`.
         let is_path = scheme.kind == Kind::Unix && rest.starts_with('/');

@@ -270,7 +270,7 @@ fn one_mistake_in_a_call_is_one_problem() {
     only("      - { descriptors: '' }\n", "24: descriptors: must not be empty");
     only(
         "      - { descriptors: k=v, remaining: -1 }\n",
-        "40: remaining: must be a whole number from 0 to 9007199254740991",
+        "40: remaining: must be a whole number from 0 to 9007199254740991; not `-1`",
     );
 }
 

@@ -61,7 +61,7 @@ fn every_problem_is_named_with_its_resource_and_descriptor() {
         ),
         (
             config(json!([entry("a", "", &own(json!({ "algorithm": "token_bucket", "burst": 1.5 })))])),
-            "shop: a: burst: must be a whole number from 1 to 9007199254740991",
+            "shop: a: burst: must be a whole number from 1 to 9007199254740991; not `1.5`",
         ),
         (
             config(json!([entry("a", "", &own(json!({ "unit": "second" })))])),

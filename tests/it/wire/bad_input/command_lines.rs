@@ -1,7 +1,7 @@
 //! Command lines that exit with 2, and the first line of what each prints.
 
 use super::Table;
-use crate::support::{run, service::tollkeeper};
+use crate::support::{root, run, service::tollkeeper};
 
 /// The name of the case, the words after `tollkeeper`, and the line.
 const CASES: &[(&str, &str, &str)] = &[
@@ -23,6 +23,41 @@ const CASES: &[(&str, &str, &str)] = &[
         "--drain: invalid value ``: must be a duration from 0s to 10m",
     ),
     ("an_argument_of_serve", "serve rules.yaml", "error: unexpected argument `rules.yaml`"),
+    (
+        "a_space_before_a_unit",
+        "serve --decision-budget 15 ms",
+        "error: unexpected argument `ms`; write a number and its unit without a space, such as 15ms",
+    ),
+    (
+        "yes_behind_a_switch",
+        "serve --shadow-mode yes",
+        "error: unexpected argument `yes`; a flag that needs no value takes on or off after `=`: --FLAG=on",
+    ),
+    (
+        "grpc_and_http_on_one_address",
+        "serve --grpc-addr 127.0.0.1:7 --http-addr 127.0.0.1:7",
+        "--http-addr: same address as --grpc-addr",
+    ),
+    (
+        "the_admin_address_on_the_default_of_http",
+        "serve --admin-addr 127.0.0.1:8080",
+        "--admin-addr: same address as --http-addr",
+    ),
+    (
+        "a_rule_file_as_settings",
+        "serve --config examples/rules.yaml",
+        "examples/rules.yaml:1:1: this is a rule file, not a file of settings; give it by --rules",
+    ),
+    (
+        "a_rule_file_twice",
+        "check examples/rules.yaml ./examples/rules.yaml",
+        "./examples/rules.yaml: given twice",
+    ),
+    (
+        "a_folder_and_a_file_in_it",
+        "check examples/ci examples/ci/rules.yaml",
+        "examples/ci/rules.yaml: given twice",
+    ),
     (
         "two_files_of_settings",
         "serve --config /dev/null --config /dev/null",
@@ -89,7 +124,16 @@ const CASES: &[(&str, &str, &str)] = &[
         "call --domain d a=\\q",
         "a=\\q: after a backslash, only `,`, `\\` or `xHH` is allowed",
     ),
-    ("a_comma_at_the_end", "call --domain d a=b,", "a=b,: must be key=value"),
+    (
+        "a_bare_comma_in_a_value",
+        "call --domain d user=a,b",
+        "user=a,b: `b` must be key=value; a comma in a value is `\\,`",
+    ),
+    (
+        "a_comma_at_the_end",
+        "call --domain d a=b,",
+        "a=b,: `` must be key=value; a comma in a value is `\\,`",
+    ),
     (
         "an_address_without_a_port",
         "call --addr nowhere --domain d a=b",
@@ -138,7 +182,7 @@ const CASES: &[(&str, &str, &str)] = &[
     (
         "a_duration_without_a_unit",
         "bench --domain d --duration 5 a=b",
-        "error: invalid value '5' for '--duration <TIME>': must be a duration from 10ms to 1h",
+        "error: invalid value '5' for '--duration <TIME>': must be a duration from 10ms to 1h; did you mean 5s?",
     ),
     (
         "an_unknown_distribution",
@@ -149,13 +193,34 @@ const CASES: &[(&str, &str, &str)] = &[
     ("an_unknown_flag_of_schema", "schema --bogus", "error: unexpected argument '--bogus' found"),
 ];
 
-pub const TABLE: Table = Table { name: "command lines", cases: CASES.len() };
+/// Unknown commands and flags, and the tip of each; none for a flag that is like no other.
+const TIPS: &[(&str, Option<&str>)] = &[
+    ("reset user=alice", Some("did you mean `tollkeeper counter reset`?")),
+    ("list", Some("did you mean `tollkeeper counter list`?")),
+    ("validate rules", Some("did you mean `tollkeeper check`?")),
+    ("lint rules", Some("did you mean `tollkeeper check`?")),
+    ("rules", Some("did you mean `tollkeeper check`, or `tollkeeper serve --rules`?")),
+    ("chekc rules", Some("a similar subcommand exists: 'check'")),
+    ("call --domain d --bogus a=b", None),
+];
+
+pub const TABLE: Table = Table { name: "command lines", cases: CASES.len() + TIPS.len() };
 
 #[test]
 fn a_bad_command_line_exits_with_2_and_says_what_is_wrong() {
     for (name, words, expected) in CASES {
-        let (code, stdout, stderr) = run(tollkeeper().args(words.split(' ')));
+        let (code, stdout, stderr) = run(tollkeeper().current_dir(root()).args(words.split(' ')));
         assert_eq!((code, stdout.as_str()), (Some(2), ""), "{name}: {stderr}");
         assert_eq!(stderr.lines().next(), Some(*expected), "{name}");
+    }
+}
+
+#[test]
+fn a_tip_says_what_an_unknown_name_means_and_none_says_to_write_dashes_before_a_flag() {
+    for (words, expected) in TIPS {
+        let (code, _, stderr) = run(tollkeeper().args(words.split(' ')));
+        assert_eq!(code, Some(2), "{words}: {stderr}");
+        let tip = stderr.lines().find_map(|line| line.strip_prefix("  tip: "));
+        assert_eq!(tip, *expected, "{words}: {stderr}");
     }
 }

@@ -244,42 +244,42 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "negative_requests",
         Text::Limit("unit: day, requests_per_unit: -1"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991; not `-1`",
     ),
     (
         "a_fraction_of_requests",
         Text::Limit("unit: day, requests_per_unit: 1.5"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991; not `1.5`",
     ),
     (
         "exponential_requests",
         Text::Limit("unit: day, requests_per_unit: 1e9"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991; not `1e9`",
     ),
     (
         "requests_over_53_bits",
         Text::Limit("unit: day, requests_per_unit: 9007199254740992"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991; not `9007199254740992`",
     ),
     (
         "quoted_requests",
         Text::Limit("unit: day, requests_per_unit: '5'"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991; not `\"5\"`",
     ),
     (
         "requests_in_words",
         Text::Limit("unit: day, requests_per_unit: many"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991; not `many`",
     ),
     (
         "infinite_requests",
         Text::Limit("unit: day, requests_per_unit: .inf"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991; not `.inf`",
     ),
     (
         "requests_that_are_no_number",
         Text::Limit("unit: day, requests_per_unit: .nan"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991; not `.nan`",
     ),
     (
         "a_list_of_requests",
@@ -289,17 +289,17 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "requests_with_a_unit",
         Text::Limit("unit: day, requests_per_unit: 5k"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991; not `5k`",
     ),
     (
         "a_multiplier_of_0",
         Text::Limit("unit: day, unit_multiplier: 0"),
-        "3:57: unit_multiplier: must be a whole number from 1 to 4294967295",
+        "3:57: unit_multiplier: must be a whole number from 1 to 4294967295; not `0`",
     ),
     (
         "a_negative_multiplier",
         Text::Limit("unit: day, unit_multiplier: -1"),
-        "3:57: unit_multiplier: must be a whole number from 1 to 4294967295",
+        "3:57: unit_multiplier: must be a whole number from 1 to 4294967295; not `-1`",
     ),
     (
         "a_multiplier_over_100_years",
@@ -309,12 +309,22 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "a_multiplier_over_32_bits",
         Text::Limit("unit: second, unit_multiplier: 4294967296"),
-        "3:60: unit_multiplier: must be a whole number from 1 to 4294967295",
+        "3:60: unit_multiplier: must be a whole number from 1 to 4294967295; not `4294967296`",
     ),
     (
         "an_unknown_algorithm",
         Text::Limit("unit: day, algorithm: leaky"),
         "3:51: algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket, in_flight; not `leaky`",
+    ),
+    (
+        "the_leaky_bucket_of_others",
+        Text::Limit("unit: day, algorithm: leaky_bucket"),
+        "3:51: algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket, in_flight; not `leaky_bucket`; `token_bucket` (GCRA) is the leaky bucket here",
+    ),
+    (
+        "half_of_an_algorithm",
+        Text::Limit("unit: day, algorithm: sliding"),
+        "3:51: algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket, in_flight; not `sliding`; did you mean `sliding_window` or `sliding_log`?",
     ),
     (
         "a_dash_in_an_algorithm",
@@ -324,14 +334,14 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "a_burst_of_0",
         Text::Limit("unit: day, algorithm: token_bucket, requests_per_unit: 1, burst: 0"),
-        "3:94: burst: must be a whole number from 1 to 9007199254740991",
+        "3:94: burst: must be a whole number from 1 to 9007199254740991; not `0`",
     ),
     (
         "a_burst_over_53_bits",
         Text::Limit(
             "unit: day, algorithm: token_bucket, requests_per_unit: 1, burst: 9007199254740992",
         ),
-        "3:94: burst: must be a whole number from 1 to 9007199254740991",
+        "3:94: burst: must be a whole number from 1 to 9007199254740991; not `9007199254740992`",
     ),
     (
         "a_burst_without_a_bucket",
