@@ -181,14 +181,14 @@ impl TopKeys {
         let mut charges = plan.matched_charges().zip(&verdict.tallies);
         let next_ms = at_ms.saturating_add(every_ms);
         if at_ms >= due_ms
-            && let Some(((matched, charge), _)) =
-                charges.find(|((_, charge), tally)| is_denied(charge, tally))
+            && let Some(((matched, directive, charge), _)) =
+                charges.find(|((_, _, charge), tally)| is_denied(charge, tally))
             && self
                 .denial_due_ms
                 .compare_exchange(due_ms, next_ms, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
         {
-            let name = KeyName::new(matched, &charge.counter, self.names);
+            let name = KeyName::new(matched, directive, &charge.counter, self.names);
             let digest = self.digest_of(charge.counter.hash_of_identity(&self.hasher));
             let key = name.descriptor.as_deref().unwrap_or(&digest);
             tracing::info!(
