@@ -67,7 +67,7 @@ pub struct Resolved {
     pub settings: Settings,
     /// Every problem, under the flag or variable that was used. The service does not start if there is one.
     pub problems: Vec<String>,
-    /// How many of them come before those of the rules' paths: by the line of the file that names these.
+    /// How many of them come before the problems of the rules' paths, by the line of the file that names these.
     pub before_rules: usize,
 }
 

@@ -16,9 +16,11 @@ pub(crate) fn duration(text: &str, min: Duration, max: Duration) -> Result<Durat
     };
     read(text).ok_or_else(|| {
         let unit = if max > Duration::from_secs(60) { "s" } else { "ms" };
-        let meant = ["", unit].map(|unit| text.replace(' ', "").to_lowercase() + unit);
-        let hint = meant.iter().find(|meant| read(meant).is_some());
-        let hint = hint.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+        let mut meant = text.replace(' ', "").to_lowercase();
+        if meant.bytes().all(|byte| byte.is_ascii_digit()) {
+            meant += unit;
+        }
+        let hint = read(&meant).map(|_| format!("; did you mean {meant}?")).unwrap_or_default();
         let (min, max) = (spelled(min), spelled(max));
         format!("must be a duration from {min} to {max}{hint}")
     })

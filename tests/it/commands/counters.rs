@@ -239,7 +239,7 @@ async fn one_of_several_limits_is_set_and_calls_in_flight_are_not() {
             &["slots=x", "--used", "1"][..],
             "used: calls in flight cannot be set; each ends with its commit",
         ),
-        (&["free=x", "--used", "1"], "no limit applies to this descriptor"),
+        (&["free=x", "--used", "1"], NO_LIMIT),
         (
             &["many=x", "--used", "9007199254740992"],
             "used: must be a whole number from 0 to 9007199254740991",
@@ -319,11 +319,9 @@ async fn a_reset_under_load_loses_no_hit() {
 #[tokio::test]
 async fn requests_for_counters_that_do_not_exist_get_a_clear_error() {
     let service = Service::start(Options { rules: RULES, ..Options::default() });
-    for (descriptor, problem) in [
-        ("free=x", "no limit applies to this descriptor"),
-        ("unknown=x", "no limit applies to this descriptor"),
-        ("user", "user: must be key=value"),
-    ] {
+    for (descriptor, problem) in
+        [("free=x", NO_LIMIT), ("unknown=x", NO_LIMIT), ("user", "user: must be key=value")]
+    {
         let output = counter(&service, "show", descriptor);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && stderr.contains(problem), "{stderr}");
@@ -450,6 +448,9 @@ async fn counters_of_all_nodes_of_a_cluster_are_listed_and_reset_by_pattern() {
     }))
     .await;
 }
+
+const NO_LIMIT: &str =
+    "no limit applies to this descriptor; `tollkeeper explain` with the same arguments says why";
 
 #[test]
 fn a_listing_names_its_wrong_parameters_and_a_store_that_does_not_answer() {

@@ -490,8 +490,9 @@ fn an_idle_time_is_shorter_than_the_first_hit_window_that_it_ends() {
     check_limit(&limit("idle: 59m59s"), "ok");
     check_limit(&limit("idle: 1h"), "idle: must be shorter than the window");
     for wrong in ["30", "soon", "500ms", "''", "-1m"] {
-        let expected = "idle: must be a duration from 1s to 876000h";
-        check_limit(&limit(&format!("idle: {wrong}")), expected);
+        let hint = if wrong == "30" { "; did you mean 30s?" } else { "" };
+        let expected = format!("idle: must be a duration from 1s to 876000h{hint}");
+        check_limit(&limit(&format!("idle: {wrong}")), &expected);
     }
     check_limit(
         "unit: hour, idle: 30m",
@@ -709,7 +710,7 @@ fn rules_are_read_from_standard_input() {
     }
     let mut long = tollkeeper();
     long.args(["check", "-"]).stdin(std::fs::File::open("/dev/zero").unwrap());
-    let expected = "standard input: more than 8388608 bytes (8 MiB)\n";
+    let expected = "standard input: more than 8388608 bytes (8 MiB); split a rule file into several of the same domain\n";
     assert_eq!(crate::support::run(&mut long), (Some(1), String::new(), expected.to_owned()));
 }
 

@@ -49,16 +49,6 @@ const CASES: &[(&str, &str, &str)] = &[
         "examples/rules.yaml:1:1: this is a rule file, not a file of settings; give it by --rules",
     ),
     (
-        "a_rule_file_twice",
-        "check examples/rules.yaml ./examples/rules.yaml",
-        "./examples/rules.yaml: given twice",
-    ),
-    (
-        "a_folder_and_a_file_in_it",
-        "check examples/ci examples/ci/rules.yaml",
-        "examples/ci/rules.yaml: given twice",
-    ),
-    (
         "two_files_of_settings",
         "serve --config /dev/null --config /dev/null",
         "--config: given twice; write all settings into one file",
@@ -200,7 +190,7 @@ const TIPS: &[(&str, Option<&str>)] = &[
     ("validate rules", Some("did you mean `tollkeeper check`?")),
     ("lint rules", Some("did you mean `tollkeeper check`?")),
     ("rules", Some("did you mean `tollkeeper check`, or `tollkeeper serve --rules`?")),
-    ("chekc rules", Some("a similar subcommand exists: 'check'")),
+    ("chekc rules", Some("some similar subcommands exist: 'schema', 'check'")),
     ("call --domain d --bogus a=b", None),
 ];
 
@@ -222,5 +212,16 @@ fn a_tip_says_what_an_unknown_name_means_and_none_says_to_write_dashes_before_a_
         assert_eq!(code, Some(2), "{words}: {stderr}");
         let tip = stderr.lines().find_map(|line| line.strip_prefix("  tip: "));
         assert_eq!(tip, *expected, "{words}: {stderr}");
+    }
+}
+
+#[test]
+fn a_rule_file_that_is_given_twice_is_named_as_that() {
+    for (words, file) in [
+        ("check examples/rules.yaml ./examples/rules.yaml", "./examples/rules.yaml"),
+        ("check examples/ci examples/ci/rules.yaml", "examples/ci/rules.yaml"),
+    ] {
+        let (code, _, stderr) = run(tollkeeper().current_dir(root()).args(words.split(' ')));
+        assert_eq!((code, stderr), (Some(1), format!("{file}: given twice\n")));
     }
 }
