@@ -11,7 +11,10 @@ use serde_json::{Value, json};
 use super::{
     findings::{self, Finding, ReportFormat},
     output::{complain, complain_in_color, say},
-    test::report::{CaseReport, TestReport},
+    test::{
+        junit,
+        report::{CaseReport, TestReport},
+    },
 };
 use crate::{
     rules::{self, LoadOptions},
@@ -50,7 +53,7 @@ pub(super) fn main(flags: &CheckFlags, environment: &Environment) -> ExitCode {
         ReportFormat::Json => format!("{:#}\n", report.json()),
         ReportFormat::Github => findings::github(&report.findings()) + &report.outcome(),
         ReportFormat::Sarif => findings::sarif(&report.findings()),
-        ReportFormat::Junit => report.in_cases().junit(),
+        ReportFormat::Junit => junit::xml(&report.in_cases()),
     };
     say(&text, if report.is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -115,20 +118,10 @@ impl CheckReport {
             "ok": self.is_good,
             "rules": self.rules,
             "domains": self.domains,
-            "problems": self.problems.iter().map(in_json).collect::<Vec<_>>(),
-            "warnings": self.warnings.iter().map(in_json).collect::<Vec<_>>(),
+            "problems": self.problems.iter().map(findings::in_json).collect::<Vec<_>>(),
+            "warnings": self.warnings.iter().map(findings::in_json).collect::<Vec<_>>(),
         })
     }
-}
-
-/// A problem as every JSON report has it.
-pub(super) fn in_json(problem: &Problem) -> Value {
-    json!({
-        "file": problem.file,
-        "line": problem.location.map(|(line, _)| line),
-        "column": problem.location.map(|(_, column)| column),
-        "message": problem.message,
-    })
 }
 
 /// `4 rules in 1 domain`.

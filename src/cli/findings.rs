@@ -60,6 +60,16 @@ impl fmt::Display for Finding<'_> {
     }
 }
 
+/// A problem as every JSON report has it.
+pub(super) fn in_json(problem: &Problem) -> Value {
+    json!({
+        "file": problem.file,
+        "line": problem.location.map(|(line, _)| line),
+        "column": problem.location.map(|(_, column)| column),
+        "message": problem.message,
+    })
+}
+
 /// Workflow commands, from which GitHub Actions makes annotations of the lines.
 /// <https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands>
 pub(super) fn github(findings: &[Finding<'_>]) -> String {

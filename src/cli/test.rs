@@ -2,7 +2,7 @@
 //! expected.
 
 pub(super) mod cases;
-mod junit;
+pub(super) mod junit;
 mod keys;
 pub(super) mod report;
 
@@ -77,7 +77,7 @@ pub(super) fn main(flags: &TestFlags, environment: &Environment) -> ExitCode {
         ReportFormat::Json => report.json(),
         ReportFormat::Github => findings::github(&findings) + &report.text(),
         ReportFormat::Sarif => findings::sarif(&findings),
-        ReportFormat::Junit => report.junit(),
+        ReportFormat::Junit => junit::xml(&report),
     };
     say(&text, if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

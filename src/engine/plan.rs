@@ -81,16 +81,18 @@ impl Plan {
         let mut found_by_each = Few::new();
         for descriptor in &request.descriptors {
             let mut asked = Asked::new(domain, descriptor, meaning);
-            if let Some(directives) = directives.filter(|_| !asked.is_commit()) {
-                let found = directives.find(&domain.name, &asked.path);
-                asked.directive = found.map(|found| (found, directives.remaining(found)));
-            }
             let found = match descriptor.limit {
                 Some(_) => Found::NoLimit,
                 // Its rule may have gone.
                 None if asked.is_commit() => Found::NoLimit,
                 None => domain.find(&asked.path),
             };
+            if let Some(directives) =
+                directives.filter(|_| !asked.is_commit() && !asked.ends_oldest(&found))
+            {
+                let set = directives.find(&domain.name, &asked.path);
+                asked.directive = set.map(|set| (set, directives.remaining(set)));
+            }
             found_by_each.push((asked, found));
         }
         let replaced = found_by_each.iter().flat_map(|(_, found)| found.replaces());
@@ -487,6 +489,16 @@ impl<'call> Asked<'call> {
 
     fn is_commit(&self) -> bool {
         self.parameters.is_some_and(|parameters| parameters.commit().is_some())
+    }
+
+    /// Whether it commits the oldest hold of its counters: it states what was used, and their holds have no names.
+    fn ends_oldest(&self, found: &Found<'_>) -> bool {
+        let Found::Rule(rule) = found else { return false };
+        let Policy::Limited(limits) = &rule.policy else { return false };
+        let by_counter = |policy: &Arc<HoldPolicy>| policy.by == HoldBy::Counter;
+        self.descriptor.states_hits
+            && matches!(self.descriptor.hits, Hits::Charge(_))
+            && limits.iter().any(|limit| limit.hold.as_ref().is_some_and(by_counter))
     }
 
     /// The value of its first entry with this key.

@@ -356,7 +356,7 @@ user: 6 per month by sliding_window, error",
             &[SHOP, "domain: shop\ndefaults: { burst: x, unit: day, name: a }\n"],
             &[],
             "\
-f1:2:20: burst: must be a whole number from 1 to 9007199254740991
+f1:2:20: burst: must be a whole number from 1 to 9007199254740991; not `x`
 f1:2:29: unit: not in `defaults`; each limit has its own
 f1:2:40: name: not in `defaults`; each limit has its own",
         );

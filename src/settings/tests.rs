@@ -177,7 +177,7 @@ fn every_problem_is_reported_at_once_under_the_name_that_was_used() {
         "TOLLKEEPER_STORE_POOL_SIZE: invalid value `0`: must be a whole number from 1 to 1000",
         "TOLLKEEPER_KEY_PREFIX: invalid value `{a}`: must be at most 64 visible ASCII characters, without braces",
         "TOLLKEEPER_MEMORY_COUNTERS_MAX: invalid value `999`: must be a whole number from 1000 to 1000000000",
-        "TOLLKEEPER_DECISION_BUDGET: invalid value `15`: must be a duration from 1ms to 1m",
+        "TOLLKEEPER_DECISION_BUDGET: invalid value `15`: must be a duration from 1ms to 1m; did you mean 15ms?",
         "TOLLKEEPER_MAX_MESSAGE_BYTES: invalid value `4 MB`: must be a size from 1KiB to 64MiB, such as 4MiB",
         "--max-descriptors: invalid value `-1`: must be a whole number from 1 to 1000",
         "TOLLKEEPER_HEADER_LIMIT: invalid value `a b`: must be a valid header name",

@@ -7,7 +7,7 @@ use super::{
 };
 
 /// The most keys of a sketch. A key that makes up more than a thousandth of a worker's calls is never missed.
-pub(super) const KEYS_MAX: usize = 1024;
+pub(super) const KEYS_MAX: usize = 1000;
 
 /// What is listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

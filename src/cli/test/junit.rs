@@ -2,7 +2,7 @@
 
 use super::report::{CaseReport, TestReport};
 
-pub(super) fn xml(report: &TestReport) -> String {
+pub(in crate::cli) fn xml(report: &TestReport) -> String {
     let (tests, failures, errors) = (report.tests.len(), report.failed(), report.problems.len());
     let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     xml +=

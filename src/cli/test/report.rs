@@ -5,9 +5,9 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{cases::Case, junit};
+use super::cases::Case;
 use crate::{
-    cli::check,
+    cli::findings,
     yaml::{self, Problem},
 };
 
@@ -63,10 +63,6 @@ impl TestReport {
         failed.map(problem).collect()
     }
 
-    pub(in crate::cli) fn junit(&self) -> String {
-        junit::xml(self)
-    }
-
     pub(super) fn add_problems(&mut self, problems: Vec<Problem>) {
         self.problems.extend(problems);
     }
@@ -110,7 +106,7 @@ impl TestReport {
 
     pub(super) fn json(&self) -> String {
         let (failed, tests) = (self.failed(), self.tests.len());
-        let problems: Vec<Value> = self.problems.iter().map(check::in_json).collect();
+        let problems: Vec<Value> = self.problems.iter().map(findings::in_json).collect();
         let report = serde_json::json!({
             "passed": tests - failed,
             "failed": failed,

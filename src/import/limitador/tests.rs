@@ -328,9 +328,12 @@ fn a_bad_number_or_key_refuses_its_limit_alone() {
     for (bad, expected) in [
         (
             "max_value: 9007199254740992, seconds: 1",
-            "max_value: must be a whole number from 0 to 9007199254740991",
+            "max_value: must be a whole number from 0 to 9007199254740991; not `9007199254740992`",
         ),
-        ("max_value: 1, seconds: 0", "seconds: must be a whole number from 1 to 4294967295"),
+        (
+            "max_value: 1, seconds: 0",
+            "seconds: must be a whole number from 1 to 4294967295; not `0`",
+        ),
         ("max_value: 1, seconds: 3153600001", "seconds: 3153600001 exceed 100 years"),
         ("seconds: 1", "max_value: missing"),
         (
@@ -457,7 +460,7 @@ fn a_missing_or_empty_namespace_is_named_beside_all_other_problems() {
     };
     let expected = [
         "limits.yaml:2:16: namespace: must not be empty",
-        "limits.yaml:2:43: seconds: must be a whole number from 1 to 4294967295",
+        "limits.yaml:2:43: seconds: must be a whole number from 1 to 4294967295; not `0`",
         "limits.yaml:3:16: namespace: missing",
         &format!("limits.yaml:3:73: {}", old_name("user")),
         "limits.yaml:4:3: namespace: missing",
@@ -478,7 +481,7 @@ fn a_missing_or_empty_namespace_is_named_beside_all_other_problems() {
 fn a_problem_of_the_file_is_reported_beside_those_of_its_limits() {
     let limits = "- { namespace: shop, max_value: 1, seconds: 0 }\n---\n[]\n";
     let expected = [
-        "limits.yaml:1:45: seconds: must be a whole number from 1 to 4294967295",
+        "limits.yaml:1:45: seconds: must be a whole number from 1 to 4294967295; not `0`",
         "limits.yaml:2:1: one YAML document per file; move this one into its own file",
         "limits.yaml: no limit can be translated, and a rule file needs at least one",
     ];
@@ -527,8 +530,10 @@ fn limits_that_multiply_are_bounded() {
     limits += "- { namespace: n, max_value: 1, seconds: 0 }";
     let too_many = "limits.yaml:1:1: too many limits: counted for each of their entries, and those for any value \
                     again for each value that others name, they exceed 40000";
-    let expected =
-        [too_many, "limits.yaml:4001:42: seconds: must be a whole number from 1 to 4294967295"];
+    let expected = [
+        too_many,
+        "limits.yaml:4001:42: seconds: must be a whole number from 1 to 4294967295; not `0`",
+    ];
     assert_eq!(problems(&limits, None), expected);
     let many = "- { namespace: n }\n".repeat(LIMITS_MAX + 1);
     let expected = "limits.yaml:1:1: 10001 limits of one namespace exceed 10000";

@@ -360,7 +360,7 @@ mod tests {
             ("s3cret", Err("the scheme must be")),
             ("s3cret://h", Err("the scheme must be")),
             ("REDIS://h", Err("the scheme must be")),
-            ("memory://h", Err("the scheme must be")),
+            ("memory://h", Err("memory:// takes nothing behind it")),
             ("redis+s3cret://h", Err("the scheme must be")),
             ("rediss+unix:///run/r", Err("a Unix socket has no TLS")),
             ("redis://", Err("host 1: the host is missing")),

@@ -68,8 +68,8 @@ fn serve_reports_problems_of_settings_and_rules_together_and_exits_with_2() {
     assert_eq!(
         stderr,
         "--grpc-addr: invalid value `here`: must be an IP address and a port, such as 127.0.0.1:8081\n\
-         --drain: invalid value `5`: must be a duration from 0s to 10m\n\
-         rules.yaml:2:1: unknown key `x`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, slot_by\n"
+         --drain: invalid value `5`: must be a duration from 0s to 10m; did you mean 5s?\n\
+         rules.yaml:2:1: unknown key `x`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, draw, slot_by\n"
     );
 }
 
@@ -88,7 +88,10 @@ fn a_stray_word_gets_the_usage_of_serve_and_a_path_a_hint() {
             ["examples", "--shadow-mode"],
             "unexpected argument `examples`; for rules: --rules examples",
         ),
-        (["--drain", "15 ms"], "unexpected argument `ms`"),
+        (
+            ["--drain", "15 ms"],
+            "unexpected argument `ms`; write a number and its unit without a space, such as 15ms",
+        ),
     ] {
         let words = words.iter().flat_map(|words| words.split(' '));
         let (code, stdout, stderr) = run(tollkeeper().current_dir(root()).arg("serve").args(words));

@@ -1,12 +1,13 @@
 //! What operators set for some descriptors: which calls pass then, and what they charge.
 
+use prost_types::value::Kind;
 use serde_json::{Value, json};
 use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitUnit};
 
 use crate::support::{
     overrides::{end, list, send, set, set_for, try_set},
     redis_server::Redis,
-    service::{Options, Service, descriptor, hits, request, spell, with_limit},
+    service::{Options, Service, descriptor, exchange_with, hits, request, spell, with_limit},
 };
 
 const RULES: &str = "
@@ -186,16 +187,61 @@ async fn a_commit_settles_a_hold_whatever_is_set_meanwhile() {
 domain: shop
 descriptors:
   - key: user
-    rate_limit: { unit: year, requests_per_unit: 100, hold: { for: 10m, by: id, estimate: 40 } }
+    rate_limit: { unit: year, requests_per_unit: 100, hold: { for: 10m, estimate: 40 } }
+  - key: route
+    rate_limit: { unit: year, requests_per_unit: 100, hold: { for: 10m, by: counter, estimate: 40 } }
 ";
     let service = Service::start(Options { rules, ..Options::default() });
-    let call = |used: Option<u64>| {
-        let held = descriptor(&[("user", "alice"), ("hold.id", "one")]);
-        vec![used.map_or(held.clone(), |used| hits(held, used))]
+    let taken = service.ask(request("shop", vec![descriptor(&[("user", "alice")])])).await.unwrap();
+    let fields = taken.dynamic_metadata.unwrap().fields;
+    let Some(Kind::StringValue(token)) = &fields["hold"].kind else { panic!("{fields:?}") };
+    assert_eq!(one(&service, "route", "a").await, "OK: OK 60/100 YEAR");
+    let bans = ["user=alice", "route=a"].map(|key| set(&service, key, json!({ "action": "ban" })));
+    assert!(one(&service, "user", "alice").await.starts_with("OVER_LIMIT"));
+    assert!(one(&service, "route", "a").await.starts_with("OVER_LIMIT"));
+
+    let commit = descriptor(&[("hold.commit", token), ("hold.used", "10")]);
+    ask(&service, vec![commit]).await;
+    ask(&service, vec![hits(descriptor(&[("route", "a")]), 10)]).await;
+    bans.iter().for_each(|ban| end(&service, ban));
+    let used = |key| {
+        let path = format!("/counters?domain=shop&descriptor={key}");
+        send(&service, "GET", &path, "").1["counters"][0]["used"].clone()
     };
-    assert_eq!(ask(&service, call(None)).await, "OK: OK 60/100 YEAR");
-    assert!(ask(&service, call(Some(10))).await.starts_with("OK"));
-    assert_eq!(one(&service, "user", "alice").await, "OK: OK 89/100 YEAR");
+    assert_eq!([used("user=alice"), used("route=a")], [10, 10]);
+}
+
+/// An operator sees of each decision that it was not made by the rule alone.
+#[tokio::test]
+async fn an_override_is_named_wherever_its_decision_is_shown() {
+    let flags = &["--dynamic-metadata", "--top-keys", "values", "--denied-body", "problem"];
+    let service = Service::start(Options { rules: RULES, flags, ..Options::default() });
+    let raised = set(&service, "user=alice", json!({ "times": 10 }));
+    let banned = set(&service, "user=eve", json!({ "action": "ban" }));
+    let answer =
+        service.ask(request("shop", vec![descriptor(&[("user", "alice")])])).await.unwrap();
+    let named = |set: &Value, text: &str| {
+        assert!(text.contains(set["id"].as_str().unwrap()), "{set} in {text}");
+    };
+    named(&raised, &format!("{:?}", answer.dynamic_metadata.unwrap().fields["overrides"]));
+
+    let body = json!({ "domain": "shop", "descriptors": [{ "entries": [{ "key": "user", "value": "alice" }] }] });
+    let (_, explanation) = send(&service, "POST", "/explain", &body.to_string());
+    named(&raised, &explanation["descriptors"][0]["override"].to_string());
+    named(&raised, &send(&service, "GET", "/top", "").1["hottest"][0]["override"].to_string());
+
+    let check = "/check?domain=shop&d=user=eve";
+    let (status, _, problem) = exchange_with(service.http, "GET", check, &[], b"");
+    assert_eq!((status, problem.contains("#abnormal-usage-detected")), (429, true), "{problem}");
+    named(&banned, &list(&service, "?text=ban").to_string());
+    let metrics = service.get("/metrics");
+    for line in [
+        "ratelimit_overrides{action=\"ban\"} 1",
+        "ratelimit_overrides{action=\"times\"} 1",
+        "action=\"ban\",code=\"over_limit\"",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
 }
 
 #[tokio::test]
