@@ -112,7 +112,9 @@ impl CachedTally {
         match (self.fit, known.fit) {
             _ if self.sent < known.sent => false,
             (CachedFit::Over { remaining }, CachedFit::Over { remaining: known_remaining }) => {
-                remaining < known_remaining || !known.counts_at(self.sent)
+                remaining < known_remaining
+                    || self.is_sure && !known.is_sure
+                    || !known.counts_at(self.sent)
             }
             _ => true,
         }

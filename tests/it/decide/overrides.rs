@@ -195,7 +195,7 @@ descriptors:
     let taken = service.ask(request("shop", vec![descriptor(&[("user", "alice")])])).await.unwrap();
     let fields = taken.dynamic_metadata.unwrap().fields;
     let Some(Kind::StringValue(token)) = &fields["hold"].kind else { panic!("{fields:?}") };
-    assert_eq!(one(&service, "route", "a").await, "OK: OK 60/100 YEAR");
+    assert_eq!(one(&service, "route", "a").await, "OK: OK 59/100 YEAR");
     let bans = ["user=alice", "route=a"].map(|key| set(&service, key, json!({ "action": "ban" })));
     assert!(one(&service, "user", "alice").await.starts_with("OVER_LIMIT"));
     assert!(one(&service, "route", "a").await.starts_with("OVER_LIMIT"));
@@ -208,7 +208,7 @@ descriptors:
         let path = format!("/counters?domain=shop&descriptor={key}");
         send(&service, "GET", &path, "").1["counters"][0]["used"].clone()
     };
-    assert_eq!([used("user=alice"), used("route=a")], [10, 10]);
+    assert_eq!([used("user=alice"), used("route=a")], [10, 11]);
 }
 
 /// An operator sees of each decision that it was not made by the rule alone.
@@ -233,7 +233,7 @@ async fn an_override_is_named_wherever_its_decision_is_shown() {
     let check = "/check?domain=shop&d=user=eve";
     let (status, _, problem) = exchange_with(service.http, "GET", check, &[], b"");
     assert_eq!((status, problem.contains("#abnormal-usage-detected")), (429, true), "{problem}");
-    named(&banned, &list(&service, "?text=ban").to_string());
+    named(&banned, &list(&service, "?text=eve").to_string());
     let metrics = service.get("/metrics");
     for line in [
         "ratelimit_overrides{action=\"ban\"} 1",

@@ -159,7 +159,11 @@ fn the_page_lists_what_is_refused_here_and_accepted_by_envoyproxy_ratelimit() {
             "key: 257 bytes exceed 256",
             "keys of any length",
         ),
-        (big, "more than 8388608 bytes (8 MiB)", "files of any size"),
+        (
+            big,
+            "more than 8388608 bytes (8 MiB); split a rule file into several of the same domain",
+            "files of any size",
+        ),
         (
             "domain: d\ndescriptors: [{ key: 'k*', share_threshold: true }]\n".to_owned(),
             "share_threshold: needs a `value` with a `*`",
