@@ -166,7 +166,7 @@ async fn saturated(store: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn saturated_by_batch_critical_gets_its_share_to_the_hit_with_three_replicas() {
     let redis = Redis::start();
-    saturated(&redis.url()).await;
+    Box::pin(saturated(&redis.url())).await;
     let cluster = Cluster::start();
-    saturated(&cluster.url()).await;
+    Box::pin(saturated(&cluster.url())).await;
 }
