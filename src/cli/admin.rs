@@ -209,7 +209,9 @@ impl<'a> AdminServer<'a> {
             return Err(problem("the file is empty"));
         }
         if !token.iter().all(u8::is_ascii_graphic) {
-            return Err(problem("the token must be visible ASCII characters"));
+            return Err(problem(
+                "the file must hold one token of visible ASCII characters, without its name",
+            ));
         }
         let value = HeaderValue::from_bytes(&[b"Bearer ", token].concat());
         value.map(Some).map_err(|error| problem(&error.to_string()))

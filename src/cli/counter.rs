@@ -80,7 +80,7 @@ pub(super) struct ServerFlags {
     #[command(flatten)]
     admin: AdminFlags,
     /// Domain of the rules
-    #[arg(long)]
+    #[arg(short, long)]
     domain: String,
 }
 

@@ -21,7 +21,7 @@ use crate::{
         refusal::Refusal,
     },
     rules::{self, LoadOptions},
-    settings::Environment,
+    settings::{self, Environment, Given, RuleSettings, RuleSource, TypedFlags},
     store::system_clock,
 };
 
@@ -52,36 +52,40 @@ pub(super) struct ExplainFlags {
 }
 
 pub(super) fn main(flags: &ExplainFlags, environment: &Environment) -> ExitCode {
-    let asked = request(flags).and_then(|request| Ok((request, server(flags, environment)?)));
-    let (request, server) = match asked {
+    let asked = request(flags).and_then(|request| Ok((request, source(flags, environment)?)));
+    let (request, source) = match asked {
         Ok(asked) => asked,
         Err(problem) => {
             complain(problem);
             return ExitCode::from(USAGE);
         }
     };
-    let explanation = match &server {
-        Some(server) => by_service(server, &request),
-        None => by_files(flags, request),
+    let explanation = match &source {
+        Source::Service(server) => by_service(server, &request),
+        Source::Files { rules, overlays, .. } => by_files(rules, overlays, request),
     };
     match explanation {
         Ok(explanation) => {
             let complete =
                 if explanation.is_unknown() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
-            let text = || match (&server, &flags.addr) {
-                (Some(server), None) => {
-                    format!("by the rules of {}\n{}", server.addr, text(&explanation))
-                }
-                _ => text(&explanation),
+            // What the command line names needs no line.
+            let found = match &source {
+                Source::Service(server) if flags.addr.is_none() => server.addr,
+                Source::Files { found: Some(variable), .. } => variable,
+                _ => "",
             };
-            let text = flags.output.write(text, &explanation);
-            match &server {
-                Some(server) => server.say(&text, explanation.incomplete.as_deref(), complete),
-                None => say(&text, complete),
+            let head =
+                if found.is_empty() { String::new() } else { format!("by the rules of {found}\n") };
+            let text = flags.output.write(|| head + &text(&explanation), &explanation);
+            match &source {
+                Source::Service(server) => {
+                    server.say(&text, explanation.incomplete.as_deref(), complete)
+                }
+                Source::Files { .. } => say(&text, complete),
             }
         }
         Err(problem) => {
-            let is_named = flags.addr.is_some() || server.is_none();
+            let is_named = flags.addr.is_some() || matches!(source, Source::Files { .. });
             let hint = if is_named { "" } else { "; or name rule files by --rules" };
             complain(format!("{problem}{hint}"));
             ExitCode::FAILURE
@@ -89,16 +93,38 @@ pub(super) fn main(flags: &ExplainFlags, environment: &Environment) -> ExitCode 
     }
 }
 
-/// The service to query, if rule files are not to be read.
-fn server<'given>(
+/// Whose rules explain.
+enum Source<'given> {
+    Service(AdminServer<'given>),
+    Files {
+        rules: Vec<PathBuf>,
+        overlays: Vec<PathBuf>,
+        /// The setting that names them, unless the command line does.
+        found: Option<String>,
+    },
+}
+
+/// The rule files of the command line, else the service that it or a variable names, else the rule files of a service with
+/// this environment, else the service at the default address.
+fn source<'given>(
     flags: &'given ExplainFlags,
     environment: &'given Environment,
-) -> Result<Option<AdminServer<'given>>, String> {
+) -> Result<Source<'given>, String> {
     if !flags.rules.is_empty() {
-        return Ok(None);
+        let (rules, overlays) = (flags.rules.clone(), flags.rules_overlay.clone());
+        return Ok(Source::Files { rules, overlays, found: None });
+    }
+    if flags.addr.is_none() && environment.admin_addr().is_none() {
+        let RuleSettings { source, overlays, .. } =
+            settings::resolve(&TypedFlags::new(), environment).settings.rules;
+        if let Given { value: RuleSource::Files(rules), name } = source
+            && !rules.is_empty()
+        {
+            return Ok(Source::Files { rules, overlays, found: Some(name) });
+        }
     }
     let addr = admin::address(flags.addr.as_deref(), environment)?;
-    AdminServer::new(addr, &flags.access).map(Some)
+    AdminServer::new(addr, &flags.access).map(Source::Service)
 }
 
 /// Reads the flags of the request. Other problems than theirs are left to the service's own checks.
@@ -106,8 +132,12 @@ fn request(flags: &ExplainFlags) -> Result<RateLimitRequest, String> {
     call::request(&flags.domain, flags.hits.as_deref(), &flags.descriptors)
 }
 
-fn by_files(flags: &ExplainFlags, message: RateLimitRequest) -> Result<Explanation, String> {
-    let loaded = rules::load(&flags.rules, &flags.rules_overlay, LoadOptions::default());
+fn by_files(
+    rules: &[PathBuf],
+    overlays: &[PathBuf],
+    message: RateLimitRequest,
+) -> Result<Explanation, String> {
+    let loaded = rules::load(rules, overlays, LoadOptions::default());
     let loaded = loaded.map_err(|problems| {
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     })?;

@@ -34,7 +34,7 @@ pub(super) struct SetOverrideFlags {
     #[command(flatten)]
     admin: AdminFlags,
     /// Domain of the rules
-    #[arg(long)]
+    #[arg(short, long)]
     domain: String,
     /// Descriptor, such as user=alice or path=/login,user=a*; a star is any text, `\,` a comma, `\xHH` any byte
     #[arg(value_name = "k=v,k=v")]

@@ -50,7 +50,7 @@ pub fn router(admin: Admin) -> Router {
         .layer(of_all_domains(Right::Change))
         .route("/counters/reset", post(counters::reset))
         .route("/counters/set", post(counters::set))
-        .route("/overrides", post(overrides::set))
+        .route("/overrides", post(overrides::set).layer(middleware::from_fn(refuse_parameters)))
         .route("/overrides/{id}", delete(overrides::end))
         .layer(guarded(WebPages::StatusPageWithToken))
         .layer(middleware::from_fn_with_state(admin.clone(), audit::note_change));

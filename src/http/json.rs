@@ -184,7 +184,10 @@ pub(super) async fn decide(
         Some(_) => StatusCode::TOO_MANY_REQUESTS,
     };
     let body = Json(rls::json::response(&answer));
-    Ok((status, rls::json::headers(&answer), body).into_response())
+    let mut headers = rls::json::headers(&answer);
+    // The type of the body of a denial, which this answer does not have.
+    headers.remove(axum::http::header::CONTENT_TYPE);
+    Ok((status, headers, body).into_response())
 }
 
 impl IntoResponse for Refusal {

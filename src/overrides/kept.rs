@@ -55,6 +55,22 @@ impl Overrides {
         Ok(one)
     }
 
+    /// The override in force with this id, which another replica may have set just now.
+    ///
+    /// # Errors
+    /// See [`OverrideError`].
+    pub async fn find(&self, id: &str) -> Result<Arc<Override>, OverrideError> {
+        let known = self.known.lock().find(id);
+        match (known, self.store.servers()) {
+            (Err(OverrideError::Unknown), Some(servers)) => {
+                let _turn = self.turn.lock().await;
+                self.read(servers).await?;
+                self.known.lock().find(id)
+            }
+            (known, _) => known,
+        }
+    }
+
     /// Ends an override.
     ///
     /// # Errors

@@ -223,6 +223,13 @@ impl NewOverride {
             let near = hint(&self.domain, domains.iter().map(|domain| &*domain.name));
             return Err(format!("domain: no rule has this domain{near}"));
         };
+        let is_class =
+            |key: &&Arc<str>| self.entries.iter().any(|entry| entry.key == key.as_bytes());
+        if let Some(class) = domain.class_keys.iter().find(is_class) {
+            return Err(format!(
+                "descriptor: {class} is the entry of a priority, which overrides leave out"
+            ));
+        }
         let name = self.action.name();
         if matches!(self.action, DirectiveAction::Allow | DirectiveAction::Ban) {
             return Ok(());
@@ -292,6 +299,10 @@ fn entries(text: &str) -> Result<Vec<Entry>, String> {
         descriptor_syntax::parse(text).map_err(|problem| format!("descriptor: {problem}"))?;
     if entries.len() > ENTRIES_MAX {
         return Err(format!("descriptor: {} entries exceed {ENTRIES_MAX}", entries.len()));
+    }
+    // Rules have no other way to write a pattern, and none to write a star that is not one.
+    if text.to_ascii_lowercase().contains("\\x2a") {
+        return Err("descriptor: a star is a pattern, also as \\x2a".to_owned());
     }
     let is_star = |entry: &Entry| entry.value.contains(&b'*');
     if entries.iter().any(|entry| is_star(entry) && std::str::from_utf8(&entry.value).is_err()) {

@@ -30,7 +30,8 @@ descriptors:
 ";
 
 /// Metrics of rules and peers without a series before their first event; the scrapes of `monitoring` have all of them.
-const RARE: [&str; 4] = [
+const RARE: [&str; 5] = [
+    "ratelimit_overrides_decisions_total",
     "ratelimit_counters_corrupt_total",
     "ratelimit_calls_incomplete_total",
     "ratelimit_debits_refused_total",

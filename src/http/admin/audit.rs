@@ -44,7 +44,7 @@ impl Change {
     }
 }
 
-/// Notes each request in the audit: the [`Change`] of its answer, else its method, path and query.
+/// Notes each request in the audit: the [`Change`] of its answer, else its method and path.
 pub(super) async fn note_change(
     State(admin): State<Admin>,
     Extension(actor): Extension<Actor>,
@@ -60,11 +60,8 @@ pub(super) async fn note_change(
     let is_stranger = said.get::<Stranger>().is_some();
     let (action, details) = match said.get::<Change>() {
         Some(change) => (change.action, change.details.clone()),
-        // Strangers choose no text of the log.
-        None if is_stranger => {
-            ("attempt", json!({ "request": format!("{method} {}", uri.path()) }))
-        }
-        None => ("attempt", json!({ "request": format!("{method} {uri}") })),
+        // A token may have been pasted into the query, or in place of an id.
+        None => ("attempt", json!({ "request": format!("{method} {}", shown(uri.path())) })),
     };
     let status = answer.status();
     let reason = said.get::<RefusalReason>().map(|reason| reason.0.clone());
@@ -78,6 +75,13 @@ pub(super) async fn note_change(
     let attempt = Attempt { who, is_stranger, action, details, is_done, outcome };
     admin.audit.note(attempt).await;
     answer
+}
+
+/// The path of a request, with an id only if it has the form of one.
+fn shown(path: &str) -> &str {
+    let id = path.strip_prefix("/overrides/").unwrap_or_default();
+    let is_id = id.len() == 8 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if id.is_empty() || is_id { path } else { "/overrides/{id}" }
 }
 
 /// Shows entries, the newest first.

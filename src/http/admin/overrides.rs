@@ -86,7 +86,8 @@ pub(super) async fn show(
     Path(id): Path<String>,
     parts: Parts,
 ) -> Result<Json<Value>, Response> {
-    let one = find(&admin, &id).map_err(|error| failed(&error))?;
+    let one = admin.decisions.service.limiter.overrides().find(&id).await;
+    let one = one.map_err(|error| failed(&error))?;
     admin.check_asked(&parts, &one.directive.domain, Right::Read).map_err(forbidden)?;
     let (_, now, _) = admin.decisions.service.limiter.overrides().list();
     Ok(Json(one.json(now)))
@@ -141,7 +142,8 @@ pub(super) async fn end(
 ) -> Result<Response, Response> {
     let because = parameters::read(parts.uri.query(), ["because"]);
     let [because] = because.map_err(|problem| bad(&problem))?;
-    let one = find(&admin, &id).map_err(|error| failed(&error))?;
+    let one = admin.decisions.service.limiter.overrides().find(&id).await;
+    let one = one.map_err(|error| failed(&error))?;
     let overrides = admin.decisions.service.limiter.overrides();
     let (_, now, _) = overrides.list();
     let details = details(&one.directive, because.first().map(|because| &**because));
@@ -171,13 +173,6 @@ fn details(directive: &Directive, because: Option<&str>) -> Value {
         set_member(&mut details, "until_ms", until.as_millis());
     }
     details
-}
-
-/// The override in force with this id.
-fn find(admin: &Admin, id: &str) -> Result<Arc<Override>, OverrideError> {
-    let (all, ..) = admin.decisions.service.limiter.overrides().list();
-    let found = all.into_iter().find(|one| *one.directive.id == *id);
-    found.ok_or(OverrideError::Unknown)
 }
 
 fn bad(problem: &str) -> Response {

@@ -381,6 +381,16 @@ fn without_rule_files_a_running_service_explains_and_never_the_shipped_example()
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     assert!(stdout.starts_with(&format!("by the rules of {admin}\nplan=free\n")), "{stdout}");
 
+    let files = |variables: &[(&str, &str)]| {
+        let words = ["explain", "--domain", "example", "user=alice"];
+        run(tollkeeper().current_dir(root()).envs(variables.iter().copied()).args(words))
+    };
+    let rules = ("TOLLKEEPER_RULES", "examples/rules.yaml");
+    let (code, stdout, stderr) = files(&[rules]);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    assert!(stdout.starts_with("by the rules of TOLLKEEPER_RULES\nuser=alice\n"), "{stdout}");
+    assert_eq!(files(&[rules, ("TOLLKEEPER_ADMIN_ADDR", &admin)]).0, Some(1), "its own rules");
+
     let nobody = nobody().to_string();
     let (code, stdout, stderr) = explain(&nobody, "example");
     assert_eq!((code, stdout.as_str()), (Some(1), ""));

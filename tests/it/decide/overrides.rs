@@ -418,3 +418,28 @@ async fn the_effect_is_said_by_the_leading_keys_before_anything_is_set() {
     }
     assert!(list(&service, "")["overrides"].as_array().unwrap().is_empty());
 }
+
+/// What an operator believes to have set must not mean something else.
+#[test]
+fn a_descriptor_that_would_mean_another_is_refused() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 10, priority: { entry: class, share: { a: 100, b: 50 } } }
+";
+    let service = Service::start(Options { rules, ..Options::default() });
+    for (descriptor, problem) in [
+        (r"user=\x2a", r"descriptor: a star is a pattern, also as \x2a"),
+        (
+            "user=x,class=b",
+            "descriptor: class is the entry of a priority, which overrides leave out",
+        ),
+    ] {
+        let (status, answer) = try_set(&service, descriptor, json!({ "action": "ban" }), "10m");
+        assert_eq!((status, &answer["error"]), (400, &problem.into()));
+    }
+    let body = r#"{"domain":"shop","descriptor":"user=x","action":"ban","for":"1m","because":"x"}"#;
+    let (status, answer) = send(&service, "POST", "/overrides?dry_run=true", body);
+    assert_eq!((status, list(&service, "")["overrides"].clone()), (400, json!([])), "{answer}");
+}

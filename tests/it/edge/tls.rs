@@ -290,9 +290,18 @@ fn a_token_file_that_cannot_be_used_is_bad_usage_that_names_the_flag_and_the_fil
         (None, "No such file or directory (os error 2)"),
         (Some(&b""[..]), "the file is empty"),
         (Some(b" \n"), "the file is empty"),
-        (Some(b"s3cret\nand more"), "the token must be visible ASCII characters"),
-        (Some(b"s3cr\xc3\xa9t"), "the token must be visible ASCII characters"),
-        (Some(b"s3cret\xff"), "the token must be visible ASCII characters"),
+        (
+            Some(b"s3cret\nand more"),
+            "the file must hold one token of visible ASCII characters, without its name",
+        ),
+        (
+            Some(b"s3cr\xc3\xa9t"),
+            "the file must hold one token of visible ASCII characters, without its name",
+        ),
+        (
+            Some(b"s3cret\xff"),
+            "the file must hold one token of visible ASCII characters, without its name",
+        ),
     ] {
         if let Some(content) = content {
             fs::write(&file, content).unwrap();

@@ -144,3 +144,32 @@ async fn corrupt_counters_have_a_line_for_each_rule_even_if_domains_have_rules_o
     assert!(!log.contains("suppressed"), "none before these lines: {log}");
     assert!(!log.contains(CANARY), "{log}");
 }
+
+/// Denials may come by the thousand, and their values belong to others.
+#[tokio::test]
+async fn denials_are_logged_at_the_rate_that_was_asked_for_and_without_values() {
+    let ask = async |flags: &[&str]| {
+        let service = Service::start(Options { flags, ..Options::default() });
+        for _ in 0..20 {
+            let call = request("shop", vec![descriptor(&[("user", CANARY)])]);
+            service.ask(call).await.unwrap();
+        }
+        service
+    };
+    let service = ask(&["--log-denials", "1/m"]).await;
+    let lines = eventually("a line about a denial", || {
+        let log = service.log();
+        let lines: Vec<String> =
+            log.lines().filter(|line| line.contains("denied")).map(str::to_owned).collect();
+        (!lines.is_empty()).then_some(lines)
+    });
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    for part in [r#"domain="shop""#, r#"rule="user""#, "key="] {
+        assert!(lines[0].contains(part), "{part}: {lines:?}");
+    }
+    assert!(!service.log().contains(CANARY));
+    let shown = ask(&["--log-denials", "1/m", "--top-keys", "values"]).await;
+    eventually("its value", || shown.log().contains(CANARY).then_some(()));
+    let silent = ask(&[]).await;
+    assert!(!silent.log().contains("denied"), "{}", silent.log());
+}
