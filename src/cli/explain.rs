@@ -95,7 +95,7 @@ pub(super) fn main(flags: &ExplainFlags, environment: &Environment) -> ExitCode 
 
 /// Whose rules explain.
 enum Source<'given> {
-    Service(AdminServer<'given>),
+    Service(Box<AdminServer<'given>>),
     Files {
         rules: Vec<PathBuf>,
         overlays: Vec<PathBuf>,
@@ -124,7 +124,8 @@ fn source<'given>(
         }
     }
     let addr = admin::address(flags.addr.as_deref(), environment)?;
-    AdminServer::new(addr, &flags.access).map(Source::Service)
+    let server = AdminServer::new(addr, &flags.access)?;
+    Ok(Source::Service(Box::new(server)))
 }
 
 /// Reads the flags of the request. Other problems than theirs are left to the service's own checks.
