@@ -163,7 +163,12 @@ impl Limiter {
         request: &Request,
         clear: Clear,
     ) -> Vec<(Charge, CounterReading)> {
-        let plan = self.draw(&self.rules.current().rules, request, HitsMeaning::Charged);
+        let rules = self.rules.current();
+        let mut plan = self.draw(&rules.rules, request, HitsMeaning::Charged);
+        // What is exempt or banned has a counter all the same, which nothing charges.
+        if plan.charges.is_empty() {
+            plan = Plan::draw(&rules.rules, request);
+        }
         let readings = self.read_charged(&plan, clear).await;
         plan.charges.into_iter().zip(readings).collect()
     }

@@ -32,7 +32,7 @@ use crate::{
         algorithm::account::real,
         key::{self, Counter},
         ledger::{Charge, Fit, Tally, Verdict},
-        plan::Plan,
+        plan::{BannedKey, Plan},
         request::Entry,
         rule::{Limit, Mode},
     },
@@ -153,7 +153,7 @@ impl TopKeys {
             self.log_denial(plan, verdict, self.millis(at), every_ms);
         }
         let Some(worker) = self.workers.get(workers::share(self.workers.len())) else { return };
-        if plan.charges.is_empty() {
+        if plan.charges.is_empty() && plan.banned.is_empty() {
             return;
         }
         let at_ms = self.millis(at);
@@ -171,6 +171,13 @@ impl TopKeys {
                 worker.add(list, key, last, name);
             }
         }
+        for BannedKey { matched, directive, counter, tally } in &plan.banned {
+            let key = counter.hash_of_identity(&self.hasher);
+            let last = last_tally(&counter.limit, tally, at_ms);
+            let name = || KeyName::new(matched, Some(directive), counter, self.names);
+            worker.add(TopList::Hottest, key, last, name);
+            worker.add(TopList::Denied, key, last, name);
+        }
     }
 
     /// Logs the first key that a call was denied for, unless a line is too recent.
@@ -181,15 +188,17 @@ impl TopKeys {
         let mut charges = plan.matched_charges().zip(&verdict.tallies);
         let next_ms = at_ms.saturating_add(every_ms);
         if at_ms >= due_ms
-            && let Some(((matched, directive, charge), _)) =
-                charges.find(|((_, _, charge), tally)| is_denied(charge, tally))
+            && let Some((matched, directive, counter)) = charges
+                .find(|((_, _, charge), tally)| is_denied(charge, tally))
+                .map(|((matched, directive, charge), _)| (matched, directive, &charge.counter))
+                .or_else(|| plan.banned.first().map(BannedKey::parts))
             && self
                 .denial_due_ms
                 .compare_exchange(due_ms, next_ms, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
         {
-            let name = KeyName::new(matched, directive, &charge.counter, self.names);
-            let digest = self.digest_of(charge.counter.hash_of_identity(&self.hasher));
+            let name = KeyName::new(matched, directive, counter, self.names);
+            let digest = self.digest_of(counter.hash_of_identity(&self.hasher));
             let key = name.descriptor.as_deref().unwrap_or(&digest);
             tracing::info!(
                 domain = &*name.domain,

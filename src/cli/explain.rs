@@ -61,8 +61,8 @@ pub(super) fn main(flags: &ExplainFlags, environment: &Environment) -> ExitCode 
         }
     };
     let explanation = match &source {
-        Source::Service(server) => by_service(server, &request),
-        Source::Files { rules, overlays, .. } => by_files(rules, overlays, request),
+        ExplainedBy::Service(server) => by_service(server, &request),
+        ExplainedBy::Files { rules, overlays, .. } => by_files(rules, overlays, request),
     };
     match explanation {
         Ok(explanation) => {
@@ -70,22 +70,22 @@ pub(super) fn main(flags: &ExplainFlags, environment: &Environment) -> ExitCode 
                 if explanation.is_unknown() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
             // What the command line names needs no line.
             let found = match &source {
-                Source::Service(server) if flags.addr.is_none() => server.addr,
-                Source::Files { found: Some(variable), .. } => variable,
+                ExplainedBy::Service(server) if flags.addr.is_none() => server.addr,
+                ExplainedBy::Files { found: Some(variable), .. } => variable,
                 _ => "",
             };
             let head =
                 if found.is_empty() { String::new() } else { format!("by the rules of {found}\n") };
             let text = flags.output.write(|| head + &text(&explanation), &explanation);
             match &source {
-                Source::Service(server) => {
+                ExplainedBy::Service(server) => {
                     server.say(&text, explanation.incomplete.as_deref(), complete)
                 }
-                Source::Files { .. } => say(&text, complete),
+                ExplainedBy::Files { .. } => say(&text, complete),
             }
         }
         Err(problem) => {
-            let is_named = flags.addr.is_some() || matches!(source, Source::Files { .. });
+            let is_named = flags.addr.is_some() || matches!(source, ExplainedBy::Files { .. });
             let hint = if is_named { "" } else { "; or name rule files by --rules" };
             complain(format!("{problem}{hint}"));
             ExitCode::FAILURE
@@ -94,7 +94,7 @@ pub(super) fn main(flags: &ExplainFlags, environment: &Environment) -> ExitCode 
 }
 
 /// Whose rules explain.
-enum Source<'given> {
+enum ExplainedBy<'given> {
     Service(Box<AdminServer<'given>>),
     Files {
         rules: Vec<PathBuf>,
@@ -109,10 +109,10 @@ enum Source<'given> {
 fn source<'given>(
     flags: &'given ExplainFlags,
     environment: &'given Environment,
-) -> Result<Source<'given>, String> {
+) -> Result<ExplainedBy<'given>, String> {
     if !flags.rules.is_empty() {
         let (rules, overlays) = (flags.rules.clone(), flags.rules_overlay.clone());
-        return Ok(Source::Files { rules, overlays, found: None });
+        return Ok(ExplainedBy::Files { rules, overlays, found: None });
     }
     if flags.addr.is_none() && environment.admin_addr().is_none() {
         let RuleSettings { source, overlays, .. } =
@@ -120,12 +120,12 @@ fn source<'given>(
         if let Given { value: RuleSource::Files(rules), name } = source
             && !rules.is_empty()
         {
-            return Ok(Source::Files { rules, overlays, found: Some(name) });
+            return Ok(ExplainedBy::Files { rules, overlays, found: Some(name) });
         }
     }
     let addr = admin::address(flags.addr.as_deref(), environment)?;
     let server = AdminServer::new(addr, &flags.access)?;
-    Ok(Source::Service(Box::new(server)))
+    Ok(ExplainedBy::Service(Box::new(server)))
 }
 
 /// Reads the flags of the request. Other problems than theirs are left to the service's own checks.

@@ -33,10 +33,30 @@ pub struct Plan {
     mode_override: ModeOverride,
     /// The domain whose required entries the call lacks, and what that means.
     pub lacking: Option<(Arc<str>, RequireMode)>,
-    /// Whether an operator has banned one of its descriptors.
-    is_banned: bool,
+    /// The descriptors that an operator has banned.
+    pub banned: Vec<BannedKey>,
     /// The entries of each group of quotas; the first has the number 1.
     groups: Vec<Vec<Entry>>,
+}
+
+/// A descriptor that an operator has banned, which charges nothing.
+#[derive(Debug)]
+pub struct BannedKey {
+    /// What it matches.
+    pub matched: Matched,
+    /// The ban.
+    pub directive: Arc<Directive>,
+    /// The counter that it would charge.
+    pub counter: Counter,
+    /// Over, until the ban ends.
+    pub tally: Tally,
+}
+
+impl BannedKey {
+    /// As [`Plan::matched_charges`] shows a charge.
+    pub const fn parts(&self) -> (&Matched, Option<&Arc<Directive>>, &Counter) {
+        (&self.matched, Some(&self.directive), &self.counter)
+    }
 }
 
 /// One descriptor's part of a plan.
@@ -69,7 +89,7 @@ impl Plan {
             hold_id: HoldId::default(),
             mode_override,
             lacking: None,
-            is_banned: false,
+            banned: Vec::new(),
             groups: Vec::new(),
         };
         let Some(domain) = rules.domain(&request.domain) else {
@@ -103,7 +123,6 @@ impl Plan {
                 None => plan.add(domain, asked, found, &replaced),
             }
         }
-        plan.is_banned = plan.items.iter().any(Item::is_banned);
         let mut others = found_by_each.iter().filter(|(asked, _)| !asked.is_commit()).peekable();
         if others.peek().is_some()
             && !others.any(|(asked, _)| domain.requirement.is_met(&asked.descriptor.entries))
@@ -113,7 +132,7 @@ impl Plan {
         if plan.is_refused() {
             plan.charges.iter_mut().for_each(Charge::refuse);
         }
-        if plan.is_banned {
+        if !plan.banned.is_empty() {
             plan.drop_checks();
         }
         plan
@@ -121,7 +140,7 @@ impl Plan {
 
     /// Whether the call is denied, since it lacks required entries, or an operator has banned it.
     pub fn is_refused(&self) -> bool {
-        self.is_banned || matches!(self.lacking, Some((_, RequireMode::Deny)))
+        !self.banned.is_empty() || matches!(self.lacking, Some((_, RequireMode::Deny)))
     }
 
     /// Spares the store a call of which nothing is charged: its other descriptors show no limit then.
@@ -190,7 +209,7 @@ impl Plan {
         let limit = Arc::new(defaults.complete(limit));
         let matched = Matched::Override(Arc::clone(&domain.name));
         if let Some(settled) = asked.settled(&matched, &[Arc::clone(&limit)]) {
-            return self.items.push(settled);
+            return self.settle_by_operator(domain, asked, &[], settled);
         }
         self.charge(domain, asked, &[], &limit, asked.directive(1));
         self.items.push(Item::Charged(matched, 1, asked.directive(1).cloned()));
@@ -216,7 +235,7 @@ impl Plan {
             Found::Nothing => (Matched::NoRule(name), &[][..], &[][..]),
         };
         if let Some(settled) = asked.settled(&matched, limits) {
-            return self.items.push(settled);
+            return self.settle_by_operator(domain, asked, shared, settled);
         }
         if limits.is_empty() {
             let is_rule = matches!(matched, Matched::Rule(..));
@@ -236,6 +255,25 @@ impl Plan {
             0 => self.settle_at_once(matched, Outcome::NoLimit),
             1.. => self.items.push(Item::Charged(matched, count, directive.cloned())),
         }
+    }
+
+    /// Adds what an operator lets pass, or has banned.
+    fn settle_by_operator(
+        &mut self,
+        domain: &Domain,
+        asked: &Asked<'_>,
+        shared: &[Option<Arc<str>>],
+        settled: Item,
+    ) {
+        if let Item::Settled(Status { matched, outcome, directive: Some(directive), .. }) = &settled
+            && let Outcome::Over { limit, reset } = outcome
+        {
+            let counter = Counter::shared(&domain.name, &asked.path, shared, Arc::clone(limit));
+            let tally = Tally { fit: Fit::Over, reset: *reset };
+            let (matched, directive) = (matched.clone(), Arc::clone(directive));
+            self.banned.push(BannedKey { matched, directive, counter, tally });
+        }
+        self.items.push(settled);
     }
 
     fn charge(
@@ -614,10 +652,6 @@ impl Item {
         directive: Option<Arc<Directive>>,
     ) -> Self {
         Self::Settled(Status { matched, outcome, is_of_full_group: false, directive })
-    }
-
-    fn is_banned(&self) -> bool {
-        matches!(self, Self::Settled(Status { outcome: Outcome::Over { .. }, .. }))
     }
 
     fn charges(&self) -> usize {

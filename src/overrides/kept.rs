@@ -117,7 +117,12 @@ impl Overrides {
         let mut fields: BTreeMap<String, Vec<u8>> = read(fields)?;
         let mut known = self.known.lock();
         known.learn(timestamp(time)?, sent);
-        known.version = fields.remove(VERSION).unwrap_or_default();
+        let version = fields.remove(VERSION).unwrap_or_default();
+        if version.is_empty() && !known.version.is_empty() {
+            let lost = known.in_force().count();
+            tracing::warn!("the store has lost all overrides: {lost} are no longer in force");
+        }
+        known.version = version;
         known.is_known = true;
         let (count, read) =
             (fields.len(), |(id, text): (String, Vec<u8>)| Override::read(&id, &text));

@@ -234,6 +234,11 @@ async fn an_override_is_named_wherever_its_decision_is_shown() {
     let (status, _, problem) = exchange_with(service.http, "GET", check, &[], b"");
     assert_eq!((status, problem.contains("#abnormal-usage-detected")), (429, true), "{problem}");
     named(&banned, &list(&service, "?text=eve").to_string());
+    let denied = &send(&service, "GET", "/top", "").1["denied"][0];
+    assert_eq!(denied["key"], "user=eve");
+    named(&banned, &denied["override"].to_string());
+    let counters = send(&service, "GET", "/counters?domain=shop&descriptor=user=eve", "");
+    assert_eq!((counters.0, &counters.1["counters"][0]["used"]), (200, &0.into()));
     let metrics = service.get("/metrics");
     for line in [
         "ratelimit_overrides{action=\"ban\"} 1",

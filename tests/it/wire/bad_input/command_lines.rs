@@ -219,7 +219,7 @@ fn a_tip_says_what_an_unknown_name_means_and_none_says_to_write_dashes_before_a_
 fn a_rule_file_that_is_given_twice_is_named_as_that() {
     for (words, file) in [
         ("check examples/rules.yaml ./examples/rules.yaml", "./examples/rules.yaml"),
-        ("check examples/ci examples/ci/rules.yaml", "examples/ci/rules.yaml"),
+        ("check examples/budgets examples/budgets/rules.yaml", "examples/budgets/rules.yaml"),
     ] {
         let (code, _, stderr) = run(tollkeeper().current_dir(root()).args(words.split(' ')));
         assert_eq!((code, stderr), (Some(1), format!("{file}: given twice\n")));

@@ -471,8 +471,8 @@ const CASES: &[(&str, Text, &str)] = &[
         Text::Limit(
             "unit: day, requests_per_unit: 1, priority: { entry: c, share: { a: 0, b: 101, c: 9, c: 8 }, default: 0 }",
         ),
-        "3:96: share: must be a whole number from 1 to 100\n3:102: share: must be a whole number from 1 to 100\n\
-         3:113: c: duplicate key\n3:130: default: must be a whole number from 1 to 100",
+        "3:96: share: must be a whole number from 1 to 100; not `0`\n3:102: share: must be a whole number from 1 to 100; not `101`\n\
+         3:113: c: duplicate key\n3:130: default: must be a whole number from 1 to 100; not `0`",
     ),
     (
         "a_priority_with_a_hold_by_id",
@@ -510,7 +510,7 @@ const CASES: &[(&str, Text, &str)] = &[
         Text::Limit(
             "unit: day, requests_per_unit: 1, tiers: [{ at: 0, request_headers: { a: b } }, { at: 9, request_headers: { a: b } }, { at: 9, request_headers: { a: b } }]",
         ),
-        "3:76: at: must be a whole number from 1 to 100\n3:152: at: another tier has 9 too",
+        "3:76: at: must be a whole number from 1 to 100; not `0`\n3:152: at: another tier has 9 too",
     ),
     (
         "headers_of_a_tier_that_cannot_be_added",
