@@ -32,6 +32,7 @@ fn text(output: &Output) -> String {
 #[test]
 fn replicas_that_are_well_have_one_line_each() {
     let service = Service::start(Options { rules: RULES, ..Options::default() });
+    service.wait_until_ready();
     let output = status(&[&service, &service], &[]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");
@@ -49,6 +50,7 @@ async fn a_store_that_does_not_answer_is_a_problem() {
     let mut redis = Redis::start();
     let service =
         Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    service.wait_until_ready();
     let ask = || service.ask(request("shop", vec![descriptor(&[("user", "alice")])]));
     ask().await.unwrap();
     assert!(status(&[&service], &[]).status.success());
