@@ -122,7 +122,7 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
         () = app.be_ready(&ready, settings.store.ready, settings.rules.needed) => {}
         ended = tasks.join_next() => return Err(failure(ended)),
         signal = signals.next() => {
-            // Nobody waits at a terminal for clients that are not there.
+            // At a terminal, without connections, a drain would only delay the exit.
             let is_typed = signal == SignalKind::interrupt() && io::stdin().is_terminal();
             if is_typed && !app.edge.has_connections() {
                 drain = Duration::ZERO;

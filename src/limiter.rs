@@ -165,7 +165,7 @@ impl Limiter {
     ) -> Vec<(Charge, CounterReading)> {
         let rules = self.rules.current();
         let mut plan = self.draw(&rules.rules, request, HitsMeaning::Charged);
-        // What is exempt or banned has a counter all the same, which nothing charges.
+        // Exempt and banned descriptors still have counters; calls do not charge them.
         if plan.charges.is_empty() {
             plan = Plan::draw(&rules.rules, request);
         }

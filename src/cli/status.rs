@@ -27,7 +27,7 @@ pub(super) struct StatusFlags {
 /// What is known of one replica.
 struct Replica {
     addr: String,
-    /// The JSON of `/status`, or why there is none.
+    /// The JSON of `/status`, or the reason why it cannot be read.
     status: Result<Value, String>,
 }
 

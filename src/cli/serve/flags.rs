@@ -23,7 +23,7 @@ pub(in crate::cli) struct ServeFlags {
 impl Args for ServeFlags {
     fn augment_args(command: Command) -> Command {
         let command = command.args(settings::table().into_iter().map(argument));
-        let help = "Check all settings and rules, report every problem, and exit: 0 if there is none, else 2";
+        let help = "Check all settings and rules, report every problem, and exit with 0, or with 2 if there is a problem";
         let check = Arg::new(CHECK).long(CHECK).help(help).action(ArgAction::SetTrue);
         command.arg(check).arg(Arg::new(STRAY).num_args(0..).hide(true))
     }
@@ -33,7 +33,7 @@ impl Args for ServeFlags {
     }
 }
 
-/// The flag that is no setting.
+/// The only flag that does not set anything.
 const CHECK: &str = "check";
 
 /// Words that belong to no flag. They are read only to refuse them with a hint.

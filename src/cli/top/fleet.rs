@@ -22,7 +22,7 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// Reads the `/status` of each replica, or why there is none.
+    /// Reads the `/status` of each replica, or the reason why it cannot be read.
     ///
     /// # Errors
     /// The problem of the first replica, if none has answered.

@@ -84,7 +84,7 @@ struct Point {
     at: i64,
     /// Since the start.
     openings: u64,
-    /// In the order of [`COLUMNS`]; NaN where there is no number.
+    /// In the order of [`COLUMNS`]; NaN if a number is missing.
     numbers: [f32; COLUMNS.len()],
 }
 

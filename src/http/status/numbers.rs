@@ -147,7 +147,7 @@ pub(super) fn by_mode<T: Serialize, S: Serializer>(
 }
 
 impl Durations {
-    /// The quantile of the durations since `earlier`, in seconds, within a bucket by its part; `None` if there is none.
+    /// The quantile of the durations since `earlier`, in seconds, interpolated within its bucket; `None` without durations.
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
     pub(super) fn quantile_since(&self, earlier: &Self, part: f64) -> Option<f64> {
         let count = self.count.checked_sub(earlier.count).filter(|count| *count > 0)?;

@@ -1,4 +1,4 @@
-//! The metrics: their definitions, a scrape and docs/observability.md say the same.
+//! The metrics: their definitions, a scrape and docs/observability.md agree.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
