@@ -40,7 +40,11 @@ class State:
         self.releases = state.get("releases", RELEASES)
 
     def save(self):
-        json.dump({"objects": self.objects, "releases": self.releases}, open(self.file, "w"))
+        """Replaces the file as a whole: the next program of a pipe may be reading it."""
+        new = f"{self.file}.{os.getpid()}"
+        with open(new, "w") as file:
+            json.dump({"objects": self.objects, "releases": self.releases}, file)
+        os.replace(new, self.file)
 
 
 def options(words, with_value, without_value):
