@@ -30,6 +30,11 @@ impl Pattern {
         std::str::from_utf8(value).ok().and_then(Self::new)
     }
 
+    /// The start and the end of each value that matches.
+    pub fn ends(&self) -> (&[u8], &[u8]) {
+        (&self.head, &self.tail)
+    }
+
     /// Whether `value` matches.
     pub fn matches(&self, value: &[u8]) -> bool {
         let Some(rest) = value.strip_prefix(&*self.head) else { return false };
