@@ -13,10 +13,10 @@ use opentelemetry::{KeyValue, metrics::Meter};
 use parking_lot::Mutex;
 
 use self::known::KnownOverrides;
-pub use self::written::{LASTS_MAX, NewOverride, OVERRIDES_MAX, Override, OverrideError};
+pub use self::written::{NewOverride, Override, OverrideError, check_because};
 use crate::{
     engine::{
-        directive::{DirectiveAction, Directives},
+        directive::{Directive, DirectiveAction, Directives},
         time::Timestamp,
     },
     store::Store,
@@ -67,6 +67,12 @@ impl Overrides {
     pub fn list(&self) -> (Vec<Arc<Override>>, Timestamp, bool) {
         let known = self.known.lock();
         (known.in_force().cloned().collect(), known.now(), known.is_known)
+    }
+
+    /// The override in force that applies in place of this one once it has ended, if one for the same descriptors was set
+    /// before.
+    pub fn superseded_by(&self, new: &Directive) -> Option<Arc<Override>> {
+        self.known.lock().superseded_by(new)
     }
 
     /// Observes them.

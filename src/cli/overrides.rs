@@ -106,7 +106,7 @@ pub(super) struct UndoFlags {
 
 pub(super) fn main(action: &OverrideAction, environment: &Environment) -> ExitCode {
     let one = |flags: &IdFlags, method: Method, because: Option<&String>, ended: &str| {
-        if !flags.id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        if flags.id.is_empty() || !flags.id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             complain("ID: must be letters and digits, as `override list` prints it");
             return ExitCode::from(USAGE);
         }
@@ -115,7 +115,8 @@ pub(super) fn main(action: &OverrideAction, environment: &Environment) -> ExitCo
             let path = path_and_query(&format!("/overrides/{}", flags.id), because);
             let answer = server.ask(method, &path, String::new())?;
             let one = answer.get("override").unwrap_or(&answer);
-            Ok(flags.admin.show(server, &answer, |_| ended.to_owned() + &line(one)))
+            let again = also(&answer, "in_force_again", "in force again: ");
+            Ok(flags.admin.show(server, &answer, |_| ended.to_owned() + &line(one) + &again))
         })
     };
     match action {
@@ -197,6 +198,12 @@ fn list_all(server: &AdminServer<'_>, flags: &ListOverrideFlags) -> Result<ExitC
         .show(server, &answer, |answer| list(answer, "overrides").iter().map(line).collect()))
 }
 
+/// The other override that an answer names, as a line.
+fn also(answer: &Value, name: &str, what: &str) -> String {
+    let other = answer.get(name).filter(|other| other.is_object());
+    other.map(|other| what.to_owned() + &line(other)).unwrap_or_default()
+}
+
 /// An override as a line.
 fn line(one: &Value) -> String {
     let [id, action, descriptor, domain, because, by] =
@@ -227,8 +234,11 @@ fn effect(answer: &Value) -> String {
             "  {name}: {limit}, then {then}; {decisions} decisions, {denied} denied, then about {would_be}\n"
         );
     }
-    match text(effect, "note") {
-        "" => lines,
-        note => lines + "note: " + note + "\n",
+    for name in ["note", "hint"] {
+        match text(effect, name) {
+            "" => {}
+            text => lines += &format!("{name}: {text}\n"),
+        }
     }
+    lines + &also(answer, "supersedes", "supersedes: ")
 }

@@ -225,11 +225,7 @@ impl Plan {
         let name = Arc::clone(&domain.name);
         let (matched, limits, shared) = match found {
             Found::Rule(rule) => {
-                let limits = match &rule.policy {
-                    Policy::Limited(limits) => &limits[..],
-                    Policy::Unlimited => &[],
-                };
-                (Matched::Rule(name, Arc::clone(rule)), limits, &rule.shared[..])
+                (Matched::Rule(name, Arc::clone(rule)), rule.limits(), &rule.shared[..])
             }
             Found::NoLimit => (Matched::NoLimit(name), &[][..], &[][..]),
             Found::Nothing => (Matched::NoRule(name), &[][..], &[][..]),

@@ -400,9 +400,14 @@ impl Rule {
 
     /// What a limit in a request counts as that replaces the limits of this rule, by each [`Limit::bound`].
     pub fn bound(&self, sent: Limit) -> Limit {
+        self.limits().iter().fold(sent, |sent, limit| limit.bound(sent))
+    }
+
+    /// Its limits; empty if it is unlimited.
+    pub fn limits(&self) -> &[Arc<Limit>] {
         match &self.policy {
-            Policy::Limited(limits) => limits.iter().fold(sent, |sent, limit| limit.bound(sent)),
-            Policy::Unlimited => sent,
+            Policy::Limited(limits) => limits,
+            Policy::Unlimited => &[],
         }
     }
 }

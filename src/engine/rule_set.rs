@@ -18,7 +18,7 @@ use crate::engine::{
     parameters::Parameters,
     pattern::Pattern,
     request::Entry,
-    rule::{Defaults, Limit, Policy, Rule, RuleId},
+    rule::{Defaults, Limit, Rule, RuleId},
 };
 
 /// All domains and their rules. Immutable once built: a reload builds another.
@@ -259,11 +259,7 @@ impl RuleSet {
     /// The names of the failure modes that limits of these rules have.
     pub fn failure_modes(&self) -> BTreeSet<&'static str> {
         let rules = self.domains().into_iter().flat_map(Domain::rules);
-        let limits = rules.flat_map(|rule| match &rule.policy {
-            Policy::Limited(limits) => &limits[..],
-            Policy::Unlimited => &[],
-        });
-        limits.map(|limit| limit.failure_mode().name()).collect()
+        rules.flat_map(|rule| rule.limits()).map(|limit| limit.failure_mode().name()).collect()
     }
 
     /// The numbers of domains and of rules.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::Limiter;
 use crate::{
@@ -19,38 +19,10 @@ use crate::{
 /// Most keys that are shown.
 const SHOWN_MAX: usize = 20;
 
-/// What an override would have meant.
-#[derive(Debug, Serialize)]
-pub struct OverrideEffect {
-    /// The time in which the decisions were made, until now.
-    pub seconds: f64,
-    /// Decisions about the leading keys that match.
-    pub decisions: u64,
-    /// How many of them were denials.
-    pub denied: u64,
-    /// How many would have been, about.
-    pub would_be_denied: u64,
-    /// The keys, the one with the most decisions first.
-    pub keys: Vec<KeyEffect>,
-    /// What is not known.
-    pub note: &'static str,
-}
-
-/// What it would have meant for one key, as in [`OverrideEffect`]; a limit is written like `10 per minute`.
-#[derive(Debug, Serialize)]
-pub struct KeyEffect {
-    pub key: String,
-    pub rule: String,
-    pub limit: String,
-    pub limit_then: String,
-    pub decisions: u64,
-    pub denied: u64,
-    pub would_be_denied: u64,
-}
-
 impl Limiter {
-    /// What an override would have meant for the calls that this replica has decided in the last 30 to 60 seconds.
-    pub fn effect_of(&self, new: &NewOverride) -> OverrideEffect {
+    /// What an override would have meant for the calls that this replica has decided in the last 30 to 60 seconds, as the
+    /// JSON of the admin address.
+    pub fn effect_of(&self, new: &NewOverride) -> Value {
         let directive = new.directive("", Timestamp::default());
         let is_exact = !directive.has_pattern();
         let plan = is_exact.then(|| self.plan_of(new));
@@ -67,14 +39,7 @@ impl Limiter {
             Some(_) => "by the leading keys of this replica only",
         };
         let (seconds, leading) = leading.unwrap_or_default();
-        let mut effect = OverrideEffect {
-            seconds,
-            decisions: 0,
-            denied: 0,
-            would_be_denied: 0,
-            keys: Vec::new(),
-            note,
-        };
+        let (mut sums, mut keys) = ([0; 3], Vec::new());
         for (top, limit, denied) in leading {
             let limit_then = new.action.limit(&limit);
             // What was asked for in the window, as far as it is known.
@@ -86,22 +51,29 @@ impl Limiter {
                     asked.saturating_sub(limit_then.capacity()).min(top.count)
                 }
             };
-            effect.decisions += top.count;
-            effect.denied += denied;
-            effect.would_be_denied += would_be_denied;
-            if effect.keys.len() < SHOWN_MAX {
-                effect.keys.push(KeyEffect {
-                    key: top.key,
-                    rule: top.rule,
-                    limit: top.limit,
-                    limit_then: limit_in_words(new.action, &limit_then),
-                    decisions: top.count,
-                    denied,
-                    would_be_denied,
-                });
+            let counts = [top.count, denied, would_be_denied];
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            if keys.len() < SHOWN_MAX {
+                keys.push(json!({
+                    "key": top.key,
+                    "rule": top.rule,
+                    "limit": top.limit,
+                    "limit_then": limit_in_words(new.action, &limit_then),
+                    "decisions": top.count,
+                    "denied": denied,
+                    "would_be_denied": would_be_denied,
+                }));
             }
         }
-        effect
+        let [decisions, denied, would_be_denied] = sums;
+        json!({
+            "seconds": seconds,
+            "decisions": decisions,
+            "denied": denied,
+            "would_be_denied": would_be_denied,
+            "keys": keys,
+            "note": note,
+        })
     }
 
     /// What a call with the descriptor of an override is charged by the rules.

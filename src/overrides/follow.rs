@@ -20,10 +20,7 @@ impl Overrides {
     /// Follows the store; never ends.
     pub async fn follow(&self) {
         loop {
-            let looked = match self.store.servers() {
-                Some(servers) => self.look(servers).await,
-                None => Ok(()),
-            };
+            let looked = self.look().await;
             self.report(&looked);
             let pause = match looked {
                 Err(StoreError::NotPermitted(_)) => LOOK_UNPERMITTED_EVERY,

@@ -34,24 +34,16 @@ impl Overrides {
     /// See [`OverrideError`].
     pub async fn set(&self, new: &NewOverride, by: String) -> Result<Arc<Override>, OverrideError> {
         let _turn = self.turn.lock().await;
-        let Some(servers) = self.store.servers() else {
-            let mut known = self.known.lock();
-            let (one, now) = (known.added(new, by)?, known.now());
-            known.all.retain(|one| one.directive.until > now);
-            known.all.push(Arc::clone(&one));
-            self.put_in_force(&mut known);
-            return Ok(one);
-        };
-        self.read(servers).await?;
+        self.read().await?;
         let one = self.known.lock().added(new, by)?;
-        let count = self.write(servers, Some(&one), None).await?;
+        let (_, count) = self.write(Some(&one), None).await?;
         // Another replica may have set one at the same time.
         if count > OVERRIDES_MAX {
-            self.write(servers, None, Some(&one.directive.id)).await?;
+            self.write(None, Some(&one.directive.id)).await?;
             return Err(OverrideError::Full);
         }
         // It is set, even if it cannot be read now: then this replica finds it as others do.
-        drop(self.read(servers).await);
+        drop(self.read().await);
         Ok(one)
     }
 
@@ -60,63 +52,47 @@ impl Overrides {
     /// # Errors
     /// See [`OverrideError`].
     pub async fn find(&self, id: &str) -> Result<Arc<Override>, OverrideError> {
-        let known = self.known.lock().find(id);
-        match (known, self.store.servers()) {
-            (Err(OverrideError::Unknown), Some(servers)) => {
-                let _turn = self.turn.lock().await;
-                self.read(servers).await?;
-                self.known.lock().find(id)
-            }
-            (known, _) => known,
+        if let Some(found) = self.known.lock().find(id) {
+            return Ok(found);
         }
+        let _turn = self.turn.lock().await;
+        self.read().await?;
+        self.known.lock().find(id).ok_or(OverrideError::Unknown)
     }
 
-    /// Ends an override.
+    /// Ends an override that was [found](Self::find).
     ///
     /// # Errors
     /// See [`OverrideError`].
-    pub async fn end(&self, id: &str) -> Result<Arc<Override>, OverrideError> {
+    pub async fn end(&self, one: &Override) -> Result<(), OverrideError> {
         let _turn = self.turn.lock().await;
-        let Some(servers) = self.store.servers() else {
-            let mut known = self.known.lock();
-            let found = known.find(id)?;
-            known.all.retain(|one| !Arc::ptr_eq(one, &found));
-            self.put_in_force(&mut known);
-            return Ok(found);
-        };
-        self.read(servers).await?;
-        let found = self.known.lock().find(id)?;
-        self.write(servers, None, Some(id)).await?;
-        drop(self.read(servers).await);
-        Ok(found)
+        self.read().await?;
+        let (is_removed, _) = self.write(None, Some(&one.directive.id)).await?;
+        drop(self.read().await);
+        if is_removed { Ok(()) } else { Err(OverrideError::Ended) }
     }
 
     /// Learns the store's time, and its overrides if they have changed.
-    pub(super) async fn look(&self, servers: &RedisStore) -> Result<(), StoreError> {
+    pub(super) async fn look(&self) -> Result<(), StoreError> {
+        let Some(servers) = self.store.servers() else { return Ok(()) };
         let _turn = self.turn.lock().await;
-        let sent = Instant::now();
-        let asked =
-            |key: &str| vec![redis::cmd("HGET").arg(key).arg(VERSION).take(), redis::cmd("TIME")];
-        let [version, time] = exchange(servers, asked).await?;
-        let version: Option<Vec<u8>> = read(version)?;
+        let version = |key: &str| redis::cmd("HGET").arg(key).arg(VERSION).take();
+        let version: Option<Vec<u8>> = self.query(servers, version).await?;
         {
-            let mut known = self.known.lock();
-            known.learn(timestamp(time)?, sent);
+            let known = self.known.lock();
             if known.is_known && known.version == version.unwrap_or_default() {
                 return Ok(());
             }
         }
-        self.read(servers).await
+        self.read().await
     }
 
-    /// Reads all overrides, and puts them in force.
-    async fn read(&self, servers: &RedisStore) -> Result<(), StoreError> {
-        let sent = Instant::now();
-        let asked = |key: &str| vec![redis::cmd("HGETALL").arg(key).take(), redis::cmd("TIME")];
-        let [fields, time] = exchange(servers, asked).await?;
-        let mut fields: BTreeMap<String, Vec<u8>> = read(fields)?;
+    /// Reads all overrides, and puts them in force. In memory, all are known.
+    async fn read(&self) -> Result<(), StoreError> {
+        let Some(servers) = self.store.servers() else { return Ok(()) };
+        let all = |key: &str| redis::cmd("HGETALL").arg(key).take();
+        let mut fields: BTreeMap<String, Vec<u8>> = self.query(servers, all).await?;
         let mut known = self.known.lock();
-        known.learn(timestamp(time)?, sent);
         let version = fields.remove(VERSION).unwrap_or_default();
         if version.is_empty() && !known.version.is_empty() {
             let lost = known.in_force().count();
@@ -137,32 +113,67 @@ impl Overrides {
         Ok(())
     }
 
-    /// Writes and removes overrides by their ids, and removes those that have ended. Returns the number that the store
-    /// keeps then.
-    async fn write(
+    /// The answer to a command on the key of the overrides. Learns the store's time with it.
+    async fn query<T: FromRedisValue>(
         &self,
         servers: &RedisStore,
-        set: Option<&Override>,
+        command: impl FnOnce(&str) -> Cmd,
+    ) -> Result<T, StoreError> {
+        let sent = Instant::now();
+        let commands = |key: &str| vec![command(key), redis::cmd("TIME")];
+        let answers = servers.run(TAG, ANSWER_WITHIN, commands).await?;
+        let [answer, time] = answers.try_into().map_err(|_| unexpected())?;
+        let (seconds, micros): (u64, u64) = read(time)?;
+        let now = Timestamp::from_millis(seconds.saturating_mul(1000) + micros / 1000);
+        self.known.lock().learn(now, sent);
+        read(answer)
+    }
+
+    /// Writes one override or removes another, and removes those that have ended. Returns whether the other was there, and
+    /// the number that the store keeps then.
+    async fn write(
+        &self,
+        set: Option<&Arc<Override>>,
         removed: Option<&str>,
-    ) -> Result<usize, StoreError> {
-        let mut removed: Vec<String> = removed.map(str::to_owned).into_iter().collect();
-        removed.extend(self.known.lock().ended());
+    ) -> Result<(bool, usize), OverrideError> {
+        let Some(servers) = self.store.servers() else {
+            let mut known = self.known.lock();
+            let (now, before) = (known.now(), known.all.len());
+            known.all.retain(|one| removed.is_none_or(|id| &*one.directive.id != id));
+            let is_removed = known.all.len() < before;
+            known.all.retain(|one| one.directive.until > now);
+            known.all.extend(set.cloned());
+            self.put_in_force(&mut known);
+            return Ok((is_removed, known.all.len()));
+        };
+        let ended = self.known.lock().ended();
         let version = format!("{:08x}{:08x}", random(), random());
-        let asked = |key: &str| {
+        let commands = |key: &str| {
             let mut write = redis::cmd("HSET").arg(key).arg(VERSION).arg(version).take();
             if let Some(one) = set {
-                write.arg(&*one.directive.id).arg(one.kept());
+                write.arg(&*one.directive.id).arg(one.kept().to_string());
             }
-            let remove = redis::cmd("HDEL").arg(key).arg(&removed).take();
-            let remove = (!removed.is_empty()).then_some(remove);
+            let remove = removed.map(|id| redis::cmd("HDEL").arg(key).arg(id).take());
+            let remove_ended = redis::cmd("HDEL").arg(key).arg(&ended).take();
+            let remove_ended = (!ended.is_empty()).then_some(remove_ended);
             let lives_ms = u64::try_from(LASTS_MAX.as_millis()).unwrap_or(u64::MAX);
             let expire = redis::cmd("PEXPIRE").arg(key).arg(lives_ms).take();
             let count = redis::cmd("HLEN").arg(key).take();
-            remove.into_iter().chain([write, expire, count]).collect()
+            remove.into_iter().chain(remove_ended).chain([write, expire, count]).collect()
         };
-        let answers = servers.run(TAG, WRITTEN_WITHIN, asked).await?;
-        let count: usize = read(answers.into_iter().next_back().unwrap_or(Value::Nil))?;
-        Ok(count.saturating_sub(1))
+        let counts = servers.run(TAG, WRITTEN_WITHIN, commands).await.and_then(|answers| {
+            let counts: Result<Vec<usize>, _> = answers.into_iter().map(read).collect();
+            counts
+        });
+        let counts = counts.map_err(|error| match error {
+            // No command was sent, or none has run.
+            StoreError::NoConnection | StoreError::NotPermitted(_) => {
+                OverrideError::Unchanged(error)
+            }
+            _ => OverrideError::Unsure(error),
+        })?;
+        let is_removed = removed.is_some() && counts.first() == Some(&1);
+        Ok((is_removed, counts.last().map_or(0, |count| count.saturating_sub(1))))
     }
 
     /// Puts those that are known and have not ended in force.
@@ -181,23 +192,8 @@ impl Overrides {
     }
 }
 
-/// Runs two commands on the key of the overrides.
-async fn exchange(
-    servers: &RedisStore,
-    commands: impl FnOnce(&str) -> Vec<Cmd>,
-) -> Result<[Value; 2], StoreError> {
-    let answers = servers.run(TAG, ANSWER_WITHIN, commands).await?;
-    answers.try_into().map_err(|_| unexpected())
-}
-
 fn read<T: FromRedisValue>(value: Value) -> Result<T, StoreError> {
     from_redis_value(value).map_err(|_| unexpected())
-}
-
-/// An answer to TIME.
-fn timestamp(time: Value) -> Result<Timestamp, StoreError> {
-    let (seconds, micros): (u64, u64) = read(time)?;
-    Ok(Timestamp::from_millis(seconds.saturating_mul(1000) + micros / 1000))
 }
 
 fn unexpected() -> StoreError {

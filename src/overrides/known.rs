@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::written::{NewOverride, OVERRIDES_MAX, Override, OverrideError};
 use crate::{
-    engine::time::Timestamp,
+    engine::{directive::Directive, time::Timestamp},
     process::{clock::system_clock, pause::random},
 };
 
@@ -50,9 +50,17 @@ impl KnownOverrides {
     }
 
     /// The one in force with this id.
-    pub(super) fn find(&self, id: &str) -> Result<Arc<Override>, OverrideError> {
-        let found = self.in_force().find(|one| &*one.directive.id == id);
-        found.cloned().ok_or(OverrideError::Unknown)
+    pub(super) fn find(&self, id: &str) -> Option<Arc<Override>> {
+        self.in_force().find(|one| &*one.directive.id == id).cloned()
+    }
+
+    /// The one in force that applies in place of this one once it has ended: the newest for the same target, if older.
+    pub(super) fn superseded_by(&self, new: &Directive) -> Option<Arc<Override>> {
+        let target = |one: &Directive| (Arc::clone(&one.domain), one.entries.clone());
+        let mut others = self
+            .in_force()
+            .filter(|one| one.directive.id != new.id && target(&one.directive) == target(new));
+        others.next().filter(|one| one.directive.set_at < new.set_at).cloned()
     }
 
     /// A new one that is set now, with an id that no other has.
@@ -67,7 +75,10 @@ impl KnownOverrides {
         let mut ids = iter::repeat_with(|| format!("{:08x}", random()));
         let is_new = |id: &String| self.all.iter().all(|one| &*one.directive.id != id);
         let id = ids.find(is_new).unwrap_or_default();
-        let (directive, because) = (new.directive(&id, self.now()), new.because.clone());
+        // Of two for the same target, the later one applies.
+        let after = self.all.first().map(|newest| newest.directive.set_at.plus_millis(1));
+        let set_at = self.now().max(after.unwrap_or_default());
+        let (directive, because) = (new.directive(&id, set_at), new.because.clone());
         Ok(Arc::new(Override { directive, because, by }))
     }
 

@@ -3,26 +3,30 @@
 use std::{sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::{
     engine::{
         descriptor_syntax,
         directive::{Directive, DirectiveAction},
         request::{ENTRIES_MAX, Entry, Hits},
-        rule::{Policy, Rule},
-        rule_set::RuleSet,
+        rule_set::{Domain, RuleSet},
         time::Timestamp,
     },
     store::StoreError,
-    text::{did_you_mean::hint, duration},
+    text::{
+        did_you_mean::hint,
+        duration,
+        members::set_member,
+        printable::{is_unseen, printable_start},
+    },
 };
 
 /// Most overrides in force at a time.
-pub const OVERRIDES_MAX: usize = 1000;
+pub(super) const OVERRIDES_MAX: usize = 1000;
 
 /// The longest life of an override.
-pub const LASTS_MAX: Duration = Duration::from_secs(30 * 86_400);
+pub(super) const LASTS_MAX: Duration = Duration::from_secs(30 * 86_400);
 
 /// The longest descriptor and the longest reason, in bytes.
 const DESCRIPTOR_BYTES_MAX: usize = 1024;
@@ -31,8 +35,9 @@ const BECAUSE_BYTES_MAX: usize = 200;
 /// The largest number by which limits are multiplied.
 const TIMES_MAX: u64 = 1_000_000;
 
-/// The fields of a new override.
-const FIELDS: &str = "domain, descriptor, one of limit, times and action, for, because, dry_run";
+/// Most bytes of a message about JSON, and of a key in a message, about.
+const PROBLEM_BYTES_MAX: usize = 300;
+const KEY_BYTES_MAX: usize = 64;
 
 /// An override.
 #[derive(Debug, Clone)]
@@ -54,9 +59,15 @@ pub enum OverrideError {
     /// None in force has this id.
     #[error("id: no override in force has this id")]
     Unknown,
-    /// The store gives no answer.
+    /// Another request, or its time, has ended it just now.
+    #[error("id: the override was undone already")]
+    Ended,
+    /// The store gives no answer, and no change was sent to it.
+    #[error("the store gives no answer, and nothing has changed: {0}")]
+    Unchanged(#[from] StoreError),
+    /// The store gave no answer to a change.
     #[error("the store gives no answer, so the change may be in force or not: {0}")]
-    Store(#[from] StoreError),
+    Unsure(StoreError),
 }
 
 /// An override that is to be set.
@@ -76,6 +87,21 @@ pub struct NewOverride {
     pub dry_run: bool,
 }
 
+/// The body of a request. Each field is read by itself, so that a message can name it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewOverrideBody {
+    domain: Option<Value>,
+    descriptor: Option<Value>,
+    limit: Option<Value>,
+    times: Option<Value>,
+    action: Option<Value>,
+    #[serde(rename = "for")]
+    lasts: Option<Value>,
+    because: Option<Value>,
+    dry_run: Option<Value>,
+}
+
 /// An override as the store keeps it, by its id. Fields that a newer version adds are ignored.
 #[derive(Serialize, Deserialize)]
 struct KeptOverride {
@@ -91,10 +117,10 @@ struct KeptOverride {
 }
 
 impl Override {
-    /// The text that the store keeps.
-    pub(super) fn kept(&self) -> String {
+    /// What the store keeps.
+    pub(super) fn kept(&self) -> Value {
         let Directive { domain, action, set_at, until, .. } = &*self.directive;
-        let kept = KeptOverride {
+        json!(KeptOverride {
             domain: domain.to_string(),
             descriptor: self.descriptor(),
             action: action.name().to_owned(),
@@ -103,8 +129,7 @@ impl Override {
             set_at_ms: set_at.as_millis(),
             because: self.because.clone(),
             by: self.by.clone(),
-        };
-        serde_json::to_string(&kept).unwrap_or_default()
+        })
     }
 
     /// The override that the store keeps as this; `None` if a newer version has written it.
@@ -128,25 +153,17 @@ impl Override {
 
     /// The JSON of the admin address.
     pub fn json(&self, now: Timestamp) -> Value {
-        let Directive { id, domain, action, set_at, until, .. } = &*self.directive;
-        let time = |time: &Timestamp| {
+        let Directive { id, set_at, until, .. } = &*self.directive;
+        let mut json = self.kept();
+        for (name, time) in [("until", until), ("set_at", set_at)] {
             let millis = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-            jiff::Timestamp::from_millisecond(millis)
-                .map_or_else(|_| String::new(), |time| time.to_string())
-        };
-        let mut json = json!({
-            "id": &**id,
-            "domain": &**domain,
-            "descriptor": self.descriptor(),
-            "action": action.name(),
-            "until": time(until),
-            "seconds_left": now.until(*until).as_secs_f64(),
-            "because": self.because,
-            "by": self.by,
-            "set_at": time(set_at),
-        });
-        if let (Some(value), Some(json)) = (action.value(), json.as_object_mut()) {
-            json.insert("value".to_owned(), value.into());
+            let date = jiff::Timestamp::from_millisecond(millis).map(|date| date.to_string());
+            set_member(&mut json, name, date.unwrap_or_default());
+        }
+        set_member(&mut json, "id", &**id);
+        set_member(&mut json, "seconds_left", now.until(*until).as_secs_f64());
+        if let Some(members) = json.as_object_mut() {
+            members.retain(|name, _| !name.ends_with("_ms"));
         }
         json
     }
@@ -170,84 +187,70 @@ impl NewOverride {
     /// # Errors
     /// A sentence that names the field, and what is allowed.
     pub fn read(body: &[u8]) -> Result<Self, String> {
-        let mut fields: Map<String, Value> =
-            serde_json::from_slice(body).map_err(|error| format!("body: {error}"))?;
-        let domain = text(&mut fields, "domain")?;
-        let entries = entries(&text(&mut fields, "descriptor")?)?;
-        let numbers = [("limit", 0, Hits::MAX), ("times", 2, TIMES_MAX)];
-        let mut actions = Vec::new();
-        for (name, min, max) in numbers {
-            if let Some(value) = fields.remove(name) {
-                let value = value.as_u64().filter(|value| (min..=max).contains(value));
-                let value = value
-                    .ok_or_else(|| format!("{name}: must be a whole number from {min} to {max}"))?;
-                actions.extend(action(name, Some(value)));
-            }
+        // The derived code would also read a list.
+        if !body.trim_ascii_start().starts_with(b"{") {
+            return Err("body: must be a JSON object".to_owned());
         }
-        if fields.contains_key("action") {
-            let named = action(&text(&mut fields, "action")?, None);
-            actions.push(named.ok_or("action: must be one of: allow, ban, shadow")?);
-        }
+        let problem = |error: serde_json::Error| {
+            let problem = printable_start(error.to_string().as_bytes(), PROBLEM_BYTES_MAX);
+            format!("body: {problem}")
+        };
+        let body: NewOverrideBody = serde_json::from_slice(body).map_err(problem)?;
+        let limit = whole("limit", body.limit, 0, Hits::MAX)?.map(DirectiveAction::Limit);
+        let times = whole("times", body.times, 2, TIMES_MAX)?.map(DirectiveAction::Times);
+        let named = body.action.map(|name| name.as_str().and_then(|name| action(name, None)));
+        let named = named.map(|named| named.ok_or("action: must be one of: allow, ban, shadow"));
+        let actions: Vec<_> = [limit, times, named.transpose()?].into_iter().flatten().collect();
         let [action] = actions[..] else {
             return Err("action: write one of limit, times and action".to_owned());
         };
-        let lasts = lasts(&text(&mut fields, "for")?)?;
-        let because = text(&mut fields, "because")?;
-        let is_printable = !because.is_empty() && !because.contains(char::is_control);
-        if because.len() > BECAUSE_BYTES_MAX || !is_printable {
-            return Err(format!(
-                "because: must be printable text of 1 to {BECAUSE_BYTES_MAX} bytes"
-            ));
-        }
-        let dry_run = match fields.remove("dry_run") {
-            None => false,
-            Some(Value::Bool(dry_run)) => dry_run,
-            Some(_) => return Err("dry_run: must be true or false".to_owned()),
+        let dry_run = body.dry_run.unwrap_or(Value::Bool(false)).as_bool();
+        let new = Self {
+            domain: text("domain", body.domain)?,
+            entries: entries(&text("descriptor", body.descriptor)?)?,
+            action,
+            lasts: lasts(&text("for", body.lasts)?)?,
+            because: text("because", body.because)?,
+            dry_run: dry_run.ok_or("dry_run: must be true or false")?,
         };
-        match fields.keys().next() {
-            Some(name) => {
-                let name: String = name.chars().take(64).collect();
-                Err(format!("{name:?}: unknown; the fields are {FIELDS}"))
-            }
-            None => Ok(Self { domain, entries, action, lasts, because, dry_run }),
-        }
+        check_because(&new.because).map(|()| new)
     }
 
-    /// Checks it against the rules of its descriptors.
+    /// Checks it against the rules of its descriptors. Returns a hint, if no rule applies to them.
     ///
     /// # Errors
     /// A sentence that names the field, and what is allowed.
-    pub fn check(&self, rules: &RuleSet) -> Result<(), String> {
+    pub fn check(&self, rules: &RuleSet) -> Result<Option<String>, String> {
         let Some(domain) = rules.domain(&self.domain) else {
             let domains = rules.domains();
             let near = hint(&self.domain, domains.iter().map(|domain| &*domain.name));
             return Err(format!("domain: no rule has this domain{near}"));
         };
-        let is_class =
-            |key: &&Arc<str>| self.entries.iter().any(|entry| entry.key == key.as_bytes());
-        if let Some(class) = domain.class_keys.iter().find(is_class) {
+        if let Some(entry) = self.entries.iter().find(|entry| domain.is_beside_path(entry)) {
+            let key = printable_start(&entry.key, KEY_BYTES_MAX);
             return Err(format!(
-                "descriptor: {class} is the entry of a priority, which overrides leave out"
+                "descriptor: {key} is the entry of a priority or of a hold, which overrides leave out"
             ));
         }
         let name = self.action.name();
-        if matches!(self.action, DirectiveAction::Allow | DirectiveAction::Ban) {
-            return Ok(());
-        }
         let rules = domain.rules_for(&self.entries);
-        let limited = rules.iter().filter_map(|rule| match &rule.policy {
-            Policy::Limited(limits) => Some((rule, limits)),
-            Policy::Unlimited => None,
-        });
-        let limited: Vec<(&&Arc<Rule>, _)> = limited.collect();
-        if limited.is_empty() {
+        if rules.is_empty() && self.entries.iter().any(|entry| entry.key.contains(&b'*')) {
+            return Err(
+                "descriptor: a star in a key is not a pattern, and no rule has this key".to_owned()
+            );
+        }
+        if matches!(self.action, DirectiveAction::Allow | DirectiveAction::Ban) {
+            return Ok(rules.is_empty().then(|| self.hint(domain)));
+        }
+        if rules.iter().all(|rule| rule.limits().is_empty()) {
             return Err(format!(
                 "descriptor: no rule with a limit matches it, so {name} has no effect"
             ));
         }
-        for (rule, limits) in limited {
+        for rule in rules {
+            let (path, limits) = (&rule.path, rule.limits());
             if matches!(self.action, DirectiveAction::Limit(_)) && limits.len() > 1 {
-                let (path, count) = (&rule.path, limits.len());
+                let count = limits.len();
                 return Err(format!(
                     "limit: the rule {path} has {count} limits, and one number cannot replace them: use times"
                 ));
@@ -260,14 +263,33 @@ impl NewOverride {
                 };
                 let max = limit.requests_max();
                 if requests > max {
-                    let (algorithm, path) = (limit.algorithm.name(), &rule.path);
+                    let algorithm = limit.algorithm.name();
                     return Err(format!(
                         "{name}: {requests} exceeds {max}, the largest for {algorithm} in the rule {path}"
                     ));
                 }
             }
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// What an exemption or a ban means to whose descriptors no rule applies.
+    fn hint(&self, domain: &Domain) -> String {
+        let mut unknown = None;
+        domain.walk(&self.entries, |entry, candidates, _| {
+            if !candidates.has_key() {
+                let key = printable_start(&entry.key, KEY_BYTES_MAX);
+                let known = candidates.keys().filter_map(|key| std::str::from_utf8(key).ok());
+                unknown = Some((format!("has the key {key} there"), hint(&key, known)));
+            }
+        });
+        let (what, near) =
+            unknown.unwrap_or(("applies to this descriptor".to_owned(), String::new()));
+        let meaning = match self.action {
+            DirectiveAction::Ban => "only calls with exactly these keys are denied",
+            _ => "there is no limit to lift, except one that a call sends",
+        };
+        format!("no rule of the domain {what}: {meaning}{near}")
     }
 
     /// The directive, if it is set now.
@@ -283,12 +305,31 @@ impl NewOverride {
     }
 }
 
-fn text(fields: &mut Map<String, Value>, name: &str) -> Result<String, String> {
-    match fields.remove(name) {
+/// Checks why something is set or ended.
+///
+/// # Errors
+/// A sentence with what is allowed.
+pub fn check_because(text: &str) -> Result<(), String> {
+    if (1..=BECAUSE_BYTES_MAX).contains(&text.len()) && !text.contains(is_unseen) {
+        return Ok(());
+    }
+    Err(format!(
+        "because: must be 1 to {BECAUSE_BYTES_MAX} bytes of text without control characters and marks of direction or of no width"
+    ))
+}
+
+fn text(name: &str, value: Option<Value>) -> Result<String, String> {
+    match value {
         Some(Value::String(text)) => Ok(text),
         Some(_) => Err(format!("{name}: must be text")),
         None => Err(format!("{name}: missing")),
     }
+}
+
+fn whole(name: &str, value: Option<Value>, min: u64, max: u64) -> Result<Option<u64>, String> {
+    let Some(value) = value else { return Ok(None) };
+    let value = value.as_u64().filter(|value| (min..=max).contains(value));
+    value.map(Some).ok_or_else(|| format!("{name}: must be a whole number from {min} to {max}"))
 }
 
 fn entries(text: &str) -> Result<Vec<Entry>, String> {

@@ -1,7 +1,13 @@
 //! Escapes text from outside (requests, file names, arguments, other servers) for log lines, terminals and
 //! answers.
 
-/// The text, with control characters (including line ends) and invalid UTF-8 written as `\xHH`.
+/// Whether a character is a control, or is not seen and changes how others are read: a mark of direction or of no width.
+pub(crate) fn is_unseen(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+/// The text, with [unseen characters](is_unseen) (including line ends) and invalid UTF-8 written as `\xHH`.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     printable_start(bytes, usize::MAX)
 }
@@ -14,7 +20,7 @@ pub(crate) fn printable_start(bytes: &[u8], bytes_max: usize) -> String {
             if text.len() >= bytes_max {
                 return text + "…";
             }
-            if character.is_control() {
+            if is_unseen(character) {
                 push_escaped(&mut text, character.encode_utf8(&mut [0; 4]).as_bytes());
             } else {
                 text.push(character);
@@ -51,6 +57,7 @@ mod tests {
         assert_eq!(printable("plain ü \"quoted\"".as_bytes()), "plain ü \"quoted\"");
         assert_eq!(printable(b"a\r\nb\x00\xff\x1b[31m"), "a\\x0d\\x0ab\\x00\\xff\\x1b[31m");
         assert_eq!(printable("\u{85}".as_bytes()), "\\xc2\\x85");
+        assert_eq!(printable("a\u{202e}b".as_bytes()), "a\\xe2\\x80\\xaeb");
         assert_eq!(printable_lines("a\x1b\nb\r\n"), "a\\x1b\nb\\x0d\n");
     }
     #[test]

@@ -379,6 +379,18 @@ async fn an_operator_with_the_token_overrides_a_limit_and_undoes_it() {
     assert_eq!((&*row[0], &*row[1], &*row[3]), ("user=two\nshop", "limit 5", "INC-42 (admin)"));
     browser.picture("override");
 
+    fill_in(&mut browser, &[("change-value", "7")], "#change button");
+    browser.wait_for("document.getElementById('confirm-text').innerText.startsWith('limit 7 ')");
+    let effect = text_of(&mut browser, "confirm-text");
+    assert!(effect.contains("It supersedes limit 5 by admin until "), "{effect}");
+    browser.value("document.getElementById('confirm-yes').click()");
+    browser.wait_for("document.getElementById('overrides').innerText.includes('limit 7')");
+    fill_in(&mut browser, &[], "#overrides td button");
+    browser.value("document.getElementById('confirm-yes').click()");
+    browser.wait_for(
+        "document.getElementById('found').innerText.includes('In force again: limit 5 by admin')",
+    );
+    browser.wait_for("!document.getElementById('overrides').innerText.includes('limit 7')");
     fill_in(&mut browser, &[], "#overrides td button");
     browser.value("document.getElementById('confirm-yes').click()");
     browser.wait_for("document.getElementById('overrides-card').hidden");

@@ -20,7 +20,7 @@ use crate::{
     authorization::{Right, clients::EVERY_DOMAIN},
     engine::{descriptor_syntax, directive::Directive, time::Timestamp},
     http::parameters,
-    overrides::{NewOverride, Override, OverrideError},
+    overrides::{NewOverride, Override, OverrideError, check_because},
     rls::refusal::Refusal,
     text::{members::set_member, printable::printable},
 };
@@ -104,21 +104,17 @@ pub(super) async fn set(
     let asked = details(&new.directive("", Timestamp::default()), Some(&new.because));
     let mut change = Change { action: "set override", details: asked };
     let answer = match set_one(&admin, &actor, &new).await {
-        Ok((Some(one), effect)) => {
+        Ok((None, answer)) => return Ok((Extension(Unchanged), Json(answer)).into_response()),
+        Ok((Some(one), answer)) => {
             change.details = details(&one.directive, Some(&one.because));
-            let one = one.json(one.directive.set_at);
-            Json(json!({ "override": one, "effect": effect })).into_response()
-        }
-        Ok((None, effect)) => {
-            let answer = Json(json!({ "override": null, "effect": effect })).into_response();
-            return Ok((Extension(Unchanged), answer).into_response());
+            Json(answer).into_response()
         }
         Err(refusal) => refusal,
     };
     Ok(change.of(answer))
 }
 
-/// Sets an override, unless only its effect is wanted.
+/// Sets an override, unless only its effect is wanted. Returns the answer too.
 async fn set_one(
     admin: &Admin,
     actor: &Actor,
@@ -126,13 +122,23 @@ async fn set_one(
 ) -> Result<(Option<Arc<Override>>, Value), Response> {
     admin.check(actor, &new.domain, Right::Change).map_err(forbidden)?;
     let limiter = &admin.decisions.service.limiter;
-    new.check(&limiter.rules().rules).map_err(|problem| bad(&problem))?;
-    let effect = json!(limiter.effect_of(new));
-    if new.dry_run {
-        return Ok((None, effect));
+    let hint = new.check(&limiter.rules().rules).map_err(|problem| bad(&problem))?;
+    let mut effect = limiter.effect_of(new);
+    if let Some(hint) = hint {
+        set_member(&mut effect, "hint", hint);
     }
-    let set = limiter.overrides().set(new, printable(actor.name.as_bytes())).await;
-    Ok((Some(set.map_err(|error| failed(&error))?), effect))
+    let overrides = limiter.overrides();
+    let mut set = None;
+    if !new.dry_run {
+        let by = printable(actor.name.as_bytes());
+        set = Some(overrides.set(new, by).await.map_err(|error| failed(&error))?);
+    }
+    let trial = || new.directive("", Timestamp::from_millis(u64::MAX));
+    let directive = set.as_ref().map_or_else(trial, |one| Arc::clone(&one.directive));
+    let (_, now, _) = overrides.list();
+    let shown = [set.clone(), overrides.superseded_by(&directive)];
+    let [one, superseded] = shown.map(|one| one.map(|one| one.json(now)));
+    Ok((set, json!({ "override": one, "effect": effect, "supersedes": superseded })))
 }
 
 pub(super) async fn end(
@@ -142,15 +148,18 @@ pub(super) async fn end(
 ) -> Result<Response, Response> {
     let because = parameters::read(parts.uri.query(), ["because"]);
     let [because] = because.map_err(|problem| bad(&problem))?;
-    let one = admin.decisions.service.limiter.overrides().find(&id).await;
-    let one = one.map_err(|error| failed(&error))?;
+    let because = because.first().map(|because| &**because);
+    because.map_or(Ok(()), check_because).map_err(|problem| bad(&problem))?;
     let overrides = admin.decisions.service.limiter.overrides();
-    let (_, now, _) = overrides.list();
-    let details = details(&one.directive, because.first().map(|because| &**because));
-    let change = Change { action: "undo override", details };
+    let one = overrides.find(&id).await.map_err(|error| failed(&error))?;
+    let change = Change { action: "undo override", details: details(&one.directive, because) };
     let answer = match admin.check_asked(&parts, &one.directive.domain, Right::Change) {
-        Ok(()) => match overrides.end(&id).await {
-            Ok(one) => Json(json!({ "override": one.json(now) })).into_response(),
+        Ok(()) => match overrides.end(&one).await {
+            Ok(()) => {
+                let (_, now, _) = overrides.list();
+                let again = overrides.superseded_by(&one.directive).map(|one| one.json(now));
+                Json(json!({ "override": one.json(now), "in_force_again": again })).into_response()
+            }
             Err(error) => failed(&error),
         },
         Err(problem) => forbidden(problem),
@@ -181,9 +190,9 @@ fn bad(problem: &str) -> Response {
 
 fn failed(error: &OverrideError) -> Response {
     let status = match error {
-        OverrideError::Full => StatusCode::CONFLICT,
+        OverrideError::Full | OverrideError::Ended => StatusCode::CONFLICT,
         OverrideError::Unknown => StatusCode::NOT_FOUND,
-        OverrideError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+        OverrideError::Unchanged(_) | OverrideError::Unsure(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     refuse(status, &error.to_string())
 }

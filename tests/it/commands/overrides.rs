@@ -101,7 +101,32 @@ fn what_an_override_does_for_how_long_and_why_are_required() {
         let (code, _, stderr) = run(&mut command(&service, &words));
         assert!(code == Some(1) && stderr.contains(problem), "{words:?}: {stderr}");
     }
+    for words in [&["override", "undo", ""], &["override", "show", "x/y"]] {
+        let (code, _, stderr) = run(&mut command(&service, words));
+        assert!(code == Some(2) && stderr.contains("ID: must be letters and digits"), "{stderr}");
+    }
     assert_eq!(prints(&service, &["override", "list"]), "");
+}
+
+#[test]
+fn set_and_undo_name_the_other_override_of_the_target() {
+    let service = Service::start(Options::default());
+    let first = prints(&service, &[&SET[..], &["--times", "10"]].concat());
+    let (_, first) = first.split_once("set: ").unwrap();
+    let (id, _) = first.split_once(':').unwrap();
+    let trial = prints(&service, &[&SET[..], &["--ban", "--dry-run"]].concat());
+    let second = prints(&service, &[&SET[..], &["--ban"]].concat());
+    let named = format!("supersedes: {id}: times 10 for user=alice in shop, ");
+    assert!(trial.contains(&named) && second.contains(&named), "{trial}{second}");
+    assert!(second.contains(", by 127.0.0.1: INC-42\nset: "), "{second}");
+    let (_, second) = second.split_once("\nset: ").unwrap();
+    let undone = prints(&service, &["override", "undo", second.split_once(':').unwrap().0]);
+    assert!(undone.contains(&format!("\nin force again: {id}: times 10 for ")), "{undone}");
+    let hinted = prints(
+        &service,
+        &["override", "set", "--domain", "shop", "usr=a", "--ban", "--for", "1m", "--because", "x"],
+    );
+    assert!(hinted.contains("hint: no rule of the domain has the key usr there"), "{hinted}");
 }
 
 /// Runs a command at a terminal, and types `answer` when it asks.

@@ -284,6 +284,63 @@ async fn what_is_set_is_listed_shown_searched_and_ended() {
     assert_eq!(ids(&list(&service, "")), [first["id"].clone()]);
 }
 
+#[test]
+fn the_answers_name_the_override_that_is_superseded_and_the_one_that_is_in_force_again() {
+    let service = on("memory://");
+    let answer = |descriptor: &str, action: Value| {
+        let (status, answer) = try_set(&service, descriptor, action, "10m");
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    let first = answer("user=alice", json!({ "limit": 10 }));
+    assert_eq!(first["supersedes"], Value::Null);
+    let tried = answer("user=alice", json!({ "action": "ban", "dry_run": true }));
+    let second = answer("user=alice", json!({ "action": "ban" }));
+    for answer in [&tried, &second] {
+        for name in ["id", "by", "until"] {
+            assert_eq!(answer["supersedes"][name], first["override"][name], "{answer}");
+        }
+    }
+    assert_eq!(answer("user=al*", json!({ "action": "ban" }))["supersedes"], Value::Null);
+    let third = answer("user=alice", json!({ "action": "shadow" }));
+    assert_eq!(third["supersedes"]["id"], second["override"]["id"]);
+
+    let undo = |set: &Value| {
+        let path = format!("/overrides/{}", set["override"]["id"].as_str().unwrap());
+        send(&service, "DELETE", &path, "").1["in_force_again"]["id"].clone()
+    };
+    assert_eq!(undo(&second), Value::Null, "the third was in force");
+    assert_eq!(undo(&third), first["override"]["id"]);
+    assert_eq!(undo(&first), Value::Null);
+}
+
+#[test]
+fn a_ban_or_exemption_to_which_no_rule_applies_has_a_hint_in_its_effect() {
+    let service = on("memory://");
+    for (descriptor, action, hint) in [
+        (
+            "usr=x",
+            "ban",
+            "no rule of the domain has the key usr there: only calls with exactly these keys are denied; did you mean `user`?",
+        ),
+        (
+            "user=x,colour=red",
+            "allow",
+            "no rule of the domain has the key colour there: there is no limit to lift, except one that a call sends",
+        ),
+        (
+            "file=a.txt",
+            "ban",
+            "no rule of the domain applies to this descriptor: only calls with exactly these keys are denied",
+        ),
+    ] {
+        let (_, answer) = try_set(&service, descriptor, json!({ "action": action }), "1m");
+        assert_eq!(answer["effect"]["hint"], hint);
+    }
+    let (_, answer) = try_set(&service, "free=x", json!({ "action": "ban" }), "1m");
+    assert_eq!(answer["effect"]["hint"], Value::Null);
+}
+
 #[tokio::test]
 async fn an_override_ends_by_itself() {
     let service = on("memory://");
@@ -295,6 +352,9 @@ async fn an_override_ends_by_itself() {
     });
     assert_eq!(one(&service, "user", "eve").await, "OK: OK 2/3 YEAR");
 }
+
+/// The refusal of a reason.
+const BECAUSE: &str = "because: must be 1 to 200 bytes of text without control characters and marks of direction or of no width";
 
 #[test]
 fn bad_input_is_refused_by_the_name_of_its_field() {
@@ -326,24 +386,22 @@ fn bad_input_is_refused_by_the_name_of_its_field() {
             "1m",
             "domain: no rule has this domain; did you mean `shop`?",
         ),
-        (
-            "user=x",
-            json!({ "action": "ban", "because": "" }),
-            "1m",
-            "because: must be printable text of 1 to 200 bytes",
-        ),
-        (
-            "user=x",
-            json!({ "action": "ban", "because": "a\nb" }),
-            "1m",
-            "because: must be printable text of 1 to 200 bytes",
-        ),
+        ("user=x", json!({ "action": "ban", "because": "" }), "1m", BECAUSE),
+        ("user=x", json!({ "action": "ban", "because": "a\nb" }), "1m", BECAUSE),
+        ("user=x", json!({ "action": "ban", "because": "a\u{202e}b" }), "1m", BECAUSE),
+        ("user=x", json!({ "action": "ban", "because": "a\u{feff}b" }), "1m", BECAUSE),
         ("user=x", json!({ "action": "ban", "because": 5 }), "1m", "because: must be text"),
+        (
+            "*=x",
+            ban.clone(),
+            "1m",
+            "descriptor: a star in a key is not a pattern, and no rule has this key",
+        ),
         (
             "user=x",
             json!({ "action": "ban", "colour": 5 }),
             "1m",
-            "\"colour\": unknown; the fields are domain, descriptor, one of limit, times and action, for, because, dry_run",
+            "body: unknown field `colour`, expected one of `domain`, `descriptor`, `limit`, `times`, `action`, `for`, `because`, `dry_run` at line 1 column 43",
         ),
         (
             "both=x",
@@ -393,7 +451,18 @@ fn bad_input_is_refused_by_the_name_of_its_field() {
         let (status, answer) = send(&service, "GET", &format!("/overrides{query}"), "");
         assert_eq!((status, answer["error"].as_str().unwrap()), (400, message));
     }
-    assert_eq!(send(&service, "POST", "/overrides", "[]").0, 400);
+    for (body, message) in [
+        ("[]", "body: must be a JSON object"),
+        (r#"{"times": 2, "times": 3}"#, "body: duplicate field `times` at line 1 column 20"),
+    ] {
+        let (status, answer) = send(&service, "POST", "/overrides", body);
+        assert_eq!((status, answer["error"].as_str().unwrap()), (400, message));
+    }
+    let one = set(&service, "user=x", ban);
+    let path = format!("/overrides/{}?because=a%E2%80%8Bb", one["id"].as_str().unwrap());
+    let (status, answer) = send(&service, "DELETE", &path, "");
+    assert_eq!((status, answer["error"].as_str().unwrap()), (400, BECAUSE));
+    end(&service, &one);
     assert!(list(&service, "")["overrides"].as_array().unwrap().is_empty());
 }
 
@@ -438,7 +507,7 @@ descriptors:
         (r"user=\x2a", r"descriptor: a star is a pattern, also as \x2a"),
         (
             "user=x,class=b",
-            "descriptor: class is the entry of a priority, which overrides leave out",
+            "descriptor: class is the entry of a priority or of a hold, which overrides leave out",
         ),
     ] {
         let (status, answer) = try_set(&service, descriptor, json!({ "action": "ban" }), "10m");

@@ -132,6 +132,48 @@ fn the_last_known_stay_while_redis_is_away_until_they_end() {
     assert_eq!(list(&service, "")["known"], true);
     let (status, answer) = try_set(&service, "user=x", ban(), "1m");
     assert_eq!(status, 503, "{answer}");
+    let problem = answer["error"].as_str().unwrap();
+    assert!(
+        problem.starts_with("the store gives no answer, and nothing has changed: "),
+        "{problem}"
+    );
+}
+
+/// Of concurrent requests to end an override, one has ended it.
+#[track_caller]
+fn ends_once(replicas: &[Service], set: &Value) -> Value {
+    let path = format!("/overrides/{}", set["id"].as_str().unwrap());
+    let answers = thread::scope(|scope| {
+        let of_each: Vec<_> = replicas
+            .iter()
+            .flat_map(|one| [one; 4])
+            .map(|one| scope.spawn(|| send(one, "DELETE", &path, "")))
+            .collect();
+        of_each.into_iter().map(|one| one.join().unwrap()).collect::<Vec<_>>()
+    });
+    let (done, refused): (Vec<_>, Vec<_>) =
+        answers.into_iter().partition(|(status, _)| *status == 200);
+    assert_eq!(done.len(), 1, "{done:?}");
+    for (status, answer) in refused {
+        let problem = answer["error"].as_str().unwrap();
+        let known = [
+            (409, "id: the override was undone already"),
+            (404, "id: no override in force has this id"),
+        ];
+        assert!(known.contains(&(status, problem)), "{status}: {problem}");
+    }
+    done[0].1.clone()
+}
+
+#[test]
+fn of_concurrent_undos_one_has_ended_the_override() {
+    let redis = Redis::start();
+    let replicas = [(); 2].map(|()| replica(&redis.url(), &[]));
+    for _ in 0..10 {
+        let one = set(&replicas[0], "user=eve", ban());
+        eventually("the other obeys", || is_denied(&replicas[1], "eve").then_some(()));
+        ends_once(&replicas, &one);
+    }
 }
 
 #[test]
@@ -185,8 +227,16 @@ fn a_cluster_keeps_them_too_with_any_prefix_and_minimal_rights() {
     let cluster = Cluster::start();
     let store = cluster.url_with_minimal_rights();
     let replicas = [(); 2].map(|()| replica(&store, &[]));
-    set(&replicas[0], "user=eve", ban());
+    let first = set(&replicas[0], "user=eve", ban());
     eventually("the other obeys", || is_denied(&replicas[1], "eve").then_some(()));
+    let (_, second) = try_set(&replicas[1], "user=eve", ban(), "1m");
+    assert_eq!(second["supersedes"]["id"], first["id"], "{second}");
+    let path = format!("/overrides/{}", second["override"]["id"].as_str().unwrap());
+    eventually("the other knows it", || {
+        (send(&replicas[0], "GET", &path, "").0 == 200).then_some(())
+    });
+    let undone = ends_once(&replicas, &second["override"]);
+    assert_eq!(undone["in_force_again"]["id"], first["id"], "{undone}");
     cluster.assert_no_key_leaks();
 }
 

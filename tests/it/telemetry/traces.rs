@@ -14,6 +14,7 @@ use crate::support::{
     eventually,
     http::status,
     otlp::{Receiver, attribute, hex},
+    overrides::set,
     pages::blocks,
     redis_server::Redis,
     run,
@@ -111,6 +112,22 @@ async fn a_call_is_a_server_span_with_rules_and_verdict_and_its_script_run_a_chi
     for text in [format!("{:?}", receiver.spans()), log] {
         assert!(!text.contains(CANARY), "a value or name of the request in {text}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_span_of_a_call_names_the_override_that_decided() {
+    let (receiver, endpoint) = Receiver::start().await;
+    let service = Service::start(Options {
+        environment: &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON],
+        ..Options::default()
+    });
+    let set = set(&service, "user=two", json!({ "times": 10 }));
+    let parent = format!("00-{TRACE}-{SPAN}-01");
+    let mut client = service.client().await;
+    call(&mut client, &[("traceparent", &parent)], user("two")).await;
+    let span = receiver.span(METHOD, TRACE);
+    let named = format!("times 10 {}", set["id"].as_str().unwrap());
+    assert_eq!(attribute(&span.attributes, "ratelimit.overrides"), named);
 }
 
 /// The commit may come through another replica, and without the headers of the take.
