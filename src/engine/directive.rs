@@ -125,7 +125,7 @@ impl Directive {
 pub struct Directives {
     all: Vec<Arc<Directive>>,
     /// By the hash of the domain and of all keys: one index for each form that the values of the directives have.
-    indexes: HashMap<u64, Vec<(Vec<Part>, Index)>>,
+    indexes: HashMap<u64, Vec<(Vec<FixedPart>, Index)>>,
     hasher: DefaultHashBuilder,
     /// The store's time when it was last learned, in milliseconds.
     now_ms: AtomicU64,
@@ -136,12 +136,12 @@ type Index = HashMap<u64, Vec<Matcher>>;
 
 /// The part of a value that is the same in all values that match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum FixedPart {
     /// All of it.
     Whole,
-    /// So many bytes at its start.
+    /// The first bytes, of this number.
     Head(usize),
-    /// So many bytes at its end.
+    /// The last bytes, of this number.
     Tail(usize),
 }
 
@@ -167,7 +167,7 @@ impl Directives {
         let mut new = Self { all, ..Self::default() };
         for directive in &new.all {
             let matcher = Matcher::new(Arc::clone(directive));
-            let form: Vec<Part> = matcher.patterns.iter().map(Part::of).collect();
+            let form: Vec<FixedPart> = matcher.patterns.iter().map(FixedPart::of).collect();
             let Some(hash) = hash_parts(&new.hasher, &form, &directive.entries) else { continue };
             let keys = hash_keys(&new.hasher, &directive.domain, &directive.entries);
             let forms = new.indexes.entry(keys).or_default();
@@ -225,21 +225,19 @@ impl Matcher {
     }
 
     fn matches(&self, domain: &str, entries: &[Entry]) -> bool {
-        let matches = |((own, pattern), entry): ((&Entry, &Option<Pattern>), &Entry)| {
-            own.key == entry.key
-                && match pattern {
-                    Some(pattern) => pattern.matches(&entry.value),
-                    None => own.value == entry.value,
-                }
-        };
         let own = self.directive.entries.iter().zip(&self.patterns);
+        let is_same = |((own, pattern), entry): ((&Entry, &Option<Pattern>), &Entry)| {
+            let is_value = || own.value == entry.value;
+            let is_match = |pattern: &Pattern| pattern.matches(&entry.value);
+            own.key == entry.key && pattern.as_ref().map_or_else(is_value, is_match)
+        };
         *self.directive.domain == *domain
             && self.patterns.len() == entries.len()
-            && own.zip(entries).all(matches)
+            && own.zip(entries).all(is_same)
     }
 }
 
-impl Part {
+impl FixedPart {
     /// The part that a pattern leaves no choice of, the longer one; without a pattern, all of the value.
     fn of(pattern: &Option<Pattern>) -> Self {
         match pattern.as_ref().map(Pattern::ends) {
@@ -267,7 +265,7 @@ fn hash_keys(hasher: &DefaultHashBuilder, domain: &str, entries: &[Entry]) -> u6
 }
 
 /// A hash of the parts that a form takes of the values; `None` if one is shorter.
-fn hash_parts(hasher: &DefaultHashBuilder, form: &[Part], entries: &[Entry]) -> Option<u64> {
+fn hash_parts(hasher: &DefaultHashBuilder, form: &[FixedPart], entries: &[Entry]) -> Option<u64> {
     let mut hasher = hasher.build_hasher();
     for (part, entry) in form.iter().zip(entries) {
         part.take(&entry.value)?.hash(&mut hasher);

@@ -10,7 +10,6 @@ use crate::{
         directive::{DirectiveAction, Directives},
         plan::Plan,
         request::{Descriptor, Hits, Request},
-        rule::Limit,
         time::Timestamp,
     },
     overrides::NewOverride,
@@ -44,11 +43,14 @@ impl Limiter {
             let limit_then = new.action.limit(&limit);
             // What was asked for in the window, as far as it is known.
             let asked = top.capacity.saturating_sub(top.remaining).saturating_add(denied);
-            let would_be_denied = match new.action {
-                DirectiveAction::Ban => top.count,
-                DirectiveAction::Allow | DirectiveAction::Shadow => 0,
+            let (would_be_denied, in_words) = match new.action {
+                DirectiveAction::Ban => (top.count, new.action.name().to_owned()),
+                DirectiveAction::Allow | DirectiveAction::Shadow => {
+                    (0, new.action.name().to_owned())
+                }
                 DirectiveAction::Limit(_) | DirectiveAction::Times(_) => {
-                    asked.saturating_sub(limit_then.capacity()).min(top.count)
+                    let denied = asked.saturating_sub(limit_then.capacity()).min(top.count);
+                    (denied, limit_then.to_string())
                 }
             };
             let counts = [top.count, denied, would_be_denied];
@@ -58,7 +60,7 @@ impl Limiter {
                     "key": top.key,
                     "rule": top.rule,
                     "limit": top.limit,
-                    "limit_then": limit_in_words(new.action, &limit_then),
+                    "limit_then": in_words,
                     "decisions": top.count,
                     "denied": denied,
                     "would_be_denied": would_be_denied,
@@ -82,12 +84,5 @@ impl Limiter {
         let descriptor = Descriptor { entries: new.entries.clone(), hits, states_hits, limit };
         let request = Request { domain: new.domain.clone(), descriptors: vec![descriptor] };
         Plan::draw(&self.rules.current().rules, &request)
-    }
-}
-
-fn limit_in_words(action: DirectiveAction, limit: &Limit) -> String {
-    match action {
-        DirectiveAction::Limit(_) | DirectiveAction::Times(_) => limit.to_string(),
-        other => other.name().to_owned(),
     }
 }

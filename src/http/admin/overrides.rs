@@ -28,57 +28,38 @@ use crate::{
 /// Most overrides in one answer.
 const LISTED_MAX: usize = 100;
 
-/// Which overrides are listed.
-struct ListQuery {
-    domain: Option<String>,
-    text: String,
-    limit: usize,
-    after: Option<String>,
-}
-
 pub(super) async fn list(
     State(admin): State<Admin>,
     parts: Parts,
 ) -> Result<Json<Value>, Response> {
-    let asked = asked(parts.uri.query()).map_err(|problem| bad(&problem))?;
-    let domain = asked.domain.as_deref().unwrap_or(EVERY_DOMAIN);
-    admin.check_asked(&parts, domain, Right::Read).map_err(forbidden)?;
+    let asked = parameters::read(parts.uri.query(), ["domain", "text", "limit", "after"]);
+    let [domain, text, limit, after] = asked.map_err(|problem| bad(&problem))?;
+    let limit = parameters::limit(&limit, LISTED_MAX, LISTED_MAX);
+    let limit = limit.map_err(|problem| bad(&problem))?;
+    let (domain, text, after) = (domain.first(), text.first(), after.first());
+    let of_domain = domain.map_or(EVERY_DOMAIN, |domain| domain);
+    admin.check_asked(&parts, of_domain, Right::Read).map_err(forbidden)?;
     let (all, now, known) = admin.decisions.service.limiter.overrides().list();
+    let text = text.map_or_else(String::new, |text| text.to_lowercase());
+    let is_asked = |one: &&Arc<Override>| {
+        let texts = [&*one.directive.id, &one.descriptor(), &one.because];
+        domain.is_none_or(|domain| **domain == *one.directive.domain)
+            && texts.iter().any(|own| own.to_lowercase().contains(&text))
+    };
     let cursor =
         |one: &Override| format!("{:016}-{}", one.directive.set_at.as_millis(), one.directive.id);
-    let mut found = all.iter().filter(|one| asked.matches(one));
     // The newest come first, and the cursors descend.
-    let mut shown: Vec<&Arc<Override>> = found
-        .by_ref()
-        .skip_while(|one| asked.after.as_ref().is_some_and(|after| cursor(one) >= *after))
-        .take(asked.limit.saturating_add(1))
-        .collect();
-    let more = shown.len() > asked.limit;
-    shown.truncate(asked.limit);
+    let found = all.iter().filter(is_asked);
+    let found = found.skip_while(|one| after.is_some_and(|after| *cursor(one) >= **after));
+    let mut shown: Vec<&Arc<Override>> = found.take(limit.saturating_add(1)).collect();
+    let more = shown.len() > limit;
+    shown.truncate(limit);
     let overrides: Vec<Value> = shown.iter().map(|one| one.json(now)).collect();
     let mut answer = json!({ "overrides": overrides, "known": known });
-    if let (true, Some(last), Some(answer)) = (more, shown.last(), answer.as_object_mut()) {
-        answer.insert("more".to_owned(), cursor(last).into());
+    if let (true, Some(last)) = (more, shown.last()) {
+        set_member(&mut answer, "more", cursor(last));
     }
     Ok(Json(answer))
-}
-
-/// Reads the query of a list.
-fn asked(query: Option<&str>) -> Result<ListQuery, String> {
-    let [domain, text, limit, after] =
-        parameters::read(query, ["domain", "text", "limit", "after"])?;
-    let first = |given: &[std::borrow::Cow<'_, str>]| given.first().map(|text| text.to_string());
-    let limit = parameters::limit(&limit, LISTED_MAX, LISTED_MAX)?;
-    let text = first(&text).unwrap_or_default().to_lowercase();
-    Ok(ListQuery { domain: first(&domain), text, limit, after: first(&after) })
-}
-
-impl ListQuery {
-    fn matches(&self, one: &Override) -> bool {
-        let texts = [&*one.directive.id, &one.descriptor(), &one.because];
-        self.domain.as_ref().is_none_or(|domain| **domain == *one.directive.domain)
-            && texts.iter().any(|text| text.to_lowercase().contains(&self.text))
-    }
 }
 
 pub(super) async fn show(
@@ -190,8 +171,8 @@ fn bad(problem: &str) -> Response {
 
 fn failed(error: &OverrideError) -> Response {
     let status = match error {
-        OverrideError::Full | OverrideError::Ended => StatusCode::CONFLICT,
-        OverrideError::Unknown => StatusCode::NOT_FOUND,
+        OverrideError::Full => StatusCode::CONFLICT,
+        OverrideError::Unknown | OverrideError::Ended => StatusCode::NOT_FOUND,
         OverrideError::Unchanged(_) | OverrideError::Unsure(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     refuse(status, &error.to_string())

@@ -157,7 +157,7 @@ fn ends_once(replicas: &[Service], set: &Value) -> Value {
     for (status, answer) in refused {
         let problem = answer["error"].as_str().unwrap();
         let known = [
-            (409, "id: the override was undone already"),
+            (404, "id: the override was undone already"),
             (404, "id: no override in force has this id"),
         ];
         assert!(known.contains(&(status, problem)), "{status}: {problem}");
