@@ -2,9 +2,10 @@
 
 mod flags;
 
+use flags::CheckScope;
 pub(super) use flags::ServeFlags;
 
-use std::process::ExitCode;
+use std::{io, process::ExitCode};
 
 use super::{
     check::summary,
@@ -19,15 +20,18 @@ use crate::{
     yaml::{self, Problem},
 };
 
+/// The error of the system for a file that does not exist, `ENOENT`.
+const NO_SUCH_FILE: i32 = 2;
+
 /// Said of arguments under the name of envoyproxy/ratelimit's program. It repeats none, since one may be a secret.
 const ARGUMENTS_IGNORED: &str = "command line arguments have no effect, since this program is run \
     by the name ratelimit, which has none: set environment variables instead, such as TOLLKEEPER_STORE for --store, or \
     run it by the name tollkeeper";
 
 pub(super) fn main(flags: &ServeFlags, environment: &Environment) -> ExitCode {
-    let prepared = prepare(&flags.settings, environment);
+    let prepared = prepare(&flags.settings, environment, flags.check);
     match prepared {
-        Ok((settings, rules)) if flags.is_check => checked(&settings, &rules),
+        Ok((settings, rules)) if flags.check.is_some() => checked(&settings, &rules),
         _ => start(prepared),
     }
 }
@@ -44,7 +48,7 @@ fn checked(settings: &Settings, rules: &InForce) -> ExitCode {
 
 /// Runs the service by its environment alone, and logs that its arguments are ignored.
 pub(super) fn main_without_arguments(environment: &Environment) -> ExitCode {
-    let mut prepared = prepare(&TypedFlags::new(), environment);
+    let mut prepared = prepare(&TypedFlags::new(), environment, None);
     let lines = match &mut prepared {
         Ok((settings, _)) => &mut settings.warnings,
         Err(problems) => problems,
@@ -86,8 +90,14 @@ fn start(prepared: Result<(Settings, InForce), Vec<String>>) -> ExitCode {
 fn prepare(
     flags: &TypedFlags,
     environment: &Environment,
+    check: Option<CheckScope>,
 ) -> Result<(Settings, InForce), Vec<String>> {
-    let Resolved { settings, mut problems, before_rules } = settings::resolve(flags, environment);
+    let Resolved { mut settings, mut problems, before_rules } =
+        settings::resolve(flags, environment);
+    if check == Some(CheckScope::Elsewhere) {
+        let absent = io::Error::from_raw_os_error(NO_SUCH_FILE).to_string();
+        settings.warnings.extend(problems.extract_if(.., |problem| problem.ends_with(&absent)));
+    }
     let RuleSettings { source, overlays, options, .. } = &settings.rules;
     let loaded = match &source.value {
         RuleSource::Files(paths) => rules::load(paths, overlays, *options),
@@ -101,6 +111,7 @@ fn prepare(
                 more.iter().partition(|problem| problem.location.is_none());
             let named = |problem| named(problem, source);
             problems.extend(of_content.into_iter().map(named));
+            let before_rules = before_rules.min(problems.len());
             problems.splice(before_rules..before_rules, of_paths.into_iter().map(named));
             Err(problems)
         }

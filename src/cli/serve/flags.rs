@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::Path};
 
 use clap::{
-    Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, error::ErrorKind,
+    Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, ValueEnum, error::ErrorKind,
     value_parser,
 };
 
@@ -16,15 +16,26 @@ use crate::{
 #[derive(Debug, Default)]
 pub(in crate::cli) struct ServeFlags {
     pub settings: TypedFlags,
-    /// Whether settings and rules are checked without starting the service.
-    pub is_check: bool,
+    /// Where settings and rules apply that are checked without starting the service.
+    pub check: Option<CheckScope>,
+}
+
+/// Where settings and rules apply that are checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum CheckScope {
+    /// On this machine.
+    Here,
+    /// On another machine, which may have files that do not exist on this one.
+    Elsewhere,
 }
 
 impl Args for ServeFlags {
     fn augment_args(command: Command) -> Command {
         let command = command.args(settings::table().into_iter().map(argument));
-        let help = "Check all settings and rules, report every problem, and exit with 0, or with 2 if there is a problem";
-        let check = Arg::new(CHECK).long(CHECK).help(help).action(ArgAction::SetTrue);
+        let help = "Check all settings and rules, report every problem, and exit with 0, or with 2 if there is a problem; \
+            with `=elsewhere`, files that do not exist, apart from rules, are only warnings";
+        let check = Arg::new(CHECK).long(CHECK).help(help).value_parser(value_parser!(CheckScope));
+        let check = check.num_args(0..=1).require_equals(true).default_missing_value("here");
         command.arg(check).arg(Arg::new(STRAY).num_args(0..).hide(true))
     }
 
@@ -77,7 +88,7 @@ impl FromArgMatches for ServeFlags {
                 flags.insert(row.flag, values.cloned().collect());
             }
         }
-        Ok(Self { settings: flags, is_check: matches.get_flag(CHECK) })
+        Ok(Self { settings: flags, check: matches.get_one(CHECK).copied() })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {

@@ -151,6 +151,27 @@ fn serve_checks_all_settings_and_rules_without_starting() {
 }
 
 #[test]
+fn settings_of_another_machine_may_name_files_that_do_not_exist_on_this_one() {
+    let check = |check: &str, words: &[&str]| {
+        run(tollkeeper().current_dir(root()).args(["serve", check]).args(words))
+    };
+    let files = ["--tls-cert=gone.crt", "--tls-key=gone.key", "--hold-key-file=gone.keys"];
+    let rules = ["--rules=examples/rules.yaml"];
+    let all = [&files[..], &rules].concat();
+    assert_eq!(check("--check", &all).0, Some(2));
+    let (code, stdout, stderr) = check("--check=elsewhere", &all);
+    assert_eq!((code, stderr.lines().count()), (Some(0), 2), "{stderr}");
+    assert!(stderr.starts_with("warning: --tls-cert: gone.crt: No such file"), "{stderr}");
+    assert_eq!(stdout, "ok: the settings, and 4 rules in 1 domain\n");
+    // Rules are never absent, and other problems remain.
+    let (code, _, stderr) =
+        check("--check=elsewhere", &["--rules=gone.yaml", "--tls-cert=gone.crt"]);
+    assert_eq!((code, stderr.lines().count()), (Some(2), 2), "{stderr}");
+    assert!(stderr.contains("gone.yaml") && stderr.contains("needs --tls-key"), "{stderr}");
+    assert_eq!(check("--check=nowhere", &all).0, Some(2));
+}
+
+#[test]
 fn the_files_of_init_pass_its_checks_and_are_never_overwritten() {
     let folder = TempDir::new().unwrap();
     let run_in = |words: &[&str]| run(tollkeeper().current_dir(&folder).args(words));
