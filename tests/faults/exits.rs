@@ -31,7 +31,7 @@ fn exits() -> usize {
     std::env::var("TOLLKEEPER_EXITS").map_or(3, |text| text.parse().unwrap())
 }
 
-/// grpcio, another implementation than ours: it calls until its stdin ends, and prints its failures and its calls.
+/// grpcio, another implementation than ours: it calls until its stdin ends, and a hundred times at least, and prints its failures and its calls.
 const CALLER: &str = "
 import sys, threading, grpc
 from envoy_data_plane.envoy.extensions.common.ratelimit.v3 import RateLimitDescriptor, RateLimitDescriptorEntry
@@ -40,7 +40,7 @@ request = bytes(RateLimitRequest(domain='shop', descriptors=[RateLimitDescriptor
     entries=[RateLimitDescriptorEntry(key='calls', value='a')])]))
 calls, failures, ended = [0], [], threading.Event()
 def run(ask):
-    while not ended.is_set():
+    while not ended.is_set() or calls[0] + len(failures) <= 100:
         try:
             ask(request, timeout=30, wait_for_ready=True)
             calls[0] += 1
@@ -132,6 +132,9 @@ fn grpcio_loses_no_call_when_its_connections_reach_their_age() {
     none_failed(&end(caller));
 }
 
+/// Requests of each thread to Envoy, however slow the machine is.
+const REQUESTS_MIN: u32 = 20;
+
 /// Envoy asks each replica for its health, as it does behind a headless Service.
 #[test]
 fn envoy_loses_no_call_when_a_service_ends() {
@@ -156,7 +159,7 @@ fn envoy_loses_no_call_when_a_service_ends() {
                 .map(|_| {
                     scope.spawn(|| {
                         let mut requests = 0;
-                        while !ended.load(Ordering::Relaxed) {
+                        while requests < REQUESTS_MIN || !ended.load(Ordering::Relaxed) {
                             assert_eq!(status(envoy.public), Some(200));
                             requests += 1;
                         }
@@ -172,7 +175,6 @@ fn envoy_loses_no_call_when_a_service_ends() {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u32>()
         });
         println!("{requests} requests through Envoy, none failed");
-        assert!(requests > 50);
         assert!(!leaving.log().contains("did not end"), "{}", leaving.log());
     }
 }

@@ -41,7 +41,7 @@ const FAULTS: [Fault; 5] =
     [Fault::ColdStart, Fault::Stall, Fault::Cut, Fault::Restart, Fault::Failover];
 
 /// How long recovery is waited for. It takes the time of a connection and a second.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two servers behind proxies that delay what is sent first, and a Sentinel that names one of them.
 struct Servers {

@@ -85,11 +85,6 @@ impl Load {
         load
     }
 
-    /// Number of calls that failed so far.
-    pub fn failures(&self) -> usize {
-        self.ledger.lock().unwrap().failed.len()
-    }
-
     /// Stops, and waits for the answers to all calls.
     pub async fn stop(self) -> Ledger {
         self.stop.send_replace(true);

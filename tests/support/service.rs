@@ -107,6 +107,13 @@ impl Service {
         read(&self.log)
     }
 
+    /// The warnings so far, apart from those that the machine has no processor for it.
+    pub fn warnings(&self) -> Vec<String> {
+        let log = self.log();
+        let lines = log.lines().filter(|line| line.contains("WARN"));
+        lines.filter(|line| !line.contains("was without CPU")).map(str::to_owned).collect()
+    }
+
     /// For a service that is never dropped: its files are removed with the end of the test binary.
     pub fn is_shared(&self) {
         note("made", self.folder.path().display());

@@ -38,12 +38,18 @@ class State:
         state = json.load(open(self.file)) if os.path.exists(self.file) else {}
         self.objects = state.get("objects", sorted(READERS))
         self.releases = state.get("releases", RELEASES)
+        self.before = self.text()
+
+    def text(self):
+        return json.dumps({"objects": self.objects, "releases": self.releases})
 
     def save(self):
-        """Replaces the file as a whole: the next program of a pipe may be reading it."""
+        """Replaces the file as a whole, and only by a change: another program of a pipe may be reading it, or have written it."""
+        if self.text() == self.before and os.path.exists(self.file):
+            return
         new = f"{self.file}.{os.getpid()}"
         with open(new, "w") as file:
-            json.dump({"objects": self.objects, "releases": self.releases}, file)
+            file.write(self.text())
         os.replace(new, self.file)
 
 

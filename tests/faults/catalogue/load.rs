@@ -35,7 +35,7 @@ const HANGS: Duration = Duration::from_secs(10);
 
 /// How long there must be no bad answer before service counts as back, and how long to wait for that.
 const QUIET: Duration = Duration::from_millis(400);
-const RECOVERS_WITHIN: Duration = Duration::from_secs(10);
+const RECOVERS_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
