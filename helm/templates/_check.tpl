@@ -109,6 +109,15 @@
 - autoscaling.targetCPU is a part of resources.requests.cpu, which is missing
 {{- end }}
 {{- end }}
+{{- if and .Values.autoscaling.keda.enabled (not .Values.autoscaling.enabled) }}
+- autoscaling.keda needs autoscaling.enabled
+{{- end }}
+{{- if and .Values.autoscaling.keda.enabled .Values.autoscaling.metrics }}
+- autoscaling.metrics belongs to a HorizontalPodAutoscaler: with KEDA, use autoscaling.keda.triggers
+{{- end }}
+{{- if and .Values.autoscaling.keda.triggers (not .Values.autoscaling.keda.enabled) }}
+- autoscaling.keda.triggers needs autoscaling.keda.enabled
+{{- end }}
 {{- $fewest := .Values.autoscaling.enabled | ternary .Values.autoscaling.minReplicas .Values.replicas | int }}
 {{- $stay := .Values.podDisruptionBudget.minAvailable | toString }}
 {{- if and .Values.podDisruptionBudget.enabled (regexMatch "^[0-9]+$" $stay) (ge (int $stay) $fewest) }}
@@ -131,6 +140,18 @@
 {{- range include "tollkeeper.storePorts" . | splitList " " | compact }}
 {{- if not (has . ($.Values.networkPolicy.storePorts | toStrings)) }}
 - networkPolicy.storePorts does not contain {{ . }}, a port of store.url
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if .Values.tls.certificate.enabled }}
+{{- range $name, $value := dict "tls.secret" .Values.tls.secret "tls.certificate.issuerRef.name" .Values.tls.certificate.issuerRef.name }}
+{{- if not $value }}
+- tls.certificate needs {{ $name }}
+{{- end }}
+{{- end }}
+{{- range $name, $written := dict "certKey" "tls.crt" "keyKey" "tls.key" }}
+{{- if ne (get $.Values.tls $name) $written }}
+- tls.{{ $name }} is {{ get $.Values.tls $name | quote }}, but cert-manager writes {{ $written }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -146,6 +146,12 @@ overlay.yaml: |2
   {{- .Values.rulesOverlay | nindent 2 }}
 {{- end -}}
 
+{{/* The domains of clients as the data of a ConfigMap. */}}
+{{- define "tollkeeper.clientsData" -}}
+clients.yaml: |
+  {{- toYaml .Values.clientDomains | nindent 2 }}
+{{- end -}}
+
 {{/* The alerts of the chart, before values change them. */}}
 {{- define "tollkeeper.alerts" -}}
 {{ .Files.Get "files/alerts.yaml" }}

@@ -105,19 +105,50 @@
 {{- end }}
 {{- end -}}
 
-{{/* The files of Secrets as one volume. Without subPath, so that changes reach the pod. */}}
+{{/* The files of Secrets as one volume, and whether pods start without them. Without subPath, so that changes reach the pod. */}}
 {{- define "tollkeeper.secretsVolume" -}}
 - name: secrets
   projected:
     defaultMode: 0440
     sources:
-      {{- range . }}
+      {{- range .files }}
       - secret:
           name: {{ .secret }}
+          {{- if $.optional }}
+          optional: true
+          {{- end }}
           items:
             - key: {{ .key }}
               path: {{ .path }}
       {{- end }}
+{{- end -}}
+
+{{/* A list of variables, or of their sources, of which the pod starts without the Secrets and ConfigMaps that are missing. */}}
+{{- define "tollkeeper.optional" -}}
+{{- $copy := deepCopy . -}}
+{{- range $copy.list }}
+{{- $source := .valueFrom | default . }}
+{{- range list "secretKeyRef" "configMapKeyRef" "secretRef" "configMapRef" }}
+{{- with get $source . }}
+{{- $_ := set . "optional" true }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if $copy.list }}
+{{- toYaml $copy }}
+{{- end }}
+{{- end -}}
+
+{{/* A security context, without the numbers that OpenShift assigns, where it does: the root, and the context. */}}
+{{- define "tollkeeper.securityContext" -}}
+{{- $root := first . -}}
+{{- $adapt := (($root.Values.global.compatibility).openshift).adaptSecurityContext | default "auto" -}}
+{{- $is_openshift := $root.Capabilities.APIVersions.Has "security.openshift.io/v1" -}}
+{{- if or (eq $adapt "force") (and (eq $adapt "auto") $is_openshift) -}}
+{{- omit (last .) "runAsUser" "runAsGroup" "fsGroup" | toYaml -}}
+{{- else -}}
+{{- last . | toYaml -}}
+{{- end -}}
 {{- end -}}
 
 {{/* What all pods of this image have: no token, no variables of Services, and least privilege. */}}
@@ -127,7 +158,7 @@ automountServiceAccountToken: false
 # A Service called tollkeeper would put TOLLKEEPER_… variables into every pod.
 enableServiceLinks: false
 securityContext:
-  {{- toYaml .Values.podSecurityContext | nindent 2 }}
+  {{- include "tollkeeper.securityContext" (list . .Values.podSecurityContext) | nindent 2 }}
 {{- with concat .Values.global.imagePullSecrets .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}

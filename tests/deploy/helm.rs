@@ -4,6 +4,7 @@ mod combinations;
 mod gitops;
 mod names;
 mod notes;
+mod operators;
 mod readme;
 mod refusals;
 
@@ -422,8 +423,83 @@ fn the_rules_are_checked_before_an_upgrade_changes_anything() {
     let (code, _, error) = check("domain: shop\ndescriptors: [{ key: user }]\n");
     assert_eq!(code, Some(0), "{error}");
     let (code, out, error) = check("domain: shop\ndescriptor: [{ key: user }]\n");
-    assert_eq!(code, Some(1), "{out}{error}");
+    assert_eq!(code, Some(2), "{out}{error}");
     assert!((out + &error).contains("did you mean `descriptors`?"));
+}
+
+/// The objects of a release that is not installed yet: the copies of its ConfigMaps for hooks, and no Secrets.
+struct BeforeInstall<'a>(&'a [Value]);
+
+impl Source for BeforeInstall<'_> {
+    fn files(&self, kind: &str, name: &str) -> Vec<(String, String)> {
+        let is_there = |object: &&Value| {
+            let hook = &object["metadata"]["annotations"]["helm.sh/hook"];
+            object["kind"] == kind && object["metadata"]["name"] == name && hook.is_string()
+        };
+        let data = self.0.iter().find(is_there).map(|object| object["data"].as_object().unwrap());
+        let data = data.into_iter().flatten();
+        data.map(|(key, text)| (key.clone(), text.as_str().unwrap().into())).collect()
+    }
+}
+
+#[test]
+fn bad_settings_fail_the_check_and_secrets_that_do_not_exist_yet_do_not() {
+    let check = |arguments: &[&str], with_secrets: bool| {
+        let objects = render(arguments);
+        let job = objects.iter().find(|object| object["kind"] == "Job").unwrap();
+        let folder = TempDir::new().unwrap();
+        let pod = &job["spec"]["template"]["spec"];
+        let files = Files { objects: &objects, rules: "", certificates: None };
+        let mut check = if with_secrets {
+            pod::command(pod, &files, folder.path())
+        } else {
+            pod::command(pod, &BeforeInstall(&objects), folder.path())
+        };
+        let (code, out, error) = run(&mut check);
+        (code, out + &error)
+    };
+    let secrets = "store.url=rediss://user@redis,store.passwordSecret.name=a,store.tls.caSecret.name=b,\
+                   store.tls.certSecret.name=c,tls.secret=d,tls.clientCaSecret.name=e,clientDomains.shop[0]=shop,\
+                   admin.tokenSecret.name=f,holds.keySecret.name=g";
+    let (code, out) = check(&["--set", secrets], false);
+    assert_eq!(code, Some(0), "{out}");
+    for flag in
+        ["store-password-file", "store-tls-cert", "tls-cert", "admin-token-file", "hold-key-file"]
+    {
+        assert!(out.contains(&format!("warning: --{flag}: ")), "{flag}: {out}");
+    }
+    for (set, problem) in [
+        ("extraArgs={--workers=many}", "--workers: invalid value `many`"),
+        ("settings.log-denials=often", "--log-denials: invalid value `often`"),
+        (
+            "extraEnv[0].name=TOLLKEEPER_WORKERS,extraEnv[0].value=many",
+            "TOLLKEEPER_WORKERS: invalid",
+        ),
+    ] {
+        let (code, out) = check(&["--set", secrets, "--set", set], false);
+        assert_eq!(code, Some(2), "{set}: {out}");
+        assert!(out.contains(problem), "{set}: {out}");
+    }
+    // What exists is read.
+    let no_certificate = "tls.secret=d,tls.certKey=secret,tls.keyKey=secret";
+    let (code, out) = check(&["--set", no_certificate], true);
+    assert_eq!(code, Some(2), "{out}");
+    assert!(out.contains("no certificate in PEM format"), "{out}");
+}
+
+#[test]
+fn the_check_starts_without_the_objects_of_variables_that_do_not_exist_yet() {
+    let variables = "extraEnv[0].name=A,extraEnv[0].valueFrom.secretKeyRef.name=a,extraEnv[0].valueFrom.secretKeyRef.key=k,\
+                     extraEnv[1].name=B,extraEnv[1].value=b,extraEnvFrom[0].configMapRef.name=c";
+    let objects = render(&["--set", variables]);
+    let job = objects.iter().find(|object| object["kind"] == "Job").unwrap();
+    let check = &job["spec"]["template"]["spec"]["containers"][0];
+    let secret = json!({ "name": "a", "key": "k", "optional": true });
+    let expected = json!([{ "name": "A", "valueFrom": { "secretKeyRef": secret } }, { "name": "B", "value": "b" }]);
+    assert_eq!(check["env"], expected);
+    assert_eq!(check["envFrom"], json!([{ "configMapRef": { "name": "c", "optional": true } }]));
+    let service = &object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(service["envFrom"], json!([{ "configMapRef": { "name": "c" } }]), "pods wait");
 }
 
 #[test]
@@ -434,9 +510,9 @@ fn an_overlay_is_checked_with_the_rules_or_without_those_of_a_control_plane() {
     let control_plane = ["--set-string", "controlPlane.url=xds://h:1?node=a"];
     for (arguments, overlay, expected) in [
         (&[][..], good, Some(0)),
-        (&[], bad, Some(1)),
+        (&[], bad, Some(2)),
         (&control_plane, good, Some(0)),
-        (&control_plane, bad, Some(1)),
+        (&control_plane, bad, Some(2)),
     ] {
         let folder = TempDir::new().unwrap();
         let file = |name: &str, text: &str| {
@@ -462,10 +538,10 @@ fn an_overlay_is_checked_with_the_rules_or_without_those_of_a_control_plane() {
 }
 
 #[test]
-fn rules_from_a_control_plane_need_neither_a_config_map_nor_a_check() {
+fn rules_from_a_control_plane_need_no_config_map() {
     let objects = render(&["--values", "helm/ci/xds-values.yaml", "--set", "rulesOverlay="]);
     let kinds: Vec<_> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
-    assert!(!kinds.contains(&"ConfigMap") && !kinds.contains(&"Job"), "{kinds:?}");
+    assert!(!kinds.contains(&"ConfigMap"), "{kinds:?}");
     let pod = &object(&objects, "Deployment")["spec"]["template"]["spec"];
     let volumes = pod["volumes"].as_array().unwrap();
     let names: Vec<_> = volumes.iter().map(|volume| volume["name"].as_str().unwrap()).collect();

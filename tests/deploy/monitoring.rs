@@ -172,12 +172,18 @@ fn single_alerts_are_left_out_or_changed_by_values() {
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("values.yaml");
     let values = "monitoring: { alerts: { enabled: true, disabled: [TollkeeperStarved], \
+                  extraGroups: [{ name: mine, rules: [{ alert: Mine, expr: up == 0 }] }], \
                   overrides: { TollkeeperDecisionsLate: { for: 9m, labels: { severity: info } } } } }";
     std::fs::write(&file, values).unwrap();
     let all = documents(&text("helm/files/alerts.yaml")).remove(0);
     let all = all["groups"][0]["rules"].as_array().unwrap().clone();
     let objects = render(&["--values", file.to_str().unwrap()]);
-    let rules = object(&objects, "PrometheusRule")["spec"]["groups"][0]["rules"].clone();
+    let groups = object(&objects, "PrometheusRule")["spec"]["groups"].clone();
+    assert_eq!(
+        groups[1],
+        serde_json::json!({ "name": "mine", "rules": [{ "alert": "Mine", "expr": "up == 0" }] })
+    );
+    let rules = groups[0]["rules"].clone();
     let rules = rules.as_array().unwrap();
     assert_eq!(rules.len(), all.len() - 1);
     assert!(rules.iter().all(|rule| rule["alert"] != "TollkeeperStarved"));

@@ -105,6 +105,11 @@ fn the_pages_and_the_chart_name_the_image_that_the_workflow_pushes() {
     let repository = env!("CARGO_PKG_REPOSITORY").strip_prefix("https://github.com/").unwrap();
     assert!(workflows()[1].contains("\n  IMAGE: ghcr.io/${{ github.repository }}\n"));
     let image = format!("ghcr.io/{repository}");
+    // The workflow replaces it where IMAGE differs.
+    let of_chart = text("helm/values.yaml");
+    let of_chart: Vec<&str> =
+        of_chart.lines().filter_map(|line| line.strip_prefix("  repository: ")).collect();
+    assert_eq!(of_chart, [&image]);
     for file in ["README.md", "docs/release.md", "helm/Chart.yaml"] {
         assert!(text(file).contains(&format!("{image}:{VERSION}")), "{file}");
     }

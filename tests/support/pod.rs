@@ -67,9 +67,10 @@ fn contents(volume: &Value, source: &impl Source) -> Vec<(String, String)> {
         let data = source.files("Secret", &name);
         for item in list(&part["secret"]["items"]) {
             let key = text(&item["key"]);
-            let found = data.iter().find(|(name, _)| *name == key);
-            let (_, content) = found.unwrap_or_else(|| panic!("no key {key} in {name}"));
-            files.push((text(&item["path"]), content.clone()));
+            match data.iter().find(|(name, _)| *name == key) {
+                Some((_, content)) => files.push((text(&item["path"]), content.clone())),
+                None => assert_eq!(part["secret"]["optional"], true, "no key {key} in {name}"),
+            }
         }
     }
     files

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::{
-    chart::{helm, object, render, text},
+    chart::{helm, invalid, object, render, text},
     pages::{blocks, documents, page},
 };
 
@@ -42,6 +42,18 @@ fn the_samples_install_this_version_of_the_chart_with_values_that_it_accepts() {
     let job = render(&[]).into_iter().find(|object| object["kind"] == "Job").unwrap();
     assert!(page.contains(&format!("the {} s of the Job", job["spec"]["activeDeadlineSeconds"])));
     assert_eq!(release["spec"]["timeout"], "5m");
+}
+
+#[test]
+fn argo_cd_and_flux_accept_the_samples() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("sample.yaml");
+    let page = page("gitops.md");
+    let samples = blocks(&page, "yaml");
+    fs::write(&file, samples.join("\n---\n")).unwrap();
+    assert_eq!(invalid(&file), [""; 0]);
+    fs::write(&file, samples[0].replace("releaseName", "release")).unwrap();
+    assert!(invalid(&file).join("\n").contains("'release' not allowed"), "{:?}", invalid(&file));
 }
 
 #[test]
