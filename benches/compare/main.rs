@@ -32,6 +32,7 @@ use std::{
 };
 
 use clap::Parser as _;
+use mimalloc::MiMalloc;
 use tollkeeper::{app::shutdown::Signals, process::workers::Workers, settings::HangUp};
 
 use crate::{
@@ -40,6 +41,10 @@ use crate::{
     report::{Table, TableStyle},
     scenarios::{SCENARIOS, Scenario},
 };
+
+/// As in the program, for the servers that it is compared with.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 #[derive(Debug, clap::Parser)]
 struct Flags {
