@@ -372,17 +372,23 @@ impl Plan {
         debug_assert_eq!(tallies.len(), self.charges.len(), "a store answers every charge");
         let (own, judged) = (self.charges.len() - self.commits, self.charges.iter().zip(tallies));
         let commits = judged.clone().skip(own).chain(judged.take(own));
-        let committed = commits.filter_map(Committed::new).collect();
-        let taken = if *denied { None } else { self.taken(&verdict) };
+        // Most calls have none.
+        let has_holds = self.charges.iter().any(Charge::has_hold);
+        let mut committed = Vec::new();
+        if has_holds {
+            committed.extend(commits.filter_map(Committed::new));
+        }
+        let taken = if *denied || !has_holds { None } else { self.taken(&verdict) };
         let is_quota_without_limit =
             self.mode_override == ModeOverride::Quota && self.items.iter().any(Item::has_no_limit);
         let is_refused = self.is_refused();
         let (at, taken_by_id) = (verdict.at.first().copied(), self.taken_by_id(&verdict));
         let full = self.full_groups(&verdict);
-        let passed =
-            self.groups.iter().enumerate().filter(|(group, _)| !full.contains(&(group + 1)));
-        let passed_groups = passed.map(|(_, group)| group.clone()).collect();
-        let passed_groups = (!self.groups.is_empty()).then_some(passed_groups);
+        let passed_groups = (!self.groups.is_empty()).then(|| {
+            let groups = self.groups.iter().enumerate();
+            let passed = groups.filter(|(group, _)| !full.contains(&(group + 1)));
+            passed.map(|(_, group)| group.clone()).collect()
+        });
         let is_denied = verdict.denied || is_refused;
         let request_headers = if is_denied { Vec::new() } else { self.tier_headers(&verdict) };
         self.charges.truncate(own);
@@ -447,6 +453,9 @@ impl Plan {
 
     /// The numbers of the groups of which a quota is over, but for those in whose place another one is charged.
     fn full_groups(&self, Verdict { tallies, absent, .. }: &Verdict) -> Vec<usize> {
+        if self.groups.is_empty() {
+            return Vec::new();
+        }
         let charges = self.charges.iter().zip(tallies).enumerate();
         let is_passed = |index, charge: &Charge| charge.draws_first && absent.contains(&index);
         let charges = charges.filter(|(index, (charge, _))| !is_passed(*index, charge));

@@ -13,7 +13,10 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
-use prost::Message;
+use prost::{
+    Message,
+    encoding::{self, WireType},
+};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{self, Instant},
@@ -260,8 +263,8 @@ impl Framed {
     }
 
     /// Adds a message as the field with this number.
-    pub(super) fn add(&mut self, number: u32, field: &impl Message) {
-        prost::encoding::message::encode(number, field, &mut self.0);
+    pub(super) fn add(&mut self, number: u32, field: &[u8]) {
+        write_bytes(number, field, &mut self.0);
     }
 
     /// The whole, which counts towards `budget` until it is written.
@@ -271,6 +274,13 @@ impl Framed {
         framed.iter_mut().zip(prefix).for_each(|(byte, of_prefix)| *byte = of_prefix);
         budget.hold_answer(framed)
     }
+}
+
+/// Writes a field of bytes, such as a message.
+pub(super) fn write_bytes(number: u32, field: &[u8], to: &mut Vec<u8>) {
+    encoding::encode_key(number, WireType::LengthDelimited, to);
+    encoding::encode_varint(field.len() as u64, to);
+    to.extend_from_slice(field);
 }
 
 impl Body for AnswerBody {

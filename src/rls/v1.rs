@@ -16,7 +16,6 @@ use prost::Message as _;
 use self::batch::{CALL_BYTES, CALLS_AT_A_TIME, ITEMS_MAX, check_items};
 use super::{
     framing::Framed,
-    pb::v1,
     precheck::repeated,
     refusal::Refusal,
     service::{BatchContext, Service},
@@ -61,24 +60,22 @@ impl Service {
         held.add(count.min(CALLS_AT_A_TIME) * CALL_BYTES)?;
         let (domain, items) = (&*batch.domain, batch.items.into_iter());
         let mut answers = Framed::with_capacity(count.min(ITEMS_MAX) * ANSWER_BYTES);
+        let add = |answer: Vec<u8>| answers.add(ANSWERS, &answer);
         match method {
             ServedMethod::Commit => {
                 check_items("commits", count, domain)?;
                 let items = items.map(|item| decode::commit(&item));
-                let to = |result: v1::CommitResult| answers.add(ANSWERS, &result);
-                self.answer_each(domain, items, context, to).await?;
+                self.answer_each(domain, items, context, add).await?;
             }
             ServedMethod::Renew => {
                 check_items("renewals", count, domain)?;
                 let items = items.map(|item| decode::renewal(item, self.bounds));
-                let to = |result: v1::RenewResult| answers.add(ANSWERS, &result);
-                self.answer_each(domain, items, context, to).await?;
+                self.answer_each(domain, items, context, add).await?;
             }
             _ => {
                 check_items("calls", count, domain)?;
                 let items = items.map(|item| decode::call(item, self.bounds));
-                let to = |verdict: v1::Verdict| answers.add(ANSWERS, &verdict);
-                self.answer_each(domain, items, context, to).await?;
+                self.answer_each(domain, items, context, add).await?;
             }
         }
         answers.end(memory).map_err(Refusal::Busy)

@@ -108,7 +108,7 @@ impl MemoryStore {
         let verdict =
             ledger::judge(&postings, &mut accounts).expect("every posting has an account");
         let mut evicted = 0;
-        for (counter, account) in counters.into_iter().zip(accounts) {
+        for (counter, account) in counters.iter().zip(accounts) {
             evicted += locked.keep(counter, account, &self.capacity);
         }
         drop(locked);
@@ -136,7 +136,7 @@ impl MemoryStore {
         {
             account.end(id);
         }
-        locked.keep(holds, account, &self.capacity);
+        locked.keep(&holds, account, &self.capacity);
     }
 
     /// Gives back hits of a reservation at `now`. It creates no counter.
@@ -150,10 +150,10 @@ impl MemoryStore {
         let mut record_account = record.as_ref().map(|record| locked.take(record));
         let tally = give_back.apply(&mut account, record_account.as_mut(), &terms);
         if let (Some(record), Some(account)) = (record, record_account) {
-            locked.keep(record, account, &self.capacity);
+            locked.keep(&record, account, &self.capacity);
         }
         // A counter that is kept already evicts none.
-        locked.keep(counter, account, &self.capacity);
+        locked.keep(&counter, account, &self.capacity);
         tally
     }
 
@@ -308,7 +308,7 @@ impl<'store> LockedShards<'store> {
     }
 
     /// Keeps the account of a counter. Returns the number of live counters that were evicted for it.
-    fn keep(&mut self, counter: LocatedCounter, account: AnyAccount, capacity: &Capacity) -> u64 {
-        self.shard(counter.shard).keep(counter.key, account, &counter.terms, capacity)
+    fn keep(&mut self, counter: &LocatedCounter, account: AnyAccount, capacity: &Capacity) -> u64 {
+        self.shard(counter.shard).keep(&counter.key, account, &counter.terms, capacity)
     }
 }

@@ -45,6 +45,11 @@ impl Charge {
         }
     }
 
+    /// Whether it takes, commits or could take a hold, or closes its counter.
+    pub(in crate::engine) fn has_hold(&self) -> bool {
+        self.hold.is_some() || self.counter.limit.hold.is_some()
+    }
+
     /// A charge without a hold, whose caller is not remembered.
     pub const fn new(counter: Counter, hits: Hits) -> Self {
         Self {

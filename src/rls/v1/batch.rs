@@ -25,11 +25,8 @@ pub(super) const CALLS_AT_A_TIME: usize = 48;
 /// About what a call takes while it is decided, in bytes.
 pub(super) const CALL_BYTES: usize = 4 << 10;
 
-/// One item of a request, decoded.
+/// One item of a request, decoded. Its answer is a message of Protobuf.
 pub(crate) trait BatchItem: Send + Sized {
-    /// What it is answered with.
-    type Answer: Send;
-
     /// The name of the field that lists these items.
     const FIELD: &'static str;
 
@@ -39,10 +36,10 @@ pub(crate) trait BatchItem: Send + Sized {
         service: &Service,
         domain: &str,
         arrival: Arrival,
-    ) -> impl Future<Output = Result<Self::Answer, Refusal>> + Send;
+    ) -> impl Future<Output = Result<Vec<u8>, Refusal>> + Send;
 
     /// The answer to one that has failed.
-    fn failed(error: rpc::Status) -> Self::Answer;
+    fn failed(error: rpc::Status) -> Vec<u8>;
 }
 
 /// Checks the number of items, and the domain.
@@ -67,7 +64,7 @@ impl Service {
         domain: &str,
         items: impl ExactSizeIterator<Item = Result<Item, Refusal>> + Send,
         BatchContext { client, arrival, span }: BatchContext<'_>,
-        mut to: impl FnMut(Item::Answer) + Send,
+        mut to: impl FnMut(Vec<u8>) + Send,
     ) -> Result<(), Refusal> {
         self.check_domain(client, domain)?;
         let count = items.len();

@@ -1,7 +1,10 @@
 //! Turns decisions into the answers of `tollkeeper.v1`.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use prost::encoding::{self, WireType};
+
+use super::ANSWER_BYTES;
 use crate::{
     engine::{
         decision::{Code as DecisionCode, Committed, Decision, Matched, Outcome, Status},
@@ -10,64 +13,115 @@ use crate::{
     },
     limiter::LimitUsage,
     rls::{
+        framing::write_bytes,
         pb::v1::{self, committed_charge, limit::Unit as WireUnit, verdict::Code},
         refusal::Refusal,
     },
     store::{CounterReading, StoreError},
 };
 
-/// The verdict on a call.
-pub(super) fn verdict(decision: Decision) -> v1::Verdict {
-    v1::Verdict {
-        code: code(decision.code).into(),
-        statuses: decision.statuses.iter().enumerate().map(status).collect(),
-        hold: decision.token.unwrap_or_default(),
-        ..v1::Verdict::default()
+/// The verdict on a call, and the hits of a part, as a message. It is written field by field, since a batch has many, and the
+/// generated type would need a copy of each name.
+pub(super) fn verdict(decision: &Decision, hits: u64) -> Vec<u8> {
+    let mut verdict = Vec::with_capacity(ANSWER_BYTES);
+    number(1, code(decision.code), &mut verdict);
+    for (index, Status { matched, outcome, .. }) in decision.statuses.iter().enumerate() {
+        let (limit, remaining, reset) = match outcome {
+            Outcome::NoLimit | Outcome::Unlimited => (None, 0, None),
+            Outcome::Within { limit, remaining, reset } => (Some(limit), *remaining, Some(*reset)),
+            Outcome::Shadowed { limit, reset } | Outcome::Over { limit, reset } => {
+                (Some(limit), 0, Some(*reset))
+            }
+        };
+        nested(2, &mut verdict, |status| {
+            number(1, code(outcome.code()), status);
+            write_status(index, matched, limit, remaining, reset, status);
+        });
+    }
+    text(3, decision.token.as_deref().unwrap_or_default(), &mut verdict);
+    number(5, hits, &mut verdict);
+    verdict
+}
+
+fn write_status(
+    descriptor: usize,
+    matched: &Matched,
+    limit: Option<&Arc<Limit>>,
+    remaining: u64,
+    reset: Option<Duration>,
+    status: &mut Vec<u8>,
+) {
+    number(2, u64::try_from(descriptor).unwrap_or(u64::MAX), status);
+    text(3, rule(matched), status);
+    if let Some(limit) = limit {
+        nested(4, status, |written| {
+            text(1, limit.name.as_deref().unwrap_or_default(), written);
+            number(2, limit.requests_per_unit, written);
+            number(3, unit(limit), written);
+            number(4, limit.unit_multiplier.into(), written);
+        });
+    }
+    number(5, remaining, status);
+    if let Some(reset) = reset {
+        nested(6, status, |duration| {
+            number(1, reset.as_secs(), duration);
+            number(2, reset.subsec_nanos().into(), duration);
+        });
     }
 }
 
-fn status((index, Status { matched, outcome, .. }): (usize, &Status)) -> v1::Status {
-    let (limit, remaining, reset) = match outcome {
-        Outcome::NoLimit | Outcome::Unlimited => (None, 0, None),
-        Outcome::Within { limit, remaining, reset } => (Some(limit), *remaining, Some(*reset)),
-        Outcome::Shadowed { limit, reset } | Outcome::Over { limit, reset } => {
-            (Some(limit), 0, Some(*reset))
+/// Writes a number, unless it is 0, which is the same as none.
+fn number(field: u32, value: u64, to: &mut Vec<u8>) {
+    if value > 0 {
+        encoding::uint64::encode(field, &value, to);
+    }
+}
+
+/// Writes a text, unless it is empty.
+fn text(field: u32, value: &str, to: &mut Vec<u8>) {
+    if !value.is_empty() {
+        write_bytes(field, value.as_bytes(), to);
+    }
+}
+
+/// Writes a message of these fields, behind its length, which takes one byte up to 127.
+fn nested(field: u32, to: &mut Vec<u8>, fields: impl FnOnce(&mut Vec<u8>)) {
+    encoding::encode_key(field, WireType::LengthDelimited, to);
+    let begin = to.len();
+    to.push(0);
+    fields(to);
+    let length = to.len() - begin - 1;
+    match (u8::try_from(length), to.get_mut(begin)) {
+        (Ok(short @ ..0x80), Some(prefix)) => *prefix = short,
+        _ => {
+            let mut prefix = Vec::new();
+            encoding::encode_varint(length as u64, &mut prefix);
+            to.splice(begin..=begin, prefix);
         }
-    };
-    v1::Status {
-        code: code(outcome.code()).into(),
-        descriptor_index: number(index),
-        rule: rule(matched),
-        current_limit: limit.map(|limit| current_limit(limit)),
-        limit_remaining: remaining,
-        duration_until_reset: reset.map(duration),
-        used: None,
-        held: None,
     }
 }
 
 /// The counters of the limits of a call.
-pub(super) fn usage(usage: Vec<LimitUsage>) -> Result<v1::Verdict, Refusal> {
-    let mut statuses = Vec::with_capacity(usage.len());
+pub(super) fn usage(usage: Vec<LimitUsage>) -> Result<Vec<u8>, Refusal> {
+    let mut verdict = Vec::new();
+    number(1, code(DecisionCode::Ok), &mut verdict);
     for LimitUsage { descriptor, matched, limit, reading } in usage {
         let state = match reading {
             CounterReading::State(state) => state,
             CounterReading::Corrupt => return Err(StoreError::Corrupt(Vec::new()).into()),
             CounterReading::NoAnswer(cause) => return Err(StoreError::Unavailable(cause).into()),
         };
-        let fits = state.remaining > 0;
-        statuses.push(v1::Status {
-            code: code(if fits { DecisionCode::Ok } else { DecisionCode::OverLimit }).into(),
-            descriptor_index: number(descriptor),
-            rule: rule(&matched),
-            current_limit: Some(current_limit(&limit)),
-            limit_remaining: state.remaining,
-            duration_until_reset: Some(duration(state.reset)),
-            used: Some(state.used),
-            held: Some(state.held),
+        nested(2, &mut verdict, |status| {
+            let fits = state.remaining > 0;
+            number(1, code(if fits { DecisionCode::Ok } else { DecisionCode::OverLimit }), status);
+            let (remaining, reset) = (state.remaining, Some(state.reset));
+            write_status(descriptor, &matched, Some(&limit), remaining, reset, status);
+            // They are there even if they are 0.
+            encoding::uint64::encode(7, &state.used, status);
+            encoding::uint64::encode(8, &state.held, status);
         });
     }
-    Ok(v1::Verdict { code: Code::Ok.into(), statuses, ..v1::Verdict::default() })
+    Ok(verdict)
 }
 
 /// What has become of a commit.
@@ -79,6 +133,14 @@ pub(super) fn commit_result(commits: &[Committed]) -> Result<v1::CommitResult, R
         ));
     }
     Ok(v1::CommitResult { charges, error: None })
+}
+
+/// What has become of a renewal.
+pub(super) fn renew_result(commit: &[u8], verdict: &[u8]) -> Vec<u8> {
+    let mut result = Vec::with_capacity(commit.len() + verdict.len() + ANSWER_BYTES);
+    write_bytes(1, commit, &mut result);
+    write_bytes(2, verdict, &mut result);
+    result
 }
 
 /// A hold by token says what it held.
@@ -93,22 +155,23 @@ fn committed_charge(commit: &Committed) -> Option<v1::CommittedCharge> {
     Some(v1::CommittedCharge { outcome: outcome.into(), held, used })
 }
 
-fn code(code: DecisionCode) -> Code {
-    match code {
+fn code(code: DecisionCode) -> u64 {
+    let code = match code {
         DecisionCode::Ok => Code::Ok,
         DecisionCode::OverLimit => Code::OverLimit,
-    }
+    };
+    code as u64
 }
 
-fn rule(matched: &Matched) -> String {
+fn rule(matched: &Matched) -> &str {
     match matched {
-        Matched::Rule(_, rule) => (*rule.path).to_owned(),
-        Matched::Override(_) => "override".to_owned(),
-        Matched::NoLimit(_) | Matched::NoRule(_) | Matched::NoDomain => String::new(),
+        Matched::Rule(_, rule) => &rule.path,
+        Matched::Override(_) => "override",
+        Matched::NoLimit(_) | Matched::NoRule(_) | Matched::NoDomain => "",
     }
 }
 
-fn current_limit(limit: &Limit) -> v1::Limit {
+fn unit(limit: &Limit) -> u64 {
     let unit = match limit.unit {
         _ if limit.counts_calls() => WireUnit::Unknown,
         Unit::Second => WireUnit::Second,
@@ -119,18 +182,72 @@ fn current_limit(limit: &Limit) -> v1::Limit {
         Unit::Month => WireUnit::Month,
         Unit::Year => WireUnit::Year,
     };
-    v1::Limit {
-        name: limit.name.as_deref().unwrap_or_default().to_owned(),
-        requests_per_unit: limit.requests_per_unit,
-        unit: unit.into(),
-        unit_multiplier: limit.unit_multiplier,
+    unit as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+    use crate::engine::rule::{Policy, Rule};
+
+    #[test]
+    fn a_verdict_is_read_as_it_was_written_also_with_long_names() {
+        for (path, name) in [("user", ""), (&*"x".repeat(127), "n"), (&*"x".repeat(20_000), "n")] {
+            let limit = Limit { name: Some(name.into()), ..Limit::new(9, Unit::Hour, 2).unwrap() };
+            let (limit, reset) = (Arc::new(limit), Duration::new(7_200, 5));
+            let rule = Arc::new(Rule::new(path, "f:1".into(), Policy::Unlimited));
+            let matched = Matched::Rule("shop".into(), rule);
+            let outcomes = [
+                Outcome::Within { limit: Arc::clone(&limit), remaining: 300, reset },
+                Outcome::NoLimit,
+                Outcome::Over { limit, reset },
+            ];
+            let status = |outcome| Status {
+                matched: matched.clone(),
+                outcome,
+                is_of_full_group: false,
+                directive: None,
+            };
+            let decision = Decision {
+                code: DecisionCode::OverLimit,
+                statuses: outcomes.map(status).into(),
+                taken: None,
+                taken_by_id: Vec::new(),
+                at: None,
+                token: Some("t".repeat(200)),
+                commits: Vec::new(),
+                passed_groups: None,
+                request_headers: Vec::new(),
+            };
+            let read = v1::Verdict::decode(&*verdict(&decision, 42)).unwrap();
+            let limit = v1::Limit {
+                name: name.to_owned(),
+                requests_per_unit: 9,
+                unit: WireUnit::Hour.into(),
+                unit_multiplier: 2,
+            };
+            let expected = |code: Code, index, remaining, has_limit: bool| v1::Status {
+                code: code.into(),
+                descriptor_index: index,
+                rule: path.to_owned(),
+                current_limit: has_limit.then(|| limit.clone()),
+                limit_remaining: remaining,
+                duration_until_reset: has_limit
+                    .then_some(prost_types::Duration { seconds: 7_200, nanos: 5 }),
+                used: None,
+                held: None,
+            };
+            let statuses = vec![
+                expected(Code::Ok, 0, 300, true),
+                expected(Code::Ok, 1, 0, false),
+                expected(Code::OverLimit, 2, 0, true),
+            ];
+            let code = Code::OverLimit.into();
+            let expected =
+                v1::Verdict { code, statuses, hold: "t".repeat(200), error: None, hits: 42 };
+            assert_eq!(read, expected);
+        }
     }
-}
-
-fn duration(time: Duration) -> prost_types::Duration {
-    prost_types::Duration::try_from(time).unwrap_or_default()
-}
-
-fn number(index: usize) -> u32 {
-    u32::try_from(index).unwrap_or(u32::MAX)
 }

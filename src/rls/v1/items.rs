@@ -22,8 +22,6 @@ use crate::{
 };
 
 impl BatchItem for v1::Call {
-    type Answer = v1::Verdict;
-
     const FIELD: &'static str = "calls";
 
     async fn answer(
@@ -31,7 +29,7 @@ impl BatchItem for v1::Call {
         service: &Service,
         domain: &str,
         arrival: Arrival,
-    ) -> Result<v1::Verdict, Refusal> {
+    ) -> Result<Vec<u8>, Refusal> {
         if self.id.is_empty() {
             return service.decide_call(DecodedCall::new(self, domain)?, arrival, None).await;
         }
@@ -40,8 +38,8 @@ impl BatchItem for v1::Call {
         Box::pin(service.decide_once(&once, call, arrival)).await
     }
 
-    fn failed(error: rpc::Status) -> v1::Verdict {
-        v1::Verdict { error: Some(error), ..v1::Verdict::default() }
+    fn failed(error: rpc::Status) -> Vec<u8> {
+        v1::Verdict { error: Some(error), ..v1::Verdict::default() }.encode_to_vec()
     }
 }
 
@@ -52,7 +50,7 @@ impl Service {
         mut call: DecodedCall,
         arrival: Arrival,
         away: Option<StoreError>,
-    ) -> Result<v1::Verdict, Refusal> {
+    ) -> Result<Vec<u8>, Refusal> {
         self.limiter.metrics().overrides_ignored(call.overrides_ignored);
         let (request, hits) = (&mut call.request, call.hits);
         match call.mode {
@@ -65,11 +63,12 @@ impl Service {
                             .to_owned(),
                     ));
                 };
-                Ok(v1::Verdict { hits, ..encode::verdict(decision) })
+                Ok(encode::verdict(&decision, hits))
             }
             Mode::Take | Mode::Check | Mode::Debit => {
-                let decided = self.limiter.decide_as(request, call.meaning, arrival, away);
-                Ok(encode::verdict(decided.await?))
+                // Not as a variable first: a future of this size would be moved.
+                let decision = self.limiter.decide_as(request, call.meaning, arrival, away).await?;
+                Ok(encode::verdict(&decision, 0))
             }
         }
     }
@@ -80,17 +79,15 @@ impl Service {
         once: &Once,
         call: DecodedCall,
         arrival: Arrival,
-    ) -> Result<v1::Verdict, Refusal> {
+    ) -> Result<Vec<u8>, Refusal> {
         match self.limiter.begin(once, arrival).await {
             Ok(Begun::Now) => {
                 let verdict = self.decide_call(call, arrival, None).await?;
-                self.limiter.note_answer(once, &verdict.encode_to_vec(), arrival).await;
+                self.limiter.note_answer(once, &verdict, arrival).await;
                 Ok(verdict)
             }
-            Ok(Begun::Answered(verdict)) => {
-                v1::Verdict::decode(&*verdict).map_err(|_| Refusal::Unanswered)
-            }
-            Ok(Begun::Unanswered) => Err(Refusal::Unanswered),
+            Ok(Begun::Answered(verdict)) if v1::Verdict::decode(&*verdict).is_ok() => Ok(verdict),
+            Ok(Begun::Answered(_) | Begun::Unanswered) => Err(Refusal::Unanswered),
             Ok(Begun::ByAnother) => Err(Refusal::Invalid(
                 "id: another call had the same id within the last 60 s".to_owned(),
             )),
@@ -101,8 +98,6 @@ impl Service {
 }
 
 impl BatchItem for v1::Commit {
-    type Answer = v1::CommitResult;
-
     const FIELD: &'static str = "commits";
 
     async fn answer(
@@ -110,21 +105,19 @@ impl BatchItem for v1::Commit {
         service: &Service,
         domain: &str,
         arrival: Arrival,
-    ) -> Result<v1::CommitResult, Refusal> {
+    ) -> Result<Vec<u8>, Refusal> {
         let descriptors = vec![commit_descriptor(self)?];
         let request = Request { domain: domain.to_owned(), descriptors };
         let decision = service.limiter.decide(&request, arrival).await?;
-        encode::commit_result(&decision.commits)
+        Ok(encode::commit_result(&decision.commits)?.encode_to_vec())
     }
 
-    fn failed(error: rpc::Status) -> v1::CommitResult {
-        v1::CommitResult { error: Some(error), ..v1::CommitResult::default() }
+    fn failed(error: rpc::Status) -> Vec<u8> {
+        v1::CommitResult { error: Some(error), ..v1::CommitResult::default() }.encode_to_vec()
     }
 }
 
 impl BatchItem for v1::Renewal {
-    type Answer = v1::RenewResult;
-
     const FIELD: &'static str = "renewals";
 
     async fn answer(
@@ -132,7 +125,7 @@ impl BatchItem for v1::Renewal {
         service: &Service,
         domain: &str,
         arrival: Arrival,
-    ) -> Result<v1::RenewResult, Refusal> {
+    ) -> Result<Vec<u8>, Refusal> {
         let in_field = |field| {
             move |refusal: Refusal| match refusal {
                 Refusal::Invalid(_) | Refusal::Empty => {
@@ -157,15 +150,18 @@ impl BatchItem for v1::Renewal {
         // The last is the status of the commit.
         decision.statuses.pop();
         let commit = encode::commit_result(&decision.commits);
-        let commit = commit.unwrap_or_else(|refusal| {
-            let (code, message) = (refusal.codes().0.into(), format!("commit.{refusal}"));
-            v1::Commit::failed(rpc::Status { code, message })
-        });
-        Ok(v1::RenewResult { commit: Some(commit), verdict: Some(encode::verdict(decision)) })
+        let commit = commit.map_or_else(
+            |refusal| {
+                let (code, message) = (refusal.codes().0.into(), format!("commit.{refusal}"));
+                v1::Commit::failed(rpc::Status { code, message })
+            },
+            |commit| commit.encode_to_vec(),
+        );
+        Ok(encode::renew_result(&commit, &encode::verdict(&decision, 0)))
     }
 
-    fn failed(error: rpc::Status) -> v1::RenewResult {
+    fn failed(error: rpc::Status) -> Vec<u8> {
         let (commit, verdict) = (v1::Commit::failed(error.clone()), v1::Call::failed(error));
-        v1::RenewResult { commit: Some(commit), verdict: Some(verdict) }
+        encode::renew_result(&commit, &verdict)
     }
 }

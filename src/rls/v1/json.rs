@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use prost::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -94,20 +95,20 @@ impl Service {
         let name = match method {
             ServedMethod::Commit => {
                 let items = commits.first.into_iter().map(|Object(one)| commit(one));
-                let to = |one| answers.push(commit_result(&one));
+                let to = |one: Vec<u8>| answers.push(commit_result(&read(&one)));
                 self.answer_each(&domain, items, context, to).await?;
                 "results"
             }
             ServedMethod::Renew => {
                 let renewals = batch.renewals.unwrap_or_default().first.into_iter();
                 let items = renewals.map(|Object(one)| renewal(one, bounds));
-                let to = |one| answers.push(renew_result(&one));
+                let to = |one: Vec<u8>| answers.push(renew_result(&read(&one)));
                 self.answer_each(&domain, items, context, to).await?;
                 "results"
             }
             _ => {
                 let items = calls.first.into_iter().map(|Object(one)| call(one, bounds));
-                let to = |one| answers.push(verdict(&one));
+                let to = |one: Vec<u8>| answers.push(verdict(&read(&one)));
                 self.answer_each(&domain, items, context, to).await?;
                 "verdicts"
             }
@@ -131,7 +132,7 @@ impl Service {
         for (index, descriptor) in request.descriptors.iter().enumerate() {
             self.bounds.check_entries(index, descriptor.entries.len())?;
         }
-        Ok(verdict(&encode::usage(self.limiter.usage(request).await)?))
+        Ok(verdict(&read(&encode::usage(self.limiter.usage(request).await)?)))
     }
 }
 
@@ -176,6 +177,11 @@ fn renewal(written: JsonRenewal, bounds: Bounds) -> Result<v1::Renewal, Refusal>
     let Object(of_commit) = written.commit.unwrap_or(Object(JsonCommit::default()));
     let Object(of_call) = written.call.unwrap_or(Object(JsonCall::default()));
     Ok(v1::Renewal { commit: Some(commit(of_commit)?), call: Some(call(of_call, bounds)?) })
+}
+
+/// An answer, as a value.
+fn read<M: Message + Default>(answer: &[u8]) -> M {
+    M::decode(answer).unwrap_or_default()
 }
 
 /// A verdict in JSON.

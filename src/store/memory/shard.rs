@@ -114,7 +114,7 @@ impl Shard {
     /// Keeps an account. Returns the number of live counters that were evicted for it.
     pub(super) fn keep(
         &mut self,
-        key: HashedKey,
+        key: &HashedKey,
         account: AnyAccount,
         terms: &Terms,
         capacity: &Capacity,
@@ -132,7 +132,7 @@ impl Shard {
         let evicted = self.make_room(terms.now, capacity);
         self.earliest = self.earliest.min(rank.end());
         self.key_bytes += key.key.len();
-        let kept = Kept { hash: key.hash, key: key.key.into(), account, rank };
+        let kept = Kept { hash: key.hash, key: key.key.as_str().into(), account, rank };
         self.table.insert_unique(kept.hash, kept, |kept| kept.hash);
         evicted
     }
