@@ -127,9 +127,11 @@ impl Guard {
             Some(verdict) => Ok(verdict),
             None => {
                 let until = self.deadline(arrival).into();
-                let asked = pin!(self.ask(charges, arrival.at, until));
-                let asked = lateness::until(until, asked).await;
-                asked.unwrap_or_else(|late| {
+                // Boxed, so that it does not enlarge the future of a call in memory.
+                let asked = Box::pin(async {
+                    lateness::until(until, pin!(self.ask(charges, arrival.at, until))).await
+                });
+                asked.await.unwrap_or_else(|late| {
                     lateness::starved(late, &self.metrics);
                     Err(StoreError::TimedOut)
                 })
