@@ -93,7 +93,7 @@ impl DomainAccess {
         if self.0.current.load().allow(names, domain, right) {
             return Ok(());
         }
-        let verb = if right == Right::Change { "change" } else { "ask about" };
+        let verb = if right == Right::Change { "change" } else { "use" };
         Err(ForbiddenDomain { domain: domain.chars().take(64).collect(), verb })
     }
 }

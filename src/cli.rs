@@ -52,9 +52,9 @@ enum Command {
     Serve(ServeFlags),
     /// Check rule files; exit 1 if there is a problem
     Check(check::CheckFlags),
-    /// Ask a service for one decision; exit 0 if OK, 3 if over the limit, 1 on an error
+    /// Request one decision from a service; exit 0 if OK, 3 if over the limit, 1 on an error
     Call(call::CallFlags),
-    /// Ask a service for its gRPC health; exit 0 if it serves, 1 if not
+    /// Query the gRPC health of a service; exit 0 if it is serving, 1 if not
     Healthcheck(healthcheck::HealthcheckFlags),
     /// Measure a service's throughput and latency; exit 1 if it made no decision
     Bench(bench::BenchFlags),
@@ -75,9 +75,9 @@ enum Command {
     Override(overrides::OverrideAction),
     /// Show who changed what on the admin address, the newest first
     Audit(audit::AuditFlags),
-    /// Show whether the replicas of a service are well; exit 1 if one is not
+    /// Show the state of the replicas of a service; exit 1 unless all are green
     Status(status::StatusFlags),
-    /// Show the keys of a service that are decided most, denied most, and nearest to their limit
+    /// Show the busiest keys, the most denied keys, and the keys nearest to their limit
     Top(top::TopFlags),
     /// Write rules, a test of them, a compose file and a workflow that checks them into a new folder
     Init(init::InitFlags),

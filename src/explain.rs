@@ -286,21 +286,27 @@ fn walk<'rules>(
     (steps, found)
 }
 
-/// The path of the rule that these entries match in another order, if there is one.
+/// The path of the rule that these entries match in another order, if there is one: for each entry in front, the others
+/// follow as they match.
 fn reordered(domain: &Domain, path: &[Entry]) -> Option<Arc<str>> {
-    let (mut rest, mut order) = (path.to_vec(), Vec::new());
-    while !rest.is_empty() {
-        let next = rest.iter().position(|entry| {
-            let (mut matched, start) = (MatchedBy::Nothing, [&order[..], slice::from_ref(entry)]);
-            domain.walk(&start.concat(), |_, _, matched_by| matched = matched_by);
-            !matches!(matched, MatchedBy::Nothing)
-        });
-        order.push(rest.remove(next?));
-    }
-    match domain.find(&order) {
-        Found::Rule(rule) => Some(Arc::clone(&rule.path)),
-        Found::NoLimit | Found::Nothing => None,
-    }
+    (0..path.len()).find_map(|front| {
+        let (mut rest, mut order) = (path.to_vec(), Vec::new());
+        let front = rest.remove(front);
+        rest.insert(0, front);
+        while !rest.is_empty() {
+            let next = rest.iter().position(|entry| {
+                let (mut matched, start) =
+                    (MatchedBy::Nothing, [&order[..], slice::from_ref(entry)]);
+                domain.walk(&start.concat(), |_, _, matched_by| matched = matched_by);
+                !matches!(matched, MatchedBy::Nothing)
+            });
+            order.push(rest.remove(next?));
+        }
+        match domain.find(&order) {
+            Found::Rule(rule) => Some(Arc::clone(&rule.path)),
+            Found::NoLimit | Found::Nothing => None,
+        }
+    })
 }
 
 fn is_commit(descriptor: &Descriptor) -> bool {

@@ -55,7 +55,7 @@ pub(super) struct AdminAccess {
 #[derive(Debug, clap::Args)]
 pub(super) struct AdminFlags {
     /// Admin address of the service [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(short, long, alias = "admin-addr", value_name = "HOST:PORT")]
     addr: Option<String>,
     #[command(flatten)]
     access: AdminAccess,

@@ -17,7 +17,7 @@ use crate::{
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Action {
-    /// Print what is used, held and left, when it resets, and the callers that a sliding_log remembers
+    /// Print used, held and remaining hits, the reset, and the callers that a sliding_log remembers
     Show(CounterFlags),
     /// List the counters of a domain, in the order of their descriptors
     List(ListFlags),

@@ -38,7 +38,7 @@ pub(super) struct HealthcheckFlags {
     /// YAML file with the settings of the service [env: TOLLKEEPER_CONFIG]
     #[arg(long, value_name = "PATH", conflicts_with = "addr")]
     config: Option<PathBuf>,
-    /// Name to ask about; empty for the server as a whole
+    /// Service to query; empty for the server as a whole
     #[arg(long, value_name = "NAME", default_value = grpc::SERVICE)]
     service: String,
     #[command(flatten)]

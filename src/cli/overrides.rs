@@ -19,7 +19,7 @@ use crate::{
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum OverrideAction {
-    /// Set an override. First prints its effect on the calls of the last minute, and asks at a terminal
+    /// Set an override; first prints its effect on the calls of the last minute, and at a terminal asks to confirm
     Set(SetOverrideFlags),
     /// List the overrides in force
     List(ListOverrideFlags),
@@ -50,7 +50,7 @@ pub(super) struct SetOverrideFlags {
     /// Print the effect, and set nothing
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask at a terminal
+    /// Set it without confirmation
     #[arg(long)]
     yes: bool,
 }
@@ -80,7 +80,7 @@ pub(super) struct ListOverrideFlags {
     #[command(flatten)]
     admin: AdminFlags,
     /// Show only overrides of this domain
-    #[arg(long)]
+    #[arg(short, long)]
     domain: Option<String>,
     /// Show only overrides whose id, descriptor or reason contains this text
     #[arg(long, value_name = "TEXT")]

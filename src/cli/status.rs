@@ -15,7 +15,7 @@ use crate::{settings::Environment, text::printable::printable};
 pub(super) struct StatusFlags {
     /// Admin address of a replica, repeatable; a name stands for all of its addresses
     /// [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(short, long, alias = "admin-addr", value_name = "HOST:PORT")]
     addr: Vec<String>,
     #[command(flatten)]
     access: admin::AdminAccess,

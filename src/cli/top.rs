@@ -31,7 +31,7 @@ use crate::{
 pub(super) struct TopFlags {
     /// Admin address of a replica, repeatable; a name stands for all of its addresses
     /// [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(short, long, alias = "admin-addr", value_name = "HOST:PORT")]
     addr: Vec<String>,
     #[command(flatten)]
     access: admin::AdminAccess,

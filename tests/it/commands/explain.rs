@@ -184,6 +184,15 @@ log=y
 }
 
 #[test]
+fn entries_in_another_order_than_a_rule_are_explained_by_that_rule() {
+    let rules = root().join("examples/rules.yaml");
+    let words = ["--domain", "example", "user=alice,path=/login"];
+    let (code, stdout, _) = run(tollkeeper().args(["explain", "--rules"]).arg(rules).args(words));
+    let hint = "  path=/login: the rules have `path=/login|user`: entries in another order\n";
+    assert!(code == Some(1) && stdout.contains(hint), "{stdout}");
+}
+
+#[test]
 fn a_replaced_limit_is_shown_with_the_rule_that_replaces_it() {
     assert_eq!(
         explained(&["shop", "plan=free", "plan=paid"]),

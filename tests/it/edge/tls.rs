@@ -86,7 +86,7 @@ fn a_client_may_ask_only_about_its_domains_and_the_file_may_change() {
     let secured = Secured::start(&flags);
     let shop = secured.authority.client_named(&["spiffe://test/shop"]);
     let other = secured.authority.client_named(&["other.example"]);
-    let denied = "PERMISSION_DENIED: domain: this client may not ask about `shop`";
+    let denied = "PERMISSION_DENIED: domain: this client may not use `shop`";
     assert_eq!(run(&mut secured.call(Some(&shop))).0, Some(0));
     for client in [&other, &secured.authority.client()] {
         let (code, _, stderr) = run(&mut secured.call(Some(client)));
@@ -194,7 +194,7 @@ fn the_admin_address_asks_what_a_certificate_may_read_and_change() {
         let found = requests.map(|requests| is_refused(&secured, requests, "", &client));
         assert_eq!(found, refused, "{client:?}");
     }
-    let denied = "this client may not ask about `shop`";
+    let denied = "this client may not use `shop`";
     let (_, _, stderr) = run(&mut secured.call(Some(&client("operator.example"))));
     assert!(stderr.contains(denied), "who operates decides no calls: {stderr}");
 

@@ -37,7 +37,7 @@ fn the_requests_of_the_page_about_the_api_get_the_answers_that_it_shows() {
 
 #[test]
 fn the_requests_of_the_page_about_gubernator_get_the_answers_that_it_shows() {
-    get_the_answers_that_it_shows("gubernator.md", 3);
+    get_the_answers_that_it_shows("gubernator.md", 1);
 }
 
 /// By the first rules of the page.
