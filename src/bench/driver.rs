@@ -159,6 +159,9 @@ impl Work {
     ) -> bool {
         let answer = answer.map(|(code, message)| {
             self.calls.answered(&message);
+            if self.report.sample.is_empty() {
+                self.report.sample = message;
+            }
             code
         });
         if since < self.counts_from {

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use bytes::Bytes;
 use hdrhistogram::Histogram;
 use tonic::Code;
 
@@ -25,6 +26,8 @@ pub struct Report {
     pub elapsed: Duration,
     /// Duration of decisions, in nanoseconds; in an open loop, since the call was due.
     pub latency: Histogram<u64>,
+    /// The first answer, undecoded; empty if there was none.
+    pub sample: Bytes,
 }
 
 impl Default for Report {
@@ -38,6 +41,7 @@ impl Default for Report {
             reconnects: 0,
             elapsed: Duration::ZERO,
             latency: latency.expect("an hour of nanoseconds in three digits is a histogram"),
+            sample: Bytes::new(),
         }
     }
 }
@@ -92,6 +96,9 @@ impl Report {
         self.not_sent += other.not_sent;
         self.reconnects += other.reconnects;
         self.elapsed = self.elapsed.max(other.elapsed);
+        if self.sample.is_empty() {
+            self.sample.clone_from(&other.sample);
+        }
         self.latency.add(&other.latency).expect("all histograms have the same bounds");
     }
 }

@@ -84,10 +84,13 @@ pub(super) fn main(flags: &BenchFlags, environment: &Environment) -> ExitCode {
     match measured {
         Ok(report) => {
             let code = if report.decisions() > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-            say(
-                &if flags.output.is_json() { show::json(&report) } else { show::text(&report) },
-                code,
-            )
+            let text =
+                if flags.output.is_json() { show::json(&report) } else { show::text(&report) };
+            let ended = say(&text, code);
+            if call::lacks_limit_in(&report.sample) {
+                complain(call::NO_LIMIT);
+            }
+            ended
         }
         Err(problem) => {
             let problem = match problem {

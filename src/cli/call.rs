@@ -2,6 +2,7 @@
 
 use std::{process::ExitCode, sync::Arc};
 
+use prost::Message as _;
 use prost_types::value::Kind;
 
 use super::{
@@ -28,7 +29,7 @@ use crate::{
 };
 
 /// Said of a descriptor that passes unlimited: it may be a typo.
-const NO_LIMIT: &str = "warning: no limit applies to a descriptor; `tollkeeper explain` with the same arguments says why";
+pub(super) const NO_LIMIT: &str = "warning: no limit applies to a descriptor; `tollkeeper explain` with the same arguments says why";
 
 /// The exit code of a call that is over its limit.
 const OVER_LIMIT: u8 = 3;
@@ -164,6 +165,11 @@ fn lacks_limit(response: &RateLimitResponse) -> bool {
         status.current_limit.is_none() && status.limit_remaining != u32::MAX
     };
     response.statuses.iter().any(is_free)
+}
+
+/// The same of an encoded answer.
+pub(super) fn lacks_limit_in(answer: &[u8]) -> bool {
+    RateLimitResponse::decode(answer).is_ok_and(|response| lacks_limit(&response))
 }
 
 /// Whether a commit counts now, or has counted before.

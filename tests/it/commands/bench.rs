@@ -118,6 +118,13 @@ fn the_report_for_people_has_counts_percentiles_and_bars() {
 }
 
 #[test]
+fn a_run_without_a_limit_gets_a_warning() {
+    let service = Service::start(Options::default());
+    let (code, _, stderr) = bench(&service.grpc.to_string(), &["--calls", "3", "usre=alice"]);
+    assert!(code == Some(0) && stderr.starts_with("warning: no limit applies"), "{stderr}");
+}
+
+#[test]
 fn a_run_ends_after_its_duration() {
     let service = Service::start(Options::default());
     for pace in [["--concurrency", "2"], ["--rate", "100"]] {
