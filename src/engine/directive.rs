@@ -131,7 +131,7 @@ pub struct Directives {
     now_ms: AtomicU64,
 }
 
-/// By the hash of the parts of the values that a form takes; the most specific first.
+/// By the hash of the parts of the values that a form takes; the lowest rank first.
 type Index = HashMap<u64, Vec<Matcher>>;
 
 /// The part of a value that is the same in all values that match.
@@ -148,37 +148,28 @@ enum FixedPart {
 /// One directive, and what a descriptor must have.
 #[derive(Debug)]
 struct Matcher {
-    precedence: (Vec<Specificity>, Reverse<(Timestamp, Arc<str>)>),
     patterns: Vec<Option<Pattern>>,
     directive: Arc<Directive>,
-}
-
-/// How an entry is matched, the most specific first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Specificity {
-    Exact,
-    Pattern,
-    Any,
+    /// Of several that match, the lowest applies.
+    rank: usize,
 }
 
 impl Directives {
     /// These directives.
     pub fn new(all: Vec<Arc<Directive>>) -> Self {
         let mut new = Self { all, ..Self::default() };
-        for directive in &new.all {
-            let matcher = Matcher::new(Arc::clone(directive));
+        let mut matchers: Vec<Matcher> = new.all.iter().map(Matcher::new).collect();
+        matchers.sort_by_cached_key(Matcher::precedence);
+        for (rank, matcher) in matchers.into_iter().enumerate() {
+            let matcher = Matcher { rank, ..matcher };
+            let Directive { domain, entries, .. } = &*matcher.directive;
             let form: Vec<FixedPart> = matcher.patterns.iter().map(FixedPart::of).collect();
-            let Some(hash) = hash_parts(&new.hasher, &form, &directive.entries) else { continue };
-            let keys = hash_keys(&new.hasher, &directive.domain, &directive.entries);
-            let forms = new.indexes.entry(keys).or_default();
+            let Some(hash) = hash_parts(&new.hasher, &form, entries) else { continue };
+            let forms = new.indexes.entry(hash_keys(&new.hasher, domain, entries)).or_default();
             match forms.iter_mut().find(|(known, _)| *known == form) {
                 Some((_, index)) => index.entry(hash).or_default().push(matcher),
                 None => forms.push((form, HashMap::from_iter([(hash, vec![matcher])]))),
             }
-        }
-        let indexes = new.indexes.values_mut().flatten();
-        for matchers in indexes.flat_map(|(_, index)| index.values_mut()) {
-            matchers.sort_by(|one, other| one.precedence.cmp(&other.precedence));
         }
         new
     }
@@ -195,8 +186,7 @@ impl Directives {
             let matchers = index.get(&hash_parts(&self.hasher, form, entries)?)?;
             matchers.iter().find(|matcher| matcher.matches(domain, entries))
         });
-        let found = found.min_by(|one, other| one.precedence.cmp(&other.precedence));
-        found.map(|matcher| &matcher.directive)
+        found.min_by_key(|matcher| matcher.rank).map(|matcher| &matcher.directive)
     }
 
     /// Notes the store's time.
@@ -211,17 +201,21 @@ impl Directives {
 }
 
 impl Matcher {
-    fn new(directive: Arc<Directive>) -> Self {
-        let patterns = directive.entries.iter().map(|entry| Pattern::of(&entry.value));
-        let patterns: Vec<_> = patterns.collect();
-        let specificity = |(entry, pattern): (&Entry, &Option<Pattern>)| match pattern {
-            None => Specificity::Exact,
-            Some(_) if &*entry.value == b"*" => Specificity::Any,
-            Some(_) => Specificity::Pattern,
+    fn new(directive: &Arc<Directive>) -> Self {
+        let patterns = directive.entries.iter().map(|entry| Pattern::of(&entry.value)).collect();
+        Self { patterns, directive: Arc::clone(directive), rank: 0 }
+    }
+
+    /// Of several that match, the least applies: entry by entry an exact value, then a pattern, then `*` alone; then the newest.
+    fn precedence(&self) -> (Vec<u8>, Reverse<(Timestamp, Arc<str>)>) {
+        let Directive { id, entries, set_at, .. } = &*self.directive;
+        let rank = |(entry, pattern): (&Entry, &Option<Pattern>)| match pattern {
+            None => 0,
+            Some(_) if &*entry.value == b"*" => 2,
+            Some(_) => 1,
         };
-        let specificities = directive.entries.iter().zip(&patterns).map(specificity).collect();
-        let newest = Reverse((directive.set_at, Arc::clone(&directive.id)));
-        Self { precedence: (specificities, newest), patterns, directive }
+        let ranks = entries.iter().zip(&self.patterns).map(rank).collect();
+        (ranks, Reverse((*set_at, Arc::clone(id))))
     }
 
     fn matches(&self, domain: &str, entries: &[Entry]) -> bool {
@@ -349,9 +343,9 @@ mod tests {
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
             let directives = directives(&texts);
             let entries = descriptor_syntax::parse(&descriptor).unwrap();
-            let matchers = directives.all().iter().map(|one| Matcher::new(Arc::clone(one)));
+            let matchers = directives.all().iter().map(Matcher::new);
             let matching = matchers.filter(|matcher| matcher.matches("shop", &entries));
-            let best = matching.min_by(|one, other| one.precedence.cmp(&other.precedence));
+            let best = matching.min_by_key(Matcher::precedence);
             let best = best.map(|matcher| matcher.directive.id.to_string());
             prop_assert_eq!(found(&directives, &descriptor).map(str::to_owned), best);
         }

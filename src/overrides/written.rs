@@ -280,7 +280,7 @@ impl NewOverride {
             if !candidates.has_key() {
                 let key = printable_start(&entry.key, KEY_BYTES_MAX);
                 let known = candidates.keys().filter_map(|key| std::str::from_utf8(key).ok());
-                unknown = Some((format!("has the key {key} there"), hint(&key, known)));
+                unknown = Some((format!("has the key {key} at this position"), hint(&key, known)));
             }
         });
         let (what, near) =

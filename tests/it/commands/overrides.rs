@@ -126,7 +126,10 @@ fn set_and_undo_name_the_other_override_of_the_target() {
         &service,
         &["override", "set", "--domain", "shop", "usr=a", "--ban", "--for", "1m", "--because", "x"],
     );
-    assert!(hinted.contains("hint: no rule of the domain has the key usr there"), "{hinted}");
+    assert!(
+        hinted.contains("hint: no rule of the domain has the key usr at this position"),
+        "{hinted}"
+    );
 }
 
 /// Runs a command at a terminal, and types `answer` when it asks.

@@ -321,12 +321,12 @@ fn a_ban_or_exemption_to_which_no_rule_applies_has_a_hint_in_its_effect() {
         (
             "usr=x",
             "ban",
-            "no rule of the domain has the key usr there: only calls with exactly these keys are denied; did you mean `user`?",
+            "no rule of the domain has the key usr at this position: only calls with exactly these keys are denied; did you mean `user`?",
         ),
         (
             "user=x,colour=red",
             "allow",
-            "no rule of the domain has the key colour there: there is no limit to lift, except one that a call sends",
+            "no rule of the domain has the key colour at this position: there is no limit to lift, except one that a call sends",
         ),
         (
             "file=a.txt",
