@@ -14,6 +14,7 @@ use redis::{Value as Reply, cmd, from_redis_value};
 use serde_json::{Value, json};
 use tokio::time;
 
+pub use self::refusals::RefusalKind;
 use self::refusals::Refusals;
 use crate::{
     store::{Store, StoreError},
@@ -60,16 +61,12 @@ pub struct EntryId(u64, u64);
 pub struct Attempt<'attempt> {
     /// The name of a certificate or of a token, or an address.
     pub who: &'attempt str,
-    /// Whether it showed no valid credentials where some are needed, or came from a web page.
-    pub is_stranger: bool,
     /// What was to be done, such as `reset counters`.
     pub action: &'attempt str,
     /// What it was to be done to: an object of texts, lists and numbers.
     pub details: Value,
-    /// Whether it is done.
-    pub is_done: bool,
-    /// Such as `done`, or `refused:` with the reason.
-    pub outcome: String,
+    /// Why it is not done.
+    pub refused: Option<(RefusalKind, String)>,
 }
 
 /// Which entries are read.
@@ -93,10 +90,13 @@ impl Audit {
 
     /// Writes the entry of an attempt. One that failed may be only counted: see [`Refusals`].
     pub async fn note(&self, attempt: Attempt<'_>) {
-        let Attempt { who, is_stranger, action, details, is_done, outcome } = attempt;
-        if !is_done && !self.refusals.is_written(who, is_stranger, Instant::now()) {
-            return;
-        }
+        let Attempt { who, action, details, refused } = attempt;
+        let outcome = match refused {
+            None => "done".to_owned(),
+            Some((kind, _)) if !self.refusals.is_written(who, kind, Instant::now()) => return,
+            Some((RefusalKind::Failed, reason)) => format!("failed: {reason}"),
+            Some((_, reason)) => format!("refused: {reason}"),
+        };
         self.write(who, action, details, &outcome).await;
     }
 
@@ -104,8 +104,9 @@ impl Audit {
     pub async fn follow(&self) {
         loop {
             time::sleep(COUNTED_EVERY).await;
-            for (who, count) in self.refusals.counted(Instant::now()) {
-                let outcome = format!("refused: {count} further attempts in a minute");
+            for ((who, kind), count) in self.refusals.counted(Instant::now()) {
+                let outcome =
+                    format!("refused: {count} further attempts in a minute, {}", kind.name());
                 self.write(&who, "attempt", json!({}), &outcome).await;
             }
         }
@@ -230,7 +231,8 @@ impl std::str::FromStr for EntryId {
     }
 }
 
-fn bounded(text: &str) -> String {
+/// A text with the start of one that a client has chosen, escaped.
+pub(crate) fn bounded(text: &str) -> String {
     printable_start(text.as_bytes(), TEXT_BYTES_MAX)
 }
 

@@ -1,6 +1,7 @@
 //! What operators have set for some descriptors until a time: another number, exemption, ban or shadow. Here it is checked,
 //! kept in the store, and put in force on this replica; `engine/directive.rs` finds the one of a descriptor.
 
+mod events;
 mod follow;
 mod kept;
 mod known;

@@ -252,7 +252,7 @@ pub(super) fn path_and_query<'a>(
     parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
-    format!("{path}?{}", query.extend_pairs(parameters).finish())
+    format!("{path}?{}", query.extend_pairs(parameters).finish()).trim_end_matches('?').to_owned()
 }
 
 pub(super) fn list<'value>(value: &'value Value, name: &str) -> &'value [Value] {

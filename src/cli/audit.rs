@@ -6,7 +6,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::admin::{AdminFlags, instant, list, number, path_and_query, text};
-use crate::{process::clock::system_clock, settings::Environment, text::duration::in_words};
+use crate::settings::Environment;
 
 /// Most entries that the service shows at a time.
 const PAGE_MAX: usize = 1000;
@@ -61,7 +61,7 @@ fn line(entry: &Value) -> String {
     for (name, value) in entry.as_object().into_iter().flatten() {
         match &**name {
             "id" | "at_ms" | "who" | "action" | "outcome" => {}
-            "until_ms" => details.push(until(number(entry, "until_ms"))),
+            "until_ms" => details.push(format!("until {}", instant(number(entry, "until_ms")))),
             _ => match value {
                 Value::Null => {}
                 Value::String(text) => details.push(format!("{name} {text}")),
@@ -70,14 +70,4 @@ fn line(entry: &Value) -> String {
         }
     }
     format!("{at}  {who}  {action}: {outcome}; {}\n", details.join(", "))
-}
-
-/// When an override ends, or has ended.
-fn until(millis: u64) -> String {
-    let now = system_clock().as_millis();
-    let ends = match millis.saturating_sub(now) {
-        0 => "ended".to_owned(),
-        left => format!("ends in {}", in_words(left.div_ceil(1000))),
-    };
-    format!("until {} ({ends})", instant(millis))
 }

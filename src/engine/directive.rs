@@ -92,14 +92,18 @@ impl DirectiveAction {
     }
 }
 
+impl fmt::Display for DirectiveAction {
+    /// Its name and number, such as `ban` or `limit 10`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        self.value().map_or(Ok(()), |value| write!(f, " {value}"))
+    }
+}
+
 impl fmt::Display for Directive {
     /// Its action and its id, such as `ban 5f2c01aa` or `limit 10 5f2c01aa`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.action.name())?;
-        if let Some(value) = self.action.value() {
-            write!(f, " {value}")?;
-        }
-        write!(f, " {}", self.id)
+        write!(f, "{} {}", self.action, self.id)
     }
 }
 

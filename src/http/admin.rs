@@ -14,7 +14,7 @@ use axum::{
     Extension, Json, Router,
     body::Body,
     extract::{RawQuery, State},
-    http::{Request, StatusCode, header},
+    http::{Request, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{delete, get, post},
@@ -26,7 +26,7 @@ use self::{
     access::{Actor, WebPages, needs_all_domains, refuse_strangers},
     audit::Change,
     counters::status_of,
-    refused::{forbidden, refuse},
+    refused::Refused,
 };
 use super::{
     compat,
@@ -35,9 +35,12 @@ use super::{
 };
 use crate::{
     authorization::Right,
-    rls::{self, refusal::Refusal},
+    rls,
     store::system_clock,
-    telemetry::LogFilter,
+    telemetry::{
+        EventKind::{CounterSet, CountersReset, LogFilterSet},
+        LogFilter,
+    },
 };
 
 /// The endpoints for operators only.
@@ -45,15 +48,25 @@ pub fn router(admin: Admin) -> Router {
     let guarded = |pages| middleware::from_fn_with_state((admin.clone(), pages), refuse_strangers);
     let of_all_domains =
         |right| middleware::from_fn_with_state((admin.clone(), right), needs_all_domains);
+    let guard = || guarded(WebPages::StatusPageWithToken);
+    let noted = |action, shown, event| {
+        let state = (admin.clone(), Change { action, shown, event });
+        middleware::from_fn_with_state(state, audit::note_change)
+    };
+    let plain = middleware::from_fn(refuse_parameters);
+    let log = noted("change log filter", &["filter"], Some(LogFilterSet));
+    let counters: &[&str] = &["descriptor", "domain", "used", "limit"];
+    let reset = noted("reset counters", counters, Some(CountersReset));
+    let set = noted("set counter", counters, Some(CounterSet));
+    let set_override = noted("set override", &[], None);
+    let undo = noted("undo override", &["because"], None);
+    let of_log = of_all_domains(Right::Change);
     let changes = Router::new()
-        .route("/log", post(change_log))
-        .layer(of_all_domains(Right::Change))
-        .route("/counters/reset", post(counters::reset))
-        .route("/counters/set", post(counters::set))
-        .route("/overrides", post(overrides::set).layer(middleware::from_fn(refuse_parameters)))
-        .route("/overrides/{id}", delete(overrides::end))
-        .layer(guarded(WebPages::StatusPageWithToken))
-        .layer(middleware::from_fn_with_state(admin.clone(), audit::note_change));
+        .route("/log", post(change_log).layer(of_log).layer(guard()).layer(log))
+        .route("/counters/reset", post(counters::reset).layer(guard()).layer(reset))
+        .route("/counters/set", post(counters::set).layer(guard()).layer(set))
+        .route("/overrides", post(overrides::set).layer(plain).layer(guard()).layer(set_override))
+        .route("/overrides/{id}", delete(overrides::end).layer(guard()).layer(undo));
     let page = Router::new()
         .route("/status", get(show_status))
         .layer(of_all_domains(Right::Read))
@@ -82,32 +95,30 @@ async fn explain(
     State(admin): State<Admin>,
     Extension(actor): Extension<Actor>,
     request: Request<Body>,
-) -> Result<Response, Response> {
-    let bad = |refusal: Refusal| refuse(refusal.codes().1, &refusal.to_string());
-    let decisions = &admin.decisions;
-    let (body, _slot) = decisions.body(request).await.map_err(bad)?;
-    let service = &decisions.service;
-    let decoded = rls::json::request(&body, service.bounds).map_err(bad)?;
-    admin.check(&actor, &decoded.request.domain, Right::Read).map_err(forbidden)?;
+) -> Result<Response, Refused> {
+    let (body, _slot) = admin.decisions.body(request).await?;
+    let service = &admin.decisions.service;
+    let decoded = rls::json::request(&body, service.bounds)?;
+    admin.check(&actor, &decoded.request.domain, Right::Read)?;
     let explanation = service.limiter.explain(&decoded.request, system_clock()).await;
     Ok((status_of(explanation.incomplete.as_deref()), Json(explanation)).into_response())
 }
 
 /// What the status page shows.
-async fn show_status(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Response {
-    let with_history = match wants_history(query.as_deref()) {
-        Ok(wanted) => wanted,
-        Err(problem) => return refuse(StatusCode::BAD_REQUEST, &problem),
-    };
-    let (no_store, reports) = ([(header::CACHE_CONTROL, "no-store")], admin.reports.clone());
-    let top = admin.decisions.service.limiter.top().await;
-    let (_, _, knows_overrides) = admin.decisions.service.limiter.overrides().list();
+async fn show_status(
+    State(admin): State<Admin>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refused> {
+    let with_history = wants_history(query.as_deref())?;
+    let limiter = &admin.decisions.service.limiter;
+    let (top, (_, _, knows_overrides)) = (limiter.top().await, limiter.overrides().list());
+    let asked = PageState { phase: admin.health.phase(), knows_overrides, top, with_history };
+    let reports = admin.reports.clone();
     let json = move || {
-        let asked = PageState { phase: admin.health.phase(), knows_overrides, top, with_history };
         let json = status::json(&admin.reports, &admin.history, asked);
-        (no_store, Json(json)).into_response()
+        ([(header::CACHE_CONTROL, "no-store")], Json(json)).into_response()
     };
-    reports.send(json).await
+    Ok(reports.send(json).await)
 }
 
 /// Reads the query of `/status`: nothing, or `history=1`.
@@ -120,11 +131,10 @@ fn wants_history(query: Option<&str>) -> Result<bool, String> {
     }
 }
 
-async fn show_top_keys(State(admin): State<Admin>) -> Response {
-    match admin.decisions.service.limiter.top().await {
-        Some(report) => Json(report).into_response(),
-        None => refuse(StatusCode::NOT_FOUND, "keys are not counted: --top-keys is off"),
-    }
+async fn show_top_keys(State(admin): State<Admin>) -> Result<Response, Refused> {
+    let top = admin.decisions.service.limiter.top().await;
+    let off = || Refused::not_found("keys are not counted: --top-keys is off");
+    Ok(Json(top.ok_or_else(off)?).into_response())
 }
 
 async fn show_log(State(admin): State<Admin>) -> Json<Value> {
@@ -136,14 +146,11 @@ async fn show_log(State(admin): State<Admin>) -> Json<Value> {
 async fn change_log(
     State(admin): State<Admin>,
     RawQuery(query): RawQuery,
-) -> Result<Response, Response> {
-    let filter = log_filter(query.as_deref());
-    let filter = filter.map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
+) -> Result<Json<Value>, Refused> {
+    let filter = log_filter(query.as_deref())?;
     tracing::info!(%filter, "log filter changed");
-    let change =
-        Change { action: "change log filter", details: json!({ "value": filter.to_string() }) };
     admin.reports.telemetry.set_log_filter(filter);
-    Ok(change.of(show_log(State(admin)).await.into_response()))
+    Ok(show_log(State(admin)).await)
 }
 
 /// Reads the query of `/log`: `filter=FILTER`, percent-encoded.
@@ -157,15 +164,15 @@ async fn stats(State(Admin { reports, .. }): State<Admin>) -> Response {
     let telemetry = Arc::clone(&reports.telemetry);
     let answer = move || match compat::stats(&telemetry) {
         Some(stats) => Json(stats).into_response(),
-        None => refuse(StatusCode::NOT_FOUND, "set --metrics-compat envoyproxy"),
+        None => Refused::not_found("set --metrics-compat envoyproxy").into_response(),
     };
     reports.send(answer).await
 }
 
 /// For endpoints that take no parameters.
-async fn refuse_parameters(request: Request<Body>, next: Next) -> Response {
+async fn refuse_parameters(request: Request<Body>, next: Next) -> Result<Response, Refused> {
     match refused_parameter(&request) {
-        Some(problem) => refuse(StatusCode::BAD_REQUEST, &problem),
-        None => next.run(request).await,
+        Some(problem) => Err(problem.into()),
+        None => Ok(next.run(request).await),
     }
 }

@@ -188,6 +188,7 @@ impl Overrides {
             directives.learn(now);
         }
         self.in_force.store(directives);
+        known.record_changes();
         self.changed.notify_one();
     }
 }

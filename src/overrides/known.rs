@@ -1,6 +1,6 @@
 //! What a replica knows of the overrides in the store, and the store's time.
 
-use std::{iter, sync::Arc};
+use std::{collections::BTreeMap, iter, sync::Arc};
 
 use tokio::time::Instant;
 
@@ -21,13 +21,17 @@ pub(super) struct KnownOverrides {
     pub(super) version: Vec<u8>,
     /// A time that the store has shown, and when; without one, the machine's clock counts.
     shown: Option<(Timestamp, Instant)>,
+    /// What was in force when changes were last recorded, by id.
+    pub(super) recorded: Option<BTreeMap<Arc<str>, Arc<Override>>>,
     /// Whether the log says why they are not known.
     pub(super) is_reported: bool,
 }
 
 impl KnownOverrides {
-    pub(super) const fn new(is_known: bool) -> Self {
-        Self { all: Vec::new(), is_known, version: Vec::new(), shown: None, is_reported: false }
+    pub(super) fn new(is_known: bool) -> Self {
+        let recorded = is_known.then(BTreeMap::new);
+        let (all, version) = (Vec::new(), Vec::new());
+        Self { all, is_known, version, shown: None, recorded, is_reported: false }
     }
 
     /// The time by the store's clock. It does not depend on how the machine's clock is set.

@@ -33,6 +33,12 @@ pub(crate) enum EventKind {
     ControlPlaneLost,
     Nack,
     DrainBegan,
+    OverrideSet,
+    OverrideUndone,
+    OverrideEnded,
+    CountersReset,
+    CounterSet,
+    LogFilterSet,
 }
 
 /// A change of state.
@@ -46,7 +52,7 @@ pub(crate) struct Event {
     times: u64,
 }
 
-/// Records an event. The text never holds anything of a request.
+/// Records an event. The text never holds anything of a call, only of what operators have sent.
 pub(crate) fn happened(kind: EventKind, text: String) {
     if kind == EventKind::BreakerOpened {
         BREAKER_OPENINGS.fetch_add(1, Ordering::Relaxed);

@@ -6,14 +6,14 @@ use axum::{
     Extension,
     body::Body,
     extract::State,
-    http::{HeaderMap, HeaderValue, Request, StatusCode, header, request::Parts},
+    http::{HeaderMap, HeaderValue, Request, StatusCode, header},
     middleware::Next,
-    response::Response,
+    response::{IntoResponse as _, Response},
 };
 
-use super::refused::{forbidden, refuse};
+use super::refused::Refused;
 use crate::{
-    audit::Audit,
+    audit::{Audit, RefusalKind},
     authorization::{AdminTokens, DomainAccess, Right, clients::EVERY_DOMAIN},
     edge::health::Health,
     http::{browser, json::Decisions, report::Reports, serve::Peer, status::History},
@@ -64,10 +64,6 @@ pub(super) struct Actor {
     right: Result<Right, &'static str>,
 }
 
-/// Marks the answer to a request without valid credentials, or from a web page.
-#[derive(Debug, Clone)]
-pub(super) struct Stranger;
-
 /// Adds the [`Actor`] to a request.
 pub(super) async fn identify(
     State(admin): State<Admin>,
@@ -96,28 +92,14 @@ impl Admin {
     /// Whether the client has a right on a domain.
     ///
     /// # Errors
-    /// A sentence, if it has not.
-    pub(super) fn check(&self, actor: &Actor, domain: &str, right: Right) -> Result<(), String> {
+    /// 403, if it has not.
+    pub(super) fn check(&self, actor: &Actor, domain: &str, right: Right) -> Result<(), Refused> {
         if right == Right::Change && actor.right != Ok(Right::Change) {
-            return Err("this token may only read".to_owned());
+            return Err(Refused::forbidden("this token may only read"));
         }
         let Some(access) = &self.access else { return Ok(()) };
         let checked = access.check(actor.identity.as_ref(), domain, right);
-        checked.map_err(|problem| problem.to_string())
-    }
-
-    /// Like [`check`](Self::check), of the client of a request.
-    ///
-    /// # Errors
-    /// A sentence, if it has not.
-    pub(super) fn check_asked(
-        &self,
-        asked: &Parts,
-        domain: &str,
-        right: Right,
-    ) -> Result<(), String> {
-        let actor = asked.extensions.get().ok_or("the client is not known")?;
-        self.check(actor, domain, right)
+        checked.map_err(|problem| Refused::forbidden(&problem.to_string()))
     }
 }
 
@@ -127,11 +109,9 @@ pub(super) async fn needs_all_domains(
     Extension(actor): Extension<Actor>,
     request: Request<Body>,
     next: Next,
-) -> Response {
-    match admin.check(&actor, EVERY_DOMAIN, right) {
-        Ok(()) => next.run(request).await,
-        Err(problem) => forbidden(problem),
-    }
+) -> Result<Response, Refused> {
+    admin.check(&actor, EVERY_DOMAIN, right)?;
+    Ok(next.run(request).await)
 }
 
 /// Lets only clients pass that show a token, if there are any. Web pages are recognized by their headers; without tokens
@@ -152,20 +132,24 @@ pub(super) async fn refuse_strangers(
         WebPages::StatusPageWithToken => browser::is_from_other_origin(headers),
     };
     let is_identified = admin.tokens.is_some() || admin.identifies_clients;
-    let mut refusal = if let Err(problem) = actor.right {
-        let mut refusal = refuse(StatusCode::UNAUTHORIZED, problem);
-        let bearer = HeaderValue::from_static("Bearer");
-        refusal.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
-        refusal
+    let (refused, kind) = if let Err(problem) = actor.right {
+        (Refused(StatusCode::UNAUTHORIZED, problem.to_owned()), RefusalKind::Unauthorized)
     } else if is_from_web_page {
-        refuse(StatusCode::FORBIDDEN, "requests from web pages are not allowed")
+        let problem = "requests from web pages are not allowed";
+        (Refused::forbidden(problem), RefusalKind::CrossSite)
     } else if !is_identified && !browser::host_is_ip_or_localhost(headers) {
-        refuse(StatusCode::FORBIDDEN, "host: must be an IP address or localhost")
+        let problem = "host: must be an IP address or localhost";
+        (Refused::forbidden(problem), RefusalKind::CrossSite)
     } else {
         return next.run(request).await;
     };
-    refusal.extensions_mut().insert(Stranger);
-    refusal
+    let mut answer = refused.into_response();
+    if kind == RefusalKind::Unauthorized {
+        let bearer = HeaderValue::from_static("Bearer");
+        answer.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+    }
+    answer.extensions_mut().insert(kind);
+    answer
 }
 
 /// The token of `Authorization: Bearer TOKEN`.

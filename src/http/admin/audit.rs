@@ -6,96 +6,100 @@ use axum::{
     extract::{RawQuery, State},
     http::{Request, StatusCode},
     middleware::Next,
-    response::{IntoResponse as _, Response},
+    response::Response,
 };
 use serde_json::{Value, json};
 
 use super::{
-    access::{Actor, Admin, Stranger},
-    refused::{RefusalReason, refuse},
+    access::{Actor, Admin},
+    refused::{RefusalReason, Refused},
 };
 use crate::{
-    audit::{Attempt, AuditQuery},
+    audit::{Attempt, AuditQuery, RefusalKind, bounded},
     http::parameters,
+    telemetry::{EventKind, happened},
+    text::members::set_member,
 };
 
 /// The number of entries in an answer, and the most.
 const SHOWN: usize = 100;
 const SHOWN_MAX: usize = 1000;
 
-/// What a request changed, or was to change, in the extensions of its answer.
-#[derive(Debug, Clone)]
+/// What an endpoint changes.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Change {
     /// Such as `reset counters`.
     pub(super) action: &'static str,
-    /// An object: the domain, the descriptor, and what else the operator has sent.
-    pub(super) details: Value,
+    /// The parameters that its entries show.
+    pub(super) shown: &'static [&'static str],
+    /// The event of a change, unless replicas find it by themselves.
+    pub(super) event: Option<EventKind>,
 }
+
+/// What an entry shows beside the parameters of the request, in the extensions of its answer: an object.
+#[derive(Debug, Clone)]
+pub(super) struct Details(pub(super) Value);
 
 /// Marks the answer to a request that was to change nothing, such as a trial.
 #[derive(Debug, Clone)]
 pub(super) struct Unchanged;
 
-impl Change {
-    /// The answer to the request that changed this.
-    pub(super) fn of(self, mut answer: Response) -> Response {
-        answer.extensions_mut().insert(self);
-        answer
-    }
-}
-
-/// Notes each request in the audit: the [`Change`] of its answer, else its method and path.
+/// Notes each request to an endpoint in the audit.
 pub(super) async fn note_change(
-    State(admin): State<Admin>,
+    State((admin, Change { action, shown, event })): State<(Admin, Change)>,
     Extension(actor): Extension<Actor>,
     request: Request<Body>,
     next: Next,
 ) -> Response {
-    let (method, uri) = (request.method().clone(), request.uri().clone());
+    let uri = request.uri().clone();
     let answer = next.run(request).await;
-    let said = answer.extensions();
+    let (said, status) = (answer.extensions(), answer.status());
     if said.get::<Unchanged>().is_some() {
         return answer;
     }
-    let is_stranger = said.get::<Stranger>().is_some();
-    let (action, details) = match said.get::<Change>() {
-        Some(change) => (change.action, change.details.clone()),
-        // A token may have been pasted into the query, or in place of an id.
-        None => ("attempt", json!({ "request": format!("{method} {}", shown(uri.path())) })),
-    };
-    let status = answer.status();
+    let kind = said.get().copied().unwrap_or(match status {
+        _ if status.is_server_error() => RefusalKind::Failed,
+        StatusCode::FORBIDDEN => RefusalKind::Forbidden,
+        _ => RefusalKind::Invalid,
+    });
     let reason = said.get::<RefusalReason>().map(|reason| reason.0.clone());
     let reason = reason.unwrap_or_else(|| status.to_string());
-    let outcome = match status {
-        _ if status.is_success() => "done".to_owned(),
-        _ if status.is_server_error() => format!("failed: {reason}"),
-        _ => format!("refused: {reason}"),
-    };
-    let (who, is_done) = (&*actor.name, status.is_success());
-    let attempt = Attempt { who, is_stranger, action, details, is_done, outcome };
-    admin.audit.note(attempt).await;
+    let refused = (!status.is_success()).then_some((kind, reason));
+    let mut details = said.get::<Details>().map_or_else(|| json!({}), |details| details.0.clone());
+    // A stranger may have written anything, such as a token in the wrong place.
+    if !kind.is_of_stranger() {
+        let query = uri.query().unwrap_or_default();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            if shown.contains(&&*name) && details.get(&*name).is_none() {
+                let number = value.parse::<u64>().ok().filter(|_| name == "used");
+                set_member(&mut details, &name, number.map_or((*value).into(), Value::from));
+            }
+        }
+    }
+    let id = uri.path().strip_prefix("/overrides/").unwrap_or_default();
+    if id.len() == 8 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        set_member(&mut details, "override", id);
+    }
+    if let (Some(kind), None) = (event, &refused) {
+        let mut text = String::new();
+        for (name, value) in shown.iter().filter_map(|name| Some((name, details.get(*name)?))) {
+            text += &value
+                .as_str()
+                .map_or(format!("{name} {value}, "), |text| format!("{name} {text}, "));
+        }
+        happened(kind, bounded(&format!("{text}by {}", actor.name)));
+    }
+    admin.audit.note(Attempt { who: &actor.name, action, details, refused }).await;
     answer
-}
-
-/// The path of a request, with an id only if it has the form of one.
-fn shown(path: &str) -> &str {
-    let id = path.strip_prefix("/overrides/").unwrap_or_default();
-    let is_id = id.len() == 8 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if id.is_empty() || is_id { path } else { "/overrides/{id}" }
 }
 
 /// Shows entries, the newest first.
 pub(super) async fn show(
     State(admin): State<Admin>,
     RawQuery(query): RawQuery,
-) -> Result<Response, Response> {
-    let query = audit_query(query.as_deref());
-    let query = query.map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
-    let read = admin.audit.read(&query).await;
-    let (entries, more) =
-        read.map_err(|error| refuse(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()))?;
-    let more = more.map(|id| id.to_string());
-    Ok(Json(json!({ "entries": entries, "more": more })).into_response())
+) -> Result<Json<Value>, Refused> {
+    let (entries, more) = admin.audit.read(&audit_query(query.as_deref())?).await?;
+    Ok(Json(json!({ "entries": entries, "more": more.map(|id| id.to_string()) })))
 }
 
 /// Reads the query of `/audit`, if given: `limit=N`, `after=ID`, `text=TEXT` and `who=TEXT`.

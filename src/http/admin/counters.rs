@@ -4,17 +4,16 @@
 use std::borrow::Cow;
 
 use axum::{
-    Json,
-    extract::State,
-    http::{StatusCode, request::Parts},
+    Extension, Json,
+    extract::{RawQuery, State},
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
 use serde_json::{Value, json};
 
 use super::{
-    access::Admin,
-    audit::Change,
-    refused::{RefusalReason, forbidden, refuse},
+    access::{Actor, Admin},
+    refused::{RefusalReason, Refused},
 };
 use crate::{
     authorization::Right,
@@ -44,109 +43,92 @@ pub fn request(query: Option<&str>) -> Result<Request, String> {
     parameters::counters(query, "descriptor")
 }
 
-pub(super) async fn show(State(admin): State<Admin>, asked: Parts) -> Result<Response, Response> {
-    let request = request(asked.uri.query()).map_err(bad_request)?;
-    admin.check_asked(&asked, &request.domain, Right::Read).map_err(forbidden)?;
-    Ok(read(&admin, &request, Clear::No).await)
+pub(super) async fn show(
+    State(admin): State<Admin>,
+    Extension(actor): Extension<Actor>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refused> {
+    let request = request(query.as_deref())?;
+    admin.check(&actor, &request.domain, Right::Read)?;
+    read(&admin, &request, Clear::No).await
 }
 
-pub(super) async fn reset(State(admin): State<Admin>, asked: Parts) -> Result<Response, Response> {
-    let request = request(asked.uri.query()).map_err(bad_request)?;
-    let change = Change { action: "reset counters", details: details(&request) };
-    let answer = match admin.check_asked(&asked, &request.domain, Right::Change) {
-        Ok(()) => read(&admin, &request, Clear::Yes).await,
-        Err(problem) => forbidden(problem),
-    };
-    Ok(change.of(answer))
+pub(super) async fn reset(
+    State(admin): State<Admin>,
+    Extension(actor): Extension<Actor>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refused> {
+    let request = request(query.as_deref())?;
+    admin.check(&actor, &request.domain, Right::Change)?;
+    read(&admin, &request, Clear::Yes).await
 }
 
 /// Shows the counters of a descriptor, reset with [`Clear::Yes`].
-async fn read(admin: &Admin, request: &Request, clear: Clear) -> Response {
-    let readings = admin.decisions.service.limiter.read_counters(request, clear).await;
+async fn read(admin: &Admin, request: &Request, clear: Clear) -> Result<Response, Refused> {
+    let limiter = &admin.decisions.service.limiter;
+    let readings = limiter.read_counters(request, clear).await;
     if readings.is_empty() {
-        return no_limit();
+        return Err(no_limit());
     }
     let incomplete = incomplete(readings.iter().map(|(_, reading)| reading));
     let counters = readings.iter().map(|reading| {
-        let digest = admin.decisions.service.limiter.digest(&reading.0.counter);
         let mut shown = counter(reading);
-        if let (Some(digest), Some(shown)) = (digest, shown.as_object_mut()) {
-            shown.insert("digest".to_owned(), digest.into());
+        if let Some(digest) = limiter.digest(&reading.0.counter) {
+            set_member(&mut shown, "digest", digest);
         }
         shown
     });
-    let counters: Vec<Value> = counters.collect();
-    let answer = match &incomplete {
-        Some(incomplete) => json!({ "counters": counters, "incomplete": incomplete }),
-        None => json!({ "counters": counters }),
-    };
+    let mut answer = json!({ "counters": counters.collect::<Vec<_>>() });
+    if let Some(incomplete) = &incomplete {
+        set_member(&mut answer, "incomplete", incomplete.as_str());
+    }
     let mut answer = (status_of(incomplete.as_deref()), Json(answer)).into_response();
     if let Some(incomplete) = incomplete {
         answer.extensions_mut().insert(RefusalReason(incomplete));
     }
-    answer
+    Ok(answer)
 }
 
-/// Sets what is used of one counter.
-pub(super) async fn set(State(admin): State<Admin>, asked: Parts) -> Result<Response, Response> {
-    let (request, used, limit) = asked_to_set(asked.uri.query()).map_err(bad_request)?;
-    let mut details = details(&request);
-    for (name, value) in [("used", json!(used)), ("limit", json!(limit))] {
-        set_member(&mut details, name, value);
-    }
-    let change = Change { action: "set counter", details };
-    let answer = match admin.check_asked(&asked, &request.domain, Right::Change) {
-        Ok(()) => set_one(&admin, &request, used, limit.as_deref()).await,
-        Err(problem) => Err(forbidden(problem)),
-    };
-    Ok(change.of(answer.unwrap_or_else(|refusal| refusal)))
-}
-
-/// Sets one counter, and shows it with what was used before.
-async fn set_one(
-    admin: &Admin,
-    request: &Request,
-    used: u64,
-    limit: Option<&str>,
-) -> Result<Response, Response> {
+/// Sets what is used of one counter, and shows it with what was used before.
+pub(super) async fn set(
+    State(admin): State<Admin>,
+    Extension(actor): Extension<Actor>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Refused> {
+    let (request, used, limit) = asked_to_set(query.as_deref())?;
+    admin.check(&actor, &request.domain, Right::Change)?;
     let limiter = &admin.decisions.service.limiter;
-    let mut readings = limiter.read_counters(request, Clear::No).await;
+    let mut readings = limiter.read_counters(&request, Clear::No).await;
     if readings.is_empty() {
         return Err(no_limit());
     }
     let labels: Vec<String> = readings.iter().map(|(charge, _)| label(charge)).collect();
-    readings.retain(|(charge, _)| limit.is_none_or(|limit| is_named(charge, limit)));
+    readings.retain(|(charge, _)| limit.as_ref().is_none_or(|limit| is_named(charge, limit)));
     let [(charge, reading)] = &readings[..] else {
-        return Err(bad_request(format!("limit: must be one of: {}", labels.join(", "))));
+        return Err(format!("limit: must be one of: {}", labels.join(", ")).into());
     };
     let before = match reading {
         CounterReading::State(before) => before,
         CounterReading::Corrupt => {
-            return Err(refuse(
-                StatusCode::SERVICE_UNAVAILABLE,
-                &format!("{CORRUPT}; reset it first"),
-            ));
+            return Err(Refused::unavailable(format!("{CORRUPT}; reset it first")));
         }
-        CounterReading::NoAnswer(cause) => {
-            return Err(refuse(StatusCode::SERVICE_UNAVAILABLE, cause));
-        }
+        CounterReading::NoAnswer(cause) => return Err(Refused::unavailable(cause)),
     };
     let limit = &charge.counter.limit;
     match limit.algorithm {
         Algorithm::InFlight { .. } => {
             let problem = "used: calls in flight cannot be set; each ends with its commit";
-            return Err(bad_request(problem.to_owned()));
+            return Err(problem.to_owned().into());
         }
         Algorithm::SlidingLog { .. } if used > limit.capacity() => {
-            return Err(bad_request(format!("used: a sliding_log of {limit} holds no more hits")));
+            return Err(format!("used: a sliding_log of {limit} holds no more hits").into());
         }
         _ => {}
     }
     let set = limiter.set_used(&charge.counter, before.used, used).await;
-    let after = set.map_err(|problem| refuse(StatusCode::SERVICE_UNAVAILABLE, &problem))?;
-    let mut shown = counter(&(charge.clone(), after));
+    let mut shown = counter(&(charge.clone(), set.map_err(Refused::unavailable)?));
     set_member(&mut shown, "was", before.used);
-    Ok(Json(json!({ "counters": [shown] })).into_response())
+    Ok(Json(json!({ "counters": [shown] })))
 }
 
 /// How messages name one of several limits of a descriptor.
@@ -192,19 +174,14 @@ fn asked_to_set(query: Option<&str>) -> Result<(Request, u64, Option<String>), S
     Ok((request, used, limit.pop().map(Cow::into_owned)))
 }
 
-/// What the audit says of a request for counters.
-fn details(request: &Request) -> Value {
-    let descriptors = request.descriptors.iter();
-    let descriptors = descriptors.map(|descriptor| descriptor_syntax::write(&descriptor.entries));
-    json!({ "domain": request.domain, "descriptor": descriptors.collect::<Vec<_>>().join(" ") })
-}
-
-pub(super) async fn list(State(admin): State<Admin>, asked: Parts) -> Result<Response, Response> {
-    let listing = listing(asked.uri.query()).map_err(bad_request)?;
-    admin.check_asked(&asked, &listing.domain, Right::Read).map_err(forbidden)?;
-    let listed = admin.decisions.service.limiter.list(&listing).await;
-    let listed =
-        listed.map_err(|error| refuse(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()))?;
+pub(super) async fn list(
+    State(admin): State<Admin>,
+    Extension(actor): Extension<Actor>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refused> {
+    let listing = listing(query.as_deref())?;
+    admin.check(&actor, &listing.domain, Right::Read)?;
+    let listed = admin.decisions.service.limiter.list(&listing).await?;
     let incomplete = incomplete(listed.counters.iter().map(|(_, _, reading)| reading));
     let counters = listed.counters.into_iter().map(|(descriptor, charge, reading)| {
         let mut shown = counter(&(charge, reading));
@@ -245,35 +222,32 @@ fn listing(query: Option<&str>) -> Result<Listing, String> {
 
 fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
     let limit = &charge.counter.limit;
-    let (algorithm, limit_in_words) = (limit.algorithm.name(), limit.to_string());
+    let mut shown = json!({ "algorithm": limit.algorithm.name(), "limit": limit.to_string() });
+    let mut set = |name: &str, value: Value| set_member(&mut shown, name, value);
     let state = match reading {
         CounterReading::State(state) => state,
         CounterReading::Corrupt => {
-            return json!({ "algorithm": algorithm, "limit": limit_in_words, "problem": CORRUPT });
+            set("problem", CORRUPT.into());
+            return shown;
         }
         CounterReading::NoAnswer(cause) => {
-            return json!({ "algorithm": algorithm, "limit": limit_in_words, "error": cause });
+            set("error", cause.as_str().into());
+            return shown;
         }
     };
-    let mut shown = json!({
-        "algorithm": algorithm,
-        "limit": limit_in_words,
-        "used": state.used,
-        "remaining": state.remaining,
-        "reset_ms": u64::try_from(state.reset.as_millis()).unwrap_or(u64::MAX),
-        "remembered": state.remembered.iter().map(|call| remembered(call, limit)).collect::<Vec<_>>(),
-    });
+    set("used", state.used.into());
+    set("remaining", state.remaining.into());
+    set("reset_ms", u64::try_from(state.reset.as_millis()).unwrap_or(u64::MAX).into());
+    set("remembered", state.remembered.iter().map(|call| remembered(call, limit)).collect());
     if let Some(name) = &limit.name {
-        set_member(&mut shown, "name", &**name);
+        set("name", (**name).into());
     }
     if limit.has_open_holds() {
-        set_member(&mut shown, "held", state.held);
-        set_member(&mut shown, "open_holds", state.open_holds);
+        set("held", state.held.into());
+        set("open_holds", state.open_holds.into());
     }
-    if state.closed
-        && let Some(shown) = shown.as_object_mut()
-    {
-        shown.insert("closed".to_owned(), true.into());
+    if state.closed {
+        set("closed", true.into());
     }
     shown
 }
@@ -283,10 +257,6 @@ fn remembered(call: &Remembered, limit: &Limit) -> Value {
     json!({ (time): call.at.as_millis(), "hits": call.hits, "caller": call.caller })
 }
 
-fn no_limit() -> Response {
-    refuse(StatusCode::NOT_FOUND, "no limit applies to this descriptor")
-}
-
-fn bad_request(problem: String) -> Response {
-    refuse(StatusCode::BAD_REQUEST, &problem)
+fn no_limit() -> Refused {
+    Refused::not_found("no limit applies to this descriptor")
 }

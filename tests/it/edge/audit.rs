@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, net::SocketAddr};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{
@@ -61,7 +61,7 @@ fn each_change_is_an_entry(services: &[&Service]) {
             ["127.0.0.1", "set counter", "done"],
         ]);
         assert_eq!(found[1..], done);
-        assert_eq!(found[0][1], "attempt");
+        assert_eq!(found[0][1], "change log filter");
         assert!(found[0][2].starts_with("refused: filter: "), "{found:?}");
 
         let set = ask(service.admin, "GET", "/audit?text=%22USED%22", &[]).1["entries"][0].clone();
@@ -136,8 +136,8 @@ fn named_tokens_say_who_and_a_read_only_one_changes_nothing() {
     assert_eq!(ask(admin, "POST", RESET, &with(&unnamed)).0, 200);
     let expected = texts([
         ["admin", "reset counters", "done"],
-        ["127.0.0.1", "attempt", "refused: the bearer token is not the right one"],
-        ["bob", "attempt", "refused: this token may only read"],
+        ["127.0.0.1", "reset counters", "refused: the bearer token is not the right one"],
+        ["bob", "change log filter", "refused: this token may only read"],
         ["bob", "reset counters", "refused: this token may only read"],
         ["alice", "set counter", "done"],
     ]);
@@ -167,10 +167,71 @@ fn requests_of_web_pages_and_foreign_hosts_change_nothing_and_are_entries() {
         assert_eq!(ask(admin, "POST", RESET, headers).0, 403);
         assert_eq!(used(admin, &[]), 7);
         let outcome = format!("refused: {problem}");
-        let expected =
-            texts([["127.0.0.1", "attempt", &outcome], ["127.0.0.1", "set counter", "done"]]);
+        let expected = texts([
+            ["127.0.0.1", "reset counters", &outcome],
+            ["127.0.0.1", "set counter", "done"],
+        ]);
         assert_eq!(entries(admin, "", &[]), expected);
     }
+}
+
+#[test]
+fn a_refused_request_is_an_entry_with_what_could_be_read_of_it() {
+    let service = Service::start(Options::default());
+    let admin = service.admin;
+    let newest = || ask(admin, "GET", "/audit?limit=1", &[]).1["entries"][0].clone();
+    let body =
+        r#"{"domain":"shop","descriptor":"user=alice","limit":-5,"for":"1h","because":"INC-42"}"#;
+    let (status, _, answer) = exchange_with(admin, "POST", "/overrides", &[], body.as_bytes());
+    assert_eq!(status, 400, "{answer}");
+    let expected = json!({
+        "who": "127.0.0.1", "action": "set override", "domain": "shop", "descriptor": "user=alice", "sets": "limit -5",
+        "for": "1h", "because": "INC-42", "outcome": "refused: limit: must be a whole number from 0 to 9007199254740991",
+    });
+    let same = |entry: Value| {
+        for (name, value) in expected.as_object().unwrap() {
+            assert_eq!(&entry[name], value, "{entry}");
+        }
+    };
+    same(newest());
+    assert_eq!(exchange_with(admin, "POST", "/overrides", &[], b"{\"domain\":").0, 400);
+    assert!(newest()["outcome"].as_str().unwrap().starts_with("refused: body: "));
+    assert_eq!(
+        ask(admin, "POST", "/counters/set?domain=shop&descriptor=user%3Dbob&used=x&token=y", &[]).0,
+        400
+    );
+    let entry = newest();
+    assert_eq!(
+        [&entry["action"], &entry["descriptor"], &entry["used"]],
+        ["set counter", "user=bob", "x"]
+    );
+    assert!(entry["outcome"].as_str().unwrap().starts_with("refused: `token`: "), "{entry}");
+    assert_eq!(entry["token"], Value::Null);
+    assert_eq!(ask(admin, "DELETE", "/overrides/0123abcd?because=INC-42", &[]).0, 404);
+    let entry = newest();
+    assert_eq!(
+        [&entry["action"], &entry["override"], &entry["because"]],
+        ["undo override", "0123abcd", "INC-42"]
+    );
+}
+
+#[test]
+fn each_kind_of_refusal_has_its_own_first_entry() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("tokens");
+    fs::write(&file, "aaaaaaaaaaaaaaaa\n").unwrap();
+    let flags = ["--admin-token-file", file.to_str().unwrap()];
+    let service = Service::start(Options { flags: &flags, ..Options::default() });
+    let token = "Bearer aaaaaaaaaaaaaaaa";
+    let cross_site = [("authorization", token), ("origin", "https://evil.example")];
+    for headers in [&[][..], &cross_site, &[], &cross_site, &[]] {
+        assert_ne!(ask(service.admin, "POST", RESET, headers).0, 200);
+    }
+    let expected = texts([
+        ["admin", "reset counters", "refused: requests from web pages are not allowed"],
+        ["127.0.0.1", "reset counters", "refused: a bearer token is required"],
+    ]);
+    assert_eq!(entries(service.admin, "", &with(token)), expected);
 }
 
 #[test]
