@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     engine::{
         decision::Code,
+        descriptor_syntax,
         hold::{HoldBy, HoldPolicy},
-        key,
         ledger::{self, Charge, HoldAction, Verdict},
         parameters::Parameters,
         plan::Plan,
@@ -19,7 +19,7 @@ use crate::{
         time::Timestamp,
     },
     store::CounterReading,
-    text::{did_you_mean::hint, duration::spelled},
+    text::{did_you_mean::hint, duration::spelled, printable::printable},
 };
 
 /// What a call would match and charge. It holds values of the request, so it has no `Debug`.
@@ -173,7 +173,7 @@ impl Explanation {
     /// Explains a request and its plan by these rules, in the windows that hold `now`.
     pub fn new(rules: &RuleSet, request: &Request, plan: &Plan, now: Timestamp) -> Self {
         let mut explanation = Self {
-            domain: key::caller(request.domain.as_bytes()).into(),
+            domain: printable(request.domain.as_bytes()),
             problem: None,
             descriptors: Vec::new(),
             verdict: None,
@@ -201,7 +201,7 @@ impl Explanation {
             let (steps, found) = walk(domain, descriptor, &path);
             let own = descriptor.entries.iter().filter(|entry| domain.is_beside_path(entry));
             explanation.descriptors.push(DescriptorExplanation {
-                descriptor: spell_all(&path),
+                descriptor: descriptor_syntax::write(&path),
                 parameters: own.map(spell).collect(),
                 steps,
                 matched: MatchExplanation::new(descriptor, &found),
@@ -483,10 +483,6 @@ fn details(limit: &Limit) -> String {
     details.join(", ")
 }
 
-fn spell_all(entries: &[Entry]) -> String {
-    entries.iter().map(spell).collect::<Vec<_>>().join(",")
-}
-
-fn spell(Entry { key, value }: &Entry) -> String {
-    format!("{}={}", key::caller(key), key::caller(value))
+fn spell(entry: &Entry) -> String {
+    descriptor_syntax::write(slice::from_ref(entry))
 }

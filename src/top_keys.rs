@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use self::name::TopKeyNames;
 use self::{
     merge::Merged,
-    name::KeyName,
+    name::{KeyName, as_argument},
     space_saving::{KeyCount, LastTally},
     worker::{TopList, WorkerKeys},
 };
@@ -37,7 +37,6 @@ use crate::{
         rule::{Limit, Mode},
     },
     process::workers,
-    text::printable::printable,
 };
 
 /// A reading shows the period that runs and the one before: the last 30 to 60 seconds.
@@ -159,8 +158,11 @@ impl TopKeys {
         let at_ms = self.millis(at);
         let mut worker = worker.lock();
         worker.enter(at_ms / PERIOD_MS);
-        for ((matched, directive, charge), tally) in plan.matched_charges().zip(&verdict.tallies) {
-            if charge.hits.is_refund() {
+        let skipped = plan.skipped(verdict);
+        let judged = plan.matched_charges().zip(&verdict.tallies).enumerate();
+        for (index, ((matched, directive, charge), tally)) in judged {
+            let is_exempt = directive.is_some_and(|directive| directive.exempts());
+            if charge.hits.is_refund() || is_exempt || skipped.contains(&index) {
                 continue;
             }
             let key = charge.counter.hash_of_identity(&self.hasher);
@@ -199,11 +201,11 @@ impl TopKeys {
         {
             let name = KeyName::new(matched, directive, counter, self.names);
             let digest = self.digest_of(counter.hash_of_identity(&self.hasher));
-            let key = name.descriptor.as_deref().unwrap_or(&digest);
+            let key = name.descriptor.as_deref().map_or(digest, as_argument);
             tracing::info!(
                 domain = &*name.domain,
                 rule = name.rule_path(),
-                key = printable(key.as_bytes()),
+                key,
                 limit = %name.limit,
                 "denied"
             );
@@ -330,7 +332,7 @@ impl TopKeys {
         TopKey {
             domain: name.domain.to_string(),
             rule: name.rule_path().to_owned(),
-            key: name.descriptor.map_or_else(digest, String::from),
+            key: name.descriptor.as_deref().map_or_else(digest, as_argument),
             count: count.count,
             error: count.error,
             remaining: count.last.remaining,

@@ -3,7 +3,6 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use hyper::Method;
-use serde_json::{Value, json};
 
 use super::{
     admin::{self, AdminServer},
@@ -17,7 +16,7 @@ use crate::{
     },
     rls::{
         decode::{self, Bounds},
-        pb::{self, RateLimitRequest},
+        pb::RateLimitRequest,
         refusal::Refusal,
     },
     rules::{self, LoadOptions},
@@ -61,7 +60,7 @@ pub(super) fn main(flags: &ExplainFlags, environment: &Environment) -> ExitCode 
         }
     };
     let explanation = match &source {
-        ExplainedBy::Service(server) => by_service(server, &request),
+        ExplainedBy::Service(server) => by_service(server, flags),
         ExplainedBy::Files { rules, overlays, .. } => by_files(rules, overlays, request),
     };
     match explanation {
@@ -157,30 +156,13 @@ fn decode(message: RateLimitRequest) -> Result<Request, Refusal> {
     decode::request(message, bounds.echo).map(|decoded| decoded.request)
 }
 
-fn by_service(server: &AdminServer<'_>, request: &RateLimitRequest) -> Result<Explanation, String> {
-    let answer = server.ask(Method::POST, "/explain", body(request)?.to_string())?;
+fn by_service(server: &AdminServer<'_>, flags: &ExplainFlags) -> Result<Explanation, String> {
+    let hits = flags.hits.as_deref().map(|hits| ("hits", hits));
+    let descriptors = flags.descriptors.iter().map(|descriptor| ("d", descriptor.as_str()));
+    let parameters = [("domain", &*flags.domain)].into_iter().chain(hits).chain(descriptors);
+    let path = admin::path_and_query("/explain", parameters);
+    let answer = server.ask(Method::POST, &path, String::new())?;
     serde_json::from_value(answer).map_err(|_| server.not_tollkeeper())
-}
-
-/// The request in protobuf's JSON, in which keys and values are text.
-fn body(request: &RateLimitRequest) -> Result<Value, String> {
-    let mut descriptors = Vec::new();
-    for descriptor in &request.descriptors {
-        let mut entries = Vec::new();
-        for pb::Entry { key, value } in &descriptor.entries {
-            entries.push(json!({ "key": utf8(key)?, "value": utf8(value)? }));
-        }
-        descriptors.push(json!({
-            "entries": entries,
-            "hitsAddend": descriptor.hits_addend.map(|hits| hits.to_string()),
-            "isNegativeHits": descriptor.is_negative_hits,
-        }));
-    }
-    Ok(json!({ "domain": request.domain, "descriptors": descriptors }))
-}
-
-fn utf8(bytes: &[u8]) -> Result<&str, String> {
-    std::str::from_utf8(bytes).map_err(|_| "--admin-addr needs keys and values in UTF-8".to_owned())
 }
 
 fn text(explanation: &Explanation) -> String {

@@ -87,7 +87,13 @@ impl DirectiveAction {
             Self::Shadow => {
                 Limit { mode: Mode::Shadow, mode_written: Mode::Shadow, ..limit.clone() }
             }
-            Self::Allow | Self::Ban => limit.clone(),
+            Self::Allow => Limit {
+                hold: None,
+                ban_ms: None,
+                tiers: Default::default(),
+                ..Self::Shadow.limit(limit)
+            },
+            Self::Ban => limit.clone(),
         }
     }
 }
@@ -108,6 +114,11 @@ impl fmt::Display for Directive {
 }
 
 impl Directive {
+    /// Whether it lets calls pass uncharged.
+    pub const fn exempts(&self) -> bool {
+        matches!(self.action, DirectiveAction::Allow)
+    }
+
     /// Whether it is for several values.
     pub fn has_pattern(&self) -> bool {
         self.entries.iter().any(|entry| Pattern::of(&entry.value).is_some())

@@ -132,7 +132,9 @@ impl Plan {
         if plan.is_refused() {
             plan.charges.iter_mut().for_each(Charge::refuse);
         }
-        if !plan.banned.is_empty() {
+        if !plan.banned.is_empty()
+            || plan.items.iter().all(|item| item.charges() == 0 || item.is_exempt())
+        {
             plan.drop_checks();
         }
         plan
@@ -151,8 +153,9 @@ impl Plan {
         }
         self.charges.clear();
         for item in &mut self.items {
+            let outcome = if item.is_exempt() { Outcome::Unlimited } else { Outcome::NoLimit };
             if let Item::Charged(matched, _, directive) = item {
-                *item = Item::settled(matched.clone(), Outcome::NoLimit, directive.take());
+                *item = Item::settled(matched.clone(), outcome, directive.take());
             }
         }
     }
@@ -242,7 +245,7 @@ impl Plan {
         let mut count = 0;
         for limit in limits {
             let is_replaced = limit.name.as_ref().is_some_and(|name| replaced.contains(&name));
-            if !is_replaced {
+            if !is_replaced && (is_quota(limit) || !directive.is_some_and(|set| set.exempts())) {
                 self.charge(domain, asked, shared, limit, directive);
                 count += 1;
             }
@@ -280,16 +283,20 @@ impl Plan {
         limit: &Arc<Limit>,
         directive: Option<&Arc<Directive>>,
     ) {
+        let is_quota = is_quota(limit);
+        let is_exempt = directive.is_some_and(|directive| directive.exempts());
+        let is_shadow = directive.is_some_and(|set| set.action == DirectiveAction::Shadow);
         let changed = directive.map(|directive| Arc::new(directive.action.limit(limit)));
         let (entries, limit) = (&asked.path, &asked.unheld(changed.as_ref().unwrap_or(limit)));
         let counter = Counter::shared(&domain.name, entries, shared, Arc::clone(limit));
         let mut charge = Charge {
             counter: counter.with_slot_by(domain.slot_by),
-            hits: asked.descriptor.hits,
+            hits: if is_exempt { Hits::Check } else { asked.descriptor.hits },
             caller: caller(entries, &limit.algorithm),
             hold: None,
             quota_group: 0,
-            draws_first: limit.mode == Mode::Quota && domain.draws_first,
+            draws_first: is_quota && domain.draws_first,
+            has_room: is_quota && (is_exempt || is_shadow),
             // Envoy has no calls that are sent together.
             keeps_order: asked.meaning != HitsMeaning::Charged,
         };
@@ -298,7 +305,7 @@ impl Plan {
         } else if !charge.hits.is_refund() {
             charge.hold = limit.ban_ms.map(|for_ms| HoldAction::Ban { for_ms });
         }
-        if limit.mode == Mode::Quota && !domain.quota_group.is_empty() {
+        if is_quota && !domain.quota_group.is_empty() {
             charge.quota_group = self.group(&domain.quota_group, entries);
         }
         self.charges.push(charge);
@@ -365,9 +372,9 @@ impl Plan {
 
     /// The decision, from the store's verdict, which has one tally for each charge, in their order.
     pub fn settle(mut self, mut verdict: Verdict) -> Decision {
-        let unknown = [&verdict.corrupt[..], &verdict.absent].concat();
         // Nothing is charged for them.
-        verdict.absent.extend(ledger::skipped(&self.charges, &verdict.tallies, &unknown));
+        let skipped = self.skipped(&verdict);
+        verdict.absent.extend(skipped);
         let Verdict { tallies, denied, .. } = &verdict;
         debug_assert_eq!(tallies.len(), self.charges.len(), "a store answers every charge");
         let (own, judged) = (self.charges.len() - self.commits, self.charges.iter().zip(tallies));
@@ -384,7 +391,8 @@ impl Plan {
         let is_refused = self.is_refused();
         let (at, taken_by_id) = (verdict.at.first().copied(), self.taken_by_id(&verdict));
         let full = self.full_groups(&verdict);
-        let passed_groups = (!self.groups.is_empty()).then(|| {
+        let denies = self.mode_override != ModeOverride::Shadow;
+        let passed_groups = (denies && !self.groups.is_empty()).then(|| {
             let groups = self.groups.iter().enumerate();
             let passed = groups.filter(|(group, _)| !full.contains(&(group + 1)));
             passed.map(|(_, group)| group.clone()).collect()
@@ -398,12 +406,15 @@ impl Plan {
             match item {
                 Item::Settled(status) => statuses.push(status),
                 Item::Charged(matched, count, directive) => {
+                    let is_exempt = directive.as_ref().is_some_and(|set| set.exempts());
                     let mut is_of_full_group = false;
                     let outcomes = judged.by_ref().take(count).map(|(charge, tally)| {
                         is_of_full_group |= full.contains(&charge.quota_group);
                         outcome(charge, tally)
                     });
                     let outcome = outcomes.reduce(tighter);
+                    let outcome = outcome
+                        .map(|of_counter| if is_exempt { Outcome::Unlimited } else { of_counter });
                     let status = |outcome| Status { matched, outcome, is_of_full_group, directive };
                     statuses.extend(outcome.map(status));
                 }
@@ -422,6 +433,12 @@ impl Plan {
             passed_groups,
             request_headers,
         }
+    }
+
+    /// The indices of the quotas in whose place another one of their group is charged.
+    pub fn skipped(&self, verdict: &Verdict) -> Vec<usize> {
+        let unknown = [&verdict.corrupt[..], &verdict.absent].concat();
+        ledger::skipped(&self.charges, &verdict.tallies, &unknown)
     }
 
     fn tier_headers(&self, verdict: &Verdict) -> Vec<TierHeader> {
@@ -460,8 +477,9 @@ impl Plan {
         let is_passed = |index, charge: &Charge| charge.draws_first && absent.contains(&index);
         let charges = charges.filter(|(index, (charge, _))| !is_passed(*index, charge));
         let charges = charges.map(|(_, judged)| judged);
-        let over =
-            charges.filter(|(charge, tally)| charge.quota_group > 0 && tally.fit == Fit::Over);
+        let over = charges.filter(|(charge, tally)| {
+            charge.quota_group > 0 && !charge.has_room && tally.fit == Fit::Over
+        });
         over.map(|(charge, _)| charge.quota_group).collect()
     }
 
@@ -518,7 +536,8 @@ impl<'call> Asked<'call> {
     fn settled(&self, matched: &Matched, limits: &[Arc<Limit>]) -> Option<Item> {
         let (directive, reset) = self.directive?;
         let outcome = match directive.action {
-            DirectiveAction::Allow => Outcome::Unlimited,
+            // An exempt quota still has its place among the others.
+            DirectiveAction::Allow if !limits.iter().any(is_quota) => Outcome::Unlimited,
             DirectiveAction::Ban => {
                 let own = limits.first().map(|limit| Limit::clone(limit));
                 let limit = own.or_else(|| Limit::new(0, Unit::Second, 1))?;
@@ -620,6 +639,11 @@ impl<'call> Asked<'call> {
     }
 }
 
+/// Whether a limit is a quota, or a shadow of one by the settings.
+fn is_quota(limit: &Arc<Limit>) -> bool {
+    limit.mode == Mode::Quota || limit.mode_written == Mode::Quota
+}
+
 /// Whether a token names this charge.
 fn is_by_token(charge: &Charge) -> bool {
     charge.counter.limit.hold.as_ref().is_some_and(|policy| policy.by == HoldBy::Token)
@@ -664,6 +688,10 @@ impl Item {
             Self::Charged(_, count, _) => *count,
             Self::Settled(_) => 0,
         }
+    }
+
+    fn is_exempt(&self) -> bool {
+        matches!(self, Self::Charged(_, _, Some(directive)) if directive.exempts())
     }
 
     fn has_no_limit(&self) -> bool {

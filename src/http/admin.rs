@@ -72,7 +72,7 @@ pub fn router(admin: Admin) -> Router {
         .layer(of_all_domains(Right::Read))
         .route("/counters", get(counters::show))
         .route("/overrides", get(overrides::list))
-        .route("/explain", post(explain).layer(middleware::from_fn(refuse_parameters)))
+        .route("/explain", post(explain))
         .layer(guarded(WebPages::StatusPage))
         .route("/", get(status::page));
     Router::new()
@@ -90,17 +90,21 @@ pub fn router(admin: Admin) -> Router {
         .with_state(admin)
 }
 
-/// Takes the same body as `/json`.
+/// Takes the same body as `/json`, or the domain, descriptors and hits as parameters, which can have any bytes.
 async fn explain(
     State(admin): State<Admin>,
     Extension(actor): Extension<Actor>,
     request: Request<Body>,
 ) -> Result<Response, Refused> {
-    let (body, _slot) = admin.decisions.body(request).await?;
     let service = &admin.decisions.service;
-    let decoded = rls::json::request(&body, service.bounds)?;
-    admin.check(&actor, &decoded.request.domain, Right::Read)?;
-    let explanation = service.limiter.explain(&decoded.request, system_clock()).await;
+    let query = request.uri().query().filter(|query| !query.is_empty()).map(str::to_owned);
+    let (body, _slot) = admin.decisions.body(request).await?;
+    let call = match query {
+        Some(query) => parameters::call(&query, service.bounds).map_err(Refusal::Invalid)?,
+        None => rls::json::request(&body, service.bounds)?.request,
+    };
+    admin.check(&actor, &call.domain, Right::Read)?;
+    let explanation = service.limiter.explain(&call, system_clock()).await;
     Ok((status_of(explanation.incomplete.as_deref()), Json(explanation)).into_response())
 }
 

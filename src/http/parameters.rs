@@ -9,6 +9,7 @@ use crate::{
         descriptor_syntax,
         request::{self, Descriptor, Hits},
     },
+    rls::decode::Bounds,
     text::printable::printable,
 };
 
@@ -68,6 +69,35 @@ pub(super) fn limit(given: &[Cow<'_, str>], default: usize, max: usize) -> Resul
 pub(super) fn counters(query: Option<&str>, name: &str) -> Result<request::Request, String> {
     let [domain, paths] = read(query, ["domain", name])?;
     asked(domain, name, paths)
+}
+
+/// Reads a call: `domain=D`, each descriptor from a parameter `d`, and `hits`, negative for a refund.
+///
+/// # Errors
+/// A message that names the parameter, for one that is missing, unknown or malformed.
+pub(super) fn call(query: &str, bounds: Bounds) -> Result<request::Request, String> {
+    let [domain, paths, hits] = read(Some(query), ["domain", REPEATED, "hits"])?;
+    bounds.check_descriptors(paths.len()).map_err(|refusal| refusal.to_string())?;
+    let mut call = asked(domain, REPEATED, paths)?;
+    if call.domain.is_empty() {
+        return Err("domain: must not be empty".to_owned());
+    }
+    let most = Hits::MAX;
+    let stated = match hits.first().map(|text| text.parse::<i64>()) {
+        None => None,
+        Some(Ok(hits)) if hits.unsigned_abs() <= most => Some(hits),
+        Some(_) => return Err(format!("hits: must be a whole number from -{most} to {most}")),
+    };
+    for (index, descriptor) in call.descriptors.iter_mut().enumerate() {
+        request::check_entries(index, descriptor.entries.len())?;
+        descriptor.states_hits = stated.is_some();
+        descriptor.hits = match stated.unwrap_or(1) {
+            0 => Hits::Check,
+            hits if hits < 0 => Hits::Refund(hits.unsigned_abs()),
+            hits => Hits::Charge(hits.unsigned_abs()),
+        };
+    }
+    Ok(call)
 }
 
 /// The counters of a domain and of these paths, which come from the parameter of this name.

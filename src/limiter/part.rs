@@ -64,6 +64,7 @@ fn room(charges: &[Charge], readings: &[CounterReading]) -> Option<u64> {
         let same = charges.iter().filter(|other| other.counter.same_counter(&charge.counter));
         let of_each = state.remaining / u64::try_from(same.count()).unwrap_or(u64::MAX);
         match charge.counter.limit.mode {
+            _ if charge.has_room => of_quotas = Some(u64::MAX),
             Mode::Enforced => room = room.min(of_each),
             Mode::Quota => of_quotas = of_quotas.max(Some(of_each)),
             Mode::Shadow => {}

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::engine::{
     decision::Matched,
+    descriptor_syntax,
     directive::Directive,
-    key::Counter,
+    key::{self, Counter},
     rule::{Limit, Rule},
 };
 
@@ -73,6 +74,20 @@ impl KeyName {
     pub(super) fn rule_path(&self) -> &str {
         self.rule.as_ref().map_or("override", |rule| &rule.path)
     }
+}
+
+/// A descriptor in the form of the key, as arguments have it. What stands for a long part begins with `\~`, which no argument
+/// may have, and a descriptor that was cut ends with `…`.
+pub(super) fn as_argument(descriptor: &str) -> String {
+    let (start, end) = match descriptor.strip_suffix('…') {
+        Some(start) => (start, "…"),
+        None => (descriptor, ""),
+    };
+    let entry = |part: &str| match key::entries(part) {
+        Some(entries) => descriptor_syntax::write(&entries),
+        None => part.replace("%~", "\\~"),
+    };
+    start.split('|').map(entry).collect::<Vec<_>>().join(",") + end
 }
 
 fn shortened(descriptor: &str) -> Box<str> {

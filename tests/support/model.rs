@@ -113,38 +113,43 @@ fn denials(judged: &[Judged<'_>]) -> (bool, bool) {
                 enforced_over += i32::from(!fits);
                 uncounted_over += i32::from(!fits && !is_counted(charge));
             }
-            Mode::Quota if draws(charge) => {}
-            Mode::Quota => {
+            _ if draws(charge) || !has_vote(charge) => {}
+            Mode::Quota | Mode::Shadow => {
                 let own = if charge.quota_group == 0 { index } else { 0 };
-                groups.entry((charge.quota_group, own)).or_default().push(*fits);
+                groups.entry((charge.quota_group, own)).or_default().push(*fits || charge.has_room);
             }
-            Mode::Shadow => {}
         }
     }
     let mut over = groups.values().filter(|fits| fits.contains(&false)).count();
-    // A group that draws first is over if none of its quotas fits.
+    // A group that draws first is over if the quota that stands for it is.
     let drawing = judged.iter().filter(|judged| draws(judged.charge));
     let drawing: BTreeSet<usize> = drawing.map(|judged| judged.charge.quota_group).collect();
-    let of_group = |group: usize| {
-        judged.iter().filter(move |one| draws(one.charge) && one.charge.quota_group == group)
-    };
-    over += drawing.iter().filter(|group| of_group(**group).all(|judged| !judged.fits)).count();
-    let groups = groups.len() + drawing.len();
+    let drawn = drawing.iter().filter_map(|group| drawn(judged, *group));
+    let drawn = drawn.map(|index| &judged[index]).filter(|one| has_vote(one.charge));
+    let drawn: Vec<bool> = drawn.map(|one| one.fits || one.charge.has_room).collect();
+    over += drawn.iter().filter(|fits| !**fits).count();
+    let groups = groups.len() + drawn.len();
     (enforced_over > 0 || (over > 0 && over == groups), uncounted_over > 0)
 }
 
-/// Whether a charge is a quota of which only the first that fits is charged.
+/// Whether a charge is a quota, or the shadow of one, of which only the first that fits is charged.
 fn draws(charge: &Charge) -> bool {
-    charge.draws_first && charge.counter.limit.mode == Mode::Quota && !charge.hits.is_refund()
+    charge.draws_first && charge.counter.limit.mode != Mode::Enforced && !charge.hits.is_refund()
 }
 
-/// The index of the quota that stands for its group: the first that fits, else the last.
+/// Whether a quota admits or denies: a shadow does neither, unless it is exempted.
+fn has_vote(charge: &Charge) -> bool {
+    charge.counter.limit.mode == Mode::Quota || charge.has_room
+}
+
+/// The index of the quota that stands for its group: the first that fits or is exempted, else the last.
 fn drawn(judged: &[Judged<'_>], group: usize) -> Option<usize> {
     let of_group = || {
         let all = judged.iter().enumerate();
         all.filter(|(_, one)| draws(one.charge) && one.charge.quota_group == group)
     };
-    of_group().find(|(_, one)| one.fits).or_else(|| of_group().next_back()).map(|(index, _)| index)
+    let first = of_group().find(|(_, one)| one.fits || one.charge.has_room);
+    first.or_else(|| of_group().next_back()).map(|(index, _)| index)
 }
 
 fn is_counted(charge: &Charge) -> bool {

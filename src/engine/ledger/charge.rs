@@ -25,8 +25,11 @@ pub struct Charge {
     pub hold: Option<HoldAction>,
     /// The number of its group, if it is one of several quotas that have room together; else 0.
     pub quota_group: usize,
-    /// Whether its group is charged once: the first of its quotas that fits, or else none. All quotas of group 0 are one then.
+    /// Whether its group is charged once: the first of its quotas that fits, or else none. All quotas of group 0 are one
+    /// then. A shadow of such a quota is charged as the quota would be.
     pub draws_first: bool,
+    /// Whether it is a quota with room whatever its counter holds, since an operator has exempted it.
+    pub has_room: bool,
     /// Whether calls that were sent before this one, and are judged with it, come first on its counter.
     pub keeps_order: bool,
 }
@@ -59,6 +62,7 @@ impl Charge {
             hold: None,
             quota_group: 0,
             draws_first: false,
+            has_room: false,
             keeps_order: false,
         }
     }

@@ -50,13 +50,14 @@ pub enum PartsVerdict {
 #[must_use]
 pub fn reservation(charge: &Charge) -> Charge {
     let limit = &charge.counter.limit;
+    let alone = Charge { draws_first: false, has_room: false, ..charge.clone() };
     if limit.mode != Mode::Quota {
-        return charge.clone();
+        return alone;
     }
     // One that may not be drawn is charged only if it fits.
     let when_denied = if charge.draws_first { limit.when_denied } else { WhenDenied::Counted };
     let limit = Limit { mode: Mode::Shadow, when_denied, ..Limit::clone(limit) };
-    Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..charge.clone() }
+    Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..alone }
 }
 
 /// A charge of a part that has a corrupt counter. What that means for the call is decided when all parts are known, so

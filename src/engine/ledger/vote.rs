@@ -48,7 +48,7 @@ pub(super) fn decide<'call>(votes: impl Iterator<Item = Vote<'call>>) -> VoteRes
         is_denied |= vote.denies();
         if vote.is_quota() {
             has_quota = true;
-            let (group, fits) = (vote.charge.quota_group, vote.fit == FitKind::Fits);
+            let (group, fits) = (vote.charge.quota_group, vote.has_room());
             match groups.iter_mut().find(|(known, _)| *known == group) {
                 _ if group == 0 => quota_fits |= fits,
                 Some((_, has_room)) => *has_room &= fits,
@@ -62,12 +62,13 @@ pub(super) fn decide<'call>(votes: impl Iterator<Item = Vote<'call>>) -> VoteRes
 
 /// Leaves one vote to each group of quotas that is charged once: the first that fits, or if none does the last.
 pub(super) fn draw(votes: &mut [Vote<'_>]) {
-    let draws = |vote: &Vote<'_>| vote.charge.draws_first && vote.is_quota();
-    let mut drawn: SmallVec<[(usize, usize, FitKind); 4]> = SmallVec::new();
+    let draws =
+        |vote: &Vote<'_>| vote.charge.draws_first && vote.mode() != Mode::Enforced && vote.asks();
+    let mut drawn: SmallVec<[(usize, usize, bool); 4]> = SmallVec::new();
     for (index, vote) in votes.iter().enumerate().filter(|(_, vote)| draws(vote)) {
-        let own = (vote.charge.quota_group, index, vote.fit);
+        let own = (vote.charge.quota_group, index, vote.has_room());
         match drawn.iter_mut().find(|(group, ..)| *group == own.0) {
-            Some((_, _, FitKind::Fits)) => {}
+            Some((_, _, true)) => {}
             Some(before) => *before = own,
             None => drawn.push(own),
         }
@@ -142,9 +143,15 @@ impl<'call> Vote<'call> {
     }
 
     fn is_quota(self) -> bool {
-        self.mode() == Mode::Quota
-            && !self.charge.hits.is_refund()
-            && matches!(self.fit, FitKind::Fits | FitKind::Over)
+        (self.mode() == Mode::Quota || self.charge.has_room) && self.asks()
+    }
+
+    fn asks(self) -> bool {
+        !self.charge.hits.is_refund() && matches!(self.fit, FitKind::Fits | FitKind::Over)
+    }
+
+    fn has_room(self) -> bool {
+        self.fit == FitKind::Fits || self.charge.has_room
     }
 
     /// Whether the hits of this charge are charged in a call with this result of its votes.

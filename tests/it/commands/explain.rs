@@ -83,9 +83,9 @@ fn explain_shows_what_matched_or_not_the_location_and_the_charges() {
         explained(&["shop", "path=/login,user=al ice"]),
         (
             Some(0),
-            "path=/login,user=al%20ice
+            "path=/login,user=al ice
   path=/login: exact value match
-  user=al%20ice: matches the key, with any value
+  user=al ice: matches the key, with any value
   matches rule path=/login|user, written at rules.yaml:6
   3 per year by fixed_window (enforced, on_store_failure error)
     charges 1 to tk1:fw:31536000s:{shop|path=/login|user=al%20ice}:Y
@@ -264,8 +264,8 @@ verdict: {verdict}
 
     let (code, stdout, _) = ask(&["shpo", "path=/abc"]);
     assert!(code == Some(1) && stdout.contains("did you mean `shop`?"), "{stdout}");
-    let (code, _, stderr) = ask(&["shop", r"path=\xff"]);
-    assert!(code == Some(1) && stderr.contains("keys and values in UTF-8"), "{stderr}");
+    let (code, stdout, _) = ask(&["shop", r"path=\xff"]);
+    assert!(code == Some(0) && stdout.starts_with("path=\\xff\n"), "{stdout}");
     let grpc = service.grpc.to_string();
     let elsewhere = ["explain", "--admin-addr", &grpc, "--domain", "shop", "a=b"];
     let (code, stdout, stderr) = run(tollkeeper().args(elsewhere));

@@ -1,7 +1,10 @@
 //! `draw: first`: of several quotas, the first that fits is charged, and no other.
 
+use serde_json::json;
+
 use crate::support::{
     cluster::Cluster,
+    overrides::{send, set},
     service::{Options, Service, descriptor, hits, request, spell},
     stores::on_every_store,
 };
@@ -78,4 +81,68 @@ async fn the_limits_of_a_rule_are_drawn_in_their_order() {
         }
     })
     .await;
+}
+
+async fn draws_with_overrides(service: &Service) {
+    let both = &["plan", "credits"];
+    set(service, "plan=exempt", json!({ "action": "allow" }));
+    set(service, "credits=later", json!({ "action": "allow" }));
+    set(service, "plan=shadow", json!({ "action": "shadow" }));
+    set(service, "plan=times", json!({ "times": 2 }));
+    set(service, "credits=banned", json!({ "action": "ban" }));
+    // Credits are not spent on calls that the plan lets pass.
+    check(service, both, "exempt", 4, "OK: OK unlimited, OK 4/4 YEAR").await;
+    check(service, both, "exempt", 3, "OK: OK unlimited, OK 4/4 YEAR").await;
+    check(service, &["plan"], "exempt", 9, "OK: OK unlimited").await;
+    let last = "OK: OK 3/3 YEAR, OK unlimited, OK 4/4 YEAR";
+    check(service, &["done", "plan", "credits"], "exempt", 0, last).await;
+    // The plan comes first as long as it lasts.
+    check(service, both, "later", 2, "OK: OK 1/3 YEAR, OK unlimited").await;
+    check(service, both, "later", 2, "OK: OVER_LIMIT 0/3 YEAR, OK unlimited").await;
+    check(service, both, "later", 1, "OK: OK 0/3 YEAR, OK unlimited").await;
+    check(service, both, "later", 1, "OK: OVER_LIMIT 0/3 YEAR, OK unlimited").await;
+    // An enforced limit is still one.
+    let denied = "OVER_LIMIT: OVER_LIMIT 0/3 YEAR, OK unlimited, OVER_LIMIT 0/6 YEAR";
+    check(service, &["plan", "credits", "cap"], "later", 7, denied).await;
+    check(service, both, "shadow", 3, "OK: OK 0/3 YEAR, OK 4/4 YEAR").await;
+    check(service, both, "shadow", 1, "OK: OK 0/3 YEAR, OK 4/4 YEAR").await;
+    check(service, both, "times", 4, "OK: OK 2/6 YEAR, OK 4/4 YEAR").await;
+    check(service, both, "times", 3, "OK: OVER_LIMIT 0/6 YEAR, OK 1/4 YEAR").await;
+    check(service, both, "banned", 1, "OVER_LIMIT: OK -, OVER_LIMIT 0/0 YEAR").await;
+    check(service, &["plan"], "banned", 0, "OK: OK 3/3 YEAR").await;
+}
+
+#[tokio::test]
+async fn an_override_changes_what_is_drawn() {
+    on_every_store(RULES, &[], draws_with_overrides).await;
+    let cluster = Cluster::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &cluster.url(), ..Options::default() });
+    service.wait_until_ready();
+    draws_with_overrides(&service).await;
+}
+
+#[tokio::test]
+async fn in_shadow_mode_the_quotas_are_drawn_as_they_would_be() {
+    on_every_store(RULES, &["--shadow-mode"], async |service| {
+        let both = &["plan", "credits"];
+        check(service, both, "a", 3, "OK: OK 0/3 YEAR, OK 4/4 YEAR").await;
+        check(service, both, "a", 3, "OK: OVER_LIMIT 0/3 YEAR, OK 1/4 YEAR").await;
+        check(service, both, "a", 3, "OK: OVER_LIMIT 0/3 YEAR, OVER_LIMIT 0/4 YEAR").await;
+        check(service, both, "a", 1, "OK: OVER_LIMIT 0/3 YEAR, OK 0/4 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn hits_that_are_not_drawn_are_in_no_list_of_keys() {
+    let flags = &["--top-keys", "values"][..];
+    let service = Service::start(Options { rules: RULES, flags, ..Options::default() });
+    set(&service, "plan=exempt", json!({ "action": "allow" }));
+    check(&service, &["plan", "credits"], "a", 2, "OK: OK 1/3 YEAR, OK 4/4 YEAR").await;
+    let exempt = "OK: OK unlimited, OK 4/4 YEAR";
+    check(&service, &["plan", "credits"], "exempt", 2, exempt).await;
+    let (_, top) = send(&service, "GET", "/top", "");
+    let keys: Vec<_> = top["hottest"].as_array().unwrap().iter().map(|key| &key["key"]).collect();
+    assert_eq!(keys, ["plan=a"], "{top}");
 }

@@ -85,7 +85,8 @@ fn call(seed: u64, family: u64, limits: &[Arc<Limit>]) -> Call {
             _ => format!("{number}-{}", dice.below(2)),
         };
         let quota_group = dice.below(3) as usize;
-        Charge { quota_group, draws_first, ..charge(&user, hits, &limits[number]) }
+        let has_room = limits[number].mode == Mode::Shadow && dice.below(3) == 0;
+        Charge { quota_group, draws_first, has_room, ..charge(&user, hits, &limits[number]) }
     });
     let charges = charges.collect();
     let fate = |dice: &mut Dice| match dice.below(8) {
@@ -250,7 +251,9 @@ proptest! {
         let mut now = BEGIN;
         for mut call in history {
             // What stays is reckoned by each charge alone.
-            call.charges.iter_mut().for_each(|charge| charge.draws_first = false);
+            for charge in &mut call.charges {
+                (charge.draws_first, charge.has_room) = (false, false);
+            }
             now = now.plus_millis(call.passed);
             nodes.open_windows(&ledger, &call.charges, now);
             let Decided { verdict, tallies } = nodes.charge(&call, now);

@@ -132,8 +132,9 @@ impl Dice {
             let hits = self.hits(limit);
             let ban_ms = limit.ban_ms.filter(|_| !hits.is_refund());
             let hold = ban_ms.map(|for_ms| HoldAction::Ban { for_ms });
-            let draws_first = draws && limit.mode == Mode::Quota;
-            Charge { quota_group, draws_first, hold, ..charge(user, hits, limit) }
+            let draws_first = draws && limit.mode != Mode::Enforced;
+            let has_room = limit.mode == Mode::Shadow && self.below(3) == 0;
+            Charge { quota_group, draws_first, has_room, hold, ..charge(user, hits, limit) }
         };
         let count = [1, 1, 2, 3][(passed % 4) as usize];
         let charges = (0..count).map(charge).collect();

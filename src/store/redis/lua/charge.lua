@@ -9,8 +9,8 @@
 --   limit      0 to 2^53 - 1
 --   denied     what it costs if the call is denied: 'free', or 'count' for all its hits; 'hold' for an estimate, which
 --              costs nothing even in 'quota' unless it fits
---   mode       'enforced', 'shadow', 'quota', or 'first' for a quota of a group that is charged once; with the number of
---              its group if that has several
+--   mode       'enforced', 'shadow' or 'quota'; behind a quota or its shadow '!' if its group is charged once, '+' if
+--              it has room whatever its counter holds, and the number of its group, if that has several
 --   failure_mode  the answer if the counter is corrupt: 'error', 'deny', 'allow' or 'local'
 --   expiry     of an aligned key, in Unix milliseconds, not before the window's end; of a 'give_back', which
 --              creates no key, the time at which its hits were charged
@@ -49,9 +49,8 @@ local function parse(at)
     local kind = ARGV[base + 5]
     local with_hold = WITH_HOLD[kind]
     local start, stop, extra = tonumber(ARGV[base + 3]), tonumber(ARGV[base + 4]), ARGV[base + 12]
-    local mode, number = ARGV[base + 9], tonumber(extra)
-    local group = mode ~= 'enforced' and tonumber(mode:sub(6)) or nil
-    local draws_first = mode ~= 'enforced' and mode:sub(1, 5) == 'first'
+    local mode, number, first, room, group = ARGV[base + 9], tonumber(extra), '', '', nil
+    if mode ~= 'enforced' then mode, first, room, group = mode:match('^(%l+)(!?)(%+?)(%d*)$') end
     charges[i] = {
       algorithm = ALGORITHMS[ARGV[base + 1]],
       key = KEYS[tonumber(ARGV[base + 2])],
@@ -63,9 +62,10 @@ local function parse(at)
       limit = tonumber(ARGV[base + 7]),
       counted = ARGV[base + 8] == 'count',
       estimated = ARGV[base + 8] == 'hold',
-      mode = (group or draws_first) and 'quota' or mode,
-      group = group,
-      draws_first = draws_first,
+      mode = mode,
+      group = tonumber(group),
+      draws_first = first ~= '',
+      has_room = room ~= '',
       failure_mode = ARGV[base + 10],
       expiry = ARGV[base + 11],
       made = tonumber(ARGV[base + 11]),

@@ -76,7 +76,7 @@ end
 -- Judges every charge before any is made, and answers checks by the state before. Returns whether the call is
 -- denied, and whether a limit denies it that does not charge denied calls.
 local function vote(charges, answers)
-  local denied, denied_uncharged, quotas, drawn = false, false, nil, {}
+  local denied, denied_uncharged, quotas, drawn = false, false, {}, {}
   for i, charge in ipairs(charges) do
     local denies, opens = false, charge.hold and charge.hold.action == 'open'
     if charge.commit then
@@ -90,30 +90,30 @@ local function vote(charges, answers)
       charge.fits = not is_closed and charge.algorithm.fits(charge.account, charge.asked, charge)
       if charge.kind == 'check' and not opens then answer(charge, answers, i) end
       denies = charge.mode == 'enforced' and not charge.fits
-      if charge.mode == 'quota' then
+      local has_room, has_vote = charge.fits or charge.has_room, charge.mode == 'quota' or charge.has_room
+      if charge.draws_first and charge.mode ~= 'enforced' then
+        -- The first with room, or if none has the last, stands for the group.
+        local group = charge.group or 0
+        local before = drawn[group]
+        if before and (before.fits or before.has_room) then
+          charge.skipped = true
+        else
+          if before then before.skipped = true end
+          drawn[group] = charge
+          -- A shadow leaves the group without a vote.
+          if has_vote then quotas[group] = has_room else quotas[group] = nil end
+        end
+      elseif has_vote then
         -- A quota without a group is one of its own.
         local group = charge.group or -i
-        quotas = quotas or {}
-        if charge.draws_first then
-          -- The first that fits, or if none does the last, stands for the group.
-          group = charge.group or 0
-          local before = drawn[group]
-          if before and before.fits then
-            charge.skipped = true
-          else
-            if before then before.skipped = true end
-            drawn[group], quotas[group] = charge, charge.fits
-          end
-        else
-          quotas[group] = quotas[group] ~= false and charge.fits
-        end
+        quotas[group] = quotas[group] ~= false and has_room
       end
     else
       charge.fits = true
     end
     if denies then denied, denied_uncharged = true, denied_uncharged or not charge.counted end
   end
-  if quotas and not denied then
+  if next(quotas) and not denied then
     denied = true
     for _, fits in pairs(quotas) do denied = denied and not fits end
   end

@@ -40,8 +40,8 @@ struct Columns<'call> {
     /// The expiry of an aligned key, or when the hits of a give-back were charged.
     time: Timestamp,
     caller: Option<&'call str>,
-    quota_group: usize,
-    draws_first: bool,
+    /// The marks of `draws_first` and `has_room`, and the number of its group.
+    quota: String,
 }
 
 impl LedgerRun {
@@ -82,8 +82,7 @@ impl LedgerRun {
         self.calls.push(Arc::clone(charges));
         self.arguments.push(charges.len().to_string());
         for charge in charges.iter() {
-            let Charge { counter, hits, caller, hold, quota_group, draws_first, keeps_order: _ } =
-                charge;
+            let Charge { counter, hits, caller, hold, .. } = charge;
             let limit = &*counter.limit;
             let span = charge.terms(assumed_now).span;
             let (kind, hits) = match *hits {
@@ -95,7 +94,6 @@ impl LedgerRun {
                 if limit.algorithm.is_aligned() { counter.expiry(span.end) } else { span.end };
             let (failure_mode, caller) = (limit.failure_mode(), caller.as_deref());
             let (denied, hold) = (denied(charge), *hold);
-            let (quota_group, draws_first) = (*quota_group, *draws_first);
             let columns = Columns {
                 kind,
                 hits,
@@ -105,8 +103,7 @@ impl LedgerRun {
                 failure_mode,
                 time,
                 caller,
-                quota_group,
-                draws_first,
+                quota: quota(charge),
             };
             self.add_charge(counter, span, columns, prefix);
         }
@@ -130,8 +127,7 @@ impl LedgerRun {
             failure_mode: FailureMode::Error,
             time: *made,
             caller: caller.as_deref(),
-            quota_group: 0,
-            draws_first: false,
+            quota: String::new(),
         };
         self.add_charge(counter, counter.limit.window.at(*made), columns, prefix);
     }
@@ -165,14 +161,8 @@ impl LedgerRun {
             columns.denied.to_owned(),
             match limit.mode {
                 Mode::Enforced => "enforced".to_owned(),
-                Mode::Shadow => "shadow".to_owned(),
-                Mode::Quota => {
-                    let word = if columns.draws_first { "first" } else { "quota" };
-                    match columns.quota_group {
-                        0 => word.to_owned(),
-                        group => format!("{word}{group}"),
-                    }
-                }
+                Mode::Shadow => "shadow".to_owned() + &columns.quota,
+                Mode::Quota => "quota".to_owned() + &columns.quota,
             },
             columns.failure_mode.name().to_owned(),
             columns.time.as_millis().to_string(),
@@ -251,6 +241,17 @@ impl LedgerRun {
         });
         index + 1
     }
+}
+
+/// What is written behind the mode of a quota; see `lua/charge.lua`.
+fn quota(Charge { quota_group, draws_first, has_room, .. }: &Charge) -> String {
+    let mut quota = String::new();
+    quota.extend(draws_first.then_some('!'));
+    quota.extend(has_room.then_some('+'));
+    if *quota_group > 0 {
+        quota += &quota_group.to_string();
+    }
+    quota
 }
 
 fn denied(charge: &Charge) -> &'static str {
