@@ -14,7 +14,7 @@ mod store;
 mod telemetry;
 mod tls;
 
-pub(crate) use self::reader::form::whole_number;
+pub(crate) use self::reader::form::{whole_number, whole_numbers};
 pub use self::{
     calls::CallSettings,
     envoyproxy_ratelimit::{

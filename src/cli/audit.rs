@@ -6,7 +6,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::admin::{AdminFlags, instant, list, number, path_and_query, text};
-use crate::settings::Environment;
+use crate::settings::{Environment, whole_numbers};
 
 /// Most entries that the service shows at a time.
 const PAGE_MAX: usize = 1000;
@@ -15,8 +15,8 @@ const PAGE_MAX: usize = 1000;
 pub(super) struct AuditFlags {
     #[command(flatten)]
     admin: AdminFlags,
-    /// Maximum number of entries
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    /// Maximum number of entries, 1 to 10000
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole_numbers(1_usize, 10_000), allow_negative_numbers = true)]
     limit: usize,
     /// Show only entries of clients whose name contains this text
     #[arg(long, value_name = "TEXT")]

@@ -4,12 +4,11 @@ mod show;
 
 use std::{
     io::{self, IsTerminal as _},
-    num::NonZeroU64,
     process::ExitCode,
     time::Duration,
 };
 
-use clap::{ArgGroup, value_parser};
+use clap::ArgGroup;
 
 use super::{
     call, channel,
@@ -18,7 +17,8 @@ use super::{
 };
 use crate::{
     bench::{self, BenchError, Calls, Distribution, Load, Pace},
-    settings::Environment,
+    engine::request::Hits,
+    settings::{Environment, whole_numbers},
     text::{duration, printable::printable},
 };
 
@@ -28,22 +28,22 @@ pub(super) struct BenchFlags {
     #[command(flatten)]
     call: call::RequestFlags,
     /// Number of different keys for `{}`, 1 to 1000000
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u64).range(1..=1_000_000))]
+    #[arg(allow_negative_numbers = true, long, value_name = "N", default_value_t = 1, value_parser = whole_numbers(1_u64, 1_000_000))]
     keys: u64,
     /// Distribution of the keys over the calls
     #[arg(long, value_name = "HOW", default_value = "uniform")]
     distribution: Distribution,
     /// Concurrent calls (closed loop), 1 to 10000 [default: 64]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=10_000))]
+    #[arg(allow_negative_numbers = true, long, value_name = "N", value_parser = whole_numbers(1_u64, 10_000))]
     concurrency: Option<u64>,
     /// Calls per second (open loop), 1 to 1000000; latency is measured from when a call was due
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1_000_000))]
+    #[arg(allow_negative_numbers = true, long, value_name = "N", value_parser = whole_numbers(1_u32, 1_000_000))]
     rate: Option<u32>,
     /// Number of connections, 1 to 1000
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u64).range(1..=1000))]
+    #[arg(allow_negative_numbers = true, long, value_name = "N", default_value_t = 4, value_parser = whole_numbers(1_u64, 1000))]
     connections: u64,
     /// Number of client threads, 1 to 64, each with connections of its own
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u64).range(1..=64))]
+    #[arg(allow_negative_numbers = true, long, value_name = "N", default_value_t = 1, value_parser = whole_numbers(1_u64, 64))]
     threads: u64,
     /// Duration of the measurement, 10ms to 1h
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
@@ -51,11 +51,11 @@ pub(super) struct BenchFlags {
     /// Duration of the calls before the measurement, 0s to 1h
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = warmup)]
     warmup: Duration,
-    /// Maximum number of measured calls
-    #[arg(long, value_name = "N")]
-    calls: Option<NonZeroU64>,
+    /// Maximum number of measured calls, 1 or more
+    #[arg(allow_negative_numbers = true, long, value_name = "N", value_parser = whole_numbers(1, u64::MAX))]
+    calls: Option<u64>,
     /// Commit each hold by token that a call takes, with this number of hits used
-    #[arg(long, value_name = "USED")]
+    #[arg(allow_negative_numbers = true, long, value_name = "USED", value_parser = whole_numbers(0, Hits::MAX))]
     commit: Option<u64>,
     #[command(flatten)]
     output: OutputFlag,
@@ -124,7 +124,7 @@ fn load(flags: &BenchFlags, environment: &Environment) -> Result<Load, String> {
         threads: size(flags.threads),
         warmup: flags.warmup,
         duration: flags.duration,
-        calls_max: flags.calls.map(NonZeroU64::get),
+        calls_max: flags.calls,
     })
 }
 

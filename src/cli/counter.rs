@@ -10,8 +10,8 @@ use super::{
     output::{USAGE, complain},
 };
 use crate::{
-    engine::descriptor_syntax,
-    settings::Environment,
+    engine::{descriptor_syntax, request::Hits},
+    settings::{Environment, whole_numbers},
     text::{duration::in_words, members::set_member, printable::printable},
 };
 
@@ -38,7 +38,7 @@ pub(super) struct ListFlags {
     #[arg(long)]
     over: bool,
     /// Maximum number of descriptors to list, 1 to 1000
-    #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = whole_numbers(1_u32, 1000), allow_negative_numbers = true)]
     limit: u32,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct SetFlags {
     #[command(flatten)]
     counter: CounterFlags,
     /// Number of used hits; may exceed the limit
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole_numbers(0, Hits::MAX), allow_negative_numbers = true)]
     used: u64,
     /// Which of several limits: its name, its algorithm, or a text such as "10 per minute"
     #[arg(long, value_name = "LIMIT")]

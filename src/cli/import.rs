@@ -2,7 +2,9 @@
 
 use std::{collections::HashSet, path::PathBuf, process::ExitCode};
 
-use super::output::{USAGE, complain, say};
+use serde_json::json;
+
+use super::output::{OutputFlag, USAGE, complain, say};
 use crate::import::limitador::{self, LimitadorOptions};
 
 #[derive(Debug, clap::Subcommand)]
@@ -25,10 +27,12 @@ pub(super) struct ImportFlags {
     /// Print the rules even if some limits cannot be expressed, with those limits as comments, and exit 0
     #[arg(long)]
     partial: bool,
+    #[command(flatten)]
+    output: OutputFlag,
 }
 
 pub(super) fn main(from: ImportFrom) -> ExitCode {
-    let ImportFrom::Limitador(ImportFlags { file, namespace, order, partial }) = from;
+    let ImportFrom::Limitador(ImportFlags { file, namespace, order, partial, output }) = from;
     if let Err(problem) = check_order(&order) {
         complain(format_args!("--order: {problem}"));
         return ExitCode::from(USAGE);
@@ -40,11 +44,20 @@ pub(super) fn main(from: ImportFrom) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let is_shown = rules.refused.is_empty() || partial;
+    if output.is_json() {
+        let text = is_shown.then_some(&rules.text);
+        let [refused, warnings] = [&rules.refused, &rules.warnings]
+            .map(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let json = json!({ "rules": text, "refused": refused, "warnings": warnings });
+        let code = if is_shown { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        return say(&output.write(String::new, &json), code);
+    }
     rules.refused.iter().for_each(complain);
     for warning in &rules.warnings {
         complain(format_args!("warning: {warning}"));
     }
-    if rules.refused.is_empty() || partial {
+    if is_shown {
         return say(&rules.text, ExitCode::SUCCESS);
     }
     complain("no rules are printed; with --partial, the rules for the other limits are");

@@ -13,7 +13,8 @@ use super::{
     output::{USAGE, complain, say},
 };
 use crate::{
-    settings::Environment,
+    engine::request::Hits,
+    settings::{Environment, whole_numbers},
     text::{duration::in_words, members::set_member},
 };
 
@@ -59,10 +60,10 @@ pub(super) struct SetOverrideFlags {
 #[group(required = true, multiple = false)]
 struct What {
     /// Another number for the limit of the rule; 0 admits nothing
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole_numbers(0, Hits::MAX), allow_negative_numbers = true)]
     limit: Option<u64>,
     /// Multiply the limits of the rule, 2 to 1000000
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole_numbers(2_u64, 1_000_000), allow_negative_numbers = true)]
     times: Option<u64>,
     /// Let all calls pass, and charge nothing
     #[arg(long)]

@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use clap::value_parser;
 use hyper::Method;
 use serde_json::Value;
 
@@ -20,10 +19,10 @@ use self::{
 };
 use super::{
     admin::{self, AdminServer},
-    output::{USAGE, complain, say},
+    output::{OutputFlag, USAGE, complain, say},
 };
 use crate::{
-    settings::Environment,
+    settings::{Environment, whole_numbers},
     text::{duration, printable::printable_lines},
 };
 
@@ -42,14 +41,13 @@ pub(super) struct TopFlags {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     interval: Duration,
     /// Keys of each list, 1 to 20
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u8).range(1..=20))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = whole_numbers(1_u8, 20), allow_negative_numbers = true)]
     rows: u8,
     /// Show only keys of which the domain, rule, key or limit contains this text, in upper or lower case
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// Print the JSON of `/top` once; of several replicas, an array
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputFlag,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -71,11 +69,12 @@ pub(super) fn main(flags: &TopFlags, environment: &Environment) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let is_live = !flags.once && !flags.json && io::stdout().is_terminal();
-    let shown = match (is_live, flags.json) {
-        (true, _) => follow(&servers, flags),
-        (false, true) => show_json(&servers),
-        (false, false) => show_once(&servers, flags),
+    let shown = if flags.output.is_json() {
+        show_json(&servers)
+    } else if flags.once || !io::stdout().is_terminal() {
+        show_once(&servers, flags)
+    } else {
+        follow(&servers, flags)
     };
     shown.unwrap_or_else(|problem| {
         complain(problem);

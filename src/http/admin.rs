@@ -35,7 +35,7 @@ use super::{
 };
 use crate::{
     authorization::Right,
-    rls,
+    rls::{self, refusal::Refusal},
     store::system_clock,
     telemetry::{
         EventKind::{CounterSet, CountersReset, LogFilterSet},

@@ -152,6 +152,17 @@ where
     number.ok_or_else(|| invalid(text, format_args!("a whole number from {min} to {max}")))
 }
 
+/// [`whole_number`] as a parser of arguments.
+pub(crate) fn whole_numbers<T>(
+    min: T,
+    max: T,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + Display + PartialOrd + Clone + Send + Sync + 'static,
+{
+    move |text| whole_number(text, &min, &max)
+}
+
 /// A part of a whole.
 #[derive(Debug)]
 pub(crate) struct Ratio;

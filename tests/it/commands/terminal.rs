@@ -114,6 +114,79 @@ fn a_negative_number_is_a_bad_value_not_an_unknown_flag() {
 }
 
 #[test]
+fn numbers_out_of_bounds_are_refused_with_the_option_and_the_bounds() {
+    for (words, option, bounds) in [
+        (
+            &["counter", "set", "-d", "x", "a=b", "--used", "-1"][..],
+            "--used",
+            "from 0 to 9007199254740991",
+        ),
+        (&["counter", "list", "-d", "x", "--limit", "0"], "--limit", "from 1 to 1000"),
+        (&["audit", "--limit", "0"], "--limit", "from 1 to 10000"),
+        (&["audit", "--limit", "-5"], "--limit", "from 1 to 10000"),
+        (&["top", "--rows", "21"], "--rows", "from 1 to 20"),
+        (&["bench", "-d", "x", "a=b", "--calls", "0"], "--calls", "from 1 to 18446744073709551615"),
+        (&["bench", "-d", "x", "a=b", "--rate", "-1"], "--rate", "from 1 to 1000000"),
+        (
+            &["override", "set", "-d", "x", "a=b", "--times", "1", "--for", "1m", "--because", "x"],
+            "--times",
+            "from 2 to 1000000",
+        ),
+    ] {
+        let (code, _, stderr) = run(tollkeeper().args(words));
+        assert_eq!(code, Some(2), "{words:?}: {stderr}");
+        assert!(stderr.contains(option) && stderr.contains(bounds), "{words:?}: {stderr}");
+    }
+}
+
+#[test]
+fn problems_of_a_settings_file_are_in_the_order_of_its_lines() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("settings.yaml");
+    let lines = [
+        "log-format: yaml",
+        "rules: gone.yaml",
+        "bogus: 1",
+        "tls-cert: gone.pem",
+        "drain: soon",
+        "grpc-addr: nowhere",
+        "admin-token-file: gone.token",
+        "replicas: 0",
+    ];
+    std::fs::write(&file, lines.join("\n") + "\n").unwrap();
+    let (code, _, stderr) = run(tollkeeper().args(["serve", "--config"]).arg(&file));
+    assert_eq!(code, Some(2), "{stderr}");
+    let number =
+        |line: &str| line.split(':').nth(1).and_then(|number| number.parse::<usize>().ok());
+    let mut reported: Vec<_> = stderr.lines().filter_map(number).collect();
+    assert!(reported.is_sorted(), "{stderr}");
+    reported.dedup();
+    assert!(reported.len() >= 6, "{stderr}");
+}
+
+#[test]
+fn ctrl_c_at_a_terminal_without_connections_ends_the_service_at_once() {
+    const PRESS: &str = "
+import os, pty, sys, time
+process, terminal = pty.fork()
+if process == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+shown = b''
+while b'listening: ' not in shown:
+    shown += os.read(terminal, 4096)
+pressed = time.monotonic()
+os.write(terminal, b'\\x03')
+_, status = os.waitpid(process, 0)
+print(os.waitstatus_to_exitcode(status), time.monotonic() - pressed < 60)
+";
+    let mut command = Command::new(tool("python"));
+    command.args(["-c", PRESS]).arg(tollkeeper().get_program());
+    command.args(["serve", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"]);
+    let (code, stdout, stderr) = run(command.args(["--admin-addr", "off", "--drain", "10m"]));
+    assert_eq!((code, stdout.as_str()), (Some(0), "0 True\n"), "{stderr}");
+}
+
+#[test]
 fn a_switch_that_is_off_on_the_command_line_overrides_a_variable_that_is_on() {
     let folder = TempDir::new().unwrap();
     let rules =

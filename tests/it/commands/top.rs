@@ -182,6 +182,67 @@ async fn the_keys_of_several_replicas_are_merged() {
     assert!(text.contains(&format!(" at {}", digests.admin)), "{text}");
 }
 
+/// What the command prints, if it succeeds.
+#[track_caller]
+fn printed(words: &[&str]) -> String {
+    let output = tollkeeper().args(words).output().unwrap();
+    let [text, problem] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(output.status.success(), "{words:?}: {text}{problem}");
+    text
+}
+
+#[test]
+fn a_key_that_is_printed_is_an_argument_of_every_command() {
+    let flags = &["--top-keys", "values"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    let (grpc, admin) = (service.grpc.to_string(), service.admin.to_string());
+    for (index, value) in
+        [r"a\,b", "a=b", "100%", "%41", r"a\\b", r"\xff\x00", "a b", "*", "über|{x}"]
+            .iter()
+            .enumerate()
+    {
+        let typed = format!("work={value}");
+        let call = |key: &str| printed(&["call", "-o", "json", "--addr", &grpc, "-d", "shop", key]);
+        let admin = |words: &[&str]| printed(&[words, &["--addr", &admin, "-d", "shop"]].concat());
+        call(&typed);
+        let shown: Value = serde_json::from_str(&printed(&[
+            "top",
+            "-o",
+            "json",
+            "--addr",
+            &service.admin.to_string(),
+        ]))
+        .unwrap();
+        let all = shown["hottest"].as_array().unwrap();
+        let key = all.iter().find(|key| key["count"] == 1).unwrap()["key"].as_str().unwrap();
+        call(key);
+        assert!(admin(&["counter", "show", key]).starts_with("fixed_window: 2 used"), "{key}");
+        let listed = admin(&["counter", "list", key]);
+        assert!(listed.contains(&format!("{key}: fixed_window: 2 used")), "{key}: {listed}");
+        let explained = admin(&["explain", key]);
+        assert!(
+            explained.starts_with(&format!("{key}\n")) && explained.contains("2 used, "),
+            "{explained}"
+        );
+        let rules = service.rules.display().to_string();
+        let from_files = printed(&["explain", "-r", &rules, "-d", "shop", key]);
+        assert!(from_files.starts_with(&format!("{key}\n")), "{from_files}");
+        if *value != "*" {
+            let set =
+                ["override", "set", key, "--times", "2", "--for", "1m", "--because", "x", "--yes"];
+            admin(&set);
+            let set =
+                printed(&["override", "list", "-o", "json", "--addr", &service.admin.to_string()]);
+            let set: Value = serde_json::from_str(&set).unwrap();
+            assert_eq!(set["overrides"][0]["descriptor"], key, "{set}");
+        }
+        admin(&["counter", "reset", key]);
+        // Of the next value, one call is counted once.
+        assert_eq!(all.len(), index + 1, "{shown}");
+    }
+}
+
 /// `script` gives the command a terminal.
 #[tokio::test]
 async fn on_a_terminal_the_view_renews_itself_and_says_when_it_is_not_current() {
