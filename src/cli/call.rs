@@ -226,6 +226,9 @@ impl RequestFlags {
     }
 }
 
+/// The message of a call.
+pub(super) type CallRequest = RateLimitRequest;
+
 /// The request for a domain, hits and descriptors as they were typed.
 pub(super) fn request(
     domain: &str,

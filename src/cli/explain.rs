@@ -6,7 +6,7 @@ use hyper::Method;
 
 use super::{
     admin::{self, AdminServer},
-    call,
+    call::{self, CallRequest},
     output::{OutputFlag, USAGE, complain, say},
 };
 use crate::{
@@ -16,7 +16,6 @@ use crate::{
     },
     rls::{
         decode::{self, Bounds},
-        pb::RateLimitRequest,
         refusal::Refusal,
     },
     rules::{self, LoadOptions},
@@ -128,14 +127,14 @@ fn source<'given>(
 }
 
 /// Reads the flags of the request. Other problems than theirs are left to the service's own checks.
-fn request(flags: &ExplainFlags) -> Result<RateLimitRequest, String> {
+fn request(flags: &ExplainFlags) -> Result<CallRequest, String> {
     call::request(&flags.domain, flags.hits.as_deref(), &flags.descriptors)
 }
 
 fn by_files(
     rules: &[PathBuf],
     overlays: &[PathBuf],
-    message: RateLimitRequest,
+    message: CallRequest,
 ) -> Result<Explanation, String> {
     let loaded = rules::load(rules, overlays, LoadOptions::default());
     let loaded = loaded.map_err(|problems| {
@@ -147,7 +146,7 @@ fn by_files(
 }
 
 /// Decodes as a service with default settings does, with its bounds.
-fn decode(message: RateLimitRequest) -> Result<Request, Refusal> {
+fn decode(message: CallRequest) -> Result<Request, Refusal> {
     let bounds = Bounds::default();
     bounds.check_descriptors(message.descriptors.len())?;
     for (index, descriptor) in message.descriptors.iter().enumerate() {

@@ -160,7 +160,10 @@ pub(crate) fn whole_numbers<T>(
 where
     T: FromStr + Display + PartialOrd + Clone + Send + Sync + 'static,
 {
-    move |text| whole_number(text, &min, &max)
+    move |text| {
+        let number = whole_number(text, &min, &max).ok();
+        number.ok_or_else(|| format!("must be a whole number from {min} to {max}"))
+    }
 }
 
 /// A part of a whole.
