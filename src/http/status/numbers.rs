@@ -22,7 +22,7 @@ use crate::{
 pub(super) struct StatusNumbers {
     /// The durations of calls.
     pub(super) calls: Durations,
-    /// Calls that ended with an error.
+    /// Calls that ended with an error of the service. A request that is refused is none.
     pub(super) calls_failed: u64,
     /// Calls that were decided after their caller had given up.
     pub(super) calls_late: u64,
@@ -118,7 +118,7 @@ impl StatusNumbers {
     /// Reads them from the metrics.
     pub(super) fn of(families: &Families) -> Self {
         let calls = families.metrics(&DURATION).iter();
-        let failed = calls.filter(|metric| label(metric, "rpc_response_status_code") != "OK");
+        let failed = calls.filter(|metric| !label(metric, "error_type").is_empty());
         let by_rule = by_rule(families.metrics(&DECISIONS));
         Self {
             calls: Durations::of(&families.merged(&DURATION)),

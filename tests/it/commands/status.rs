@@ -68,6 +68,18 @@ async fn a_store_that_does_not_answer_is_a_problem() {
     assert_eq!(json["replicas"][0]["status"]["phase"], "ready");
 }
 
+#[tokio::test]
+async fn calls_that_are_refused_for_what_they_ask_make_no_replica_unwell() {
+    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    service.wait_until_ready();
+    let refused = service.ask(request("", vec![descriptor(&[("user", "alice")])])).await;
+    assert_eq!(refused.unwrap_err().code(), tonic::Code::InvalidArgument);
+    let status = service.exchange_at(service.admin, "GET", "/status", b"").2;
+    let numbers = serde_json::from_str::<Value>(&status).unwrap()["numbers"].take();
+    assert_eq!(numbers["calls"]["count"], 1, "{numbers}");
+    assert_eq!(numbers["calls_failed"], 0, "{numbers}");
+}
+
 #[test]
 fn different_rules_and_a_replica_without_an_answer_are_problems() {
     let one = Service::start(Options { rules: RULES, ..Options::default() });
