@@ -205,6 +205,17 @@ fn rules_that_are_refused_degrade_the_page() {
 }
 
 #[test]
+fn a_replica_that_drains_says_so() {
+    let mut service = Service::start(Options { flags: &["--drain", "60s"], ..Options::default() });
+    let mut browser = open(&service);
+    wait_for_state(&mut browser, "All is well");
+    service.process().signal("TERM");
+    wait_for_state(&mut browser, "Draining");
+    assert_eq!(text_of(&mut browser, "worst"), "draining: new calls should go to other replicas");
+    browser.picture("draining");
+}
+
+#[test]
 fn a_control_plane_without_rules_is_the_worst_state() {
     let mut command = serve();
     command.args(["--rules", "xds://127.0.0.1:1?node=a"]);
