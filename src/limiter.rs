@@ -11,7 +11,7 @@ mod part;
 mod refused_debits;
 mod span;
 
-use std::{iter, slice, sync::Arc, time::Instant};
+use std::{iter, sync::Arc, time::Instant};
 
 use futures_util::future::join_all;
 
@@ -173,45 +173,29 @@ impl Limiter {
         plan.charges.into_iter().zip(readings).collect()
     }
 
-    /// Sets what a counter has used that had used `before`, and returns what it holds then. Hits that are counted meanwhile
-    /// are added.
+    /// Sets what a counter has used in one step, and returns what it holds then. Hits that are counted later are added.
     ///
     /// # Errors
-    /// A sentence, if the store gives no answer, or the counter holds no more hits.
-    pub async fn set_used(
-        &self,
-        counter: &Counter,
-        mut before: u64,
-        used: u64,
-    ) -> Result<CounterReading, String> {
+    /// A sentence, if the store gives no answer.
+    pub async fn set_used(&self, counter: &Counter, used: u64) -> Result<CounterReading, String> {
         // The hits of the window before count too, and no refund takes them back.
         if counter.limit.algorithm == Algorithm::SlidingWindow {
             self.store.read_counter(counter, Clear::Yes).await;
-            before = 0;
         }
-        let when_denied = match counter.limit.algorithm {
-            Algorithm::SlidingLog { .. } => WhenDenied::Free,
-            _ => WhenDenied::Counted,
-        };
-        let (mode, on_store_failure) = (Mode::Enforced, FailureMode::Error);
         let limit = Limit {
-            when_denied,
-            mode,
-            on_store_failure,
+            when_denied: WhenDenied::Counted,
+            mode: Mode::Enforced,
+            on_store_failure: FailureMode::Error,
             hold: None,
             ..Limit::clone(&counter.limit)
         };
-        let hits = match used.checked_sub(before) {
-            Some(0) => Hits::Check,
-            Some(more) => Hits::Charge(more),
-            None => Hits::Refund(before - used),
-        };
-        let charge = Charge::new(counter.with_limit(Arc::new(limit)), hits);
-        let answered = self.store.charge(slice::from_ref(&charge), Arrival::now()).await;
-        match answered.verdict {
-            Ok(verdict) if verdict.denied && when_denied == WhenDenied::Free => {
-                Err("hits were counted meanwhile, and the counter holds no more".to_owned())
-            }
+        let limit = Arc::new(limit);
+        // A call gives back before it charges.
+        let hits = iter::once(Hits::Refund(Hits::MAX));
+        let hits = hits.chain((used > 0).then_some(Hits::Charge(used)));
+        let charge = |hits| Charge::new(counter.with_limit(Arc::clone(&limit)), hits);
+        let charges: Vec<Charge> = hits.map(charge).collect();
+        match self.store.charge(&charges, Arrival::now()).await.verdict {
             Ok(_) => Ok(self.store.read_counter(counter, Clear::No).await),
             Err(error) => Err(format!("{error}; the counter may have been set")),
         }

@@ -125,7 +125,7 @@ pub(super) async fn set(
         }
         _ => {}
     }
-    let set = limiter.set_used(&charge.counter, before.used, used).await;
+    let set = limiter.set_used(&charge.counter, used).await;
     let mut shown = counter(&(charge.clone(), set.map_err(Refused::unavailable)?));
     set_member(&mut shown, "was", before.used);
     Ok(Json(json!({ "counters": [shown] })))

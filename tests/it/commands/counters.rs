@@ -218,6 +218,45 @@ async fn a_counter_of_every_algorithm_is_set_on_every_store() {
     counters_are_set(&service, &ALGORITHMS[..1]).await;
 }
 
+/// Two replicas set the same counter at once, many times.
+fn the_last_one_applies(services: [&Service; 2], algorithms: &[&str]) {
+    for name in algorithms {
+        let path = format!("/counters/set?domain=shop&descriptor={name}%3Drace&used=");
+        for round in 0..20 {
+            std::thread::scope(|scope| {
+                for service in services {
+                    let path = format!("{path}{}", 3 + round % 5);
+                    scope.spawn(move || {
+                        let (code, _, body) =
+                            service.exchange_at(service.admin, "POST", &path, b"");
+                        assert_eq!(code, 200, "{body}");
+                    });
+                }
+            });
+            let shown = output(services[0], "show", &format!("{name}=race"));
+            let expected = format!("{name}: {} used of 10 per year", 3 + round % 5);
+            assert!(shown.starts_with(&expected), "{shown}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_two_replicas_that_set_a_counter_at_once_the_last_one_applies() {
+    let options = || Options { rules: RULES, ..Options::default() };
+    let in_memory = Service::start(options());
+    the_last_one_applies([&in_memory; 2], &ALGORITHMS);
+    let redis = Redis::start();
+    let store = redis.url();
+    let replica = || Service::start(Options { store: &store, ..options() });
+    the_last_one_applies([&replica(), &replica()], &ALGORITHMS);
+
+    let redis = Redis::start();
+    let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
+    let rules = "domain: shop\ndescriptors: [{ key: fixed_window, rate_limit: { unit: year, requests_per_unit: 10 } }]";
+    let replica = || Service::start(Options { rules, store: &store, flags, ..Options::default() });
+    the_last_one_applies([&replica(), &replica()], &ALGORITHMS[..1]);
+}
+
 #[tokio::test]
 async fn one_of_several_limits_is_set_and_calls_in_flight_are_not() {
     let rules = format!(
