@@ -47,6 +47,20 @@ fn conditions(browser: &mut Browser) -> String {
         .as_str().unwrap().to_owned()
 }
 
+#[track_caller]
+fn wait_for_condition(browser: &mut Browser, text: &str, is_shown: bool) {
+    browser.wait_for(&format!(
+        "[...document.querySelectorAll('#worst, #conditions li')].some(at => at.textContent.includes('{text}')) === {is_shown}"
+    ));
+}
+
+#[track_caller]
+fn wait_for_event(browser: &mut Browser, kind: &str) {
+    browser.wait_for(&format!(
+        "[...document.getElementById('events').tBodies[0].rows].some(row => row.cells[1]?.innerText.startsWith('{kind}'))"
+    ));
+}
+
 /// The texts of the cells of a table, row by row.
 fn table(browser: &mut Browser, id: &str) -> Vec<Vec<String>> {
     let rows = format!(
@@ -181,11 +195,42 @@ descriptors:
     redis.start_again();
     browser.wait_for("document.getElementById('nodes').innerText.includes('closed')");
     for event in ["breaker opened", "breaker closed", "store lost", "store back"] {
-        browser.wait_for(&format!(
-            "[...document.getElementById('events').tBodies[0].rows].some(row => row.cells[1].innerText.startsWith('{event}'))"
-        ));
+        wait_for_event(&mut browser, event);
     }
     assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[tokio::test]
+async fn calls_above_the_decision_budget_and_overrides_that_are_not_known_are_shown() {
+    let redis = Redis::start();
+    let store = redis.url();
+    let flags = &["--decision-budget", "100ms"];
+    let service = Service::start(Options { store: &store, flags, ..Options::default() });
+    service.wait_until_ready();
+    // It shows the last 10 s.
+    let mut browser = open(&service);
+    redis.signal("STOP");
+    // All at once: after the first ones have failed, the breaker answers the others.
+    let client = service.client().await;
+    let calls = (0..100).map(|_| {
+        let mut client = client.clone();
+        tokio::spawn(async move {
+            let call = request("shop", vec![descriptor(&[("user", "two")])]);
+            drop(client.should_rate_limit(call).await);
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+    wait_for_condition(&mut browser, "ms, above the decision budget of 100ms", true);
+    browser.picture("late");
+
+    let other = Service::start(Options { store: &store, ..Options::default() });
+    let mut browser = open(&other);
+    wait_for_condition(&mut browser, "overrides are not known yet", true);
+    browser.picture("overrides-unknown");
+    redis.signal("CONT");
+    wait_for_condition(&mut browser, "overrides are not known yet", false);
 }
 
 #[test]
@@ -413,6 +458,10 @@ async fn an_operator_with_the_token_overrides_a_limit_and_undoes_it() {
     assert!(effect.contains("2 per year: "), "{effect}");
     browser.value("document.getElementById('confirm-yes').click()");
     browser.wait_for("document.getElementById('found').innerText.includes('0 used, 2 remaining')");
+    for event in ["override set", "override undone", "counters reset"] {
+        wait_for_event(&mut browser, event);
+    }
+    browser.picture("operators");
     // The page has learned by 401 that a token is needed.
     assert_eq!(browser.complaints().iter().filter(|text| !text.contains("401")).count(), 0);
 }

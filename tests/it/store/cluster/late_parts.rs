@@ -104,7 +104,7 @@ async fn a_denial_for_want_of_an_answer_is_not_remembered() {
     let mut late = Late::start(&["--decision-budget", "1s"]);
     let (deny, well) = (late.on(0, "deny"), late.on(1, "user"));
     late.cluster.nodes[0].signal("STOP");
-    let denied = late.ask(&[deny.clone(), well], IMPATIENT).await.unwrap();
+    let denied = late.ask(&[deny.clone(), well], PATIENT).await.unwrap();
     assert_eq!(denied.overall_code(), Code::OverLimit);
     late.cluster.nodes[0].signal("CONT");
     let other = late.on(0, "user");
@@ -121,7 +121,7 @@ async fn limits_of_a_call_in_parts_that_on_store_failure_decides_are_counted() {
         let mut late = Late::start(&["--decision-budget", "1s"]);
         let call = [late.on(0, mode), late.on(1, "user")];
         late.cluster.nodes[0].signal("STOP");
-        let answer = late.ask(&call, IMPATIENT).await.unwrap();
+        let answer = late.ask(&call, PATIENT).await.unwrap();
         assert_eq!(answer.overall_code(), code, "{mode}");
         let metrics = late.service.get("/metrics");
         let fallbacks: Vec<_> =

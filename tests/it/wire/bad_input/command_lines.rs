@@ -152,7 +152,7 @@ const CASES: &[(&str, &str, &str)] = &[
     (
         "a_rate_of_0",
         "bench --domain d --rate 0 a=b",
-        "error: invalid value '0' for '--rate <N>': 0 is not in 1..=1000000",
+        "error: invalid value '0' for '--rate <N>': must be a whole number from 1 to 1000000",
     ),
     (
         "a_rate_beside_a_concurrency",
@@ -162,12 +162,12 @@ const CASES: &[(&str, &str, &str)] = &[
     (
         "1001_connections",
         "bench --domain d --connections 1001 a=b",
-        "error: invalid value '1001' for '--connections <N>': 1001 is not in 1..=1000",
+        "error: invalid value '1001' for '--connections <N>': must be a whole number from 1 to 1000",
     ),
     (
         "no_keys",
         "bench --domain d --keys 0 a=b",
-        "error: invalid value '0' for '--keys <N>': 0 is not in 1..=1000000",
+        "error: invalid value '0' for '--keys <N>': must be a whole number from 1 to 1000000",
     ),
     (
         "a_duration_without_a_unit",
