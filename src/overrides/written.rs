@@ -310,7 +310,7 @@ impl NewOverride {
 /// # Errors
 /// A sentence with what is allowed.
 pub fn check_because(text: &str) -> Result<(), String> {
-    if (1..=BECAUSE_BYTES_MAX).contains(&text.len()) && !text.contains(is_unseen) {
+    if text.len() <= BECAUSE_BYTES_MAX && !text.trim().is_empty() && !text.contains(is_unseen) {
         return Ok(());
     }
     Err(format!(

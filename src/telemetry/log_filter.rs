@@ -23,6 +23,9 @@ const LEVELS: [(&str, LevelFilter); 5] = [
 /// not its level alone, writes them.
 pub(crate) const DECISIONS: &str = "tollkeeper::decision";
 
+/// The target of the audit, whose lines no filter leaves out.
+const AUDIT: &str = "tollkeeper::audit";
+
 /// The most targets in a filter: each line is compared with all of them.
 const TARGETS_MAX: usize = 32;
 
@@ -36,7 +39,7 @@ pub struct LogFilter {
     /// As it is written.
     text: String,
     targets: Targets,
-    /// The most verbose level of all targets.
+    /// The most verbose level of all targets, of which the audit has INFO.
     most: LevelFilter,
 }
 
@@ -61,7 +64,8 @@ impl FromStr for LogFilter {
             targets = targets.with_target(target, level);
             most = most.max(level);
         }
-        Ok(Self { text: text.to_owned(), targets, most })
+        let targets = targets.with_target(AUDIT, LevelFilter::INFO);
+        Ok(Self { text: text.to_owned(), targets, most: most.max(LevelFilter::INFO) })
     }
 }
 
@@ -147,6 +151,15 @@ mod tests {
         ] {
             let filter: LogFilter = filter.parse().unwrap();
             assert_eq!(filter.targets.would_enable(DECISIONS, &Level::DEBUG), expected, "{filter}");
+        }
+    }
+
+    #[test]
+    fn the_lines_of_the_audit_are_always_written() {
+        for filter in ["off", "error", "info,tollkeeper::audit=off"] {
+            let filter: LogFilter = filter.parse().unwrap();
+            assert!(filter.targets.would_enable(AUDIT, &Level::INFO), "{filter}");
+            assert!(filter.most >= LevelFilter::INFO, "{filter}");
         }
     }
 

@@ -4,7 +4,8 @@
 /// Whether a character is a control, or is not seen and changes how others are read: a mark of direction or of no width.
 pub(crate) fn is_unseen(character: char) -> bool {
     character.is_control()
-        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+        || matches!(character, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(character, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// The text, with [unseen characters](is_unseen) (including line ends) and invalid UTF-8 written as `\xHH`.
@@ -58,6 +59,10 @@ mod tests {
         assert_eq!(printable(b"a\r\nb\x00\xff\x1b[31m"), "a\\x0d\\x0ab\\x00\\xff\\x1b[31m");
         assert_eq!(printable("\u{85}".as_bytes()), "\\xc2\\x85");
         assert_eq!(printable("a\u{202e}b".as_bytes()), "a\\xe2\\x80\\xaeb");
+        assert_eq!(
+            printable("\u{ad}\u{61c}\u{e0041}".as_bytes()).matches("\\x").count(),
+            2 + 2 + 4
+        );
         assert_eq!(printable_lines("a\x1b\nb\r\n"), "a\\x1b\nb\\x0d\n");
     }
     #[test]

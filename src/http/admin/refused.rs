@@ -53,7 +53,7 @@ impl From<Refusal> for Refused {
 
 impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Self {
-        Self::unavailable(error)
+        Self::unavailable(format!("the store gives no answer: {error}"))
     }
 }
 

@@ -387,6 +387,7 @@ fn bad_input_is_refused_by_the_name_of_its_field() {
             "domain: no rule has this domain; did you mean `shop`?",
         ),
         ("user=x", json!({ "action": "ban", "because": "" }), "1m", BECAUSE),
+        ("user=x", json!({ "action": "ban", "because": "  " }), "1m", BECAUSE),
         ("user=x", json!({ "action": "ban", "because": "a\nb" }), "1m", BECAUSE),
         ("user=x", json!({ "action": "ban", "because": "a\u{202e}b" }), "1m", BECAUSE),
         ("user=x", json!({ "action": "ban", "because": "a\u{feff}b" }), "1m", BECAUSE),
