@@ -169,7 +169,7 @@ impl Limiter {
         if plan.charges.is_empty() {
             plan = Plan::draw(&rules.rules, request);
         }
-        let readings = self.read_charged(&plan, clear).await;
+        let readings = self.store.for_operator().read_counters(&plan.charges, clear).await;
         plan.charges.into_iter().zip(readings).collect()
     }
 
@@ -178,9 +178,10 @@ impl Limiter {
     /// # Errors
     /// A sentence, if the store gives no answer.
     pub async fn set_used(&self, counter: &Counter, used: u64) -> Result<CounterReading, String> {
+        let store = self.store.for_operator();
         // The hits of the window before count too, and no refund takes them back.
         if counter.limit.algorithm == Algorithm::SlidingWindow {
-            self.store.read_counter(counter, Clear::Yes).await;
+            store.read_counter(counter, Clear::Yes).await;
         }
         let limit = Limit {
             when_denied: WhenDenied::Counted,
@@ -195,8 +196,8 @@ impl Limiter {
         let hits = hits.chain((used > 0).then_some(Hits::Charge(used)));
         let charge = |hits| Charge::new(counter.with_limit(Arc::clone(&limit)), hits);
         let charges: Vec<Charge> = hits.map(charge).collect();
-        match self.store.charge(&charges, Arrival::now()).await.verdict {
-            Ok(_) => Ok(self.store.read_counter(counter, Clear::No).await),
+        match store.charge(&charges, Arrival::now()).await.verdict {
+            Ok(_) => Ok(store.read_counter(counter, Clear::No).await),
             Err(error) => Err(format!("{error}; the counter may have been set")),
         }
     }
@@ -204,7 +205,7 @@ impl Limiter {
     /// The counters of each limit of each descriptor.
     pub async fn usage(&self, request: &Request) -> Vec<LimitUsage> {
         let plan = self.draw(&self.rules.current().rules, request, HitsMeaning::Charged);
-        let readings = self.read_charged(&plan, Clear::No).await;
+        let readings = self.store.read_counters(&plan.charges, Clear::No).await;
         let counts = plan.charges_of_each().into_iter().enumerate();
         let descriptors = counts.flat_map(|(index, count)| iter::repeat_n(index, count));
         let of_each = descriptors.zip(plan.matched_charges()).zip(readings);
@@ -216,19 +217,11 @@ impl Limiter {
         of_each.map(usage).collect()
     }
 
-    async fn read_charged(&self, plan: &Plan, clear: Clear) -> Vec<CounterReading> {
-        let counters = plan.charges.iter().map(|charge| &charge.counter);
-        join_all(counters.map(|counter| self.store.read_counter(counter, clear))).await
-    }
-
     /// What this request would match and charge at `now`, and the decision; changes no counter.
     pub async fn explain(&self, request: &Request, now: Timestamp) -> Explanation {
         let in_force = self.rules.current();
         let plan = self.draw(&in_force.rules, request, HitsMeaning::Charged);
-        let mut readings = Vec::with_capacity(plan.charges.len());
-        for charge in &plan.charges {
-            readings.push(self.store.read_counter(&charge.counter, Clear::No).await);
-        }
+        let readings = self.store.for_operator().read_counters(&plan.charges, Clear::No).await;
         let mut explanation = Explanation::new(&in_force.rules, request, &plan, now);
         explanation.foresee(plan, readings);
         explanation

@@ -15,11 +15,15 @@ use crate::{
         pattern::Pattern,
         request::{Descriptor, Entry, Hits, Request},
     },
+    explain::incomplete,
     store::{Clear, CounterReading, StoreError},
 };
 
 /// How long a listing may take to find keys.
 const FIND_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long it may take until the last counters are read; then an operator waits for them.
+const READ_WITHIN: Duration = Duration::from_secs(3);
 
 /// Most descriptors that are read for one listing.
 const READ_MAX: usize = 10_000;
@@ -47,6 +51,8 @@ pub struct Listed {
     pub counters: Vec<(String, Charge, CounterReading)>,
     /// Whether there may be others.
     pub more: bool,
+    /// How many of the counters that were read gave no answer, as a sentence.
+    pub incomplete: Option<String>,
     /// The number of keys from which the values cannot be read, since one of them is too long.
     pub digests: u64,
 }
@@ -58,6 +64,7 @@ impl Limiter {
     /// If the store does not show its keys.
     pub async fn list(&self, listing: &Listing) -> Result<Listed, StoreError> {
         let (patterns, mut listed) = (listing.patterns(), Listed::default());
+        let started = Instant::now();
         let mut found: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
         let is_all = {
             let mut note = |name: &str| match key::counted(name) {
@@ -74,14 +81,22 @@ impl Limiter {
                 _ => {}
             };
             let domain = key::caller(listing.domain.as_bytes());
-            self.store.keys(&domain, &mut note, Instant::now() + FIND_WITHIN).await?
+            self.store.keys(&domain, &mut note, started + FIND_WITHIN).await?
         };
         listed.more |= !is_all;
         let found: Vec<(String, Vec<Entry>)> = found.into_iter().collect();
         let mut shown = 0;
         for some in found.chunks(AT_A_TIME) {
+            if started.elapsed() > READ_WITHIN {
+                listed.more = true;
+                break;
+            }
             let read = some.iter().map(|(_, entries)| self.read_one(&listing.domain, entries));
-            for ((descriptor, _), readings) in some.iter().zip(join_all(read).await) {
+            let read = join_all(read).await;
+            let all: Vec<&CounterReading> =
+                read.iter().flatten().map(|(_, reading)| reading).collect();
+            listed.incomplete = listed.incomplete.or_else(|| incomplete(all.into_iter()));
+            for ((descriptor, _), readings) in some.iter().zip(read) {
                 let readings = readings.into_iter().filter(|(_, reading)| listing.wants(reading));
                 let mut readings = readings.peekable();
                 if readings.peek().is_none() {
@@ -121,7 +136,9 @@ impl Listing {
     fn wants(&self, reading: &CounterReading) -> bool {
         match reading {
             CounterReading::State(state) => !self.over || state.remaining == 0,
-            CounterReading::Corrupt | CounterReading::NoAnswer(_) => true,
+            CounterReading::Corrupt => true,
+            // Whether it is over is not known; the listing says that it is incomplete.
+            CounterReading::NoAnswer(_) => !self.over,
         }
     }
 }
@@ -136,4 +153,19 @@ fn matches(patterns: &[(&Entry, Option<Pattern>)], entries: &[Entry]) -> bool {
     };
     patterns.is_empty()
         || patterns.len() == entries.len() && patterns.iter().zip(entries).all(matches_one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_without_an_answer_is_not_listed_as_over() {
+        let listing = |over| {
+            let (domain, entries) = ("shop".to_owned(), Vec::new());
+            Listing { domain, entries, over, limit: 1 }
+        };
+        let silent = CounterReading::NoAnswer(String::new());
+        assert!(listing(false).wants(&silent) && !listing(true).wants(&silent));
+    }
 }

@@ -35,7 +35,9 @@ impl Limiter {
                 return Ok(None);
             }
             let room = match &away {
-                None => room(&plan.charges, &self.read_charged(&plan, Clear::No).await),
+                None => {
+                    room(&plan.charges, &self.store.read_counters(&plan.charges, Clear::No).await)
+                }
                 Some(_) => None,
             };
             // Where nothing is left, one hit is denied in the usual way.

@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::join_all;
 use tokio::time;
 
 use super::{
@@ -42,6 +43,10 @@ pub struct Answered {
 /// Of the time that a caller waits, this part is for the decision, and the rest for the way of the answer: 15 ms of
 /// Envoy's 20 ms.
 const DECISION_PART: (u32, u32) = (3, 4);
+
+/// How long an operator waits for an answer about counters, as for one about overrides: longer than calls, since they are
+/// asked about when the store is slow.
+const OPERATOR_WAITS: Duration = Duration::from_secs(1);
 
 /// A store whose calls have a time limit, and an answer if it fails.
 #[derive(Debug, Clone)]
@@ -81,6 +86,13 @@ impl Guard {
     ) -> Self {
         let (over_limit, fallback) = (Arc::new(over_limit), Arc::new(fallback));
         Self { store, over_limit, fallback, patience, metrics }
+    }
+
+    /// The same store for an operator, who waits for a second.
+    #[must_use]
+    pub fn for_operator(&self) -> Self {
+        let budget = self.patience.budget.max(OPERATOR_WAITS);
+        Self { patience: Patience { budget, ..self.patience }, ..self.clone() }
     }
 
     /// Like [`Store::charge`], within the budget from the call's arrival on. It fails if the `on_store_failure` of a
@@ -162,6 +174,11 @@ impl Guard {
         until: Instant,
     ) -> Result<bool, StoreError> {
         self.store.keys(domain_part, found, until.into()).await
+    }
+
+    /// Like [`read_counter`](Self::read_counter), of the counters of all these charges.
+    pub async fn read_counters(&self, charges: &[Charge], clear: Clear) -> Vec<CounterReading> {
+        join_all(charges.iter().map(|charge| self.read_counter(&charge.counter, clear))).await
     }
 
     /// Like [`Store::read_counter`], within the budget.

@@ -182,7 +182,7 @@ pub(super) async fn list(
     let listing = listing(query.as_deref())?;
     admin.check(&actor, &listing.domain, Right::Read)?;
     let listed = admin.decisions.service.limiter.list(&listing).await?;
-    let incomplete = incomplete(listed.counters.iter().map(|(_, _, reading)| reading));
+    let incomplete = listed.incomplete;
     let counters = listed.counters.into_iter().map(|(descriptor, charge, reading)| {
         let mut shown = counter(&(charge, reading));
         set_member(&mut shown, "descriptor", descriptor);

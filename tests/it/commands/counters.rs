@@ -7,6 +7,7 @@ use tollkeeper::rls::pb::{RateLimitDescriptor, rate_limit_response::Code};
 
 use crate::support::{
     cluster::{Cluster, ClusterSetup},
+    fault_proxy::{FaultProxy, Faults, Flow},
     redis_server::{Redis, Version},
     service::{Options, Service, descriptor, hits, refund, request, spell, tollkeeper},
 };
@@ -482,6 +483,29 @@ async fn counters_of_all_nodes_of_a_cluster_are_listed_and_reset_by_pattern() {
         ..Options::default()
     }))
     .await;
+}
+
+#[tokio::test]
+async fn counters_are_shown_reset_set_and_listed_while_redis_is_slow() {
+    let redis = Redis::start();
+    let proxy = FaultProxy::start(redis.port, 1);
+    let service = Service::start(Options { rules: RULES, store: &proxy.url, ..Options::default() });
+    ask(&service, hits(descriptor(&[("many", "x")]), 3)).await;
+    // Twice the decision budget.
+    let replies = Flow::Delay { ms: 30, jitter: 0, percent: 100 };
+    proxy.set(Faults { replies, ..Faults::default() });
+    let shown = "fixed_window: 3 used of 1000000 per year, 999997 left";
+    assert_eq!(output(&service, "show", "many=x"), shown);
+    assert_eq!(listed(&service, &["many=*"]), [format!("many=x: {shown}")]);
+    assert!(listed(&service, &["many=*", "--over"]).is_empty());
+    let set = set(&service, &["many=x", "--used", "7"]);
+    assert_eq!(set.unwrap(), "fixed_window: 7 used (was 3) of 1000000 per year, 999993 left");
+    let reset = output(&service, "reset", "many=x");
+    assert_eq!(reset, "fixed_window: 7 of 1000000 per year were used; now 0");
+    let admin = service.admin.to_string();
+    let words = ["explain", "--admin-addr", &admin, "--domain", "shop", "many=x"];
+    let explained = tollkeeper().args(words).output().unwrap();
+    assert!(explained.status.success(), "{explained:?}");
 }
 
 const NO_LIMIT: &str =
