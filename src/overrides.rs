@@ -70,6 +70,13 @@ impl Overrides {
         (known.in_force().cloned().collect(), known.now(), known.is_known)
     }
 
+    /// Why some may not be in force here, as a sentence.
+    pub fn problem(&self) -> Option<String> {
+        let known = self.known.lock();
+        let unknown = "overrides are not known yet, since the store has not answered";
+        known.problem.clone().or_else(|| (!known.is_known).then(|| unknown.to_owned()))
+    }
+
     /// The override in force that applies in place of this one once it has ended, if one for the same descriptors was set
     /// before.
     pub fn superseded_by(&self, new: &Directive) -> Option<Arc<Override>> {

@@ -115,8 +115,8 @@ async fn show_status(
 ) -> Result<Response, Refused> {
     let with_history = wants_history(query.as_deref())?;
     let limiter = &admin.decisions.service.limiter;
-    let (top, (_, _, knows_overrides)) = (limiter.top().await, limiter.overrides().list());
-    let asked = PageState { phase: admin.health.phase(), knows_overrides, top, with_history };
+    let (top, override_problem) = (limiter.top().await, limiter.overrides().problem());
+    let asked = PageState { phase: admin.health.phase(), override_problem, top, with_history };
     let reports = admin.reports.clone();
     let json = move || {
         let json = status::json(&admin.reports, &admin.history, asked);

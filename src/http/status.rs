@@ -68,15 +68,15 @@ pub(super) async fn page() -> Response {
 /// What the data of the page also depend on.
 pub(super) struct PageState {
     pub(super) phase: Phase,
-    /// Whether overrides were read since the start.
-    pub(super) knows_overrides: bool,
+    /// Why overrides may not be in force.
+    pub(super) override_problem: Option<String>,
     pub(super) top: Option<TopReport>,
     pub(super) with_history: bool,
 }
 
 /// The data of the page.
 pub(super) fn json(reports: &Reports, history: &History, asked: PageState) -> Value {
-    let PageState { phase, knows_overrides, top, with_history } = asked;
+    let PageState { phase, override_problem, top, with_history } = asked;
     let numbers = StatusNumbers::of(&reports.telemetry.families());
     let recent = history.recent(Instant::now(), &numbers);
     let in_force = reports.rules.current();
@@ -87,7 +87,7 @@ pub(super) fn json(reports: &Reports, history: &History, asked: PageState) -> Va
         recent: &recent,
         servers: &numbers.servers,
         decision_budget: history.decision_budget,
-        knows_overrides,
+        override_problem,
         has_rules: !in_force.rules.domains().is_empty(),
         rule_problems: &problems,
         control_plane: control_plane.map(ControlPlane::report).as_ref(),

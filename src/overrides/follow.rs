@@ -76,6 +76,13 @@ impl Overrides {
                     "overrides are not known, and calls are decided without them until the store answers: {error}"
                 );
             }
+            Err(StoreError::WrongType) if known.is_known => {
+                // It is read again once it can be.
+                known.fields = usize::MAX;
+                let problem =
+                    "the key of the overrides holds something else; the last known overrides apply";
+                known.note_problem(Some(problem.to_owned()));
+            }
             _ => {}
         }
     }

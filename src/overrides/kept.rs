@@ -15,6 +15,7 @@ use crate::{
     engine::{directive::Directives, time::Timestamp},
     process::pause::random,
     store::{StoreError, redis::RedisStore},
+    text::printable::printable_start,
 };
 
 /// The hash tag of the key.
@@ -22,6 +23,10 @@ const TAG: &str = "overrides";
 
 /// The field that every change replaces. No id is spelled so.
 const VERSION: &str = "version";
+
+/// Most ids of unreadable overrides that are named, and most bytes of each, about.
+const NAMED_MAX: usize = 5;
+const ID_BYTES_MAX: usize = 32;
 
 /// How long the store may take for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -76,11 +81,16 @@ impl Overrides {
     pub(super) async fn look(&self) -> Result<(), StoreError> {
         let Some(servers) = self.store.servers() else { return Ok(()) };
         let _turn = self.turn.lock().await;
-        let version = |key: &str| redis::cmd("HGET").arg(key).arg(VERSION).take();
-        let version: Option<Vec<u8>> = self.query(servers, version).await?;
+        // The number of fields shows a change by hand too.
+        let state = |key: &str| {
+            let version = redis::cmd("HGET").arg(key).arg(VERSION).take();
+            vec![version, redis::cmd("HLEN").arg(key).take()]
+        };
+        let (version, fields): (Option<Vec<u8>>, usize) = self.query(servers, state).await?;
         {
             let known = self.known.lock();
-            if known.is_known && known.version == version.unwrap_or_default() {
+            let is_same = known.version == version.unwrap_or_default() && known.fields == fields;
+            if known.is_known && is_same {
                 return Ok(());
             }
         }
@@ -90,43 +100,48 @@ impl Overrides {
     /// Reads all overrides, and puts them in force. In memory, all are known.
     async fn read(&self) -> Result<(), StoreError> {
         let Some(servers) = self.store.servers() else { return Ok(()) };
-        let all = |key: &str| redis::cmd("HGETALL").arg(key).take();
-        let mut fields: BTreeMap<String, Vec<u8>> = self.query(servers, all).await?;
+        let all = |key: &str| vec![redis::cmd("HGETALL").arg(key).take()];
+        let (mut fields,): (BTreeMap<Vec<u8>, Vec<u8>>,) = self.query(servers, all).await?;
         let mut known = self.known.lock();
-        let version = fields.remove(VERSION).unwrap_or_default();
+        known.fields = fields.len();
+        let version = fields.remove(VERSION.as_bytes()).unwrap_or_default();
         if version.is_empty() && !known.version.is_empty() {
             let lost = known.in_force().count();
             tracing::warn!("the store has lost all overrides: {lost} are no longer in force");
         }
         known.version = version;
         known.is_known = true;
-        let (count, read) =
-            (fields.len(), |(id, text): (String, Vec<u8>)| Override::read(&id, &text));
-        known.all = fields.into_iter().filter_map(read).map(Arc::new).collect();
-        if known.all.len() < count {
-            let unread = count - known.all.len();
-            tracing::warn!(
-                "{unread} overrides were written by a newer version, and are not in force here"
-            );
+        let mut unread = Vec::new();
+        known.all.clear();
+        for (id, text) in &fields {
+            match Override::read(id, text) {
+                Some(one) => known.all.push(Arc::new(one)),
+                None => unread.push(printable_start(id, ID_BYTES_MAX)),
+            }
         }
+        let (count, more) = (unread.len(), if unread.len() > NAMED_MAX { ", …" } else { "" });
+        unread.truncate(NAMED_MAX);
+        let ids = unread.join(", ") + more;
+        known.note_problem((count > 0).then(|| format!(
+            "overrides that cannot be read, and are not in force here: {count} ({ids}); a newer version may have set them"
+        )));
         self.put_in_force(&mut known);
         Ok(())
     }
 
-    /// The answer to a command on the key of the overrides. Learns the store's time with it.
+    /// The answers to commands on the key of the overrides. Learns the store's time with them.
     async fn query<T: FromRedisValue>(
         &self,
         servers: &RedisStore,
-        command: impl FnOnce(&str) -> Cmd,
+        commands: impl FnOnce(&str) -> Vec<Cmd>,
     ) -> Result<T, StoreError> {
         let sent = Instant::now();
-        let commands = |key: &str| vec![command(key), redis::cmd("TIME")];
-        let answers = servers.run(TAG, ANSWER_WITHIN, commands).await?;
-        let [answer, time] = answers.try_into().map_err(|_| unexpected())?;
-        let (seconds, micros): (u64, u64) = read(time)?;
+        let commands = |key: &str| [commands(key), vec![redis::cmd("TIME")]].concat();
+        let mut answers = servers.run(TAG, ANSWER_WITHIN, commands).await?;
+        let (seconds, micros): (u64, u64) = read(answers.pop().unwrap_or(Value::Nil))?;
         let now = Timestamp::from_millis(seconds.saturating_mul(1000) + micros / 1000);
         self.known.lock().learn(now, sent);
-        read(answer)
+        read(Value::Array(answers))
     }
 
     /// Writes one override or removes another, and removes those that have ended. Returns whether the other was there, and

@@ -19,6 +19,10 @@ pub(super) struct KnownOverrides {
     pub(super) is_known: bool,
     /// What the field has held that every change replaces.
     pub(super) version: Vec<u8>,
+    /// The number of its fields when it was read last, with the one that every change replaces.
+    pub(super) fields: usize,
+    /// What the store keeps that this replica cannot read, as a sentence.
+    pub(super) problem: Option<String>,
     /// A time that the store has shown, and when; without one, the machine's clock counts.
     shown: Option<(Timestamp, Instant)>,
     /// What was in force when changes were last recorded, by id.
@@ -31,7 +35,16 @@ impl KnownOverrides {
     pub(super) fn new(is_known: bool) -> Self {
         let recorded = is_known.then(BTreeMap::new);
         let (all, version) = (Vec::new(), Vec::new());
-        Self { all, is_known, version, shown: None, recorded, is_reported: false }
+        Self {
+            all,
+            is_known,
+            version,
+            fields: 0,
+            problem: None,
+            shown: None,
+            recorded,
+            is_reported: false,
+        }
     }
 
     /// The time by the store's clock. It does not depend on how the machine's clock is set.
@@ -84,6 +97,14 @@ impl KnownOverrides {
         let set_at = self.now().max(after.unwrap_or_default());
         let (directive, because) = (new.directive(&id, set_at), new.because.clone());
         Ok(Arc::new(Override { directive, because, by }))
+    }
+
+    /// Notes what cannot be read, and logs it when it changes.
+    pub(super) fn note_problem(&mut self, problem: Option<String>) {
+        if let Some(problem) = problem.as_ref().filter(|_| problem != self.problem) {
+            tracing::warn!("{problem}");
+        }
+        self.problem = problem;
     }
 
     /// Learns a time that the store has shown in an answer to a request that was sent at `sent`.

@@ -133,10 +133,10 @@ impl Override {
     }
 
     /// The override that the store keeps as this; `None` if a newer version has written it.
-    pub(super) fn read(id: &str, text: &[u8]) -> Option<Self> {
+    pub(super) fn read(id: &[u8], text: &[u8]) -> Option<Self> {
         let kept: KeptOverride = serde_json::from_slice(text).ok()?;
         let directive = Directive {
-            id: id.into(),
+            id: str::from_utf8(id).ok()?.into(),
             domain: kept.domain.into(),
             entries: descriptor_syntax::parse(&kept.descriptor).ok()?,
             action: action(&kept.action, kept.value)?,

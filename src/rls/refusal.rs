@@ -82,6 +82,7 @@ fn detail(error: &StoreError) -> String {
         StoreError::TimedOut
         | StoreError::NoConnection
         | StoreError::ClockUnsteady
+        | StoreError::WrongType
         | StoreError::Corrupt(_) => format!(": {error}"),
     }
 }

@@ -32,6 +32,9 @@ pub enum StoreError {
         /// Why the store did not answer.
         cause: String,
     },
+    /// A key that no counter has holds a value of another type.
+    #[error("its key holds a value of another type")]
+    WrongType,
     /// The counters of these charges hold something other than a count; the call was not charged.
     #[error("a counter holds something other than a count")]
     Corrupt(Vec<usize>),

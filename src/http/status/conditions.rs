@@ -44,7 +44,8 @@ pub(super) struct Situation<'a> {
     pub(super) servers: &'a [ServerStatus],
     pub(super) decision_budget: Duration,
     pub(super) has_rules: bool,
-    pub(super) knows_overrides: bool,
+    /// Why overrides may not be in force.
+    pub(super) override_problem: Option<String>,
     /// Why newer rules are not in force.
     pub(super) rule_problems: &'a [String],
     pub(super) control_plane: Option<&'a ControlPlaneReport>,
@@ -75,7 +76,7 @@ impl Situation<'_> {
             (recent.breaker_openings > 0, "breaker", Amber, format!("openings of breakers in the last 10 minutes: {}", recent.breaker_openings)),
             (!self.has_rules, "rules", Red, "there are no rules, so every call passes".to_owned()),
             (refused.is_some(), "rules", Amber, format!("newer rules are not in force: {}", refused.map_or("", String::as_str))),
-            (!self.knows_overrides, "overrides", Amber, "overrides are not known yet, since the store has not answered".to_owned()),
+            (self.override_problem.is_some(), "overrides", Amber, self.override_problem.clone().unwrap_or_default()),
             (lost.is_some(), "control_plane", Amber, format!("no connection to the control plane: {failure}")),
         ];
         let mut conditions: Vec<_> = (table.into_iter())
@@ -140,7 +141,7 @@ mod tests {
             servers: &[],
             decision_budget: Duration::from_millis(15),
             has_rules: true,
-            knows_overrides: true,
+            override_problem: None,
             rule_problems: &[],
             control_plane: None,
         };

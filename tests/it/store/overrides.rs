@@ -273,6 +273,40 @@ fn without_the_rights_overrides_are_off_and_decisions_go_on() {
     assert_eq!(service.log().matches(line).count(), 1, "{}", service.log());
 }
 
+/// The text of the condition about overrides, when the page shows one.
+fn condition(service: &Service) -> Option<String> {
+    let (_, status) = send(service, "GET", "/status", "");
+    let conditions = status["conditions"].as_array().unwrap();
+    let found = conditions.iter().find(|one| one["about"] == "overrides")?;
+    assert_eq!(found["severity"], "amber");
+    Some(found["text"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn what_cannot_be_read_in_the_store_is_logged_once_and_a_condition() {
+    let (redis, key) = (Redis::start(), "tk1:op:{overrides}");
+    let service = replica(&redis.url(), &[]);
+    set(&service, "user=eve", ban());
+    assert_eq!(condition(&service), None);
+    redis.query::<()>(&["HSET", key, "deadbeef", "garbage", "\n", "{}"]);
+    let unread = "overrides that cannot be read, and are not in force here: 2 (\\x0a, deadbeef); a newer version may have set them";
+    eventually("the page says so", || (condition(&service)? == unread).then_some(()));
+    set(&service, "user=mallory", ban());
+    assert!(is_denied(&service, "eve"));
+
+    let replace = "redis.call('RENAME', KEYS[1], 'away') redis.call('SET', KEYS[1], 'text')";
+    redis.query::<()>(&["EVAL", replace, "1", key]);
+    let other = "the key of the overrides holds something else; the last known overrides apply";
+    eventually("the page says so", || (condition(&service)? == other).then_some(()));
+    assert!(is_denied(&service, "eve"));
+    redis.query::<()>(&["RENAME", "away", key]);
+    redis.query::<()>(&["HDEL", key, "deadbeef", "\n"]);
+    eventually("all is read", || condition(&service).is_none().then_some(()));
+    let log = service.log();
+    assert_eq!(log.matches("holds something else").count(), 1, "{log}");
+    assert!((1..3).contains(&log.matches(": 2 (").count()), "{log}");
+}
+
 #[test]
 fn the_1001st_is_refused_and_ended_ones_are_removed() {
     let redis = Redis::start();

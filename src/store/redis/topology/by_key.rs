@@ -41,6 +41,9 @@ pub(crate) async fn run(
             // The server's text repeats the name of the user.
             return Err(StoreError::NotPermitted(user));
         }
+        if error.code() == Some("WRONGTYPE") {
+            return Err(StoreError::WrongType);
+        }
         directory.search_due.notify_one();
         if !script::is_elsewhere(&error) {
             return Err(unavailable(&error));
