@@ -253,13 +253,17 @@ impl Counter {
 }
 
 /// What the counter with this key counts: its domain and its entries, with the pattern in place of a value that is
-/// counted by it. `None` if the key is no counter's, or a part of it is a digest.
+/// counted by it; and of the key that exists while a counter is closed. `None` if the key is neither, or a part of it is a
+/// digest.
 pub fn counted(key: &str) -> Option<(Vec<u8>, Vec<Entry>)> {
-    let (short_name, rest) = key.strip_prefix("tk1:")?.split_once(':')?;
+    let rest = key.strip_prefix("tk1:")?;
+    let closed = rest.strip_prefix("bn:");
+    let (short_name, rest) = closed.unwrap_or(rest).split_once(':')?;
     let algorithms = Algorithm::all(1, None);
     let algorithm = algorithms.iter().find(|algorithm| algorithm.short_name() == short_name)?;
     let (_, rest) = rest.split_once(":{")?;
-    let id = if algorithm.is_aligned() { rest.rsplit_once(':')?.0 } else { rest };
+    let has_start = algorithm.is_aligned() && closed.is_none();
+    let id = if has_start { rest.rsplit_once(':')?.0 } else { rest };
     let id = id.replacen('}', "", 1);
     let (domain, descriptor) = match id.split_once('|') {
         Some((domain, descriptor)) => (domain, entries(descriptor)?),
@@ -403,8 +407,11 @@ mod tests {
             for algorithm in Algorithm::all(1, None) {
                 let limit = Limit { algorithm, ..(*per(Unit::Minute)).clone() };
                 let counter = Counter::new(&domain, &entries(&pairs), Arc::new(limit));
-                let key = counter.with_slot_by(slot_by).key(Timestamp::from_secs(60));
-                prop_assert_eq!(counted(&key), Some((domain.clone().into_bytes(), entries(&pairs))));
+                let counter = counter.with_slot_by(slot_by);
+                for key in [counter.key(Timestamp::from_secs(60)), counter.ban_key()] {
+                    let expected = (domain.clone().into_bytes(), entries(&pairs));
+                    prop_assert_eq!(counted(&key), Some(expected));
+                }
             }
         }
     }

@@ -88,6 +88,36 @@ async fn closes_and_opens(store: &str) {
 }
 
 #[tokio::test]
+async fn a_closed_counter_is_listed_once_and_reset_by_a_pattern_though_the_key_of_its_window_is_gone()
+ {
+    let (redis, cluster) = (Redis::start(), Cluster::start());
+    let alone = redis.url();
+    for store in ["memory://", &alone, &cluster.url()] {
+        let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+        service.wait_until_ready();
+        service.ask(request("shop", vec![hits(descriptor(&[("user", "a")]), 3)])).await.unwrap();
+        let admin = service.admin.to_string();
+        let command = |words: &[&str]| {
+            let server = ["--addr", &admin, "--domain", "shop", "user=*"];
+            run(tollkeeper().arg("counter").args(words).args(server)).1
+        };
+        if store == alone {
+            // As if it had expired, before the ban ends.
+            for key in redis.query::<Vec<String>>(&["KEYS", "tk1:fw:*"]) {
+                redis.query::<u64>(&["DEL", &key]);
+            }
+        }
+        for words in [&["list"][..], &["list", "--over"]] {
+            let listed = command(words);
+            assert_eq!(listed.matches("closed by `ban_for`").count(), 1, "{store}: {listed}");
+        }
+        let reset = command(&["reset", "--matching", "--yes"]);
+        assert!(reset.starts_with("user=a: fixed_window"), "{store}: {reset}");
+        assert_eq!(shown(&service, "GET", "/counters")["closed"], Value::Null);
+    }
+}
+
+#[tokio::test]
 async fn a_call_that_does_not_fit_closes_the_counter_until_a_reset_or_the_end_of_the_ban() {
     closes_and_opens("memory://").await;
     let redis = Redis::start();
