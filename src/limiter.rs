@@ -164,10 +164,10 @@ impl Limiter {
         clear: Clear,
     ) -> Vec<(Charge, CounterReading)> {
         let rules = self.rules.current();
-        let mut plan = self.draw(&rules.rules, request, HitsMeaning::Charged);
+        let mut plan = self.draw(&rules.rules, request, HitsMeaning::Read);
         // Exempt and banned descriptors still have counters; calls do not charge them.
         if plan.charges.is_empty() {
-            plan = Plan::draw(&rules.rules, request);
+            plan = Plan::draw_as(&rules.rules, None, request, HitsMeaning::Read);
         }
         let readings = self.store.for_operator().read_counters(&plan.charges, clear).await;
         plan.charges.into_iter().zip(readings).collect()

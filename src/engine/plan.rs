@@ -574,7 +574,10 @@ impl<'call> Asked<'call> {
     /// stay as they are. A part counts only if it fits; limits that count open holds stay as they are, since they have no
     /// parts.
     fn unheld(&self, limit: &Arc<Limit>) -> Arc<Limit> {
-        let limit = limit.for_call(|key| self.value(key));
+        let is_whole = self.meaning == HitsMeaning::Read
+            && limit.priority.as_ref().is_some_and(|set| self.value(&set.entry).is_none());
+        let limit =
+            if is_whole { Arc::clone(limit) } else { limit.for_call(|key| self.value(key)) };
         let is_log = matches!(limit.algorithm, Algorithm::SlidingLog { .. });
         let when_denied = match self.meaning {
             HitsMeaning::Done if !is_log && !limit.counts_calls() => WhenDenied::Counted,

@@ -97,6 +97,8 @@ pub enum HitsMeaning {
     Done,
     /// A part of what the work could use: it is not held.
     Part,
+    /// None, since counters are only read: a limit is whole if the class of the call is not given.
+    Read,
 }
 
 impl Hits {

@@ -46,6 +46,16 @@ async fn each_class_is_admitted_up_to_its_share_on_one_counter() {
         check(service, of("a", "critical"), "OK: OK 1/10 YEAR").await;
         check(service, of("a", "critical"), "OK: OK 0/10 YEAR").await;
         check(service, of("a", "critical"), "OVER_LIMIT: OVER_LIMIT 0/10 YEAR").await;
+        // Operators who name no class see the whole limit.
+        let admin = service.admin.to_string();
+        for (action, descriptor, limit) in [
+            ("show", "user=a", "fixed_window: 10 used of 10 per year, 0 left"),
+            ("show", "user=a,class=batch", "fixed_window: 10 used of 5 per year, 0 left"),
+        ] {
+            let words = ["counter", action, "--addr", &admin, "--domain", "shop", descriptor];
+            let (_, text, problem) = run(tollkeeper().args(words));
+            assert!(text.starts_with(limit), "{text}{problem}");
+        }
         // Alone it gets all.
         check(service, hits(of("b", "critical"), 10), "OK: OK 0/10 YEAR").await;
         // Without a class, or of an unknown one, the lowest share; its entry may be anywhere.
