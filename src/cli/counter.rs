@@ -6,7 +6,7 @@ use hyper::Method;
 use serde_json::Value;
 
 use super::{
-    admin::{AdminFlags, instant, list, number, path_and_query, text},
+    admin::{AdminFlags, incomplete, instant, list, number, path_and_query, text},
     output::{USAGE, complain},
 };
 use crate::{
@@ -112,7 +112,10 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
                 parameters.extend([("over", &*over), ("limit", &limit)]);
                 (ask(Method::GET, LIST, &parameters)?, Method::GET)
             }
-            Action::Reset(ResetFlags { matching: false, .. }) => {
+            Action::Reset(ResetFlags { matching: false, counter, .. }) => {
+                if counter.descriptor.contains('*') {
+                    complain("a star is a literal one here; to reset by a pattern, use --matching");
+                }
                 (ask(Method::POST, "/counters/reset", &parameters)?, Method::POST)
             }
             Action::Reset(ResetFlags { yes, .. }) => {
@@ -120,8 +123,11 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
                 let listed = ask(Method::GET, LIST, &parameters)?;
                 if !yes {
                     return Ok(flags.admin.show(server, &listed, |listed| {
-                        describe(listed, &Method::GET)
-                            + "nothing was reset; to reset these, add --yes\n"
+                        let hint = match list(listed, "counters") {
+                            [] => "",
+                            _ => "nothing was reset; to reset these, add --yes\n",
+                        };
+                        describe(listed, &Method::GET) + hint
                     }));
                 }
                 let reset =
@@ -181,8 +187,12 @@ fn left_out(answer: &Value) -> String {
 }
 
 fn describe(answer: &Value, method: &Method) -> String {
+    let counters = list(answer, "counters");
     let mut text = String::new();
-    for counter in list(answer, "counters") {
+    if counters.is_empty() && incomplete(answer).is_none() {
+        text += "no counter matches\n";
+    }
+    for counter in counters {
         if let Some(descriptor) = counter.get("descriptor").and_then(Value::as_str) {
             text += &format!("{descriptor}: ");
         }

@@ -9,6 +9,7 @@ use crate::support::{
     cluster::{Cluster, ClusterSetup},
     fault_proxy::{FaultProxy, Faults, Flow},
     redis_server::{Redis, Version},
+    run,
     service::{Options, Service, descriptor, hits, refund, request, spell, tollkeeper},
 };
 
@@ -457,7 +458,9 @@ async fn check_listing(service: &Service) {
     let done = reset(&["--matching", "--yes"]);
     let line = "fixed_window=alice: fixed_window: 10 of 10 per year were used; now 0\n";
     assert!(done.contains(line), "{done}");
-    assert_eq!(listed(service, &["fixed_window=al*", "--over"]), [digest]);
+    let nothing = "no counter matches";
+    assert_eq!(listed(service, &["fixed_window=al*", "--over"]), [nothing, digest]);
+    assert_eq!(listed(service, &["many=*"]), [nothing, digest]);
     assert_eq!(listed(service, &["fixed_window=bob"]).len(), 2, "bob keeps his count");
 }
 
@@ -497,7 +500,7 @@ async fn counters_are_shown_reset_set_and_listed_while_redis_is_slow() {
     let shown = "fixed_window: 3 used of 1000000 per year, 999997 left";
     assert_eq!(output(&service, "show", "many=x"), shown);
     assert_eq!(listed(&service, &["many=*"]), [format!("many=x: {shown}")]);
-    assert!(listed(&service, &["many=*", "--over"]).is_empty());
+    assert_eq!(listed(&service, &["many=*", "--over"]), ["no counter matches"]);
     let set = set(&service, &["many=x", "--used", "7"]);
     assert_eq!(set.unwrap(), "fixed_window: 7 used (was 3) of 1000000 per year, 999993 left");
     let reset = output(&service, "reset", "many=x");
@@ -506,6 +509,23 @@ async fn counters_are_shown_reset_set_and_listed_while_redis_is_slow() {
     let words = ["explain", "--admin-addr", &admin, "--domain", "shop", "many=x"];
     let explained = tollkeeper().args(words).output().unwrap();
     assert!(explained.status.success(), "{explained:?}");
+}
+
+#[tokio::test]
+async fn a_reset_says_that_nothing_matches_and_that_a_star_is_literal() {
+    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let addr = service.admin.to_string();
+    let reset = |words: &[&str]| {
+        let start = ["counter", "reset", "--addr", &addr, "--domain", "shop", "many=*"];
+        run(tollkeeper().args([&start, words].concat()))
+    };
+    for words in [&["--matching"][..], &["--matching", "--yes"]] {
+        assert_eq!(reset(words).1, "no counter matches\n", "{words:?}");
+    }
+    ask(&service, descriptor(&[("many", "*")])).await;
+    let (_, text, hint) = reset(&[]);
+    assert_eq!(text, "fixed_window: 1 of 1000000 per year were used; now 0\n");
+    assert_eq!(hint, "a star is a literal one here; to reset by a pattern, use --matching\n");
 }
 
 const NO_LIMIT: &str =
