@@ -9,10 +9,7 @@ mod worker;
 use std::{
     collections::HashMap,
     hash::{BuildHasher as _, RandomState},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -30,6 +27,7 @@ use self::{
 use crate::{
     engine::{
         algorithm::account::real,
+        directive::DirectiveAction,
         key::{self, Counter},
         ledger::{Charge, Fit, Tally, Verdict},
         plan::{BannedKey, Plan},
@@ -64,8 +62,8 @@ pub struct TopKeys {
     denial_due_ms: AtomicU64,
 }
 
-/// A key, its limit, and how often it was denied.
-pub type LeadingKey = (TopKey, Arc<Limit>, u64);
+/// A key, its limit by an operator's action, and how often it was denied.
+pub type LeadingKey = (TopKey, Limit, u64);
 
 /// The top keys of one replica.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -168,17 +166,21 @@ impl TopKeys {
             let key = charge.counter.hash_of_identity(&self.hasher);
             let last = last_tally(&charge.counter.limit, tally, at_ms);
             let name = || KeyName::new(matched, directive, &charge.counter, self.names);
-            worker.add(TopList::Hottest, key, last, name);
+            let current =
+                |known: &KeyName| known.is_current(matched, directive, &charge.counter.limit);
+            worker.add(TopList::Hottest, key, last, current, name);
             if let Some(list) = self.further_list(charge, tally, verdict) {
-                worker.add(list, key, last, name);
+                worker.add(list, key, last, current, name);
             }
         }
         for BannedKey { matched, directive, counter, tally } in &plan.banned {
             let key = counter.hash_of_identity(&self.hasher);
             let last = last_tally(&counter.limit, tally, at_ms);
             let name = || KeyName::new(matched, Some(directive), counter, self.names);
-            worker.add(TopList::Hottest, key, last, name);
-            worker.add(TopList::Denied, key, last, name);
+            let current =
+                |known: &KeyName| known.is_current(matched, Some(directive), &counter.limit);
+            worker.add(TopList::Hottest, key, last, current, name);
+            worker.add(TopList::Denied, key, last, current, name);
         }
     }
 
@@ -239,13 +241,14 @@ impl TopKeys {
     }
 
     /// The keys of these counters that lead now, or if there are none, of the counters of a domain whose descriptors
-    /// match: each with its limit, and how often it was denied. With the time in which they were counted; `None` if nothing
+    /// match: each with its limit by an action, and how often it was denied. With the time in which they were counted; `None` if nothing
     /// is counted.
     pub fn leading(
         &self,
         now: Instant,
         domain: &str,
         counters: &[&Counter],
+        action: DirectiveAction,
         matches: impl Fn(&[Entry]) -> bool,
     ) -> Option<(f64, Vec<LeadingKey>)> {
         let seconds = self.report(now)?.seconds;
@@ -258,18 +261,14 @@ impl TopKeys {
             .collect();
         let mut leading = Vec::new();
         for count in self.counts(TopList::Hottest) {
-            let mut workers = self.workers.iter();
-            let name = |worker: &Mutex<WorkerKeys>| {
-                worker.lock().name(TopList::Hottest, count.key).cloned()
-            };
-            let Some(name) = workers.find_map(name) else { continue };
+            let Some(name) = self.name(TopList::Hottest, count.key) else { continue };
             let descriptor = || key::entries(name.descriptor.as_deref()?);
             let is_asked = keys.contains(&count.key)
                 || keys.is_empty()
                     && *name.domain == *domain
                     && descriptor().is_some_and(|entries| matches(&entries));
             if is_asked {
-                let (limit, denied) = (Arc::clone(&name.limit), denied.get(&count.key).copied());
+                let (limit, denied) = (name.limit_by(action), denied.get(&count.key).copied());
                 leading.push((self.top_key(&count, name), limit, denied.unwrap_or(0)));
             }
         }
@@ -311,13 +310,20 @@ impl TopKeys {
         merged.counts()
     }
 
+    /// What the worker keeps of a key that has counted it last.
+    fn name(&self, list: TopList, key: u64) -> Option<KeyName> {
+        let of = |worker: &Mutex<WorkerKeys>| {
+            worker.lock().name(list, key).map(|(at_ms, name)| (at_ms, name.clone()))
+        };
+        let named = self.workers.iter().filter_map(of);
+        named.max_by_key(|(at_ms, _)| *at_ms).map(|(_, name)| name)
+    }
+
     /// The first of these keys that are named still.
     fn named(&self, list: TopList, counts: &[KeyCount]) -> Vec<TopKey> {
         let mut keys = Vec::new();
         for count in counts {
-            let mut workers = self.workers.iter();
-            let name = workers.find_map(|worker| worker.lock().name(list, count.key).cloned());
-            if let Some(name) = name {
+            if let Some(name) = self.name(list, count.key) {
                 keys.push(self.top_key(count, name));
             }
             if keys.len() >= LISTED_MAX {
@@ -369,11 +375,16 @@ fn is_near(limit: &Limit, remaining: u64, near_ratio: f64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::{space_saving::SpaceSaving, *};
     use crate::engine::{
+        decision::Matched,
+        directive::Directive,
         request::{Descriptor, Entry, Hits, Request},
-        rule::{Policy, Rule, Unit},
+        rule::{Policy, Priority, Rule, Unit},
         rule_set::RuleSet,
+        time::Timestamp,
     };
 
     const DIGESTS: TopKeyNames = TopKeyNames::Digests;
@@ -386,9 +397,13 @@ mod tests {
         rules
     }
 
+    fn entry(user: &'static str) -> Entry {
+        Entry { key: "user".into(), value: user.into() }
+    }
+
     /// Records a decision about one user, `after_s` seconds after the beginning.
     fn record(keys: &TopKeys, mode: Mode, user: &'static str, fit: Fit, after_s: u64) {
-        let entries = vec![Entry { key: "user".into(), value: user.into() }];
+        let entries = vec![entry(user)];
         let descriptors =
             vec![Descriptor { entries, hits: Hits::Charge(1), states_hits: false, limit: None }];
         let plan = Plan::draw(&rules(mode), &Request { domain: "shop".into(), descriptors });
@@ -497,6 +512,40 @@ mod tests {
         let keys = TopKeys::new(TopKeyNames::Values, 1, 0.8);
         enforced(&keys, "alice", fits(0), 1);
         assert!(!format!("{keys:?}").contains("alice"));
+    }
+
+    #[test]
+    fn a_key_is_named_anew_when_what_applies_to_it_changes_and_its_limit_by_an_action_is_its_classs()
+     {
+        let mut rules = RuleSet::default();
+        let priority = Priority {
+            entry: "class".into(),
+            shares: vec![("batch".into(), 50)],
+            default: 100,
+            releases: false,
+        };
+        let priority = Some(Arc::new(priority));
+        let limit = Limit { priority, ..Limit::new(10, Unit::Minute, 1).unwrap() };
+        let rule = Rule::new("user", "f:1".into(), Policy::Limited(vec![Arc::new(limit)]));
+        rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
+        let rule = Arc::clone(rules.domain("shop").unwrap().rules_for(&[entry("a")])[0]);
+        let class = rule.limits()[0].for_call(|_| Some(b"batch"));
+        let counter = Counter::shared(&Arc::from("shop"), &[entry("a")], &[], class);
+        let matched = Matched::Rule("shop".into(), rule);
+        let name = KeyName::new(&matched, None, &counter, DIGESTS);
+        assert!(name.is_current(&matched, None, &counter.limit));
+        let directive = Directive {
+            id: "1".into(),
+            domain: "shop".into(),
+            entries: vec![],
+            action: DirectiveAction::Times(3),
+            set_at: Timestamp::default(),
+            until: Timestamp::default(),
+        };
+        assert!(!name.is_current(&matched, Some(&Arc::new(directive)), &counter.limit));
+        let by = |action| name.limit_by(action).capacity();
+        assert_eq!(by(DirectiveAction::Limit(100)), 50);
+        assert_eq!(by(DirectiveAction::Times(3)), 15);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::{
         time::Timestamp,
     },
     overrides::NewOverride,
+    text::members::set_member,
 };
 
 /// Most keys that are shown.
@@ -29,7 +30,8 @@ impl Limiter {
         let counters: Vec<_> = counters.collect();
         let directives = Directives::new(vec![directive]);
         let matches = |entries: &[_]| directives.find(&new.domain, entries).is_some();
-        let leading = self.top_keys.leading(Instant::now(), &new.domain, &counters, matches);
+        let leading =
+            self.top_keys.leading(Instant::now(), &new.domain, &counters, new.action, matches);
         let note = match &leading {
             None => "keys are not counted: --top-keys is off",
             Some(_) if !is_exact && !self.top_keys.knows_values() => {
@@ -39,8 +41,8 @@ impl Limiter {
         };
         let (seconds, leading) = leading.unwrap_or_default();
         let (mut sums, mut keys) = ([0; 3], Vec::new());
-        for (top, limit, denied) in leading {
-            let limit_then = new.action.limit(&limit);
+        let mut may_be_closed = false;
+        for (top, limit_then, denied) in leading {
             // What was asked for in the window, as far as it is known.
             let asked = top.capacity.saturating_sub(top.remaining).saturating_add(denied);
             let (would_be_denied, in_words) = match new.action {
@@ -49,6 +51,7 @@ impl Limiter {
                     (0, new.action.name().to_owned())
                 }
                 DirectiveAction::Limit(_) | DirectiveAction::Times(_) => {
+                    may_be_closed |= limit_then.ban_ms.is_some() && denied > 0;
                     let denied = asked.saturating_sub(limit_then.capacity()).min(top.count);
                     (denied, limit_then.to_string())
                 }
@@ -68,14 +71,19 @@ impl Limiter {
             }
         }
         let [decisions, denied, would_be_denied] = sums;
-        json!({
+        let mut effect = json!({
             "seconds": seconds,
             "decisions": decisions,
             "denied": denied,
             "would_be_denied": would_be_denied,
             "keys": keys,
             "note": note,
-        })
+        });
+        if may_be_closed {
+            let hint = "a counter that ban_for has closed denies until it opens, and `tollkeeper counter reset` opens it";
+            set_member(&mut effect, "hint", hint);
+        }
+        effect
     }
 
     /// What a call with the descriptor of an override is charged by the rules.

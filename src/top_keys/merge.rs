@@ -82,7 +82,7 @@ mod tests {
         for stream in streams {
             let mut sketch = SpaceSaving::new(keys_max);
             for key in stream {
-                sketch.add(*key, LastTally::default(), || ());
+                sketch.add(*key, LastTally::default(), |()| true, || ());
             }
             merged.add(&sketch);
         }

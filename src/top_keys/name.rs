@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::engine::{
     decision::Matched,
     descriptor_syntax,
-    directive::Directive,
+    directive::{Directive, DirectiveAction},
     key::{self, Counter},
     rule::{Limit, Rule},
 };
@@ -68,6 +68,32 @@ impl KeyName {
         let holding = is_holding.then(|| Box::new(counter.clone()));
         let (limit, directive) = (Arc::clone(&counter.limit), directive.cloned());
         Self { domain, rule, limit, directive, descriptor, holding }
+    }
+
+    /// Whether this is what is shown after another decision: the same rule and override, and without a rule the same number.
+    pub(super) fn is_current(
+        &self,
+        matched: &Matched,
+        directive: Option<&Arc<Directive>>,
+        limit: &Limit,
+    ) -> bool {
+        self.directive.as_ref().map(Arc::as_ptr) == directive.map(Arc::as_ptr)
+            && match (matched, &self.rule) {
+                (Matched::Rule(_, rule), Some(own)) => Arc::ptr_eq(own, rule),
+                (Matched::Rule(..), None) | (_, Some(_)) => false,
+                (_, None) => self.limit.requests_per_unit == limit.requests_per_unit,
+            }
+    }
+
+    /// Its limit with an operator's action in place of the one that applies, for the same class of calls.
+    pub(super) fn limit_by(&self, action: DirectiveAction) -> Limit {
+        let is_own = |one: &&Arc<Limit>| one.window == self.limit.window;
+        let written = self.rule.as_ref().and_then(|rule| rule.limits().iter().find(is_own));
+        let limit = Arc::new(action.limit(written.unwrap_or(&self.limit)));
+        match &self.limit.class {
+            Some(class) => limit.of_class(class.clone()),
+            None => Arc::unwrap_or_clone(limit),
+        }
     }
 
     /// The path of the rule, or `override`, as in metrics.

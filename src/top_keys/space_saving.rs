@@ -78,13 +78,21 @@ impl<N> SpaceSaving<N> {
     }
 
     /// Counts a key once more. A key that replaces another is named when it occurs again: most of those are replaced
-    /// before, and naming costs more than counting.
-    pub(super) fn add(&mut self, key: u64, last: LastTally, name: impl FnOnce() -> N) {
+    /// before, and naming costs more than counting. A name that is not `current` is replaced.
+    pub(super) fn add(
+        &mut self,
+        key: u64,
+        last: LastTally,
+        current: impl FnOnce(&N) -> bool,
+        name: impl FnOnce() -> N,
+    ) {
         if let Some(slot) = self.find(key) {
             self.increment(slot);
             if let Some(slot) = self.slots.get_mut(slot) {
                 slot.last = last;
-                slot.name.get_or_insert_with(name);
+                if !slot.name.as_ref().is_some_and(current) {
+                    slot.name = Some(name());
+                }
             }
         } else if self.slots.len() < self.keys_max {
             let (slot, rank) = (self.slots.len(), self.ranks.len());
@@ -120,9 +128,10 @@ impl<N> SpaceSaving<N> {
         self.ranks.last().map_or(0, |rank| rank.count)
     }
 
-    /// What is kept of a key, if it is named.
-    pub(super) fn name(&self, key: u64) -> Option<&N> {
-        self.slots.get(self.find(key)?)?.name.as_ref()
+    /// When a key occurred last, and what is kept of it, if it is named.
+    pub(super) fn name(&self, key: u64) -> Option<(u64, &N)> {
+        let slot = self.slots.get(self.find(key)?)?;
+        Some((slot.last.at_ms, slot.name.as_ref()?))
     }
 
     fn find(&self, key: u64) -> Option<usize> {
@@ -179,7 +188,7 @@ mod tests {
     fn of(keys_max: usize, stream: &[u64]) -> SpaceSaving<u64> {
         let mut sketch = SpaceSaving::new(keys_max);
         for key in stream {
-            sketch.add(*key, LastTally::default(), || *key);
+            sketch.add(*key, LastTally::default(), |_| true, || *key);
         }
         sketch
     }
@@ -209,8 +218,8 @@ mod tests {
         let mut sketch = of(1, &[1, 2]);
         assert_eq!(sketch.name(1), None);
         assert_eq!(sketch.name(2), None);
-        sketch.add(2, LastTally::default(), || 2);
-        assert_eq!(sketch.name(2), Some(&2));
+        sketch.add(2, LastTally::default(), |_| true, || 2);
+        assert_eq!(sketch.name(2), Some((0, &2)));
     }
 
     #[test]
@@ -218,7 +227,7 @@ mod tests {
         let mut sketch = of(2, &[1, 1, 2, 3]);
         sketch.clear();
         check(&sketch, &[]);
-        sketch.add(4, LastTally::default(), || 4);
+        sketch.add(4, LastTally::default(), |_| true, || 4);
         check(&sketch, &[(4, 1, 0)]);
     }
 
@@ -231,7 +240,7 @@ mod tests {
         let before = room(&sketch);
         for number in 0..100_000_u64 {
             let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            sketch.add(key, LastTally::default(), || key);
+            sketch.add(key, LastTally::default(), |_| true, || key);
         }
         assert_eq!(room(&sketch), before);
     }

@@ -57,9 +57,10 @@ impl WorkerKeys {
         list: TopList,
         key: u64,
         last: LastTally,
+        current: impl FnOnce(&KeyName) -> bool,
         name: impl FnOnce() -> KeyName,
     ) {
-        self.current.of_mut(list).add(key, last, name);
+        self.current.of_mut(list).add(key, last, current, name);
     }
 
     /// Adds what this worker has counted.
@@ -68,7 +69,8 @@ impl WorkerKeys {
         merged.add(self.current.of(list));
     }
 
-    pub(super) fn name(&self, list: TopList, key: u64) -> Option<&KeyName> {
+    /// When a key occurred last, and what is kept of it.
+    pub(super) fn name(&self, list: TopList, key: u64) -> Option<(u64, &KeyName)> {
         self.current.of(list).name(key).or_else(|| self.previous.of(list).name(key))
     }
 }

@@ -113,11 +113,17 @@ fn merge(reports: Vec<(&str, TopReport)>) -> Option<TopReport> {
 fn merge_keys(keys: Vec<(&str, TopKey)>) -> Vec<TopKey> {
     let mut merged: BTreeMap<[String; 4], (Option<&str>, TopKey)> = BTreeMap::new();
     for (addr, key) in keys {
-        let id = [&key.domain, &key.rule, &key.key, &key.limit].map(String::clone);
+        // Another number is on the same counter.
+        let unit = key.limit.split_once(' ').map_or("", |(_, unit)| unit);
+        let id = [&key.domain, &key.rule, &key.key, unit].map(str::to_owned);
         match merged.get_mut(&id) {
             None => drop(merged.insert(id, (Some(addr), key))),
             Some((only, known)) => {
                 *only = None;
+                if known.directive.is_none() && key.directive.is_some() {
+                    (known.limit, known.capacity) = (key.limit, key.capacity);
+                    known.directive = key.directive;
+                }
                 known.count = known.count.saturating_add(key.count);
                 known.error = known.error.saturating_add(key.error);
                 // A shared counter has at most the remaining hits that any replica has seen.
@@ -133,4 +139,32 @@ fn merge_keys(keys: Vec<(&str, TopKey)>) -> Vec<TopKey> {
         key
     };
     merged.into_values().map(named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_whose_override_one_replica_does_not_show_yet_is_one() {
+        let key = |limit: &str, directive: Option<&str>| TopKey {
+            domain: "shop".to_owned(),
+            rule: "user".to_owned(),
+            key: "user=alice".to_owned(),
+            count: 2,
+            error: 0,
+            remaining: 5,
+            held: None,
+            capacity: 10,
+            limit: limit.to_owned(),
+            algorithm: "fixed_window".to_owned(),
+            directive: directive.map(str::to_owned),
+            holding: None,
+        };
+        let then = key("50 per minute", Some("times 5 5f2c01aa"));
+        let merged = merge_keys(vec![("a:1", key("10 per minute", None)), ("b:1", then)]);
+        let [one] = &merged[..] else { panic!("{merged:?}") };
+        assert_eq!((&*one.limit, one.count), ("50 per minute", 4));
+        assert_eq!(one.directive.as_deref(), Some("times 5 5f2c01aa"));
+    }
 }

@@ -46,16 +46,23 @@ impl Limit {
         value_of: impl FnOnce(&str) -> Option<&'call [u8]>,
     ) -> Arc<Self> {
         let Some(priority) = &self.priority else { return Arc::clone(self) };
-        let (name, share) = priority.class(value_of(&priority.entry));
+        Arc::new(self.of_class(priority.class(value_of(&priority.entry))))
+    }
+
+    /// The whole limit as it applies to a class with this share.
+    #[must_use]
+    pub fn of_class(&self, (name, share): (Arc<str>, Share)) -> Self {
         // A limit is below 2^53.
         let part = |whole: u64| (whole * share / 100).max(whole.min(1));
         let mut limit = Self { class: Some((name, share)), ..Self::clone(self) };
         match &mut limit.algorithm {
             // All classes pay the debt of a bucket at its rate.
             Algorithm::TokenBucket { burst } => *burst = part(*burst),
-            _ if priority.releases => limit.opens_from = Some(part(limit.requests_per_unit)),
+            _ if self.priority.as_ref().is_some_and(|priority| priority.releases) => {
+                limit.opens_from = Some(part(limit.requests_per_unit));
+            }
             _ => limit.requests_per_unit = part(limit.requests_per_unit),
         }
-        Arc::new(limit)
+        limit
     }
 }

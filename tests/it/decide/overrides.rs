@@ -29,6 +29,8 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 2, algorithm: sliding_log }
   - key: local
     rate_limit: { unit: year, requests_per_unit: 2, on_store_failure: local }
+  - key: closes
+    rate_limit: { unit: year, requests_per_unit: 1, ban_for: 1h }
   - key: free
     rate_limit: { unlimited: true }
   - key: file
@@ -339,6 +341,25 @@ fn a_ban_or_exemption_to_which_no_rule_applies_has_a_hint_in_its_effect() {
     }
     let (_, answer) = try_set(&service, "free=x", json!({ "action": "ban" }), "1m");
     assert_eq!(answer["effect"]["hint"], Value::Null);
+}
+
+#[tokio::test]
+async fn the_effect_on_a_key_that_ban_for_may_have_closed_has_a_hint_and_top_names_the_override() {
+    let service = on("memory://");
+    for _ in 0..3 {
+        one(&service, "closes", "a").await;
+    }
+    let (_, answer) = try_set(&service, "closes=a", json!({ "times": 100 }), "1m");
+    let hint = "a counter that ban_for has closed denies until it opens, and `tollkeeper counter reset` opens it";
+    assert_eq!(answer["effect"]["hint"], hint, "{answer}");
+    assert!(one(&service, "closes", "a").await.starts_with("OVER_LIMIT"));
+    let (_, top) = send(&service, "GET", "/top", "");
+    let key = &top["hottest"][0];
+    let directive = format!("times 100 {}", answer["override"]["id"].as_str().unwrap());
+    assert_eq!((&key["override"], &key["limit"]), (&json!(directive), &json!("100 per year")));
+    end(&service, &answer["override"]);
+    one(&service, "closes", "a").await;
+    assert_eq!(send(&service, "GET", "/top", "").1["hottest"][0]["override"], Value::Null);
 }
 
 #[tokio::test]
