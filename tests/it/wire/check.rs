@@ -149,7 +149,7 @@ fn a_denial_has_the_body_that_clients_of_its_api_read() {
     assert_eq!(error["code"], "rate_limit_exceeded");
     let message = error["message"].as_str().unwrap();
     assert!(
-        message.starts_with("Rate limit reached: path=/login|user, 1. Try again in "),
+        message.starts_with("Rate limit reached: path=/login|user, 1 per year. Try again in "),
         "{message}"
     );
     assert!(banned.2.contains("Calls such as this one are not admitted: closed"), "{}", banned.2);
