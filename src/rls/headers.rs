@@ -97,7 +97,9 @@ fn denied(status: &LimitedStatus<'_>, body: DeniedBody) -> Option<(&'static str,
         DeniedBody::OpenAi => {
             let message = match limit {
                 0 => format!("Calls such as this one are not admitted: {name}"),
-                _ => format!("Rate limit reached: {name}, {}. Try again in {reset} s", status.limit),
+                _ => {
+                    format!("Rate limit reached: {name}, {}. Try again in {reset} s", status.limit)
+                }
             };
             let code = "rate_limit_exceeded";
             let error = json!({ "message": message, "type": code, "param": null, "code": code });

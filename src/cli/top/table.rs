@@ -42,6 +42,10 @@ pub(super) fn describe(
             keys => push_table(&mut text, report.seconds, keys.iter().take(rows), width),
         }
     }
+    if report.hottest.iter().any(|key| !key.key.contains('=')) {
+        text += "\nKeys without `=` are digests, which no command takes. `tollkeeper counter list` shows values, and so does \
+                 `top` if the service has --top-keys values.\n";
+    }
     text
 }
 

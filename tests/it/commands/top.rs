@@ -86,6 +86,10 @@ async fn values_are_digests_unless_a_setting_shows_them() {
     let [(digest, 2, 8)] = &shown[..] else { panic!("{shown:?}") };
     assert!(digest.len() == 16 && digest.chars().all(|c| c.is_ascii_hexdigit()), "{digest}");
     assert!(!service.log().contains("alice"));
+    let addr = service.admin.to_string();
+    let shown = tollkeeper().args(["top", "--once", "--addr", &addr]).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("are digests, which no command takes"), "{shown}");
 
     let service = Service::start(Options { flags: &["--top-keys", "off"], ..Options::default() });
     ask(&service, "user", "alice", 1).await;
