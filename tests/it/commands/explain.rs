@@ -342,7 +342,7 @@ fn explain_sends_no_write_to_redis() {
     for line in &seen {
         let reads = [
             "GET", "LLEN", "LINDEX", "LRANGE", "TIME", "EVALSHA", "EVAL", "INFO", "HELLO",
-            "CLIENT", "PING", "MULTI", "HGET", "HGETALL", "EXEC",
+            "CLIENT", "PING", "MULTI", "HGET", "HGETALL", "HLEN", "EXEC",
         ];
         let command = line.split('"').nth(1).unwrap_or("TIME").to_uppercase();
         assert!(reads.contains(&command.as_str()), "{line}");
