@@ -226,7 +226,9 @@ impl std::str::FromStr for EntryId {
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text
             .split_once('-')
-            .and_then(|(ms, number)| Some(Self(ms.parse().ok()?, number.parse().ok()?)));
+            .and_then(|(ms, number)| Some(Self(ms.parse().ok()?, number.parse().ok()?)))
+            // Redis has no entry with this id, and refuses to read before it.
+            .filter(|id| *id != Self(0, 0));
         parts.ok_or_else(|| "must be the id of an entry, such as 1764103200000-0".to_owned())
     }
 }

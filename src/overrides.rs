@@ -77,6 +77,14 @@ impl Overrides {
         known.problem.clone().or_else(|| (!known.is_known).then(|| unknown.to_owned()))
     }
 
+    /// Why a list of them may lack some, as a sentence.
+    pub fn list_problem(&self) -> Option<String> {
+        let known = self.known.lock();
+        let stale = "the store does not answer, and these are the last known overrides";
+        let is_stale = known.is_known && known.is_stale;
+        known.problem.clone().or_else(|| is_stale.then(|| stale.to_owned()))
+    }
+
     /// The override in force that applies in place of this one once it has ended, if one for the same descriptors was set
     /// before.
     pub fn superseded_by(&self, new: &Directive) -> Option<Arc<Override>> {

@@ -179,14 +179,14 @@ fn is_confirmed() -> bool {
 
 fn list_all(server: &AdminServer<'_>, flags: &ListOverrideFlags) -> Result<ExitCode, String> {
     let (mut overrides, mut after) = (Vec::new(), None);
-    let known = loop {
+    let (known, problem) = loop {
         let optional = [("domain", &flags.domain), ("text", &flags.text), ("after", &after)];
         let given = optional.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?)));
         let page = server.ask(Method::GET, &path_and_query("/overrides", given), String::new())?;
         overrides.extend_from_slice(list(&page, "overrides"));
         after = page.get("more").and_then(Value::as_str).map(str::to_owned);
         if after.is_none() {
-            break page.get("known").cloned();
+            break (page.get("known").cloned(), page.get("problem").cloned());
         }
     };
     let mut answer = json!({ "overrides": overrides, "known": known });
@@ -194,9 +194,19 @@ fn list_all(server: &AdminServer<'_>, flags: &ListOverrideFlags) -> Result<ExitC
         let problem = "the overrides are not known: the store has not shown them yet";
         set_member(&mut answer, "incomplete", problem);
     }
-    Ok(flags
-        .admin
-        .show(server, &answer, |answer| list(answer, "overrides").iter().map(line).collect()))
+    if let Some(problem) = problem {
+        set_member(&mut answer, "problem", problem);
+    }
+    Ok(flags.admin.show(server, &answer, |answer| {
+        let lines = match list(answer, "overrides") {
+            [] if known != Some(Value::Bool(false)) => "no override matches\n".to_owned(),
+            overrides => overrides.iter().map(line).collect(),
+        };
+        match text(answer, "problem") {
+            "" => lines,
+            problem => format!("{lines}note: {problem}\n"),
+        }
+    }))
 }
 
 /// The other override that an answer names, as a line.

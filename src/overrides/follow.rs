@@ -60,6 +60,7 @@ impl Overrides {
     /// Logs that they are not known, once, and that they are again.
     fn report(&self, looked: &Result<(), StoreError>) {
         let mut known = self.known.lock();
+        known.is_stale = looked.is_err();
         let count = known.in_force().count();
         match looked {
             Ok(()) if known.is_reported => {

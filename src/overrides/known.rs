@@ -23,6 +23,8 @@ pub(super) struct KnownOverrides {
     pub(super) fields: usize,
     /// What the store keeps that this replica cannot read, as a sentence.
     pub(super) problem: Option<String>,
+    /// Whether the store did not answer the last time.
+    pub(super) is_stale: bool,
     /// A time that the store has shown, and when; without one, the machine's clock counts.
     shown: Option<(Timestamp, Instant)>,
     /// What was in force when changes were last recorded, by id.
@@ -41,6 +43,7 @@ impl KnownOverrides {
             version,
             fields: 0,
             problem: None,
+            is_stale: false,
             shown: None,
             recorded,
             is_reported: false,

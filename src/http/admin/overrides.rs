@@ -36,7 +36,14 @@ pub(super) async fn list(
     let [domain, text, limit, after] = parameters::read(query.as_deref(), names)?;
     let limit = parameters::limit(&limit, LISTED_MAX, LISTED_MAX)?;
     let (domain, text, after) = (domain.first(), text.first(), after.first());
-    admin.check(&actor, domain.map_or(EVERY_DOMAIN, |domain| domain), Right::Read)?;
+    let checked = admin.check(&actor, domain.map_or(EVERY_DOMAIN, |domain| domain), Right::Read);
+    checked.map_err(|Refused(status, problem)| match domain {
+        Some(_) => Refused(status, problem),
+        None => Refused(status, problem + "; give a `domain`"),
+    })?;
+    if after.is_some_and(|after| !is_cursor(after)) {
+        return Err("after: must be the `more` of an answer".to_owned().into());
+    }
     let (all, now, known) = admin.decisions.service.limiter.overrides().list();
     let text = text.map_or_else(String::new, |text| text.to_lowercase());
     let is_asked = |one: &&Arc<Override>| {
@@ -54,10 +61,20 @@ pub(super) async fn list(
     shown.truncate(limit);
     let overrides: Vec<Value> = shown.iter().map(|one| one.json(now)).collect();
     let mut answer = json!({ "overrides": overrides, "known": known });
+    if let Some(problem) = admin.decisions.service.limiter.overrides().list_problem() {
+        set_member(&mut answer, "problem", problem);
+    }
     if let (true, Some(last)) = (more, shown.last()) {
         set_member(&mut answer, "more", cursor(last));
     }
     Ok(Json(answer))
+}
+
+/// Whether a text has the form of the cursors of [`list`].
+fn is_cursor(text: &str) -> bool {
+    text.split_once('-').is_some_and(|(ms, id)| {
+        ms.len() == 16 && ms.bytes().all(|byte| byte.is_ascii_digit()) && !id.is_empty()
+    })
 }
 
 pub(super) async fn show(
@@ -127,6 +144,10 @@ fn readable(body: &[u8]) -> Value {
         let text = match value {
             Value::String(text) => text,
             Value::Number(number) => number.to_string(),
+            Value::Bool(true) if name == "dry_run" => {
+                set_member(&mut details, "dry_run", true);
+                continue;
+            }
             _ => continue,
         };
         match &*name {

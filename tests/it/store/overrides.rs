@@ -129,6 +129,10 @@ fn the_last_known_stay_while_redis_is_away_until_they_end() {
     eventually("the short one ends", || (!is_denied(&service, "short")).then_some(()));
     assert!(began.elapsed() < Duration::from_secs(20));
     assert!(is_denied(&service, "eve"));
+    eventually("the list says that it is the last known", || {
+        let last = "the store does not answer, and these are the last known overrides";
+        (list(&service, "")["problem"] == last).then_some(())
+    });
     assert_eq!(list(&service, "")["known"], true);
     let (status, answer) = try_set(&service, "user=x", ban(), "1m");
     assert_eq!(status, 503, "{answer}");
