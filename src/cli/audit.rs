@@ -69,5 +69,7 @@ fn line(entry: &Value) -> String {
             },
         }
     }
-    format!("{at}  {who}  {action}: {outcome}; {}\n", details.join(", "))
+    let details =
+        if details.is_empty() { String::new() } else { "; ".to_owned() + &details.join(", ") };
+    format!("{at}  {who}  {action}: {outcome}{details}\n")
 }

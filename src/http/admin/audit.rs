@@ -18,12 +18,15 @@ use crate::{
     audit::{Attempt, AuditQuery, RefusalKind, bounded},
     http::parameters,
     telemetry::{EventKind, happened},
-    text::members::set_member,
+    text::{members::set_member, printable::printable_start},
 };
 
 /// The number of entries in an answer, and the most.
 const SHOWN: usize = 100;
 const SHOWN_MAX: usize = 1000;
+
+/// Most bytes of an id as asked for, about.
+const ID_BYTES_MAX: usize = 64;
 
 /// What an endpoint changes.
 #[derive(Debug, Clone, Copy)]
@@ -68,6 +71,9 @@ pub(super) async fn note_change(
     let mut details = said.get::<Details>().map_or_else(|| json!({}), |details| details.0.clone());
     // A stranger may have written anything, such as a token in the wrong place.
     if !kind.is_of_stranger() {
+        if let Some(id) = uri.path().strip_prefix("/overrides/") {
+            set_member(&mut details, "override", printable_start(id.as_bytes(), ID_BYTES_MAX));
+        }
         let query = uri.query().unwrap_or_default();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             if shown.contains(&&*name) && details.get(&*name).is_none() {
@@ -75,10 +81,6 @@ pub(super) async fn note_change(
                 set_member(&mut details, &name, number.map_or((*value).into(), Value::from));
             }
         }
-    }
-    let id = uri.path().strip_prefix("/overrides/").unwrap_or_default();
-    if id.len() == 8 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        set_member(&mut details, "override", id);
     }
     if let (Some(kind), None) = (event, &refused) {
         let mut text = String::new();

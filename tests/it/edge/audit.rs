@@ -213,6 +213,25 @@ fn a_refused_request_is_an_entry_with_what_could_be_read_of_it() {
         [&entry["action"], &entry["override"], &entry["because"]],
         ["undo override", "0123abcd", "INC-42"]
     );
+    assert_eq!(ask(admin, "DELETE", "/overrides/e12d", &[]).0, 404);
+    assert_eq!(newest()["override"], "e12d");
+    let trial = b"{\"domain\":\"none\",\"dry_run\":true}";
+    assert_eq!(exchange_with(admin, "POST", "/overrides", &[], trial).0, 400);
+    assert_eq!(newest()["dry_run"], true);
+}
+
+#[test]
+fn a_cursor_that_no_answer_has_had_is_refused() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    service.wait_until_ready();
+    for (path, problem) in [
+        ("/audit?after=0-0", "after: must be the id of an entry, such as 1764103200000-0"),
+        ("/overrides?after=x", "after: must be the `more` of an answer"),
+    ] {
+        let (status, answer) = ask(service.admin, "GET", path, &[]);
+        assert_eq!((status, answer["error"].as_str().unwrap()), (400, problem));
+    }
 }
 
 #[test]
