@@ -2,6 +2,11 @@
 
 use crate::top_keys::{TopKey, TopReport};
 
+/// Said below keys that cannot be copied into a command.
+const DIGESTS: &str = "
+Keys without `=` are digests, which no command takes. To see values: `tollkeeper counter list`, or the setting --top-keys values.
+";
+
 /// How long texts are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TextWidth {
@@ -43,8 +48,7 @@ pub(super) fn describe(
         }
     }
     if report.hottest.iter().any(|key| !key.key.contains('=')) {
-        text += "\nKeys without `=` are digests, which no command takes. `tollkeeper counter list` shows values, and so does \
-                 `top` if the service has --top-keys values.\n";
+        text += DIGESTS;
     }
     text
 }
@@ -145,7 +149,7 @@ most denied keys
 keys nearest to their limit
   no key is near its limit
 ";
-        assert_eq!(describe(&report, 1, 5, TextWidth::Whole), expected);
+        assert_eq!(describe(&report, 1, 5, TextWidth::Whole), expected.to_owned() + DIGESTS);
         assert_eq!(describe(&report, 1, 1, TextWidth::Whole).matches("00f3").count(), 1);
     }
 
