@@ -241,8 +241,8 @@ impl TopKeys {
     }
 
     /// The keys of these counters that lead now, or if there are none, of the counters of a domain whose descriptors
-    /// match: each with its limit by an action, and how often it was denied. With the time in which they were counted; `None` if nothing
-    /// is counted.
+    /// match: each with its limit by an action, and how often it was denied. With the time in which they were counted;
+    /// `None` if nothing is counted.
     pub fn leading(
         &self,
         now: Instant,

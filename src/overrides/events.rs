@@ -12,7 +12,8 @@ use crate::{
 const TOGETHER: usize = 10;
 
 impl KnownOverrides {
-    /// Records what has changed since the last time. What is in force when a replica starts is no change.
+    /// Records an event for each override that was set, undone or ended since the last call. Those that are found at the
+    /// start cause none.
     pub(super) fn record_changes(&mut self) {
         let now = self.now();
         let by_id = |one: &Arc<Override>| (Arc::clone(&one.directive.id), Arc::clone(one));

@@ -22,7 +22,7 @@ use crate::{
 pub(super) struct StatusNumbers {
     /// The durations of calls.
     pub(super) calls: Durations,
-    /// Calls that ended with an error of the service. A request that is refused is none.
+    /// Calls that failed because of the service. Invalid or forbidden requests do not count.
     pub(super) calls_failed: u64,
     /// Calls that were decided after their caller had given up.
     pub(super) calls_late: u64,
