@@ -70,6 +70,11 @@ impl Overrides {
         (known.in_force().cloned().collect(), known.now(), known.is_known)
     }
 
+    /// The time by the store's clock.
+    pub fn now(&self) -> Timestamp {
+        self.known.lock().now()
+    }
+
     /// Why some may not be in force here, as a sentence.
     pub fn problem(&self) -> Option<String> {
         let known = self.known.lock();

@@ -76,11 +76,11 @@ impl KnownOverrides {
 
     /// The one in force that applies in place of this one once it has ended: the newest for the same target, if older.
     pub(super) fn superseded_by(&self, new: &Directive) -> Option<Arc<Override>> {
-        let target = |one: &Directive| (Arc::clone(&one.domain), one.entries.clone());
-        let mut others = self
-            .in_force()
-            .filter(|one| one.directive.id != new.id && target(&one.directive) == target(new));
-        others.next().filter(|one| one.directive.set_at < new.set_at).cloned()
+        let is_other = |one: &&Arc<Override>| {
+            let one = &one.directive;
+            one.id != new.id && one.domain == new.domain && one.entries == new.entries
+        };
+        self.in_force().find(is_other).filter(|one| one.directive.set_at < new.set_at).cloned()
     }
 
     /// A new one that is set now, with an id that no other has.

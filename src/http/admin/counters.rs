@@ -48,9 +48,7 @@ pub(super) async fn show(
     Extension(actor): Extension<Actor>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refused> {
-    let request = request(query.as_deref())?;
-    admin.check(&actor, &request.domain, Right::Read)?;
-    read(&admin, &request, Clear::No).await
+    read(&admin, &actor, query.as_deref(), Clear::No).await
 }
 
 pub(super) async fn reset(
@@ -58,15 +56,21 @@ pub(super) async fn reset(
     Extension(actor): Extension<Actor>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refused> {
-    let request = request(query.as_deref())?;
-    admin.check(&actor, &request.domain, Right::Change)?;
-    read(&admin, &request, Clear::Yes).await
+    read(&admin, &actor, query.as_deref(), Clear::Yes).await
 }
 
 /// Shows the counters of a descriptor, reset with [`Clear::Yes`].
-async fn read(admin: &Admin, request: &Request, clear: Clear) -> Result<Response, Refused> {
+async fn read(
+    admin: &Admin,
+    actor: &Actor,
+    query: Option<&str>,
+    clear: Clear,
+) -> Result<Response, Refused> {
+    let request = request(query)?;
+    let right = if clear == Clear::Yes { Right::Change } else { Right::Read };
+    admin.check(actor, &request.domain, right)?;
     let limiter = &admin.decisions.service.limiter;
-    let readings = limiter.read_counters(request, clear).await;
+    let readings = limiter.read_counters(&request, clear).await;
     if readings.is_empty() {
         return Err(no_limit());
     }

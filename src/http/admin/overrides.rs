@@ -85,7 +85,7 @@ pub(super) async fn show(
     let overrides = admin.decisions.service.limiter.overrides();
     let one = overrides.find(&id).await?;
     admin.check(&actor, &one.directive.domain, Right::Read)?;
-    Ok(Json(one.json(overrides.list().1)))
+    Ok(Json(one.json(overrides.now())))
 }
 
 pub(super) async fn set(
@@ -130,7 +130,7 @@ async fn set_one(
     }
     let trial = || new.directive("", Timestamp::from_millis(u64::MAX));
     let directive = set.as_ref().map_or_else(trial, |one| Arc::clone(&one.directive));
-    let (_, now, _) = overrides.list();
+    let now = overrides.now();
     let shown = [set.clone(), overrides.superseded_by(&directive)];
     let [one, superseded] = shown.map(|one| one.map(|one| one.json(now)));
     Ok((set, json!({ "override": one, "effect": effect, "supersedes": superseded })))
@@ -179,7 +179,7 @@ pub(super) async fn end(
         Err(refused) => Err(refused),
     };
     let answer = ended.map(|()| {
-        let (_, now, _) = overrides.list();
+        let now = overrides.now();
         let again = overrides.superseded_by(&one.directive).map(|one| one.json(now));
         Json(json!({ "override": one.json(now), "in_force_again": again }))
     });
