@@ -1,6 +1,6 @@
 //! `/overrides` on the admin address: lists, shows, sets and ends overrides.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use axum::{
     Extension, Json,
@@ -17,10 +17,11 @@ use super::{
     refused::Refused,
 };
 use crate::{
+    audit::RefusalKind,
     authorization::{Right, clients::EVERY_DOMAIN},
     engine::{directive::Directive, time::Timestamp},
     http::parameters,
-    overrides::{NewOverride, Override, check_because},
+    overrides::{NewOverride, Override, OverrideError, check_because},
     text::{members::set_member, printable::printable},
 };
 
@@ -84,7 +85,8 @@ pub(super) async fn show(
 ) -> Result<Json<Value>, Refused> {
     let overrides = admin.decisions.service.limiter.overrides();
     let one = overrides.find(&id).await?;
-    admin.check(&actor, &one.directive.domain, Right::Read)?;
+    let checked = admin.check(&actor, &one.directive.domain, Right::Read);
+    checked.map_err(|_| OverrideError::Unknown)?;
     Ok(Json(one.json(overrides.now())))
 }
 
@@ -183,5 +185,13 @@ pub(super) async fn end(
         let again = overrides.superseded_by(&one.directive).map(|one| one.json(now));
         Json(json!({ "override": one.json(now), "in_force_again": again }))
     });
-    Ok((Extension(Details(details)), answer).into_response())
+    let mut answer = (Extension(Details(details)), answer).into_response();
+    if admin.check(&actor, domain, Right::Read).is_err() {
+        // The client has given only an id, and learns no more. The audit shows why.
+        answer.extensions_mut().insert(RefusalKind::Forbidden);
+        let noted = mem::take(answer.extensions_mut());
+        answer = Refused::from(OverrideError::Unknown).into_response();
+        answer.extensions_mut().extend(noted);
+    }
+    Ok(answer)
 }

@@ -271,7 +271,7 @@ fn a_flood_of_refused_requests_fills_neither_the_audit_nor_the_log() {
 fn the_name_in_the_certificate_says_who() {
     let folder = TempDir::new().unwrap();
     let clients = folder.path().join("clients.yaml");
-    let rights = "spiffe://test/envoy: [shop]\nspiffe://test/ops: { operates: ['*'] }\n";
+    let rights = "spiffe://test/envoy: [shop]\nspiffe://test/mail: [mail]\nspiffe://test/ops: { operates: ['*'] }\n";
     fs::write(&clients, rights).unwrap();
     let clients = clients.display().to_string();
     let secured = Secured::start(&["--tls-client-ca", "CLIENTS", "--client-domains", &clients]);
@@ -301,13 +301,23 @@ fn the_name_in_the_certificate_says_who() {
     assert_eq!(send(&envoy, &format!("GET {ban}"), "").0, 200);
     assert_eq!(send(&envoy, &format!("DELETE {ban}"), "").0, 403);
     assert_eq!(send(&envoy, "GET /overrides?domain=shop", "").1["overrides"][0]["action"], "ban");
+    // A client that may not use the domain learns nothing by an id.
+    let stranger = client("spiffe://test/mail");
+    for method in ["GET", "DELETE"] {
+        let [known, unknown] =
+            [&*ban, "/overrides/0000"].map(|path| send(&stranger, &format!("{method} {path}"), ""));
+        assert_eq!((known.0, &known), (404, &unknown));
+    }
     assert_eq!(ask(&envoy, "GET /audit").0, 403);
     let (status, audit) = ask(&ops, "GET /audit");
     assert_eq!(status, 200);
     let audit: Value = serde_json::from_str(&audit).unwrap();
     let found: Vec<_> = audit["entries"].as_array().unwrap().iter().map(in_short).collect();
     let refused = "refused: domain: this client may not change `shop`";
+    let unknown = "refused: id: no override in force has this id";
     let expected = texts([
+        ["spiffe://test/mail", "undo override", unknown],
+        ["spiffe://test/mail", "undo override", refused],
         ["spiffe://test/envoy", "undo override", refused],
         ["spiffe://test/ops", "set override", "done"],
         ["spiffe://test/envoy", "set override", refused],
