@@ -1,8 +1,7 @@
 //! Promise "an answer in time", under faults: each row stages one fault under load, ends it, and checks the answers, the admissions,
 //! the recovery, and that nothing leaks. docs/internals/reliability.md has the outcome, and the commands of longer runs.
 //!
-//! To add a fault, add a row to `rows`, or to `topology_rows` if several servers are needed. A check that a row does
-//! not pass yet is named in its field `unmet`.
+//! To add a fault, add a row to `rows`, or to `topology_rows` if several servers are needed.
 
 mod deployment;
 mod load;
@@ -59,8 +58,6 @@ struct Row {
     effect: Effect,
     reach: Reach,
     counters: Counters,
-    /// Checks that are not met yet, each with the reason. Such a check is reported and fails no test.
-    unmet: &'static [(Check, &'static str)],
 }
 
 /// What runs, and how the service reaches Redis.

@@ -18,7 +18,8 @@ use crate::support::{
 };
 
 /// The table's header in docs/internals/reliability.md.
-pub(super) const HEADER: &str = "| fault | worst answer in ms: error, deny, allow, local | median of the service | beyond the promise | recovery | not met yet |\n| --- | --- | --- | --- | --- | --- |";
+pub(super) const HEADER: &str =
+    "| fault | slowest answer ms | full service after ms |\n| --- | ---: | ---: |";
 
 /// A recovery takes at most about a second; a busy machine gets more.
 const RECOVERY_MAX: Duration = Duration::from_secs(15);
@@ -138,54 +139,30 @@ fn sum(metrics: &str, name: &str, labels: &[String]) -> u64 {
 /// The outcome of one run of a row, or the worst of several.
 #[derive(Debug, Clone)]
 pub(super) struct Outcome {
-    /// The slowest answer of each mode, from the fault's begin to its end.
-    worst: [Duration; MODES.len()],
-    median: f64,
-    beyond: u64,
+    /// The slowest answer, from the fault's begin to its end.
+    slowest: Duration,
     recovery: Option<Duration>,
     failed: Vec<(Check, String)>,
 }
 
 impl Outcome {
     pub(super) fn worse(mut self, other: Self) -> Self {
-        for (worst, other) in self.worst.iter_mut().zip(other.worst) {
-            *worst = other.max(*worst);
-        }
-        self.median = self.median.max(other.median);
-        self.beyond = self.beyond.max(other.beyond);
+        self.slowest = self.slowest.max(other.slowest);
         self.recovery = self.recovery.zip(other.recovery).map(|(one, other)| one.max(other));
         self.failed.extend(other.failed);
         self
     }
 
-    /// The failed checks that the row does not name as unmet.
+    /// The failed checks.
     pub(super) fn failures(&self, row: &Row) -> Vec<String> {
-        let is_known = |check| row.unmet.iter().any(|(unmet, _)| *unmet == check);
-        let failed = self.failed.iter().filter(|(check, _)| !is_known(*check));
+        let failed = self.failed.iter();
         failed.map(|(check, what)| format!("{}: {check:?}: {what}", row.fault)).collect()
     }
 
     /// The line of the table.
     pub(super) fn line(&self, row: &Row) -> String {
-        let worst = self.worst.map(|time| time.as_millis().to_string()).join(", ");
-        let median = match self.median * 1000.0 {
-            0.0 => "-".to_owned(),
-            median => format!("≤ {median} ms"),
-        };
-        let recovery =
-            self.recovery.map_or("none".to_owned(), |time| format!("{} ms", time.as_millis()));
-        let mut unmet = String::new();
-        for (check, reason) in row.unmet {
-            let is_met = self.failed.iter().all(|(failed, _)| failed != check);
-            let now = if is_met { " (met in this run)" } else { "" };
-            write!(unmet, "{check:?}: {reason}{now} ").unwrap();
-        }
-        format!(
-            "| {} | {worst} | {median} | {} | {recovery} | {} |",
-            row.fault,
-            self.beyond,
-            unmet.trim_end()
-        )
+        let recovery = self.recovery.map_or("none".to_owned(), |time| time.as_millis().to_string());
+        format!("| {} | {} | {recovery} |", row.fault, self.slowest.as_millis())
     }
 }
 
@@ -210,12 +187,9 @@ pub(super) fn judge(
     times: &Times,
     in_fault: Durations,
 ) -> Outcome {
-    let worst = std::array::from_fn(|mode| {
-        let during = ledger.iter().filter(|call| {
-            call.mode == mode && call.answered >= times.began && call.sent <= times.heals
-        });
-        during.map(|call| call.answered - call.sent).max().unwrap_or_default()
-    });
+    let during =
+        ledger.iter().filter(|call| call.answered >= times.began && call.sent <= times.heals);
+    let slowest = during.map(|call| call.answered - call.sent).max().unwrap_or_default();
     let beyond = beyond(row, ledger, times);
     let median = in_fault.quantile(0.5);
     let mut failed = Vec::new();
@@ -236,7 +210,7 @@ pub(super) fn judge(
     check(Check::Ttl, without_ttl(world));
     let lines = lines(world.service()).split_off(before.lines);
     check(Check::Log, (lines.len() > LINES_MAX).then(|| lines.join("\n")));
-    Outcome { worst, median, beyond, recovery: times.recovery, failed }
+    Outcome { slowest, recovery: times.recovery, failed }
 }
 
 fn answered(world: &World, ledger: &Ledger) -> Option<String> {

@@ -15,7 +15,6 @@ const fn of_proxy(fault: &'static str, stage: fn(&mut World), effect: Effect) ->
         effect,
         reach: Reach::All,
         counters: Counters::Kept,
-        unmet: &[],
     }
 }
 
@@ -34,7 +33,6 @@ pub(super) const fn of_redis(
         effect,
         reach: Reach::All,
         counters: Counters::Kept,
-        unmet: &[],
     }
 }
 

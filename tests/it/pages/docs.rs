@@ -149,7 +149,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 fn the_files_that_the_pages_cite_exist_and_the_promises_that_tests_cite_are_on_the_page() {
     let code = ["src", "tests", "benches", "examples"].map(|folder| files(&root().join(folder)));
     let code = code.concat();
-    for cites in ["correctness.md", "performance.md", "benchmark.md"] {
+    for cites in ["correctness.md", "performance.md", "benchmark.md", "reliability.md"] {
         let text = page(&format!("internals/{cites}"));
         for name in quoted(&text) {
             let is_file = [".rs", ".lua", ".golden"].iter().any(|ending| name.ends_with(ending));
