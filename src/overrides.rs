@@ -24,15 +24,12 @@ use crate::{
     telemetry::InstrumentRow,
 };
 
-const OVERRIDES: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.overrides",
-    &["action"],
-    "overrides in force on this replica, by action",
-);
+const OVERRIDES: InstrumentRow =
+    InstrumentRow::gauge("ratelimit.overrides", &["action"], "overrides in force, by action");
 const OVERRIDES_KNOWN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.overrides.known",
     &[],
-    "1 once this replica has read the overrides from the store, else 0: then calls are decided without them",
+    "1 once this replica has read the overrides; while 0, it decides without them",
 );
 
 /// Every instrument of overrides, beside the decisions by them.

@@ -18,14 +18,12 @@ use crate::{
 const FILES_IN_USE: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.tls.files.in_use",
     &["files"],
-    "1 if the newest content of the files is in use, 0 while an older one is kept: `certificates`, `client_domains`, `admin_token`; `rules_certificates` (all files of `--rules-tls-…`); `otlp_traces_certificates`, `otlp_metrics_certificates` (all TLS files for a collector); for Redis `store_certificates` (all files of `--store-tls-…`), `store_password`, `store_sentinel_password`",
+    "1 if the newest content of the files is in use, 0 while an older one is kept: `certificates`, `client_domains`, `admin_token`, `rules_certificates`, `otlp_traces_certificates`, `otlp_metrics_certificates`, `store_certificates`, `store_password`, `store_sentinel_password`",
 );
 const CERTIFICATE_EXPIRES_IN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.tls.certificate.expires_in",
     &["files"],
-    "seconds until the certificate in use expires, negative after it: the service's own (`certificates`), or the one \
-     that it shows to Redis (`store_certificates`, from `--store-tls-cert`), to the control plane (`rules_certificates`, \
-     from `--rules-tls-cert`), or to a collector (`otlp_traces_certificates`, `otlp_metrics_certificates`)",
+    "seconds until the certificate in use expires, negative afterwards",
 )
 .in_unit(InstrumentUnit::Seconds);
 

@@ -25,17 +25,17 @@ const CONNECTIONS: InstrumentRow = InstrumentRow::gauge(
 const CONNECTIONS_REFUSED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.connections.refused",
     &["listener", "reason"],
-    "connections refused: `full` (`--max-connections` have calls), `silent` (closed for a further one, since its client had sent nothing), or `accept` (accepting it failed, for example because too many files are open)",
+    "connections refused: `full` (`--max-connections` have calls), `silent` (closed for a further one), or `accept` (too many open files, or another error)",
 );
 const CALLS_OPEN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.calls.open",
     &[],
-    "gRPC calls in progress: open HTTP/2 streams, and calls whose client has left",
+    "gRPC calls in progress, also of clients that have left",
 );
 const PANICS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.panics",
     &[],
-    "panics, each of which is a bug; the log names the source line, and a call that panics gets INTERNAL",
+    "panics, each a bug; the log names the source line",
 );
 
 pub(crate) const INSTRUMENTS: &[&InstrumentRow] =

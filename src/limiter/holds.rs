@@ -38,11 +38,7 @@ use crate::{
 const HOLDS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.holds",
     &["rule", "outcome"],
-    "holds: `taken` with a token or an id; `committed` with less than was held or as much, `overrun` with more, `unused` with \
-     0; commits without effect: `repeated`, `late` after the hold's time, `bad` with an unreadable token; `unsent` if the \
-     store did not answer. When the time of a hold has passed: `expired` if this replica has taken it and not ended it, \
-     `elsewhere` if it has ended it and another has taken it. Over all replicas, `expired` minus `elsewhere` is the number \
-     of holds without a commit",
+    "holds `taken`; `committed`, `overrun` (used more than was held), `unused` (0); without effect: `repeated`, `late` after the hold's time, `bad` token, `unsent` to the store. After the hold's time: `expired` if taken here and not ended here, `elsewhere` if only ended here",
 );
 
 pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[&HOLDS, &open::OPEN, &open::HELD];

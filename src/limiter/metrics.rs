@@ -37,13 +37,13 @@ use crate::{
 pub(crate) const DURATION: InstrumentRow = InstrumentRow::histogram(
     "rpc.server.call.duration",
     &["rpc.system.name", "rpc.method", "rpc.response.status_code", "error.type"],
-    "duration of the methods that decide; `error.type` is set for statuses that are the server's fault",
+    "duration of calls that decide; `error.type`: the status, if it is the server's fault",
 )
 .in_unit(InstrumentUnit::Seconds);
 pub(crate) const DECISIONS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.decisions",
     &["domain", "rule", "code"],
-    "descriptors decided: `ok`, `over_limit`, or `shadow` where only a shadow limit is exceeded",
+    "descriptors decided: `ok`, `over_limit`, or `shadow` (over a shadow limit only)",
 );
 pub(crate) const HITS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.hits",
@@ -53,14 +53,14 @@ pub(crate) const HITS: InstrumentRow = InstrumentRow::counter(
 const OVERRIDES_DECISIONS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.overrides.decisions",
     &["domain", "rule", "action", "code"],
-    "descriptors decided by an override in force, by its action; `code` as in `ratelimit.decisions`",
+    "descriptors decided by an override, by its action",
 );
 const OVERRIDES_INVALID: InstrumentRow =
     InstrumentRow::counter("ratelimit.overrides.invalid", &[], "limit overrides that were ignored");
 const DEBITS_REFUSED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.debits.refused",
     &["rule"],
-    "refused charges of rules that lack `count_denied` and are also checked with 0 hits",
+    "refused charges of rules without `count_denied` that are also checked with 0 hits",
 );
 const COUNTERS_CORRUPT: InstrumentRow = InstrumentRow::counter(
     "ratelimit.counters.corrupt",
@@ -70,22 +70,22 @@ const COUNTERS_CORRUPT: InstrumentRow = InstrumentRow::counter(
 pub(crate) const FALLBACKS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.fallbacks",
     &["rule", "mode"],
-    "charges decided by `on_store_failure` (`mode`) because the store did not answer",
+    "charges decided by `on_store_failure` (`mode`)",
 );
 pub(crate) const CALLS_INCOMPLETE: InstrumentRow = InstrumentRow::counter(
     "ratelimit.calls.incomplete",
     &["domain", "mode"],
-    "calls of which no descriptor has the entries that `require` names, by `require_mode`: `deny` or `report`",
+    "calls without the entries of `require`, by `require_mode`",
 );
 const EMPTY_CALLS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.empty.calls",
     &["peer"],
-    "gRPC calls without descriptors, which are refused; `peer` is the first name in the certificate of the client, or its address (at most 1,000, then `other`)",
+    "calls refused because they had no descriptors; `peer`: the client's first certificate name, or address (1,000, then `other`)",
 );
 pub(crate) const CALLS_LATE: InstrumentRow = InstrumentRow::counter(
     "ratelimit.calls.late",
     &[],
-    "calls decided after their caller had given up: after its own timeout, or else after four thirds of the decision budget",
+    "calls decided after their caller's timeout; without one, after four thirds of the decision budget",
 );
 
 pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[

@@ -38,7 +38,7 @@ pub(crate) static HOLD: KeyTable = KeyTable {
         required(
             "for",
             Shape::Time { min: FOR_MIN, max: FOR_MAX },
-            "Time in which a commit must come, from 1s to 7 days (168h)",
+            "Time in which a commit must come, 1s to 7 days (168h)",
         ),
         key(
             "by",
@@ -48,28 +48,26 @@ pub(crate) static HOLD: KeyTable = KeyTable {
         key(
             "estimate",
             Shape::Other(estimate_schema),
-            "Hits that are held: a number, or a mapping with `default`, `min`, `max` and `learned`; without it, \
-             the hits of the call",
+            "Hits to hold: a number or a mapping; the hits of the call if absent",
         ),
         key(
             "weights",
             Shape::Other(
                 || json!({ "type": ["object", "null"], "additionalProperties": { "type": "integer", "minimum": 0 } }),
             ),
-            "Hits for one unit of each kind of usage, such as `input: 250`; without it, usage is a plain number",
+            "Hits for one unit of each kind of usage, such as `input: 250`; without, usage is a plain number",
         ),
         key(
             "unused_on",
             Shape::Other(
                 || json!({ "type": ["array", "null"], "items": { "type": ["string", "integer"] } }),
             ),
-            "Response flags, codes and classes of codes (`5xx`) of calls that have used nothing: UF, UH, UO, NR, NC and RL \
-             if absent",
+            "Response flags, codes and classes (`5xx`) of calls that used nothing; UF, UH, UO, NR, NC and RL if absent",
         ),
         key(
             "abandoned",
             Shape::OneOf(|| vec!["keep", "release"]),
-            "What happens to a hold without a commit: its hits stay (`keep`, the default) or are given back (`release`)",
+            "Hits of a hold without a commit: `keep` (default), or `release` to give them back",
         ),
     ],
 };
@@ -80,13 +78,9 @@ pub(crate) static ESTIMATE: KeyTable = KeyTable {
     elsewhere: |_| None,
     keys: &[
         key("default", HITS, "Hits for a call that announces no number"),
-        key("min", HITS, "The least estimate"),
-        key("max", HITS, "The largest estimate"),
-        key(
-            "learned",
-            Shape::Switch,
-            "true: starts with the default, and follows what commits show",
-        ),
+        key("min", HITS, "Smallest estimate"),
+        key("max", HITS, "Largest estimate"),
+        key("learned", Shape::Switch, "true: starts with `default` and follows the commits"),
     ],
 };
 

@@ -28,35 +28,32 @@ pub(crate) static FILE: KeyTable = KeyTable {
         key(
             "defaults",
             Shape::Other(|| reference("defaults")),
-            "Keys of `rate_limit` for all limits of the domain that do not have them",
+            "Keys of `rate_limit` for limits of the domain that lack them",
         ),
         key(
             "require",
             Shape::Other(texts),
-            "Keys of entries: a call is denied if none of its descriptors has all of them",
+            "Keys of entries: denies calls without a descriptor that has all of them",
         ),
         key(
             "require_mode",
             Shape::OneOf(|| RequireMode::ALL.map(RequireMode::name).to_vec()),
-            "deny (default), or report: calls without the entries of `require` are only counted and logged",
+            "deny (default), or report: counts and logs calls that `require` would deny",
         ),
         key(
             "quota_group",
             Shape::Other(texts),
-            "Keys of entries: quotas of a call with equal values of them are one group, which is over if one of them is; \
-             the call is denied if all groups are",
+            "Keys of entries: quotas with equal values are a group, which is over if one quota is; a call is denied if all its groups are",
         ),
         key(
             "draw",
             Shape::OneOf(|| vec!["first"]),
-            "`first`: of the quotas of a call, or of each group of `quota_group`, only the first that fits is charged. Applies to all \
-             files of the domain",
+            "`first`: charges only the first quota of a call, or of each group, that fits; for all files of the domain",
         ),
         key(
             "slot_by",
             Shape::OneOf(|| vec![SlotBy::DOMAIN]),
-            "`domain`: in a Redis Cluster, all counters of the domain are in one slot, and calls are judged as a \
-             whole. Applies to all files of the domain",
+            "`domain`: keeps all counters of the domain in one slot of a Redis Cluster; for all files of the domain",
         ),
     ],
 };
@@ -74,30 +71,20 @@ pub(super) static DESCRIPTOR: KeyTable = KeyTable {
         key(
             "value",
             TEXT,
-            "Value of the request's entry; without it, any value. Each `*` in it matches any text. Every \
-             value that matches has a counter of its own",
+            "Value of the entry; any if absent. `*` matches any text. Each value has its own counter",
         ),
         key(
             "rate_limit",
             Shape::Other(|| reference("rate_limit")),
-            "Limit for requests whose descriptor ends here. A descriptor without a limit lets its requests \
-             pass",
+            "Limit for requests whose descriptor ends here; without one, they pass",
         ),
         key(
             "rate_limits",
             Shape::Other(rate_limits),
-            "Several limits at once, in place of `rate_limit`; no two with the same algorithm and window",
+            "List of limits, in place of `rate_limit`; no two with the same algorithm and window",
         ),
-        key(
-            "descriptors",
-            Shape::Other(descriptors),
-            "List of descriptors for the request's next entry",
-        ),
-        key(
-            "shadow_mode",
-            Shape::Switch,
-            "true: limits are counted and reported, but not enforced",
-        ),
+        key("descriptors", Shape::Other(descriptors), "List of descriptors for the next entry"),
+        key("shadow_mode", Shape::Switch, "true: limits are counted and reported, not enforced"),
         key(
             "quota_mode",
             Shape::Switch,
@@ -106,22 +93,22 @@ pub(super) static DESCRIPTOR: KeyTable = KeyTable {
         key(
             "share_threshold",
             Shape::Switch,
-            "true: all values that match the pattern in `value` share one counter",
+            "true: all values that match the pattern share one counter",
         ),
         key(
             "detailed_metric",
             Shape::Switch,
-            "true: the rule's metrics show the values of requests, at most 1,000 of them",
+            "true: the rule's metrics show up to 1,000 values of requests",
         ),
         key(
             "value_to_metric",
             Shape::Switch,
-            "true: the metrics of this rule and of those below it show this entry's value",
+            "true: metrics of this rule and of rules below it show this entry's value",
         ),
         key(
             "metadata",
             Shape::Other(|| json!({ "type": ["object", "null"] })),
-            "Mapping returned to Envoy when the rule lets a call pass; see `--dynamic-metadata`",
+            "Mapping returned to Envoy when the rule admits a call, with `--dynamic-metadata`",
         ),
     ],
 };
@@ -147,30 +134,28 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key(
             "unit",
             Shape::Other(unit),
-            "Unit of the window: second, minute, hour, day, week, month (30 days) or year (365 days); \
-             not with in_flight",
+            "Window: second, minute, hour, day, week, month (30 days) or year (365 days); not for in_flight",
         ),
         key(
             "unit_multiplier",
             Shape::Whole { min: 1, max: u32::MAX as u64 },
-            "Number of units in a window; 1 if absent. `unit: minute` with 5 is five minutes",
+            "Number of units in a window; 1 if absent",
         ),
         key(
             "requests_per_unit",
             Shape::Whole { min: 0, max: Hits::MAX },
-            "Hits admitted per window, or at once with in_flight, 0 to 9007199254740991; absent counts as 0, which \
-             denies every call",
+            "Hits per window, or at once with in_flight, 0 to 9007199254740991; 0 if absent, which denies every call",
         ),
         key(
             "scale",
             Shape::Whole { min: 1, max: Hits::MAX },
-            "Number by which `requests_per_unit` is multiplied, for an overlay: the field of a control plane ends at 4294967295",
+            "Multiplies `requests_per_unit`, for an overlay: a control plane's field ends at 4294967295",
         ),
-        key("unlimited", Shape::Switch, "true: no limit and no counter; goes without `unit`"),
+        key("unlimited", Shape::Switch, "true: no limit and no counter, without `unit`"),
         key(
             "count_denied",
             Shape::Switch,
-            "true: hits are charged even if the call is denied, for work that is already done",
+            "true: denied calls are charged too, for work that is already done",
         ),
         key(
             "algorithm",
@@ -180,7 +165,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key(
             "burst",
             Shape::Whole { min: 1, max: Hits::MAX },
-            "For token_bucket: most hits that an unused bucket admits at once; `requests_per_unit` if absent",
+            "For token_bucket: hits that an unused bucket admits at once; `requests_per_unit` if absent",
         ),
         key(
             "idle",
@@ -188,26 +173,22 @@ pub(super) static LIMIT: KeyTable = KeyTable {
                 min: Duration::from_secs(1),
                 max: Duration::from_secs(Window::SECONDS_MAX),
             },
-            "For first_hit_window: the window also ends when nothing was charged for this long, such as 30m; \
-             shorter than the window",
+            "For first_hit_window: time without a charge, such as 30m, after which the window ends early",
         ),
         key(
             "time_zone",
             TEXT,
-            "For fixed_window with a unit of day or longer: time zone whose calendar sets the windows, such \
-             as Europe/Berlin",
+            "For fixed_window of a day or longer: time zone of its calendar, such as Europe/Berlin",
         ),
         key(
             "starts",
             TEXT,
-            "With `time_zone`: start of the windows: a time such as \"06:00\" for a day, a weekday such as friday \
-             for a week, a day from 1 to 31 for a month, a month and day such as \"04-01\" for a year",
+            "With `time_zone`: start of the day (\"06:00\"), week (friday), month (1 to 31) or year (\"04-01\")",
         ),
         key(
             "override_max",
             Shape::Whole { min: 0, max: Hits::MAX },
-            "Most hits that a limit in a call, which replaces this one, admits in a window of this one; a larger one \
-             counts as this many in such a window",
+            "Most hits per window of this limit that a limit sent with a call may admit; a larger one is lowered to it",
         ),
         key(
             "remember",
@@ -222,18 +203,17 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key(
             "denied_body",
             Shape::OneOf(DeniedBody::names),
-            "Body of a denial by this limit: none, problem or openai; `--denied-body` if absent",
+            "Body of a denial: none, problem or openai; `--denied-body` if absent",
         ),
         key(
             "hold",
             Shape::Other(hold::schema),
-            "Hits are held until a commit states the true number: a time such as `10m`, or a mapping; see \
-             docs/budgets.md",
+            "Holds hits until a commit states the true number: a time such as `10m`, or a mapping; see docs/budgets.md",
         ),
         key(
             "priority",
             Shape::Other(nested::priority_schema),
-            "Classes of calls that share the limit, each admitted up to its share of it",
+            "Classes of calls, each admitted up to its share of the limit",
         ),
         key(
             "ban_for",
@@ -241,18 +221,18 @@ pub(super) static LIMIT: KeyTable = KeyTable {
                 min: Duration::from_secs(1),
                 max: Duration::from_millis(HoldPolicy::LIFETIME_MS_MAX),
             },
-            "Time for which the counter is closed after a call that did not fit, such as 10m, from 1s to 7 days (168h)",
+            "Time for which a call that does not fit closes the counter, 1s to 7 days (168h)",
         ),
         key(
             "tiers",
             Shape::Other(nested::tiers_schema),
-            "Soft limits: a list of `at`, in percent of the limit, and the `request_headers` that a proxy adds from there on",
+            "Soft limits: a list of `at` and `request_headers`",
         ),
-        key("name", TEXT, "Name of the limit in answers, and in the `replaces` of other limits"),
+        key("name", TEXT, "Name of the limit in answers and in `replaces`"),
         key(
             "replaces",
             Shape::Other(replaces),
-            "List of `name: other_limit`: these limits are ignored in calls that match this rule",
+            "List of `name: other_limit`: limits ignored in calls that match this rule",
         ),
     ],
 };
@@ -261,7 +241,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
 pub(super) static REPLACED: KeyTable = KeyTable {
     name: "an item of `replaces`",
     elsewhere: |_| None,
-    keys: &[required("name", TEXT, "Name of a limit that is ignored")],
+    keys: &[required("name", TEXT, "Name of the ignored limit")],
 };
 
 /// An unlimited limit may have any word that is not a unit, as in envoyproxy/ratelimit.

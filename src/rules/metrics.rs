@@ -13,7 +13,7 @@ use crate::telemetry::{InstrumentRow, InstrumentUnit};
 pub(crate) const RELOADS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.rules.reloads",
     &["outcome"],
-    "reloads of changed rule files, by outcome: `good` or `bad`",
+    "reloads of changed rule files: `good` or `bad`",
 );
 const LAST_RELOAD: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.rules.last_reload_successful",
@@ -23,12 +23,12 @@ const LAST_RELOAD: InstrumentRow = InstrumentRow::gauge(
 const RULES_INFO: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.rules.info",
     &["version"],
-    "always 1; the label is the version of the rules in force, as in `/rules`",
+    "always 1; the version of the rules in force, as in `/rules`",
 );
 const RULES_LOADED: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.rules.loaded.timestamp",
     &[],
-    "Unix time at which the rules in force were loaded; `time()` minus this is their age",
+    "Unix time at which the rules in force were loaded",
 )
 .in_unit(InstrumentUnit::Seconds);
 

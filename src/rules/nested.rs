@@ -20,24 +20,24 @@ static PRIORITY: KeyTable = KeyTable {
     name: "`priority`",
     elsewhere: |_| None,
     keys: &[
-        required("entry", TEXT, "Key of the entry whose value is the class of a call"),
+        required("entry", TEXT, "Key of the entry that has a call's class"),
         required(
             "share",
             Shape::Other(|| {
                 let share = json!({ "type": "integer", "minimum": 1, "maximum": 100 });
                 json!({ "type": "object", "minProperties": 1, "additionalProperties": share })
             }),
-            "Percent of the limit up to which each class is admitted, 1 to 100, such as `batch: 50`",
+            "Percent of the limit for each class, 1 to 100, such as `batch: 50`",
         ),
         key(
             "default",
             Shape::Whole { min: 1, max: 100 },
-            "Percent for calls of no class or another one; the lowest share if absent",
+            "Percent for calls of no listed class; the lowest share if absent",
         ),
         key(
             "release",
             Shape::OneOf(|| vec!["linear"]),
-            "`linear`: each share grows evenly to the whole limit until the window ends; only for fixed_window",
+            "`linear`: shares grow evenly to the whole limit until the window ends; for fixed_window",
         ),
     ],
 };
@@ -50,7 +50,7 @@ static TIER: KeyTable = KeyTable {
         required(
             "at",
             Shape::Whole { min: 1, max: 100 },
-            "Percent of the limit, 1 to 100: the tier is reached when that much of it is used",
+            "Used percent of the limit that reaches the tier, 1 to 100",
         ),
         required(
             "request_headers",
@@ -58,7 +58,7 @@ static TIER: KeyTable = KeyTable {
                 let value = json!({ "type": ["string", "number", "boolean"] });
                 json!({ "type": "object", "minProperties": 1, "additionalProperties": value })
             }),
-            "Headers for the request, such as `x-tier: warn`",
+            "Headers that the proxy adds, such as `x-tier: warn`",
         ),
     ],
 };

@@ -55,7 +55,7 @@ impl CallSettings {
             flag: "max-arriving-bytes",
             form: Size { min: 128 << 20, max: 64 << 30 },
             default: "256MiB",
-            help: "Maximum size of client data that is incomplete or not yet read; more is refused",
+            help: "Maximum size of clients' incomplete or unread data; more is refused",
         });
         let descriptors_max = reader.read(&Setting {
             flag: "max-descriptors",
@@ -79,7 +79,7 @@ impl CallSettings {
 /// One key a line: the first signs, and all are accepted.
 fn read_hold_keys(reader: &mut SettingReader<'_>) -> HoldKeys {
     let Some(path) = reader
-        .read_path(HOLD_KEYS, "File with one or two lines: keys that sign the tokens of holds")
+        .read_path(HOLD_KEYS, "File with one or two keys, a line each, that sign tokens of holds")
     else {
         return HoldKeys::default();
     };
@@ -106,7 +106,7 @@ fn read_headers(reader: &mut SettingReader<'_>) -> Headers {
         flag: "headers",
         form: HEADER_SETS,
         default: "none",
-        help: "Headers of a response: the three RateLimit-… headers, the IETF draft's, or both",
+        help: "Headers of a response: RateLimit-…, the IETF draft's, or both",
     });
     let limit = reader.read(&Setting {
         flag: "header-limit",
@@ -135,13 +135,13 @@ fn read_headers(reader: &mut SettingReader<'_>) -> Headers {
         flag: "rule-header",
         form: OnOff { on: true, off: false, arity: Arity::Switch },
         default: "off",
-        help: "Send x-ratelimit-rule with a denial: the rule, and the seconds until its reset",
+        help: "Send x-ratelimit-rule with a denial: the rule and the seconds until its reset",
     });
     let denied_body = reader.read(&Setting {
         flag: "denied-body",
         form: OneOf(&DeniedBody::NAMED),
         default: "none",
-        help: "Body of a denial, in JSON: a problem of RFC 9457, or an error as OpenAI's API has it",
+        help: "JSON body of a denial: a problem of RFC 9457, or an error of OpenAI's API",
     });
     Headers { classic: classic.then_some([limit, remaining, reset]), draft, rule, denied_body }
 }

@@ -65,13 +65,13 @@ impl ListenSettings {
             flag: "http-addr",
             form: ADDRESS,
             default: "127.0.0.1:8080",
-            help: "Address on which HTTP is served: /json, /check, health, /metrics and /rules",
+            help: "Address of HTTP: /json, /check, health, /metrics and /rules",
         });
         let admin = reader.read_given(&Setting {
             flag: ADMIN,
             form: OrOff(ADDRESS),
             default: "127.0.0.1:6070",
-            help: "Address on which counters are shown and reset; beyond loopback it needs a token or client certificates",
+            help: "Address for operators; beyond loopback it needs a token or client certificates",
         });
         let admin = admin.value.map(|value| Given { value, name: admin.name });
         let reflection = reader.read(&Setting {
@@ -86,17 +86,17 @@ impl ListenSettings {
             flag: "tls-scope",
             form: TLS_SCOPES,
             default: "all",
-            help: "Which addresses use TLS: all, or gRPC only",
+            help: "Addresses with TLS: all, or gRPC only",
         });
         if tls.is_none() {
             reader.warn_unused("tls-scope", "--tls-cert and --tls-key are not set");
         }
-        let access = reader.read_path(
-            DOMAINS,
-            "YAML file with the domains that each client may use, by its certificate",
+        let access =
+            reader.read_path(DOMAINS, "YAML file with the domains of each client certificate");
+        let admin_tokens = reader.read_path(
+            TOKEN,
+            "File with the bearer tokens of the admin address: one, or a line NAME TOKEN for each",
         );
-        let admin_tokens =
-            reader.read_path(TOKEN, "File that holds the bearer tokens of the admin address, one or a line NAME TOKEN for each");
         // Also if TLS has a problem of its own, which is reported already.
         let identified = reader.is_given(CLIENT_CA);
         if access.is_some() && !identified {
@@ -147,7 +147,7 @@ impl ListenSettings {
             flag: "grpc-addr",
             form: ADDRESS,
             default: "127.0.0.1:8081",
-            help: "Address on which gRPC is served",
+            help: "Address of gRPC",
         })
     }
 
@@ -170,21 +170,21 @@ fn read_connections(reader: &mut SettingReader<'_>) -> ConnectionBounds {
         flag: "max-connections",
         form: WholeNumber { min: 1, max: 1_000_000 },
         default: "10000",
-        help: "Maximum number of gRPC connections; a further one closes one that has no calls",
+        help: "Maximum number of gRPC connections; a further one closes one without calls",
     });
     let age = reader.read(&Setting {
         flag: "connection-age",
         form: OrOff(Time { min: Duration::from_secs(1), max: Duration::from_secs(24 * 3600) }),
         default: "30m",
-        help: "Age at which a gRPC client is requested to reconnect, varied by up to 10 %",
+        help: "Age at which gRPC clients must reconnect, give or take 10 %",
     });
     ConnectionBounds { connections_max, age }
 }
 
 fn read_tls(reader: &mut SettingReader<'_>) -> Option<Arc<TlsServer>> {
     let certificate =
-        reader.read_path(CERTIFICATE, "PEM file with the service's certificate and its chain");
-    let key = reader.read_path(KEY, "PEM file with the key of the service's certificate");
+        reader.read_path(CERTIFICATE, "PEM file with the service's certificate and chain");
+    let key = reader.read_path(KEY, "PEM file with the service's key");
     let client_ca = reader
         .read_path(CLIENT_CA, "PEM file with the CAs of clients, which then need a certificate");
     reader.check_pair(CERTIFICATE, KEY);

@@ -54,8 +54,7 @@ impl<'a> SettingReader<'a> {
 
     /// Reads the file that `--config` names. It is the first setting, since the file may give the others.
     pub(super) fn read_file(&mut self) {
-        let help =
-            "YAML file of settings, named as these flags; flags and variables take precedence";
+        let help = "YAML file of settings, named as these flags, which have precedence";
         let path = self.read_path(CONFIG, help);
         if self.flags.get(CONFIG).is_some_and(|paths| paths.len() > 1) {
             self.problem(CONFIG, "given twice; write all settings into one file");

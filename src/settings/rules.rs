@@ -66,7 +66,7 @@ impl RuleSettings {
             range: None,
             arity: Arity::Repeated,
             default: "",
-            help: "File or folder whose keys are laid over the rules of files or of a control plane; may be repeated, and the variable separates several by `:`",
+            help: "File or folder whose keys are laid over the rules; may be repeated, in the variable with `:`",
             heading: "",
         };
         let overlays = reader.read_paths(row, |_| false).value;
@@ -75,7 +75,7 @@ impl RuleSettings {
             flag: "count-denied",
             form: OnOff { on: WhenDenied::Counted, off: WhenDenied::Free, arity: Arity::Switch },
             default: "off",
-            help: "Charge denied calls too, except under rules with `count_denied: false`; on by default for the rules of a control plane",
+            help: "Charge denied calls too, except by rules with `count_denied: false`; on for rules of a control plane",
         });
         let when_denied = when_denied.unwrap_or(match source.value {
             RuleSource::Files(_) => WhenDenied::Free,
@@ -86,7 +86,7 @@ impl RuleSettings {
             flag: "exhausted-looks",
             form: EXHAUSTED_CHECKS,
             default: "deny",
-            help: "Whether a check (0 hits) of a fully used limit is denied, or allowed as in envoyproxy/ratelimit",
+            help: "Answer to a check (0 hits) of a used-up limit; allow as envoyproxy/ratelimit",
         });
         let on_store_failure = reader.read(&Setting {
             flag: "on-store-failure",
@@ -99,14 +99,14 @@ impl RuleSettings {
             flag: "redis-scripts",
             form: OnOff { on: Algorithms::All, off: Algorithms::FixedWindow, arity: Arity::Single },
             default: "on",
-            help: "Use Lua scripts; with off, for servers that forbid them, only fixed windows are available",
+            help: "Use Lua scripts; off, for servers that forbid them, allows only fixed windows",
         });
         let defaults = Defaults { when_denied, exhausted_checks, on_store_failure, mode_override };
         let needed = reader.read(&Setting {
             flag: "ready-needs-rules",
             form: RULES_NEEDED,
             default: "off",
-            help: "Rules that readiness needs: with once, a control plane has sent some; with always, a domain has some; with off, none after 10s",
+            help: "Rules that readiness needs: none after 10s (off), once some from a control plane, or always some",
         });
         Self { source, overlays, options: LoadOptions { defaults, algorithms }, needed }
     }
@@ -122,7 +122,7 @@ impl RuleSettings {
             flag: "quota-mode",
             form: SWITCH,
             default: "off",
-            help: "Make every limit a quota: deny a call only if none of its limits has room",
+            help: "Make every limit a quota: deny a call only if none has room",
         });
         if shadow.value {
             if quota {

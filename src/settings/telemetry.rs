@@ -68,7 +68,7 @@ impl TelemetrySettings {
             flag: "log-level",
             form: FILTER,
             default: "info",
-            help: "Least severe level that is logged (error, warn, info, debug, off), also by target: info,TARGET=debug",
+            help: "Level of the log (error, warn, info, debug, off), also by target: info,TARGET=debug",
         });
         let format = reader.read(&Setting {
             flag: "log-format",
@@ -80,25 +80,25 @@ impl TelemetrySettings {
             flag: "near-limit-ratio",
             form: Ratio,
             default: "0.8",
-            help: "Fraction of a limit above which metrics count hits as near it",
+            help: "Fraction of a limit above which hits count as near it in metrics",
         });
         let compat = reader.read(&Setting {
             flag: "metrics-compat",
             form: COMPAT,
             default: "none",
-            help: "Additional names of metrics on /metrics: envoyproxy/ratelimit's, for its dashboards",
+            help: "Also show metrics by envoyproxy/ratelimit's names, for its dashboards",
         });
         let top_keys = reader.read(&Setting {
             flag: "top-keys",
             form: TOP_KEYS,
             default: "digests",
-            help: "How the admin address shows the hottest keys: by digests of their values, or by the values themselves",
+            help: "How keys are shown: by digests, or by the values themselves",
         });
         let denial_lines = reader.read(&Setting {
             flag: "log-denials",
             form: OrOff(RATE),
             default: "off",
-            help: "Maximum rate of log lines about denials, such as 1/s or 10/m: a sample, which names keys as --top-keys does",
+            help: "Maximum rate of log lines about denials, such as 1/s or 10/m, with keys as by --top-keys",
         });
         let environment = reader.environment.with(&reader.translated.otel);
         let mut problems = Vec::new();

@@ -21,14 +21,14 @@ impl TlsSettings {
             ca: reader.read_path(ca, "PEM file with the CAs to trust instead of the system's"),
             trusts_system: reader.is_of_envoyproxy_ratelimit(ca),
             identity: reader
-                .read_path(certificate, "PEM file with the client certificate and its chain")
-                .zip(reader.read_path(key, "PEM file with the key of the client certificate")),
+                .read_path(certificate, "PEM file with the client certificate and chain")
+                .zip(reader.read_path(key, "PEM file with the client's key")),
         };
         let name = reader.read_optional(&Setting {
             flag: name,
             form: CERTIFICATE_NAME,
             default: "",
-            help: "Name that the server's certificate must have, instead of its host",
+            help: "Name in the server's certificate, if not its host",
         });
         reader.check_pair(certificate, key);
         Self { flags, files, name }

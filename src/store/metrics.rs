@@ -22,60 +22,58 @@ pub(crate) const ROUND_TRIPS: InstrumentRow = InstrumentRow::histogram(
 const CACHED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.cached",
     &[],
-    "calls denied without asking Redis, because it reported within the last second that their limit is exceeded",
+    "calls denied by the over-limit cache, without asking Redis",
 );
 const FAILOVERS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.failovers",
     &[],
-    "masters replaced by another server, as reported by Sentinel or by the nodes of a Cluster",
+    "masters replaced by another server (Sentinel, Cluster)",
 );
 const CHARGES_LOST: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.charges.lost",
     &[],
-    "estimated number of charges that were acknowledged to this process and that a new master lacks; see docs/redis.md",
+    "estimated acknowledged charges that a new master lacks",
 );
 const CHARGES_UNREPLICATED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.charges.unreplicated",
     &[],
-    "with `--store-wait-replicas`: acknowledged charges that too few replicas had received 5 ms later; a failover at that moment would lose them",
+    "acknowledged charges that too few replicas had after 5 ms (`--store-wait-replicas`)",
 );
 const CHECK_FAILED: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.check.failed",
     &["check"],
-    "Redis servers that failed a check (docs/redis.md) at their last new connection: 0 or 1, or more on a Cluster",
+    "servers that failed a check (docs/redis.md) at their last new connection",
 );
 pub(crate) const UP: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.up",
     &["server"],
-    "1 while the server answers and accepts writes, 0 during an outage. For a server that has left the cluster or is no longer the master, the value remains 1. Absent until the first request to the server",
+    "1 while the server answers and accepts writes, else 0; remains 1 for a server that is no longer in use; absent before its first request",
 );
 pub(crate) const BREAKER_OPEN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.breaker.open",
     &["server"],
-    "1 while calls are answered without the server, else 0; absent before the first request to it",
+    "1 while calls are answered without the server, else 0; absent before its first request",
 );
 const SHED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.shed",
     &[],
-    "calls that were not sent because they had waited too long: more arrive than Redis can decide",
+    "calls not sent because they had waited too long: more arrive than Redis can decide",
 );
 const STARVED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.starved",
     &[],
-    "time that calls waited for CPU, as far as it delayed a timer of theirs by 5 ms or more; Redis is not to blame for it",
+    "time that calls waited for the service's CPU, counted from 5 ms",
 )
 .in_unit(InstrumentUnit::Seconds);
 const COMMITS_QUEUED: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.commits.queued",
     &[],
-    "commits that Redis did not answer, and debits and refunds that could not be sent to it, which wait until it answers, \
-     or until their deadline or window ends",
+    "commits, debits and refunds that wait for Redis, until their deadline or window ends",
 );
 const DEBITS_DROPPED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.debits.dropped",
     &["reason"],
-    "debits and refunds that were never sent: the queue was `full` (`--debits-queued-max`), their window had `ended`, or \
-     the service `stopped`",
+    "debits and refunds never sent: the queue was `full` (`--debits-queued-max`), their window `ended`, or the service `stopped`",
 );
 const BATCH_CALLS: InstrumentRow = InstrumentRow::histogram(
     "ratelimit.store.batch.calls",
@@ -85,24 +83,23 @@ const BATCH_CALLS: InstrumentRow = InstrumentRow::histogram(
 const BATCH_WAIT: InstrumentRow = InstrumentRow::histogram(
     "ratelimit.store.batch.wait",
     &[],
-    "time that the first call of a batch waited in the queue and for a connection",
+    "time that a batch's first call waited in the queue and for a connection",
 )
 .in_unit(InstrumentUnit::Seconds);
 const SCRIPT_RUNS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.script.runs",
     &["script"],
-    "runs of the scripts in Redis that decide calls: `fixed` for fixed windows, `commit` for commits of holds on \
-     them, `ledger` for every algorithm; one run decides many calls",
+    "script runs, each for many calls: `fixed` for fixed windows, `commit` for commits on them, `ledger` for the rest",
 );
 const STALE: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.stale",
     &[],
-    "calls that Redis refused because their window was not current by its clock; they were sent again",
+    "calls sent again because their window was not current by Redis's clock",
 );
 const CONNECTION_FAILURES: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.connection.failures",
     &[],
-    "attempts to connect to Redis that failed",
+    "failed attempts to connect to Redis",
 );
 
 pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[

@@ -7,34 +7,30 @@ use crate::telemetry::{InstrumentRow, InstrumentUnit, Observe, Observed, float};
 pub(crate) const CONNECTIONS: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.connections",
     &["server", "state"],
-    "open connections to the server, `idle` or `busy`",
+    "open connections, `idle` or `busy`",
 );
 pub(crate) const CONNECTIONS_LIMIT: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.connections.limit",
     &["server"],
-    "maximum number of connections to the server (`--store-pool-size`)",
+    "maximum number of connections (`--store-pool-size`)",
 );
 const CONNECTIONS_WAITING: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.connections.waiting",
     &["server"],
-    "batches waiting for a connection to the server",
+    "batches waiting for a connection",
 );
-pub(crate) const QUEUE: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.store.queue.calls",
-    &["server"],
-    "calls waiting to be sent to the server",
-);
+pub(crate) const QUEUE: InstrumentRow =
+    InstrumentRow::gauge("ratelimit.store.queue.calls", &["server"], "calls waiting to be sent");
 const CLOCK_OFFSET: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.clock.offset",
     &["server"],
-    "the server's clock minus this host's, estimated from its answers; windows follow the server's clock",
+    "the server's clock, which windows follow, minus this host's",
 )
 .in_unit(InstrumentUnit::Seconds);
 pub(crate) const MEMORY_USED: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.memory.used",
     &["server"],
-    "memory that the server uses. This and the next four metrics come from INFO, which is read at each new connection and \
-     every 10 s; they are absent if the Redis user may not run INFO",
+    "memory that the server uses; from INFO, like the next four: read at each new connection and every 10 s, absent without that right",
 )
 .in_unit(InstrumentUnit::Bytes);
 pub(crate) const MEMORY_LIMIT: InstrumentRow = InstrumentRow::gauge(
@@ -43,17 +39,14 @@ pub(crate) const MEMORY_LIMIT: InstrumentRow = InstrumentRow::gauge(
     "the server's `maxmemory`; absent if it has none",
 )
 .in_unit(InstrumentUnit::Bytes);
-const CLIENTS: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.store.clients",
-    &["server"],
-    "clients of any kind that are connected to the server",
-);
+const CLIENTS: InstrumentRow =
+    InstrumentRow::gauge("ratelimit.store.clients", &["server"], "clients connected to the server");
 const CLIENTS_LIMIT: InstrumentRow =
     InstrumentRow::gauge("ratelimit.store.clients.limit", &["server"], "the server's `maxclients`");
 const KEYS_EVICTED: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.keys.evicted",
     &["server"],
-    "keys that the server has evicted since its start because its memory was full; their limits started again from zero",
+    "keys that the server has evicted since its start; their limits started again from zero",
 );
 /// What is observed of the servers.
 pub(crate) const OBSERVED: &[Observed<'_, Vec<ServerReport>>] = &[

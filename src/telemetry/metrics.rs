@@ -14,7 +14,7 @@ use crate::VERSION;
 pub(crate) const BUILD_INFO: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.build_info",
     &["version"],
-    "always 1; the label is the version of the program",
+    "always 1; the version of the program",
 );
 
 /// Records the version, as a gauge that is always 1.

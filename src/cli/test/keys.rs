@@ -16,12 +16,12 @@ pub(super) static SUITE: KeyTable = KeyTable {
         required(
             "rules",
             Shape::Other(texts),
-            "Rule file or folder to test, or a list of them, relative to this file",
+            "Rule file or folder, or a list of them, relative to this file",
         ),
         required(
             "tests",
             Shape::Other(|| list_of("test")),
-            "List of tests; each starts with empty counters",
+            "List of tests, each with empty counters",
         ),
     ],
 };
@@ -31,15 +31,15 @@ pub(super) static TEST: KeyTable = KeyTable {
     name: "a test",
     elsewhere: |_| None,
     keys: &[
-        required("name", TEXT, "Name of the test: what it claims"),
+        required("name", TEXT, "What the test claims"),
         required("domain", TEXT, "Domain of all calls"),
         key(
             "start",
             // YAML has a type for times, and JSON has not.
             Shape::Other(|| json!({})),
-            "Time at which the test starts, such as 2026-03-29T00:30:00Z; 2026-01-01T00:00:00Z if absent",
+            "Start time; 2026-01-01T00:00:00Z if absent",
         ),
-        required("calls", Shape::Other(|| list_of("call")), "List of calls, in order of time"),
+        required("calls", Shape::Other(|| list_of("call")), "Calls, in order of time"),
     ],
 };
 
@@ -53,44 +53,39 @@ pub(super) static CALL: KeyTable = KeyTable {
             Shape::Other(
                 || json!({ "type": ["string", "null"], "pattern": "^[0-9]+(ms|s|m|h|d)$" }),
             ),
-            "Time since the start: 500ms, 90s, 15m, 24h, 7d; the time of the call above if absent",
+            "Time since the start, such as 500ms, 90s or 7d; as the call above if absent",
         ),
         Key {
             alias: Some("call"),
             ..key(
                 "descriptors",
                 Shape::Other(texts),
-                "Descriptor such as `user=alice` or `path=/login,user=alice`, or a list of them",
+                "Descriptor such as `path=/login,user=alice`, or a list of them",
             )
         },
-        key("hold", TEXT, "Name for the hold that the call must take, by token"),
+        key("hold", TEXT, "Name for the hold that the call takes by token"),
         key(
             "commit",
             Shape::Other(|| json!({ "type": ["integer", "string", "null"] })),
-            "In place of descriptors: commits a hold to these hits, or to entries such as `hold.used.output=17`",
+            "In place of descriptors: hits to commit, or entries such as `hold.used.output=17`",
         ),
-        key("of", TEXT, "Name of the hold to commit; the one that was taken last if absent"),
-        key("abandon", TEXT, "In place of descriptors: name of a hold whose time has passed"),
+        key("of", TEXT, "Hold to commit; the last one taken if absent"),
+        key("abandon", TEXT, "In place of descriptors: hold whose time has passed"),
         key(
             "hits",
             Shape::Other(|| json!({ "type": ["integer", "null"] })),
-            "Hits of each descriptor; 1 if absent. 0 checks without counting, a negative number refunds",
+            "Hits of each descriptor; 1 if absent, 0 checks, a negative number refunds",
         ),
         key(
             "expect",
             Shape::OneOf(code_names),
-            "Decision: OK or OVER_LIMIT; of a commit committed, overrun, unused, repeated or late",
+            "OK or OVER_LIMIT; of a commit committed, overrun, unused, repeated or late",
         ),
-        key(
-            "remaining",
-            Shape::Other(numbers),
-            "Remaining hits for each descriptor, or a list of them",
-        ),
+        key("remaining", Shape::Other(numbers), "Remaining hits of each descriptor, or a list"),
         key(
             "rule",
             Shape::Other(nullable_texts),
-            "Rule that each descriptor matches, by its path as `explain` shows it, or a list of them; `none` \
-             where no rule must match. If absent, every descriptor must match a rule",
+            "Path of the rule that each descriptor matches, as in `explain`, or a list; `none` for no rule; any rule if absent",
         ),
     ],
 };

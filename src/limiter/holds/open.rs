@@ -20,13 +20,12 @@ use crate::{
 pub(super) const OPEN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.holds.open",
     &["rule"],
-    "open holds with a token or an id: what this replica has taken minus what it has ended, until their time has passed. The \
-     sum over all replicas is the number of open holds; a replica that ends holds of others shows less, also below 0",
+    "open holds with a token or id: taken minus ended by this replica, also below 0; sum over all replicas",
 );
 pub(super) const HELD: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.holds.hits",
     &["rule"],
-    "hits that the holds in `ratelimit.holds.open` hold, to be summed in the same way",
+    "hits of the holds in `ratelimit.holds.open`; sum over all replicas",
 );
 
 /// The most times of a rule at which holds lapse. Takes of one limit need 65; tokens that are not signed may state any.

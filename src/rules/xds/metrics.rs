@@ -8,7 +8,7 @@ use crate::telemetry::{InstrumentRow, InstrumentUnit, Observe, Observed, float};
 const CONNECTED: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.xds.connected",
     &[],
-    "1 while there is a connection to the control plane of `--rules xds://…`, else 0",
+    "1 while connected to the control plane, else 0",
 );
 const CONNECTIONS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.xds.connections",
@@ -18,17 +18,14 @@ const CONNECTIONS: InstrumentRow = InstrumentRow::counter(
 const RESPONSES: InstrumentRow = InstrumentRow::counter(
     "ratelimit.xds.responses",
     &["outcome"],
-    "responses of the control plane: `accepted`, `unchanged` (the content in force, under any version) or `refused`",
+    "responses of the control plane: `accepted`, `unchanged` or `refused`",
 );
-const NACKS: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.xds.nacks",
-    &[],
-    "refusals that were sent to the control plane, with the problems of its response",
-);
+const NACKS: InstrumentRow =
+    InstrumentRow::counter("ratelimit.xds.nacks", &[], "refusals sent to the control plane");
 const ACCEPTED: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.xds.accepted.timestamp",
     &[],
-    "Unix time of the last response that was accepted or unchanged, 0 before the first; `time()` minus this is its age",
+    "Unix time of the last response accepted or unchanged, 0 before the first",
 )
 .in_unit(InstrumentUnit::Seconds);
 

@@ -49,7 +49,7 @@ impl RuleSource {
             range: None,
             arity: Arity::Repeated,
             default: "the shipped example",
-            help: "Rule file or folder; may be repeated, and the variable separates several by `:`. Or a control plane: xds://host:port?node=ID, with TLS xds+tls://",
+            help: "Rule file or folder; may be repeated, in the variable with `:`. Or a control plane: xds://host:port?node=ID, with TLS xds+tls://",
             heading: "",
         };
         let Given { value: paths, name } = reader.read_paths(row, is_url);

@@ -32,15 +32,15 @@ const TLS: [&str; 4] = ["store-tls-ca", "store-tls-cert", "store-tls-key", "stor
 
 impl StoreAccess {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        let password = reader.read_path(PASSWORD, "File that holds the password of Redis");
+        let password = reader.read_path(PASSWORD, "File with the password of Redis");
         let sentinel_user = reader.read_optional(&Setting {
             flag: SENTINEL_USER,
             form: Custom { name: "NAME", read: |name| Ok(name.to_owned()) },
             default: "",
-            help: "User at the Sentinels, which have their own users",
+            help: "User at the Sentinels",
         });
         let sentinel_password =
-            reader.read_path(SENTINEL_PASSWORD, "File that holds the password of the Sentinels");
+            reader.read_path(SENTINEL_PASSWORD, "File with the password of the Sentinels");
         Self {
             password: password.map(|path| in_file(PASSWORD, path)),
             sentinel_user,

@@ -10,8 +10,7 @@ use crate::telemetry::{InstrumentRow, InstrumentUnit, Observe, Observed, float};
 pub(crate) const MEMORY_COUNTERS: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.memory.counters",
     &["use"],
-    "counters in memory, including expired ones that are not yet removed, for `--store memory://` (`store`) or for \
-     `on_store_failure: local` (`fallback`)",
+    "counters in memory, also expired ones not yet removed, for `memory://` (`store`) or `local` (`fallback`)",
 );
 pub(crate) const MEMORY_COUNTERS_LIMIT: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.memory.counters.limit",
@@ -19,13 +18,13 @@ pub(crate) const MEMORY_COUNTERS_LIMIT: InstrumentRow = InstrumentRow::gauge(
     "maximum number of counters in memory (`--memory-counters-max`)",
 );
 const MEMORY_SIZE: InstrumentRow =
-    InstrumentRow::gauge("ratelimit.memory.size", &["use"], "memory used by these counters")
+    InstrumentRow::gauge("ratelimit.memory.size", &["use"], "memory that these counters use")
         .in_unit(InstrumentUnit::Bytes);
 
 pub(crate) const COUNTERS_EVICTED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.counters.evicted",
     &[],
-    "live counters evicted from memory because `--memory-counters-max` was reached",
+    "live counters evicted at `--memory-counters-max`",
 );
 
 /// What is observed of counters in memory, and of the use that they have.

@@ -8,10 +8,7 @@ use std::{
     time::SystemTime,
 };
 
-use tollkeeper::{
-    app,
-    telemetry::{InstrumentKind, InstrumentRow},
-};
+use tollkeeper::{app, telemetry::InstrumentRow};
 
 use crate::support::{
     eventually,
@@ -24,20 +21,15 @@ use crate::support::{
 
 /// A row of docs/observability.md.
 fn row_of_instrument(row: &InstrumentRow) -> String {
-    let kind = match row.kind {
-        InstrumentKind::Counter => "counter",
-        InstrumentKind::Gauge => "gauge",
-        InstrumentKind::Histogram => "histogram",
-    };
     let labels: Vec<_> = row.attributes.iter().map(|name| format!("`{name}`")).collect();
     let (name, scraped, labels) = (row.name, row.prometheus_name(), labels.join(", "));
-    format!("| `{name}` (`{scraped}`) | {kind} | {labels} | {} |", row.description)
+    format!("| `{name}` (`{scraped}`) | {labels} | {} |", row.description)
 }
 
 #[test]
 fn the_metrics_of_the_page_are_those_that_the_program_defines() {
     let rows: Vec<String> = app::instruments().map(row_of_instrument).collect();
-    check_table("observability.md", "| name (on /metrics) | kind | labels | meaning |", &rows);
+    check_table("observability.md", "| name (on /metrics) | labels | meaning |", &rows);
 }
 
 /// The labels of each metric that a scrape has, by its name on /metrics.
@@ -45,12 +37,13 @@ fn labels_of(scrapes: &[String]) -> BTreeMap<String, BTreeSet<String>> {
     let mut metrics: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in scrapes.iter().flat_map(|scrape| scrape.lines()) {
         if let Some(declared) = line.strip_prefix("# TYPE ") {
-            metrics.entry(declared.replace(' ', ", ")).or_default();
+            let (name, kind) = declared.split_once(' ').unwrap();
+            assert_eq!(kind == "counter", name.ends_with("_total"), "as the page says: {declared}");
+            metrics.entry(name.to_owned()).or_default();
         } else if let Some((name, rest)) = line.split_once('{') {
-            let metric = metrics.iter_mut().find(|(declared, _)| {
-                let declared = declared.split(", ").next().unwrap();
-                name == declared || name == format!("{declared}_count")
-            });
+            let metric = metrics
+                .iter_mut()
+                .find(|(declared, _)| name == *declared || name == format!("{declared}_count"));
             let (labels, _) = rest.rsplit_once('}').unwrap();
             if let Some((_, found)) = metric {
                 let labels = labels.split("\",").map(|label| label.split('=').next().unwrap());
@@ -65,14 +58,14 @@ fn labels_of(scrapes: &[String]) -> BTreeMap<String, BTreeSet<String>> {
 async fn the_metrics_and_labels_of_the_page_are_those_of_a_scrape() {
     let mut scraped = labels_of(scrapes().await);
     // The resource attributes, which OpenTelemetry adds.
-    scraped.remove("target_info, gauge");
+    scraped.remove("target_info");
     let page = page("observability.md");
     let mut listed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for row in rows(&page, "| name (on /metrics) | kind | labels | meaning |") {
+    for row in rows(&page, "| name (on /metrics) | labels | meaning |") {
         let cells = cells(row);
         let scraped = names(cells[0])[1];
-        let labels = names(cells[2]).iter().map(|label| label.replace('.', "_")).collect();
-        listed.insert(format!("{scraped}, {}", cells[1]), labels);
+        let labels = names(cells[1]).iter().map(|label| label.replace('.', "_")).collect();
+        listed.insert(scraped.to_owned(), labels);
     }
     assert_eq!(listed, scraped);
 }
