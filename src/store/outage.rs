@@ -1,9 +1,9 @@
 //! Log lines about outages of Redis: one when an outage begins, one when its cause changes, one when it
-//! ends.
+//! ends. Outages that begin within a second of the last such line are logged only if they last.
 
 use std::{
     collections::BTreeSet,
-    fmt,
+    fmt, mem,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -47,6 +47,9 @@ struct State {
 struct Last {
     failed: Option<Instant>,
     cause: String,
+    /// When the last line about a beginning was logged, and whether it was about this outage.
+    logged: Option<Instant>,
+    is_logged: bool,
     /// Why the last connection could not be opened, which explains why calls get no answer in time.
     connection: Option<(Instant, String)>,
 }
@@ -67,16 +70,16 @@ impl Outage {
             (StoreError::TimedOut | StoreError::NoConnection, Some((_, cause))) => cause.clone(),
             _ => error.to_string(),
         };
-        self.report(last, cause);
+        self.report(now, last, cause);
     }
 
     /// Records that a connection could not be opened. This alone is no outage: other connections may work.
     pub fn cannot_connect(&self, error: &StoreError) {
-        let cause = error.to_string();
+        let (now, cause) = (Instant::now(), error.to_string());
         let mut last = self.0.last.lock();
-        last.connection = Some((Instant::now(), cause.clone()));
-        if self.0.is_down.load(Ordering::Relaxed) {
-            self.report(last, cause);
+        last.connection = Some((now, cause.clone()));
+        if self.lasts() {
+            self.report(now, last, cause);
             return;
         }
         let subject = format!("{}: {cause}", self.0.location);
@@ -92,21 +95,22 @@ impl Outage {
         cause.map_or(StoreError::NoConnection, StoreError::Unavailable)
     }
 
-    fn report(&self, mut last: MutexGuard<'_, Last>, cause: String) {
-        let began = !self.0.is_down.swap(true, Ordering::Relaxed);
-        let changed = last.cause != cause;
+    fn report(&self, now: Instant, mut last: MutexGuard<'_, Last>, cause: String) {
+        self.0.is_down.store(true, Ordering::Relaxed);
+        let begins = last.begins(now);
+        let is_new = last.is_logged && last.cause != cause;
         last.cause.clone_from(&cause);
         drop(last);
-        if !began && !changed {
+        if !begins && !is_new {
             return;
         }
-        // Causes may alternate. The beginning of an outage is always logged.
         let location = &self.0.location;
-        if began {
+        if begins {
             happened(EventKind::StoreLost, format!("Redis{location} is unusable: {cause}"));
         }
+        // Causes may alternate.
         let line = due_line(LogCause::StoreOutage, &format!("{location}: {cause}"));
-        if began || line.is_some() {
+        if begins || line.is_some() {
             let suppressed = line.and_then(|line| line.suppressed);
             tracing::warn!(
                 suppressed,
@@ -118,7 +122,7 @@ impl Outage {
 
     /// Records that a call got an answer. Without an outage this costs a single load.
     pub fn answered(&self) {
-        if self.0.is_down.load(Ordering::Relaxed) {
+        if self.lasts() {
             let failed = self.0.last.lock().failed;
             if failed.is_none_or(|failed| failed.elapsed() >= QUIET) {
                 self.ended();
@@ -128,7 +132,7 @@ impl Outage {
 
     /// Ends the outage: the store is known to answer.
     pub fn ended(&self) {
-        if self.0.is_down.swap(false, Ordering::Relaxed) {
+        if self.end() {
             let text = format!("Redis{} answers again", self.0.location);
             tracing::info!("{text}");
             happened(EventKind::StoreBack, text);
@@ -142,8 +146,54 @@ impl Outage {
 
     /// Ends the outage of a server that is retired.
     pub fn retired(&self) {
-        if self.0.is_down.swap(false, Ordering::Relaxed) {
+        if self.end() {
             tracing::info!("Redis{} is no longer used", self.0.location);
+        }
+    }
+
+    /// Ends the outage, and returns whether its beginning was logged.
+    fn end(&self) -> bool {
+        self.0.is_down.swap(false, Ordering::Relaxed)
+            && mem::take(&mut self.0.last.lock().is_logged)
+    }
+}
+
+impl Last {
+    /// Whether the line about the beginning of the outage is due: that of the first at once.
+    fn begins(&mut self, now: Instant) -> bool {
+        let is_due = |at| now.saturating_duration_since(at) >= QUIET;
+        let begins = !self.is_logged && self.logged.is_none_or(is_due);
+        if begins {
+            (self.logged, self.is_logged) = (Some(now), true);
+        }
+        begins
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outages_that_follow_each_other_quickly_cost_a_pair_of_lines_a_second() {
+        let (outage, start) = (Outage::default(), Instant::now());
+        // When calls fail in each outage, in milliseconds, and which of them are logged.
+        let outages: [(&[u64], &[u64]); 6] = [
+            (&[0, 1], &[0]),
+            (&[3], &[]),
+            (&[999, 1000, 1001], &[1000]),
+            (&[1002, 1999], &[]),
+            (&[2000], &[2000]),
+            (&[9000], &[9000]),
+        ];
+        for (failures, expected) in outages {
+            let is_logged = |ms: &u64| {
+                let now = start + Duration::from_millis(*ms);
+                outage.report(now, outage.0.last.lock(), "refused".to_owned());
+                outage.0.last.lock().logged == Some(now)
+            };
+            let logged: Vec<u64> = failures.iter().copied().filter(is_logged).collect();
+            assert_eq!((&*logged, outage.end()), (expected, !expected.is_empty()));
         }
     }
 }
