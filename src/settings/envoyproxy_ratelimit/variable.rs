@@ -53,26 +53,12 @@ impl EnvoyproxyRatelimitVariable {
         }
     }
 
-    /// The values, for docs/migrating-reference.md.
-    pub fn values(&self) -> String {
-        match &self.form {
-            VariableForm::Switch => "true, false".to_owned(),
-            VariableForm::Number { min, max: i64::MAX } => format!("{min} or more"),
-            VariableForm::Number { min, max } => format!("{min} to {max}"),
-            VariableForm::Fraction => "number".to_owned(),
-            VariableForm::Time => "time".to_owned(),
-            VariableForm::Host => "IP address".to_owned(),
-            VariableForm::Among(values) => values.join(", "),
-            VariableForm::Text => "text".to_owned(),
-        }
-    }
-
     /// What it does, for docs/migrating-reference.md.
     pub fn meaning(&self) -> String {
         match self.effect {
             Effect::Sets(what) => what.to_owned(),
             Effect::Nothing(why) => format!("no effect: {why}"),
-            Effect::AsAsked(value, why) => format!("always as with `{value}`: {why}"),
+            Effect::AsAsked(value, why) => format!("always `{value}`: {why}"),
         }
     }
 }
