@@ -159,7 +159,7 @@ impl Outage {
 }
 
 impl Last {
-    /// Whether the line about the beginning of the outage is due: that of the first at once.
+    /// Whether the line about the beginning of the outage is due; the first is due at once.
     fn begins(&mut self, now: Instant) -> bool {
         let is_due = |at| now.saturating_duration_since(at) >= QUIET;
         let begins = !self.is_logged && self.logged.is_none_or(is_due);
