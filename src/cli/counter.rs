@@ -52,6 +52,9 @@ pub(super) struct ResetFlags {
     /// With --matching: reset them; without it, they are only listed
     #[arg(long, requires = "matching")]
     yes: bool,
+    /// Why, such as the name of an incident, for the audit
+    #[arg(long, value_name = "TEXT")]
+    because: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -64,6 +67,9 @@ pub(super) struct SetFlags {
     /// Which of several limits: its name, its algorithm, or a text such as "10 per minute"
     #[arg(long, value_name = "LIMIT")]
     limit: Option<String>,
+    /// Why, such as the name of an incident, for the audit
+    #[arg(long, value_name = "TEXT")]
+    because: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -97,10 +103,19 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
         complain(format_args!("{}: {problem}", printable(descriptor.as_bytes())));
         return ExitCode::from(USAGE);
     }
+    let because = match action {
+        Action::Reset(ResetFlags { because, .. }) | Action::Set(SetFlags { because, .. }) => {
+            because
+        }
+        Action::Show(_) | Action::List(_) => &None,
+    };
     let domain = &*flags.domain;
     flags.admin.with_server(environment, |server| {
         let ask = |method: Method, path, parameters: &[(&str, &str)]| {
+            let because = because.as_ref().filter(|_| method == Method::POST);
+            let because = because.map(|because| ("because", because.as_str()));
             let parameters = [("domain", domain)].into_iter().chain(parameters.iter().copied());
+            let parameters = parameters.chain(because);
             server.ask(method, &path_and_query(path, parameters), String::new())
         };
         let descriptor = descriptor.map(|descriptor| ("descriptor", descriptor.as_str()));

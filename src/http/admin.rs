@@ -55,7 +55,7 @@ pub fn router(admin: Admin) -> Router {
     };
     let plain = middleware::from_fn(refuse_parameters);
     let log = noted("change log filter", &["filter"], Some(LogFilterSet));
-    let counters: &[&str] = &["descriptor", "domain", "used", "limit"];
+    let counters: &[&str] = &["descriptor", "domain", "used", "limit", "because"];
     let reset = noted("reset counters", counters, Some(CountersReset));
     let set = noted("set counter", counters, Some(CounterSet));
     let set_override = noted("set override", &[], None);

@@ -213,7 +213,7 @@ impl NewOverride {
             because: text("because", body.because)?,
             dry_run: dry_run.ok_or("dry_run: must be true or false")?,
         };
-        check_because(&new.because).map(|()| new)
+        check_because(Some(&new.because)).map(|()| new)
     }
 
     /// Checks it against the rules of its descriptors. Returns a hint, if no rule applies to them.
@@ -305,12 +305,15 @@ impl NewOverride {
     }
 }
 
-/// Checks why something is set or ended.
+/// Checks why something is set, ended or reset, if a reason is given.
 ///
 /// # Errors
 /// A sentence with what is allowed.
-pub fn check_because(text: &str) -> Result<(), String> {
-    if text.len() <= BECAUSE_BYTES_MAX && !text.trim().is_empty() && !text.contains(is_unseen) {
+pub fn check_because(text: Option<&impl AsRef<str>>) -> Result<(), String> {
+    let is_good = |text: &str| {
+        text.len() <= BECAUSE_BYTES_MAX && !text.trim().is_empty() && !text.contains(is_unseen)
+    };
+    if text.is_none_or(|text| is_good(text.as_ref())) {
         return Ok(());
     }
     Err(format!(

@@ -26,6 +26,7 @@ use crate::{
     explain::{CORRUPT, incomplete},
     http::parameters,
     limiter::listing::Listing,
+    overrides::check_because,
     store::{Clear, CounterReading},
     telemetry::{LogCause, due_line},
     text::members::set_member,
@@ -48,7 +49,7 @@ pub(super) async fn show(
     Extension(actor): Extension<Actor>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refused> {
-    read(&admin, &actor, query.as_deref(), Clear::No).await
+    read(&admin, &actor, request(query.as_deref())?, Clear::No).await
 }
 
 pub(super) async fn reset(
@@ -56,17 +57,20 @@ pub(super) async fn reset(
     Extension(actor): Extension<Actor>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refused> {
-    read(&admin, &actor, query.as_deref(), Clear::Yes).await
+    let names = ["domain", "descriptor", "because"];
+    let [domain, descriptor, because] = parameters::read(query.as_deref(), names)?;
+    check_because(because.first())?;
+    let request = parameters::asked(domain, "descriptor", descriptor)?;
+    read(&admin, &actor, request, Clear::Yes).await
 }
 
 /// Shows the counters of a descriptor, reset with [`Clear::Yes`].
 async fn read(
     admin: &Admin,
     actor: &Actor,
-    query: Option<&str>,
+    request: Request,
     clear: Clear,
 ) -> Result<Response, Refused> {
-    let request = request(query)?;
     let right = if clear == Clear::Yes { Right::Change } else { Right::Read };
     admin.check(actor, &request.domain, right)?;
     let limiter = &admin.decisions.service.limiter;
@@ -167,10 +171,11 @@ pub(super) fn status_of(incomplete: Option<&str>) -> StatusCode {
     }
 }
 
-/// Reads the query of `/counters/set`: the one of `/counters`, `used=N`, and if given `limit=NAME`.
+/// Reads the query of `/counters/set`: the one of `/counters`, `used=N`, and if given `limit=NAME` and `because=TEXT`.
 fn asked_to_set(query: Option<&str>) -> Result<(Request, u64, Option<String>), String> {
-    let names = ["domain", "descriptor", "used", "limit"];
-    let [domain, descriptor, used, mut limit] = parameters::read(query, names)?;
+    let names = ["domain", "descriptor", "used", "limit", "because"];
+    let [domain, descriptor, used, mut limit, because] = parameters::read(query, names)?;
+    check_because(because.first())?;
     let used = used.first().ok_or("used: missing")?.parse().ok().filter(|used| *used <= Hits::MAX);
     let used =
         used.ok_or_else(|| format!("used: must be a whole number from 0 to {}", Hits::MAX))?;

@@ -170,7 +170,7 @@ pub(super) async fn end(
 ) -> Result<Response, Refused> {
     // The audit shows it.
     let [because] = parameters::read(query.as_deref(), ["because"])?;
-    because.first().map_or(Ok(()), |because| check_because(because))?;
+    check_because(because.first())?;
     let overrides = admin.decisions.service.limiter.overrides();
     let one = overrides.find(&id).await?;
     let Directive { domain, action, .. } = &*one.directive;

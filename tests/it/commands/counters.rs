@@ -174,6 +174,42 @@ fn set(service: &Service, words: &[&str]) -> Result<String, String> {
     Err(text(output.stderr).replace(&format!("{addr}: "), ""))
 }
 
+#[test]
+fn the_audit_shows_why_counters_were_set_and_reset() {
+    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let addr = service.admin.to_string();
+    let command = |words: &[&str]| {
+        let (code, stdout, stderr) = run(tollkeeper().args(words).args(["--addr", &addr]));
+        (code, stdout, stderr.replace(&format!("{addr}: "), ""))
+    };
+    let set = ["counter", "set", "--domain", "shop", "many=a", "--used", "5", "--because"];
+    let reset = ["counter", "reset", "--domain", "shop", "many=a", "--because"];
+    let matching =
+        ["counter", "reset", "--domain", "shop", "many=*", "--matching", "--yes", "--because"];
+    let bound = "because: must be 1 to 200 bytes of text without control characters and marks of direction or of no width\n";
+    for (words, why) in
+        [(&set[..], "INC-1"), (&reset, "INC-2"), (&set, "INC 3"), (&matching, "INC-4")]
+    {
+        for bad in ["", "a\u{200b}b", &"x".repeat(201)] {
+            let refused = (Some(1), String::new(), bound.to_owned());
+            assert_eq!(command(&[words, &[bad]].concat()), refused);
+        }
+        let (code, _, stderr) = command(&[words, &[why]].concat());
+        assert_eq!((code, &*stderr), (Some(0), ""));
+    }
+    let (_, audit, _) = command(&["audit", "--text", "INC"]);
+    let shown: Vec<_> = audit.lines().map(|line| line.split("; ").last().unwrap()).collect();
+    assert_eq!(
+        shown,
+        [
+            "because INC-4, descriptor many=a, domain shop",
+            "because INC 3, descriptor many=a, domain shop, used 5",
+            "because INC-2, descriptor many=a, domain shop",
+            "because INC-1, descriptor many=a, domain shop, used 5",
+        ]
+    );
+}
+
 async fn counters_are_set(service: &Service, algorithms: &[&str]) {
     for name in algorithms {
         let counted = || descriptor(&[(name, "set")]);
