@@ -157,12 +157,12 @@ fn the_page_lists_what_is_refused_here_and_accepted_by_envoyproxy_ratelimit() {
         (
             format!("domain: d\ndescriptors: [{{ key: {long} }}]\n"),
             "key: 257 bytes exceed 256",
-            "keys of any length",
+            "keys above 256 bytes",
         ),
         (
             big,
             "more than 8388608 bytes (8 MiB); split a rule file into several of the same domain",
-            "files of any size",
+            "files above 8 MiB",
         ),
         (
             "domain: d\ndescriptors: [{ key: 'k*', share_threshold: true }]\n".to_owned(),
