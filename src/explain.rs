@@ -1,7 +1,7 @@
 //! What a call would match and charge, for people: for `tollkeeper explain`, which reads no counters, and for
 //! `POST /explain`, which reads them and foresees the decision.
 
-use std::{slice, sync::Arc, time::Duration};
+use std::{ptr, slice, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -10,11 +10,11 @@ use crate::{
         decision::Code,
         descriptor_syntax,
         hold::{HoldBy, HoldPolicy},
-        ledger::{self, Charge, HoldAction, Verdict},
+        ledger::{self, Charge, Fit, HoldAction, Verdict},
         parameters::Parameters,
         plan::Plan,
         request::{Descriptor, Entry, Hits, Request},
-        rule::{Algorithm, Limit, Mode, Policy, WhenDenied},
+        rule::{Algorithm, Mode, Policy, WhenDenied},
         rule_set::{Candidates, Domain, Found, MatchedBy, RuleSet},
         time::Timestamp,
     },
@@ -152,6 +152,12 @@ pub struct ChargeExplanation {
     /// Hits that would pass, if the counter was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining: Option<u64>,
+    /// Of a quota with `draw: first`: whether the call draws it, if the counters were read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drawn: Option<bool>,
+    /// The tier that applies and its headers, such as `80 %: x-tier: warn`, if the counters were read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<String>,
     /// If the counter is closed by `ban_for`: for how long, as a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<String>,
@@ -210,7 +216,7 @@ impl Explanation {
                 charges: charges
                     .by_ref()
                     .take(count)
-                    .map(|charge| ChargeExplanation::new(charge, parameters, now))
+                    .map(|charge| ChargeExplanation::new(charge, &plan.charges, parameters, now))
                     .collect(),
             });
             found_by_each.push(found);
@@ -246,6 +252,23 @@ impl Explanation {
         }
         let tallies = ledger::foresee(&plan.charges, &states);
         let denied = ledger::denies(&plan.charges, &tallies);
+        let skipped = ledger::skipped(&plan.charges, &tallies, &[]);
+        let explained = self.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.charges);
+        let judged = plan.charges.iter().zip(&tallies).zip(&states);
+        for (index, (explained, ((charge, tally), state))) in explained.zip(judged).enumerate() {
+            let (limit, is_skipped) = (&charge.counter.limit, skipped.contains(&index));
+            let fits = matches!(tally.fit, Fit::Fits { .. });
+            if draws_first(charge) {
+                let is_made = !denied && (fits || charge.has_room);
+                let is_made = is_made || limit.when_denied == WhenDenied::Counted;
+                explained.drawn = Some(!is_skipped && is_made);
+            }
+            let tier = match is_skipped && fits {
+                true => limit.tier(state.remaining),
+                false => tally.tier(limit),
+            };
+            explained.tier = tier.filter(|_| !denied).map(ToString::to_string);
+        }
         self.verdict =
             Some(match plan.settle(Verdict { denied, tallies, ..Verdict::default() }).code {
                 Code::Ok => ForeseenCode::Ok,
@@ -410,12 +433,17 @@ fn replaced(found: &Found<'_>, found_by_each: &[Found<'_>]) -> Vec<Replaced> {
 }
 
 impl ChargeExplanation {
-    fn new(charge: &Charge, parameters: Option<Parameters<'_>>, now: Timestamp) -> Self {
+    fn new(
+        charge: &Charge,
+        all: &[Charge],
+        parameters: Option<Parameters<'_>>,
+        now: Timestamp,
+    ) -> Self {
         let limit = &charge.counter.limit;
         Self {
             limit: limit.to_string(),
             algorithm: limit.algorithm.name().to_owned(),
-            details: details(limit),
+            details: details(charge, all),
             hits: match charge.hits {
                 Hits::Charge(hits) => signed(hits),
                 Hits::Check => 0,
@@ -426,6 +454,8 @@ impl ChargeExplanation {
             used: None,
             held: None,
             remaining: None,
+            drawn: None,
+            tier: None,
             closed: None,
             problem: None,
         }
@@ -460,12 +490,28 @@ fn hold(
     Some(format!("holds {hits} ({source}) by {by} for {lifetime}{commit}"))
 }
 
-fn details(limit: &Limit) -> String {
+/// Whether a charge is drawn from the first quota that fits.
+fn draws_first(charge: &Charge) -> bool {
+    charge.draws_first && !charge.hits.is_refund()
+}
+
+fn details(charge: &Charge, all: &[Charge]) -> String {
+    let limit = &charge.counter.limit;
     let mut details = vec![match limit.mode {
         Mode::Enforced => "enforced".to_owned(),
         Mode::Shadow => "shadow".to_owned(),
         Mode::Quota => "quota".to_owned(),
     }];
+    if draws_first(charge) {
+        let is_of_group = |other: &&Charge| other.quota_group == charge.quota_group;
+        let group: Vec<_> = all.iter().filter(|one| draws_first(one)).filter(is_of_group).collect();
+        let before = group.iter().take_while(|other| !ptr::eq(**other, charge)).count();
+        details.push(format!("draw first, number {} of {}", before + 1, group.len()));
+    }
+    if let Some(tiers) = &limit.tiers {
+        let at: Vec<_> = tiers.iter().map(|tier| format!("{} %", tier.at)).collect();
+        details.push(format!("tiers at {}", at.join(" and ")));
+    }
     if let Some((class, share)) = &limit.class {
         let release = if limit.opens_from.is_some() { ", release linear" } else { "" };
         details.push(format!("class {class}: {share} %{release}"));

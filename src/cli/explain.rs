@@ -217,7 +217,11 @@ fn push_descriptor(text: &mut String, descriptor: &DescriptorExplanation) {
             let held = charge.held.map(|held| format!("{held} held, ")).unwrap_or_default();
             push_line(text, 4, &format!("{used} used, {held}{remaining} left"));
         }
-        for line in [&charge.closed, &charge.problem].into_iter().flatten() {
+        if let Some(drawn) = charge.drawn {
+            push_line(text, 4, if drawn { "drawn by this call" } else { "not drawn by this call" });
+        }
+        let tier = charge.tier.as_ref().map(|tier| format!("tier at {tier}"));
+        for line in [&tier, &charge.closed, &charge.problem].into_iter().flatten() {
             push_line(text, 4, line);
         }
     }

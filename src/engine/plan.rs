@@ -443,11 +443,7 @@ impl Plan {
 
     fn tier_headers(&self, verdict: &Verdict) -> Vec<TierHeader> {
         let judged = self.charges.iter().zip(&verdict.tallies);
-        headers_of(judged.filter_map(|(charge, tally)| match tally.fit {
-            Fit::Fits { remaining } => charge.counter.limit.tier(remaining),
-            Fit::Over => charge.counter.limit.tier(0),
-            Fit::Commit(_) => None,
-        }))
+        headers_of(judged.filter_map(|(charge, tally)| tally.tier(&charge.counter.limit)))
     }
 
     /// What the call has charged for work under way, with an id of its own.

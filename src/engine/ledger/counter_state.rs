@@ -93,8 +93,8 @@ pub fn foresee(charges: &[Charge], states: &[CounterState]) -> Vec<Tally> {
     let mut tallies = Vec::with_capacity(charges.len());
     for (charge, state) in charges.iter().zip(states) {
         let remaining = remaining_after_refunds(charge, charges, state);
-        let fit =
-            if asked(charge, charges) <= remaining { Fit::Fits { remaining } } else { Fit::Over };
+        let remaining = remaining.checked_sub(asked(charge, charges));
+        let fit = remaining.map_or(Fit::Over, |remaining| Fit::Fits { remaining });
         tallies.push(Tally { fit, reset: state.reset });
     }
     tallies

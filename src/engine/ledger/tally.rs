@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::charge::Charge;
 use crate::engine::{
     algorithm::account::{Account, Terms},
-    rule::Limit,
+    rule::{Limit, Tier},
     time::Timestamp,
 };
 
@@ -51,6 +51,15 @@ impl Tally {
             (Fit::Over, account.admits_at(asked, terms))
         };
         Self { fit, reset: terms.now.until(at) }
+    }
+
+    /// The tier of its limit that is reached after the call.
+    pub fn tier<'limit>(&self, limit: &'limit Limit) -> Option<&'limit Tier> {
+        match self.fit {
+            Fit::Fits { remaining } => limit.tier(remaining),
+            Fit::Over => limit.tier(0),
+            Fit::Commit(_) => None,
+        }
     }
 
     /// The tally with fewer remaining hits, since others hold them.

@@ -1,6 +1,6 @@
 //! Tiers of a limit: parts of it from which on a proxy adds headers to the requests that it lets pass.
 
-use std::{cmp::Reverse, sync::Arc};
+use std::{cmp::Reverse, fmt, sync::Arc};
 
 use super::Limit;
 
@@ -23,6 +23,13 @@ impl Limit {
         let used = |capacity: u64| capacity.saturating_sub(remaining) * 100;
         let reached = |tier: &&Tier| used(self.capacity()) >= tier.at * self.capacity();
         self.tiers.as_deref()?.iter().filter(reached).max_by_key(|tier| tier.at)
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers = self.request_headers.iter().map(|(name, value)| format!("{name}: {value}"));
+        write!(f, "{} %: {}", self.at, headers.collect::<Vec<_>>().join(", "))
     }
 }
 

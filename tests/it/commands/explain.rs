@@ -276,6 +276,79 @@ verdict: {verdict}
 }
 
 #[tokio::test]
+async fn a_quota_is_shown_with_its_place_and_whether_the_call_draws_it_and_a_tier_with_its_headers()
+{
+    const QUOTAS: &str = "
+domain: shop
+draw: first
+descriptors:
+  - key: plan
+    quota_mode: true
+    rate_limit: { unit: year, requests_per_unit: 3, tiers: [{ at: 60, request_headers: { x-tier: warn } }, { at: 90, request_headers: { x-tier: last } }] }
+  - key: credits
+    quota_mode: true
+    rate_limit: { unit: year, requests_per_unit: 4, count_denied: true }
+  - key: cap
+    rate_limit: { unit: year, requests_per_unit: 5 }
+";
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let service = Service::start(Options { rules: QUOTAS, store, ..Options::default() });
+        let admin = service.admin.to_string();
+        let explain = |words: &[&str]| {
+            let words = [&["explain", "--addr", &admin, "--domain", "shop"], words].concat();
+            let (code, stdout, stderr) = run(tollkeeper().args(words));
+            assert_eq!((code, &*stderr), (Some(0), ""));
+            stdout
+        };
+        let both = ["--hits", "2", "plan=a", "credits=a", "cap=a"];
+        let facts = || {
+            let shown = explain(&both);
+            let lines = shown.lines().map(str::trim);
+            let is_fact = |line: &&str| {
+                ["drawn", "not drawn", "tier at", "verdict"]
+                    .iter()
+                    .any(|start| line.starts_with(start))
+            };
+            lines.filter(is_fact).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let shown = explain(&both);
+        for (number, more) in [(1, ", tiers at 60 % and 90 %"), (2, ", count_denied")] {
+            let details =
+                format!("(quota, draw first, number {number} of 2{more}, on_store_failure error)");
+            assert!(shown.contains(&details), "{shown}");
+        }
+        let (plan, credits) = ("drawn by this call", "not drawn by this call");
+        for (expected, headers) in [
+            (&[plan, "tier at 60 %: x-tier: warn", credits, "verdict: OK"][..], "x-tier: warn"),
+            // One is left, and does not fit two: the limit is reached.
+            (&[credits, "tier at 90 %: x-tier: last", plan, "verdict: OK"], "x-tier: last"),
+            // The cap denies the call uncharged, but for the quota that counts work that is done.
+            (&[credits, plan, "verdict: OVER_LIMIT"], ""),
+        ] {
+            assert_eq!(facts(), expected, "{store}");
+            let charged = ["plan", "credits", "cap"].map(|key| hits(descriptor(&[(key, "a")]), 2));
+            let answer = service.ask(request("shop", charged.to_vec())).await.unwrap();
+            let added: Vec<String> = answer
+                .request_headers_to_add
+                .iter()
+                .map(|header| format!("{}: {}", header.key, header.value))
+                .collect();
+            assert_eq!(added.join(", "), headers);
+        }
+        let json: Value =
+            serde_json::from_str(&explain(&["-o", "json", "plan=b", "credits=b"])).unwrap();
+        let charges = ["/descriptors/0/charges/0", "/descriptors/1/charges/0"]
+            .map(|path| json.pointer(path).unwrap());
+        assert_eq!(charges.map(|charge| charge["drawn"].clone()), [true, false].map(Value::from));
+        assert_eq!(
+            (&charges[0]["tier"], explain(&["cap=a"]).contains("drawn")),
+            (&Value::Null, false)
+        );
+    }
+}
+
+#[tokio::test]
 async fn the_verdict_is_that_of_the_next_real_call_and_nothing_is_charged() {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
