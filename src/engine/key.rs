@@ -90,23 +90,23 @@ impl Counter {
         shared: &[Option<Arc<str>>],
         limit: Arc<Limit>,
     ) -> Self {
-        let mut business_id = String::with_capacity(64);
+        let mut business_id = Vec::with_capacity(64);
         push_part(&mut business_id, domain.as_bytes());
         let patterns = shared.iter().map(Option::as_deref).chain(iter::repeat(None));
         for (Entry { key, value }, pattern) in entries.iter().zip(patterns) {
-            business_id.push('|');
+            business_id.push(b'|');
             push_part(&mut business_id, key);
-            business_id.push('=');
+            business_id.push(b'=');
             match pattern {
                 None => push_part(&mut business_id, value),
                 Some(pattern) => {
                     // Escaped text never has a star after a percent sign.
-                    business_id.push_str("%*");
+                    business_id.extend_from_slice(b"%*");
                     push_part(&mut business_id, pattern.as_bytes());
                 }
             }
         }
-        Self { business_id, slot_by: SlotBy::default(), limit }
+        Self { business_id: ascii(business_id), slot_by: SlotBy::default(), limit }
     }
 
     /// The same counter with the hash tag of its domain. Its key is another, unless it has the default.
@@ -180,7 +180,17 @@ impl Counter {
         self.write_identity(text, "tk1:");
         if self.limit.algorithm.is_aligned() {
             text.push(':');
-            push_number(text, start.as_secs());
+            text.push_str(itoa::Buffer::new().format(start.as_secs()));
+        }
+    }
+
+    /// Whether this key of a counter is the [`key`](Self::key) of one of its windows. Nothing is allocated.
+    pub fn has_key(&self, key: &str) -> bool {
+        let mut rest = Some(key);
+        self.spell("tk1:", |part| rest = rest.and_then(|rest| rest.strip_prefix(part)));
+        match self.limit.algorithm.is_aligned() {
+            true => rest.is_some_and(|start| start.starts_with(':')),
+            false => rest == Some(""),
         }
     }
 
@@ -208,23 +218,23 @@ impl Counter {
     }
 
     fn write_identity(&self, text: &mut String, prefix: &str) {
+        self.spell(prefix, |part| text.push_str(part));
+    }
+
+    /// The parts of a key, without a window's start. Every call spells one: faster than formatting.
+    fn spell(&self, prefix: &str, mut part: impl FnMut(&str)) {
         let Limit { algorithm, window, .. } = &*self.limit;
         let (name, tag) = (algorithm.short_name(), self.hash_tag());
         let untagged = self.business_id.strip_prefix(tag).unwrap_or_default();
-        // Every call writes a key; pushing is faster than formatting.
-        for part in [prefix, name, ":"] {
-            text.push_str(part);
-        }
+        [prefix, name, ":"].into_iter().for_each(&mut part);
         match window.calendar() {
             None => {
-                push_number(text, window.seconds());
-                text.push('s');
+                part(itoa::Buffer::new().format(window.seconds()));
+                part("s");
             }
-            Some(_) => write(text, window),
+            Some(_) => part(&window.to_string()),
         }
-        for part in [":{", tag, "}", untagged] {
-            text.push_str(part);
-        }
+        [":{", tag, "}", untagged].into_iter().for_each(part);
     }
 
     /// A hash of the business ID alone: the same for all windows and limits of a counter.
@@ -325,39 +335,65 @@ pub fn shared_key(hash_tag: &str) -> String {
 
 /// The value of a descriptor in the form of a part of a key: visible ASCII, long values as a digest.
 pub fn caller(value: &[u8]) -> Box<str> {
-    let mut spelled = String::new();
+    let mut spelled = Vec::new();
     push_part(&mut spelled, value);
-    spelled.into()
+    ascii(spelled).into()
 }
 
-fn push_part(id: &mut String, part: &[u8]) {
+/// Appends a part of a key, in ASCII: to bytes, since a `String` encodes each.
+fn push_part(id: &mut Vec<u8>, part: &[u8]) {
     if part.len() > PART_BYTES_MAX {
-        id.push_str("%~");
+        id.extend_from_slice(b"%~");
         for byte in Sha256::digest(part).iter().take(16) {
             push_hex(id, *byte);
         }
         return;
     }
+    // Most parts are copied at once.
+    if part.iter().copied().all(is_plain) {
+        return id.extend_from_slice(part);
+    }
     for &byte in part {
-        match byte {
-            b'%' | b'|' | b'=' | b'{' | b'}' => push_escaped(id, byte),
-            0x21..=0x7e => id.push(char::from(byte)),
-            _ => push_escaped(id, byte),
-        }
+        if is_plain(byte) { id.push(byte) } else { push_escaped(id, byte) }
     }
 }
 
-fn push_escaped(id: &mut String, byte: u8) {
-    id.push('%');
+/// Whether a byte stands for itself in a key, by a table of bits: every byte of every call is looked up.
+const fn is_plain(byte: u8) -> bool {
+    const PLAIN: [u64; 2] = [plain_from(0), plain_from(64)];
+    let [low, high] = PLAIN;
+    match byte {
+        0..64 => low >> byte & 1 == 1,
+        64..128 => high >> (byte - 64) & 1 == 1,
+        128.. => false,
+    }
+}
+
+const fn plain_from(first: u8) -> u64 {
+    let (mut bits, mut bit) = (0, 0);
+    while bit < 64 {
+        let byte = first + bit;
+        if byte.is_ascii_graphic() && !matches!(byte, b'%' | b'|' | b'=' | b'{' | b'}') {
+            bits |= 1 << bit;
+        }
+        bit += 1;
+    }
+    bits
+}
+
+/// A text that [`push_part`] has written.
+fn ascii(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("only ASCII is written")
+}
+
+fn push_escaped(id: &mut Vec<u8>, byte: u8) {
+    id.push(b'%');
     push_hex(id, byte);
 }
 
-fn push_hex(id: &mut String, byte: u8) {
-    write(id, format_args!("{byte:02X}"));
-}
-
-fn push_number(text: &mut String, number: u64) {
-    text.push_str(itoa::Buffer::new().format(number));
+fn push_hex(id: &mut Vec<u8>, byte: u8) {
+    let digit = |half: u8| half + if half < 10 { b'0' } else { b'A' - 10 };
+    id.extend([byte >> 4, byte & 0xf].map(digit));
 }
 
 fn write(text: &mut String, part: impl fmt::Display) {
@@ -552,6 +588,9 @@ mod tests {
             };
             let [one, other] = [key(&domain_a, &a, slot_by_a), key(&domain_b, &b, slot_by_b)];
             prop_assert_eq!(one == other, are_equal);
+            let first = counter_of(&domain_a, &a).with_limit(limit).with_slot_by(slot_by_a);
+            prop_assert!(first.has_key(&one));
+            prop_assert_eq!(first.has_key(&other), are_equal);
         }
 
         /// P10: the hash tag is the business ID or the domain, whatever the values hold.

@@ -14,6 +14,8 @@ mod taken_hold;
 mod tally;
 mod vote;
 
+use std::slice;
+
 use smallvec::smallvec;
 
 use self::vote::{FitKind, Vote, VoteResult};
@@ -70,6 +72,12 @@ pub struct Verdict {
 /// `None` if the call fails, or needs the answer of a `local` limit; then nothing has changed. It is
 /// never `None` if every posting has an account.
 pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Option<Verdict> {
+    if let [posting] = postings
+        && posting.account.is_some()
+        && posting.charge.hold.is_none()
+    {
+        return Some(settle_one(posting, accounts));
+    }
     let failure_modes: Few<FailureMode> =
         postings.iter().filter_map(Posting::failure_mode).collect();
     if failure_modes.is_empty() {
@@ -87,18 +95,45 @@ pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Option<Ve
     Some(verdict)
 }
 
+/// The same as [`settle`] for one charge without a hold, as most calls have, without the lists.
+fn settle_one(posting: &Posting<'_>, accounts: &mut [AnyAccount]) -> Verdict {
+    holds::open(posting, accounts);
+    refund(slice::from_ref(posting), &[None], accounts);
+    let asked = match posting.charge.hits {
+        Hits::Charge(hits) => hits,
+        Hits::Check => posting.charge.counter.limit.exhausted_checks.asked(),
+        Hits::Refund(_) => 0,
+    };
+    let assessment = Assessment::new(posting, None, asked, accounts);
+    let mut votes = [assessment.vote()];
+    count_votes(&[assessment], &mut votes, accounts)
+}
+
 fn settle(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Verdict {
-    let mut verdict = Verdict { tallies: Vec::with_capacity(postings.len()), ..Verdict::default() };
-    let commits = holds::begin(postings, accounts, &mut verdict.ended);
+    let mut ended = Vec::new();
+    let commits = holds::begin(postings, accounts, &mut ended);
     refund(postings, &commits, accounts);
     let assessments = assess(postings, &commits, accounts);
     let mut votes: Few<Vote<'_>> = assessments.iter().map(Assessment::vote).collect();
-    vote::draw(&mut votes);
-    let result = vote::decide(votes.iter().copied());
-    charge(&assessments, &votes, result, accounts);
+    Verdict { ended, ..count_votes(&assessments, &mut votes, accounts) }
+}
 
-    verdict.denied = result != VoteResult::Admitted;
-    verdict.at.extend(postings.first().map(|posting| posting.terms.now));
+/// Decides by the votes, and makes the charges.
+fn count_votes<'call>(
+    assessments: &[Assessment<'call>],
+    votes: &mut [Vote<'call>],
+    accounts: &mut [AnyAccount],
+) -> Verdict {
+    vote::draw(votes);
+    let result = vote::decide(votes.iter().copied());
+    charge(assessments, votes, result, accounts);
+
+    let mut verdict = Verdict {
+        denied: result != VoteResult::Admitted,
+        tallies: Vec::with_capacity(assessments.len()),
+        ..Verdict::default()
+    };
+    verdict.at.extend(assessments.first().map(|assessment| assessment.posting.terms.now));
     for (index, assessment) in assessments.iter().enumerate() {
         verdict.tallies.push(match assessment.checked {
             Some(tally) => tally,

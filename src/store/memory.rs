@@ -11,6 +11,7 @@ mod shard;
 
 use std::{
     hash::{BuildHasher as _, RandomState},
+    slice,
     sync::Arc,
 };
 
@@ -20,7 +21,7 @@ use self::{
     capacity::Capacity,
     metrics::{MemoryMetrics, MemoryReport},
     open_takes::OpenTakes,
-    shard::{HashedKey, Shard},
+    shard::{HashedKey, LocatedCounter, Shard},
 };
 use super::{Clear, Clock};
 use crate::engine::{
@@ -49,16 +50,6 @@ pub struct MemoryStore {
     hasher: RandomState,
     capacity: Arc<Capacity>,
     open_takes: OpenTakes,
-}
-
-/// A counter of a call, in its window.
-struct LocatedCounter {
-    shard: usize,
-    key: HashedKey,
-    /// The key of the previous window of a sliding window, in the same shard.
-    previous_key: Option<HashedKey>,
-    new_account: fn() -> AnyAccount,
-    terms: Terms,
 }
 
 impl MemoryStore {
@@ -91,7 +82,12 @@ impl MemoryStore {
 
     /// Makes all charges of one call at `now`, or none.
     pub fn charge_at(&self, charges: &[Charge], now: Timestamp) -> Verdict {
-        let mut counters: Few<LocatedCounter> = Few::new();
+        if let [charge] = charges
+            && charge.hold.is_none()
+        {
+            return self.charge_one(charge, now);
+        }
+        let mut counters: Few<LocatedCounter<'_>> = Few::new();
         let mut postings: Few<Posting<'_>> = Few::new();
         for charge in charges {
             let terms = charge.terms(now);
@@ -121,6 +117,21 @@ impl MemoryStore {
                 }
             }
         }
+        verdict
+    }
+
+    /// Makes a charge without a hold, as most calls do: under one lock, and in its place.
+    fn charge_one(&self, charge: &Charge, now: Timestamp) -> Verdict {
+        let terms = charge.terms(now);
+        let counter = self.locate(&charge.counter, terms);
+        let posting = Posting { account: Some(0), hold: None, charge, terms };
+        let mut shard = self.shards.get(counter.shard).expect("a shard of the store").lock();
+        let judge = |account: &mut AnyAccount| {
+            ledger::judge(&[posting], slice::from_mut(account)).expect("the posting has an account")
+        };
+        let (verdict, evicted) = shard.change(&counter, &self.capacity, judge);
+        drop(shard);
+        self.capacity.report_evicted(evicted);
         verdict
     }
 
@@ -171,7 +182,7 @@ impl MemoryStore {
     pub fn read_counter_at(&self, counter: &Counter, clear: Clear, now: Timestamp) -> CounterState {
         let charge = Charge::reading(counter.clone());
         let terms = charge.terms(now);
-        let mut located: Few<LocatedCounter> = Few::from_iter([self.locate(counter, terms)]);
+        let mut located: Few<LocatedCounter<'_>> = Few::from_iter([self.locate(counter, terms)]);
         located.extend(self.locate_hold(counter, charge.hold, terms));
         let shards = located.iter().map(|counter| counter.shard).collect();
         let mut locked = LockedShards::lock(&self.shards, shards);
@@ -217,7 +228,7 @@ impl MemoryStore {
         counter: &Counter,
         hold: Option<HoldAction>,
         terms: Terms,
-    ) -> Option<LocatedCounter> {
+    ) -> Option<LocatedCounter<'_>> {
         let hold = hold?;
         let key = hold.key_beside(counter)?;
         let new_account: fn() -> AnyAccount = match hold {
@@ -232,7 +243,7 @@ impl MemoryStore {
     }
 
     /// The counter in the window `terms.span`.
-    fn locate(&self, counter: &Counter, terms: Terms) -> LocatedCounter {
+    fn locate<'call>(&self, counter: &'call Counter, terms: Terms) -> LocatedCounter<'call> {
         // All windows of a counter are in one shard, so that a sliding window finds both of its own.
         let hash = counter.hash_of_id(&self.hasher);
         let shards = u64::try_from(self.shards.len()).unwrap_or(u64::MAX);
@@ -252,7 +263,10 @@ impl MemoryStore {
 }
 
 /// The index of a counter in the list, to which it is added if it is new.
-fn index_of(counters: &mut Few<LocatedCounter>, counter: LocatedCounter) -> usize {
+fn index_of<'call>(
+    counters: &mut Few<LocatedCounter<'call>>,
+    counter: LocatedCounter<'call>,
+) -> usize {
     let known = counters.iter().position(|known| known.key == counter.key);
     known.unwrap_or_else(|| {
         counters.push(counter);
@@ -284,31 +298,32 @@ impl<'store> LockedShards<'store> {
     }
 
     /// Takes the account of a counter out of its shard, until it is kept again.
-    fn take(&mut self, counter: &LocatedCounter) -> AnyAccount {
+    fn take(&mut self, counter: &LocatedCounter<'_>) -> AnyAccount {
         let account = self.shard(counter.shard).take(&counter.key);
         self.present(counter, account)
     }
 
     /// A copy of the account of a counter, which stays in its shard.
-    fn copy(&mut self, counter: &LocatedCounter) -> AnyAccount {
+    fn copy(&mut self, counter: &LocatedCounter<'_>) -> AnyAccount {
         let account = self.shard(counter.shard).copy(&counter.key);
         self.present(counter, account)
     }
 
     /// The account as it is at the time of the call.
-    fn present(&mut self, counter: &LocatedCounter, account: Option<AnyAccount>) -> AnyAccount {
+    fn present(&mut self, counter: &LocatedCounter<'_>, account: Option<AnyAccount>) -> AnyAccount {
         let mut account = account.unwrap_or_else(counter.new_account);
-        if let AnyAccount::SlidingWindow(account) = &mut account
-            && let Some(previous_key) = &counter.previous_key
-        {
-            account.previous = self.shard(counter.shard).counted(previous_key);
-        }
-        account.write().set_back(&counter.terms);
+        let previous = self.shard(counter.shard).counted(counter.previous_key.as_ref());
+        counter.update(&mut account, previous);
         account
     }
 
     /// Keeps the account of a counter. Returns the number of live counters that were evicted for it.
-    fn keep(&mut self, counter: &LocatedCounter, account: AnyAccount, capacity: &Capacity) -> u64 {
+    fn keep(
+        &mut self,
+        counter: &LocatedCounter<'_>,
+        account: AnyAccount,
+        capacity: &Capacity,
+    ) -> u64 {
         self.shard(counter.shard).keep(&counter.key, account, &counter.terms, capacity)
     }
 }

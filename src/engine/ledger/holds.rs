@@ -26,9 +26,7 @@ pub(super) fn begin(
     postings.iter().for_each(|posting| expire(posting, accounts));
     let (mut outcomes, mut ended_on) = (Few::new(), Few::new());
     for posting in postings {
-        if let Some(account) = in_flight(posting.account, accounts) {
-            account.begin(&posting.terms);
-        }
+        open(posting, accounts);
         outcomes.push(posting.charge.hold.and_then(|hold| match hold {
             HoldAction::EndOldest { .. } => {
                 end_oldest(posting, postings, accounts, &mut ended_on, ended)
@@ -39,6 +37,13 @@ pub(super) fn begin(
         }));
     }
     outcomes
+}
+
+/// Drops the calls in flight whose time has passed.
+pub(super) fn open(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
+    if let Some(account) = in_flight(posting.account, accounts) {
+        account.begin(&posting.terms);
+    }
 }
 
 /// The hits that open holds without ids add to what a posting asks for, with those that this call opens.

@@ -233,6 +233,15 @@ fn pass(tallies: &[Tally]) -> bool {
 }
 
 proptest! {
+    #[test]
+    fn one_charge_is_settled_as_a_list_of_one((charge, before) in (any_charge(), [0..25_u64, 0..25])) {
+        let (call, before) = ([charge], before.map(account));
+        let (mut one, mut listed) = (before.clone(), before);
+        let postings = postings(&call);
+        prop_assert_eq!(settle_one(&postings[0], &mut one), settle(&postings, &mut listed));
+        prop_assert_eq!(one, listed);
+    }
+
     /// P5, P6: all charges of a call are made, or only those that count when denied; refunds always.
     #[test]
     fn a_call_is_charged_as_a_whole((call, before) in any_call()) {

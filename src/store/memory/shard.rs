@@ -53,38 +53,107 @@ struct Kept {
     rank: Rank,
 }
 
-/// The key of a counter in one window, and its hash.
-#[derive(PartialEq, Eq)]
-pub(super) struct HashedKey {
-    hash: u64,
-    key: String,
+/// A counter of a call, in its window.
+pub(super) struct LocatedCounter<'call> {
+    pub(super) shard: usize,
+    pub(super) key: HashedKey<'call>,
+    /// The key of the previous window of a sliding window, in the same shard.
+    pub(super) previous_key: Option<HashedKey<'call>>,
+    pub(super) new_account: fn() -> AnyAccount,
+    pub(super) terms: Terms,
 }
 
-impl HashedKey {
+/// The key of a counter in one window, and its hash.
+pub(super) struct HashedKey<'call> {
+    hash: u64,
+    name: KeyName<'call>,
+}
+
+/// What a key is spelled from. Most counters exist, and are found without their keys.
+enum KeyName<'call> {
+    Counter(&'call Counter, Timestamp),
+    Spelled(String),
+}
+
+impl PartialEq for HashedKey<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash
+            && match (&self.name, &other.name) {
+                (KeyName::Counter(one, start), KeyName::Counter(other, other_start)) => {
+                    start == other_start && one.same_counter(other)
+                }
+                (KeyName::Spelled(one), KeyName::Spelled(other)) => one == other,
+                _ => false,
+            }
+    }
+}
+
+impl<'call> HashedKey<'call> {
     /// The key in the window that starts at `start`. `hash` is the counter's hash; each window gets a hash
     /// of its own, so that a counter with many expired windows is found as fast.
-    pub(super) fn new(hash: u64, counter: &Counter, start: Timestamp) -> Self {
-        let window = if counter.limit.algorithm.is_aligned() {
-            start.as_secs().wrapping_mul(SPREAD)
-        } else {
-            0
-        };
-        Self { hash: hash.wrapping_add(window), key: counter.key(start) }
+    pub(super) fn new(hash: u64, counter: &'call Counter, start: Timestamp) -> Self {
+        let is_aligned = counter.limit.algorithm.is_aligned();
+        let start = if is_aligned { start } else { Timestamp::default() };
+        let hash = hash.wrapping_add(start.as_secs().wrapping_mul(SPREAD));
+        Self { hash, name: KeyName::Counter(counter, start) }
     }
 
     /// The key of something else that belongs to a counter, and its hash.
     pub(super) fn of_hold(hash: u64, key: String) -> Self {
-        Self { hash, key }
+        Self { hash, name: KeyName::Spelled(key) }
     }
 
     fn is_of(&self, kept: &Kept) -> bool {
-        kept.hash == self.hash && *kept.key == *self.key
+        kept.hash == self.hash
+            && match &self.name {
+                // The same counter has another hash in each window.
+                KeyName::Counter(counter, _) => counter.has_key(&kept.key),
+                KeyName::Spelled(key) => *kept.key == **key,
+            }
+    }
+
+    fn spelled(&self) -> Box<str> {
+        match &self.name {
+            KeyName::Counter(counter, start) => counter.key(*start).into(),
+            KeyName::Spelled(key) => key.as_str().into(),
+        }
+    }
+}
+
+impl LocatedCounter<'_> {
+    /// Brings the account to the time of the call. `previous` are the hits of the window before.
+    pub(super) fn update(&self, account: &mut AnyAccount, previous: u64) {
+        if let AnyAccount::SlidingWindow(account) = account {
+            account.previous = previous;
+        }
+        account.write().set_back(&self.terms);
     }
 }
 
 impl Shard {
+    /// Changes the account of a counter in its place. Also returns the number of live counters that were evicted for it.
+    pub(super) fn change<T>(
+        &mut self,
+        counter: &LocatedCounter<'_>,
+        capacity: &Capacity,
+        change: impl FnOnce(&mut AnyAccount) -> T,
+    ) -> (T, u64) {
+        let (key, previous) = (&counter.key, self.counted(counter.previous_key.as_ref()));
+        if let Some(kept) = self.table.find_mut(key.hash, |kept| key.is_of(kept)) {
+            counter.update(&mut kept.account, previous);
+            let changed = change(&mut kept.account);
+            kept.rank = Rank::of(kept.account.read(), &counter.terms);
+            self.earliest = self.earliest.min(kept.rank.end());
+            return (changed, 0);
+        }
+        let mut account = (counter.new_account)();
+        counter.update(&mut account, previous);
+        let changed = change(&mut account);
+        (changed, self.keep(key, account, &counter.terms, capacity))
+    }
+
     /// Takes the account of a counter, if there is one, until it is kept again.
-    pub(super) fn take(&mut self, key: &HashedKey) -> Option<AnyAccount> {
+    pub(super) fn take(&mut self, key: &HashedKey<'_>) -> Option<AnyAccount> {
         let kept = self.table.find_mut(key.hash, |kept| key.is_of(kept))?;
         Some(match &kept.account {
             // The window after it may be taken by the same call, and reads it.
@@ -94,7 +163,7 @@ impl Shard {
     }
 
     /// A copy of the account of a counter, if there is one.
-    pub(super) fn copy(&self, key: &HashedKey) -> Option<AnyAccount> {
+    pub(super) fn copy(&self, key: &HashedKey<'_>) -> Option<AnyAccount> {
         Some(self.table.find(key.hash, |kept| key.is_of(kept))?.account.clone())
     }
 
@@ -104,8 +173,9 @@ impl Shard {
     }
 
     /// The hits of a sliding window in one clock-aligned window.
-    pub(super) fn counted(&self, key: &HashedKey) -> u64 {
-        match self.table.find(key.hash, |kept| key.is_of(kept)) {
+    pub(super) fn counted(&self, key: Option<&HashedKey<'_>>) -> u64 {
+        let kept = key.and_then(|key| self.table.find(key.hash, |kept| key.is_of(kept)));
+        match kept {
             Some(Kept { account: AnyAccount::SlidingWindow(account), .. }) => account.current,
             _ => 0,
         }
@@ -114,7 +184,7 @@ impl Shard {
     /// Keeps an account. Returns the number of live counters that were evicted for it.
     pub(super) fn keep(
         &mut self,
-        key: &HashedKey,
+        key: &HashedKey<'_>,
         account: AnyAccount,
         terms: &Terms,
         capacity: &Capacity,
@@ -131,14 +201,15 @@ impl Shard {
         }
         let evicted = self.make_room(terms.now, capacity);
         self.earliest = self.earliest.min(rank.end());
-        self.key_bytes += key.key.len();
-        let kept = Kept { hash: key.hash, key: key.key.as_str().into(), account, rank };
+        let (hash, key) = (key.hash, key.spelled());
+        self.key_bytes += key.len();
+        let kept = Kept { hash, key, account, rank };
         self.table.insert_unique(kept.hash, kept, |kept| kept.hash);
         evicted
     }
 
     /// Removes a counter. Returns whether it existed.
-    pub(super) fn remove(&mut self, key: &HashedKey) -> bool {
+    pub(super) fn remove(&mut self, key: &HashedKey<'_>) -> bool {
         let entry = self.table.find_entry(key.hash, |kept| key.is_of(kept));
         let removed = entry.map(|entry| self.key_bytes -= entry.remove().0.key.len());
         removed.is_ok()
