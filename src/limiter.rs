@@ -16,17 +16,21 @@ use std::{iter, sync::Arc, time::Instant};
 use futures_util::future::join_all;
 
 use self::{
-    decision_line::log_decision, holds::Holds, metrics::CallMetrics, refused_debits::RefusedDebits,
+    decision_line::log_decision,
+    holds::Holds,
+    metrics::{CallMetrics, rule_counters::KnownRules},
+    refused_debits::RefusedDebits,
 };
 use crate::{
     engine::{
         decision::{Decision, Matched, Status},
+        directive::Directives,
         key::Counter,
         ledger::{Charge, Verdict},
         plan::Plan,
         request::{Hits, HitsMeaning, Request},
         rule::{Algorithm, FailureMode, Limit, Mode, WhenDenied},
-        rule_set::{RequireMode, RuleSet},
+        rule_set::RequireMode,
         time::Timestamp,
     },
     explain::Explanation,
@@ -52,6 +56,19 @@ pub struct LimitUsage {
     pub limit: Arc<Limit>,
     /// What the counter holds.
     pub reading: CounterReading,
+}
+
+/// What decides the calls of a request: the rules, and what operators have set.
+pub struct Deciding {
+    rules: Arc<InForce>,
+    directives: arc_swap::Guard<Option<Arc<Directives>>>,
+    counters: KnownRules,
+}
+
+impl Deciding {
+    fn draw(&self, request: &Request, meaning: HitsMeaning) -> Plan {
+        Plan::draw_as(&self.rules.rules, self.directives.as_deref(), request, meaning)
+    }
 }
 
 /// Decides calls.
@@ -91,7 +108,19 @@ impl Limiter {
         request: &Request,
         arrival: Arrival,
     ) -> Result<Decision, StoreError> {
-        self.decide_as(request, HitsMeaning::Charged, arrival, None).await
+        let by = self.deciding();
+        let decided = self.decide_by(&by, request, HitsMeaning::Charged, arrival, None).await?;
+        self.report_late(arrival, 1);
+        Ok(decided)
+    }
+
+    /// What decides now.
+    pub fn deciding(&self) -> Deciding {
+        Deciding {
+            rules: self.rules.current(),
+            directives: self.overrides.in_force(),
+            counters: self.metrics.known_rules(),
+        }
     }
 
     /// Decides one call whose hits have this meaning. If the store is `away`, it is not asked, and `on_store_failure`
@@ -99,15 +128,15 @@ impl Limiter {
     ///
     /// # Errors
     /// If the store gives no answer; see [`StoreError`].
-    pub async fn decide_as(
+    pub async fn decide_by(
         &self,
+        by: &Deciding,
         request: &Request,
         meaning: HitsMeaning,
         arrival: Arrival,
         away: Option<StoreError>,
     ) -> Result<Decision, StoreError> {
-        let in_force = self.rules.current();
-        let mut plan = self.draw(&in_force.rules, request, meaning);
+        let mut plan = by.draw(request, meaning);
         self.holds.prepare(&mut plan, request);
         if let Some((domain, mode)) = &plan.lacking {
             self.report_incomplete(domain, *mode);
@@ -117,9 +146,6 @@ impl Limiter {
             Some(error) => self.store.without_answer(&plan.charges, error),
         };
         self.report_fallbacks(&plan, &by_failure_mode);
-        if self.store.is_late(arrival) {
-            self.metrics.late();
-        }
         let corrupt = match &verdict {
             Ok(Verdict { corrupt, .. }) | Err(StoreError::Corrupt(corrupt)) => &corrupt[..],
             Err(_) => &[],
@@ -130,21 +156,15 @@ impl Limiter {
         let verdict = verdict.or_else(|error| plan.refusal().ok_or(error))?;
         self.top_keys.record(&plan, &verdict, arrival.at);
         let mut decision = plan.settle(verdict);
-        decision.token = self.holds.settle(&in_force.rules, &decision);
+        decision.token = self.holds.settle(&by.rules.rules, &decision);
         with_call(|call| {
             call.record(span::decided(&decision));
             call.record(span::holds(&decision));
             call.record(span::directives(&decision));
         });
         log_decision(request, &decision);
-        self.report(request, &decision, meaning);
+        self.report(by, request, &decision, meaning);
         Ok(decision)
-    }
-
-    /// The plan of a call, by the rules and by what operators have set.
-    fn draw(&self, rules: &RuleSet, request: &Request, meaning: HitsMeaning) -> Plan {
-        let directives = self.overrides.in_force();
-        Plan::draw_as(rules, directives.as_deref(), request, meaning)
     }
 
     /// The rules in force.
@@ -163,11 +183,11 @@ impl Limiter {
         request: &Request,
         clear: Clear,
     ) -> Vec<(Charge, CounterReading)> {
-        let rules = self.rules.current();
-        let mut plan = self.draw(&rules.rules, request, HitsMeaning::Read);
+        let by = self.deciding();
+        let mut plan = by.draw(request, HitsMeaning::Read);
         // Exempt and banned descriptors still have counters; calls do not charge them.
         if plan.charges.is_empty() {
-            plan = Plan::draw_as(&rules.rules, None, request, HitsMeaning::Read);
+            plan = Plan::draw_as(&by.rules.rules, None, request, HitsMeaning::Read);
         }
         let readings = self.store.for_operator().read_counters(&plan.charges, clear).await;
         plan.charges.into_iter().zip(readings).collect()
@@ -204,7 +224,7 @@ impl Limiter {
 
     /// The counters of each limit of each descriptor.
     pub async fn usage(&self, request: &Request) -> Vec<LimitUsage> {
-        let plan = self.draw(&self.rules.current().rules, request, HitsMeaning::Charged);
+        let plan = self.deciding().draw(request, HitsMeaning::Charged);
         let readings = self.store.read_counters(&plan.charges, Clear::No).await;
         let counts = plan.charges_of_each().into_iter().enumerate();
         let descriptors = counts.flat_map(|(index, count)| iter::repeat_n(index, count));
@@ -219,10 +239,10 @@ impl Limiter {
 
     /// What this request would match and charge at `now`, and the decision; changes no counter.
     pub async fn explain(&self, request: &Request, now: Timestamp) -> Explanation {
-        let in_force = self.rules.current();
-        let plan = self.draw(&in_force.rules, request, HitsMeaning::Charged);
+        let by = self.deciding();
+        let plan = by.draw(request, HitsMeaning::Charged);
         let readings = self.store.for_operator().read_counters(&plan.charges, Clear::No).await;
-        let mut explanation = Explanation::new(&in_force.rules, request, &plan, now);
+        let mut explanation = Explanation::new(&by.rules.rules, request, &plan, now);
         explanation.foresee(plan, readings);
         explanation
     }
@@ -258,6 +278,18 @@ impl Limiter {
     /// The digest by which the lists of keys show a counter; `None` if they show values, or nothing.
     pub fn digest(&self, counter: &Counter) -> Option<String> {
         self.top_keys.digest(counter)
+    }
+
+    /// The same arrival, of calls that are decided together, at the same time.
+    pub fn together(&self, arrival: Arrival) -> Arrival {
+        Arrival { decided_at: self.store.now(), ..arrival }
+    }
+
+    /// Reports this number of calls as late, if their caller has given up by now.
+    pub fn report_late(&self, arrival: Arrival, calls: u64) {
+        if self.store.is_late(arrival) {
+            self.metrics.late(calls);
+        }
     }
 
     fn report_fallbacks(&self, plan: &Plan, by_failure_mode: &[usize]) {
@@ -314,8 +346,8 @@ impl Limiter {
         }
     }
 
-    fn report(&self, request: &Request, decision: &Decision, meaning: HitsMeaning) {
-        self.metrics.decided(request, decision);
+    fn report(&self, by: &Deciding, request: &Request, decision: &Decision, meaning: HitsMeaning) {
+        self.metrics.decided(&by.counters, request, decision);
         // Only Envoy's calls do not say whether they are debits.
         let may_be_debits =
             if meaning == HitsMeaning::Charged { &request.descriptors[..] } else { &[] };

@@ -22,6 +22,7 @@ pub use self::{
 use crate::engine::{
     key::Counter,
     ledger::{Charge, CounterState, Verdict},
+    time::Timestamp,
 };
 /// The clock that a store is given.
 pub use crate::process::clock::{Clock, system_clock};
@@ -36,10 +37,21 @@ pub enum Store {
 }
 
 impl Store {
-    /// Like [`charge`](Self::charge) if the store answers without waiting; else `None`.
-    pub fn charge_at_once(&self, charges: &[Charge]) -> Option<Verdict> {
+    /// The time of a store that has that of this process.
+    pub fn now(&self) -> Option<Timestamp> {
         match self {
-            Self::Memory(store) => Some(store.charge(charges)),
+            Self::Memory(store) => Some(store.now()),
+            Self::Redis(_) => None,
+        }
+    }
+
+    /// Like [`charge`](Self::charge) if the store answers without waiting; else `None`. `now` is what [`now`](Self::now) has
+    /// returned, for calls that are decided together.
+    pub fn charge_at_once(&self, charges: &[Charge], now: Option<Timestamp>) -> Option<Verdict> {
+        match self {
+            Self::Memory(store) => {
+                Some(store.charge_at(charges, now.unwrap_or_else(|| store.now())))
+            }
             Self::Redis(_) => None,
         }
     }

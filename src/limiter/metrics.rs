@@ -1,7 +1,7 @@
 //! Metrics of calls.
 
 mod labels;
-mod rule_counters;
+pub(super) mod rule_counters;
 pub(super) mod rule_series;
 
 use std::{
@@ -18,7 +18,7 @@ use tonic::Code;
 
 use self::{
     labels::RuleLabels,
-    rule_counters::{Counts, RuleCounters, STANDINGS},
+    rule_counters::{Counts, KnownRule, KnownRules, RuleCounters, STANDINGS},
     rule_series::RuleSeries,
 };
 use super::matched::{DecidedCode, domain_of, rule_of};
@@ -173,8 +173,13 @@ impl CallMetrics {
         }
     }
 
+    /// The counters of the rules in force.
+    pub(super) fn known_rules(&self) -> KnownRules {
+        self.by_rule.known()
+    }
+
     /// Records one decision.
-    pub fn decided(&self, request: &Request, decision: &Decision) {
+    pub(super) fn decided(&self, known: &KnownRules, request: &Request, decision: &Decision) {
         for (descriptor, status) in request.descriptors.iter().zip(&decision.statuses) {
             let counts = Counts {
                 code: DecidedCode::of(&status.outcome),
@@ -194,14 +199,13 @@ impl CallMetrics {
                     ],
                 );
             }
-            let is_counted = match &status.matched {
-                Matched::Rule(_, rule) => {
-                    self.by_rule.count(rule, &self.decisions, &self.hits, counts)
-                }
-                _ => false,
+            let known = match &status.matched {
+                Matched::Rule(_, rule) => KnownRule::of(known, rule),
+                _ => None,
             };
-            if !is_counted {
-                self.count(&status.matched, &descriptor.entries, counts);
+            match known {
+                Some(known) => known.count(&self.decisions, &self.hits, counts),
+                None => self.count(&status.matched, &descriptor.entries, counts),
             }
         }
     }
@@ -263,9 +267,9 @@ impl CallMetrics {
         self.empty.add_bounded(KeyValue::new("peer", peer));
     }
 
-    /// Records a call that was decided after its caller had given up.
-    pub(crate) fn late(&self) {
-        self.late.add(1, &[]);
+    /// Records calls that were decided after their caller had given up.
+    pub(crate) fn late(&self, calls: u64) {
+        self.late.add(calls, &[]);
     }
 
     /// Records a counter of this rule that holds something other than a count.
@@ -303,7 +307,7 @@ fn hits_by_standing(outcome: &Outcome, hits: u64, near_ratio: f64) -> [u64; STAN
                 clippy::cast_sign_loss,
                 reason = "0 to 2^53"
             )]
-            let threshold = (real(limit.capacity()) * near_ratio).floor() as u64;
+            let threshold = (real(limit.capacity()) * near_ratio) as u64;
             near = used.saturating_sub(threshold.max(used.saturating_sub(hits)));
             within = hits.saturating_sub(near);
         }

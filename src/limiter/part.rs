@@ -1,6 +1,6 @@
 //! Calls of which a part is charged: as many hits as fit.
 
-use super::Limiter;
+use super::{Deciding, Limiter};
 use crate::{
     engine::{
         decision::{Code, Decision},
@@ -23,6 +23,7 @@ impl Limiter {
     /// If the store gives no answer; see [`StoreError`].
     pub async fn decide_part(
         &self,
+        by: &Deciding,
         request: &mut Request,
         hits: u64,
         arrival: Arrival,
@@ -30,7 +31,7 @@ impl Limiter {
     ) -> Result<Option<(Decision, u64)>, StoreError> {
         let mut attempts = 1;
         loop {
-            let plan = self.draw(&self.rules.current().rules, request, HitsMeaning::Part);
+            let plan = by.draw(request, HitsMeaning::Part);
             if plan.charges.iter().any(|charge| charge.counter.limit.hold.is_some()) {
                 return Ok(None);
             }
@@ -44,7 +45,7 @@ impl Limiter {
             let part = hits.min(room.unwrap_or(hits).max(1));
             let of_each = if part == 0 { Hits::Check } else { Hits::Charge(part) };
             request.descriptors.iter_mut().for_each(|descriptor| descriptor.hits = of_each);
-            let decided = self.decide_as(request, HitsMeaning::Part, arrival, away.clone());
+            let decided = self.decide_by(by, request, HitsMeaning::Part, arrival, away.clone());
             let decision = decided.await?;
             let is_final =
                 part <= 1 || attempts == ATTEMPTS_MAX || room.is_none() || plan.is_refused();

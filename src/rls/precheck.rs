@@ -71,7 +71,7 @@ fn fields(mut message: &[u8]) -> impl Iterator<Item = (u32, &[u8])> + Clone {
     })
 }
 
-fn varint(message: &mut &[u8]) -> Option<u64> {
+pub(super) fn varint(message: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
         let byte = *message.split_off_first()?;

@@ -22,19 +22,17 @@ use super::{
 };
 use crate::{edge::arriving::ConnectionBudget, net::grpc::ServedMethod};
 
-/// The common form of all requests of `tollkeeper.v1`: each item is decoded when it is its turn.
+/// What all requests of `tollkeeper.v1` have beside their items, which are decoded one by one.
 #[derive(Clone, PartialEq, prost::Message)]
 #[prost(skip_debug)]
-struct RawBatch {
+struct BatchHead {
     #[prost(string, tag = "1")]
     domain: String,
-    #[prost(bytes = "bytes", repeated, tag = "2")]
-    items: Vec<Bytes>,
 }
 
 /// The field numbers of the items, and of their answers.
 const ITEMS: u32 = 2;
-const ANSWERS: u32 = 1;
+const ANSWERS: u8 = 1;
 
 /// About what the answer to an item with one descriptor takes, in bytes.
 const ANSWER_BYTES: usize = 64;
@@ -51,31 +49,32 @@ impl Service {
         memory: &Arc<ConnectionBudget>,
         context: BatchContext<'_>,
     ) -> Result<Bytes, Refusal> {
-        let count = repeated(&message, ITEMS).count();
-        // More are refused when the domain is known, but none of them is kept.
-        let message = if count > ITEMS_MAX { Bytes::new() } else { message };
-        let batch =
-            RawBatch::decode(message).map_err(|error| Refusal::Malformed(error.to_string()))?;
+        let items = repeated(&message, ITEMS);
+        let count = items.clone().count();
+        // Too many are refused by their number, whatever they are.
+        let head = if count > ITEMS_MAX { &[] } else { &*message };
+        let BatchHead { domain } =
+            BatchHead::decode(head).map_err(|error| Refusal::Malformed(error.to_string()))?;
         let mut held = memory.hold();
         held.add(count.min(CALLS_AT_A_TIME) * CALL_BYTES)?;
-        let (domain, items) = (&*batch.domain, batch.items.into_iter());
+        let domain = &*domain;
         let mut answers = Framed::with_capacity(count.min(ITEMS_MAX) * ANSWER_BYTES);
         let add = |answer: Vec<u8>| answers.add(ANSWERS, &answer);
         match method {
             ServedMethod::Commit => {
                 check_items("commits", count, domain)?;
-                let items = items.map(|item| decode::commit(&item));
-                self.answer_each(domain, items, context, add).await?;
+                let items = items.map(|item| decode::commit(message.slice_ref(item)));
+                self.answer_each(domain, count, items, context, add).await?;
             }
             ServedMethod::Renew => {
                 check_items("renewals", count, domain)?;
-                let items = items.map(|item| decode::renewal(item, self.bounds));
-                self.answer_each(domain, items, context, add).await?;
+                let items = items.map(|item| decode::renewal(message.slice_ref(item), self.bounds));
+                self.answer_each(domain, count, items, context, add).await?;
             }
             _ => {
                 check_items("calls", count, domain)?;
-                let items = items.map(|item| decode::call(item, self.bounds));
-                self.answer_each(domain, items, context, add).await?;
+                let items = items.map(|item| decode::call(item, &message, self.bounds));
+                self.answer_each(domain, count, items, context, add).await?;
             }
         }
         answers.end(memory).map_err(Refusal::Busy)

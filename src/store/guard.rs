@@ -20,6 +20,7 @@ use crate::engine::{
     key::Counter,
     ledger::{Charge, Verdict},
     rule::FailureMode,
+    time::Timestamp,
 };
 
 /// When a call arrived, and how long its caller waits, if that is announced.
@@ -29,6 +30,8 @@ pub struct Arrival {
     pub at: Instant,
     /// The timeout that the caller announced.
     pub timeout: Option<Duration>,
+    /// The time of [`Guard::now`], for calls that are decided together; else it is read for each.
+    pub decided_at: Option<Timestamp>,
 }
 
 /// The verdict of a call, and what it was made without.
@@ -68,9 +71,14 @@ pub struct Patience {
 }
 
 impl Arrival {
+    /// A call whose message was there at this time, and whose caller has announced this timeout.
+    pub const fn new(at: Instant, timeout: Option<Duration>) -> Self {
+        Self { at, timeout, decided_at: None }
+    }
+
     /// A call that arrives now, of a caller who waits as long as it takes.
     pub fn now() -> Self {
-        Self { at: Instant::now(), timeout: None }
+        Self::new(Instant::now(), None)
     }
 }
 
@@ -115,6 +123,11 @@ impl Guard {
         Answered { verdict: self.fallback.answer(charges, error), by_failure_mode }
     }
 
+    /// The time, if the store has that of this process.
+    pub fn now(&self) -> Option<Timestamp> {
+        self.store.now()
+    }
+
     /// Whether the caller has given up by now: its own timeout has passed, or the budget and the time for the way.
     pub fn is_late(&self, arrival: Arrival) -> bool {
         let (part, whole) = DECISION_PART;
@@ -135,7 +148,7 @@ impl Guard {
         {
             return Ok(Verdict { denied: true, tallies, ..Verdict::default() });
         }
-        let answer = match self.store.charge_at_once(charges) {
+        let answer = match self.store.charge_at_once(charges, arrival.decided_at) {
             Some(verdict) => Ok(verdict),
             None => {
                 let until = self.deadline(arrival).into();

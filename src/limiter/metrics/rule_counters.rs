@@ -30,8 +30,11 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 #[derive(Debug, Default)]
 pub(super) struct RuleCounters(ArcSwap<HashTable<KnownRule>>);
 
+/// The counters of the rules that are in force when a request arrives.
+pub(in crate::limiter) type KnownRules = arc_swap::Guard<Arc<HashTable<KnownRule>>>;
+
 #[derive(Debug)]
-struct KnownRule {
+pub(in crate::limiter) struct KnownRule {
     domain: Arc<str>,
     /// Held, so that no other rule can have its address.
     rule: Arc<Rule>,
@@ -65,35 +68,32 @@ impl RuleCounters {
         self.0.store(Arc::new(known));
     }
 
-    /// Counts one descriptor that this rule decided. `false` if the rule is not known: its labels hold values, or it is of
-    /// another rule set.
-    pub(super) fn count(
-        &self,
-        rule: &Arc<Rule>,
-        decisions: &RuleSeries,
-        hits: &RuleSeries,
-        counts: Counts,
-    ) -> bool {
-        let known = self.0.load();
-        let Some(known) = known.find(hash(rule), |known| Arc::ptr_eq(&known.rule, rule)) else {
-            return false;
-        };
-        let bound = known.bound.get_or_init(Box::default);
-        if let Some(counter) = bound.decisions.get(counts.code as usize) {
-            let counter = counter.get_or_init(|| known.bind(decisions, "code", counts.code.name()));
-            counter.fetch_add(1, Ordering::Relaxed);
-        }
-        for ((counter, name), count) in bound.hits.iter().zip(STANDINGS).zip(counts.hits) {
-            if count > 0 {
-                let counter = counter.get_or_init(|| known.bind(hits, "standing", name));
-                counter.fetch_add(count, Ordering::Relaxed);
-            }
-        }
-        true
+    pub(super) fn known(&self) -> KnownRules {
+        self.0.load()
     }
 }
 
 impl KnownRule {
+    /// The one of this rule. `None` if its labels hold values, or it is of another rule set.
+    pub(super) fn of<'known>(known: &'known KnownRules, rule: &Arc<Rule>) -> Option<&'known Self> {
+        known.find(hash(rule), |known| Arc::ptr_eq(&known.rule, rule))
+    }
+
+    /// Counts one descriptor that this rule decided.
+    pub(super) fn count(&self, decisions: &RuleSeries, hits: &RuleSeries, counts: Counts) {
+        let bound = self.bound.get_or_init(Box::default);
+        if let Some(counter) = bound.decisions.get(counts.code as usize) {
+            let counter = counter.get_or_init(|| self.bind(decisions, "code", counts.code.name()));
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+        for ((counter, name), count) in bound.hits.iter().zip(STANDINGS).zip(counts.hits) {
+            if count > 0 {
+                let counter = counter.get_or_init(|| self.bind(hits, "standing", name));
+                counter.fetch_add(count, Ordering::Relaxed);
+            }
+        }
+    }
+
     fn bind(&self, series: &RuleSeries, label: &'static str, value: &'static str) -> Count {
         series.of(&[
             KeyValue::new("domain", Arc::clone(&self.domain)),

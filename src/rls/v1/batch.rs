@@ -7,6 +7,7 @@ use opentelemetry::KeyValue;
 use tokio::task;
 
 use crate::{
+    limiter::Deciding,
     rls::{
         pb::google::rpc,
         refusal::Refusal,
@@ -25,18 +26,22 @@ pub(super) const CALLS_AT_A_TIME: usize = 48;
 /// About what a call takes while it is decided, in bytes.
 pub(super) const CALL_BYTES: usize = 4 << 10;
 
+/// What the items of a request have in common.
+pub(crate) struct Batch<'call> {
+    pub(super) service: &'call Service,
+    pub(super) domain: &'call str,
+    pub(super) arrival: Arrival,
+    /// Common to all: a batch is decided by the rules of its arrival.
+    pub(super) by: Deciding,
+}
+
 /// One item of a request, decoded. Its answer is a message of Protobuf.
 pub(crate) trait BatchItem: Send + Sized {
     /// The name of the field that lists these items.
     const FIELD: &'static str;
 
     /// The answer.
-    fn answer(
-        self,
-        service: &Service,
-        domain: &str,
-        arrival: Arrival,
-    ) -> impl Future<Output = Result<Vec<u8>, Refusal>> + Send;
+    fn answer(self, batch: &Batch<'_>) -> impl Future<Output = Result<Vec<u8>, Refusal>> + Send;
 
     /// The answer to one that has failed.
     fn failed(error: rpc::Status) -> Vec<u8>;
@@ -55,40 +60,45 @@ pub(super) fn check_items(field: &str, count: usize, domain: &str) -> Result<(),
 }
 
 impl Service {
-    /// Answers all items, in their order, each to `to`. A span shows the decision of a single one.
+    /// Answers all items, of this number, in their order, each to `to`. A span shows the decision of a single one.
     ///
     /// # Errors
     /// If the client may not use the domain.
     pub(super) async fn answer_each<Item: BatchItem>(
         &self,
         domain: &str,
-        items: impl ExactSizeIterator<Item = Result<Item, Refusal>> + Send,
+        count: usize,
+        items: impl Iterator<Item = Result<Item, Refusal>> + Send,
         BatchContext { client, arrival, span }: BatchContext<'_>,
         mut to: impl FnMut(Vec<u8>) + Send,
     ) -> Result<(), Refusal> {
         self.check_domain(client, domain)?;
-        let count = items.len();
         if let Some(span) = span {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             span.record([KeyValue::new("ratelimit.calls", count)]);
         }
+        let (arrival, by) = (self.limiter.together(arrival), self.limiter.deciding());
+        let batch = &Batch { service: self, domain, arrival, by };
         let answer = async |(index, item): (usize, Result<Item, Refusal>)| {
             let answer = match item {
-                Ok(item) => item.answer(self, domain, arrival).await,
+                Ok(item) => item.answer(batch).await,
                 Err(refusal) => Err(refusal),
             };
             answer.unwrap_or_else(|refusal| Item::failed(error(Item::FIELD, index, &refusal)))
         };
-        let mut items = items.enumerate();
+        let (mut items, mut left) = (items.enumerate(), count);
         if let (Some(span), 1) = (span, count) {
             for item in items {
                 to(in_call(Arc::clone(span), answer(item)).await);
             }
+            self.limiter.report_late(arrival, 1);
             return Ok(());
         }
         // Each call stays in its place, which others get later. One that is answered at once needs no place of its own.
         let mut places: Vec<Pin<Box<MaybeDone<_>>>> = Vec::new();
-        while items.len() > 0 {
+        while left > 0 {
+            let size = left.min(CALLS_AT_A_TIME);
+            left -= size;
             let (mut group, mut taken) = (items.by_ref().take(CALLS_AT_A_TIME), 0);
             poll_fn(|context| {
                 let mut pending = 0;
@@ -115,6 +125,7 @@ impl Service {
             .await;
             let answered = places.iter_mut().take(taken);
             answered.filter_map(|place| place.as_mut().take_output()).for_each(&mut to);
+            self.limiter.report_late(arrival, size as u64);
             task::yield_now().await;
         }
         Ok(())

@@ -11,7 +11,7 @@ use crate::{
             RateLimitDescriptor,
             v1::{self, call::Mode},
         },
-        precheck::{check_counts, repeated},
+        precheck::{check_counts, repeated, varint},
         refusal::Refusal,
     },
 };
@@ -35,17 +35,60 @@ const COMMIT: u32 = 1;
 const CALL: u32 = 2;
 const USED_BY_KIND: u32 = 3;
 
-/// Reads a call.
-pub(super) fn call(bytes: Bytes, bounds: Bounds) -> Result<v1::Call, Refusal> {
-    check_counts(repeated(&bytes, DESCRIPTORS), bounds)?;
-    check_kinds("hits_by_kind", repeated(&bytes, HITS_BY_KIND).count())?;
-    message(bytes)
+/// A call of a batch.
+pub(super) enum ReadCall {
+    /// One that has descriptors only, and these have entries only.
+    Plain(Vec<Descriptor>),
+    /// In a box, since it is large and moved several times.
+    Message(Box<v1::Call>),
+}
+
+/// Reads a call, which is a part of `batch`.
+pub(super) fn call(bytes: &[u8], batch: &Bytes, bounds: Bounds) -> Result<ReadCall, Refusal> {
+    if let Some(descriptors) = plain_descriptors(bytes, batch, bounds) {
+        return Ok(ReadCall::Plain(descriptors));
+    }
+    check_counts(repeated(bytes, DESCRIPTORS), bounds)?;
+    check_kinds("hits_by_kind", repeated(bytes, HITS_BY_KIND).count())?;
+    message(batch.slice_ref(bytes)).map(Box::new).map(ReadCall::Message)
+}
+
+/// The descriptors of a call that has nothing else, as most calls of a batch; `None` also if it is refused.
+fn plain_descriptors(mut rest: &[u8], batch: &Bytes, bounds: Bounds) -> Option<Vec<Descriptor>> {
+    let mut descriptors = Vec::with_capacity(1);
+    while !rest.is_empty() {
+        let mut fields = next_value(&mut rest, 1)?;
+        let mut entries = Vec::new();
+        while !fields.is_empty() {
+            let mut entry = next_value(&mut fields, 1)?;
+            let (key, value) = (next_value(&mut entry, 1)?, next_value(&mut entry, 2)?);
+            if key.is_empty() || !entry.is_empty() || entries.len() == ENTRIES_MAX {
+                return None;
+            }
+            entries.push(Entry { key: batch.slice_ref(key), value: batch.slice_ref(value) });
+        }
+        descriptors.push(Descriptor {
+            entries,
+            hits: Hits::Charge(1),
+            states_hits: false,
+            limit: None,
+        });
+        bounds.check_descriptors(descriptors.len()).ok()?;
+    }
+    (!descriptors.is_empty()).then_some(descriptors)
+}
+
+/// The value of the next field, if it has this number, and a value with a length.
+fn next_value<'message>(message: &mut &'message [u8], number: u8) -> Option<&'message [u8]> {
+    message.split_off_first().filter(|tag| **tag == number << 3 | 2)?;
+    let length = usize::try_from(varint(message)?).ok()?;
+    message.split_off(..length)
 }
 
 /// Reads a commit.
-pub(super) fn commit(bytes: &Bytes) -> Result<v1::Commit, Refusal> {
-    check_kinds("used_by_kind", repeated(bytes, USED_BY_KIND).count())?;
-    message(bytes.clone())
+pub(super) fn commit(bytes: Bytes) -> Result<v1::Commit, Refusal> {
+    check_kinds("used_by_kind", repeated(&bytes, USED_BY_KIND).count())?;
+    message(bytes)
 }
 
 /// Reads a renewal. A field that is repeated is merged, so all of its values count.
@@ -70,6 +113,13 @@ pub(super) fn check_kinds(field: &str, count: usize) -> Result<(), Refusal> {
 }
 
 impl DecodedCall {
+    /// A call of these descriptors, with all defaults.
+    pub(super) fn plain(descriptors: Vec<Descriptor>, domain: &str) -> Self {
+        let request = Request { domain: domain.to_owned(), descriptors };
+        let (mode, meaning) = (Mode::Take, HitsMeaning::Expected);
+        Self { request, mode, meaning, hits: 1, overrides_ignored: 0 }
+    }
+
     /// Checks a call, and fills in its defaults.
     pub(super) fn new(call: v1::Call, domain: &str) -> Result<Self, Refusal> {
         let Ok(mode) = Mode::try_from(call.mode) else {
@@ -138,4 +188,60 @@ pub(super) fn commit_descriptor(commit: v1::Commit) -> Result<Descriptor, Refusa
         entries.push(entry("hold.end".to_owned(), commit.end));
     }
     Ok(Descriptor { entries, hits: Hits::Check, states_hits: true, limit: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rls::pb;
+
+    fn message_of(descriptors: &[Vec<(String, String)>], hits: Option<u64>) -> Bytes {
+        let entry = |(key, value): &(String, String)| pb::Entry {
+            key: key.clone().into(),
+            value: value.clone().into(),
+        };
+        let descriptors = descriptors.iter().map(|entries| RateLimitDescriptor {
+            entries: entries.iter().map(entry).collect(),
+            ..RateLimitDescriptor::default()
+        });
+        let descriptors = descriptors.collect();
+        v1::Call { descriptors, hits, ..v1::Call::default() }.encode_to_vec().into()
+    }
+
+    proptest! {
+        #[test]
+        fn a_call_of_descriptors_only_is_read_as_by_the_generated_decoder(
+            descriptors in prop::collection::vec(prop::collection::vec((".{0,3}", ".{0,200}"), 0..4), 0..4),
+        ) {
+            let (message, bounds) = (message_of(&descriptors, None), Bounds::default());
+            let generated = DecodedCall::new(v1::Call::decode(message.clone()).unwrap(), "shop");
+            match call(&message, &message, bounds).unwrap() {
+                ReadCall::Message(_) => {
+                    let has_empty = |(key, value): &(String, String)| key.is_empty() || value.is_empty();
+                    prop_assert!(descriptors.is_empty() || descriptors.iter().flatten().any(has_empty));
+                }
+                ReadCall::Plain(descriptors) => {
+                    let (plain, generated) = (DecodedCall::plain(descriptors, "shop"), generated.ok().unwrap());
+                    prop_assert_eq!(plain.request, generated.request);
+                    prop_assert_eq!((plain.mode, plain.meaning), (generated.mode, generated.meaning));
+                    prop_assert_eq!((plain.hits, plain.overrides_ignored), (generated.hits, 0));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_with_too_much_or_with_hits_is_not_plain() {
+        let entry = || ("user".to_owned(), "alice".to_owned());
+        let is_plain = |message: Bytes| {
+            let bounds = Bounds { descriptors_max: 2, ..Bounds::default() };
+            plain_descriptors(&message, &message, bounds).is_some()
+        };
+        assert!(is_plain(message_of(&[vec![entry(); ENTRIES_MAX], vec![entry()]], None)));
+        assert!(!is_plain(message_of(&[vec![entry(); ENTRIES_MAX + 1]], None)));
+        assert!(!is_plain(message_of(&vec![vec![entry()]; 3], None)));
+        assert!(!is_plain(message_of(&[vec![entry()]], Some(1))));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use prost::encoding::{self, WireType};
+use prost::encoding::WireType;
 
 use super::ANSWER_BYTES;
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     },
     limiter::LimitUsage,
     rls::{
-        framing::write_bytes,
+        framing::{write_bytes, write_varint},
         pb::v1::{self, committed_charge, limit::Unit as WireUnit, verdict::Code},
         refusal::Refusal,
     },
@@ -71,22 +71,27 @@ fn write_status(
 }
 
 /// Writes a number, unless it is 0, which is the same as none.
-fn number(field: u32, value: u64, to: &mut Vec<u8>) {
+fn number(field: u8, value: u64, to: &mut Vec<u8>) {
     if value > 0 {
-        encoding::uint64::encode(field, &value, to);
+        write_number(field, value, to);
     }
 }
 
+fn write_number(field: u8, value: u64, to: &mut Vec<u8>) {
+    to.push(field << 3 | WireType::Varint as u8);
+    write_varint(value, to);
+}
+
 /// Writes a text, unless it is empty.
-fn text(field: u32, value: &str, to: &mut Vec<u8>) {
+fn text(field: u8, value: &str, to: &mut Vec<u8>) {
     if !value.is_empty() {
         write_bytes(field, value.as_bytes(), to);
     }
 }
 
 /// Writes a message of these fields, behind its length, which takes one byte up to 127.
-fn nested(field: u32, to: &mut Vec<u8>, fields: impl FnOnce(&mut Vec<u8>)) {
-    encoding::encode_key(field, WireType::LengthDelimited, to);
+fn nested(field: u8, to: &mut Vec<u8>, fields: impl FnOnce(&mut Vec<u8>)) {
+    to.push(field << 3 | WireType::LengthDelimited as u8);
     let begin = to.len();
     to.push(0);
     fields(to);
@@ -95,7 +100,7 @@ fn nested(field: u32, to: &mut Vec<u8>, fields: impl FnOnce(&mut Vec<u8>)) {
         (Ok(short @ ..0x80), Some(prefix)) => *prefix = short,
         _ => {
             let mut prefix = Vec::new();
-            encoding::encode_varint(length as u64, &mut prefix);
+            write_varint(length as u64, &mut prefix);
             to.splice(begin..=begin, prefix);
         }
     }
@@ -117,8 +122,8 @@ pub(super) fn usage(usage: Vec<LimitUsage>) -> Result<Vec<u8>, Refusal> {
             let (remaining, reset) = (state.remaining, Some(state.reset));
             write_status(descriptor, &matched, Some(&limit), remaining, reset, status);
             // They are there even if they are 0.
-            encoding::uint64::encode(7, &state.used, status);
-            encoding::uint64::encode(8, &state.held, status);
+            write_number(7, state.used, status);
+            write_number(8, state.held, status);
         });
     }
     Ok(verdict)

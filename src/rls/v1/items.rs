@@ -3,12 +3,15 @@
 use prost::Message as _;
 
 use super::{
-    batch::BatchItem,
-    decode::{DecodedCall, commit_descriptor},
+    batch::{Batch, BatchItem},
+    decode::{DecodedCall, ReadCall, commit_descriptor},
     encode,
 };
 use crate::{
-    engine::request::Request,
+    engine::{
+        decision::Decision,
+        request::{HitsMeaning, Request},
+    },
     limiter::once::{Begun, Once},
     rls::{
         pb::{
@@ -18,24 +21,24 @@ use crate::{
         refusal::Refusal,
         service::Service,
     },
-    store::{StoreError, guard::Arrival},
+    store::StoreError,
 };
 
-impl BatchItem for v1::Call {
+impl BatchItem for ReadCall {
     const FIELD: &'static str = "calls";
 
-    async fn answer(
-        self,
-        service: &Service,
-        domain: &str,
-        arrival: Arrival,
-    ) -> Result<Vec<u8>, Refusal> {
-        if self.id.is_empty() {
-            return service.decide_call(DecodedCall::new(self, domain)?, arrival, None).await;
+    async fn answer(self, batch: &Batch<'_>) -> Result<Vec<u8>, Refusal> {
+        let (once, call) = match self {
+            Self::Plain(descriptors) => (None, DecodedCall::plain(descriptors, batch.domain)),
+            Self::Message(call) => {
+                let once = || Once::new(batch.domain, &call.id, &call.encode_to_vec());
+                ((!call.id.is_empty()).then(once), DecodedCall::new(*call, batch.domain)?)
+            }
+        };
+        match once {
+            None => batch.decide_call(call, None).await,
+            Some(once) => Box::pin(batch.decide_once(&once, call)).await,
         }
-        let once = Once::new(domain, &self.id, &self.encode_to_vec());
-        let call = DecodedCall::new(self, domain)?;
-        Box::pin(service.decide_once(&once, call, arrival)).await
     }
 
     fn failed(error: rpc::Status) -> Vec<u8> {
@@ -43,20 +46,28 @@ impl BatchItem for v1::Call {
     }
 }
 
-impl Service {
+impl Batch<'_> {
+    async fn decide(
+        &self,
+        request: &Request,
+        meaning: HitsMeaning,
+    ) -> Result<Decision, StoreError> {
+        self.service.limiter.decide_by(&self.by, request, meaning, self.arrival, None).await
+    }
+
     /// The verdict on a call. If the store is `away`, it is not asked.
     async fn decide_call(
         &self,
         mut call: DecodedCall,
-        arrival: Arrival,
         away: Option<StoreError>,
     ) -> Result<Vec<u8>, Refusal> {
-        self.limiter.metrics().overrides_ignored(call.overrides_ignored);
+        let Self { service: Service { limiter, .. }, arrival, by, .. } = self;
+        limiter.metrics().overrides_ignored(call.overrides_ignored);
         let (request, hits) = (&mut call.request, call.hits);
         match call.mode {
-            Mode::Read => encode::usage(Box::pin(self.limiter.usage(request)).await),
+            Mode::Read => encode::usage(Box::pin(limiter.usage(request)).await),
             Mode::Part => {
-                let decided = Box::pin(self.limiter.decide_part(request, hits, arrival, away));
+                let decided = Box::pin(limiter.decide_part(by, request, hits, *arrival, away));
                 let Some((decision, hits)) = decided.await? else {
                     return Err(Refusal::Invalid(
                         "mode: must not be PART where a limit is `in_flight` or holds `by: counter`"
@@ -67,23 +78,18 @@ impl Service {
             }
             Mode::Take | Mode::Check | Mode::Debit => {
                 // Not as a variable first: a future of this size would be moved.
-                let decision = self.limiter.decide_as(request, call.meaning, arrival, away).await?;
+                let decision = limiter.decide_by(by, request, call.meaning, *arrival, away).await?;
                 Ok(encode::verdict(&decision, 0))
             }
         }
     }
 
     /// The verdict on a call with an id: the first one, if it is repeated.
-    async fn decide_once(
-        &self,
-        once: &Once,
-        call: DecodedCall,
-        arrival: Arrival,
-    ) -> Result<Vec<u8>, Refusal> {
-        match self.limiter.begin(once, arrival).await {
+    async fn decide_once(&self, once: &Once, call: DecodedCall) -> Result<Vec<u8>, Refusal> {
+        match self.service.limiter.begin(once, self.arrival).await {
             Ok(Begun::Now) => {
-                let verdict = self.decide_call(call, arrival, None).await?;
-                self.limiter.note_answer(once, &verdict, arrival).await;
+                let verdict = self.decide_call(call, None).await?;
+                self.service.limiter.note_answer(once, &verdict, self.arrival).await;
                 Ok(verdict)
             }
             Ok(Begun::Answered(verdict)) if v1::Verdict::decode(&*verdict).is_ok() => Ok(verdict),
@@ -92,7 +98,7 @@ impl Service {
                 "id: another call had the same id within the last 60 s".to_owned(),
             )),
             // A later attempt must not find that this one was charged.
-            Err(error) => self.decide_call(call, arrival, Some(error)).await,
+            Err(error) => self.decide_call(call, Some(error)).await,
         }
     }
 }
@@ -100,15 +106,10 @@ impl Service {
 impl BatchItem for v1::Commit {
     const FIELD: &'static str = "commits";
 
-    async fn answer(
-        self,
-        service: &Service,
-        domain: &str,
-        arrival: Arrival,
-    ) -> Result<Vec<u8>, Refusal> {
+    async fn answer(self, batch: &Batch<'_>) -> Result<Vec<u8>, Refusal> {
         let descriptors = vec![commit_descriptor(self)?];
-        let request = Request { domain: domain.to_owned(), descriptors };
-        let decision = service.limiter.decide(&request, arrival).await?;
+        let request = Request { domain: batch.domain.to_owned(), descriptors };
+        let decision = batch.decide(&request, HitsMeaning::Charged).await?;
         Ok(encode::commit_result(&decision.commits)?.encode_to_vec())
     }
 
@@ -120,12 +121,7 @@ impl BatchItem for v1::Commit {
 impl BatchItem for v1::Renewal {
     const FIELD: &'static str = "renewals";
 
-    async fn answer(
-        self,
-        service: &Service,
-        domain: &str,
-        arrival: Arrival,
-    ) -> Result<Vec<u8>, Refusal> {
+    async fn answer(self, batch: &Batch<'_>) -> Result<Vec<u8>, Refusal> {
         let in_field = |field| {
             move |refusal: Refusal| match refusal {
                 Refusal::Invalid(_) | Refusal::Empty => {
@@ -138,15 +134,14 @@ impl BatchItem for v1::Renewal {
         if !call.id.is_empty() {
             return Err(Refusal::Invalid("call.id: must be absent in a renewal".to_owned()));
         }
-        let mut call = DecodedCall::new(call, domain).map_err(in_field("call"))?;
+        let mut call = DecodedCall::new(call, batch.domain).map_err(in_field("call"))?;
         if call.mode != Mode::Take {
             return Err(Refusal::Invalid("call.mode: must be TAKE".to_owned()));
         }
         let commit = commit_descriptor(self.commit.unwrap_or_default());
         call.request.descriptors.push(commit.map_err(in_field("commit"))?);
-        service.limiter.metrics().overrides_ignored(call.overrides_ignored);
-        let mut decision =
-            service.limiter.decide_as(&call.request, call.meaning, arrival, None).await?;
+        batch.service.limiter.metrics().overrides_ignored(call.overrides_ignored);
+        let mut decision = batch.decide(&call.request, call.meaning).await?;
         // The last is the status of the commit.
         decision.statuses.pop();
         let commit = encode::commit_result(&decision.commits);
@@ -161,7 +156,7 @@ impl BatchItem for v1::Renewal {
     }
 
     fn failed(error: rpc::Status) -> Vec<u8> {
-        let (commit, verdict) = (v1::Commit::failed(error.clone()), v1::Call::failed(error));
+        let (commit, verdict) = (v1::Commit::failed(error.clone()), ReadCall::failed(error));
         encode::renew_result(&commit, &verdict)
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     batch::{ITEMS_MAX, check_items},
-    decode::check_kinds,
+    decode::{ReadCall, check_kinds},
     encode,
 };
 use crate::{
@@ -96,20 +96,21 @@ impl Service {
             ServedMethod::Commit => {
                 let items = commits.first.into_iter().map(|Object(one)| commit(one));
                 let to = |one: Vec<u8>| answers.push(commit_result(&read(&one)));
-                self.answer_each(&domain, items, context, to).await?;
+                self.answer_each(&domain, items.len(), items, context, to).await?;
                 "results"
             }
             ServedMethod::Renew => {
                 let renewals = batch.renewals.unwrap_or_default().first.into_iter();
                 let items = renewals.map(|Object(one)| renewal(one, bounds));
                 let to = |one: Vec<u8>| answers.push(renew_result(&read(&one)));
-                self.answer_each(&domain, items, context, to).await?;
+                self.answer_each(&domain, items.len(), items, context, to).await?;
                 "results"
             }
             _ => {
                 let items = calls.first.into_iter().map(|Object(one)| call(one, bounds));
+                let items = items.map(|item| item.map(Box::new).map(ReadCall::Message));
                 let to = |one: Vec<u8>| answers.push(verdict(&read(&one)));
-                self.answer_each(&domain, items, context, to).await?;
+                self.answer_each(&domain, items.len(), items, context, to).await?;
                 "verdicts"
             }
         };
