@@ -287,12 +287,15 @@ impl Plan {
         let is_exempt = directive.is_some_and(|directive| directive.exempts());
         let is_shadow = directive.is_some_and(|set| set.action == DirectiveAction::Shadow);
         let changed = directive.map(|directive| Arc::new(directive.action.limit(limit)));
-        let (entries, limit) = (&asked.path, &asked.unheld(changed.as_ref().unwrap_or(limit)));
-        let counter = Counter::shared(&domain.name, entries, shared, Arc::clone(limit));
+        let (entries, limit) = (&asked.path, asked.unheld(changed.as_ref().unwrap_or(limit)));
+        let caller = caller(entries, &limit.algorithm);
+        let ban = limit.ban_ms.map(|for_ms| HoldAction::Ban { for_ms });
+        let policy = limit.hold.clone();
+        let counter = Counter::shared(&domain.name, entries, shared, limit);
         let mut charge = Charge {
             counter: counter.with_slot_by(domain.slot_by),
             hits: if is_exempt { Hits::Check } else { asked.descriptor.hits },
-            caller: caller(entries, &limit.algorithm),
+            caller,
             hold: None,
             quota_group: 0,
             draws_first: is_quota && domain.draws_first,
@@ -300,10 +303,10 @@ impl Plan {
             // Envoy has no calls that are sent together.
             keeps_order: asked.meaning != HitsMeaning::Charged,
         };
-        if let Some(policy) = &limit.hold {
-            asked.hold(policy, &mut charge);
+        if let Some(policy) = policy {
+            asked.hold(&policy, &mut charge);
         } else if !charge.hits.is_refund() {
-            charge.hold = limit.ban_ms.map(|for_ms| HoldAction::Ban { for_ms });
+            charge.hold = ban;
         }
         if is_quota && !domain.quota_group.is_empty() {
             charge.quota_group = self.group(&domain.quota_group, entries);
@@ -377,19 +380,21 @@ impl Plan {
         verdict.absent.extend(skipped);
         let Verdict { tallies, denied, .. } = &verdict;
         debug_assert_eq!(tallies.len(), self.charges.len(), "a store answers every charge");
-        let (own, judged) = (self.charges.len() - self.commits, self.charges.iter().zip(tallies));
-        let commits = judged.clone().skip(own).chain(judged.take(own));
+        let own = self.charges.len() - self.commits;
         // Most calls have none.
         let has_holds = self.charges.iter().any(Charge::has_hold);
-        let mut committed = Vec::new();
+        let (mut committed, mut taken_by_id) = (Vec::new(), Vec::new());
         if has_holds {
+            let judged = self.charges.iter().zip(tallies);
+            let commits = judged.clone().skip(own).chain(judged.take(own));
             committed.extend(commits.filter_map(Committed::new));
+            taken_by_id = self.taken_by_id(&verdict);
         }
         let taken = if *denied || !has_holds { None } else { self.taken(&verdict) };
         let is_quota_without_limit =
             self.mode_override == ModeOverride::Quota && self.items.iter().any(Item::has_no_limit);
         let is_refused = self.is_refused();
-        let (at, taken_by_id) = (verdict.at.first().copied(), self.taken_by_id(&verdict));
+        let at = verdict.at.first().copied();
         let full = self.full_groups(&verdict);
         let denies = self.mode_override != ModeOverride::Shadow;
         let passed_groups = (denies && !self.groups.is_empty()).then(|| {
@@ -437,6 +442,9 @@ impl Plan {
 
     /// The indices of the quotas in whose place another one of their group is charged.
     pub fn skipped(&self, verdict: &Verdict) -> Vec<usize> {
+        if !self.charges.iter().any(|charge| charge.draws_first) {
+            return Vec::new();
+        }
         let unknown = [&verdict.corrupt[..], &verdict.absent].concat();
         ledger::skipped(&self.charges, &verdict.tallies, &unknown)
     }

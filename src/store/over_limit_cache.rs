@@ -166,7 +166,8 @@ impl OverLimitCache {
 
     /// Whether it has no entry that counts at `now` or later.
     pub(super) fn is_quiet(&self, now: Instant) -> bool {
-        self.millis(now) >= self.quiet_from_ms.load(Ordering::Relaxed)
+        let quiet_from_ms = self.quiet_from_ms.load(Ordering::Relaxed);
+        quiet_from_ms == 0 || self.millis(now) >= quiet_from_ms
     }
 
     fn millis(&self, at: Instant) -> u64 {

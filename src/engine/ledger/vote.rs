@@ -94,9 +94,6 @@ fn votes<'call>(charges: &'call [Charge], tallies: &[Tally]) -> Vec<Vote<'call>>
 /// The indices of the quotas in whose place another one of their group is charged. `unknown` has the indices
 /// of charges whose counters gave no answer.
 pub fn skipped(charges: &[Charge], tallies: &[Tally], unknown: &[usize]) -> Vec<usize> {
-    if !charges.iter().any(|charge| charge.draws_first) {
-        return Vec::new();
-    }
     let mut votes = votes(charges, tallies);
     for index in unknown {
         votes.get_mut(*index).into_iter().for_each(|vote| vote.fit = FitKind::Corrupt);
