@@ -36,22 +36,29 @@ pub enum Store {
     Redis(redis::RedisStore),
 }
 
-impl Store {
-    /// The time of a store that has that of this process.
-    pub fn now(&self) -> Option<Timestamp> {
-        match self {
-            Self::Memory(store) => Some(store.now()),
-            Self::Redis(_) => None,
+/// A store that answers without waiting, at one time for all calls that are decided together.
+#[derive(Clone, Copy)]
+pub struct AtOnce<'store> {
+    store: &'store memory::MemoryStore,
+    now: Timestamp,
+}
+
+impl AtOnce<'_> {
+    /// Makes all charges of one call, or none.
+    pub fn charge(self, charges: &[Charge]) -> Verdict {
+        if charges.is_empty() {
+            Verdict::default()
+        } else {
+            self.store.charge_at(charges, self.now)
         }
     }
+}
 
-    /// Like [`charge`](Self::charge) if the store answers without waiting; else `None`. `now` is what [`now`](Self::now) has
-    /// returned, for calls that are decided together.
-    pub fn charge_at_once(&self, charges: &[Charge], now: Option<Timestamp>) -> Option<Verdict> {
+impl Store {
+    /// The store, if it answers without waiting.
+    pub fn at_once(&self) -> Option<AtOnce<'_>> {
         match self {
-            Self::Memory(store) => {
-                Some(store.charge_at(charges, now.unwrap_or_else(|| store.now())))
-            }
+            Self::Memory(store) => Some(AtOnce { store, now: store.now() }),
             Self::Redis(_) => None,
         }
     }

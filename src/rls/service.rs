@@ -153,7 +153,7 @@ impl Service {
         let reads = Instant::now();
         let message = framing::read(body, self.message_bytes_max, &client.memory).await?;
         // A message that comes in parts has arrived when all of it is there.
-        let arrival = Arrival::new(started + reads.elapsed(), timeout);
+        let arrival = Arrival { at: started + reads.elapsed(), timeout };
         if method != ServedMethod::ShouldRateLimit {
             let context = BatchContext { client: client.identity.as_ref(), arrival, span };
             let answered = Box::pin(self.answer_batch(method, message, &client.memory, context));

@@ -13,14 +13,13 @@ use futures_util::future::join_all;
 use tokio::time;
 
 use super::{
-    Clear, CounterReading, Store, StoreError, fallback::Fallback, lateness, metrics::StoreMetrics,
-    over_limit_cache::OverLimitCache,
+    AtOnce, Clear, CounterReading, Store, StoreError, fallback::Fallback, lateness,
+    metrics::StoreMetrics, over_limit_cache::OverLimitCache,
 };
 use crate::engine::{
     key::Counter,
     ledger::{Charge, Verdict},
     rule::FailureMode,
-    time::Timestamp,
 };
 
 /// When a call arrived, and how long its caller waits, if that is announced.
@@ -30,8 +29,6 @@ pub struct Arrival {
     pub at: Instant,
     /// The timeout that the caller announced.
     pub timeout: Option<Duration>,
-    /// The time of [`Guard::now`], for calls that are decided together; else it is read for each.
-    pub decided_at: Option<Timestamp>,
 }
 
 /// The verdict of a call, and what it was made without.
@@ -71,14 +68,9 @@ pub struct Patience {
 }
 
 impl Arrival {
-    /// A call whose message was there at this time, and whose caller has announced this timeout.
-    pub const fn new(at: Instant, timeout: Option<Duration>) -> Self {
-        Self { at, timeout, decided_at: None }
-    }
-
     /// A call that arrives now, of a caller who waits as long as it takes.
     pub fn now() -> Self {
-        Self::new(Instant::now(), None)
+        Self { at: Instant::now(), timeout: None }
     }
 }
 
@@ -123,9 +115,9 @@ impl Guard {
         Answered { verdict: self.fallback.answer(charges, error), by_failure_mode }
     }
 
-    /// The time, if the store has that of this process.
-    pub fn now(&self) -> Option<Timestamp> {
-        self.store.now()
+    /// The store, if it answers at once, and so needs no guard.
+    pub fn at_once(&self) -> Option<AtOnce<'_>> {
+        self.store.at_once()
     }
 
     /// Whether the caller has given up by now: its own timeout has passed, or the budget and the time for the way.
@@ -148,20 +140,15 @@ impl Guard {
         {
             return Ok(Verdict { denied: true, tallies, ..Verdict::default() });
         }
-        let answer = match self.store.charge_at_once(charges, arrival.decided_at) {
-            Some(verdict) => Ok(verdict),
-            None => {
-                let until = self.deadline(arrival).into();
-                // Boxed, so that it does not enlarge the future of a call in memory.
-                let asked = Box::pin(async {
-                    lateness::until(until, pin!(self.ask(charges, arrival.at, until))).await
-                });
-                asked.await.unwrap_or_else(|late| {
-                    lateness::starved(late, &self.metrics);
-                    Err(StoreError::TimedOut)
-                })
-            }
-        };
+        let until = self.deadline(arrival).into();
+        // Boxed, so that it does not enlarge the future of a call in memory.
+        let asked = Box::pin(async {
+            lateness::until(until, pin!(self.ask(charges, arrival.at, until))).await
+        });
+        let answer = asked.await.unwrap_or_else(|late| {
+            lateness::starved(late, &self.metrics);
+            Err(StoreError::TimedOut)
+        });
         // Even without an answer, the refunds of this call may have been applied.
         if charges.iter().any(|charge| charge.hits.is_refund()) {
             self.over_limit.forget_refunded(charges, Instant::now());

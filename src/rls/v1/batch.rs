@@ -13,7 +13,7 @@ use crate::{
         refusal::Refusal,
         service::{BatchContext, Service},
     },
-    store::guard::Arrival,
+    store::{AtOnce, guard::Arrival},
     telemetry::in_call,
 };
 
@@ -31,14 +31,21 @@ pub(crate) struct Batch<'call> {
     pub(super) service: &'call Service,
     pub(super) domain: &'call str,
     pub(super) arrival: Arrival,
-    /// Common to all: a batch is decided by the rules of its arrival.
+    /// A batch is decided by the rules and overrides of its arrival.
     pub(super) by: Deciding,
+    /// The store, if it answers at once, with the time of the batch's arrival.
+    pub(super) at_once: Option<AtOnce<'call>>,
 }
 
 /// One item of a request, decoded. Its answer is a message of Protobuf.
 pub(crate) trait BatchItem: Send + Sized {
     /// The name of the field that lists these items.
     const FIELD: &'static str;
+
+    /// The answer, if there is nothing to wait for; else the item.
+    fn answer_at_once(self, _: &Batch<'_>) -> Result<Result<Vec<u8>, Refusal>, Self> {
+        Err(self)
+    }
 
     /// The answer.
     fn answer(self, batch: &Batch<'_>) -> impl Future<Output = Result<Vec<u8>, Refusal>> + Send;
@@ -77,24 +84,31 @@ impl Service {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             span.record([KeyValue::new("ratelimit.calls", count)]);
         }
-        let (arrival, by) = (self.limiter.together(arrival), self.limiter.deciding());
-        let batch = &Batch { service: self, domain, arrival, by };
-        let answer = async |(index, item): (usize, Result<Item, Refusal>)| {
-            let answer = match item {
-                Ok(item) => item.answer(batch).await,
-                Err(refusal) => Err(refusal),
-            };
+        let (by, at_once) = (self.limiter.deciding(), self.limiter.at_once());
+        let batch = &Batch { service: self, domain, arrival, by, at_once };
+        let written = |index: usize, answer: Result<Vec<u8>, Refusal>| {
             answer.unwrap_or_else(|refusal| Item::failed(error(Item::FIELD, index, &refusal)))
         };
+        let at_once = |item: Result<Item, Refusal>| match item {
+            Ok(item) => item.answer_at_once(batch),
+            Err(refusal) => Ok(Err(refusal)),
+        };
+        let answer = async |index: usize, item: Item| written(index, item.answer(batch).await);
         let (mut items, mut left) = (items.enumerate(), count);
         if let (Some(span), 1) = (span, count) {
-            for item in items {
-                to(in_call(Arc::clone(span), answer(item)).await);
+            for (index, item) in items {
+                let answer = async {
+                    match at_once(item) {
+                        Ok(answer) => written(index, answer),
+                        Err(item) => answer(index, item).await,
+                    }
+                };
+                to(in_call(Arc::clone(span), answer).await);
             }
             self.limiter.report_late(arrival, 1);
             return Ok(());
         }
-        // Each call stays in its place, which others get later. One that is answered at once needs no place of its own.
+        // A call that waits, and all behind it, stay in their places, which others get later.
         let mut places: Vec<Pin<Box<MaybeDone<_>>>> = Vec::new();
         while left > 0 {
             let size = left.min(CALLS_AT_A_TIME);
@@ -105,20 +119,22 @@ impl Service {
                 for place in places.iter_mut().take(taken) {
                     pending += usize::from(place.as_mut().poll(context).is_pending());
                 }
-                for item in group.by_ref() {
-                    let call = maybe_done(answer(item));
+                for (index, item) in group.by_ref() {
+                    let call = match at_once(item) {
+                        Ok(answer) if taken == 0 => {
+                            to(written(index, answer));
+                            continue;
+                        }
+                        Ok(answer) => MaybeDone::Done(written(index, answer)),
+                        Err(item) => maybe_done(answer(index, item)),
+                    };
                     match places.get_mut(taken) {
                         Some(place) => place.set(call),
                         None => places.push(Box::pin(call)),
                     }
                     let Some(place) = places.get_mut(taken) else { break };
-                    let is_pending = place.as_mut().poll(context).is_pending();
-                    pending += usize::from(is_pending);
-                    if taken > 0 || is_pending {
-                        taken += 1;
-                    } else {
-                        place.as_mut().take_output().into_iter().for_each(&mut to);
-                    }
+                    pending += usize::from(place.as_mut().poll(context).is_pending());
+                    taken += 1;
                 }
                 if pending == 0 { Poll::Ready(()) } else { Poll::Pending }
             })

@@ -43,6 +43,16 @@ pub(super) enum ReadCall {
     Message(Box<v1::Call>),
 }
 
+impl ReadCall {
+    /// Checks the call, and fills in its defaults.
+    pub(super) fn decoded(self, domain: &str) -> Result<DecodedCall, Refusal> {
+        match self {
+            Self::Plain(descriptors) => Ok(DecodedCall::plain(descriptors, domain)),
+            Self::Message(call) => DecodedCall::new(*call, domain),
+        }
+    }
+}
+
 /// Reads a call, which is a part of `batch`.
 pub(super) fn call(bytes: &[u8], batch: &Bytes, bounds: Bounds) -> Result<ReadCall, Refusal> {
     if let Some(descriptors) = plain_descriptors(bytes, batch, bounds) {

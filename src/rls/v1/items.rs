@@ -27,14 +27,31 @@ use crate::{
 impl BatchItem for ReadCall {
     const FIELD: &'static str = "calls";
 
-    async fn answer(self, batch: &Batch<'_>) -> Result<Vec<u8>, Refusal> {
-        let (once, call) = match self {
-            Self::Plain(descriptors) => (None, DecodedCall::plain(descriptors, batch.domain)),
-            Self::Message(call) => {
-                let once = || Once::new(batch.domain, &call.id, &call.encode_to_vec());
-                ((!call.id.is_empty()).then(once), DecodedCall::new(*call, batch.domain)?)
+    fn answer_at_once(self, batch: &Batch<'_>) -> Result<Result<Vec<u8>, Refusal>, Self> {
+        match (batch.at_once, &self) {
+            (Some(_), Self::Message(call)) if !call.id.is_empty() => Err(self),
+            (Some(_), Self::Message(call)) if matches!(call.mode(), Mode::Read | Mode::Part) => {
+                Err(self)
             }
+            (Some(store), _) => Ok(self.decoded(batch.domain).and_then(|call| {
+                let (limiter, by, arrival) = (&batch.service.limiter, &batch.by, batch.arrival);
+                limiter.metrics().overrides_ignored(call.overrides_ignored);
+                let decided =
+                    limiter.decide_at_once(store, by, &call.request, call.meaning, arrival);
+                Ok(encode::verdict(&decided?, 0))
+            })),
+            (None, _) => Err(self),
+        }
+    }
+
+    async fn answer(self, batch: &Batch<'_>) -> Result<Vec<u8>, Refusal> {
+        let once = match &self {
+            Self::Message(call) if !call.id.is_empty() => {
+                Some(Once::new(batch.domain, &call.id, &call.encode_to_vec()))
+            }
+            _ => None,
         };
+        let call = self.decoded(batch.domain)?;
         match once {
             None => batch.decide_call(call, None).await,
             Some(once) => Box::pin(batch.decide_once(&once, call)).await,

@@ -74,7 +74,7 @@ impl Service {
         let started = Instant::now();
         let tracer = self.tracer.as_ref();
         let span = tracer.and_then(|tracer| CallSpan::begin(tracer, &HeaderMap::new()));
-        let arrival = Arrival::new(started, None);
+        let arrival = Arrival { at: started, timeout: None };
         let identity = client.identity.as_ref();
         let context = BatchContext { client: identity, arrival, span: span.as_ref() };
         let answer =
