@@ -27,7 +27,7 @@ pub(super) const CALLS_AT_A_TIME: usize = 48;
 pub(super) const CALL_BYTES: usize = 4 << 10;
 
 /// What the items of a request have in common.
-pub(crate) struct Batch<'call> {
+pub(crate) struct ItemContext<'call> {
     pub(super) service: &'call Service,
     pub(super) domain: &'call str,
     pub(super) arrival: Arrival,
@@ -43,12 +43,15 @@ pub(crate) trait BatchItem: Send + Sized {
     const FIELD: &'static str;
 
     /// The answer, if there is nothing to wait for; else the item.
-    fn answer_at_once(self, _: &Batch<'_>) -> Result<Result<Vec<u8>, Refusal>, Self> {
+    fn answer_at_once(self, _: &ItemContext<'_>) -> Result<Result<Vec<u8>, Refusal>, Self> {
         Err(self)
     }
 
     /// The answer.
-    fn answer(self, batch: &Batch<'_>) -> impl Future<Output = Result<Vec<u8>, Refusal>> + Send;
+    fn answer(
+        self,
+        batch: &ItemContext<'_>,
+    ) -> impl Future<Output = Result<Vec<u8>, Refusal>> + Send;
 
     /// The answer to one that has failed.
     fn failed(error: rpc::Status) -> Vec<u8>;
@@ -85,7 +88,7 @@ impl Service {
             span.record([KeyValue::new("ratelimit.calls", count)]);
         }
         let (by, at_once) = (self.limiter.deciding(), self.limiter.at_once());
-        let batch = &Batch { service: self, domain, arrival, by, at_once };
+        let batch = &ItemContext { service: self, domain, arrival, by, at_once };
         let written = |index: usize, answer: Result<Vec<u8>, Refusal>| {
             answer.unwrap_or_else(|refusal| Item::failed(error(Item::FIELD, index, &refusal)))
         };

@@ -3,7 +3,7 @@
 use prost::Message as _;
 
 use super::{
-    batch::{Batch, BatchItem},
+    batch::{BatchItem, ItemContext},
     decode::{DecodedCall, ReadCall, commit_descriptor},
     encode,
 };
@@ -27,7 +27,7 @@ use crate::{
 impl BatchItem for ReadCall {
     const FIELD: &'static str = "calls";
 
-    fn answer_at_once(self, batch: &Batch<'_>) -> Result<Result<Vec<u8>, Refusal>, Self> {
+    fn answer_at_once(self, batch: &ItemContext<'_>) -> Result<Result<Vec<u8>, Refusal>, Self> {
         match (batch.at_once, &self) {
             (Some(_), Self::Message(call)) if !call.id.is_empty() => Err(self),
             (Some(_), Self::Message(call)) if matches!(call.mode(), Mode::Read | Mode::Part) => {
@@ -44,7 +44,7 @@ impl BatchItem for ReadCall {
         }
     }
 
-    async fn answer(self, batch: &Batch<'_>) -> Result<Vec<u8>, Refusal> {
+    async fn answer(self, batch: &ItemContext<'_>) -> Result<Vec<u8>, Refusal> {
         let once = match &self {
             Self::Message(call) if !call.id.is_empty() => {
                 Some(Once::new(batch.domain, &call.id, &call.encode_to_vec()))
@@ -63,7 +63,7 @@ impl BatchItem for ReadCall {
     }
 }
 
-impl Batch<'_> {
+impl ItemContext<'_> {
     async fn decide(
         &self,
         request: &Request,
@@ -123,7 +123,7 @@ impl Batch<'_> {
 impl BatchItem for v1::Commit {
     const FIELD: &'static str = "commits";
 
-    async fn answer(self, batch: &Batch<'_>) -> Result<Vec<u8>, Refusal> {
+    async fn answer(self, batch: &ItemContext<'_>) -> Result<Vec<u8>, Refusal> {
         let descriptors = vec![commit_descriptor(self)?];
         let request = Request { domain: batch.domain.to_owned(), descriptors };
         let decision = batch.decide(&request, HitsMeaning::Charged).await?;
@@ -138,7 +138,7 @@ impl BatchItem for v1::Commit {
 impl BatchItem for v1::Renewal {
     const FIELD: &'static str = "renewals";
 
-    async fn answer(self, batch: &Batch<'_>) -> Result<Vec<u8>, Refusal> {
+    async fn answer(self, batch: &ItemContext<'_>) -> Result<Vec<u8>, Refusal> {
         let in_field = |field| {
             move |refusal: Refusal| match refusal {
                 Refusal::Invalid(_) | Refusal::Empty => {

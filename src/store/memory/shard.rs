@@ -66,11 +66,11 @@ pub(super) struct LocatedCounter<'call> {
 /// The key of a counter in one window, and its hash.
 pub(super) struct HashedKey<'call> {
     hash: u64,
-    name: KeyName<'call>,
+    name: KeySource<'call>,
 }
 
 /// What a key is spelled from. Most counters exist, and are found without their keys.
-enum KeyName<'call> {
+enum KeySource<'call> {
     Counter(&'call Counter, Timestamp),
     Spelled(String),
 }
@@ -79,10 +79,10 @@ impl PartialEq for HashedKey<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.hash == other.hash
             && match (&self.name, &other.name) {
-                (KeyName::Counter(one, start), KeyName::Counter(other, other_start)) => {
+                (KeySource::Counter(one, start), KeySource::Counter(other, other_start)) => {
                     start == other_start && one.same_counter(other)
                 }
-                (KeyName::Spelled(one), KeyName::Spelled(other)) => one == other,
+                (KeySource::Spelled(one), KeySource::Spelled(other)) => one == other,
                 _ => false,
             }
     }
@@ -95,27 +95,27 @@ impl<'call> HashedKey<'call> {
         let is_aligned = counter.limit.algorithm.is_aligned();
         let start = if is_aligned { start } else { Timestamp::default() };
         let hash = hash.wrapping_add(start.as_secs().wrapping_mul(SPREAD));
-        Self { hash, name: KeyName::Counter(counter, start) }
+        Self { hash, name: KeySource::Counter(counter, start) }
     }
 
     /// The key of something else that belongs to a counter, and its hash.
     pub(super) fn of_hold(hash: u64, key: String) -> Self {
-        Self { hash, name: KeyName::Spelled(key) }
+        Self { hash, name: KeySource::Spelled(key) }
     }
 
     fn is_of(&self, kept: &Kept) -> bool {
         kept.hash == self.hash
             && match &self.name {
                 // The same counter has another hash in each window.
-                KeyName::Counter(counter, _) => counter.has_key(&kept.key),
-                KeyName::Spelled(key) => *kept.key == **key,
+                KeySource::Counter(counter, _) => counter.has_key(&kept.key),
+                KeySource::Spelled(key) => *kept.key == **key,
             }
     }
 
     fn spelled(&self) -> Box<str> {
         match &self.name {
-            KeyName::Counter(counter, start) => counter.key(*start).into(),
-            KeyName::Spelled(key) => key.as_str().into(),
+            KeySource::Counter(counter, start) => counter.key(*start).into(),
+            KeySource::Spelled(key) => key.as_str().into(),
         }
     }
 }

@@ -46,8 +46,10 @@ async fn an_override_is_set_listed_shown_and_undone_and_the_audit_has_both() {
         "{effect}"
     );
     let (id, rest) = set.split_once(": ").unwrap();
-    let expected = "times 10 for user=alice in shop, 30 min left, until ";
-    assert!(rest.starts_with(expected) && rest.ends_with(", by 127.0.0.1: INC-42\n"), "{set}");
+    // 30 min, or a little less on a busy machine.
+    let left = rest.strip_prefix("times 10 for user=alice in shop, ").unwrap();
+    assert!(left.starts_with("30 min left, until ") || left.starts_with("29 min "), "{set}");
+    assert!(left.ends_with(", by 127.0.0.1: INC-42\n"), "{set}");
     let found = prints(&service, &["override", "list", "--domain", "shop", "--text", "inc-42"]);
     assert!(found.starts_with(id) && found.lines().count() == 1, "{found}");
     let other = ["override", "list", "--domain", "mail"];
