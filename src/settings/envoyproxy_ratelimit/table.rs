@@ -18,10 +18,10 @@ const LEVELS: VariableForm =
     VariableForm::Among(&["panic", "fatal", "error", "warn", "warning", "info", "debug", "trace"]);
 
 const STATSD: &str = "metrics are scraped, or sent by OTLP";
-const ONE_REDIS: &str = "one Redis counts all units, so that a call is one atomic step";
-const ON_EMPTY: &str = "a call waits for a connection until its decision budget ends";
+const ONE_REDIS: &str = "one Redis counts all units";
+const ON_EMPTY: &str = "TOLLKEEPER_DECISION_BUDGET bounds the wait";
 const NO_WINDOW: &str = "calls are batched without a window";
-const RETRIES: &str = "attempts follow after 0.2 s to 10 s";
+const RETRIES: &str = "it retries after 0.2 s to 10 s";
 
 const fn row(
     name: &'static str,
@@ -54,7 +54,7 @@ pub(super) const VARIABLES: &[EnvoyproxyRatelimitVariable] = &[
     row("CONFIG_TYPE", VariableForm::Among(&["FILE", "GRPC_XDS_SOTW"]), Sets("`--rules`: a folder, or a control plane")),
     row("CONFIG_GRPC_XDS_SERVER_URL", TEXT, Sets("`--rules`, default localhost:18000")),
     row("CONFIG_GRPC_XDS_NODE_ID", TEXT, Sets("`--rules`, default `default`")),
-    row("CONFIG_GRPC_XDS_NODE_METADATA", TEXT, Nothing("the service identifies itself by the id of the node alone")),
+    row("CONFIG_GRPC_XDS_NODE_METADATA", TEXT, Nothing("only the id of the node is sent")),
     row("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", TEXT, Nothing("a control plane gets no headers")),
     row("CONFIG_GRPC_XDS_SERVER_USE_TLS", SWITCH, Sets("`--rules xds+tls://…`")),
     row("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", TEXT, Sets("`--rules-tls-cert`")),
@@ -66,12 +66,12 @@ pub(super) const VARIABLES: &[EnvoyproxyRatelimitVariable] = &[
     row("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", COUNT, Nothing("a message may have 64 MiB")),
     row("FORCE_START_WITHOUT_INITIAL_CONFIG", SWITCH, Sets("`--ready-needs-rules` for a control plane: default once, true is off; bad rule files always prevent the start")),
     row("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", SWITCH, Sets("`--ready-needs-rules`; true is `always`")),
-    row("MERGE_DOMAIN_CONFIG", SWITCH, AsAsked("true", "files with the same domain are always merged, in the order of their paths")),
+    row("MERGE_DOMAIN_CONFIG", SWITCH, AsAsked("true", "files of one domain are merged, in the order of their paths")),
     row("RUNTIME_ROOT", TEXT, Sets("`--rules`, default /srv/runtime_data/current/config")),
     row("RUNTIME_SUBDIRECTORY", TEXT, Sets("`--rules`: the folders below RUNTIME_ROOT")),
     row("RUNTIME_APPDIRECTORY", TEXT, Sets("`--rules`: the folders below RUNTIME_ROOT")),
     row("RUNTIME_WATCH_ROOT", SWITCH, Sets("either way, changed files are loaded, also behind links")),
-    row("RUNTIME_IGNOREDOTFILES", SWITCH, AsAsked("true", "files whose names begin with a dot are never read")),
+    row("RUNTIME_IGNOREDOTFILES", SWITCH, AsAsked("true", "they are never read")),
     row("USE_PROMETHEUS", SWITCH, Sets("another address of metrics, and `--metrics-compat envoyproxy`")),
     row("PROMETHEUS_ADDR", TEXT, Sets("that address, default 0.0.0.0:9090; without a host, HOST")),
     row("PROMETHEUS_PATH", TEXT, Sets("path on that address, default /metrics")),
@@ -82,7 +82,7 @@ pub(super) const VARIABLES: &[EnvoyproxyRatelimitVariable] = &[
     row("USE_DOG_STATSD", SWITCH, AsAsked("false", STATSD)),
     row("USE_DOG_STATSD_MOGRIFIERS", TEXT, Nothing(STATSD)),
     row("DOG_STATSD_…", TEXT, Nothing(STATSD)),
-    row("EXTRA_TAGS", TEXT, Nothing("set OTEL_RESOURCE_ATTRIBUTES for metrics by OTLP, and labels in the scraper")),
+    row("EXTRA_TAGS", TEXT, Nothing("set OTEL_RESOURCE_ATTRIBUTES, or labels in the scraper")),
     row("STATS_FLUSH_INTERVAL", TIME, Nothing("metrics are up to date at each scrape")),
     row("DISABLE_STATS", SWITCH, AsAsked("false", "metrics are always kept")),
     row("BACKEND_TYPE", VariableForm::Among(&["redis", "memcache"]), Sets("`--store`; memcache is refused")),
@@ -95,23 +95,23 @@ pub(super) const VARIABLES: &[EnvoyproxyRatelimitVariable] = &[
     row("REDIS_TLS_CLIENT_CERT", TEXT, Sets("`--store-tls-cert`")),
     row("REDIS_TLS_CLIENT_KEY", TEXT, Sets("`--store-tls-key`")),
     row("REDIS_TLS_CACERT", TEXT, Sets("`--store-tls-ca`, added to the system's CAs")),
-    row("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", SWITCH, AsAsked("false", "certificates are always verified; TOLLKEEPER_STORE_TLS_NAME is the name to expect instead of the host")),
+    row("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", SWITCH, AsAsked("false", "TOLLKEEPER_STORE_TLS_NAME is the expected name, by default the host")),
     row("REDIS_POOL_SIZE", COUNT, Sets("`--store-pool-size`, 1 to 1000")),
     row("REDIS_POOL_ON_EMPTY_BEHAVIOR", TEXT, AsAsked("WAIT", ON_EMPTY)),
     row("REDIS_POOL_ON_EMPTY_WAIT_DURATION", TIME, Nothing(ON_EMPTY)),
     row("REDIS_TIMEOUT", TIME, Nothing("TOLLKEEPER_DECISION_BUDGET bounds the whole decision")),
     row("REDIS_PIPELINE_…", TEXT, Nothing(NO_WINDOW)),
     row("REDIS_CLUSTER_PIPELINE_PARALLELISM", COUNT, Nothing(NO_WINDOW)),
-    row("REDIS_STARTUP_…", TEXT, Nothing("the service starts without Redis, and is ready after 10 s at most")),
+    row("REDIS_STARTUP_…", TEXT, Nothing("the service is ready without Redis after 10 s")),
     row("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", SWITCH, Sets("`--ready-needs-store`")),
     row("REDIS_PERSECOND", SWITCH, AsAsked("false", ONE_REDIS)),
     row("REDIS_PERSECOND_…", TEXT, Nothing(ONE_REDIS)),
-    row("MEMCACHE_…", TEXT, Nothing("only BACKEND_TYPE=memcache uses it, which is not supported")),
+    row("MEMCACHE_…", TEXT, Nothing("memcache is not supported")),
     row("CACHE_KEY_PREFIX", TEXT, Sets("`--key-prefix`")),
-    row("EXPIRATION_JITTER_MAX_SECONDS", COUNT, Nothing("expiries are always spread, by the names of the keys")),
+    row("EXPIRATION_JITTER_MAX_SECONDS", COUNT, Nothing("expiries are always spread")),
     row("LOCAL_CACHE_SIZE_IN_BYTES", COUNT, Sets("`--over-limit-cache`, a counter per 128 bytes, default on; 0 is off")),
     row("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", SWITCH, Sets("`--count-denied`, default on; true is off")),
-    row("DESCRIPTOR_KEY_CONFIG", TEXT, Nothing("in metrics, limits that requests bring have no values of entries")),
+    row("DESCRIPTOR_KEY_CONFIG", TEXT, Nothing("metrics of limit overrides have no values of entries")),
     row("NEAR_LIMIT_RATIO", VariableForm::Fraction, Sets("`--near-limit-ratio`, 0 to 1")),
     row("SHADOW_MODE", SWITCH, Sets("`--shadow-mode`")),
     row("QUOTA_MODE", SWITCH, Sets("`--quota-mode`")),
