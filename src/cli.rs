@@ -32,7 +32,10 @@ use clap::{
     error::{ContextKind, ContextValue},
 };
 
-use self::serve::ServeFlags;
+use self::{
+    output::{Ended, Failed},
+    serve::ServeFlags,
+};
 use crate::settings::{ENVOYPROXY_RATELIMIT_PROGRAM, Environment};
 
 /// A rate-limit service for Envoy, gateways and microservices.
@@ -92,6 +95,9 @@ enum Command {
 /// Runs the program.
 pub fn main() -> ExitCode {
     let environment = Environment::of_process();
+    let run = |command, environment: &Environment| {
+        run(command, environment).unwrap_or_else(Failed::report)
+    };
     if !is_run_as_envoyproxy_ratelimit() || environment.has_no_compat() {
         return run(Arguments::read().command, &environment);
     }
@@ -100,7 +106,7 @@ pub fn main() -> ExitCode {
     match env::args_os().nth(1) {
         None => run(None, &environment),
         Some(word) if word == "healthcheck" => run(Arguments::read().command, &environment),
-        Some(_) => serve::main_without_arguments(&environment),
+        Some(_) => serve::main_without_arguments(&environment).unwrap_or_else(Failed::report),
     }
 }
 
@@ -142,17 +148,17 @@ fn with_our_hint(mut error: Error) -> Error {
     error
 }
 
-fn run(command: Option<Command>, environment: &Environment) -> ExitCode {
+fn run(command: Option<Command>, environment: &Environment) -> Ended {
     match command {
         None => serve::main(&ServeFlags::default(), environment),
         Some(Command::Serve(flags)) => serve::main(&flags, environment),
-        Some(Command::Check(flags)) => check::main(&flags, environment),
+        Some(Command::Check(flags)) => Ok(check::main(&flags, environment)),
         Some(Command::Call(flags)) => call::main(&flags, environment),
         Some(Command::Healthcheck(flags)) => healthcheck::main(&flags, environment),
         Some(Command::Bench(flags)) => bench::main(&flags, environment),
         Some(Command::Explain(flags)) => explain::main(&flags, environment),
-        Some(Command::Test(flags)) => test::main(&flags, environment),
-        Some(Command::Schema(flags)) => schema::main(&flags),
+        Some(Command::Test(flags)) => Ok(test::main(&flags, environment)),
+        Some(Command::Schema(flags)) => Ok(schema::main(&flags)),
         Some(Command::Import(from)) => import::main(from),
         Some(Command::Counter(action)) => counter::main(&action, environment),
         Some(Command::Override(action)) => overrides::main(&action, environment),
@@ -160,8 +166,8 @@ fn run(command: Option<Command>, environment: &Environment) -> ExitCode {
         Some(Command::Status(flags)) => status::main(&flags, environment),
         Some(Command::Top(flags)) => top::main(&flags, environment),
         Some(Command::Init(flags)) => init::main(&flags),
-        Some(Command::Version(flags)) => version::main(&flags),
-        Some(Command::Completions(flags)) => manual::completions(&flags, Arguments::command()),
+        Some(Command::Version(flags)) => Ok(version::main(&flags)),
+        Some(Command::Completions(flags)) => Ok(manual::completions(&flags, Arguments::command())),
         Some(Command::Man(flags)) => manual::man(&flags, Arguments::command()),
     }
 }

@@ -19,7 +19,7 @@ use tokio::{runtime::Builder, time};
 
 use super::{
     address::{ClientTarget, ServiceAddr},
-    output::{Format, USAGE, complain, say},
+    output::{Ended, Format, complain, failure, say, usage},
     tls::{TlsFlags, uses_tls},
 };
 use crate::{
@@ -51,6 +51,37 @@ pub(super) struct AdminAccess {
     tls: TlsFlags,
 }
 
+/// Which replicas of a service a command asks.
+#[derive(Debug, clap::Args)]
+pub(super) struct ReplicaFlags {
+    /// Admin address of a replica, repeatable; a name stands for all of its addresses
+    /// [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
+    #[arg(short, long, alias = "admin-addr", value_name = "HOST:PORT")]
+    addr: Vec<String>,
+    #[command(flatten)]
+    access: AdminAccess,
+}
+
+impl ReplicaFlags {
+    /// The replicas: by the flags, else the one of a service with the same environment.
+    ///
+    /// # Errors
+    /// As [`address`] and [`AdminServer::new`].
+    pub(super) fn servers(
+        &self,
+        environment: &Environment,
+    ) -> Result<Vec<AdminServer<'_>>, String> {
+        let mut addrs = Vec::new();
+        for addr in &self.addr {
+            addrs.extend(addresses_of(address(Some(addr), environment)?));
+        }
+        if addrs.is_empty() {
+            addrs.push(address(None, environment)?.to_owned());
+        }
+        addrs.into_iter().map(|addr| AdminServer::new(addr, &self.access)).collect()
+    }
+}
+
 /// Which service a command asks, and how it prints the answer.
 #[derive(Debug, clap::Args)]
 pub(super) struct AdminFlags {
@@ -70,16 +101,10 @@ impl AdminFlags {
         &self,
         environment: &Environment,
         command: impl FnOnce(&AdminServer<'_>) -> Result<ExitCode, String>,
-    ) -> ExitCode {
-        let addr = address(self.addr.as_deref(), environment);
-        let (done, code) = match addr.and_then(|addr| AdminServer::new(addr, &self.access)) {
-            Ok(server) => (command(&server), ExitCode::FAILURE),
-            Err(problem) => (Err(problem), ExitCode::from(USAGE)),
-        };
-        done.unwrap_or_else(|problem| {
-            complain(problem);
-            code
-        })
+    ) -> Ended {
+        let addr = address(self.addr.as_deref(), environment).map_err(usage)?;
+        let server = AdminServer::new(addr, &self.access).map_err(usage)?;
+        command(&server).map_err(failure)
     }
 
     /// Prints an answer, as text or as it is, and what it lacks.
@@ -112,24 +137,6 @@ pub(super) fn address<'text>(
     ServiceAddr { flag, variable: (VARIABLE, variable), default: ADDR_DEFAULT }.checked()
 }
 
-/// The addresses of all replicas: by the flags, else the one of a service with the same environment.
-///
-/// # Errors
-/// As [`address`].
-pub(super) fn addresses(
-    flags: &[String],
-    environment: &Environment,
-) -> Result<Vec<String>, String> {
-    let mut addrs = Vec::new();
-    for addr in flags {
-        addrs.extend(addresses_of(address(Some(addr), environment)?));
-    }
-    if addrs.is_empty() {
-        addrs.push(address(None, environment)?.to_owned());
-    }
-    Ok(addrs)
-}
-
 /// All addresses of a name, such as a headless service's; HOST:PORT itself if it has one, is local, or is unknown.
 fn addresses_of(addr: &str) -> Vec<String> {
     let all: Vec<_> = addr.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
@@ -141,7 +148,7 @@ fn addresses_of(addr: &str) -> Vec<String> {
 
 /// The admin address of a service, and how to reach it.
 pub(super) struct AdminServer<'a> {
-    pub(super) addr: &'a str,
+    pub(super) addr: String,
     token_file: Option<&'a Path>,
     tls: Option<TlsClient>,
 }
@@ -151,9 +158,9 @@ impl<'a> AdminServer<'a> {
     ///
     /// # Errors
     /// A message that names the flag and the file, if one of the files cannot be used.
-    pub(super) fn new(addr: &'a str, access: &'a AdminAccess) -> Result<Self, String> {
+    pub(super) fn new(addr: impl Into<String>, access: &'a AdminAccess) -> Result<Self, String> {
         let tls = access.tls.client(b"http/1.1")?;
-        let server = Self { addr, token_file: access.token_file.as_deref(), tls };
+        let server = Self { addr: addr.into(), token_file: access.token_file.as_deref(), tls };
         server.authorization()?;
         Ok(server)
     }
@@ -176,7 +183,7 @@ impl<'a> AdminServer<'a> {
         let request = request.body(Full::from(body)).map_err(|error| error.to_string())?;
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
-        let answer = runtime.block_on(exchange(self.addr, self.tls.as_ref(), request));
+        let answer = runtime.block_on(exchange(&self.addr, self.tls.as_ref(), request));
         answer.map_err(|failure| match failure {
             // What is wrong is the descriptor, not what listens at the address.
             Failure::Refused(problem) if problem.starts_with("no limit applies") => {

@@ -1,11 +1,12 @@
 //! `tollkeeper audit`: who changed what on a service's admin address.
 
-use std::process::ExitCode;
-
 use hyper::Method;
 use serde_json::{Value, json};
 
-use super::admin::{AdminFlags, instant, list, number, path_and_query, text};
+use super::{
+    admin::{AdminFlags, instant, list, number, path_and_query, text},
+    output::Ended,
+};
 use crate::settings::{Environment, whole_numbers};
 
 /// Most entries that the service shows at a time.
@@ -26,7 +27,7 @@ pub(super) struct AuditFlags {
     text: Option<String>,
 }
 
-pub(super) fn main(flags: &AuditFlags, environment: &Environment) -> ExitCode {
+pub(super) fn main(flags: &AuditFlags, environment: &Environment) -> Ended {
     flags.admin.with_server(environment, |server| {
         let (mut entries, mut more) = (Vec::new(), None);
         while entries.len() < flags.limit {

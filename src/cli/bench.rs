@@ -12,7 +12,7 @@ use clap::ArgGroup;
 
 use super::{
     call, channel,
-    output::{OutputFlag, USAGE, complain, say},
+    output::{Ended, OutputFlag, complain, failure, say, usage},
     tls::uses_tls,
 };
 use crate::{
@@ -64,14 +64,8 @@ pub(super) struct BenchFlags {
     descriptors: Vec<String>,
 }
 
-pub(super) fn main(flags: &BenchFlags, environment: &Environment) -> ExitCode {
-    let load = match load(flags, environment) {
-        Ok(load) => load,
-        Err(problem) => {
-            complain(problem);
-            return ExitCode::from(USAGE);
-        }
-    };
+pub(super) fn main(flags: &BenchFlags, environment: &Environment) -> Ended {
+    let load = load(flags, environment).map_err(usage)?;
     let bar = io::stderr().is_terminal();
     let measured = bench::run(&load, interrupt(), |progress| {
         if bar {
@@ -81,28 +75,22 @@ pub(super) fn main(flags: &BenchFlags, environment: &Environment) -> ExitCode {
     if bar {
         show::no_progress();
     }
-    match measured {
-        Ok(report) => {
-            let code = if report.decisions() > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-            let text =
-                if flags.output.is_json() { show::json(&report) } else { show::text(&report) };
-            let ended = say(&text, code);
-            if call::lacks_limit_in(&report.sample) {
-                complain(call::NO_LIMIT);
+    let report = measured.map_err(|problem| {
+        let problem = match problem {
+            BenchError::Unreachable(error) => {
+                channel::target(uses_tls(load.tls.as_ref())).advise(&error)
             }
-            ended
-        }
-        Err(problem) => {
-            let problem = match problem {
-                BenchError::Unreachable(error) => {
-                    channel::target(uses_tls(load.tls.as_ref())).advise(&error)
-                }
-                BenchError::System(error) => error.to_string(),
-            };
-            complain(format_args!("{}: {problem}", printable(load.addr.as_bytes())));
-            ExitCode::FAILURE
-        }
+            BenchError::System(error) => error.to_string(),
+        };
+        failure(format_args!("{}: {problem}", printable(load.addr.as_bytes())))
+    })?;
+    let code = if report.decisions() > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let text = if flags.output.is_json() { show::json(&report) } else { show::text(&report) };
+    let ended = say(&text, code);
+    if call::lacks_limit_in(&report.sample) {
+        complain(call::NO_LIMIT);
     }
+    Ok(ended)
 }
 
 fn load(flags: &BenchFlags, environment: &Environment) -> Result<Load, String> {

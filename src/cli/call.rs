@@ -8,7 +8,7 @@ use prost_types::value::Kind;
 use super::{
     address::ServiceAddr,
     channel::{self, ADDR_DEFAULT},
-    output::{OutputFlag, USAGE, complain, say},
+    output::{Ended, OutputFlag, complain, failure, say, usage},
     tls::TlsFlags,
 };
 use crate::{
@@ -76,45 +76,27 @@ pub(super) struct RequestFlags {
     hits: Option<String>,
 }
 
-pub(super) fn main(flags: &CallFlags, environment: &Environment) -> ExitCode {
-    let call = &flags.call;
-    let (addr, request) = match (call.addr(environment), flags.request()) {
-        (Ok(addr), Ok(request)) => (addr, request),
-        (Err(problem), _) | (_, Err(problem)) => {
-            complain(problem);
-            return ExitCode::from(USAGE);
-        }
-    };
-    let tls = match call.tls() {
-        Ok(tls) => tls,
-        Err(problem) => {
-            complain(problem);
-            return ExitCode::from(USAGE);
-        }
-    };
+pub(super) fn main(flags: &CallFlags, environment: &Environment) -> Ended {
+    let addr = flags.call.addr(environment).map_err(usage)?;
+    let request = flags.request().map_err(usage)?;
+    let tls = flags.call.tls().map_err(usage)?;
     let answer = channel::ask(addr, tls, &SHOULD_RATE_LIMIT, async |channel| {
         RateLimitServiceClient::new(channel).should_rate_limit(request).await
     });
-    match answer {
-        Ok(response) => {
-            let code = match response.overall_code() {
-                Code::OverLimit => ExitCode::from(OVER_LIMIT),
-                Code::Ok if flags.commit.is_some() && !has_effect(&response) => ExitCode::FAILURE,
-                Code::Ok if flags.require_limit && lacks_limit(&response) => ExitCode::FAILURE,
-                Code::Ok | Code::Unknown => ExitCode::SUCCESS,
-            };
-            let text = || describe(&response, &flags.descriptors) + &flags.describe_hold(&response);
-            let ended = say(&flags.output.write(text, &json::response(&response)), code);
-            if !flags.is_about_hold() && lacks_limit(&response) {
-                complain(NO_LIMIT);
-            }
-            ended
-        }
-        Err(problem) => {
-            complain(format_args!("{}: {problem}", printable(addr.as_bytes())));
-            ExitCode::FAILURE
-        }
+    let response = answer
+        .map_err(|problem| failure(format_args!("{}: {problem}", printable(addr.as_bytes()))))?;
+    let code = match response.overall_code() {
+        Code::OverLimit => ExitCode::from(OVER_LIMIT),
+        Code::Ok if flags.commit.is_some() && !has_effect(&response) => ExitCode::FAILURE,
+        Code::Ok if flags.require_limit && lacks_limit(&response) => ExitCode::FAILURE,
+        Code::Ok | Code::Unknown => ExitCode::SUCCESS,
+    };
+    let text = || describe(&response, &flags.descriptors) + &flags.describe_hold(&response);
+    let ended = say(&flags.output.write(text, &json::response(&response)), code);
+    if !flags.is_about_hold() && lacks_limit(&response) {
+        complain(NO_LIMIT);
     }
+    Ok(ended)
 }
 
 impl CallFlags {

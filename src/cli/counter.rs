@@ -1,13 +1,11 @@
 //! `tollkeeper counter`: shows, lists, resets or sets counters through a service's admin address.
 
-use std::process::ExitCode;
-
 use hyper::Method;
 use serde_json::Value;
 
 use super::{
     admin::{AdminFlags, incomplete, instant, list, number, path_and_query, text},
-    output::{USAGE, complain},
+    output::{Ended, complain, usage},
 };
 use crate::{
     engine::{descriptor_syntax, request::Hits},
@@ -90,18 +88,16 @@ pub(super) struct ServerFlags {
     domain: String,
 }
 
-pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
+pub(super) fn main(action: &Action, environment: &Environment) -> Ended {
     let (flags, descriptor) = match action {
         Action::Show(flags) => (&flags.server, Some(&flags.descriptor)),
         Action::List(flags) => (&flags.server, flags.pattern.as_ref()),
         Action::Reset(flags) => (&flags.counter.server, Some(&flags.counter.descriptor)),
         Action::Set(flags) => (&flags.counter.server, Some(&flags.counter.descriptor)),
     };
-    if let Some(descriptor) = descriptor
-        && let Err(problem) = descriptor_syntax::parse(descriptor)
-    {
-        complain(format_args!("{}: {problem}", printable(descriptor.as_bytes())));
-        return ExitCode::from(USAGE);
+    if let Some(descriptor) = descriptor {
+        let problem = |problem| format!("{}: {problem}", printable(descriptor.as_bytes()));
+        descriptor_syntax::parse(descriptor).map_err(|error| usage(problem(error)))?;
     }
     let because = match action {
         Action::Reset(ResetFlags { because, .. }) | Action::Set(SetFlags { because, .. }) => {

@@ -7,7 +7,7 @@ use hyper::Method;
 use super::{
     admin::{self, AdminServer},
     call::{self, CallRequest},
-    output::{OutputFlag, USAGE, complain, say},
+    output::{Ended, OutputFlag, failure, say, usage},
 };
 use crate::{
     engine::{plan::Plan, request::Request},
@@ -49,46 +49,33 @@ pub(super) struct ExplainFlags {
     descriptors: Vec<String>,
 }
 
-pub(super) fn main(flags: &ExplainFlags, environment: &Environment) -> ExitCode {
-    let asked = request(flags).and_then(|request| Ok((request, source(flags, environment)?)));
-    let (request, source) = match asked {
-        Ok(asked) => asked,
-        Err(problem) => {
-            complain(problem);
-            return ExitCode::from(USAGE);
-        }
-    };
+pub(super) fn main(flags: &ExplainFlags, environment: &Environment) -> Ended {
+    let request = request(flags).map_err(usage)?;
+    let source = source(flags, environment).map_err(usage)?;
     let explanation = match &source {
         ExplainedBy::Service(server) => by_service(server, flags),
         ExplainedBy::Files { rules, overlays, .. } => by_files(rules, overlays, request),
     };
-    match explanation {
-        Ok(explanation) => {
-            let complete =
-                if explanation.is_unknown() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
-            // What the command line names needs no line.
-            let found = match &source {
-                ExplainedBy::Service(server) if flags.addr.is_none() => server.addr,
-                ExplainedBy::Files { found: Some(variable), .. } => variable,
-                _ => "",
-            };
-            let head =
-                if found.is_empty() { String::new() } else { format!("by the rules of {found}\n") };
-            let text = flags.output.write(|| head + &text(&explanation), &explanation);
-            match &source {
-                ExplainedBy::Service(server) => {
-                    server.say(&text, explanation.incomplete.as_deref(), complete)
-                }
-                ExplainedBy::Files { .. } => say(&text, complete),
-            }
+    let explanation = explanation.map_err(|problem| {
+        let is_named = flags.addr.is_some() || matches!(source, ExplainedBy::Files { .. });
+        let hint = if is_named { "" } else { "; or name rule files by --rules" };
+        failure(format_args!("{problem}{hint}"))
+    })?;
+    let complete = if explanation.is_unknown() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    // What the command line names needs no line.
+    let found = match &source {
+        ExplainedBy::Service(server) if flags.addr.is_none() => &server.addr,
+        ExplainedBy::Files { found: Some(variable), .. } => variable,
+        _ => "",
+    };
+    let head = if found.is_empty() { String::new() } else { format!("by the rules of {found}\n") };
+    let text = flags.output.write(|| head + &text(&explanation), &explanation);
+    Ok(match &source {
+        ExplainedBy::Service(server) => {
+            server.say(&text, explanation.incomplete.as_deref(), complete)
         }
-        Err(problem) => {
-            let is_named = flags.addr.is_some() || matches!(source, ExplainedBy::Files { .. });
-            let hint = if is_named { "" } else { "; or name rule files by --rules" };
-            complain(format!("{problem}{hint}"));
-            ExitCode::FAILURE
-        }
-    }
+        ExplainedBy::Files { .. } => say(&text, complete),
+    })
 }
 
 /// Whose rules explain.

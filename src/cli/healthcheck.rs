@@ -15,7 +15,7 @@ use tonic_health::pb::{
 use super::{
     address,
     channel::{self, ADDR_DEFAULT},
-    output::{OutputFlag, USAGE, complain, say},
+    output::{Ended, Failed, OutputFlag, failure, say},
     tls::TlsFlags,
 };
 use crate::{
@@ -47,32 +47,18 @@ pub(super) struct HealthcheckFlags {
     output: OutputFlag,
 }
 
-pub(super) fn main(flags: &HealthcheckFlags, environment: &Environment) -> ExitCode {
-    let (addr, tls) = match flags.target(environment) {
-        Ok(target) => target,
-        Err(problems) => {
-            for problem in problems {
-                complain(problem);
-            }
-            return ExitCode::from(USAGE);
-        }
-    };
+pub(super) fn main(flags: &HealthcheckFlags, environment: &Environment) -> Ended {
+    let (addr, tls) = flags.target(environment).map_err(Failed::usage)?;
     let request = HealthCheckRequest { service: flags.service.clone() };
     let answer = channel::ask(&addr, tls, &CHECK, async |channel| {
         HealthClient::new(channel).check(request).await
     });
-    match answer.map(|answer| answer.status()) {
-        Ok(status) => {
-            let is_serving = status == ServingStatus::Serving;
-            let name = status.as_str_name();
-            let text = flags.output.write(|| format!("{name}\n"), &json!({ "status": name }));
-            say(&text, if is_serving { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-        }
-        Err(problem) => {
-            complain(format_args!("{}: {problem}", printable(addr.as_bytes())));
-            ExitCode::FAILURE
-        }
-    }
+    let answer = answer
+        .map_err(|problem| failure(format_args!("{}: {problem}", printable(addr.as_bytes()))))?;
+    let is_serving = answer.status() == ServingStatus::Serving;
+    let name = answer.status().as_str_name();
+    let text = flags.output.write(|| format!("{name}\n"), &json!({ "status": name }));
+    Ok(say(&text, if is_serving { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
 }
 
 impl HealthcheckFlags {

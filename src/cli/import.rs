@@ -4,7 +4,7 @@ use std::{collections::HashSet, path::PathBuf, process::ExitCode};
 
 use serde_json::json;
 
-use super::output::{OutputFlag, USAGE, complain, say};
+use super::output::{Ended, OutputFlag, complain, failure, say, usage};
 use crate::import::limitador::{self, LimitadorOptions};
 
 #[derive(Debug, clap::Subcommand)]
@@ -31,17 +31,14 @@ pub(super) struct ImportFlags {
     output: OutputFlag,
 }
 
-pub(super) fn main(from: ImportFrom) -> ExitCode {
+pub(super) fn main(from: ImportFrom) -> Ended {
     let ImportFrom::Limitador(ImportFlags { file, namespace, order, partial, output }) = from;
-    if let Err(problem) = check_order(&order) {
-        complain(format_args!("--order: {problem}"));
-        return ExitCode::from(USAGE);
-    }
+    check_order(&order).map_err(|problem| usage(format_args!("--order: {problem}")))?;
     let rules = match limitador::import(&file, &LimitadorOptions { namespace, order }) {
         Ok(rules) => rules,
         Err(problems) => {
             problems.iter().for_each(complain);
-            return ExitCode::FAILURE;
+            return Ok(ExitCode::FAILURE);
         }
     };
     let is_shown = rules.refused.is_empty() || partial;
@@ -51,17 +48,16 @@ pub(super) fn main(from: ImportFrom) -> ExitCode {
             .map(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>());
         let json = json!({ "rules": text, "refused": refused, "warnings": warnings });
         let code = if is_shown { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-        return say(&output.write(String::new, &json), code);
+        return Ok(say(&output.write(String::new, &json), code));
     }
     rules.refused.iter().for_each(complain);
     for warning in &rules.warnings {
         complain(format_args!("warning: {warning}"));
     }
     if is_shown {
-        return say(&rules.text, ExitCode::SUCCESS);
+        return Ok(say(&rules.text, ExitCode::SUCCESS));
     }
-    complain("no rules are printed; with --partial, the rules for the other limits are");
-    ExitCode::FAILURE
+    Err(failure("no rules are printed; with --partial, the rules for the other limits are"))
 }
 
 fn check_order(keys: &[String]) -> Result<(), String> {

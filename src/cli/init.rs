@@ -6,7 +6,7 @@ use std::{
     process::ExitCode,
 };
 
-use super::output::{complain, say};
+use super::output::{Ended, failure, say};
 
 /// The files, by their path in the folder.
 const FILES: [(&str, &str); 5] = [
@@ -35,24 +35,22 @@ pub(super) struct InitFlags {
     folder: PathBuf,
 }
 
-pub(super) fn main(InitFlags { folder }: &InitFlags) -> ExitCode {
+pub(super) fn main(InitFlags { folder }: &InitFlags) -> Ended {
     let existing = FILES.iter().map(|(name, _)| folder.join(name)).find(|path| path.exists());
     if let Some(path) = existing {
-        complain(format_args!("{}: exists; nothing was written", path.display()));
-        return ExitCode::FAILURE;
+        return Err(failure(format_args!("{}: exists; nothing was written", path.display())));
     }
     for (name, text) in FILES {
         let text = OUTSIDE.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
-        if let Err(error) = write(&folder.join(name), &text) {
-            complain(format_args!("{}: {error}", folder.join(name).display()));
-            return ExitCode::FAILURE;
-        }
+        let path = folder.join(name);
+        write(&path, &text)
+            .map_err(|error| failure(format_args!("{}: {error}", path.display())))?;
     }
     let names = FILES.map(|(name, _)| name).join(", ");
     let shown = folder.display();
     let next =
         format!("next: tollkeeper test {shown}/rules && tollkeeper serve --rules {shown}/rules");
-    say(&format!("wrote {names} to {shown}\n{next}\n"), ExitCode::SUCCESS)
+    Ok(say(&format!("wrote {names} to {shown}\n{next}\n"), ExitCode::SUCCESS))
 }
 
 /// Writes a file that does not exist.

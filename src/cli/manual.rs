@@ -6,7 +6,7 @@ use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::output::{USAGE, complain, say};
+use super::output::{Ended, failure, say, usage};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct CompletionFlags {
@@ -27,22 +27,19 @@ pub(super) fn completions(flags: &CompletionFlags, mut program: Command) -> Exit
     say(&String::from_utf8_lossy(&script), ExitCode::SUCCESS)
 }
 
-pub(super) fn man(flags: &ManFlags, program: Command) -> ExitCode {
+pub(super) fn man(flags: &ManFlags, program: Command) -> Ended {
     let (mut command, mut name) = (program, "tollkeeper".to_owned());
     command.build();
     for word in &flags.command {
         let Some(found) = command.find_subcommand(word) else {
             let known: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
-            complain(format_args!("`{word}`: `{name}` has the commands {}", known.join(", ")));
-            return ExitCode::from(USAGE);
+            let known = known.join(", ");
+            return Err(usage(format_args!("`{word}`: `{name}` has the commands {known}")));
         };
         name = format!("{name}-{}", found.get_name());
         command = found.clone();
     }
     let mut page = Vec::new();
-    if let Err(error) = Man::new(command.name(name)).render(&mut page) {
-        complain(error);
-        return ExitCode::FAILURE;
-    }
-    say(&String::from_utf8_lossy(&page), ExitCode::SUCCESS)
+    Man::new(command.name(name)).render(&mut page).map_err(failure)?;
+    Ok(say(&String::from_utf8_lossy(&page), ExitCode::SUCCESS))
 }

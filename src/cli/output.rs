@@ -10,8 +10,37 @@ use serde::Serialize;
 
 use crate::text::printable::printable_lines;
 
-/// The exit code for bad usage, as clap's own.
-pub(super) const USAGE: u8 = 2;
+/// Why a command fails: lines for stderr, and the exit code.
+pub(super) struct Failed {
+    problems: Vec<String>,
+    code: ExitCode,
+}
+
+/// What becomes of a command.
+pub(super) type Ended = Result<ExitCode, Failed>;
+
+impl Failed {
+    /// The failure for bad usage has clap's exit code for it.
+    pub(super) fn usage(problems: Vec<String>) -> Self {
+        Self { problems, code: ExitCode::from(2) }
+    }
+
+    /// Writes the lines, and returns the exit code.
+    pub(super) fn report(self) -> ExitCode {
+        self.problems.iter().for_each(complain);
+        self.code
+    }
+}
+
+/// The failure of a command that was used badly.
+pub(super) fn usage(problem: impl fmt::Display) -> Failed {
+    Failed::usage(vec![problem.to_string()])
+}
+
+/// The failure of a command that was used well.
+pub(super) fn failure(problem: impl fmt::Display) -> Failed {
+    Failed { problems: vec![problem.to_string()], code: ExitCode::FAILURE }
+}
 
 /// The format of a command's output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]

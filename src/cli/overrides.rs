@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     admin::{AdminFlags, AdminServer, list, number, path_and_query, text},
-    output::{USAGE, complain, say},
+    output::{Ended, say, usage},
 };
 use crate::{
     engine::request::Hits,
@@ -105,11 +105,10 @@ pub(super) struct UndoFlags {
     because: Option<String>,
 }
 
-pub(super) fn main(action: &OverrideAction, environment: &Environment) -> ExitCode {
+pub(super) fn main(action: &OverrideAction, environment: &Environment) -> Ended {
     let one = |flags: &IdFlags, method: Method, because: Option<&String>, ended: &str| {
         if flags.id.is_empty() || !flags.id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-            complain("ID: must be letters and digits, as `override list` prints it");
-            return ExitCode::from(USAGE);
+            return Err(usage("ID: must be letters and digits, as `override list` prints it"));
         }
         flags.admin.with_server(environment, |server| {
             let because = because.map(|because| ("because", because.as_str()));

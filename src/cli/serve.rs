@@ -5,11 +5,11 @@ mod flags;
 use flags::CheckScope;
 pub(super) use flags::ServeFlags;
 
-use std::{io, process::ExitCode};
+use std::{fmt, io, process::ExitCode};
 
 use super::{
     check::summary,
-    output::{USAGE, complain, say},
+    output::{Ended, Failed, complain, failure, say},
 };
 use crate::{
     app,
@@ -28,10 +28,10 @@ const ARGUMENTS_IGNORED: &str = "command line arguments have no effect, since th
     by the name ratelimit, which has none: set environment variables instead, such as TOLLKEEPER_STORE for --store, or \
     run it by the name tollkeeper";
 
-pub(super) fn main(flags: &ServeFlags, environment: &Environment) -> ExitCode {
+pub(super) fn main(flags: &ServeFlags, environment: &Environment) -> Ended {
     let prepared = prepare(&flags.settings, environment, flags.check);
     match prepared {
-        Ok((settings, rules)) if flags.check.is_some() => checked(&settings, &rules),
+        Ok((settings, rules)) if flags.check.is_some() => Ok(checked(&settings, &rules)),
         _ => start(prepared),
     }
 }
@@ -47,7 +47,7 @@ fn checked(settings: &Settings, rules: &InForce) -> ExitCode {
 }
 
 /// Runs the service by its environment alone, and logs that its arguments are ignored.
-pub(super) fn main_without_arguments(environment: &Environment) -> ExitCode {
+pub(super) fn main_without_arguments(environment: &Environment) -> Ended {
     let mut prepared = prepare(&TypedFlags::new(), environment, None);
     let lines = match &mut prepared {
         Ok((settings, _)) => &mut settings.warnings,
@@ -57,33 +57,14 @@ pub(super) fn main_without_arguments(environment: &Environment) -> ExitCode {
     start(prepared)
 }
 
-fn start(prepared: Result<(Settings, InForce), Vec<String>>) -> ExitCode {
-    let (settings, rules) = match prepared {
-        Ok(prepared) => prepared,
-        Err(problems) => {
-            for problem in problems {
-                complain(problem);
-            }
-            return ExitCode::from(USAGE);
-        }
-    };
-    let runtime = match tokio::runtime::Runtime::new() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            complain(format_args!("tollkeeper: {error}"));
-            return ExitCode::FAILURE;
-        }
-    };
+fn start(prepared: Result<(Settings, InForce), Vec<String>>) -> Ended {
+    let (settings, rules) = prepared.map_err(Failed::usage)?;
+    let failed = |error: &dyn fmt::Display| failure(format_args!("tollkeeper: {error}"));
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| failed(&error))?;
     let ended = runtime.block_on(app::run(settings, rules));
     // Does not wait for blocked threads, such as one that still flushes telemetry.
     runtime.shutdown_background();
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(format_args!("tollkeeper: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    ended.map(|()| ExitCode::SUCCESS).map_err(|error| failed(&error))
 }
 
 /// Checks settings and rules together, so that one start reports every problem of both.

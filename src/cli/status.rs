@@ -6,19 +6,15 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::{
-    admin::{self, AdminServer},
-    output::{Format, USAGE, complain, say},
+    admin::{AdminServer, ReplicaFlags},
+    output::{Ended, Format, say, usage},
 };
 use crate::{settings::Environment, text::printable::printable};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusFlags {
-    /// Admin address of a replica, repeatable; a name stands for all of its addresses
-    /// [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
-    #[arg(short, long, alias = "admin-addr", value_name = "HOST:PORT")]
-    addr: Vec<String>,
     #[command(flatten)]
-    access: admin::AdminAccess,
+    replicas: ReplicaFlags,
     /// Format of the output
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Format,
@@ -27,18 +23,20 @@ pub(super) struct StatusFlags {
 /// What is known of one replica.
 struct Replica {
     addr: String,
-    /// The JSON of `/status`, or the reason why it cannot be read.
-    status: Result<Value, String>,
+    /// Or the reason why it cannot be read.
+    status: Result<ReplicaStatus, String>,
 }
 
-pub(super) fn main(flags: &StatusFlags, environment: &Environment) -> ExitCode {
-    let replicas = match read_all(flags, environment) {
-        Ok(replicas) => replicas,
-        Err(problem) => {
-            complain(problem);
-            return ExitCode::from(USAGE);
-        }
+/// The JSON of `/status`. What another version lacks is 0, or `?`.
+pub(super) struct ReplicaStatus(pub(super) Value);
+
+pub(super) fn main(flags: &StatusFlags, environment: &Environment) -> Ended {
+    let servers = flags.replicas.servers(environment).map_err(usage)?;
+    let read = |server: AdminServer<'_>| {
+        let status = ReplicaStatus::ask(&server);
+        Replica { addr: server.addr, status }
     };
+    let replicas: Vec<Replica> = servers.into_iter().map(read).collect();
     let differ = differing_rules(&replicas);
     let mut problems: Vec<Vec<String>> = replicas.iter().map(Replica::problems).collect();
     let is_well = problems.iter().all(Vec::is_empty) && differ.is_none();
@@ -55,7 +53,8 @@ pub(super) fn main(flags: &StatusFlags, environment: &Environment) -> ExitCode {
         Format::Json => {
             let of_each = replicas.into_iter().zip(problems.iter_mut());
             let of_each = of_each.map(|(replica, problems)| {
-                json!({ "addr": replica.addr, "problems": problems, "status": replica.status.ok() })
+                let status = replica.status.ok().map(|status| status.0);
+                json!({ "addr": replica.addr, "problems": problems, "status": status })
             });
             let problems: Vec<String> = differ.into_iter().collect();
             format!(
@@ -64,24 +63,14 @@ pub(super) fn main(flags: &StatusFlags, environment: &Environment) -> ExitCode {
             )
         }
     };
-    say(&text, if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn read_all(flags: &StatusFlags, environment: &Environment) -> Result<Vec<Replica>, String> {
-    let addrs = admin::addresses(&flags.addr, environment)?;
-    let servers: Result<Vec<_>, _> =
-        addrs.iter().map(|addr| AdminServer::new(addr, &flags.access)).collect();
-    let read = |server: AdminServer<'_>| Replica {
-        addr: server.addr.to_owned(),
-        status: server.ask(Method::GET, "/status", String::new()),
-    };
-    Ok(servers?.into_iter().map(read).collect())
+    Ok(say(&text, if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
 }
 
 /// The problem of replicas with different rules, which is short-lived while they load new ones.
 fn differing_rules(replicas: &[Replica]) -> Option<String> {
+    let known = replicas.iter().filter_map(|replica| replica.status.as_ref().ok());
     let mut versions: Vec<&str> =
-        replicas.iter().filter_map(|replica| replica.at("/rules/version")?.as_str()).collect();
+        known.filter_map(|status| status.0.pointer("/rules/version")?.as_str()).collect();
     versions.sort_unstable();
     versions.dedup();
     (versions.len() > 1)
@@ -89,46 +78,58 @@ fn differing_rules(replicas: &[Replica]) -> Option<String> {
 }
 
 impl Replica {
-    fn at(&self, path: &str) -> Option<&Value> {
-        self.status.as_ref().ok()?.pointer(path)
-    }
-
-    fn text(&self, path: &str) -> String {
-        let text = self.at(path).and_then(Value::as_str).unwrap_or("?");
-        printable(text.as_bytes()).to_string()
-    }
-
     fn summary(&self) -> String {
-        if self.status.is_err() {
-            return "no status".to_owned();
-        }
-        let rate =
-            |name: &str| self.at(&format!("/recent/{name}")).and_then(Value::as_f64).unwrap_or(0.0);
-        let (phase, version) = (self.text("/phase"), self.text("/tollkeeper_version"));
+        let Ok(status) = &self.status else { return "no status".to_owned() };
+        let text = |path| printable(text(&status.0, path).as_bytes());
+        let (phase, version) = (text("/phase"), text("/tollkeeper_version"));
         format!(
             "{}, {}, tollkeeper {version}, rules {}, {:.0} calls/s, {:.1} % denied, {:.0} late/s",
-            self.text("/severity"),
+            text("/severity"),
             phase.replace('_', " "),
-            self.text("/rules/version"),
-            rate("calls"),
-            100.0 * rate("denied") / rate("decisions").max(f64::MIN_POSITIVE),
-            rate("late"),
+            text("/rules/version"),
+            status.recent("calls"),
+            100.0 * status.recent("denied") / status.recent("decisions").max(f64::MIN_POSITIVE),
+            status.recent("late"),
         )
     }
 
-    /// What an operator should look at, the gravest first, as the replica judges it.
+    /// What an operator should look at, the gravest first.
     fn problems(&self) -> Vec<String> {
-        if let Err(problem) = &self.status {
-            return vec![format!("red: {problem}")];
+        match self.status.as_ref().map(ReplicaStatus::conditions) {
+            Err(problem) => vec![format!("red: {problem}")],
+            Ok(None) => {
+                vec!["red: it does not judge its state; is it of another version?".to_owned()]
+            }
+            Ok(Some(conditions)) => {
+                conditions.map(|[_, severity, text]| format!("{severity}: {text}")).collect()
+            }
         }
-        let Some(conditions) = self.at("/conditions").and_then(Value::as_array) else {
-            return vec!["red: it does not judge its state; is it of another version?".to_owned()];
-        };
-        let text = |condition: &Value, name: &str| {
-            condition.get(name).and_then(Value::as_str).unwrap_or("?").to_owned()
-        };
-        let line =
-            |condition| format!("{}: {}", text(condition, "severity"), text(condition, "text"));
-        conditions.iter().map(line).collect()
     }
+}
+
+impl ReplicaStatus {
+    /// Asks a replica.
+    ///
+    /// # Errors
+    /// As [`AdminServer::ask`].
+    pub(super) fn ask(server: &AdminServer<'_>) -> Result<Self, String> {
+        server.ask(Method::GET, "/status", String::new()).map(Self)
+    }
+
+    /// A number of the last seconds.
+    pub(super) fn recent(&self, name: &str) -> f64 {
+        let number = self.0.get("recent").and_then(|recent| recent.get(name)?.as_f64());
+        number.unwrap_or(0.0)
+    }
+
+    /// What an operator should look at, the gravest first: what each is about, how grave it is, and a sentence; `None` if
+    /// the replica does not judge its state.
+    pub(super) fn conditions(&self) -> Option<impl Iterator<Item = [&str; 3]>> {
+        let conditions = self.0.get("conditions")?.as_array()?.iter();
+        Some(conditions.map(|one| ["/about", "/severity", "/text"].map(|path| text(one, path))))
+    }
+}
+
+fn text<'value>(value: &'value Value, path: &str) -> &'value str {
+    value.pointer(path).and_then(Value::as_str).unwrap_or("?")
 }

@@ -18,8 +18,9 @@ use self::{
     table::{TextWidth, describe},
 };
 use super::{
-    admin::{self, AdminServer},
-    output::{OutputFlag, USAGE, complain, say},
+    admin::{AdminServer, ReplicaFlags},
+    output::{Ended, OutputFlag, failure, say, usage},
+    status::ReplicaStatus,
 };
 use crate::{
     settings::{Environment, whole_numbers},
@@ -28,12 +29,8 @@ use crate::{
 
 #[derive(Debug, clap::Args)]
 pub(super) struct TopFlags {
-    /// Admin address of a replica, repeatable; a name stands for all of its addresses
-    /// [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
-    #[arg(short, long, alias = "admin-addr", value_name = "HOST:PORT")]
-    addr: Vec<String>,
     #[command(flatten)]
-    access: admin::AdminAccess,
+    replicas: ReplicaFlags,
     /// Print the keys once; also if stdout is not a terminal
     #[arg(long)]
     once: bool,
@@ -54,21 +51,8 @@ fn interval(text: &str) -> Result<Duration, String> {
     duration::duration(text, Duration::from_millis(100), Duration::from_secs(3600))
 }
 
-pub(super) fn main(flags: &TopFlags, environment: &Environment) -> ExitCode {
-    let addrs = admin::addresses(&flags.addr, environment);
-    let servers = addrs.as_deref().map_err(Clone::clone).and_then(|addrs| {
-        addrs
-            .iter()
-            .map(|addr| AdminServer::new(addr, &flags.access))
-            .collect::<Result<Vec<_>, _>>()
-    });
-    let servers = match servers {
-        Ok(servers) => servers,
-        Err(problem) => {
-            complain(problem);
-            return ExitCode::from(USAGE);
-        }
-    };
+pub(super) fn main(flags: &TopFlags, environment: &Environment) -> Ended {
+    let servers = flags.replicas.servers(environment).map_err(usage)?;
     let shown = if flags.output.is_json() {
         show_json(&servers)
     } else if flags.once || !io::stdout().is_terminal() {
@@ -76,10 +60,7 @@ pub(super) fn main(flags: &TopFlags, environment: &Environment) -> ExitCode {
     } else {
         follow(&servers, flags)
     };
-    shown.unwrap_or_else(|problem| {
-        complain(problem);
-        ExitCode::FAILURE
-    })
+    shown.map_err(failure)
 }
 
 fn show_json(servers: &[AdminServer<'_>]) -> Result<ExitCode, String> {
@@ -101,7 +82,7 @@ fn show_once(servers: &[AdminServer<'_>], flags: &TopFlags) -> Result<ExitCode, 
 fn follow(servers: &[AdminServer<'_>], flags: &TopFlags) -> Result<ExitCode, String> {
     let mut last = read(servers)?;
     let mut problem = None;
-    let addrs: Vec<&str> = servers.iter().map(|server| server.addr).collect();
+    let addrs: Vec<&str> = servers.iter().map(|server| &*server.addr).collect();
     let addrs = addrs.join(", ");
     loop {
         let head = match &problem {
@@ -122,7 +103,7 @@ fn follow(servers: &[AdminServer<'_>], flags: &TopFlags) -> Result<ExitCode, Str
 fn read<'a>(servers: &'a [AdminServer<'_>]) -> Result<Fleet, String> {
     let asked: Vec<_> = thread::scope(|scope| {
         let ask = |server: &'a AdminServer<'_>| {
-            scope.spawn(move || (server.addr, server.ask(Method::GET, "/status", String::new())))
+            scope.spawn(move || (&*server.addr, ReplicaStatus::ask(server)))
         };
         let asking: Vec<_> = servers.iter().map(ask).collect();
         asking.into_iter().filter_map(|thread| thread.join().ok()).collect()

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
-use crate::top_keys::{TopKey, TopReport};
+use crate::{
+    cli::status::ReplicaStatus,
+    top_keys::{TopKey, TopReport},
+};
 
 /// What all replicas report.
 #[derive(Default)]
@@ -26,7 +27,9 @@ impl Fleet {
     ///
     /// # Errors
     /// The problem of the first replica, if none has answered.
-    pub(super) fn read(answers: Vec<(&str, Result<Value, String>)>) -> Result<Self, String> {
+    pub(super) fn read(
+        answers: Vec<(&str, Result<ReplicaStatus, String>)>,
+    ) -> Result<Self, String> {
         let (mut fleet, mut first) = (Self::default(), None);
         let mut reports = Vec::new();
         for (addr, answer) in answers {
@@ -47,23 +50,17 @@ impl Fleet {
         }
     }
 
-    fn add<'a>(&mut self, addr: &'a str, status: &Value) -> Option<(&'a str, TopReport)> {
-        let rate = |name: &str| {
-            let number = status.pointer(&format!("/recent/{name}"));
-            number.and_then(Value::as_f64).unwrap_or(0.0)
-        };
+    fn add<'a>(&mut self, addr: &'a str, status: &ReplicaStatus) -> Option<(&'a str, TopReport)> {
         self.replicas += 1;
-        self.decisions += rate("decisions");
-        self.denied += rate("denied");
-        self.failed += rate("failed");
-        self.p99 = self.p99.max(rate("p99"));
-        let conditions = status.get("conditions").and_then(Value::as_array);
-        for condition in conditions.into_iter().flatten() {
-            let text = |name: &str| condition.get(name).and_then(Value::as_str).unwrap_or("?");
-            self.is_store_away |= text("about") == "store";
-            self.problems.push(format!("{}: {addr}: {}", text("severity"), text("text")));
+        self.decisions += status.recent("decisions");
+        self.denied += status.recent("denied");
+        self.failed += status.recent("failed");
+        self.p99 = self.p99.max(status.recent("p99"));
+        for [about, severity, text] in status.conditions().into_iter().flatten() {
+            self.is_store_away |= about == "store";
+            self.problems.push(format!("{severity}: {addr}: {text}"));
         }
-        Some((addr, serde_json::from_value(status.get("top")?.clone()).ok()?))
+        Some((addr, serde_json::from_value(status.0.get("top")?.clone()).ok()?))
     }
 
     /// The totals, and a line for each problem.
