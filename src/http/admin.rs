@@ -45,13 +45,11 @@ use crate::{
 
 /// The endpoints for operators only.
 pub fn router(admin: Admin) -> Router {
-    let guarded = |pages| middleware::from_fn_with_state((admin.clone(), pages), refuse_strangers);
-    let of_all_domains =
-        |right| middleware::from_fn_with_state((admin.clone(), right), needs_all_domains);
+    let guarded = |pages| middleware::from_fn_with_state(pages, refuse_strangers);
+    let of_all_domains = |right| middleware::from_fn_with_state(right, needs_all_domains);
     let guard = || guarded(WebPages::StatusPageWithToken);
     let noted = |action, shown, event| {
-        let state = (admin.clone(), Change { action, shown, event });
-        middleware::from_fn_with_state(state, audit::note_change)
+        middleware::from_fn_with_state(Change { action, shown, event }, audit::note_change)
     };
     let plain = middleware::from_fn(refuse_parameters);
     let log = noted("change log filter", &["filter"], Some(LogFilterSet));
@@ -92,19 +90,19 @@ pub fn router(admin: Admin) -> Router {
 
 /// Takes the same body as `/json`, or the domain, descriptors and hits as parameters, which can have any bytes.
 async fn explain(
-    State(admin): State<Admin>,
     Extension(actor): Extension<Actor>,
     request: Request<Body>,
 ) -> Result<Response, Refused> {
-    let service = &admin.decisions.service;
+    let decisions = &actor.admin.decisions;
+    let bounds = decisions.service.bounds;
     let query = request.uri().query().filter(|query| !query.is_empty()).map(str::to_owned);
-    let (body, _slot) = admin.decisions.body(request).await?;
+    let (body, _slot) = decisions.body(request).await?;
     let call = match query {
-        Some(query) => parameters::call(&query, service.bounds).map_err(Refusal::Invalid)?,
-        None => rls::json::request(&body, service.bounds)?.request,
+        Some(query) => parameters::call(&query, bounds).map_err(Refusal::Invalid)?,
+        None => rls::json::request(&body, bounds)?.request,
     };
-    admin.check(&actor, &call.domain, Right::Read)?;
-    let explanation = service.limiter.explain(&call, system_clock()).await;
+    actor.check(&call.domain, Right::Read)?;
+    let explanation = actor.limiter().explain(&call, system_clock()).await;
     Ok((status_of(explanation.incomplete.as_deref()), Json(explanation)).into_response())
 }
 

@@ -17,6 +17,7 @@ use crate::{
     authorization::{AdminTokens, DomainAccess, Right, clients::EVERY_DOMAIN},
     edge::health::Health,
     http::{browser, json::Decisions, report::Reports, serve::Peer, status::History},
+    limiter::Limiter,
     net::tls::server::Identity,
 };
 
@@ -54,9 +55,10 @@ pub(super) enum WebPages {
     StatusPageWithToken,
 }
 
-/// A client of the admin address, in the extensions of its requests.
+/// A client of the admin address, in the extensions of its requests, and what it uses.
 #[derive(Debug, Clone)]
 pub(super) struct Actor {
+    pub(super) admin: Admin,
     /// The first name of its certificate, else the name of its token, else its address.
     pub(super) name: Arc<str>,
     identity: Option<Identity>,
@@ -84,41 +86,46 @@ pub(super) async fn identify(
     let peer = || extensions.get::<Peer>().map_or("unknown".to_owned(), |peer| peer.0.to_string());
     let name = of_certificate.map(|name| name.as_str().into()).or(token);
     let name = name.unwrap_or_else(|| peer().into());
-    request.extensions_mut().insert(Actor { name, identity, right });
+    request.extensions_mut().insert(Actor { admin, name, identity, right });
     next.run(request).await
 }
 
-impl Admin {
+impl Actor {
+    /// What decides and knows the counters.
+    pub(super) fn limiter(&self) -> &Limiter {
+        &self.admin.decisions.service.limiter
+    }
+
     /// Whether the client has a right on a domain.
     ///
     /// # Errors
     /// 403, if it has not.
-    pub(super) fn check(&self, actor: &Actor, domain: &str, right: Right) -> Result<(), Refused> {
-        if right == Right::Change && actor.right != Ok(Right::Change) {
+    pub(super) fn check(&self, domain: &str, right: Right) -> Result<(), Refused> {
+        if right == Right::Change && self.right != Ok(Right::Change) {
             return Err(Refused::forbidden("this token may only read"));
         }
-        let Some(access) = &self.access else { return Ok(()) };
-        let checked = access.check(actor.identity.as_ref(), domain, right);
+        let Some(access) = &self.admin.access else { return Ok(()) };
+        let checked = access.check(self.identity.as_ref(), domain, right);
         checked.map_err(|problem| Refused::forbidden(&problem.to_string()))
     }
 }
 
 /// For endpoints that show or change something of all domains.
 pub(super) async fn needs_all_domains(
-    State((admin, right)): State<(Admin, Right)>,
+    State(right): State<Right>,
     Extension(actor): Extension<Actor>,
     request: Request<Body>,
     next: Next,
 ) -> Result<Response, Refused> {
-    admin.check(&actor, EVERY_DOMAIN, right)?;
+    actor.check(EVERY_DOMAIN, right)?;
     Ok(next.run(request).await)
 }
 
 /// Lets only clients pass that show a token, if there are any. Web pages are recognized by their headers; without tokens
 /// or certificates, `Host` must be an IP address or localhost too.
 pub(super) async fn refuse_strangers(
-    State((admin, pages)): State<(Admin, WebPages)>,
-    Extension(actor): Extension<Actor>,
+    State(pages): State<WebPages>,
+    Extension(Actor { admin, right, .. }): Extension<Actor>,
     request: Request<Body>,
     next: Next,
 ) -> Response {
@@ -132,7 +139,7 @@ pub(super) async fn refuse_strangers(
         WebPages::StatusPageWithToken => browser::is_from_other_origin(headers),
     };
     let is_identified = admin.tokens.is_some() || admin.identifies_clients;
-    let (refused, kind) = if let Err(problem) = actor.right {
+    let (refused, kind) = if let Err(problem) = right {
         (Refused(StatusCode::UNAUTHORIZED, problem.to_owned()), RefusalKind::Unauthorized)
     } else if is_from_web_page {
         let problem = "requests from web pages are not allowed";

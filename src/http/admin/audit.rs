@@ -49,7 +49,7 @@ pub(super) struct Unchanged;
 
 /// Notes each request to an endpoint in the audit.
 pub(super) async fn note_change(
-    State((admin, Change { action, shown, event })): State<(Admin, Change)>,
+    State(Change { action, shown, event }): State<Change>,
     Extension(actor): Extension<Actor>,
     request: Request<Body>,
     next: Next,
@@ -91,7 +91,7 @@ pub(super) async fn note_change(
         }
         happened(kind, bounded(&format!("{text}by {}", actor.name)));
     }
-    admin.audit.note(Attempt { who: &actor.name, action, details, refused }).await;
+    actor.admin.audit.note(Attempt { who: &actor.name, action, details, refused }).await;
     answer
 }
 

@@ -5,14 +5,14 @@ use std::borrow::Cow;
 
 use axum::{
     Extension, Json,
-    extract::{RawQuery, State},
+    extract::RawQuery,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
 use serde_json::{Value, json};
 
 use super::{
-    access::{Actor, Admin},
+    access::Actor,
     refused::{RefusalReason, Refused},
 };
 use crate::{
@@ -45,15 +45,13 @@ pub fn request(query: Option<&str>) -> Result<Request, String> {
 }
 
 pub(super) async fn show(
-    State(admin): State<Admin>,
     Extension(actor): Extension<Actor>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refused> {
-    read(&admin, &actor, request(query.as_deref())?, Clear::No).await
+    read(&actor, request(query.as_deref())?, Clear::No).await
 }
 
 pub(super) async fn reset(
-    State(admin): State<Admin>,
     Extension(actor): Extension<Actor>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refused> {
@@ -61,19 +59,14 @@ pub(super) async fn reset(
     let [domain, descriptor, because] = parameters::read(query.as_deref(), names)?;
     check_because(because.first())?;
     let request = parameters::asked(domain, "descriptor", descriptor)?;
-    read(&admin, &actor, request, Clear::Yes).await
+    read(&actor, request, Clear::Yes).await
 }
 
 /// Shows the counters of a descriptor, reset with [`Clear::Yes`].
-async fn read(
-    admin: &Admin,
-    actor: &Actor,
-    request: Request,
-    clear: Clear,
-) -> Result<Response, Refused> {
+async fn read(actor: &Actor, request: Request, clear: Clear) -> Result<Response, Refused> {
     let right = if clear == Clear::Yes { Right::Change } else { Right::Read };
-    admin.check(actor, &request.domain, right)?;
-    let limiter = &admin.decisions.service.limiter;
+    actor.check(&request.domain, right)?;
+    let limiter = actor.limiter();
     let readings = limiter.read_counters(&request, clear).await;
     if readings.is_empty() {
         return Err(no_limit());
@@ -86,26 +79,25 @@ async fn read(
         }
         shown
     });
-    let mut answer = json!({ "counters": counters.collect::<Vec<_>>() });
-    if let Some(incomplete) = &incomplete {
-        set_member(&mut answer, "incomplete", incomplete.as_str());
-    }
-    let mut answer = (status_of(incomplete.as_deref()), Json(answer)).into_response();
-    if let Some(incomplete) = incomplete {
-        answer.extensions_mut().insert(RefusalReason(incomplete));
-    }
-    Ok(answer)
+    Ok(answered(json!({ "counters": counters.collect::<Vec<_>>() }), incomplete))
+}
+
+/// An answer that may lack something.
+fn answered(mut answer: Value, incomplete: Option<String>) -> Response {
+    let status = status_of(incomplete.as_deref());
+    let Some(incomplete) = incomplete else { return (status, Json(answer)).into_response() };
+    set_member(&mut answer, "incomplete", incomplete.as_str());
+    (status, Extension(RefusalReason(incomplete)), Json(answer)).into_response()
 }
 
 /// Sets what is used of one counter, and shows it with what was used before.
 pub(super) async fn set(
-    State(admin): State<Admin>,
     Extension(actor): Extension<Actor>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Refused> {
     let (request, used, limit) = asked_to_set(query.as_deref())?;
-    admin.check(&actor, &request.domain, Right::Change)?;
-    let limiter = &admin.decisions.service.limiter;
+    actor.check(&request.domain, Right::Change)?;
+    let limiter = actor.limiter();
     let mut readings = limiter.read_counters(&request, Clear::No).await;
     if readings.is_empty() {
         return Err(no_limit());
@@ -184,28 +176,23 @@ fn asked_to_set(query: Option<&str>) -> Result<(Request, u64, Option<String>), S
 }
 
 pub(super) async fn list(
-    State(admin): State<Admin>,
     Extension(actor): Extension<Actor>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refused> {
     let listing = listing(query.as_deref())?;
-    admin.check(&actor, &listing.domain, Right::Read)?;
-    let listed = admin.decisions.service.limiter.list(&listing).await?;
-    let incomplete = listed.incomplete;
+    actor.check(&listing.domain, Right::Read)?;
+    let listed = actor.limiter().list(&listing).await?;
     let counters = listed.counters.into_iter().map(|(descriptor, charge, reading)| {
         let mut shown = counter(&(charge, reading));
         set_member(&mut shown, "descriptor", descriptor);
         shown
     });
-    let mut answer = json!({
+    let answer = json!({
         "counters": counters.collect::<Vec<_>>(),
         "more": listed.more,
         "digests": listed.digests,
     });
-    if let Some(incomplete) = &incomplete {
-        set_member(&mut answer, "incomplete", incomplete.as_str());
-    }
-    Ok((status_of(incomplete.as_deref()), Json(answer)).into_response())
+    Ok(answered(answer, listed.incomplete))
 }
 
 /// Reads the query of `/counters/list`: `domain=D`, and if given `descriptor=k=PATTERN,k=PATTERN`, `over=true` and

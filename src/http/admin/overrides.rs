@@ -5,14 +5,14 @@ use std::{mem, sync::Arc};
 use axum::{
     Extension, Json,
     body::Body,
-    extract::{Path, RawQuery, State},
+    extract::{Path, RawQuery},
     http::Request,
     response::{IntoResponse as _, Response},
 };
 use serde_json::{Map, Value, json};
 
 use super::{
-    access::{Actor, Admin},
+    access::Actor,
     audit::{Details, Unchanged},
     refused::Refused,
 };
@@ -29,7 +29,6 @@ use crate::{
 const LISTED_MAX: usize = 100;
 
 pub(super) async fn list(
-    State(admin): State<Admin>,
     Extension(actor): Extension<Actor>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Refused> {
@@ -37,7 +36,7 @@ pub(super) async fn list(
     let [domain, text, limit, after] = parameters::read(query.as_deref(), names)?;
     let limit = parameters::limit(&limit, LISTED_MAX, LISTED_MAX)?;
     let (domain, text, after) = (domain.first(), text.first(), after.first());
-    let checked = admin.check(&actor, domain.map_or(EVERY_DOMAIN, |domain| domain), Right::Read);
+    let checked = actor.check(domain.map_or(EVERY_DOMAIN, |domain| domain), Right::Read);
     checked.map_err(|Refused(status, problem)| match domain {
         Some(_) => Refused(status, problem),
         None => Refused(status, problem + "; give a `domain`"),
@@ -45,7 +44,7 @@ pub(super) async fn list(
     if after.is_some_and(|after| !is_cursor(after)) {
         return Err("after: must be the `more` of an answer".to_owned().into());
     }
-    let (all, now, known) = admin.decisions.service.limiter.overrides().list();
+    let (all, now, known) = actor.limiter().overrides().list();
     let text = text.map_or_else(String::new, |text| text.to_lowercase());
     let is_asked = |one: &&Arc<Override>| {
         let texts = [&*one.directive.id, &one.descriptor(), &one.because];
@@ -62,7 +61,7 @@ pub(super) async fn list(
     shown.truncate(limit);
     let overrides: Vec<Value> = shown.iter().map(|one| one.json(now)).collect();
     let mut answer = json!({ "overrides": overrides, "known": known });
-    if let Some(problem) = admin.decisions.service.limiter.overrides().list_problem() {
+    if let Some(problem) = actor.limiter().overrides().list_problem() {
         set_member(&mut answer, "problem", problem);
     }
     if let (true, Some(last)) = (more, shown.last()) {
@@ -79,25 +78,23 @@ fn is_cursor(text: &str) -> bool {
 }
 
 pub(super) async fn show(
-    State(admin): State<Admin>,
     Extension(actor): Extension<Actor>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Refused> {
-    let overrides = admin.decisions.service.limiter.overrides();
+    let overrides = actor.limiter().overrides();
     let one = overrides.find(&id).await?;
-    let checked = admin.check(&actor, &one.directive.domain, Right::Read);
+    let checked = actor.check(&one.directive.domain, Right::Read);
     checked.map_err(|_| OverrideError::Unknown)?;
     Ok(Json(one.json(overrides.now())))
 }
 
 pub(super) async fn set(
-    State(admin): State<Admin>,
     Extension(actor): Extension<Actor>,
     request: Request<Body>,
 ) -> Result<Response, Refused> {
-    let (body, _slot) = admin.decisions.body(request).await?;
+    let (body, _slot) = actor.admin.decisions.body(request).await?;
     let mut details = readable(&body);
-    let set = set_one(&admin, &actor, &body).await;
+    let set = set_one(&actor, &body).await;
     if let Ok((None, answer)) = &set {
         return Ok((Extension(Unchanged), Json(answer)).into_response());
     }
@@ -112,14 +109,10 @@ pub(super) async fn set(
 }
 
 /// Sets an override, unless only its effect is wanted. Returns the answer too.
-async fn set_one(
-    admin: &Admin,
-    actor: &Actor,
-    body: &[u8],
-) -> Result<(Option<Arc<Override>>, Value), Refused> {
+async fn set_one(actor: &Actor, body: &[u8]) -> Result<(Option<Arc<Override>>, Value), Refused> {
     let new = NewOverride::read(body)?;
-    admin.check(actor, &new.domain, Right::Change)?;
-    let limiter = &admin.decisions.service.limiter;
+    actor.check(&new.domain, Right::Change)?;
+    let limiter = actor.limiter();
     let hint = new.check(&limiter.rules().rules)?;
     let mut effect = limiter.effect_of(&new);
     if let Some(hint) = hint {
@@ -163,7 +156,6 @@ fn readable(body: &[u8]) -> Value {
 }
 
 pub(super) async fn end(
-    State(admin): State<Admin>,
     Extension(actor): Extension<Actor>,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
@@ -171,12 +163,12 @@ pub(super) async fn end(
     // The audit shows it.
     let [because] = parameters::read(query.as_deref(), ["because"])?;
     check_because(because.first())?;
-    let overrides = admin.decisions.service.limiter.overrides();
+    let overrides = actor.limiter().overrides();
     let one = overrides.find(&id).await?;
     let Directive { domain, action, .. } = &*one.directive;
     let (descriptor, sets) = (one.descriptor(), action.to_string());
     let details = json!({ "domain": **domain, "descriptor": descriptor, "sets": sets });
-    let ended = match admin.check(&actor, domain, Right::Change) {
+    let ended = match actor.check(domain, Right::Change) {
         Ok(()) => overrides.end(&one).await.map_err(Refused::from),
         Err(refused) => Err(refused),
     };
@@ -186,7 +178,7 @@ pub(super) async fn end(
         Json(json!({ "override": one.json(now), "in_force_again": again }))
     });
     let mut answer = (Extension(Details(details)), answer).into_response();
-    if admin.check(&actor, domain, Right::Read).is_err() {
+    if actor.check(domain, Right::Read).is_err() {
         // The client has given only an id, and learns no more. The audit shows why.
         answer.extensions_mut().insert(RefusalKind::Forbidden);
         let noted = mem::take(answer.extensions_mut());
