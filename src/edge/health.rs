@@ -1,5 +1,6 @@
 //! The phase of the service, as gRPC health, `/readyz` and `/healthcheck` report it.
 
+use serde::Serialize;
 use tokio::sync::watch;
 use tonic_health::{ServingStatus, pb::health_server::HealthServer, server::HealthReporter};
 
@@ -13,7 +14,8 @@ const NAMES: [&str; 4] = ["", grpc::SERVICE, grpc::V1_SERVICE, "ratelimit"];
 const REQUEST_BYTES_MAX: usize = 4 << 10;
 
 /// A phase in the life of the service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// The store has not answered yet.
     Starting,

@@ -13,6 +13,7 @@ use axum::{
     response::{Html, IntoResponse, Response},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -95,7 +96,7 @@ pub(super) fn json(reports: &Reports, history: &History, asked: PageState) -> Va
     .conditions();
     json!({
         "tollkeeper_version": VERSION,
-        "phase": phase_name(phase),
+        "phase": phase,
         "severity": conditions.first().map(|condition| condition.severity).unwrap_or_default(),
         "conditions": conditions,
         "recent": recent,
@@ -108,26 +109,17 @@ pub(super) fn json(reports: &Reports, history: &History, asked: PageState) -> Va
     })
 }
 
-const fn phase_name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Starting => "starting",
-        Phase::Ready => "ready",
-        Phase::WithoutStore => "without_store",
-        Phase::WithoutRules => "without_rules",
-        Phase::Draining => "draining",
-    }
-}
-
 fn rules_json(in_force: &InForce, problems: Vec<String>, numbers: &StatusNumbers) -> Value {
     let listed = ListedRule::all(&in_force.rules, numbers);
     let others = [
         ("count", json!(listed.len())),
-        ("listed", listed.iter().take(LISTED_RULES_MAX).map(ListedRule::json).collect()),
+        ("listed", json!(listed.get(..LISTED_RULES_MAX).unwrap_or(&listed))),
     ];
     rules_state(problems, in_force).into_iter().chain(others).collect()
 }
 
 /// A rule in force, or another label of decisions.
+#[derive(Serialize)]
 struct ListedRule {
     domain: String,
     rule: String,
@@ -164,18 +156,6 @@ impl ListedRule {
             other.decisions.sum().cmp(&one.decisions.sum()).then(by_name)
         });
         listed
-    }
-
-    fn json(&self) -> Value {
-        let Self { domain, rule, limit, tags, written_at, decisions } = self;
-        json!({
-            "domain": domain,
-            "rule": rule,
-            "limit": limit,
-            "tags": tags,
-            "written_at": written_at,
-            "decisions": decisions,
-        })
     }
 }
 

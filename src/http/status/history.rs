@@ -27,18 +27,21 @@ const POINTS_MAX: usize = 6 * 360;
 /// Readings in the time in which openings of breakers are counted: ten minutes.
 const OPENINGS_POINTS: usize = 60;
 
+/// The name of a number of a point, and the number; NaN if it is missing.
+type Column = (&'static str, fn(&Recent, &StatusNumbers) -> f64);
+
 /// The numbers of a point, in their order.
-const COLUMNS: [&str; 10] = [
-    "decisions",
-    "denied",
-    "shadow",
-    "failed",
-    "late",
-    "fallbacks",
-    "p50",
-    "p99",
-    "round_trip",
-    "servers_down",
+const COLUMNS: [Column; 10] = [
+    ("decisions", |recent, _| recent.decisions),
+    ("denied", |recent, _| recent.denied),
+    ("shadow", |recent, _| recent.shadow),
+    ("failed", |recent, _| recent.failed),
+    ("late", |recent, _| recent.late),
+    ("fallbacks", |recent, _| recent.fallbacks.iter().sum()),
+    ("p50", |recent, _| recent.p50.unwrap_or(f64::NAN)),
+    ("p99", |recent, _| recent.p99.unwrap_or(f64::NAN)),
+    ("round_trip", |recent, _| recent.round_trip.unwrap_or(f64::NAN)),
+    ("servers_down", |_, numbers| numbers.servers_down().into()),
 ];
 
 /// Rates per second, and quantiles of durations in seconds.
@@ -84,7 +87,7 @@ struct Point {
     at: i64,
     /// Since the start.
     openings: u64,
-    /// In the order of [`COLUMNS`]; NaN if a number is missing.
+    /// In the order of [`COLUMNS`].
     numbers: [f32; COLUMNS.len()],
 }
 
@@ -119,7 +122,8 @@ impl History {
         let points: Vec<_> =
             readings.points.iter().map(|point| (point.at, point.numbers)).collect();
         drop(readings);
-        json!({ "every_seconds": READ_EVERY.as_secs(), "columns": COLUMNS, "points": points })
+        let columns = COLUMNS.map(|(name, _)| name);
+        json!({ "every_seconds": READ_EVERY.as_secs(), "columns": columns, "points": points })
     }
 
     fn read(&self, now: Instant, mut numbers: StatusNumbers) {
@@ -186,21 +190,6 @@ impl Recent {
 
     #[expect(clippy::cast_possible_truncation, reason = "seven digits are enough for a drawing")]
     fn columns(&self, now: &StatusNumbers) -> [f32; COLUMNS.len()] {
-        let down = now.servers.iter().filter(|server| server.is_away()).count();
-        let down = u32::try_from(down).unwrap_or(u32::MAX);
-        let or_none = |number: Option<f64>| number.unwrap_or(f64::NAN);
-        [
-            self.decisions,
-            self.denied,
-            self.shadow,
-            self.failed,
-            self.late,
-            self.fallbacks.iter().sum(),
-            or_none(self.p50),
-            or_none(self.p99),
-            or_none(self.round_trip),
-            down.into(),
-        ]
-        .map(|number| number as f32)
+        COLUMNS.map(|(_, number)| number(self, now) as f32)
     }
 }

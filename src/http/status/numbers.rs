@@ -92,13 +92,6 @@ pub(super) struct MemoryStatus {
     counters_max: u64,
 }
 
-impl ServerStatus {
-    /// Whether calls are answered without it.
-    pub(super) fn is_away(&self) -> bool {
-        self.up == Some(false) || self.breaker_open
-    }
-}
-
 impl RuleDecisions {
     fn and(self, other: &Self) -> Self {
         Self {
@@ -135,6 +128,12 @@ impl StatusNumbers {
             decisions: by_rule.values().fold(RuleDecisions::default(), RuleDecisions::and),
             by_rule,
         }
+    }
+
+    /// How many servers do not answer, take no writes, or have an open breaker.
+    pub(super) fn servers_down(&self) -> u32 {
+        let is_away = |server: &&ServerStatus| server.up == Some(false) || server.breaker_open;
+        u32::try_from(self.servers.iter().filter(is_away).count()).unwrap_or(u32::MAX)
     }
 }
 
