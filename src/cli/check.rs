@@ -19,6 +19,7 @@ use super::{
 use crate::{
     rules::{self, LoadOptions},
     settings::Environment,
+    text::counted,
     yaml::Problem,
 };
 
@@ -127,8 +128,4 @@ impl CheckReport {
 /// `4 rules in 1 domain`.
 pub(super) fn summary(rules: usize, domains: usize) -> String {
     format!("{} in {}", counted(rules, "rule"), counted(domains, "domain"))
-}
-
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

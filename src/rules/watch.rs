@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     telemetry::{EventKind, happened},
+    text::counted,
     yaml::{Problem, first_lines},
 };
 
@@ -63,7 +64,7 @@ impl Rules {
 
     /// Logs the problems of new content. The previous rules stay.
     pub(super) fn refuse(&self, version: &Version, problems: Vec<Problem>) -> Loaded {
-        let count = count(problems.len());
+        let count = counted(problems.len(), "problem");
         tracing::error!(%version, "rules not loaded ({count}); the previous rules stay in force");
         for problem in first_lines(&problems) {
             tracing::error!("{problem}");
@@ -156,13 +157,6 @@ impl<R: Fn() -> RuleFiles + Clone + Send + 'static> FollowedFiles<R> {
                 return read;
             }
         }
-    }
-}
-
-pub(super) fn count(problems: usize) -> String {
-    match problems {
-        1 => "1 problem".to_owned(),
-        more => format!("{more} problems"),
     }
 }
 

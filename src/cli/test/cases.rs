@@ -18,12 +18,13 @@ use crate::{
         time::Timestamp,
     },
     rules,
+    text::counted,
     yaml::{
         Problem, files,
         origin::Origin,
         problem::Findings,
         reader::{Fields, Reader},
-        tree::{Content, YamlNode},
+        tree::YamlNode,
     },
 };
 
@@ -357,17 +358,9 @@ impl Reader<'_> {
     }
 }
 
-fn counted(count: usize, word: &str) -> String {
-    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
-}
-
 /// The message for a rule file in place of a test file.
 fn of_rules(root: &YamlNode) -> Option<String> {
-    let Content::Map(pairs) = &root.content else { return None };
-    let mut names = Vec::new();
-    for (key, _) in pairs {
-        names.extend(key.name());
-    }
+    let names: Vec<_> = root.pairs().iter().filter_map(|(key, _)| key.name()).collect();
     let is_suite = names.iter().any(|name| SUITE.find(name).is_some());
     let is_rules = names.iter().any(|name| rules::FILE.find(name).is_some());
     let message = "this is a rule file; a test file has rules: and tests:";

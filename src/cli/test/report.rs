@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::cases::Case;
 use crate::{
     cli::findings,
+    text::counted,
     yaml::{self, Problem},
 };
 
@@ -96,11 +97,10 @@ impl TestReport {
     fn summary(&self) -> String {
         let (failed, tests) = (self.failed(), self.tests.len());
         let ran = format!("{} passed, {failed} failed", tests - failed);
-        let problems = match self.problems.len() {
-            0 => return ran,
-            1 => "1 problem".to_owned(),
-            more => format!("{more} problems"),
-        };
+        if self.problems.is_empty() {
+            return ran;
+        }
+        let problems = counted(self.problems.len(), "problem");
         if tests == 0 { format!("no tests run: {problems}") } else { format!("{ran}, {problems}") }
     }
 

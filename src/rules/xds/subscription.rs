@@ -7,8 +7,9 @@ use crate::{
     rules::{
         load::{InForce, RuleFiles, Version},
         options::LoadOptions,
-        watch::{Loaded, Rules, count, off_thread},
+        watch::{Loaded, Rules, off_thread},
     },
+    text::counted,
     yaml::Problem,
 };
 
@@ -173,7 +174,7 @@ fn refusal(problems: &[Problem]) -> String {
     for (index, problem) in problems.iter().enumerate() {
         let line = format!("{problem}\n");
         if text.len() + line.len() > REFUSAL_BYTES_MAX {
-            text += &format!("and {} more", count(problems.len() - index));
+            text += &format!("and {} more", counted(problems.len() - index, "problem"));
             return text;
         }
         text += &line;
