@@ -128,18 +128,11 @@ fn sorted(mut problems: Vec<Problem>) -> Vec<Problem> {
 
 /// The message for a resource of Kubernetes, whose limits are a text or a list somewhere in it.
 fn of_kubernetes(root: &YamlNode) -> Option<String> {
-    let kind = text_of(root, "kind")?;
+    let kind = root.text_at("kind")?;
     Some(format!(
         "this is a Kubernetes {}; save the list of limits in it as a file of its own",
         shown(kind)
     ))
-}
-
-/// The text of a key in a mapping.
-fn text_of<'node>(node: &'node YamlNode, key: &str) -> Option<&'node str> {
-    let Content::Map(pairs) = &node.content else { return None };
-    let (_, value) = pairs.iter().find(|(name, _)| name.name() == Some(key))?;
-    value.text().filter(|text| !text.is_empty())
 }
 
 /// The namespace to translate, and its limits. Limits without a namespace are among them, to be refused.
@@ -156,7 +149,7 @@ fn choose<'node>(
         }
     };
     let namespaces: BTreeSet<&str> =
-        items.iter().filter_map(|item| text_of(item, "namespace")).collect();
+        items.iter().filter_map(|item| item.text_at("namespace")).collect();
     let problem = match &options.namespace {
         // Each limit is refused for that.
         _ if namespaces.is_empty() => None,
@@ -178,7 +171,7 @@ fn choose<'node>(
     let namespace = namespace.unwrap_or_default();
     let mut chosen = Vec::new();
     for item in items {
-        if text_of(item, "namespace").is_none_or(|name| name == namespace) {
+        if item.text_at("namespace").is_none_or(|name| name == namespace) {
             chosen.push(item);
         }
     }

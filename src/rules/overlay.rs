@@ -116,17 +116,12 @@ fn lay_keys(item: &YamlNode, rule: &mut YamlNode) -> usize {
 /// matches any, and none.
 fn matches(over: &YamlNode, rule: &YamlNode) -> bool {
     ["key", "value"].into_iter().all(|name| {
-        let Some(expected) = text(over, name) else { return true };
-        text(rule, name).is_some_and(|found| {
+        let Some(expected) = over.text_at(name) else { return true };
+        rule.text_at(name).is_some_and(|found| {
             let pattern = Pattern::new(expected);
             found == expected || pattern.is_some_and(|pattern| pattern.matches(found.as_bytes()))
         })
     })
-}
-
-/// A text that is not empty.
-fn text<'node>(node: &'node YamlNode, name: &str) -> Option<&'node str> {
-    node.get(name)?.text().filter(|text| !text.is_empty())
 }
 
 /// Gives these keys to each limit below that has not got them, not even empty, and to which they apply.

@@ -418,15 +418,10 @@ enum Keys {
 /// The message for a ConfigMap or a list of them, pasted from `kubectl get`: its rules are text below one of
 /// its keys.
 fn of_kubernetes(root: &YamlNode) -> Option<String> {
-    let Content::Map(pairs) = &root.content else { return None };
-    let (_, written) = pairs.iter().find(|(key, _)| is_text(key, "kind"))?;
-    let kind = ["ConfigMap", "List"].into_iter().find(|kind| is_text(written, kind))?;
+    let written = root.get("kind")?.name();
+    let kind = ["ConfigMap", "List"].into_iter().find(|kind| written == Some(kind))?;
     Some(format!(
         "this is a Kubernetes {kind}, not a rule file; mount it and pass the folder to --rules, or save the \
          text below `data` as a file of its own"
     ))
-}
-
-fn is_text(node: &YamlNode, expected: &str) -> bool {
-    matches!(&node.content, Content::Scalar(text, _) if text == expected)
 }

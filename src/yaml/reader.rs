@@ -117,6 +117,11 @@ impl YamlNode {
         self.name().filter(|_| !self.is_null())
     }
 
+    /// The text of a key of a mapping, if it is not empty.
+    pub(crate) fn text_at(&self, name: &str) -> Option<&str> {
+        self.get(name)?.text().filter(|text| !text.is_empty())
+    }
+
     pub(crate) fn is_null(&self) -> bool {
         matches!(&self.content, Content::Scalar(text, Style::Plain)
             if scalar::resolve(text) == Plain::Null)
