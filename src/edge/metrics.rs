@@ -77,14 +77,12 @@ impl RefusedConnection {
 impl EdgeMetrics {
     /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
-        let metrics = Self {
+        Self {
             open: CONNECTIONS.new_up_down_counter(meter),
             connections: Arc::default(),
             refused: CONNECTIONS_REFUSED.new_counter(meter),
             panics: PANICS.new_counter(meter),
-        };
-        metrics.panics.add(0, &[]);
-        metrics
+        }
     }
 
     /// The metrics of the listener with this name.

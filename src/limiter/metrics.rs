@@ -135,7 +135,7 @@ pub struct CallMetrics {
 impl CallMetrics {
     /// Instruments of `meter`. Hits beyond `near_ratio` of a limit, from 0 to 1, are near it.
     pub fn new(meter: &Meter, near_ratio: f64) -> Self {
-        let metrics = Self {
+        Self {
             near_ratio,
             labels: RuleLabels::default(),
             by_rule: Arc::default(),
@@ -151,11 +151,7 @@ impl CallMetrics {
             incomplete: CALLS_INCOMPLETE.new_counter(meter),
             empty: RuleSeries::new(&EMPTY_CALLS, meter),
             refused_debits: RuleSeries::new(&DEBITS_REFUSED, meter),
-        };
-        // Rates begin with the first late call.
-        metrics.late.add(0, &[]);
-        metrics.invalid_overrides.add(0, &[]);
-        metrics
+        }
     }
 
     /// Records one call of Envoy's API.

@@ -167,14 +167,6 @@ impl StoreMetrics {
             failed_checks: CHECK_FAILED.new_up_down_counter(meter),
         };
         // Rates begin with the first event.
-        let Self { connection_failures, cached, failovers, charges_lost, unreplicated, .. } =
-            &metrics;
-        let Self { shed, stale, .. } = &metrics;
-        for counter in
-            [connection_failures, cached, failovers, charges_lost, unreplicated, shed, stale]
-        {
-            counter.add(0, &[]);
-        }
         metrics.starved.add(0.0, &[]);
         metrics.commits_queued.add(0, &[]);
         for reason in ["full", "ended", "stopped"] {

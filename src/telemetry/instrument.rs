@@ -129,9 +129,14 @@ impl InstrumentRow {
         format!("{}{}{total}", self.name.replace('.', "_"), self.unit.suffix())
     }
 
+    /// A counter. Without attributes it begins at 0, so that rates begin with the first event.
     pub(crate) fn new_counter(&self, meter: &Meter) -> Counter<u64> {
         let counter = meter.u64_counter(self.name).with_description(self.description);
-        counter.with_unit(self.unit.ucum()).build()
+        let counter = counter.with_unit(self.unit.ucum()).build();
+        if self.attributes.is_empty() {
+            counter.add(0, &[]);
+        }
+        counter
     }
 
     pub(crate) fn new_float_counter(&self, meter: &Meter) -> Counter<f64> {

@@ -54,10 +54,7 @@ pub struct MemoryMetrics {
 impl MemoryMetrics {
     /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
-        let metrics = Self { evicted: COUNTERS_EVICTED.new_counter(meter) };
-        // Rates begin with the first eviction.
-        metrics.evicted.add(0, &[]);
-        metrics
+        Self { evicted: COUNTERS_EVICTED.new_counter(meter) }
     }
 
     /// Counts live counters that were evicted.
