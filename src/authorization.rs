@@ -47,7 +47,15 @@ impl<T: Clone + PartialEq> OfFile<T> {
     }
 }
 
+/// The value may be secret.
+impl<T> fmt::Debug for OfFile<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.path, f)
+    }
+}
+
 /// The domains that each client may use.
+#[derive(Debug)]
 pub struct DomainAccess(OfFile<ClientDomains>);
 
 /// A client named a domain that it may not use.
@@ -56,12 +64,6 @@ pub struct DomainAccess(OfFile<ClientDomains>);
 pub struct ForbiddenDomain {
     domain: String,
     verb: &'static str,
-}
-
-impl fmt::Debug for DomainAccess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("DomainAccess").field(&self.0.path).finish()
-    }
 }
 
 impl DomainAccess {

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// What a call would match and charge. It holds values of the request, so it has no `Debug`.
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Explanation {
     /// The domain of the request.
     pub domain: String,
@@ -128,7 +128,7 @@ pub struct Replaced {
 }
 
 /// What would be charged to one counter.
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct ChargeExplanation {
     /// The limit, such as `10 per minute`.
     pub limit: String,
@@ -178,13 +178,8 @@ pub enum ForeseenCode {
 impl Explanation {
     /// Explains a request and its plan by these rules, in the windows that hold `now`.
     pub fn new(rules: &RuleSet, request: &Request, plan: &Plan, now: Timestamp) -> Self {
-        let mut explanation = Self {
-            domain: printable(request.domain.as_bytes()),
-            problem: None,
-            descriptors: Vec::new(),
-            verdict: None,
-            incomplete: None,
-        };
+        let domain = printable(request.domain.as_bytes());
+        let mut explanation = Self { domain, ..Self::default() };
         let Some(domain) = rules.domain(&request.domain) else {
             let domains = rules.domains();
             let near = hint(&request.domain, domains.iter().map(|domain| &*domain.name));
@@ -451,13 +446,7 @@ impl ChargeExplanation {
             },
             key: charge.counter.key(limit.window.at(now).start),
             hold: limit.hold.as_ref().and_then(|policy| hold(charge, policy, parameters)),
-            used: None,
-            held: None,
-            remaining: None,
-            drawn: None,
-            tier: None,
-            closed: None,
-            problem: None,
+            ..Self::default()
         }
     }
 }

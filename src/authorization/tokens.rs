@@ -2,7 +2,7 @@
 //! the name `admin`.
 
 use std::{
-    fmt, fs,
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 use super::{OfFile, right::Right};
 
 /// The tokens that clients of the admin address show. Only their digests are kept.
+#[derive(Debug)]
 pub struct AdminTokens(OfFile<Vec<NamedToken>>);
 
 /// A token, and who has it.
@@ -22,12 +23,6 @@ pub(crate) struct NamedToken {
     pub(crate) name: Arc<str>,
     /// [`Right::Read`] or [`Right::Change`].
     pub(crate) right: Right,
-}
-
-impl fmt::Debug for AdminTokens {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AdminTokens").field(&self.0.path).finish()
-    }
 }
 
 /// The name of a token that has none.

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// What is known of the store's overrides.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct KnownOverrides {
     /// What the store keeps, the newest first; some may have ended.
     pub(super) all: Vec<Arc<Override>>,
@@ -35,19 +35,7 @@ pub(super) struct KnownOverrides {
 
 impl KnownOverrides {
     pub(super) fn new(is_known: bool) -> Self {
-        let recorded = is_known.then(BTreeMap::new);
-        let (all, version) = (Vec::new(), Vec::new());
-        Self {
-            all,
-            is_known,
-            version,
-            fields: 0,
-            problem: None,
-            is_stale: false,
-            shown: None,
-            recorded,
-            is_reported: false,
-        }
+        Self { is_known, recorded: is_known.then(BTreeMap::new), ..Self::default() }
     }
 
     /// The time by the store's clock. It does not depend on how the machine's clock is set.
