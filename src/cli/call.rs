@@ -83,8 +83,7 @@ pub(super) fn main(flags: &CallFlags, environment: &Environment) -> Ended {
     let answer = channel::ask(addr, tls, &SHOULD_RATE_LIMIT, async |channel| {
         RateLimitServiceClient::new(channel).should_rate_limit(request).await
     });
-    let response = answer
-        .map_err(|problem| failure(format_args!("{}: {problem}", printable(addr.as_bytes()))))?;
+    let response = answer.map_err(failure)?;
     let code = match response.overall_code() {
         Code::OverLimit => ExitCode::from(OVER_LIMIT),
         Code::Ok if flags.commit.is_some() && !has_effect(&response) => ExitCode::FAILURE,

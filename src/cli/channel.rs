@@ -9,10 +9,13 @@ use super::{
     address::{ClientTarget, UsesTls},
     tls::uses_tls,
 };
-use crate::net::{
-    grpc::{self, GrpcMethod, channel},
-    peer::{self, PeerError, Protocol},
-    tls::client::TlsClient,
+use crate::{
+    net::{
+        grpc::{self, GrpcMethod, channel},
+        peer::{self, PeerError, Protocol},
+        tls::client::TlsClient,
+    },
+    text::printable::printable,
 };
 
 pub(super) const ADDR_DEFAULT: &str = "127.0.0.1:8081";
@@ -26,17 +29,18 @@ const DIAGNOSED_WITHIN: Duration = Duration::from_secs(1);
 /// Connects to HOST:PORT, and makes one call of `method`.
 ///
 /// # Errors
-/// The cause and what to try, if connecting or the call fails or takes longer than [`TIMEOUT`].
+/// The address, the cause and what to try, if connecting or the call fails or takes longer than [`TIMEOUT`].
 pub(super) fn ask<T>(
     addr: &str,
     tls: Option<Arc<TlsClient>>,
     method: &GrpcMethod,
     call: impl AsyncFnOnce(Channel) -> Result<Response<T>, Status>,
 ) -> Result<T, String> {
+    let named = |problem| format!("{}: {problem}", printable(addr.as_bytes()));
     let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
+    let runtime = runtime.map_err(|error| named(error.to_string()))?;
     let target = target(uses_tls(tls.as_ref()));
-    runtime.block_on(async {
+    let answer = runtime.block_on(async {
         let endpoint = Channel::from_shared(format!("http://{addr}"))
             .map_err(|_| "not HOST:PORT".to_owned())?;
         let connected = channel::connect(endpoint, tls.as_deref(), TIMEOUT).await;
@@ -54,7 +58,8 @@ pub(super) fn ask<T>(
             Err(PeerError::Silent(_)) => target.advise(&cause),
             Err(error) => target.advise(&error),
         })
-    })
+    });
+    answer.map_err(named)
 }
 
 pub(super) const fn target(tls: UsesTls) -> ClientTarget {

@@ -15,7 +15,7 @@ use tonic_health::pb::{
 use super::{
     address,
     channel::{self, ADDR_DEFAULT},
-    output::{Ended, Failed, OutputFlag, failure, say},
+    output::{Ended, Failed, OutputFlag, failure, say, usage},
     tls::TlsFlags,
 };
 use crate::{
@@ -24,7 +24,6 @@ use crate::{
         tls::client::TlsClient,
     },
     settings::{self, Environment, TypedFlags},
-    text::printable::printable,
 };
 
 const CHECK: GrpcMethod =
@@ -48,13 +47,12 @@ pub(super) struct HealthcheckFlags {
 }
 
 pub(super) fn main(flags: &HealthcheckFlags, environment: &Environment) -> Ended {
-    let (addr, tls) = flags.target(environment).map_err(Failed::usage)?;
+    let (addr, tls) = flags.target(environment)?;
     let request = HealthCheckRequest { service: flags.service.clone() };
     let answer = channel::ask(&addr, tls, &CHECK, async |channel| {
         HealthClient::new(channel).check(request).await
     });
-    let answer = answer
-        .map_err(|problem| failure(format_args!("{}: {problem}", printable(addr.as_bytes()))))?;
+    let answer = answer.map_err(failure)?;
     let is_serving = answer.status() == ServingStatus::Serving;
     let name = answer.status().as_str_name();
     let text = flags.output.write(|| format!("{name}\n"), &json!({ "status": name }));
@@ -66,15 +64,15 @@ impl HealthcheckFlags {
     fn target(
         &self,
         environment: &Environment,
-    ) -> Result<(String, Option<Arc<TlsClient>>), Vec<String>> {
+    ) -> Result<(String, Option<Arc<TlsClient>>), Failed> {
         let addr = match &self.addr {
             Some(addr) => {
-                address::check("--addr", addr, ADDR_DEFAULT).map_err(|problem| vec![problem])?;
+                address::check("--addr", addr, ADDR_DEFAULT).map_err(usage)?;
                 addr.clone()
             }
-            None => self.own_address(environment)?.to_string(),
+            None => self.own_address(environment).map_err(Failed::usage)?.to_string(),
         };
-        let tls = self.tls.client(b"h2").map_err(|problem| vec![problem])?;
+        let tls = self.tls.client(b"h2").map_err(usage)?;
         Ok((addr, tls.map(Arc::new)))
     }
 
