@@ -174,7 +174,7 @@ const METHODS: [(ServedMethod, &str, &str); 3] = [
 static SERVICE: LazyLock<(Service, Runtime)> = LazyLock::new(|| {
     let flag = |name, value: &str| (name, vec![OsString::from(value)]);
     let flags = TypedFlags::from([flag("store", "memory://"), flag("rules", "rules.yaml")]);
-    let settings = settings::resolve(&flags, &Environment::new(Vec::new())).settings;
+    let settings = settings::resolve(&flags, &Environment::default()).settings;
     let telemetry =
         Telemetry::start(&settings.telemetry.export, instruments()).expect("nothing is exported");
     let store = Arc::new(stores::store(&settings, &telemetry));
@@ -454,7 +454,7 @@ pub fn settings(input: &[u8]) {
             value = value.replacen("://", &format!("://user:{SECRET}"), 1);
         }
         match kind {
-            '=' => variables.push((row.variable(), value.into())),
+            '=' => variables.push((row.variable(), value)),
             _ => flags.entry(row.flag).or_default().push(value.into()),
         }
     }

@@ -105,29 +105,3 @@ impl hyper::body::Body for SlottedBody {
         SizeHint::with_exact(self.rest.len() as u64)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use hyper::body::Body as _;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_slot_is_taken_until_the_last_frame_of_its_report() {
-        let slots = Arc::new(Semaphore::new(1));
-        let slot = Arc::clone(&slots).try_acquire_owned().unwrap();
-        let text = Bytes::from(vec![7; 2 * REPORT_FRAME_BYTES + 1]);
-        let mut body = SlottedBody { rest: text.clone(), _slot: slot };
-        let mut received = Vec::new();
-        while !body.is_end_stream() {
-            assert_eq!(body.size_hint().exact(), Some((text.len() - received.len()) as u64));
-            let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
-            assert!(frame.len() <= REPORT_FRAME_BYTES && slots.available_permits() == 0);
-            received.extend_from_slice(&frame);
-        }
-        assert_eq!(received, text);
-        assert!(body.frame().await.is_none());
-        drop(body);
-        assert_eq!(slots.available_permits(), 1);
-    }
-}

@@ -370,9 +370,8 @@ mod tests {
 
     /// The options, the problems and the warnings of these variables.
     fn read_all(variables: &[(&str, &str)]) -> (TelemetryOptions, Vec<String>, Vec<String>) {
-        let variables = variables.iter().map(|(name, value)| ((*name).into(), (*value).into()));
         let (mut problems, mut warnings) = (Vec::new(), Vec::new());
-        let environment = Environment::new(variables);
+        let environment = Environment::new(variables.iter().copied());
         let options = read(&environment, &mut problems, &mut warnings);
         (options, problems, warnings)
     }

@@ -103,19 +103,8 @@ mod tests {
         ] {
             assert_eq!(millis(text), expected, "{text}");
         }
-        for wrong in [
-            "",
-            "5",
-            "s",
-            "5d",
-            "-1s",
-            "+1s",
-            "1.5s",
-            "30m1h",
-            "1m1m",
-            "1h 30m",
-            "99999999999999999h",
-        ] {
+        let malformed = ["", "5", "s", "5d", "-1s", "+1s", "1.5s", "30m1h", "1m1m", "1h 30m"];
+        for wrong in malformed.into_iter().chain(["99999999999999999h"]) {
             assert_eq!(millis(wrong), None, "{wrong}");
         }
     }

@@ -74,7 +74,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::top_keys::{space_saving::LastTally, worker::KEYS_MAX};
+    use crate::{
+        bench::{Distribution, Numbers},
+        top_keys::{space_saving::LastTally, worker::KEYS_MAX},
+    };
 
     /// What the sketches of several workers, of at most `keys_max` keys each, show of their streams.
     fn merged(keys_max: usize, streams: &[Vec<u64>]) -> Vec<KeyCount> {
@@ -125,65 +128,14 @@ mod tests {
         }
     }
 
-    /// Numbers from 1 to `keys`, where number k has a probability in proportion to k^-s: by rejection and inversion, after
-    /// Hörmann and Derflinger (1996), so that no table of all keys is needed. 0 < s, s != 1.
-    struct Zipf {
-        state: u64,
-        exponent: f64,
-        low: f64,
-        high: f64,
-    }
-
-    impl Zipf {
-        fn new(keys: u64, exponent: f64, seed: u64) -> Self {
-            let mut zipf = Self { state: seed, exponent, low: 0.0, high: 0.0 };
-            zipf.low = zipf.integral(1.5) - 1.0;
-            zipf.high = zipf.integral(keys as f64 + 0.5);
-            zipf
-        }
-
-        fn integral(&self, x: f64) -> f64 {
-            x.powf(1.0 - self.exponent) / (1.0 - self.exponent)
-        }
-
-        fn inverse(&self, y: f64) -> f64 {
-            ((1.0 - self.exponent) * y).powf(1.0 / (1.0 - self.exponent))
-        }
-
-        /// SplitMix64, from 0 to below 1.
-        fn random(&mut self) -> f64 {
-            self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = self.state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
-        }
-
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "from 1 to the number of keys"
-        )]
-        fn draw(&mut self) -> u64 {
-            loop {
-                let area = self.high + self.random() * (self.low - self.high);
-                let x = self.inverse(area);
-                let number = x.round().max(1.0);
-                if area >= self.integral(number + 0.5) - number.powf(-self.exponent) {
-                    return number as u64;
-                }
-            }
-        }
-    }
-
     /// Four workers, of which each sees a quarter of a million calls.
     #[test]
     fn nineteen_of_the_true_top_twenty_of_ten_million_keys_are_found() {
-        let mut zipf = Zipf::new(10_000_000, 1.1, 20_261_122);
+        let mut zipf = Numbers::new(10_000_000, Distribution::Zipf);
         let mut streams = vec![Vec::new(); 4];
         for call in 0..1_000_000 {
             // Hashes, not ranks: the order of the keys must not matter.
-            streams[call % 4].push(zipf.draw().wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            streams[call % 4].push((zipf.draw() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         }
         let truth = truth(&streams);
         assert!(truth.len() > 150_000, "only {} keys occurred", truth.len());

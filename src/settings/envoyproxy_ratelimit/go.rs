@@ -129,24 +129,10 @@ mod tests {
         ] {
             assert_eq!(duration(text), Some(Duration::from_nanos(nanos)), "{text}");
         }
-        for text in [
-            "",
-            "+",
-            "10",
-            "s",
-            ".s",
-            ".",
-            "-5s",
-            "--5s",
-            "5 s",
-            "5S",
-            "5d",
-            "1h 30m",
-            "5s5",
-            "2562047h47m16.854775808s",
-            "99999999999999999999999999999999999999999h",
-            "1e3s",
-        ] {
+        let too_long = ["2562047h47m16.854775808s", "99999999999999999999999999999999999999999h"];
+        let malformed =
+            ["", "+", "10", "s", ".s", ".", "-5s", "--5s", "5 s", "5S", "5d", "5s5", "1e3s"];
+        for text in ["1h 30m"].into_iter().chain(malformed).chain(too_long) {
             assert_eq!(duration(text), None, "{text}");
         }
     }

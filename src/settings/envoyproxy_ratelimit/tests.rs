@@ -11,13 +11,9 @@ use crate::{
     telemetry::{MetricsCompat, OtlpProtocol, ParentUse, RootSampling, Sampling},
 };
 
-fn environment(variables: &[(&str, &str)]) -> Environment {
-    Environment::new(variables.iter().map(|(name, value)| ((*name).into(), (*value).into())))
-}
-
 fn resolved(variables: &[(&str, &str)]) -> Resolved {
     let flags = TypedFlags::from([("compat", vec!["envoyproxy-ratelimit".into()])]);
-    resolve(&flags, &environment(variables))
+    resolve(&flags, &Environment::new(variables.iter().copied()))
 }
 
 #[track_caller]
@@ -73,7 +69,7 @@ fn without_a_variable_the_defaults_are_those_of_the_old_service() {
 fn its_environment_is_read_only_on_request() {
     let flags = TypedFlags::new();
     let variables =
-        environment(&[("PORT", "no"), ("REDIS_URL", "h"), ("BACKEND_TYPE", "memcache")]);
+        Environment::new([("PORT", "no"), ("REDIS_URL", "h"), ("BACKEND_TYPE", "memcache")]);
     let Resolved { settings, problems, .. } = resolve(&flags, &variables);
     assert_eq!((problems, settings.warnings), (vec![], vec![]));
     assert_eq!(settings.store.url.to_string(), "memory://");
@@ -336,13 +332,6 @@ fn sentinels_have_a_login_of_their_own() {
 }
 
 #[test]
-fn memcache_is_refused_in_words() {
-    let problem = "BACKEND_TYPE: memcache is not supported, since it has no atomic scripts; set it \
-                   to redis, and REDIS_URL";
-    refused(&[("BACKEND_TYPE", "memcache")], problem);
-}
-
-#[test]
 fn limits_and_answers_follow_their_variables() {
     let settings = silent(&[
         ("SHADOW_MODE", "true"),
@@ -532,36 +521,8 @@ fn rule_files_are_in_a_folder_of_three_parts() {
     );
 }
 
-/// What Envoy Gateway sets. Its files do not exist here, so only the translation is looked at.
-const ENVOY_GATEWAY: &str = include_str!("envoy-gateway.env");
-
 fn translated(variables: &[(&str, &str)]) -> Translated {
-    translate(&environment(variables), &|_| None)
-}
-
-#[test]
-fn the_variables_of_envoy_gateway_become_the_url_of_a_control_plane() {
-    let variables: Vec<_> =
-        ENVOY_GATEWAY.lines().map(|line| line.split_once('=').unwrap()).collect();
-    let translated = translated(&variables);
-    assert_eq!(translated.problems, [""; 0]);
-    let value = |flag: &'static str| translated.settings[flag].value.to_str().unwrap();
-    assert_eq!(value("rules"), "xds+tls://envoy-gateway:18001?node=envoy-ratelimit");
-    assert_eq!(value("rules-tls-cert"), "/certs/tls.crt");
-    assert_eq!(value("rules-tls-key"), "/certs/tls.key");
-    assert_eq!(value("rules-tls-ca"), "/certs/ca.crt");
-    let (metrics, _) = translated.metrics.as_ref().unwrap();
-    assert_eq!(metrics.value.to_string(), "0.0.0.0:19001");
-    assert_eq!(value("tls-scope"), "grpc");
-    let expected = [
-        "GRPC_SERVER_TLS_CA_CERT has no effect: envoyproxy/ratelimit does not read it either; \
-         GRPC_CLIENT_TLS_CACERT asks clients for certificates",
-        "PROMETHEUS_MAPPER_YAML has no effect: the names and labels follow the default \
-         mapping",
-        "RUNTIME_ROOT has no effect: CONFIG_TYPE is GRPC_XDS_SOTW",
-        "RUNTIME_SUBDIRECTORY has no effect: CONFIG_TYPE is GRPC_XDS_SOTW",
-    ];
-    assert_eq!(translated.warnings, expected);
+    translate(&Environment::new(variables.iter().copied()), &|_| None)
 }
 
 #[test]

@@ -25,8 +25,11 @@ impl Environment {
     }
 
     /// An environment with these variables. An empty variable counts as unset.
-    pub fn new(variables: impl IntoIterator<Item = (String, OsString)>) -> Self {
-        Self(variables.into_iter().filter(|(_, value)| !value.is_empty()).collect())
+    pub fn new<N: Into<String>, V: Into<OsString>>(
+        variables: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
+        let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into()));
+        Self(variables.filter(|(_, value)| !value.is_empty()).collect())
     }
 
     /// Whether it switches the mode of envoyproxy/ratelimit off.

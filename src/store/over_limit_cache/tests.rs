@@ -306,13 +306,6 @@ fn the_number_of_entries_is_bounded_and_expired_ones_are_evicted_first() {
 }
 
 #[test]
-fn a_size_of_0_turns_it_off() {
-    let scene = Scene::of(0);
-    scene.learn(0, "charge 1 to a/5", "over 60000");
-    scene.check(0, "charge 1 to a/5", "asks");
-}
-
-#[test]
 fn a_long_business_id_is_not_kept() {
     let scene = Scene::new();
     for (parts, is_known) in [(9, true), (10, false)] {

@@ -95,7 +95,7 @@ fn the_list_of_its_variables_is_that_of_its_deployment() {
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     let written = container["env"].as_array().unwrap().iter();
     let written: Vec<&str> = written.map(|each| each["name"].as_str().unwrap()).collect();
-    let list = include_str!("../../../src/settings/envoyproxy_ratelimit/envoy-gateway.env").lines();
+    let list = include_str!("../../it/commands/envoyproxy_ratelimit/envoy-gateway.env").lines();
     let list: Vec<&str> = list.filter_map(|line| Some(line.split_once('=')?.0)).collect();
     assert_eq!(list, written);
 }

@@ -49,8 +49,7 @@ fn sample(page: &str) -> Vec<(&str, &str)> {
 }
 
 /// What Envoy Gateway sets. The files are replaced.
-const ENVOY_GATEWAY: &str =
-    include_str!("../../../src/settings/envoyproxy_ratelimit/envoy-gateway.env");
+const ENVOY_GATEWAY: &str = include_str!("envoyproxy_ratelimit/envoy-gateway.env");
 
 /// A service in the place of envoyproxy/ratelimit.
 struct EnvoyproxyRatelimit {
@@ -246,6 +245,7 @@ fn the_environment_of_envoy_gateway_starts_a_service_on_its_control_plane() {
         "RUNTIME_SUBDIRECTORY",
     ];
     assert_eq!(warnings, expected);
+    assert!(log.contains("RUNTIME_ROOT has no effect: CONFIG_TYPE is GRPC_XDS_SOTW"), "{log}");
 }
 
 /// Its host does not exist here: the service is ready without the control plane, and answers.

@@ -428,16 +428,26 @@ fn the_exit_code_of_call_on_an_error_is_1() {
 
 #[test]
 fn clients_suggest_the_address_that_was_probably_meant() {
-    for (command, addr, meant) in [
-        (&["call"][..], "http://localhost:8081", "localhost:8081"),
-        (&["bench"], "localhost", "localhost:8081"),
-        (&["counter", "show"], "localhost", "localhost:6070"),
+    let call = &["call"][..];
+    for (command, addr, hint) in [
+        (call, "http://localhost:8081", "; did you mean localhost:8081?"),
+        (&["bench"], "localhost", "; did you mean localhost:8081?"),
+        (&["counter", "show"], "localhost", "; did you mean localhost:6070?"),
+        (call, "grpc://localhost/", "; did you mean localhost:8081?"),
+        (call, "localhost:", "; did you mean localhost:8081?"),
+        (call, "[::1]", "; did you mean [::1]:8081?"),
+        (call, "127.0.0.1:8081/json", "; did you mean 127.0.0.1:8081?"),
+        (call, "::1", ", such as 127.0.0.1:8081"),
+        (call, "localhost:x", ", such as 127.0.0.1:8081"),
+        (call, "localhost:65536", ", such as 127.0.0.1:8081"),
+        (call, ":8081", ", such as 127.0.0.1:8081"),
+        (call, "a b", ", such as 127.0.0.1:8081"),
+        (call, "user@host:1", ", such as 127.0.0.1:8081"),
     ] {
         let flags = ["--addr", addr, "--domain", "d", "k=v"];
         let (code, stdout, stderr) = run(tollkeeper().args(command).args(flags));
         assert_eq!((code, stdout.as_str()), (Some(2), ""));
-        let expected = format!("--addr: `{addr}` is not HOST:PORT; did you mean {meant}?\n");
-        assert_eq!(stderr, expected);
+        assert_eq!(stderr, format!("--addr: `{addr}` is not HOST:PORT{hint}\n"));
     }
 }
 

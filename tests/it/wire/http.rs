@@ -161,10 +161,15 @@ fn the_admin_address_refuses_web_pages_and_host_names() {
     assert_eq!(ask_admin(&service, &[&own]), "200");
     assert_eq!(ask_admin(&service, &[&own, "sec-fetch-site: none"]), "200");
     // With port forwarding, the port in `Host` differs.
-    for host in ["localhost", "localhost:16070", "127.0.0.1", "10.0.0.1:80", "[::1]:6070"] {
+    let names = ["localhost", "localhost:16070", "LOCALHOST:1"];
+    let addresses = ["127.0.0.1", "10.0.0.1:80", "[::1]", "[::1]:6070", "::1"];
+    for host in names.into_iter().chain(addresses) {
         assert_eq!(ask_admin(&service, &[&format!("host: {host}")]), "200", "{host}");
     }
-    for host in ["evil.example", &format!("evil.example:{port}"), "localhost.evil.example"] {
+    let name = &*format!("evil.example:{port}");
+    let names = ["evil.example", name, "localhost.evil.example", "a.localhost"];
+    let malformed = ["", ":6070", "127.0.0.1.evil.example", "127.0.0.1:x", "[evil]:1"];
+    for host in names.into_iter().chain(malformed).chain(["localhost:99999"]) {
         assert_eq!(ask_admin(&service, &[&format!("host: {host}")]), "403", "{host}");
     }
     for page in ["origin: http://evil.example", "sec-fetch-site: cross-site"] {

@@ -145,36 +145,3 @@ impl PasswordFile {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_without_a_password_leaves_the_last_one_that_was_accepted_in_use() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let path = folder.path().join("password");
-        let file = Arc::new(PasswordFile::new("flag", path.clone()));
-        let password = Password::File(Arc::clone(&file));
-        let missing = format!("{}: No such file or directory (os error 2)", path.display());
-        assert_eq!(password.read(), Err(missing));
-        fs::write(&path, "\r\n").unwrap();
-        assert_eq!(password.read(), Err(format!("{}: the file is empty", path.display())));
-        let write = |text: &str| fs::write(&path, text).unwrap();
-        write("first\n");
-        assert_eq!(password.read().as_deref(), Ok("first"));
-        write("wrong");
-        assert_eq!(password.read().as_deref(), Ok("wrong"));
-        write("");
-        assert_eq!(password.read().as_deref(), Ok("first"), "the first that was read");
-        assert!(!file.renew());
-        write("second");
-        assert!(file.renew());
-        password.accepted(password.read().unwrap());
-        write("wrong");
-        assert_eq!(password.read().as_deref(), Ok("wrong"));
-        fs::remove_file(&path).unwrap();
-        assert_eq!(password.read().as_deref(), Ok("second"), "the last that was accepted");
-        assert_eq!(format!("{password:?}"), format!("{path:?}"), "no password is shown");
-    }
-}

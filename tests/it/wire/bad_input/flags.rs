@@ -332,6 +332,12 @@ const CASES: &[(&str, &str, &str, &str)] = &[
         "invalid value `-4MiB`: must be a size from 1KiB to 64MiB, such as 4MiB",
     ),
     (
+        "max_message_bytes_is_plus",
+        "max-message-bytes",
+        "+4MiB",
+        "invalid value `+4MiB`: must be a size from 1KiB to 64MiB, such as 4MiB",
+    ),
+    (
         "max_message_bytes_is_hexadecimal",
         "max-message-bytes",
         "0x1000",
@@ -447,6 +453,12 @@ const CASES: &[(&str, &str, &str, &str)] = &[
         "workers",
         "1025",
         "invalid value `1025`: must be a whole number from 1 to 1024",
+    ),
+    (
+        "workers_is_plus",
+        "workers",
+        "+4",
+        "invalid value `+4`: must be a whole number from 1 to 1024",
     ),
     (
         "workers_is_overflowing",
