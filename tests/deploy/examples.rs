@@ -129,6 +129,62 @@ fn the_commands_of_the_compose_file_lead_to_a_429() {
 }
 
 #[test]
+fn the_monitoring_of_the_compose_file_has_the_alerts_and_the_dashboard_of_the_chart() {
+    let compose = &documents(&example("compose/compose.yaml"))[0];
+    let here = root().join("examples/compose");
+    // The files of all containers, each under its path there.
+    let containers = TempDir::new().unwrap();
+    for (name, service) in compose["services"].as_object().unwrap() {
+        let (_, version) = service["image"].as_str().unwrap().split_once(':').unwrap();
+        assert!(version.contains('.'), "{name} has no pinned version: {version}");
+        for volume in service["volumes"].as_array().into_iter().flatten() {
+            let [source, target, "ro"] =
+                volume.as_str().unwrap().split(':').collect::<Vec<_>>()[..]
+            else {
+                panic!("{volume}");
+            };
+            let source = here.join(source);
+            assert!(source.exists(), "{name} mounts {}, which does not exist", source.display());
+            if source.is_file() {
+                let target = containers.path().join(target.trim_start_matches('/'));
+                fs::create_dir_all(target.parent().unwrap()).unwrap();
+                fs::copy(source, target).unwrap();
+            }
+        }
+    }
+    let etc = containers.path().join("etc");
+    let read = |path: &str| fs::read_to_string(etc.join(path)).unwrap();
+
+    let config = etc.join("prometheus/prometheus.yml");
+    let mut promtool = Command::new(tool("promtool"));
+    let (code, stdout, stderr) = run(promtool.args(["check", "config"]).arg(config));
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert!(stdout.contains("rules found"), "{stdout}");
+    assert_eq!(
+        read("prometheus/alerts.yaml"),
+        crate::support::chart::text("helm/files/alerts.yaml")
+    );
+    let scraped = &documents(&read("prometheus/prometheus.yml"))[0]["scrape_configs"][0];
+    assert_eq!(scraped["static_configs"][0]["targets"], json!(["tollkeeper:8080"]));
+    assert!(arguments(compose, "tollkeeper").contains(&"--http-addr=0.0.0.0:8080".to_owned()));
+
+    let source = &documents(&read("grafana/provisioning/datasources/tollkeeper.yaml"))[0];
+    let expected = json!({
+        "name": "Prometheus", "type": "prometheus", "access": "proxy",
+        "url": "http://prometheus:9090", "isDefault": true,
+    });
+    assert_eq!((&source["apiVersion"], &source["datasources"]), (&json!(1), &json!([expected])));
+    let provider = &documents(&read("grafana/provisioning/dashboards/tollkeeper.yaml"))[0];
+    let expected = json!({
+        "name": "tollkeeper", "type": "file", "options": { "path": "/etc/grafana/dashboards" },
+    });
+    assert_eq!((&provider["apiVersion"], &provider["providers"]), (&json!(1), &json!([expected])));
+    let dashboard: Value =
+        serde_json::from_str(&read("grafana/dashboards/tollkeeper.json")).unwrap();
+    assert_eq!(dashboard["uid"], "tollkeeper");
+}
+
+#[test]
 fn the_envoy_of_the_compose_file_differs_from_the_example_only_in_its_addresses() {
     let expected = replace(
         &example("envoy/envoy.yaml"),
