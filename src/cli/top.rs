@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use self::{
     fleet::Fleet,
-    table::{TextWidth, describe},
+    table::{NEAR, OVER, TextWidth, describe},
 };
 use super::{
     admin::{AdminServer, ReplicaFlags},
@@ -58,7 +58,7 @@ pub(super) fn main(flags: &TopFlags, environment: &Environment) -> Ended {
     } else if flags.once || !io::stdout().is_terminal() {
         show_once(&servers, flags)
     } else {
-        follow(&servers, flags)
+        follow(&servers, flags, environment.wants_color())
     };
     shown.map_err(failure)
 }
@@ -79,7 +79,11 @@ fn show_once(servers: &[AdminServer<'_>], flags: &TopFlags) -> Result<ExitCode, 
 
 /// Renews the view until it is interrupted. A service that was reached once is queried again after a failure, and the
 /// last keys remain.
-fn follow(servers: &[AdminServer<'_>], flags: &TopFlags) -> Result<ExitCode, String> {
+fn follow(
+    servers: &[AdminServer<'_>],
+    flags: &TopFlags,
+    in_color: bool,
+) -> Result<ExitCode, String> {
     let mut last = read(servers)?;
     let mut problem = None;
     let addrs: Vec<&str> = servers.iter().map(|server| &*server.addr).collect();
@@ -89,7 +93,7 @@ fn follow(servers: &[AdminServer<'_>], flags: &TopFlags) -> Result<ExitCode, Str
             None => format!("{addrs}, every {:?}\n", flags.interval),
             Some(problem) => format!("NOT CURRENT: {problem}\n"),
         };
-        if draw(&(head + &view(&last, flags, TextWidth::Cut))).is_err() {
+        if draw(&(head + &view(&last, flags, TextWidth::Cut)), in_color).is_err() {
             return Ok(ExitCode::FAILURE);
         }
         thread::sleep(flags.interval);
@@ -131,12 +135,13 @@ fn view(fleet: &Fleet, flags: &TopFlags, width: TextWidth) -> String {
 }
 
 /// Overwrites the screen from its upper left corner, line by line, so that it does not flicker.
-fn draw(text: &str) -> io::Result<()> {
+fn draw(text: &str, in_color: bool) -> io::Result<()> {
     const UPPER_LEFT: &str = "\x1b[H";
     const CLEAR_TO_END_OF_LINE: &str = "\x1b[K\r\n";
     const CLEAR_BELOW: &str = "\x1b[J";
     let text = printable_lines(text);
-    let text = text.lines().map(coloured).collect::<Vec<_>>().join(CLEAR_TO_END_OF_LINE);
+    let shown = |line: &str| if in_color { coloured(line) } else { line.to_owned() };
+    let text = text.lines().map(shown).collect::<Vec<_>>().join(CLEAR_TO_END_OF_LINE);
     let mut out = io::stdout().lock();
     out.write_all(format!("{UPPER_LEFT}{text}{CLEAR_TO_END_OF_LINE}{CLEAR_BELOW}").as_bytes())?;
     out.flush()
@@ -147,6 +152,8 @@ fn coloured(line: &str) -> String {
     let colour = match line.split_once(':').map_or(line, |(start, _)| start) {
         "red" | "NOT CURRENT" => 31,
         "amber" => 33,
+        _ if line.starts_with(OVER) => 31,
+        _ if line.starts_with(NEAR) => 33,
         _ if line.ends_with("keys") || line.starts_with("keys") => 1,
         _ => return line.to_owned(),
     };

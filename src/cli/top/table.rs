@@ -7,6 +7,10 @@ const DIGESTS: &str = "
 Keys without `=` are digests, which no command takes. To see values: `tollkeeper counter list`, or the setting --top-keys values.
 ";
 
+/// Starts the line of a key that is over its limit, and of one that is near it.
+pub(super) const OVER: char = '!';
+pub(super) const NEAR: char = '~';
+
 /// How long texts are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TextWidth {
@@ -60,9 +64,10 @@ fn push_table<'report>(
     width: TextWidth,
 ) {
     let head = ["per s", "count", "remaining", "held", "limit", "domain", "rule", "key"];
-    let mut rows = vec![head.map(str::to_owned)];
+    let (mut rows, mut marks) = (vec![head.map(str::to_owned)], vec![' ']);
     for key in keys {
         rows.push(cells(key, seconds, width));
+        marks.push(if width == TextWidth::Cut { mark(key) } else { ' ' });
     }
     if rows.iter().skip(1).all(|[_, _, _, held, ..]| held.is_empty()) {
         rows.iter_mut().for_each(|[_, _, _, held, ..]| held.clear());
@@ -71,18 +76,28 @@ fn push_table<'report>(
         let cells = rows.iter().filter_map(|row| row.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     });
-    for row in rows {
+    for (row, mark) in rows.iter().zip(marks) {
         let mut line = String::new();
         for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
             line += &match column {
                 // No limit of the list holds hits.
                 3 if width == 0 => String::new(),
-                0..=3 => format!("  {cell:>width$}"),
+                0 => format!("{mark} {cell:>width$}"),
+                1..=3 => format!("  {cell:>width$}"),
                 _ => format!("  {cell:<width$}"),
             };
         }
         *text += line.trim_end();
         text.push('\n');
+    }
+}
+
+/// The mark of a key on a screen: [`OVER`] without remaining hits, [`NEAR`] with a fifth of them at most.
+fn mark(key: &TopKey) -> char {
+    match key.remaining {
+        0 => OVER,
+        remaining if remaining <= key.capacity / 5 => NEAR,
+        _ => ' ',
     }
 }
 
@@ -169,9 +184,14 @@ keys nearest to their limit
     }
 
     #[test]
-    fn a_long_text_is_cut_on_a_screen() {
-        let hottest = vec![key("a-very-long-domain", 1, 0, 1)];
+    fn on_a_screen_long_texts_are_cut_and_keys_over_or_near_their_limit_are_marked() {
+        let hottest = [0, 20, 21].map(|remaining| key("a-very-long-domain", 1, 0, remaining));
+        let hottest = hottest.to_vec();
         let report = TopReport { seconds: 40.0, hottest, denied: vec![], nearest: vec![] };
-        assert!(describe(&report, 1, 5, TextWidth::Cut).contains("  a-very-long-dom…  path"));
+        let text = describe(&report, 1, 5, TextWidth::Cut);
+        assert!(text.contains("  a-very-long-dom…  path"), "{text}");
+        let starts: Vec<_> = text.lines().skip(4).take(3).map(|line| &line[..4]).collect();
+        assert_eq!(starts, ["!   ", "~   ", "    "]);
+        assert!(!describe(&report, 1, 5, TextWidth::Whole).contains(['!', '~']));
     }
 }

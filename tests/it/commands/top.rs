@@ -250,6 +250,18 @@ fn a_key_that_is_printed_is_an_argument_of_every_command() {
 /// `script` gives the command a terminal.
 #[tokio::test]
 async fn on_a_terminal_the_view_renews_itself_and_says_when_it_is_not_current() {
+    let [coloured, plain] =
+        [renewed_view("TERM", "xterm").await, renewed_view("NO_COLOR", "1").await];
+    let has_row = |screen: &str, start, end| {
+        screen.lines().any(|line| line.starts_with(start) && line.contains(end))
+    };
+    assert!(has_row(&coloured, "\x1b[31m! ", "user=two\x1b[0m"), "{coloured:?}");
+    assert!(has_row(&plain, "! ", "user=two") && !plain.contains("\x1b[31m"), "{plain:?}");
+    assert!(!plain.contains("\x1b[1m"), "{plain:?}");
+}
+
+/// What the view writes until the service is gone, after a key was denied; with this variable.
+async fn renewed_view(variable: &str, value: &str) -> String {
     let flags = &["--top-keys", "values"];
     let mut service = Service::start(Options { flags, ..Options::default() });
     let folder = tempfile::TempDir::new().unwrap();
@@ -259,6 +271,7 @@ async fn on_a_terminal_the_view_renews_itself_and_says_when_it_is_not_current() 
     let words = format!("{program} top --interval 100ms --addr {}", service.admin);
     let mut script = std::process::Command::new("script");
     script.args(["--quiet", "--flush", "--command", &words]).arg(&screen);
+    script.env_remove("NO_COLOR").env("TERM", "xterm").env(variable, value);
     script.env("TOLLKEEPER_ADMIN_ADDR", "").stdout(Stdio::null());
     let _view = Process::spawn(&mut script);
     let shows = |text: &str| {
@@ -274,4 +287,5 @@ async fn on_a_terminal_the_view_renews_itself_and_says_when_it_is_not_current() 
     service.process().signal("KILL");
     eventually("the failure", || shows("NOT CURRENT: "));
     assert_eq!(shows("user=two"), Some(()));
+    String::from_utf8_lossy(&std::fs::read(&screen).unwrap()).into_owned()
 }
