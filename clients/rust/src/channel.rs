@@ -1,14 +1,14 @@
 //! One connection to each address of the service: which of them get calls, and how lost ones are made again.
 
 use std::sync::{Arc, Weak, atomic::AtomicUsize, atomic::Ordering::Relaxed};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::{error::Error as StdError, io, iter, net::SocketAddr, pin::Pin, time::Duration};
 
 use http::{Request, Response, Uri, uri::Authority};
 use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, lookup_host, tcp::OwnedReadHalf};
 use tokio::time::{Instant, sleep, timeout};
 use tokio::{sync::watch, task::JoinSet};
 use tonic::{Status, body::Body};
@@ -24,6 +24,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Notices a peer that has disappeared without closing its connection.
 const PING_PAUSE: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How a TLS server begins its answer to something else. HTTP/2 begins with a frame of at most 2^14 bytes, whose first byte is 0.
+const TLS_ALERT: [u8; 2] = [0x15, 0x03];
+const EXPECTS_TLS: &str =
+    "the service answers in TLS, and the target is plain (http): set `tls` in the options";
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Sender = http2::SendRequest<Body>;
@@ -246,7 +251,29 @@ impl Target {
             let host = self.origin.host().unwrap_or_default();
             return handshake(tls.connect(stream, host.trim_matches(['[', ']'])).await?).await;
         }
-        handshake(stream).await
+        let (read, write) = stream.into_split();
+        handshake(tokio::io::join(PlainRead(read, false), write)).await
+    }
+}
+
+/// What a service writes without TLS, and whether it has written anything.
+struct PlainRead(OwnedReadHalf, bool);
+
+impl AsyncRead for PlainRead {
+    /// An alert of TLS is an error: as HTTP/2 it would be a frame that is too large.
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.0).poll_read(context, buffer))?;
+        let read = buffer.filled().get(before..).unwrap_or_default();
+        if !self.1 && read.starts_with(&TLS_ALERT) {
+            return Poll::Ready(Err(io::Error::other(EXPECTS_TLS)));
+        }
+        self.1 = true;
+        Poll::Ready(Ok(()))
     }
 }
 

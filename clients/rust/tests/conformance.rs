@@ -89,6 +89,16 @@ async fn tls_files_are_read_again_for_each_connection() {
     }
 }
 
+#[tokio::test]
+async fn a_plain_client_of_a_service_with_tls_says_so() {
+    let Some(address) = service("TOLLKEEPER_TLS_ADDR") else { return };
+    let client = support::connect(&address, support::patient());
+    let error = client.decide(on("three", unique())).await.unwrap().error.unwrap().to_string();
+    let expected =
+        "the service answers in TLS, and the target is plain (http): set `tls` in the options";
+    assert!(error.contains(expected), "{error}");
+}
+
 fn client_of(settings: &Value) -> Client {
     let kind = settings["service"].as_str().unwrap_or("plain");
     let variable = match kind {
