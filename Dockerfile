@@ -4,8 +4,12 @@
 #
 #   docker buildx build --build-arg REVISION="$(git rev-parse HEAD)" --tag tollkeeper:0.1.0 .
 
+# The release names both by digest, which it reads from the registry.
+ARG RUST_IMAGE=rust:1.95-slim-bookworm
+ARG DEBIAN_IMAGE=debian:bookworm-slim
+
 # On the platform of the builder, with a cross compiler if the image is for another one: nothing is compiled under emulation.
-FROM --platform=$BUILDPLATFORM rust:1.95-slim-bookworm AS build
+FROM --platform=$BUILDPLATFORM $RUST_IMAGE AS build
 ARG BUILDARCH TARGETARCH
 ENV CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=x86_64-linux-gnu-gcc \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
@@ -30,7 +34,7 @@ FROM scratch AS binary
 COPY --from=build /tollkeeper /
 
 # On the platform of the image, whose libraries it has.
-FROM debian:bookworm-slim AS root
+FROM $DEBIAN_IMAGE AS root
 RUN apt-get update && apt-get install --yes --no-install-recommends ca-certificates
 COPY image/root /usr/local/bin/image-root
 COPY --from=build /tollkeeper /

@@ -1,10 +1,10 @@
 //! The workflows of GitHub: their linter accepts them, what they name exists, and they may do no more than they must.
 
-use std::{fs, process::Command};
+use std::{env, fs, process::Command};
 
 use tempfile::TempDir;
 
-use crate::support::{root, run, tool};
+use crate::support::{pages::documents, root, run, tool};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -32,6 +32,52 @@ fn the_linter_accepts_the_workflows_and_refuses_a_job_that_waits_for_none() {
     }
     let wrong = workflows()[1].replace("needs: [image, macos]", "needs: [image, windows]");
     assert!(lint(&wrong).contains("\"windows\""), "{}", lint(&wrong));
+}
+
+/// A stub takes the place of Docker.
+#[test]
+fn a_release_builds_both_platforms_on_the_same_digests_of_the_base_images() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let release = documents(&workflows()[1]).remove(0);
+    let check = &release["jobs"]["check"];
+    let steps = check["steps"].as_array().unwrap();
+    let find = steps.iter().find(|step| step["id"] == "bases").unwrap()["run"].as_str().unwrap();
+    let folder = TempDir::new().unwrap();
+    let (docker, output) = (folder.path().join("docker"), folder.path().join("output"));
+    fs::write(&docker, "#!/bin/sh\necho \"sha256:of-${4%%[:@]*}\"\n").unwrap();
+    fs::set_permissions(&docker, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.path().display(), env::var("PATH").unwrap());
+    let found = |dockerfile: &str| {
+        fs::write(folder.path().join("Dockerfile"), dockerfile).unwrap();
+        fs::write(&output, "").unwrap();
+        let mut shell = Command::new("bash");
+        shell.args(["-e", "-c", find]).env("PATH", &path).env("GITHUB_OUTPUT", &output);
+        let (code, _, errors) = run(shell.current_dir(&folder));
+        assert_eq!((code, &*errors), (Some(0), ""));
+        fs::read_to_string(&output).unwrap()
+    };
+    let rust = format!("rust:{}-slim-bookworm", env!("CARGO_PKG_RUST_VERSION"));
+    let expected = format!(
+        "RUST_IMAGE={rust}@sha256:of-rust\nDEBIAN_IMAGE=debian:bookworm-slim@sha256:of-debian\n"
+    );
+    let dockerfile = text("Dockerfile");
+    assert_eq!(found(&dockerfile), expected);
+    let pinned = dockerfile.replace("=debian:bookworm-slim", "=debian:bookworm-slim@sha256:old");
+    assert_eq!(found(&pinned), expected);
+
+    let outputs = |name: &str| format!("${{{{ steps.bases.outputs.{name} }}}}");
+    assert_eq!(check["outputs"]["rust"], outputs("RUST_IMAGE"));
+    assert_eq!(check["outputs"]["debian"], outputs("DEBIAN_IMAGE"));
+    let image = &release["jobs"]["image"];
+    assert_eq!(image["env"]["RUST_IMAGE"], "${{ needs.check.outputs.rust }}");
+    assert_eq!(image["env"]["DEBIAN_IMAGE"], "${{ needs.check.outputs.debian }}");
+    let image = image.to_string();
+    assert_eq!(image.matches("docker buildx build ").count(), 2);
+    assert_eq!(image.matches(r#"linux/$ARCH\" \"${bases[@]}\""#).count(), 2);
+    assert!(dockerfile.lines().filter(|line| line.starts_with("FROM ")).all(|line| {
+        line.contains("$RUST_IMAGE ") || line.contains("$DEBIAN_IMAGE ") || line.contains("scratch")
+    }));
 }
 
 #[test]
