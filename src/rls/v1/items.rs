@@ -21,26 +21,25 @@ use crate::{
         refusal::Refusal,
         service::Service,
     },
-    store::StoreError,
+    store::{AtOnce, StoreError},
 };
 
 impl BatchItem for ReadCall {
     const FIELD: &'static str = "calls";
 
     fn answer_at_once(self, batch: &ItemContext<'_>) -> Result<Result<Vec<u8>, Refusal>, Self> {
-        match (batch.at_once, &self) {
-            (Some(_), Self::Message(call)) if !call.id.is_empty() => Err(self),
-            (Some(_), Self::Message(call)) if matches!(call.mode(), Mode::Read | Mode::Part) => {
-                Err(self)
+        let waits = match &self {
+            Self::Plain(_) => false,
+            Self::Message(call) => {
+                !call.id.is_empty() || matches!(call.mode(), Mode::Read | Mode::Part)
             }
-            (Some(store), _) => Ok(self.decoded(batch.domain).and_then(|call| {
-                let (limiter, by, arrival) = (&batch.service.limiter, &batch.by, batch.arrival);
-                limiter.metrics().overrides_ignored(call.overrides_ignored);
-                let decided =
-                    limiter.decide_at_once(store, by, &call.request, call.meaning, arrival);
-                Ok(encode::verdict(&decided?, 0))
-            })),
-            (None, _) => Err(self),
+        };
+        match batch.at_once {
+            Some(store) if !waits => {
+                let call = self.decoded(batch.domain);
+                Ok(call.and_then(|call| batch.decide_at_once(store, &call)))
+            }
+            _ => Err(self),
         }
     }
 
@@ -70,6 +69,13 @@ impl ItemContext<'_> {
         meaning: HitsMeaning,
     ) -> Result<Decision, StoreError> {
         self.service.limiter.decide_by(&self.by, request, meaning, self.arrival, None).await
+    }
+
+    fn decide_at_once(&self, store: AtOnce<'_>, call: &DecodedCall) -> Result<Vec<u8>, Refusal> {
+        let Self { service: Service { limiter, .. }, arrival, by, .. } = self;
+        limiter.metrics().overrides_ignored(call.overrides_ignored);
+        let decided = limiter.decide_at_once(store, by, &call.request, call.meaning, *arrival);
+        Ok(encode::verdict(&decided?, 0))
     }
 
     /// The verdict on a call. If the store is `away`, it is not asked.
