@@ -29,7 +29,7 @@ const OVERRIDES: InstrumentRow =
 const OVERRIDES_KNOWN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.overrides.known",
     &[],
-    "1 once this replica has read the overrides; while 0, it decides without them",
+    "1 once the replica has read the overrides; while 0, it decides without",
 );
 
 /// Every instrument of overrides, beside the decisions by them.

@@ -23,7 +23,7 @@ const FILES_IN_USE: InstrumentRow = InstrumentRow::gauge(
 const CERTIFICATE_EXPIRES_IN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.tls.certificate.expires_in",
     &["files"],
-    "seconds until the certificate in use expires, negative afterwards",
+    "seconds until the certificate expires, negative afterwards",
 )
 .in_unit(InstrumentUnit::Seconds);
 

@@ -25,12 +25,12 @@ const CONNECTIONS: InstrumentRow = InstrumentRow::gauge(
 const CONNECTIONS_REFUSED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.connections.refused",
     &["listener", "reason"],
-    "connections refused: `full` (`--max-connections` have calls), `silent` (closed for a further one), or `accept` (too many open files, or another error)",
+    "connections refused: `full` (`--max-connections` have calls), `silent` (closed for another), `accept` (too many open files, or another error)",
 );
 const CALLS_OPEN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.calls.open",
     &[],
-    "gRPC calls in progress, also of clients that have left",
+    "gRPC calls in progress, also of clients that left",
 );
 const PANICS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.panics",

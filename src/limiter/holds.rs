@@ -38,7 +38,7 @@ use crate::{
 const HOLDS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.holds",
     &["rule", "outcome"],
-    "holds `taken`; `committed`, `overrun` (used more than was held), `unused` (0); without effect: `repeated`, `late` after the hold's time, `bad` token, `unsent` to the store. After the hold's time: `expired` if taken here and not ended here, `elsewhere` if only ended here",
+    "holds `taken`; `committed`, `overrun` (used more than held), `unused` (0); without effect: `repeated`, `late`, `bad` token, `unsent` to the store. After the hold's time: `expired` if taken and not ended here, `elsewhere` if only ended here",
 );
 
 pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[&HOLDS, &open::OPEN, &open::HELD];

@@ -37,7 +37,7 @@ use crate::{
 pub(crate) const DURATION: InstrumentRow = InstrumentRow::histogram(
     "rpc.server.call.duration",
     &["rpc.system.name", "rpc.method", "rpc.response.status_code", "error.type"],
-    "duration of calls that decide; `error.type`: the status, if it is the server's fault",
+    "duration of calls that decide; `error.type`: a status that is the server's fault",
 )
 .in_unit(InstrumentUnit::Seconds);
 pub(crate) const DECISIONS: InstrumentRow = InstrumentRow::counter(
@@ -60,12 +60,12 @@ const OVERRIDES_INVALID: InstrumentRow =
 const DEBITS_REFUSED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.debits.refused",
     &["rule"],
-    "refused charges of rules without `count_denied` that are also checked with 0 hits",
+    "refused charges of rules without `count_denied` that are checked with 0 hits",
 );
 const COUNTERS_CORRUPT: InstrumentRow = InstrumentRow::counter(
     "ratelimit.counters.corrupt",
     &["rule"],
-    "charges to a key in Redis that does not hold a count",
+    "charges to a key in Redis without a count",
 );
 pub(crate) const FALLBACKS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.fallbacks",
@@ -80,12 +80,12 @@ pub(crate) const CALLS_INCOMPLETE: InstrumentRow = InstrumentRow::counter(
 const EMPTY_CALLS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.empty.calls",
     &["peer"],
-    "calls refused because they had no descriptors; `peer`: the client's first certificate name, or address (1,000, then `other`)",
+    "calls refused without descriptors; `peer`: the client's first certificate name, or address (1,000, then `other`)",
 );
 pub(crate) const CALLS_LATE: InstrumentRow = InstrumentRow::counter(
     "ratelimit.calls.late",
     &[],
-    "calls decided after their caller's timeout; without one, after four thirds of the decision budget",
+    "calls decided after their timeout; without one, after four thirds of the decision budget",
 );
 
 pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[

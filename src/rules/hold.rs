@@ -48,14 +48,14 @@ pub(crate) static HOLD: KeyTable = KeyTable {
         key(
             "estimate",
             Shape::Other(estimate_schema),
-            "Hits to hold: a number or a mapping; the hits of the call if absent",
+            "Hits to hold: a number or a mapping; the call's hits if absent",
         ),
         key(
             "weights",
             Shape::Other(
                 || json!({ "type": ["object", "null"], "additionalProperties": { "type": "integer", "minimum": 0 } }),
             ),
-            "Hits for one unit of each kind of usage, such as `input: 250`; without, usage is a plain number",
+            "Hits for a unit of each kind of usage, such as `input: 250`",
         ),
         key(
             "unused_on",
@@ -67,7 +67,7 @@ pub(crate) static HOLD: KeyTable = KeyTable {
         key(
             "abandoned",
             Shape::OneOf(|| vec!["keep", "release"]),
-            "Hits of a hold without a commit: `keep` (default), or `release` to give them back",
+            "Hits of a hold without a commit: `keep` (default) or `release`",
         ),
     ],
 };

@@ -23,37 +23,37 @@ pub(crate) static FILE: KeyTable = KeyTable {
     name: "a rule file",
     elsewhere: |name| level_of(name, 0),
     keys: &[
-        required("domain", TEXT, "Name by which requests select these rules"),
+        required("domain", TEXT, "Name by which requests select them"),
         key("descriptors", Shape::Other(descriptors), "List of descriptors"),
         key(
             "defaults",
             Shape::Other(|| reference("defaults")),
-            "Keys of `rate_limit` for limits of the domain that lack them",
+            "Keys of `rate_limit` for limits that lack them",
         ),
         key(
             "require",
             Shape::Other(texts),
-            "Keys of entries: denies calls without a descriptor that has all of them",
+            "Keys of entries: calls without a descriptor that has all are denied",
         ),
         key(
             "require_mode",
             Shape::OneOf(|| RequireMode::ALL.map(RequireMode::name).to_vec()),
-            "deny (default), or report: counts and logs calls that `require` would deny",
+            "deny (default), or report: counts and logs such calls",
         ),
         key(
             "quota_group",
             Shape::Other(texts),
-            "Keys of entries: quotas with equal values are a group, which is over if one quota is; a call is denied if all its groups are",
+            "Keys of entries: quotas with equal values are a group, over if one quota is; a call is denied if all its groups are",
         ),
         key(
             "draw",
             Shape::OneOf(|| vec!["first"]),
-            "`first`: charges only the first quota of a call, or of each group, that fits; for all files of the domain",
+            "`first`: charges only the first quota of a call, or of each group, that fits; for the whole domain",
         ),
         key(
             "slot_by",
             Shape::OneOf(|| vec![SlotBy::DOMAIN]),
-            "`domain`: keeps all counters of the domain in one slot of a Redis Cluster; for all files of the domain",
+            "`domain`: keeps the whole domain in one slot of a Redis Cluster",
         ),
     ],
 };
@@ -76,39 +76,31 @@ pub(super) static DESCRIPTOR: KeyTable = KeyTable {
         key(
             "rate_limit",
             Shape::Other(|| reference("rate_limit")),
-            "Limit for requests whose descriptor ends here; without one, they pass",
+            "Limit for descriptors that end here; without one, they pass",
         ),
         key(
             "rate_limits",
             Shape::Other(rate_limits),
-            "List of limits, in place of `rate_limit`; no two with the same algorithm and window",
+            "Several limits, no two with the same algorithm and window",
         ),
         key("descriptors", Shape::Other(descriptors), "List of descriptors for the next entry"),
-        key("shadow_mode", Shape::Switch, "true: limits are counted and reported, not enforced"),
+        key("shadow_mode", Shape::Switch, "true: counts and reports, without enforcing"),
         key(
             "quota_mode",
             Shape::Switch,
             "true: a call is denied only if none of its quotas fits; hits that do not fit are counted too",
         ),
-        key(
-            "share_threshold",
-            Shape::Switch,
-            "true: all values that match the pattern share one counter",
-        ),
-        key(
-            "detailed_metric",
-            Shape::Switch,
-            "true: the rule's metrics show up to 1,000 values of requests",
-        ),
+        key("share_threshold", Shape::Switch, "true: all values that match share a counter"),
+        key("detailed_metric", Shape::Switch, "true: the rule's metrics show up to 1,000 values"),
         key(
             "value_to_metric",
             Shape::Switch,
-            "true: metrics of this rule and of rules below it show this entry's value",
+            "true: metrics of this rule and rules below show the value",
         ),
         key(
             "metadata",
             Shape::Other(|| json!({ "type": ["object", "null"] })),
-            "Mapping returned to Envoy when the rule admits a call, with `--dynamic-metadata`",
+            "Mapping for Envoy when the rule admits a call, with `--dynamic-metadata`",
         ),
     ],
 };
@@ -144,7 +136,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key(
             "requests_per_unit",
             Shape::Whole { min: 0, max: Hits::MAX },
-            "Hits per window, or at once with in_flight, 0 to 9007199254740991; 0 if absent, which denies every call",
+            "Hits per window, or at once with in_flight: 0 (default, denies every call) to 9007199254740991",
         ),
         key(
             "scale",
@@ -152,11 +144,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             "Multiplies `requests_per_unit`, for an overlay: a control plane's field ends at 4294967295",
         ),
         key("unlimited", Shape::Switch, "true: no limit and no counter, without `unit`"),
-        key(
-            "count_denied",
-            Shape::Switch,
-            "true: denied calls are charged too, for work that is already done",
-        ),
+        key("count_denied", Shape::Switch, "true: charges denied calls too, for work already done"),
         key(
             "algorithm",
             Shape::OneOf(algorithm_names),
@@ -165,7 +153,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key(
             "burst",
             Shape::Whole { min: 1, max: Hits::MAX },
-            "For token_bucket: hits that an unused bucket admits at once; `requests_per_unit` if absent",
+            "For token_bucket: hits at once from an unused bucket; `requests_per_unit` if absent",
         ),
         key(
             "idle",
@@ -173,12 +161,12 @@ pub(super) static LIMIT: KeyTable = KeyTable {
                 min: Duration::from_secs(1),
                 max: Duration::from_secs(Window::SECONDS_MAX),
             },
-            "For first_hit_window: time without a charge, such as 30m, after which the window ends early",
+            "For first_hit_window: time without a charge, such as 30m, that ends the window",
         ),
         key(
             "time_zone",
             TEXT,
-            "For fixed_window of a day or longer: time zone of its calendar, such as Europe/Berlin",
+            "For fixed_window of a day or longer: its time zone, such as Europe/Berlin",
         ),
         key(
             "starts",
@@ -188,17 +176,17 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key(
             "override_max",
             Shape::Whole { min: 0, max: Hits::MAX },
-            "Most hits per window of this limit that a limit sent with a call may admit; a larger one is lowered to it",
+            "Most hits per window that a limit sent with a call may admit; larger ones are lowered",
         ),
         key(
             "remember",
             TEXT,
-            "For sliding_log and in_flight: key of the entry whose value is stored with each hit",
+            "For sliding_log and in_flight: entry whose value is stored with each hit",
         ),
         key(
             "on_store_failure",
             Shape::OneOf(failure_names),
-            "Decision when the store does not answer: error, deny, allow or local",
+            "Decision without the store: error, deny, allow or local",
         ),
         key(
             "denied_body",
@@ -208,12 +196,12 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key(
             "hold",
             Shape::Other(hold::schema),
-            "Holds hits until a commit states the true number: a time such as `10m`, or a mapping; see docs/budgets.md",
+            "Holds hits until a commit: a time such as `10m`, or a mapping; see docs/budgets.md",
         ),
         key(
             "priority",
             Shape::Other(nested::priority_schema),
-            "Classes of calls, each admitted up to its share of the limit",
+            "Classes of calls, each with a share of the limit",
         ),
         key(
             "ban_for",

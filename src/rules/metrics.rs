@@ -18,17 +18,17 @@ pub(crate) const RELOADS: InstrumentRow = InstrumentRow::counter(
 const LAST_RELOAD: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.rules.last_reload_successful",
     &[],
-    "1 if the newest content of the rule files is in force, else 0",
+    "1 if the newest rule files are in force, else 0",
 );
 const RULES_INFO: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.rules.info",
     &["version"],
-    "always 1; the version of the rules in force, as in `/rules`",
+    "always 1; version of the rules in force",
 );
 const RULES_LOADED: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.rules.loaded.timestamp",
     &[],
-    "Unix time at which the rules in force were loaded",
+    "Unix time when the rules in force were loaded",
 )
 .in_unit(InstrumentUnit::Seconds);
 

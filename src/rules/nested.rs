@@ -20,24 +20,24 @@ static PRIORITY: KeyTable = KeyTable {
     name: "`priority`",
     elsewhere: |_| None,
     keys: &[
-        required("entry", TEXT, "Key of the entry that has a call's class"),
+        required("entry", TEXT, "Key of the entry with the class"),
         required(
             "share",
             Shape::Other(|| {
                 let share = json!({ "type": "integer", "minimum": 1, "maximum": 100 });
                 json!({ "type": "object", "minProperties": 1, "additionalProperties": share })
             }),
-            "Percent of the limit for each class, 1 to 100, such as `batch: 50`",
+            "Percent for each class, 1 to 100, such as `batch: 50`",
         ),
         key(
             "default",
             Shape::Whole { min: 1, max: 100 },
-            "Percent for calls of no listed class; the lowest share if absent",
+            "Percent for other classes; the lowest share if absent",
         ),
         key(
             "release",
             Shape::OneOf(|| vec!["linear"]),
-            "`linear`: shares grow evenly to the whole limit until the window ends; for fixed_window",
+            "`linear`: shares grow to the whole limit until a fixed_window ends",
         ),
     ],
 };
@@ -50,7 +50,7 @@ static TIER: KeyTable = KeyTable {
         required(
             "at",
             Shape::Whole { min: 1, max: 100 },
-            "Used percent of the limit that reaches the tier, 1 to 100",
+            "Used percent that reaches the tier, 1 to 100",
         ),
         required(
             "request_headers",

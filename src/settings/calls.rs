@@ -55,7 +55,7 @@ impl CallSettings {
             flag: "max-arriving-bytes",
             form: Size { min: 128 << 20, max: 64 << 30 },
             default: "256MiB",
-            help: "Maximum size of clients' incomplete or unread data; more is refused",
+            help: "Maximum size of clients' incomplete or unread data",
         });
         let descriptors_max = reader.read(&Setting {
             flag: "max-descriptors",
@@ -67,7 +67,7 @@ impl CallSettings {
             flag: "dynamic-metadata",
             form: OnOff { on: Echo::On, off: Echo::Off, arity: Arity::Switch },
             default: "off",
-            help: "Return the request, and the metadata of its rules, as Envoy's dynamic metadata",
+            help: "Return request and rules' metadata as Envoy's dynamic metadata",
         });
         let bounds = Bounds { descriptors_max, echo };
         let headers = Arc::new(read_headers(reader));
@@ -106,25 +106,25 @@ fn read_headers(reader: &mut SettingReader<'_>) -> Headers {
         flag: "headers",
         form: HEADER_SETS,
         default: "none",
-        help: "Headers of a response: RateLimit-…, the IETF draft's, or both",
+        help: "Headers: RateLimit-…, the IETF draft's, or both",
     });
     let limit = reader.read(&Setting {
         flag: "header-limit",
         form: HEADER_NAME,
         default: "RateLimit-Limit",
-        help: "Name of the header with the limit, for --headers ratelimit",
+        help: "Header with the limit, for --headers ratelimit",
     });
     let remaining = reader.read(&Setting {
         flag: "header-remaining",
         form: HEADER_NAME,
         default: "RateLimit-Remaining",
-        help: "Name of the header with the remaining hits, for --headers ratelimit",
+        help: "Header with the remaining hits, for --headers ratelimit",
     });
     let reset = reader.read(&Setting {
         flag: "header-reset",
         form: HEADER_NAME,
         default: "RateLimit-Reset",
-        help: "Name of the header with the seconds until the reset, for --headers ratelimit",
+        help: "Header with the seconds until the reset, for --headers ratelimit",
     });
     if !classic {
         for flag in ["header-limit", "header-remaining", "header-reset"] {
@@ -135,13 +135,13 @@ fn read_headers(reader: &mut SettingReader<'_>) -> Headers {
         flag: "rule-header",
         form: OnOff { on: true, off: false, arity: Arity::Switch },
         default: "off",
-        help: "Send x-ratelimit-rule with a denial: the rule and the seconds until its reset",
+        help: "Send x-ratelimit-rule with a denial",
     });
     let denied_body = reader.read(&Setting {
         flag: "denied-body",
         form: OneOf(&DeniedBody::NAMED),
         default: "none",
-        help: "JSON body of a denial: a problem of RFC 9457, or an error of OpenAI's API",
+        help: "JSON body of a denial: by RFC 9457, or OpenAI's API",
     });
     Headers { classic: classic.then_some([limit, remaining, reset]), draft, rule, denied_body }
 }

@@ -47,7 +47,7 @@ impl Compat {
             flag: COMPAT,
             form: COMPATS,
             default: NO_COMPAT,
-            help: "Program whose environment variables are also read; flags and TOLLKEEPER_… have precedence",
+            help: "Program whose environment is also read; flags and TOLLKEEPER_… have precedence",
         });
         if compat == Self::EnvoyproxyRatelimit {
             let given = |flag: &str| Some(reader.given(flag)?.name);

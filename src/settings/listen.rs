@@ -65,13 +65,13 @@ impl ListenSettings {
             flag: "http-addr",
             form: ADDRESS,
             default: "127.0.0.1:8080",
-            help: "Address of HTTP: /json, /check, health, /metrics and /rules",
+            help: "Address of HTTP",
         });
         let admin = reader.read_given(&Setting {
             flag: ADMIN,
             form: OrOff(ADDRESS),
             default: "127.0.0.1:6070",
-            help: "Address for operators; beyond loopback it needs a token or client certificates",
+            help: "Address for operators; beyond loopback with a token or client certificates",
         });
         let admin = admin.value.map(|value| Given { value, name: admin.name });
         let reflection = reader.read(&Setting {
@@ -170,7 +170,7 @@ fn read_connections(reader: &mut SettingReader<'_>) -> ConnectionBounds {
         flag: "max-connections",
         form: WholeNumber { min: 1, max: 1_000_000 },
         default: "10000",
-        help: "Maximum number of gRPC connections; a further one closes one without calls",
+        help: "Maximum number of gRPC connections",
     });
     let age = reader.read(&Setting {
         flag: "connection-age",
@@ -185,8 +185,8 @@ fn read_tls(reader: &mut SettingReader<'_>) -> Option<Arc<TlsServer>> {
     let certificate =
         reader.read_path(CERTIFICATE, "PEM file with the service's certificate and chain");
     let key = reader.read_path(KEY, "PEM file with the service's key");
-    let client_ca = reader
-        .read_path(CLIENT_CA, "PEM file with the CAs of clients, which then need a certificate");
+    let client_ca =
+        reader.read_path(CLIENT_CA, "PEM file with the CAs of clients, which need a certificate");
     reader.check_pair(CERTIFICATE, KEY);
     if client_ca.is_some() && certificate.is_none() && key.is_none() {
         reader.problem_needs(CLIENT_CA, &[CERTIFICATE, KEY]);

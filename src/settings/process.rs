@@ -10,7 +10,7 @@ use super::reader::{
 /// Threads and shutdown.
 #[derive(Debug, Clone)]
 pub struct ProcessSettings {
-    /// Number of threads that serve gRPC.
+    /// Threads that serve gRPC.
     pub workers: usize,
     /// How long calls are still served after the signal to stop.
     pub drain: Duration,
@@ -33,13 +33,13 @@ impl ProcessSettings {
             flag: "workers",
             form: WholeNumber { min: 1, max: 1024 },
             default: "one per usable core",
-            help: "Number of threads that serve gRPC",
+            help: "Threads that serve gRPC",
         });
         let drain = reader.read(&Setting {
             flag: "drain",
             form: Time { min: Duration::ZERO, max: Duration::from_secs(600) },
             default: "5s",
-            help: "How long calls are still served after SIGTERM",
+            help: "How long calls are served after SIGTERM",
         });
         Self { workers: workers.unwrap_or_else(cores), drain, hang_up }
     }

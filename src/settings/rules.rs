@@ -75,7 +75,7 @@ impl RuleSettings {
             flag: "count-denied",
             form: OnOff { on: WhenDenied::Counted, off: WhenDenied::Free, arity: Arity::Switch },
             default: "off",
-            help: "Charge denied calls too, except by rules with `count_denied: false`; on for rules of a control plane",
+            help: "Charge denied calls too, except with `count_denied: false`; on for rules of a control plane",
         });
         let when_denied = when_denied.unwrap_or(match source.value {
             RuleSource::Files(_) => WhenDenied::Free,
@@ -86,27 +86,27 @@ impl RuleSettings {
             flag: "exhausted-looks",
             form: EXHAUSTED_CHECKS,
             default: "deny",
-            help: "Answer to a check (0 hits) of a used-up limit; allow as envoyproxy/ratelimit",
+            help: "Answer to a check (0 hits) of a used-up limit",
         });
         let on_store_failure = reader.read(&Setting {
             flag: "on-store-failure",
             form: ON_STORE_FAILURE,
             default: "error",
-            help: "What rules without on_store_failure do when the store does not answer",
+            help: "Decision without the store, for rules without on_store_failure",
         });
         let mode_override = Self::read_mode(reader);
         let algorithms = reader.read(&Setting {
             flag: "redis-scripts",
             form: OnOff { on: Algorithms::All, off: Algorithms::FixedWindow, arity: Arity::Single },
             default: "on",
-            help: "Use Lua scripts; off, for servers that forbid them, allows only fixed windows",
+            help: "Use Lua scripts; off allows only fixed windows",
         });
         let defaults = Defaults { when_denied, exhausted_checks, on_store_failure, mode_override };
         let needed = reader.read(&Setting {
             flag: "ready-needs-rules",
             form: RULES_NEEDED,
             default: "off",
-            help: "Rules that readiness needs: none after 10s (off), once some from a control plane, or always some",
+            help: "Rules for readiness: none after 10s (off), once some from a control plane, or always some",
         });
         Self { source, overlays, options: LoadOptions { defaults, algorithms }, needed }
     }

@@ -36,7 +36,7 @@ pub struct StoreSettings {
     pub patience: Patience,
     /// Maximum number of debits and refunds that wait for Redis.
     pub debits_queued_max: usize,
-    /// Number of replicas that share a limit where each counts locally.
+    /// Replicas that share a limit counted locally.
     pub replicas: u32,
     /// Whether the service is ready without the store.
     pub ready: ReadyNeeds,
@@ -74,7 +74,7 @@ impl StoreSettings {
                 flag: "over-limit-cache",
                 form: WholeNumber { min: 0, max: 10_000_000 },
                 default: "100000",
-                help: "Number of counters remembered for a second as over their limit; 0 is off",
+                help: "Counters remembered for a second as over their limit; 0 is off",
             }),
             memory_counters_max: reader.read(&Setting {
                 flag: "memory-counters-max",
@@ -93,20 +93,20 @@ impl StoreSettings {
                     flag: "decision-budget-max",
                     form: DECISION_TIME,
                     default: "1s",
-                    help: "Maximum duration of a decision for a caller with a timeout, of which it may take three quarters",
+                    help: "Maximum duration for a caller with a timeout, of which a decision may take three quarters",
                 }),
             },
             debits_queued_max: reader.read(&Setting {
                 flag: "debits-queued-max",
                 form: WholeNumber { min: 0, max: 10_000_000 },
                 default: "10000",
-                help: "Maximum number of debits and refunds, of about 1KiB, that wait for Redis; 0 is off",
+                help: "Maximum number of debits and refunds that wait for Redis; 0 is off",
             }),
             replicas: reader.read(&Setting {
                 flag: "replicas",
                 form: WholeNumber { min: 1, max: 10_000 },
                 default: "1",
-                help: "Number of replicas that share a limit where each counts locally",
+                help: "Replicas that share a limit counted locally",
             }),
             ready: reader.read(&Setting {
                 flag: "ready-needs-store",

@@ -74,19 +74,19 @@ impl TelemetrySettings {
             flag: "log-format",
             form: FORMATS,
             default: "text",
-            help: "Format of the log and of the ready line on stdout",
+            help: "Format of the log and ready line",
         });
         let near_limit_ratio = reader.read(&Setting {
             flag: "near-limit-ratio",
             form: Ratio,
             default: "0.8",
-            help: "Fraction of a limit above which hits count as near it in metrics",
+            help: "Fraction of a limit above which hits are near it",
         });
         let compat = reader.read(&Setting {
             flag: "metrics-compat",
             form: COMPAT,
             default: "none",
-            help: "Also show metrics by envoyproxy/ratelimit's names, for its dashboards",
+            help: "Also show metrics by envoyproxy/ratelimit's names",
         });
         let top_keys = reader.read(&Setting {
             flag: "top-keys",
@@ -98,7 +98,7 @@ impl TelemetrySettings {
             flag: "log-denials",
             form: OrOff(RATE),
             default: "off",
-            help: "Maximum rate of log lines about denials, such as 1/s or 10/m, with keys as by --top-keys",
+            help: "Maximum rate of log lines about denials, such as 1/s or 10/m",
         });
         let environment = reader.environment.with(&reader.translated.otel);
         let mut problems = Vec::new();

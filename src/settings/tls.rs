@@ -18,7 +18,7 @@ impl TlsSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>, flags: [&'static str; 4]) -> Self {
         let [ca, certificate, key, name] = flags;
         let files = TlsFiles {
-            ca: reader.read_path(ca, "PEM file with the CAs to trust instead of the system's"),
+            ca: reader.read_path(ca, "PEM file of CAs to trust instead of the system's"),
             trusts_system: reader.is_of_envoyproxy_ratelimit(ca),
             identity: reader
                 .read_path(certificate, "PEM file with the client certificate and chain")

@@ -19,11 +19,8 @@ pub(crate) const ROUND_TRIPS: InstrumentRow = InstrumentRow::histogram(
     "duration of round trips to Redis; one may serve many calls",
 )
 .in_unit(InstrumentUnit::Seconds);
-const CACHED: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.store.cached",
-    &[],
-    "calls denied by the over-limit cache, without asking Redis",
-);
+const CACHED: InstrumentRow =
+    InstrumentRow::counter("ratelimit.store.cached", &[], "calls denied by the over-limit cache");
 const FAILOVERS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.failovers",
     &[],
@@ -32,7 +29,7 @@ const FAILOVERS: InstrumentRow = InstrumentRow::counter(
 const CHARGES_LOST: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.charges.lost",
     &[],
-    "estimated acknowledged charges that a new master lacks",
+    "acknowledged charges that a new master lacks, estimated",
 );
 const CHARGES_UNREPLICATED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.charges.unreplicated",
@@ -47,7 +44,7 @@ const CHECK_FAILED: InstrumentRow = InstrumentRow::gauge(
 pub(crate) const UP: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.up",
     &["server"],
-    "1 while the server answers and accepts writes, else 0; remains 1 for a server that is no longer in use; absent before its first request",
+    "1 while the server answers and accepts writes, else 0; remains 1 for a server no longer in use; absent before its first request",
 );
 pub(crate) const BREAKER_OPEN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.breaker.open",
@@ -57,23 +54,20 @@ pub(crate) const BREAKER_OPEN: InstrumentRow = InstrumentRow::gauge(
 const SHED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.shed",
     &[],
-    "calls not sent because they had waited too long: more arrive than Redis can decide",
+    "calls not sent in time: more arrive than Redis can decide",
 );
-const STARVED: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.starved",
-    &[],
-    "time that calls waited for the service's CPU, counted from 5 ms",
-)
-.in_unit(InstrumentUnit::Seconds);
+const STARVED: InstrumentRow =
+    InstrumentRow::counter("ratelimit.starved", &[], "time that calls waited for CPU, from 5 ms")
+        .in_unit(InstrumentUnit::Seconds);
 const COMMITS_QUEUED: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.commits.queued",
     &[],
-    "commits, debits and refunds that wait for Redis, until their deadline or window ends",
+    "commits, debits and refunds that wait for Redis",
 );
 const DEBITS_DROPPED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.debits.dropped",
     &["reason"],
-    "debits and refunds never sent: the queue was `full` (`--debits-queued-max`), their window `ended`, or the service `stopped`",
+    "debits and refunds never sent: queue `full` (`--debits-queued-max`), window `ended`, service `stopped`",
 );
 const BATCH_CALLS: InstrumentRow = InstrumentRow::histogram(
     "ratelimit.store.batch.calls",
@@ -83,18 +77,18 @@ const BATCH_CALLS: InstrumentRow = InstrumentRow::histogram(
 const BATCH_WAIT: InstrumentRow = InstrumentRow::histogram(
     "ratelimit.store.batch.wait",
     &[],
-    "time that a batch's first call waited in the queue and for a connection",
+    "time that a batch's first call waited in queue and for a connection",
 )
 .in_unit(InstrumentUnit::Seconds);
 const SCRIPT_RUNS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.script.runs",
     &["script"],
-    "script runs, each for many calls: `fixed` for fixed windows, `commit` for commits on them, `ledger` for the rest",
+    "script runs: `fixed` for fixed windows, `commit` for commits on them, `ledger` for the rest",
 );
 const STALE: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.stale",
     &[],
-    "calls sent again because their window was not current by Redis's clock",
+    "calls sent again: their window was not current by Redis's clock",
 );
 const CONNECTION_FAILURES: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.connection.failures",

@@ -30,7 +30,7 @@ const CLOCK_OFFSET: InstrumentRow = InstrumentRow::gauge(
 pub(crate) const MEMORY_USED: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.memory.used",
     &["server"],
-    "memory that the server uses; from INFO, like the next four: read at each new connection and every 10 s, absent without that right",
+    "memory that the server uses; from INFO, like the next four: at each new connection and every 10 s, absent without that right",
 )
 .in_unit(InstrumentUnit::Bytes);
 pub(crate) const MEMORY_LIMIT: InstrumentRow = InstrumentRow::gauge(
@@ -46,7 +46,7 @@ const CLIENTS_LIMIT: InstrumentRow =
 const KEYS_EVICTED: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.keys.evicted",
     &["server"],
-    "keys that the server has evicted since its start; their limits started again from zero",
+    "keys that the server evicted since its start; their limits started again",
 );
 /// What is observed of the servers.
 pub(crate) const OBSERVED: &[Observed<'_, Vec<ServerReport>>] = &[

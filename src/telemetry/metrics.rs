@@ -11,11 +11,8 @@ use super::instrument::InstrumentRow;
 use crate::VERSION;
 
 /// The version of the program.
-pub(crate) const BUILD_INFO: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.build_info",
-    &["version"],
-    "always 1; the version of the program",
-);
+pub(crate) const BUILD_INFO: InstrumentRow =
+    InstrumentRow::gauge("ratelimit.build_info", &["version"], "always 1; version of the program");
 
 /// Records the version, as a gauge that is always 1.
 pub(super) fn build_info(meter: &Meter) {

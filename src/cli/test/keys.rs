@@ -16,7 +16,7 @@ pub(super) static SUITE: KeyTable = KeyTable {
         required(
             "rules",
             Shape::Other(texts),
-            "Rule file or folder, or a list of them, relative to this file",
+            "Rule file or folder, or a list, relative to this file",
         ),
         required(
             "tests",
@@ -53,7 +53,7 @@ pub(super) static CALL: KeyTable = KeyTable {
             Shape::Other(
                 || json!({ "type": ["string", "null"], "pattern": "^[0-9]+(ms|s|m|h|d)$" }),
             ),
-            "Time since the start, such as 500ms, 90s or 7d; as the call above if absent",
+            "Time since the start, such as 500ms or 7d; as the call above if absent",
         ),
         Key {
             alias: Some("call"),
@@ -67,10 +67,10 @@ pub(super) static CALL: KeyTable = KeyTable {
         key(
             "commit",
             Shape::Other(|| json!({ "type": ["integer", "string", "null"] })),
-            "In place of descriptors: hits to commit, or entries such as `hold.used.output=17`",
+            "Hits to commit, or entries such as `hold.used.output=17`, in place of descriptors",
         ),
         key("of", TEXT, "Hold to commit; the last one taken if absent"),
-        key("abandon", TEXT, "In place of descriptors: hold whose time has passed"),
+        key("abandon", TEXT, "Hold whose time has passed, in place of descriptors"),
         key(
             "hits",
             Shape::Other(|| json!({ "type": ["integer", "null"] })),
@@ -85,7 +85,7 @@ pub(super) static CALL: KeyTable = KeyTable {
         key(
             "rule",
             Shape::Other(nullable_texts),
-            "Path of the rule that each descriptor matches, as in `explain`, or a list; `none` for no rule; any rule if absent",
+            "Rule of each descriptor, as in `explain`, or a list; `none` for no rule; any if absent",
         ),
     ],
 };

@@ -20,12 +20,12 @@ use crate::{
 pub(super) const OPEN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.holds.open",
     &["rule"],
-    "open holds with a token or id: taken minus ended by this replica, also below 0; sum over all replicas",
+    "open holds with a token or id: taken minus ended here, also below 0",
 );
 pub(super) const HELD: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.holds.hits",
     &["rule"],
-    "hits of the holds in `ratelimit.holds.open`; sum over all replicas",
+    "hits of the holds in `ratelimit.holds.open`",
 );
 
 /// The most times of a rule at which holds lapse. Takes of one limit need 65; tokens that are not signed may state any.

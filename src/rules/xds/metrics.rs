@@ -25,7 +25,7 @@ const NACKS: InstrumentRow =
 const ACCEPTED: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.xds.accepted.timestamp",
     &[],
-    "Unix time of the last response accepted or unchanged, 0 before the first",
+    "Unix time of the last response not refused, 0 before",
 )
 .in_unit(InstrumentUnit::Seconds);
 

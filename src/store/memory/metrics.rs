@@ -10,7 +10,7 @@ use crate::telemetry::{InstrumentRow, InstrumentUnit, Observe, Observed, float};
 pub(crate) const MEMORY_COUNTERS: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.memory.counters",
     &["use"],
-    "counters in memory, also expired ones not yet removed, for `memory://` (`store`) or `local` (`fallback`)",
+    "counters in memory, also expired, for `memory://` (`store`) or `local` (`fallback`)",
 );
 pub(crate) const MEMORY_COUNTERS_LIMIT: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.memory.counters.limit",
