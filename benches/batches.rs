@@ -37,23 +37,29 @@ fn main() -> Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     println!("store,calls in a message,in flight,decisions/s,service us,Redis us");
     for store in ["memory", "redis"] {
-        let folder = TempDir::new()?;
-        let redis = if store == "redis" { Some(redis(&folder)?) } else { None };
-        let url = redis.as_ref().map_or("memory://".to_owned(), |(_, url)| url.clone());
-        let rules = folder.path().join("rules.yaml");
-        fs::write(&rules, RULES)?;
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollkeeper"));
-        command.args(["serve", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"]);
-        command.args(["--admin-addr", "127.0.0.1:0", "--store", &url, "--rules"]).arg(&rules);
-        command.args(["--decision-budget", "1s"]).stderr(Stdio::null());
-        let service = Service::start(command)?;
-        let redis = redis.as_ref().map(|(process, _)| process.id());
+        let folders = [TempDir::new()?, TempDir::new()?];
+        let [(service, redis), (other, _other_redis)] =
+            [start(&folders[0], store)?, start(&folders[1], store)?];
+        let redis = redis.as_ref().map(Process::id);
         for (size, in_flight) in [(1000, 1), (1000, 4), (100, 8), (1, 64), (0, 64)] {
             runtime.block_on(measure(&service, redis, store, size, in_flight))?;
         }
-        beside(&runtime, &service, store)?;
+        beside(&runtime, [&service, &other], store)?;
     }
     Ok(())
+}
+
+/// A service, and the Redis of its own that it uses.
+fn start(folder: &TempDir, store: &str) -> Result<(Service, Option<Process>)> {
+    let redis = if store == "redis" { Some(redis(folder)?) } else { None };
+    let url = redis.as_ref().map_or("memory://", |(_, url)| url);
+    let rules = folder.path().join("rules.yaml");
+    fs::write(&rules, RULES)?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollkeeper"));
+    command.args(["serve", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"]);
+    command.args(["--admin-addr", "127.0.0.1:0", "--store", url, "--rules"]).arg(&rules);
+    command.args(["--decision-budget", "1s"]).stderr(Stdio::null());
+    Ok((Service::start(command)?, redis.map(|(process, _)| process)))
 }
 
 /// A Redis on a socket of its own.
@@ -95,10 +101,12 @@ async fn measure(
     Ok(())
 }
 
-/// The latency of single calls at a fixed rate, alone and while a client on another thread has batches decided.
-fn beside(runtime: &Runtime, service: &Service, store: &str) -> Result<()> {
+/// The latency of single calls at a fixed rate, alone and while a client on another thread has batches decided: by another
+/// instance, which shows what sharing the machine costs, or by the same.
+fn beside(runtime: &Runtime, [service, other]: [&Service; 2], store: &str) -> Result<()> {
     let single = runtime.block_on(connect(&service.addr))?;
-    for size in [None, Some(100), Some(1000)].repeat(2) {
+    let [to_other, small, large] = [(other, 1000), (service, 100), (service, 1000)].map(Some);
+    for batches in [None, to_other, small, large].repeat(3) {
         let (ended, mut latencies) = (AtomicBool::new(false), Vec::new());
         let probe = async {
             while !ended.load(Relaxed) {
@@ -110,14 +118,17 @@ fn beside(runtime: &Runtime, service: &Service, store: &str) -> Result<()> {
         };
         thread::scope(|scope| {
             let ended = &ended;
-            if let Some(size) = size {
-                scope.spawn(move || send_batches(&service.addr, size, ended).unwrap());
+            if let Some((to, size)) = batches {
+                scope.spawn(move || send_batches(&to.addr, size, ended).unwrap());
             }
             runtime.block_on(async { tokio::join!(probe, after(SPAN, ended)) });
         });
         latencies.sort_unstable();
         let at = |part: usize| latencies[(latencies.len() - 1) * part / 100].as_micros();
-        let beside = size.map_or("alone".to_owned(), |size| format!("beside batches of {size}"));
+        let beside = batches.map_or("alone".to_owned(), |(to, size)| {
+            let to = if to.addr == other.addr { " to another instance" } else { "" };
+            format!("beside batches of {size}{to}")
+        });
         println!("{store},single calls {beside},p50 {} us,p99 {} us", at(50), at(99));
     }
     Ok(())

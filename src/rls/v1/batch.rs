@@ -21,7 +21,7 @@ use crate::{
 pub(crate) const ITEMS_MAX: usize = 1000;
 
 /// Items that are decided at a time, so that calls of others do not wait for more (benches/batches.rs).
-pub(super) const CALLS_AT_A_TIME: usize = 48;
+pub(super) const CALLS_AT_A_TIME: usize = 80;
 
 /// About what a call takes while it is decided, in bytes.
 pub(super) const CALL_BYTES: usize = 4 << 10;
