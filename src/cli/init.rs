@@ -18,9 +18,14 @@ const FILES: [(&str, &str); 5] = [
 ];
 
 /// What the examples have of the repository, and what stands for it elsewhere.
-const OUTSIDE: [(&str, &str); 4] = [
+const OUTSIDE: [(&str, &str); 5] = [
     ("    build: ../..\n", ""),
     (" -f examples/compose/compose.yaml", ""),
+    (
+        "# With `--profile monitoring` before `up`, also Prometheus with the chart's alerts at http://localhost:9090, and Grafana with\n\
+         # its dashboard at http://localhost:3000.\n#\n",
+        "",
+    ),
     ("# examples/envoy/envoy.yaml with the host names of compose.yaml.\n", ""),
     (
         concat!(" tollkeeper:", env!("CARGO_PKG_VERSION")),
@@ -42,9 +47,10 @@ pub(super) fn main(InitFlags { folder }: &InitFlags) -> Ended {
     }
     for (name, text) in FILES {
         let text = OUTSIDE.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
+        // The monitoring needs files of the chart.
+        let text = text.split("\n  prometheus:\n").next().unwrap_or_default();
         let path = folder.join(name);
-        write(&path, &text)
-            .map_err(|error| failure(format_args!("{}: {error}", path.display())))?;
+        write(&path, text).map_err(|error| failure(format_args!("{}: {error}", path.display())))?;
     }
     let names = FILES.map(|(name, _)| name).join(", ");
     let shown = folder.display();

@@ -112,32 +112,32 @@ fn the_page_lists_what_is_refused_here_and_accepted_by_envoyproxy_ratelimit() {
         (
             descriptor("rate_limit: { unit: day, quota_mode: true }"),
             "unknown key `quota_mode` here; it belongs in the descriptor, one level up",
-            "a key at the wrong level",
+            "or at the wrong level",
         ),
         (
             "domain: d\n---\ndomain: e\n".to_owned(),
             "one YAML document per file; move this one into its own file",
-            "several documents in one file",
+            "several documents in a file",
         ),
         (
             descriptor(&format!("<<: {{ key: b, {limit} }}")),
             "<<: put it before `key`, which the merged mapping also sets",
-            "`<<` after a key that it merges as well",
+            "`<<` after a key that it merges too",
         ),
         (
             "domain: d\ndescriptors:\n- { <<: { key: a }, <<: { value: b } }\n".to_owned(),
             "<<: duplicate key; give it a list of mappings",
-            "two `<<` in one mapping",
+            "two `<<` in a mapping",
         ),
         (
             descriptor("rate_limit: { unit: day, requests_per_unit: !!int '5' }"),
             "the only tag allowed here is `!!str`",
-            "tags such as `!!int`",
+            "such as `!!int`",
         ),
         (
             descriptor("value: !!binary aGVsbG8="),
             "the only tag allowed here is `!!str`",
-            "tags such as `!!int`",
+            "such as `!!int`",
         ),
         (
             "domain:\td\n".to_owned(),
@@ -219,15 +219,15 @@ descriptors:
     let call = request("shop", vec![descriptor(&entries)]);
     let refused = service.ask(call).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
-    listed("at most 64 descriptors (`--max-descriptors`) of 32 entries, and no empty key");
+    listed("at most 64 descriptors (`--max-descriptors`) of 32 entries, no empty key");
 
     let long = "k".repeat(257);
     check(&service, &[one(&long, "x")], "OK: OK -").await;
-    listed("keys and values may have any length");
+    listed("keys and values of any length");
 
     let denied = headers(&ask(&service, twice.to_vec()).await);
     assert!(denied.ends_with("Retry-After: N"), "{denied}");
-    listed("`Retry-After` where the call is denied");
+    listed("in a denial also `Retry-After`");
 
     let overridden = with_limit(one("user", "x"), 5, RateLimitUnit::Minute);
     let metadata = ask(&service, vec![overridden]).await.dynamic_metadata.unwrap();
