@@ -101,8 +101,8 @@ async fn measure(
     Ok(())
 }
 
-/// The latency of single calls at a fixed rate, alone and while a client on another thread has batches decided: by another
-/// instance, which shows what sharing the machine costs, or by the same.
+/// The latency of single calls at a fixed rate: alone, while a client on another thread sends batches to another instance
+/// (the cost of sharing the machine), and while it sends them to the same instance.
 fn beside(runtime: &Runtime, [service, other]: [&Service; 2], store: &str) -> Result<()> {
     let single = runtime.block_on(connect(&service.addr))?;
     let [to_other, small, large] = [(other, 1000), (service, 100), (service, 1000)].map(Some);
