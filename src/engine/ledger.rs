@@ -97,7 +97,7 @@ pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Option<Ve
 
 /// The same as [`settle`] for one charge without a hold, as most calls have, without the lists.
 fn settle_one(posting: &Posting<'_>, accounts: &mut [AnyAccount]) -> Verdict {
-    holds::open(posting, accounts);
+    holds::end_expired_calls(posting, accounts);
     refund(slice::from_ref(posting), &[None], accounts);
     let asked = match posting.charge.hits {
         Hits::Charge(hits) => hits,

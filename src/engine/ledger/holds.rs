@@ -26,7 +26,7 @@ pub(super) fn begin(
     postings.iter().for_each(|posting| expire(posting, accounts));
     let (mut outcomes, mut ended_on) = (Few::new(), Few::new());
     for posting in postings {
-        open(posting, accounts);
+        end_expired_calls(posting, accounts);
         outcomes.push(posting.charge.hold.and_then(|hold| match hold {
             HoldAction::EndOldest { .. } => {
                 end_oldest(posting, postings, accounts, &mut ended_on, ended)
@@ -40,7 +40,7 @@ pub(super) fn begin(
 }
 
 /// Drops the calls in flight whose time has passed.
-pub(super) fn open(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
+pub(super) fn end_expired_calls(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
     if let Some(account) = in_flight(posting.account, accounts) {
         account.begin(&posting.terms);
     }
