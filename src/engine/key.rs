@@ -358,27 +358,9 @@ fn push_part(id: &mut Vec<u8>, part: &[u8]) {
     }
 }
 
-/// Whether a byte stands for itself in a key, by a table of bits: every byte of every call is looked up.
+/// Whether a byte stands for itself in a key.
 const fn is_plain(byte: u8) -> bool {
-    const PLAIN: [u64; 2] = [plain_from(0), plain_from(64)];
-    let [low, high] = PLAIN;
-    match byte {
-        0..64 => low >> byte & 1 == 1,
-        64..128 => high >> (byte - 64) & 1 == 1,
-        128.. => false,
-    }
-}
-
-const fn plain_from(first: u8) -> u64 {
-    let (mut bits, mut bit) = (0, 0);
-    while bit < 64 {
-        let byte = first + bit;
-        if byte.is_ascii_graphic() && !matches!(byte, b'%' | b'|' | b'=' | b'{' | b'}') {
-            bits |= 1 << bit;
-        }
-        bit += 1;
-    }
-    bits
+    byte.is_ascii_graphic() && !matches!(byte, b'%' | b'|' | b'=' | b'{' | b'}')
 }
 
 /// A text that [`push_part`] has written.

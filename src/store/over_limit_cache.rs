@@ -166,8 +166,7 @@ impl OverLimitCache {
 
     /// Whether it has no entry that counts at `now` or later.
     pub(super) fn is_quiet(&self, now: Instant) -> bool {
-        let quiet_from_ms = self.quiet_from_ms.load(Ordering::Relaxed);
-        quiet_from_ms == 0 || self.millis(now) >= quiet_from_ms
+        self.millis(now) >= self.quiet_from_ms.load(Ordering::Relaxed)
     }
 
     fn millis(&self, at: Instant) -> u64 {

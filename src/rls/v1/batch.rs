@@ -100,13 +100,8 @@ impl Service {
         let (mut items, mut left) = (items.enumerate(), count);
         if let (Some(span), 1) = (span, count) {
             for (index, item) in items {
-                let answer = async {
-                    match at_once(item) {
-                        Ok(answer) => written(index, answer),
-                        Err(item) => answer(index, item).await,
-                    }
-                };
-                to(in_call(Arc::clone(span), answer).await);
+                let answer = async { item?.answer(batch).await };
+                to(written(index, in_call(Arc::clone(span), answer).await));
             }
             self.limiter.report_late(arrival, 1);
             return Ok(());
