@@ -103,7 +103,7 @@ pub fn given_back(
     for (((charge, tally), part), vote) in charges.iter().zip(tallies).zip(parts).zip(votes) {
         let is_of_part = |index: usize| parts.get(index) == Some(part);
         let is_reserved = matches!(charge.hits, Hits::Charge(_))
-            && matches!(tally, PartTally::Known(_))
+            && matches!(tally.fit(), FitKind::Fits | FitKind::Over)
             && stands_in_part(charge, tally.fit(), charges, &fits, is_of_part);
         let stays = result.is_some_and(|result| vote.is_charged(result));
         gives_back.push(is_reserved && !stays);
@@ -155,7 +155,9 @@ fn stands_in_part(
 impl PartTally {
     fn fit(&self) -> FitKind {
         match self {
-            Self::Known(Tally { fit: Fit::Fits { .. } | Fit::Commit(_), .. }) => FitKind::Fits,
+            Self::Known(Tally { fit: Fit::Fits { .. }, .. }) => FitKind::Fits,
+            // It is done, and no part of the verdict.
+            Self::Known(Tally { fit: Fit::Commit(_), .. }) => FitKind::Silent,
             Self::Known(Tally { fit: Fit::Over, .. }) => FitKind::Over,
             Self::Corrupt | Self::Unknown => FitKind::Corrupt,
         }
@@ -167,7 +169,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::{key::Counter, rule::Unit};
+    use crate::engine::{key::Counter, ledger::CommitOutcome, rule::Unit};
 
     const FITS: PartTally =
         PartTally::Known(Tally { fit: Fit::Fits { remaining: 1 }, reset: Duration::ZERO });
@@ -236,6 +238,16 @@ mod tests {
         let charges = [enforced(), enforced(), enforced()];
         let judged = judge_parts(&charges, &[FITS, OVER, FITS], &[0, 0, 1]);
         assert_eq!(judged.gives_back, [false, false, true]);
+    }
+
+    #[test]
+    fn what_turned_out_to_be_a_commit_is_not_given_back() {
+        let committed = Fit::Commit(CommitOutcome::Applied);
+        let committed = PartTally::Known(Tally { fit: committed, reset: Duration::ZERO });
+        check(&[(enforced(), committed), (enforced(), OVER)], PartsVerdict::Denied, &[false; 2]);
+        check(&[(quota(), committed), (enforced(), OVER)], PartsVerdict::Denied, &[false; 2]);
+        // It is no quota with room.
+        check(&[(quota(), committed), (quota(), OVER)], PartsVerdict::Denied, &[false; 2]);
     }
 
     #[test]

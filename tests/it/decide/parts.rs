@@ -8,7 +8,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use proptest::prelude::*;
 use tollkeeper::{
     engine::{
-        ledger::{Charge, Fit, GiveBack, PartTally, PartsVerdict, Tally, judge_parts, reservation},
+        hold::{HoldBy, HoldPolicy},
+        hold_id::HoldId,
+        ledger::{
+            Charge, Fit, GiveBack, HoldAction, PartTally, PartsVerdict, Tally, judge_parts,
+            reservation,
+        },
         request::Hits,
         rule::{Algorithm, FailureMode, Limit, Mode, Unit, WhenDenied},
         time::Timestamp,
@@ -110,6 +115,42 @@ fn any_history() -> impl Strategy<Value = Vec<Call>> {
     })
 }
 
+/// Such calls with holds by id beside other charges: the second call with an id is a commit.
+fn any_history_by_id() -> impl Strategy<Value = Vec<Call>> {
+    (any::<u64>(), prop::collection::vec(any::<u64>(), 1..40)).prop_map(|(family, seeds)| {
+        let (plain, holding) = (limits(), limits_by_id());
+        let call = |seed| {
+            let mut call = call(seed, family % 1000, &plain);
+            let mut dice = Dice(seed | 1);
+            for number in 0..dice.below(3) {
+                let limit = &holding[dice.below(holding.len() as u64) as usize];
+                let (used, lifetime_ms) = ((dice.below(3) > 0).then(|| dice.below(7)), 700);
+                let id = HoldId::from_caller(&[dice.below(4) as u8]);
+                let user = format!("{number}-{}", dice.below(3));
+                let taken = charge(&user, Hits::Charge(1 + dice.below(4)), limit);
+                let hold = Some(HoldAction::ById { id, used, lifetime_ms });
+                call.charges.push(Charge { hold, ..taken });
+            }
+            call
+        };
+        seeds.into_iter().map(call).collect()
+    })
+}
+
+fn limits_by_id() -> Vec<Arc<Limit>> {
+    let mut limits = Vec::new();
+    let bucket = Algorithm::TokenBucket { burst: 6 };
+    let in_flight = Algorithm::InFlight { remember: None };
+    for algorithm in [Algorithm::FixedWindow, bucket, in_flight] {
+        for mode in [Mode::Enforced, Mode::Shadow, Mode::Quota] {
+            let policy = HoldPolicy { by: HoldBy::Id, ..HoldPolicy::new(700) };
+            let (hold, limit) = (Some(Arc::new(policy)), Limit::new(6, Unit::Minute, 1).unwrap());
+            limits.push(Arc::new(Limit { algorithm: algorithm.clone(), mode, hold, ..limit }));
+        }
+    }
+    limits
+}
+
 /// What became of a call in parts.
 struct Decided {
     /// `None` if no part was answered.
@@ -150,10 +191,10 @@ impl Nodes {
         }
         let judged = judge_parts(charges, &tallies, &parts);
         for (index, gives_back) in judged.gives_back.iter().enumerate() {
-            let Charge { counter, hits, caller, .. } = charges[index].clone();
+            let Charge { counter, hits, caller, hold, .. } = charges[index].clone();
             if let (Hits::Charge(hits), true) = (hits, *gives_back && call.gives_back[parts[index]])
             {
-                let give_back = GiveBack { counter, hits, made: now, caller, hold: None };
+                let give_back = GiveBack { counter, hits, made: now, caller, hold };
                 self.0[parts[index]].give_back_at(&give_back, now.plus_millis(call.took));
             }
         }
@@ -190,7 +231,7 @@ fn always(charge: &Charge) -> Charge {
 }
 
 fn checked(store: &MemoryStore, charge: &Charge, now: Timestamp) -> Tally {
-    store.charge_at(&[Charge { hits: Hits::Check, ..charge.clone() }], now).tallies[0]
+    store.charge_at(&[Charge { hits: Hits::Check, hold: None, ..charge.clone() }], now).tallies[0]
 }
 
 fn remaining(tally: Tally) -> u64 {
@@ -220,27 +261,41 @@ fn stays(charge: &Charge, tally: &PartTally, verdict: PartsVerdict) -> bool {
     }
 }
 
+fn check_whole(history: Vec<Call>) -> Result<(), TestCaseError> {
+    let (nodes, whole) = (Nodes([(); NODES].map(|()| memory())), memory());
+    let mut now = BEGIN;
+    for call in history {
+        let call =
+            Call { took: 0, fates: [Fate::Answered; NODES], gives_back: [true; NODES], ..call };
+        now = now.plus_millis(call.passed);
+        nodes.open_windows(&whole, &call.charges, now);
+        let Decided { verdict, tallies } = nodes.charge(&call, now);
+        let expected = whole.charge_at(&call.charges, now);
+        prop_assert_eq!(verdict == Some(PartsVerdict::Denied), expected.denied, "{:?}", call);
+        for ((tally, expected), charge) in tallies.iter().zip(&expected.tallies).zip(&call.charges)
+        {
+            let PartTally::Known(tally) = tally else { panic!("every part is known") };
+            prop_assert_eq!(fits(tally), fits(expected), "{:?} of {:?}", charge, call);
+            let counters = (nodes.checked(charge, now), checked(&whole, charge, now));
+            prop_assert_eq!(counters.0, counters.1, "{:?} of {:?}", charge, call);
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(cases())]
 
     #[test]
     fn a_call_in_parts_is_decided_and_counted_as_a_whole_one(history in any_history()) {
-        let (nodes, whole) = (Nodes([(); NODES].map(|()| memory())), memory());
-        let mut now = BEGIN;
-        for call in history {
-            let call = Call { took: 0, fates: [Fate::Answered; NODES], gives_back: [true; NODES], ..call };
-            now = now.plus_millis(call.passed);
-            nodes.open_windows(&whole, &call.charges, now);
-            let Decided { verdict, tallies } = nodes.charge(&call, now);
-            let expected = whole.charge_at(&call.charges, now);
-            prop_assert_eq!(verdict == Some(PartsVerdict::Denied), expected.denied, "{:?}", call);
-            for ((tally, expected), charge) in tallies.iter().zip(&expected.tallies).zip(&call.charges) {
-                let PartTally::Known(tally) = tally else { panic!("every part is known") };
-                prop_assert_eq!(fits(tally), fits(expected), "{:?} of {:?}", charge, call);
-                let counters = (nodes.checked(charge, now), checked(&whole, charge, now));
-                prop_assert_eq!(counters.0, counters.1, "{:?} of {:?}", charge, call);
-            }
-        }
+        check_whole(history)?;
+    }
+
+    #[test]
+    fn a_call_in_parts_that_commits_holds_is_decided_and_counted_as_a_whole_one(
+        history in any_history_by_id(),
+    ) {
+        check_whole(history)?;
     }
 
     #[test]

@@ -12,6 +12,7 @@ use tollkeeper::{
         request::Hits,
         rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
     },
+    rls::pb::rate_limit_response::Code,
     store::{redis::RedisStore, system_clock},
 };
 
@@ -23,6 +24,7 @@ use crate::support::{
     cluster_load::{Counted, Load},
     dice::{Dice, number},
     redis_server::Version,
+    service::{descriptor, request},
 };
 
 /// Over three nodes, on every algorithm.
@@ -66,6 +68,48 @@ async fn two_services_admit_exactly_each_limit_and_no_call_is_charged_in_part() 
         assert_eq!(used(services[1], key, value), admitted, "{counted:?}");
     }
     cluster.assert_no_key_leaks();
+}
+
+/// A call that is denied by a counter of another node leaves the holds that it commits committed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_denied_call_over_nodes_gives_back_no_hold_that_it_commits() {
+    const RULES: &str = "
+domain: shop
+descriptors:
+  - { key: full, rate_limit: { unit: year, requests_per_unit: 0 } }
+  - { key: tokens, rate_limit: { unit: year, requests_per_unit: 100, hold: { for: 1h, by: id, estimate: 20 } } }
+  - { key: slots, rate_limit: { algorithm: in_flight, requests_per_unit: 5, hold: { for: 1h, by: id } } }
+";
+    let cluster = masters(Version::Redis7);
+    let service = serve(&cluster, RULES, &[]);
+    let full = values_on(&cluster, 0, "full", "f", 1).remove(0);
+    let tokens = values_on(&cluster, 1, "tokens", "t", 1).remove(0);
+    let slots = values_on(&cluster, 2, "slots", "s", 1).remove(0);
+    let by_id = |number: usize, used: &str| {
+        let id = format!("id{number}");
+        let entries = |key, value| {
+            let used = (!used.is_empty()).then_some(("hold.used", used));
+            let entries: Vec<_> =
+                [(key, value), ("hold.id", &*id)].into_iter().chain(used).collect();
+            descriptor(&entries)
+        };
+        vec![entries("tokens", &*tokens), entries("slots", &*slots)]
+    };
+    let mut passed = 0;
+    for number in 0..8 {
+        let ask = async |call| service.ask(request("shop", call)).await.unwrap().overall_code();
+        if ask(by_id(number, "")).await == Code::Ok {
+            passed += 1;
+            // Its end is denied for another reason, and sent again alone.
+            let ended = by_id(number, "20");
+            let denied = [ended.clone(), vec![descriptor(&[("full", &full)])]].concat();
+            assert_eq!(ask(denied).await, Code::OverLimit);
+            assert_eq!(ask(ended).await, Code::Ok);
+        }
+        assert_eq!(used(&service, "tokens", &tokens), 20 * passed, "after {}", number + 1);
+        assert_eq!(used(&service, "slots", &slots), 0, "after {}", number + 1);
+    }
+    assert_eq!(passed, 5);
 }
 
 /// Limits in windows so long that no time passes in them during a test.
