@@ -83,6 +83,9 @@ impl HoldPolicy {
     /// The longest time that a hold may stay open: seven days.
     pub const LIFETIME_MS_MAX: u64 = 7 * 86_400_000;
 
+    /// How far ahead the end of a hold may lie: the longest lifetime, and a day for clocks that differ.
+    pub const AHEAD_MS_MAX: u64 = Self::LIFETIME_MS_MAX + 86_400_000;
+
     /// Envoy's flags of calls that reached no upstream: connection failure, no healthy upstream, overflow, no route, no
     /// cluster, rate limited.
     /// <https://www.envoyproxy.io/docs/envoy/latest/configuration/observability/access_log/usage>

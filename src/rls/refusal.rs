@@ -81,6 +81,7 @@ fn detail(error: &StoreError) -> String {
         | StoreError::Unreachable { .. } => String::new(),
         StoreError::TimedOut
         | StoreError::NoConnection
+        | StoreError::CallFailed
         | StoreError::ClockUnsteady
         | StoreError::WrongType
         | StoreError::Corrupt(_) => format!(": {error}"),

@@ -18,6 +18,9 @@ pub enum StoreError {
     /// The user may not run a command, and nothing was done; the text names the user.
     #[error("{0} may not run a command that is needed: docs/redis.md lists the rights")]
     NotPermitted(String),
+    /// The store answers this call with an error that concerns no other. It may have been charged.
+    #[error("a command of the call failed in the store")]
+    CallFailed,
     /// The store's time crossed a window boundary at each try.
     #[error("its time crossed a window boundary at each of three tries")]
     ClockUnsteady,
@@ -38,4 +41,11 @@ pub enum StoreError {
     /// The counters of these charges hold something other than a count; the call was not charged.
     #[error("a counter holds something other than a count")]
     Corrupt(Vec<usize>),
+}
+
+impl StoreError {
+    /// Whether the store answers, and the error says nothing about other calls.
+    pub(crate) const fn is_of_the_call(&self) -> bool {
+        matches!(self, Self::Corrupt(_) | Self::CallFailed)
+    }
 }

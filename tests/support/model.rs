@@ -394,7 +394,7 @@ impl Model {
     fn commit(&mut self, charge: &Charge, now: i128) -> Option<CommitOutcome> {
         let counter = Counter::of(charge, now);
         match charge.hold? {
-            HoldAction::Commit { deadline, .. } if i128::from(deadline.as_millis()) <= now => {
+            HoldAction::Commit { deadline, .. } if !holds::may_end_at(deadline, now) => {
                 Some(CommitOutcome::Late)
             }
             HoldAction::Commit { id, .. } => Some(self.end(&counter.name, id)),

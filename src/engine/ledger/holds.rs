@@ -10,7 +10,7 @@ use crate::engine::{
         hold_record::{HoldRecord, HoldState},
         in_flight::{InFlight, Occupant},
     },
-    hold::Abandoned,
+    hold::{Abandoned, HoldPolicy},
     hold_id::HoldId,
     request::Hits,
     time::Timestamp,
@@ -203,7 +203,7 @@ fn commit(
 ) -> Option<CommitOutcome> {
     let HoldAction::Commit { id, held, used, made, deadline } = *hold else { return None };
     let now = posting.terms.now;
-    if deadline <= now {
+    if deadline <= now || deadline > now.plus_millis(HoldPolicy::AHEAD_MS_MAX) {
         return Some(CommitOutcome::Late);
     }
     if let Some(account) = in_flight(posting.account, accounts) {

@@ -45,6 +45,9 @@ const COUNTER: &str = include_str!("lua/counter.lua");
 /// What the scripts reply for a call with a key that another server of the cluster has.
 const ELSEWHERE: i64 = -7;
 
+/// What the scripts reply for a call of which a command failed for a reason that has no code, see `lua/refusal.lua`.
+const FAILED: i64 = -9;
+
 /// How a run names its keys to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyDeclaration {
@@ -127,7 +130,7 @@ pub(crate) struct Script {
     hash: String,
 }
 
-/// Redis's verdict on one call, or its reading of a counter. Unless it is decided, nothing was charged.
+/// Redis's verdict on one call, or its reading of a counter. Unless it is decided or failed, nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScriptVerdict {
     /// It was decided.
@@ -140,8 +143,20 @@ pub enum ScriptVerdict {
     Corrupt(Vec<usize>),
     /// The call would be admitted, but the server takes no writes.
     WriteRefused(WriteRefusal),
+    /// A command of the call failed for another reason. Those before it may have been done.
+    Failed,
     /// Another server of the cluster has a key of the call.
     Elsewhere,
+}
+
+impl ScriptVerdict {
+    /// What an error means that a script replies as this integer.
+    fn from_error(code: i64) -> Option<Self> {
+        if code == FAILED {
+            return Some(Self::Failed);
+        }
+        WriteRefusal::from_reply(code).map(Self::WriteRefused)
+    }
 }
 
 /// Redis's reply, and the time by its clock.

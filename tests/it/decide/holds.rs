@@ -13,7 +13,7 @@ use tollkeeper::{
     engine::{
         hold::{Abandoned, Estimate, HoldBy, HoldPolicy},
         hold_id::HoldId,
-        ledger::{Charge, Fit, HoldAction},
+        ledger::{Charge, CommitOutcome, Fit, HoldAction},
         request::Hits,
         rule::{Algorithm, Limit, Unit},
         time::Timestamp,
@@ -121,5 +121,27 @@ fn a_take_that_charges_a_counter_twice_is_committed_as_one() {
         assert!(ended.iter().all(|tally| matches!(tally.fit, Fit::Commit(_))));
         let used = backend.read(&by_id(1, None).counter, Clear::No, at(2)).used;
         assert_eq!(used, 7, "on {}", backend.name());
+    });
+}
+
+#[test]
+fn a_commit_whose_deadline_no_hold_can_have_is_late() {
+    let fixed = holding(HoldBy::Token, limit(100, Unit::Hour, Algorithm::FixedWindow));
+    let places =
+        holding(HoldBy::Token, limit(100, Unit::Second, Algorithm::InFlight { remember: None }));
+    on_each_backend(|backend| {
+        for limit in [&fixed, &places] {
+            for ahead_ms in [HoldPolicy::AHEAD_MS_MAX + 1, 9_000_000_000_000_000, u64::MAX] {
+                let (id, made, deadline) = (HoldId::new(1), BEGIN, BEGIN.plus_millis(ahead_ms));
+                let hold = HoldAction::Commit { id, held: 1, used: 9, made, deadline };
+                let tallies = backend.charge(&[acting(Hits::Refund(0), limit, hold)], BEGIN);
+                let late = Fit::Commit(CommitOutcome::Late);
+                assert_eq!(tallies[0].fit, late, "{ahead_ms} on {}", backend.name());
+            }
+            assert_eq!(
+                backend.read(&charge("a", Hits::Check, limit).counter, Clear::No, at(1)).used,
+                0
+            );
+        }
     });
 }

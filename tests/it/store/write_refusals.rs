@@ -138,6 +138,48 @@ async fn every_algorithm_denies_without_a_write() {
     }
 }
 
+/// A Redis whose INCRBY is renamed answers every use of it with an error that has no code of its own.
+#[tokio::test]
+async fn a_command_that_fails_for_an_unknown_reason_fails_its_call_alone() {
+    let redis = Redis::start_with(&["--rename-command", "INCRBY", ""]);
+    let store = redis_store::store(&redis.url(), 0, system_clock, TIMEOUT);
+    let debit = |user: &str, hits| {
+        charge_on(Algorithm::FixedWindow, WhenDenied::Counted, user, Hits::Charge(hits))
+    };
+    for user in ["used", "debited"] {
+        let answer = store.charge(&[charge_hits(user, 1)], redis_store::soon()).await;
+        assert_eq!(spell(&answer), "admitted");
+    }
+    // More than the breaker stands of failures in a row.
+    for round in 0..5 {
+        let new = |name: &str| format!("{name} {round}");
+        let calls = [
+            (vec![charge_hits(&new("first"), 2)], "admitted"),
+            (vec![charge_hits("used", 2)], "failed"),
+            (vec![charge_hits(&new("beside"), 1), charge_hits("used", 2)], "failed"),
+            (vec![charge_hits(&new("last"), 1)], "admitted"),
+            // Calls for the ledger script.
+            (vec![debit(&new("debit"), 2)], "admitted"),
+            (vec![debit("debited", 1)], "failed"),
+            (vec![debit(&new("last debit"), 1)], "admitted"),
+        ];
+        let answers =
+            join_all(calls.iter().map(|(call, _)| store.charge(call, redis_store::soon()))).await;
+        for ((call, expected), answer) in calls.iter().zip(&answers) {
+            let spelled = match answer {
+                Err(StoreError::CallFailed) => "failed".to_owned(),
+                answer => spell(answer),
+            };
+            assert_eq!(spelled, *expected, "{round}: {call:?}");
+        }
+    }
+    for user in ["used", "debited"] {
+        assert_eq!(redis.query::<String>(&["GET", &redis.key(user)]), "1", "{user}");
+    }
+    assert!(!redis.keys().iter().any(|key| key.contains("beside")));
+    redis.assert_no_key_leaks();
+}
+
 #[tokio::test]
 async fn transactions_deny_without_a_write() {
     for code in REFUSALS {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollkeeper::{
     engine::{
-        hold::{Abandoned, HoldBy},
+        hold::{Abandoned, HoldBy, HoldPolicy},
         hold_id::HoldId,
         key,
         ledger::{Charge, CommitOutcome, CounterState, Fit, GiveBack, HoldAction, Tally},
@@ -218,7 +218,7 @@ impl HoldModel {
         let Some(HoldAction::Commit { id, held, used, made, deadline }) = charge.hold else {
             panic!("no commit")
         };
-        if i128::from(deadline.as_millis()) <= now {
+        if !may_end_at(deadline, now) {
             return CommitOutcome::Late;
         }
         let token = (name(charge), id);
@@ -360,4 +360,10 @@ impl HoldModel {
             remembered: Vec::new(),
         }
     }
+}
+
+/// Whether a hold with this deadline can be open.
+pub fn may_end_at(deadline: Timestamp, now: i128) -> bool {
+    let ahead = i128::from(deadline.as_millis()) - now;
+    ahead > 0 && ahead <= i128::from(HoldPolicy::AHEAD_MS_MAX)
 }

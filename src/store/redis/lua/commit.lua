@@ -18,6 +18,9 @@ local now = time[1] * 1000 + time[2] / 1000
 -- 2^53 - 1: up to here a double holds every whole number.
 local COUNT_MAX = 9007199254740991
 
+-- No hold ends later; see HOLD_AHEAD_MS in holds.lua.
+local latest = now + 691200000
+
 local charges = (last_argument - 3) / 2
 assert(#keys == 2 * charges, 'a counter and a record for each charge')
 
@@ -43,7 +46,7 @@ end
 local function commit(charge)
   if absent and absent[charge] or elsewhere and elsewhere[charge] then return false end
   local change, deadline = arguments[2 * charge + 2], arguments[2 * charge + 3]
-  if deadline + 0 <= now or not add(charge, change) then return false end
+  if deadline + 0 <= now or deadline + 0 > latest or not add(charge, change) then return false end
   local written = try('SET', keys[charges + charge], deadline, 'NX', 'PXAT', deadline)
   if written and not written.err then return true end
   take_back(charge)

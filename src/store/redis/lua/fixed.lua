@@ -21,9 +21,10 @@
 --            -3 to -6  the item would be admitted, but the server takes no writes, see refusal.lua
 --            -7        another server of the cluster has a key of the item
 --            -8        as -3, since the user may not write them
+--            -9        as -3, since a command failed for another reason
 --          The caller computes from it which of the equal calls were admitted.
 
-local call, try, byte, floor = redis.call, redis.pcall, string.byte, math.floor
+local try, byte, floor = redis.pcall, string.byte, math.floor
 local keys, arguments = KEYS, ARGV
 local now = time[1] * 1000 + time[2] / 1000
 local STALE, CORRUPT, ELSEWHERE = -1, -2, -7
@@ -37,8 +38,8 @@ local absent, elsewhere = survey(#keys)
 
 local reply = { time[1] + 0, time[2] + 0 }
 
--- Why the server takes no writes, once one was tried; and an error that is the answer to the whole run.
-local refusal, failure
+-- Why the item that is judged cannot be written, and which of its slots have not been; nil if all have.
+local problem, unwritten
 
 local function read_count(key)
   local value = try('GET', key)
@@ -47,10 +48,10 @@ local function read_count(key)
   return count <= COUNT_MAX and count or nil
 end
 
--- Notes why a write failed; the first refusal and the first other error count.
-local function note(problem)
-  local why = refusal_of(problem)
-  if why then refusal = refusal or why else failure = failure or problem end
+-- Notes why a write failed; the first reason counts.
+local function note(slot, why)
+  problem, unwritten = problem or refusal_of(why) or FAILED, unwritten or {}
+  unwritten[slot] = true
 end
 
 -- Adds to a counter. Returns what it held before; nil, with nothing added, if that is not a count.
@@ -61,12 +62,12 @@ local function add(slot, hits)
   if is_added and count >= hits and count <= COUNT_MAX then return count - hits end
 
   -- In doubt the value decides, as it was before.
-  if is_added then call('INCRBY', key, -hits) end
+  if is_added then try('INCRBY', key, -hits) end
   local before = read_count(key)
   if is_added and before then
-    call('INCRBY', key, hits)
+    try('INCRBY', key, hits)
   elseif before then
-    note(count)
+    note(slot, count)
   end
   return before
 end
@@ -77,7 +78,7 @@ local function create(slot, count)
   local expiry = ((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f
   local created = try('SET', keys[slot], count, 'PXAT', expiry)
   if created.err then
-    note(created)
+    note(slot, created)
   else
     absent[slot] = false
   end
@@ -101,20 +102,28 @@ local function answer_all(charges, filled, answer)
   for charge = 1, charges do reply[filled + charge] = answer end
 end
 
--- Takes back what was added for calls of an item that are not admitted, and creates the counters that do
--- not exist. Its slots begin at `first`, and its part of the reply follows the first `filled`.
+-- Takes back what was added for calls of an item that are not admitted, or cannot be written, and creates the counters
+-- that do not exist. Its slots begin at `first`, and its part of the reply follows the first `filled`.
 local function take_back(layout, hits, first, filled, admitted)
   local charges = layout[2]
   local surplus = admitted - layout[first + charges]
   for charge = 1, charges do
     local slot = layout[first + charge - 1]
     if absent and absent[slot] then
-      if admitted > 0 then create(slot, hits[charge] * admitted) end
-    elseif surplus < 0 and not refusal and reply[filled + charge] ~= CORRUPT then
-      call('INCRBY', keys[slot], hits[charge] * surplus)
+      if admitted > 0 and not problem then create(slot, hits[charge] * admitted) end
+    elseif surplus < 0 and not (unwritten and unwritten[slot]) and reply[filled + charge] ~= CORRUPT then
+      try('INCRBY', keys[slot], hits[charge] * surplus)
     end
   end
-  if refusal and admitted > 0 then answer_all(charges, filled, refusal) end
+  if problem and admitted > 0 then
+    for charge = 1, charges do
+      local slot = layout[first + charge - 1]
+      local is_written = not unwritten[slot] and not (absent and absent[slot])
+      if is_written then try('INCRBY', keys[slot], -hits[charge] * admitted) end
+    end
+    answer_all(charges, filled, problem)
+  end
+  problem, unwritten = nil, nil
 end
 
 -- Whether another server has a key of the item whose slots begin at `first`.
@@ -143,7 +152,7 @@ local function try_items(layout, hits, limits, filled)
         if remaining < asked * admitted then admitted = remaining > 0 and floor(remaining / asked) or 0 end
         reply[filled + charge] = remaining
       end
-      if absent or refusal or admitted < calls then take_back(layout, hits, first, filled, admitted) end
+      if absent or problem or admitted < calls then take_back(layout, hits, first, filled, admitted) end
     end
     filled = filled + charges
   end
@@ -162,4 +171,4 @@ while at <= last_argument do
     filled = filled + charges
   end
 end
-return failure or reply
+return reply

@@ -8,6 +8,9 @@
 -- What became of a commit, in replies.
 local APPLIED, REPEATED, LATE = -3, -4, -5
 
+-- No hold ends further ahead: the longest lifetime and a day for clocks that differ, in milliseconds.
+local HOLD_AHEAD_MS = 691200000
+
 local function read_record(key)
   local value = read_text(key)
   if value == false then return false end
@@ -80,7 +83,7 @@ end
 
 local function commit(charge)
   local hold, known = charge.hold, charge.hold.known
-  if hold.deadline <= now then return LATE end
+  if hold.deadline <= now or hold.deadline > now + HOLD_AHEAD_MS then return LATE end
   if charge.algorithm.finish then return charge.algorithm.finish(charge.account, hold.id) and APPLIED or REPEATED end
   if known.is_known then return REPEATED end
   known.is_known, known.value, known.ends = true, text(hold.deadline), hold.deadline

@@ -1,5 +1,5 @@
--- Decides calls, each by itself, all or nothing. A stale window, a corrupt counter or a refused write concerns
--- only its call; any other error fails the run, and what earlier calls wrote stays.
+-- Decides calls, each by itself, all or nothing. A stale window, a corrupt counter or an error of a command concerns
+-- only its call.
 --
 -- KEYS     the counters; a charge names them by their slots in this list
 -- ARGV     calls, one after the other: the number of its charges, and the charges, see charge.lua
@@ -7,7 +7,8 @@
 --            verdict    1 admitted, 0 denied; or nothing was charged: -1 a window is not the present one,
 --                       -2 a counter is corrupt and its limit does not decide the call, -3 to -6 and -8 it
 --                       would be admitted, but the server takes no writes, see refusal.lua; -7 another server
---                       of the cluster has one of its keys
+--                       of the cluster has one of its keys; -9 a command of it failed for another reason, and those
+--                       before it may have been done
 --            answers    two for each charge: what remains, -1 where it does not fit, -2 where the counter
 --                       is corrupt, or what became of a commit, see holds.lua; and the reset in milliseconds. Where nothing was charged
 --                       all are 0, but for -2.
@@ -177,7 +178,8 @@ local at = 1
 while at <= last_argument do
   local charges, next_at = parse(at)
   local answers = {}
-  local verdict = judge(charges, answers)
+  local is_judged, verdict = pcall(judge, charges, answers)
+  if not is_judged then verdict = refusal_of(verdict) or FAILED end
   reply[#reply + 1] = verdict
   local is_decided = verdict == ADMITTED or verdict == DENIED
   for i = 1, 2 * #charges do

@@ -1,3 +1,6 @@
+-- The answer to a call of which a command failed for a reason that has no code. It concerns no other call of the run.
+local FAILED = -9
+
 -- The refusal of a write that an error means, as replies spell it; nil for any other error. A server
 -- refuses all writes of a run, or none, but for commands that the user may not run, for which few have a code.
 -- Servers before 7.0 put the script's line in front of the code.

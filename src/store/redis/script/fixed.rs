@@ -6,7 +6,7 @@ use std::hash::BuildHasher as _;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use redis::Cmd;
 
-use super::{ELSEWHERE, KeyDeclaration, ScriptVerdict, WriteRefusal, timestamp};
+use super::{ELSEWHERE, KeyDeclaration, ScriptVerdict, timestamp};
 use crate::engine::{
     ledger::{Charge, Few, Fit, Tally, Verdict},
     request::Hits,
@@ -235,8 +235,8 @@ impl Group {
             let corrupt = remaining.iter().enumerate().filter(|(_, remaining)| **remaining == -2);
             return Some(ScriptVerdict::Corrupt(corrupt.map(|(charge, _)| charge).collect()));
         }
-        if let Some(refusal) = remaining.first().copied().and_then(WriteRefusal::from_reply) {
-            return Some(ScriptVerdict::WriteRefused(refusal));
+        if let Some(error) = remaining.first().copied().and_then(ScriptVerdict::from_error) {
+            return Some(error);
         }
         let mut admitted = u64::from(calls);
         for (terms, remaining) in self.terms.iter().zip(remaining) {

@@ -4,9 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use redis::Cmd;
 
-use super::{
-    ELSEWHERE, KeyDeclaration, ScriptVerdict, WriteRefusal, count, timestamp, work::NodeWork,
-};
+use super::{ELSEWHERE, KeyDeclaration, ScriptVerdict, count, timestamp, work::NodeWork};
 use crate::{
     engine::{
         hold::Abandoned,
@@ -277,7 +275,7 @@ fn read_call(
         ELSEWHERE => return Some(ScriptVerdict::Elsewhere),
         -2 if corrupt.is_empty() => return None,
         -2 => return Some(ScriptVerdict::Corrupt(corrupt)),
-        code => return WriteRefusal::from_reply(code).map(ScriptVerdict::WriteRefused),
+        code => return ScriptVerdict::from_error(code),
     };
     let mut tallies = Vec::with_capacity(charges.len());
     for (charge, answer) in charges.iter().zip(answers) {
@@ -335,7 +333,7 @@ mod tests {
             &[i64::MAX, 0, 1, 5, 0],
             &[1_795_215_600, 0, 2, 5, 0],
             &[1_795_215_600, 0, -2, 0, 0],
-            &[1_795_215_600, 0, -9, 0, 0],
+            &[1_795_215_600, 0, -10, 0, 0],
         ] {
             assert_eq!(run(1).read(reply), None, "for {reply:?}");
         }

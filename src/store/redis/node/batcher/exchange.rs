@@ -128,7 +128,7 @@ impl SharedQueue {
         let (mut has_answered, mut failure, mut charges) = (false, None, 0);
         for answer in answers {
             match answer {
-                Err(NotDecided::Failed(error)) if !matches!(error, StoreError::Corrupt(_)) => {
+                Err(NotDecided::Failed(error)) if !error.is_of_the_call() => {
                     failure = Some(error.clone());
                 }
                 Err(NotDecided::Elsewhere(Some(error))) if script::is_cluster_down(error) => {
@@ -184,6 +184,7 @@ impl QueuedCall {
                 Err(NotDecided::Failed(StoreError::Corrupt(charges)))
             }
             ScriptVerdict::WriteRefused(refusal) => Err(NotDecided::Failed(refusal.into())),
+            ScriptVerdict::Failed => Err(NotDecided::Failed(StoreError::CallFailed)),
             ScriptVerdict::Elsewhere => Err(NotDecided::Elsewhere(None)),
         };
         Ok((self, answer))
