@@ -16,7 +16,7 @@ use tokio::{
 use tollkeeper::rls::pb::{RateLimitServiceClient, rate_limit_response::Code};
 use tonic::transport::Channel;
 
-use super::Reach;
+use super::{Reach, outcome::Recovery};
 use crate::support::service::{descriptor, request};
 
 /// The values of `on_store_failure`, each the key of a rule.
@@ -90,9 +90,13 @@ impl Load {
 
     /// Waits until Redis has answered every call for a while, and returns how long after `healed` the last one
     /// without its answer was answered; `None` if that takes too long.
-    pub(super) fn recovered_after(&self, healed: Instant) -> Option<Duration> {
+    pub(super) fn recovered_after(&self, healed: Instant) -> Option<Recovery> {
+        const STEP: Duration = Duration::from_millis(20);
+        let mut starved = Duration::ZERO;
         while healed.elapsed() < RECOVERS_WITHIN {
-            thread::sleep(Duration::from_millis(20));
+            let began = Instant::now();
+            thread::sleep(STEP);
+            starved += began.elapsed().saturating_sub(STEP);
             let ledger = self.ledger.lock().unwrap();
             let last_bad = ledger.iter().filter(|call| call.is_bad()).map(|call| call.answered);
             let last_bad = last_bad.max().map_or(healed, |at| at.max(healed));
@@ -100,7 +104,7 @@ impl Load {
                 .iter()
                 .filter(|call| call.sent > last_bad && call.answered - last_bad > QUIET);
             if last_bad.elapsed() > QUIET && good.count() > 0 {
-                return Some(last_bad - healed);
+                return Some(Recovery { after: last_bad - healed, starved });
             }
         }
         None

@@ -73,6 +73,8 @@ struct PoolInner {
     discards: Arc<AtomicU64>,
     /// Is notified when a connection could not be opened.
     failed: Arc<Notify>,
+    /// Is notified when the server answers again on a connection that was opened outside of the pool.
+    answers: Arc<Notify>,
     /// Number of batches that wait for a connection.
     waiting: AtomicU64,
 }
@@ -99,6 +101,7 @@ impl Pool {
             parts,
             discards: Arc::default(),
             failed: Arc::default(),
+            answers: Arc::default(),
             waiting: AtomicU64::new(0),
         }))
     }
@@ -136,11 +139,13 @@ impl Pool {
         }
     }
 
-    /// Adds a connection that was opened outside of the pool, if there is room.
-    pub(crate) fn add(&self, connection: Connection) {
+    /// Adds a connection on which the server has just answered, if there is room, and begins anew with those that are
+    /// being opened: their packets may have been lost before.
+    pub(crate) fn answers_on(&self, connection: Connection) {
         if let Some(part) = self.part() {
             drop(part.add(connection));
         }
+        self.0.answers.notify_waiters();
     }
 
     /// Notes that a connection answers although all were [discarded](Self::discard).
@@ -252,7 +257,7 @@ impl PoolInner {
     fn manager(&self) -> Manager {
         let PoolOptions { server, checks, outage, .. } = self.options.clone();
         let (discards, failed) = (Arc::clone(&self.discards), Arc::clone(&self.failed));
-        Manager { server, checks, outage, discards, failed }
+        Manager { server, checks, outage, discards, failed, answers: Arc::clone(&self.answers) }
     }
 }
 
@@ -277,6 +282,7 @@ pub struct Manager {
     outage: Outage,
     discards: Arc<AtomicU64>,
     failed: Arc<Notify>,
+    answers: Arc<Notify>,
 }
 
 /// Only the server is of use.
@@ -291,9 +297,15 @@ impl ManageConnection for Manager {
     type Error = RedisError;
 
     async fn connect(&self) -> Result<Connection, RedisError> {
-        let opened = time::timeout(CONNECT_WITHIN, self.open())
-            .await
-            .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
+        let opened = loop {
+            select! {
+                biased;
+                opened = time::timeout(CONNECT_WITHIN, self.open()) => break opened,
+                () = self.answers.notified() => {}
+            }
+        };
+        let opened =
+            opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
         opened.inspect_err(|error| {
             self.outage.cannot_connect(&unavailable(error));
             self.failed.notify_waiters();

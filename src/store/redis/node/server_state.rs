@@ -38,12 +38,10 @@ use crate::{
     telemetry::{EventKind, happened},
 };
 
-/// The time from one probe to the next: first this, and twice as long after each, up to [`PAUSE_MAX`].
+/// The time from one probe to the next: first this, and twice as long after each, up to [`PAUSE_MAX`]. A probe does not wait
+/// for those before it, whose packets may be lost: with [`CONNECT_WITHIN`], this bounds how many are under way.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-
-/// Number of probes that may be under way: connecting may take long, and a later one may be sooner.
-const PROBES_MAX: usize = 4;
 
 /// The least time that a probe has for its answer, where the budget is shorter.
 const ANSWER_WITHIN_MIN: Duration = Duration::from_millis(5);
@@ -173,10 +171,8 @@ impl ServerState {
     fn probed(self: &Arc<Self>, probed: Result<Connection, StoreError>) {
         match probed {
             Ok(connection) => {
-                if self.breaker.is_open() {
-                    self.pool.add(connection);
-                    self.breaker.close();
-                }
+                self.pool.answers_on(connection);
+                self.breaker.close();
                 self.answered();
             }
             Err(error) => {
@@ -244,7 +240,7 @@ impl Probing {
                 while state.outage.lasts() {
                     select! {
                         Some(probed) = probes.next() => state.probed(probed),
-                        () = time::sleep_until(next), if probes.len() < PROBES_MAX => {
+                        () = time::sleep_until(next) => {
                             probes.push(state.probe());
                             pause.longer();
                             next = Instant::now() + pause.time();
