@@ -196,16 +196,18 @@ impl Explanation {
         let mut found_by_each = Vec::new();
         let mut charges = plan.charges.iter();
         let of_each = plan.charges_of_each().into_iter().zip(plan.directive_of_each());
-        for (descriptor, (count, directive)) in request.descriptors.iter().zip(of_each) {
+        let descriptors = request.descriptors.iter().enumerate().zip(of_each);
+        for ((index, descriptor), (count, directive)) in descriptors {
             let parameters = Parameters::of(&descriptor.entries);
             let path = domain.path(&descriptor.entries);
-            let (steps, found) = walk(domain, descriptor, &path);
+            let is_commit = plan.is_commit(index);
+            let (steps, found) = walk(domain, descriptor, is_commit, &path);
             let own = descriptor.entries.iter().filter(|entry| domain.is_beside_path(entry));
             explanation.descriptors.push(DescriptorExplanation {
                 descriptor: descriptor_syntax::write(&path),
                 parameters: own.map(spell).collect(),
                 steps,
-                matched: MatchExplanation::new(descriptor, &found),
+                matched: MatchExplanation::new(descriptor, is_commit, &found),
                 directive: directive.map(ToString::to_string),
                 replaced: Vec::new(),
                 charges: charges
@@ -285,13 +287,14 @@ impl Explanation {
 fn walk<'rules>(
     domain: &'rules Domain,
     descriptor: &Descriptor,
+    is_commit: bool,
     path: &[Entry],
 ) -> (Vec<EntryMatch>, Found<'rules>) {
     let mut steps = Vec::new();
     let found = match descriptor.limit {
         // A limit in the request takes precedence over the rules.
         Some(_) => Found::NoLimit,
-        None if is_commit(descriptor) => Found::NoLimit,
+        None if is_commit => Found::NoLimit,
         None => domain.walk(path, |entry, candidates, matched_by| {
             steps.push(EntryMatch::new(entry, candidates, matched_by));
         }),
@@ -325,10 +328,6 @@ fn reordered(domain: &Domain, path: &[Entry]) -> Option<Arc<str>> {
             Found::NoLimit | Found::Nothing => None,
         }
     })
-}
-
-fn is_commit(descriptor: &Descriptor) -> bool {
-    Parameters::of(&descriptor.entries).is_some_and(|parameters| parameters.commit().is_some())
 }
 
 impl EntryMatch {
@@ -384,11 +383,11 @@ fn unmatched(candidates: Candidates<'_>, patterns: usize) -> Vec<String> {
 }
 
 impl MatchExplanation {
-    fn new(descriptor: &Descriptor, found: &Found<'_>) -> Self {
+    fn new(descriptor: &Descriptor, is_commit: bool, found: &Found<'_>) -> Self {
         if descriptor.limit.is_some() {
             return Self::OwnLimit;
         }
-        if is_commit(descriptor) {
+        if is_commit {
             return Self::Commit;
         }
         match found {

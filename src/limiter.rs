@@ -65,12 +65,6 @@ pub struct Deciding {
     counters: KnownRules,
 }
 
-impl Deciding {
-    fn draw(&self, request: &Request, meaning: HitsMeaning) -> Plan {
-        Plan::draw_as(&self.rules.rules, self.directives.as_deref(), request, meaning)
-    }
-}
-
 /// Decides calls.
 #[derive(Debug)]
 pub struct Limiter {
@@ -170,9 +164,14 @@ impl Limiter {
         self.store.at_once()
     }
 
+    fn draw(&self, by: &Deciding, request: &Request, meaning: HitsMeaning) -> Plan {
+        let commits = self.holds.named_by(request);
+        Plan::draw_as(&by.rules.rules, by.directives.as_deref(), request, &commits, meaning)
+    }
+
     fn plan(&self, by: &Deciding, request: &Request, meaning: HitsMeaning) -> Plan {
-        let mut plan = by.draw(request, meaning);
-        self.holds.prepare(&mut plan, request);
+        let mut plan = self.draw(by, request, meaning);
+        self.holds.prepare(&mut plan);
         if let Some((domain, mode)) = &plan.lacking {
             self.report_incomplete(domain, *mode);
         }
@@ -227,10 +226,10 @@ impl Limiter {
         clear: Clear,
     ) -> Vec<(Charge, CounterReading)> {
         let by = self.deciding();
-        let mut plan = by.draw(request, HitsMeaning::Read);
+        let mut plan = self.draw(&by, request, HitsMeaning::Read);
         // Exempt and banned descriptors still have counters; calls do not charge them.
         if plan.charges.is_empty() {
-            plan = Plan::draw_as(&by.rules.rules, None, request, HitsMeaning::Read);
+            plan = Plan::draw_as(&by.rules.rules, None, request, &[], HitsMeaning::Read);
         }
         let readings = self.store.for_operator().read_counters(&plan.charges, clear).await;
         plan.charges.into_iter().zip(readings).collect()
@@ -267,7 +266,7 @@ impl Limiter {
 
     /// The counters of each limit of each descriptor.
     pub async fn usage(&self, request: &Request) -> Vec<LimitUsage> {
-        let plan = self.deciding().draw(request, HitsMeaning::Charged);
+        let plan = self.draw(&self.deciding(), request, HitsMeaning::Charged);
         let readings = self.store.read_counters(&plan.charges, Clear::No).await;
         let counts = plan.charges_of_each().into_iter().enumerate();
         let descriptors = counts.flat_map(|(index, count)| iter::repeat_n(index, count));
@@ -283,7 +282,7 @@ impl Limiter {
     /// What this request would match and charge at `now`, and the decision; changes no counter.
     pub async fn explain(&self, request: &Request, now: Timestamp) -> Explanation {
         let by = self.deciding();
-        let plan = by.draw(request, HitsMeaning::Charged);
+        let plan = self.draw(&by, request, HitsMeaning::Charged);
         let readings = self.store.for_operator().read_counters(&plan.charges, Clear::No).await;
         let mut explanation = Explanation::new(&by.rules.rules, request, &plan, now);
         explanation.foresee(plan, readings);

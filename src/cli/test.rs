@@ -25,9 +25,10 @@ use crate::{
     engine::{
         decision::{Code, Committed, Decision, Matched, Outcome, Status},
         hold_id::HoldId,
-        ledger::TakenHold,
+        ledger::{CommitOutcome, TakenHold},
         parameters::Parameters,
         plan::Plan,
+        request::HitsMeaning,
         rule_set::RuleSet,
         time::Timestamp,
     },
@@ -93,15 +94,15 @@ fn run(rules: &RuleSet, case: &Case) -> Result<(), String> {
     let store = MemoryStore::new(|| Timestamp::from_millis(0));
     let mut holds: HashMap<&[u8], TakenHold> = HashMap::new();
     for (call, id) in case.calls.iter().zip(1..) {
-        let mut plan = Plan::draw(rules, &call.request);
+        let descriptors = call.request.descriptors.iter().enumerate();
+        let commits: Vec<(usize, TakenHold)> = descriptors
+            .filter_map(|(index, descriptor)| {
+                let name = Parameters::of(&descriptor.entries)?.commit()?;
+                Some((index, holds.get(name)?.clone()))
+            })
+            .collect();
+        let mut plan = Plan::draw_as(rules, None, &call.request, &commits, HitsMeaning::Charged);
         plan.set_hold_id(HoldId::new(id));
-        for parameters in
-            call.request.descriptors.iter().filter_map(|it| Parameters::of(&it.entries))
-        {
-            if let Some(hold) = parameters.commit().and_then(|name| holds.get(name)) {
-                plan.commit(hold, parameters);
-            }
-        }
         let verdict = store.charge_at(&plan.charges, call.now);
         let decision = plan.settle(verdict);
         let difference = difference(call, &decision).or_else(|| unmatched(rules, call, &decision));
@@ -124,7 +125,7 @@ fn difference(call: &TestCall, decision: &Decision) -> Option<String> {
 
 /// The difference if a call takes no hold with a token, or if a commit has no effect, and the test does not expect it.
 fn no_hold(call: &TestCall, decision: &Decision) -> Option<String> {
-    let problem = match (&call.hold, decision.commits.first().map(Committed::name)) {
+    let problem = match (&call.hold, commit(decision).map(Committed::name)) {
         (Some(name), _) if decision.taken.is_none() => {
             format!("no hold `{name}`: the call is denied, or none of its limits holds by token")
         }
@@ -162,7 +163,7 @@ fn expected(call: &TestCall) -> String {
 
 /// The parts of the decision for which the test has an expectation.
 fn actual(call: &TestCall, decision: &Decision) -> String {
-    let code = match (decision.commits.first(), decision.code) {
+    let code = match (commit(decision), decision.code) {
         (Some(commit), _) if is_commit(decision) => commit.name(),
         (_, Code::Ok) => "OK",
         (_, Code::OverLimit) => "OVER_LIMIT",
@@ -175,6 +176,12 @@ fn actual(call: &TestCall, decision: &Decision) -> String {
         call.remaining.as_ref().map(|_| &*remaining),
         call.rules.as_ref().map(|_| &*rules),
     )
+}
+
+/// What has become of the commit of a call, on the first of its limits where it has an effect.
+fn commit(decision: &Decision) -> Option<&Committed> {
+    let has_effect = |commit: &&Committed| commit.outcome == Some(CommitOutcome::Applied);
+    decision.commits.iter().find(has_effect).or_else(|| decision.commits.first())
 }
 
 /// Whether the call is a commit by token, which charges nothing else.

@@ -35,9 +35,9 @@ impl<'call> Parameters<'call> {
         self.value(b"commit")
     }
 
-    /// The id of a take and of its commit; none if empty.
+    /// The id of a take and of its commit.
     pub fn id(self) -> Option<&'call [u8]> {
-        self.value(b"id").filter(|id| !id.is_empty())
+        self.value(b"id")
     }
 
     /// The hits that a take announces.
@@ -67,9 +67,10 @@ impl<'call> Parameters<'call> {
         words.any(|word| policy.unused_ends().any(|end| is_end(word, end.as_bytes())))
     }
 
+    /// The value of a parameter; none if empty.
     fn value(self, name: &[u8]) -> Option<&'call [u8]> {
         let named = self.0.iter().find(|entry| entry.key.strip_prefix(PREFIX) == Some(name))?;
-        Some(&named.value)
+        Some(&*named.value).filter(|value| !value.is_empty())
     }
 
     /// The plain number, or the sum of the kinds by their weights. `None` without a valid number.

@@ -28,6 +28,8 @@ pub struct Plan {
     items: Vec<Item>,
     /// The number of the last charges that commit holds of earlier calls.
     commits: usize,
+    /// The indices of the descriptors that name these holds.
+    committing: Few<usize>,
     /// Common to all holds that this call takes.
     hold_id: HoldId,
     mode_override: ModeOverride,
@@ -71,14 +73,16 @@ enum Item {
 impl Plan {
     /// Finds the rule of each descriptor.
     pub fn draw(rules: &RuleSet, request: &Request) -> Self {
-        Self::draw_as(rules, None, request, HitsMeaning::Charged)
+        Self::draw_as(rules, None, request, &[], HitsMeaning::Charged)
     }
 
-    /// Like [`draw`](Self::draw), with what operators have set, for hits with this meaning.
+    /// Like [`draw`](Self::draw), with what operators have set, for hits with this meaning. `commits` has the holds whose
+    /// tokens descriptors name, with the indices of these descriptors; any other token counts as absent.
     pub fn draw_as(
         rules: &RuleSet,
         directives: Option<&Directives>,
         request: &Request,
+        commits: &[(usize, TakenHold)],
         meaning: HitsMeaning,
     ) -> Self {
         let mode_override = rules.defaults.mode_override;
@@ -86,6 +90,7 @@ impl Plan {
             charges: Vec::with_capacity(request.descriptors.len()),
             items: Vec::with_capacity(request.descriptors.len()),
             commits: 0,
+            committing: commits.iter().map(|(descriptor, _)| *descriptor).collect(),
             hold_id: HoldId::default(),
             mode_override,
             lacking: None,
@@ -96,19 +101,21 @@ impl Plan {
             for _ in &request.descriptors {
                 plan.settle_at_once(Matched::NoDomain, Outcome::NoLimit);
             }
+            plan.commit(request, commits);
             return plan;
         };
         let mut found_by_each = Few::new();
-        for descriptor in &request.descriptors {
+        for (index, descriptor) in request.descriptors.iter().enumerate() {
             let mut asked = Asked::new(domain, descriptor, meaning);
+            asked.is_commit = plan.is_commit(index);
             let found = match descriptor.limit {
                 Some(_) => Found::NoLimit,
                 // Its rule may have gone.
-                None if asked.is_commit() => Found::NoLimit,
+                None if asked.is_commit => Found::NoLimit,
                 None => domain.find(&asked.path),
             };
             if let Some(directives) =
-                directives.filter(|_| !asked.is_commit() && !asked.ends_oldest(&found))
+                directives.filter(|_| !asked.is_commit && !asked.ends_oldest(&found))
             {
                 let set = directives.find(&domain.name, &asked.path);
                 asked.directive = set.map(|set| (set, directives.remaining(set)));
@@ -123,7 +130,7 @@ impl Plan {
                 None => plan.add(domain, asked, found, &replaced),
             }
         }
-        let mut others = found_by_each.iter().filter(|(asked, _)| !asked.is_commit()).peekable();
+        let mut others = found_by_each.iter().filter(|(asked, _)| !asked.is_commit).peekable();
         if others.peek().is_some()
             && !others.any(|(asked, _)| domain.requirement.is_met(&asked.descriptor.entries))
         {
@@ -137,7 +144,13 @@ impl Plan {
         {
             plan.drop_checks();
         }
+        plan.commit(request, commits);
         plan
+    }
+
+    /// Whether the descriptor with this index commits the hold that its token names.
+    pub fn is_commit(&self, descriptor: usize) -> bool {
+        self.committing.contains(&descriptor)
     }
 
     /// Whether the call is denied, since it lacks required entries, or an operator has banned it.
@@ -170,11 +183,16 @@ impl Plan {
         })
     }
 
-    /// Adds the commit of a hold. The parameters contain what was used.
-    pub fn commit(&mut self, hold: &TakenHold, parameters: Parameters<'_>) {
-        let before = self.charges.len();
-        self.charges.extend(hold.commit(parameters));
-        self.commits += self.charges.len() - before;
+    /// Adds the commits of holds. The parameters of their descriptors contain what was used.
+    fn commit(&mut self, request: &Request, commits: &[(usize, TakenHold)]) {
+        let own = self.charges.len();
+        for (descriptor, hold) in commits {
+            let named = request.descriptors.get(*descriptor);
+            if let Some(parameters) = named.and_then(|named| Parameters::of(&named.entries)) {
+                self.charges.extend(hold.commit(parameters));
+            }
+        }
+        self.commits = self.charges.len() - own;
     }
 
     /// Whether it takes holds that need an id.
@@ -516,6 +534,8 @@ struct Asked<'call> {
     path: Cow<'call, [Entry]>,
     parameters: Option<Parameters<'call>>,
     meaning: HitsMeaning,
+    /// Whether its token names a hold, which it commits.
+    is_commit: bool,
     /// What an operator has set for it, and for how long still.
     directive: Option<(&'call Arc<Directive>, Duration)>,
 }
@@ -527,7 +547,7 @@ impl<'call> Asked<'call> {
             None if domain.class_keys.is_empty() => Cow::Borrowed(&descriptor.entries[..]),
             _ => domain.path(&descriptor.entries),
         };
-        Self { descriptor, path, parameters, meaning, directive: None }
+        Self { descriptor, path, parameters, meaning, is_commit: false, directive: None }
     }
 
     /// What an operator has set for it, if that applies to this number of limits.
@@ -551,10 +571,6 @@ impl<'call> Asked<'call> {
             _ => return None,
         };
         Some(Item::settled(matched.clone(), outcome, Some(Arc::clone(directive))))
-    }
-
-    fn is_commit(&self) -> bool {
-        self.parameters.is_some_and(|parameters| parameters.commit().is_some())
     }
 
     /// Whether it commits the oldest hold of its counters: it states what was used, and their holds have no names.

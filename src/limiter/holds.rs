@@ -71,21 +71,27 @@ impl Holds {
         Self { keys, first_id, taken: AtomicU64::new(0), holds, open }
     }
 
-    /// Prepares the holds of a call: those that it takes get an id, and those that it commits are added to its charges.
-    pub(super) fn prepare(&self, plan: &mut Plan, request: &Request) {
-        if plan.takes_holds() {
-            plan.set_hold_id(self.next_id());
-        }
-        for descriptor in &request.descriptors {
+    /// The holds whose tokens a call names, with the indices of the descriptors that name them.
+    pub(super) fn named_by(&self, request: &Request) -> Vec<(usize, TakenHold)> {
+        let mut named = Vec::new();
+        for (index, descriptor) in request.descriptors.iter().enumerate() {
             let Some(parameters) = Parameters::of(&descriptor.entries) else { continue };
             let Some(token) = parameters.commit() else { continue };
             match self.keys.read(token).filter(|(hold, _)| is_of_domain(hold, &request.domain)) {
                 Some((hold, span)) => {
-                    plan.commit(&hold, parameters);
+                    named.push((index, hold));
                     with_call(|call| span.into_iter().for_each(|span| call.link(span)));
                 }
                 None => self.bad_token(),
             }
+        }
+        named
+    }
+
+    /// Gives the holds that a call takes an id.
+    pub(super) fn prepare(&self, plan: &mut Plan) {
+        if plan.takes_holds() {
+            plan.set_hold_id(self.next_id());
         }
     }
 

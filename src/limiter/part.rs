@@ -31,7 +31,7 @@ impl Limiter {
     ) -> Result<Option<(Decision, u64)>, StoreError> {
         let mut attempts = 1;
         loop {
-            let plan = by.draw(request, HitsMeaning::Part);
+            let plan = self.draw(by, request, HitsMeaning::Part);
             if plan.charges.iter().any(|charge| charge.counter.limit.hold.is_some()) {
                 return Ok(None);
             }

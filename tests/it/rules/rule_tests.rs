@@ -84,6 +84,10 @@ descriptors:
   - { key: r, rate_limit: { unit: day, requests_per_unit: 100, hold: { for: 10m, estimate: 60, by: counter } } }
   - { key: i, rate_limit: { unit: day, requests_per_unit: 100, hold: { for: 10m, estimate: 60, by: id } } }
   - { key: w, rate_limit: { unit: day, requests_per_unit: 100, hold: { for: 10m, weights: { out: 5 } } } }
+  - key: b
+    rate_limits:
+      - { unit: day, requests_per_unit: 100, hold: { for: 10s, estimate: 1 } }
+      - { unit: hour, requests_per_unit: 100, hold: { for: 1m, estimate: 1 } }
 ";
     std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
     std::fs::write(folder.path().join("rules.test.yaml"), format!("{HEAD}{calls}")).unwrap();
@@ -111,6 +115,13 @@ fn holds_are_taken_committed_and_abandoned() {
         "      - { call: 'w=v,hold.estimate.out=9', hold: one, remaining: 55 }
       - { commit: 'hold.used.out=3,hold.end=200 -', expect: committed }
       - { call: w=v, hits: 0, remaining: 85 }
+",
+        // Of several limits, one is enough for a commit to have an effect.
+        "      - { call: b=v, hold: one, remaining: 99 }
+      - { at: 30s, commit: 5 }
+      - { at: 30s, call: b=v, hits: 0, remaining: 95 }
+      - { at: 30s, commit: 5, expect: repeated }
+      - { at: 1m, commit: 5, expect: late }
 ",
         // Without tokens: a call with hits is the commit, or the second with the same id.
         "      - { call: r=v, hits: 0, remaining: 40 }

@@ -3,10 +3,14 @@
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use prost_types::value::Kind;
+use serde_json::json;
 use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitResponse};
 
 use super::Table;
-use crate::support::service::{Options, Service, descriptor, hits, of_bytes, request, spell};
+use crate::support::{
+    overrides::set,
+    service::{Options, Service, descriptor, hits, of_bytes, request, spell},
+};
 
 const RULES: &str = "
 domain: shop
@@ -192,6 +196,36 @@ async fn a_bad_token_changes_nothing() {
     tried.assert_quiet(TOKENS.len());
     tried.commit("the good token", &[("hold.commit", token.as_bytes()), ("hold.used", b"0")]).await;
     assert_eq!(tried.left("user", "alice").await, 1000);
+}
+
+/// What commits nothing is counted, closed out and required like any other descriptor.
+#[tokio::test]
+async fn a_bad_token_exempts_its_descriptor_from_nothing() {
+    let rules = "
+domain: shop
+require: [user]
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 2 } }
+";
+    let admin = ["--admin-addr", "127.0.0.1:0"];
+    let tried = Tried {
+        service: Service::start(Options { rules, flags: &admin, ..Options::default() }),
+    };
+    set(&tried.service, "user=banned", json!({ "action": "ban" }));
+    let other = Tried::start(&[]).take(&[("user", "alice")]).await;
+    let tokens = TOKENS[..TOKENS.len() - 3].iter().map(|(case, spoil)| (*case, spoil(other.as_bytes())));
+    for (case, bad) in tokens {
+        let ask = async |user: &str| {
+            let entries = [(&b"user"[..], user.as_bytes()), (b"hold.commit", &bad)];
+            spell(&tried.ask(of_bytes(&entries)).await)
+        };
+        assert_eq!(ask(case).await, "OK: OK 1/2 YEAR", "{case}");
+        assert_eq!(ask(case).await, "OK: OK 0/2 YEAR", "{case}");
+        assert_eq!(ask(case).await, "OVER_LIMIT: OVER_LIMIT 0/2 YEAR", "{case}");
+        assert_eq!(ask("banned").await, "OVER_LIMIT: OVER_LIMIT 0/0 YEAR", "{case}");
+        let alone = tried.ask(of_bytes(&[(b"hold.commit", &bad), (b"hold.used", b"1")])).await;
+        assert_eq!(spell(&alone), "OVER_LIMIT: OK -", "{case}");
+    }
 }
 
 /// Without keys a token can be read and written, but a malformed one changes nothing.
