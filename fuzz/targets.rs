@@ -15,9 +15,8 @@ use tollkeeper::{
         descriptor_syntax,
         key::Counter,
         ledger::{Charge, CommitOutcome},
-        parameters::Parameters,
         plan::Plan,
-        request::{Descriptor, Entry, Hits, Request},
+        request::{Descriptor, Entry, Hits, HitsMeaning, Request},
         rule::{Algorithm, Limit},
         time::{Timestamp, Unit},
     },
@@ -492,20 +491,21 @@ pub fn token(input: &[u8]) {
     assert!(HoldKeys::new([secret].into_iter()).read(input).is_none());
     let Some((hold, _)) = HoldKeys::default().read(input) else { return };
     let store = MemoryStore::new(|| NOW);
-    let entries = ["hold.commit=x", "hold.used=42"].map(|text| {
+    let entries: [Entry; 2] = ["hold.commit=x", "hold.used=42"].map(|text| {
         let (key, value) = text.split_once('=').expect("a pair");
         Entry { key: key.into(), value: value.into() }
     });
-    let parameters = Parameters::of(&entries).expect("its entries are parameters");
+    let descriptor =
+        Descriptor { entries: entries.into(), hits: Hits::Check, states_hits: true, limit: None };
+    let (request, commits) =
+        (Request { domain: "d".to_owned(), descriptors: vec![descriptor] }, [(0, hold)]);
     for turn in 0..2 {
-        let request = Request { domain: "d".to_owned(), descriptors: Vec::new() };
-        let mut plan = Plan::draw(&IN_FORCE.rules, &request);
-        plan.commit(&hold, parameters);
+        let plan = Plan::draw_as(&IN_FORCE.rules, None, &request, &commits, HitsMeaning::Charged);
         let verdict = store.charge_at(&plan.charges, NOW);
         assert!(!verdict.denied);
-        let commits = plan.settle(verdict).commits;
-        assert_eq!(commits.len(), hold.charges.len());
+        let committed = plan.settle(verdict).commits;
+        assert_eq!(committed.len(), commits[0].1.charges.len());
         let applied = |outcome| outcome == Some(CommitOutcome::Applied);
-        assert!(turn == 0 || !commits.iter().any(|commit| applied(commit.outcome)));
+        assert!(turn == 0 || !committed.iter().any(|commit| applied(commit.outcome)));
     }
 }

@@ -257,7 +257,7 @@ impl Explanation {
             let fits = matches!(tally.fit, Fit::Fits { .. });
             if draws_first(charge) {
                 let is_made = !denied && (fits || charge.has_room);
-                let is_made = is_made || limit.when_denied == WhenDenied::Counted;
+                let is_made = is_made || charge.when_denied() == WhenDenied::Counted;
                 explained.drawn = Some(!is_skipped && is_made);
             }
             let tier = match is_skipped && fits {

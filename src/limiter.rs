@@ -7,7 +7,6 @@ pub mod listing;
 mod matched;
 pub mod metrics;
 pub mod once;
-mod part;
 mod refused_debits;
 mod span;
 
@@ -159,6 +158,14 @@ impl Limiter {
         self.settle(by, request, meaning, arrival, plan, answered)
     }
 
+    /// Whether a part of this call can be charged: places are for whole calls in flight.
+    pub fn takes_parts(&self, by: &Deciding, request: &Request) -> bool {
+        let Deciding { rules, directives, .. } = by;
+        let meaning = HitsMeaning::Part;
+        let plan = Plan::draw_as(&rules.rules, directives.as_deref(), request, &[], meaning);
+        !plan.charges.iter().any(|charge| charge.counter.limit.counts_calls())
+    }
+
     /// The store, if it answers at once.
     pub fn at_once(&self) -> Option<AtOnce<'_>> {
         self.store.at_once()
@@ -198,6 +205,8 @@ impl Limiter {
         let verdict = verdict.or_else(|error| plan.refusal().ok_or(error))?;
         self.top_keys.record(&plan, &verdict, arrival.at);
         let mut decision = plan.settle(verdict);
+        let granted = decision.part.map(|hits| request.with_hits(hits));
+        let request = granted.as_ref().unwrap_or(request);
         decision.token = self.holds.settle(&by.rules.rules, &decision);
         with_call(|call| {
             call.record(span::decided(&decision));

@@ -138,6 +138,12 @@ impl Algorithm {
         self.row().is_aligned
     }
 
+    /// Whether hits beyond the limit deny calls longer than a window, so that a steady client whose denied calls are charged
+    /// is never admitted again.
+    pub const fn carries_over(&self) -> bool {
+        matches!(self, Self::SlidingWindow | Self::TokenBucket { .. })
+    }
+
     /// An account without hits.
     pub fn new_account(&self) -> AnyAccount {
         self.new_account_of()()

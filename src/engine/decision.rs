@@ -17,6 +17,8 @@ pub struct Decision {
     pub code: Code,
     /// One for each descriptor, in the request's order.
     pub statuses: Vec<Status>,
+    /// The hits of a part that were charged to each descriptor, if the call has one, is admitted, and meets a limit.
+    pub part: Option<u64>,
     /// What was charged for work under way, with a token.
     pub taken: Option<TakenHold>,
     /// The hits that were charged for work under way, with an id in the call.

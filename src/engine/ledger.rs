@@ -8,6 +8,7 @@ mod counter_state;
 mod give_back;
 mod hold_action;
 mod holds;
+mod part;
 mod parts;
 mod posting;
 mod taken_hold;
@@ -24,6 +25,7 @@ pub use self::{
     counter_state::{CounterState, foresee},
     give_back::GiveBack,
     hold_action::{CommitOutcome, HoldAction},
+    part::{fitting_by_checks, part_asked},
     parts::{
         JudgedParts, PartTally, PartsVerdict, given_back, judge_parts, past_corrupt_counter,
         reservation,
@@ -47,6 +49,8 @@ pub struct Verdict {
     pub tallies: Vec<Tally>,
     /// The store's times of the charges, in their order; one for all if they are equal.
     pub at: Few<Timestamp>,
+    /// The hits of each part that fit, if the call has parts, and is admitted.
+    pub part: Option<u64>,
     /// The holds without ids that were ended, and that may be open on other counters too.
     pub ended: Vec<HoldId>,
     /// The indices of charges on corrupt counters; the `on_store_failure` of their limits was applied.
@@ -65,6 +69,7 @@ pub struct Verdict {
 ///    an enforced limit denies the call uncharged.
 ///    Of a group of quotas that draws first, the first one that fits is charged, and no other; if none fits, the last one
 ///    stands for the group, and is charged only if it is counted when denied.
+///    Of parts as many hits are charged as let the call pass. If not even one does, nothing is charged, to quotas neither.
 ///    A charge that does not fit closes the counter of a limit with a ban, for the time of the ban.
 /// 4. For a corrupt counter, the `on_store_failure` of its limit applies: `deny` denies the call, `allow` has no
 ///    effect, and `error` fails a call that nothing else denies. `local` cannot be answered here.
@@ -75,6 +80,7 @@ pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Option<Ve
     if let [posting] = postings
         && posting.account.is_some()
         && posting.charge.hold.is_none()
+        && !posting.charge.is_part
     {
         return Some(settle_one(posting, accounts));
     }
@@ -99,7 +105,7 @@ pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Option<Ve
 fn settle_one(posting: &Posting<'_>, accounts: &mut [AnyAccount]) -> Verdict {
     holds::end_expired_calls(posting, accounts);
     refund(slice::from_ref(posting), &[None], accounts);
-    let asked = match posting.charge.hits {
+    let asked = match posting.hits {
         Hits::Charge(hits) => hits,
         Hits::Check => posting.charge.counter.limit.exhausted_checks.asked(),
         Hits::Refund(_) => 0,
@@ -113,9 +119,13 @@ fn settle(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Verdict {
     let mut ended = Vec::new();
     let commits = holds::begin(postings, accounts, &mut ended);
     refund(postings, &commits, accounts);
-    let assessments = assess(postings, &commits, accounts);
+    let asked = part_asked(postings.iter().map(|posting| posting.charge));
+    let part = asked.map(|most| part::fitting(most, postings, &commits, accounts));
+    let parts = part.map(|hits| part::with_hits(hits, postings));
+    let assessments = assess(parts.as_deref().unwrap_or(postings), &commits, accounts);
     let mut votes: Few<Vote<'_>> = assessments.iter().map(Assessment::vote).collect();
-    Verdict { ended, ..count_votes(&assessments, &mut votes, accounts) }
+    let verdict = count_votes(&assessments, &mut votes, accounts);
+    Verdict { ended, part: part.filter(|_| !verdict.denied), ..verdict }
 }
 
 /// Decides by the votes, and makes the charges.
@@ -126,6 +136,11 @@ fn count_votes<'call>(
 ) -> Verdict {
     vote::draw(votes);
     let result = vote::decide(votes.iter().copied());
+    let has_parts = || assessments.iter().any(|assessment| assessment.posting.charge.is_part);
+    let result = match result {
+        VoteResult::Denied if has_parts() => VoteResult::DeniedUncharged,
+        result => result,
+    };
     charge(assessments, votes, result, accounts);
 
     let mut verdict = Verdict {
@@ -152,7 +167,7 @@ fn refund(
     accounts: &mut [AnyAccount],
 ) {
     for (posting, commit) in postings.iter().zip(commits) {
-        if let Hits::Refund(hits) = posting.charge.hits
+        if let Hits::Refund(hits) = posting.hits
             && commit.is_none()
             && let Some(account) = posting.account.and_then(|index| accounts.get_mut(index))
         {
@@ -169,16 +184,15 @@ fn assess<'call>(
     let sums = sums(postings, commits, accounts.len());
     let mut assessments = Few::new();
     for (posting, commit) in postings.iter().zip(commits) {
-        let asked = match posting.charge.hits {
-            _ if posting.opens_hold() => {
-                let own = posting.account.and_then(|index| sums.get(index)).copied();
-                own.map(|own| own.saturating_add(holds::asked(posting, postings, accounts)))
-            }
-            Hits::Charge(_) => posting.account.and_then(|index| sums.get(index)).copied(),
-            Hits::Check => Some(posting.charge.counter.limit.exhausted_checks.asked()),
-            Hits::Refund(_) => Some(0),
+        let sum = || posting.account.and_then(|index| sums.get(index)).copied().unwrap_or(0);
+        let asked = match posting.hits {
+            _ if posting.opens_hold() => sum(),
+            Hits::Charge(_) => sum(),
+            Hits::Check => posting.charge.counter.limit.exhausted_checks.asked(),
+            Hits::Refund(_) => 0,
         };
-        assessments.push(Assessment::new(posting, *commit, asked.unwrap_or(0), accounts));
+        let asked = asked.saturating_add(holds::asked(posting, postings, accounts));
+        assessments.push(Assessment::new(posting, *commit, asked, accounts));
     }
     assessments
 }
@@ -187,7 +201,7 @@ fn assess<'call>(
 fn sums(postings: &[Posting<'_>], commits: &[Option<CommitOutcome>], accounts: usize) -> Few<u64> {
     let mut sums: Few<u64> = smallvec![0; accounts];
     for (posting, commit) in postings.iter().zip(commits) {
-        if let Hits::Charge(hits) = posting.charge.hits
+        if let Hits::Charge(hits) = posting.hits
             && commit.is_none()
             && let Some(sum) = posting.account.and_then(|index| sums.get_mut(index))
         {
@@ -205,13 +219,13 @@ fn charge(
 ) {
     for (assessment, vote) in assessments.iter().zip(votes) {
         let posting = assessment.posting;
-        if let Hits::Charge(hits) = posting.charge.hits
+        if let Hits::Charge(hits) = posting.hits
             && vote.is_charged(result)
             && let Some(account) = posting.account.and_then(|index| accounts.get_mut(index))
         {
             holds::charge(posting, hits, account);
         }
-        if assessment.fit == FitKind::Over && posting.charge.hits != Hits::Check {
+        if assessment.fit == FitKind::Over && posting.hits != Hits::Check {
             holds::close(posting, accounts);
         }
         if result == VoteResult::Admitted && vote.fit == FitKind::Fits {
@@ -241,13 +255,13 @@ impl<'call> Assessment<'call> {
     ) -> Self {
         let fit = match posting.read(accounts) {
             None => FitKind::Corrupt,
-            Some(_) if posting.charge.hits.is_refund() || commit.is_some() => FitKind::Fits,
+            Some(_) if posting.hits.is_refund() || commit.is_some() => FitKind::Fits,
             Some(_) if holds::closed_until(posting, accounts).is_some() => FitKind::Over,
             Some(account) if account.fits(asked, &posting.terms) => FitKind::Fits,
             Some(_) => FitKind::Over,
         };
         let mut assessment = Self { posting, commit, asked, fit, checked: None };
-        if posting.charge.hits == Hits::Check && !posting.opens_hold() {
+        if posting.hits == Hits::Check && !posting.opens_hold() {
             assessment.checked = Some(assessment.tally(accounts));
         }
         assessment

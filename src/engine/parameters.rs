@@ -60,9 +60,14 @@ impl<'call> Parameters<'call> {
         }
     }
 
-    /// Whether the end of the call, such as `503 UF`, has a flag, a code, or a class of codes after which nothing was used.
+    /// The end of the call, such as `503 UF`.
+    pub fn end(self) -> Option<&'call [u8]> {
+        self.value(b"end")
+    }
+
+    /// Whether the end of the call has a flag, a code, or a class of codes after which nothing was used.
     pub fn ended_in(self, policy: &HoldPolicy) -> bool {
-        let end = self.value(b"end").unwrap_or_default();
+        let end = self.end().unwrap_or_default();
         let mut words = end.split(|byte| matches!(byte, b' ' | b','));
         words.any(|word| policy.unused_ends().any(|end| is_end(word, end.as_bytes())))
     }

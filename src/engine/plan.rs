@@ -14,8 +14,7 @@ use crate::engine::{
     parameters::Parameters,
     request::{Descriptor, Entry, Hits, HitsMeaning, Request},
     rule::{
-        Algorithm, Defaults, Limit, Mode, ModeOverride, Policy, TierHeader, Unit, WhenDenied,
-        headers_of,
+        Algorithm, Defaults, Limit, Mode, ModeOverride, TierHeader, Unit, WhenDenied, headers_of,
     },
     rule_set::{Domain, Found, RequireMode, RuleSet},
 };
@@ -115,7 +114,7 @@ impl Plan {
                 None => domain.find(&asked.path),
             };
             if let Some(directives) =
-                directives.filter(|_| !asked.is_commit && !asked.ends_oldest(&found))
+                directives.filter(|_| !asked.is_commit && !asked.ends_hold(&found))
             {
                 let set = directives.find(&domain.name, &asked.path);
                 asked.directive = set.map(|set| (set, directives.remaining(set)));
@@ -309,6 +308,7 @@ impl Plan {
         let caller = caller(entries, &limit.algorithm);
         let ban = limit.ban_ms.map(|for_ms| HoldAction::Ban { for_ms });
         let policy = limit.hold.clone();
+        let carries_over = limit.algorithm.carries_over();
         let counter = Counter::shared(&domain.name, entries, shared, limit);
         let mut charge = Charge {
             counter: counter.with_slot_by(domain.slot_by),
@@ -318,6 +318,8 @@ impl Plan {
             quota_group: 0,
             draws_first: is_quota && domain.draws_first,
             has_room: is_quota && (is_exempt || is_shadow),
+            only_if_fits: carries_over && !asked.is_debit(),
+            is_part: asked.meaning == HitsMeaning::Part,
             // Envoy has no calls that are sent together.
             keeps_order: asked.meaning != HitsMeaning::Charged,
         };
@@ -448,6 +450,7 @@ impl Plan {
         Decision {
             code,
             statuses,
+            part: verdict.part,
             taken,
             taken_by_id,
             at,
@@ -573,14 +576,29 @@ impl<'call> Asked<'call> {
         Some(Item::settled(matched.clone(), outcome, Some(Arc::clone(directive))))
     }
 
-    /// Whether it commits the oldest hold of its counters: it states what was used, and their holds have no names.
-    fn ends_oldest(&self, found: &Found<'_>) -> bool {
+    /// Whether it states what was used of a hold without a token, and so commits it.
+    fn ends_hold(&self, found: &Found<'_>) -> bool {
         let Found::Rule(rule) = found else { return false };
-        let Policy::Limited(limits) = &rule.policy else { return false };
-        let by_counter = |policy: &Arc<HoldPolicy>| policy.by == HoldBy::Counter;
-        self.descriptor.states_hits
-            && matches!(self.descriptor.hits, Hits::Charge(_))
-            && limits.iter().any(|limit| limit.hold.as_ref().is_some_and(by_counter))
+        let mut policies = rule.limits().iter().filter_map(|limit| limit.hold.as_ref());
+        policies.any(|policy| match policy.by {
+            HoldBy::Counter => {
+                self.descriptor.states_hits && matches!(self.descriptor.hits, Hits::Charge(_))
+            }
+            HoldBy::Id => {
+                let id = self.parameters.and_then(Parameters::id);
+                id.is_some() && self.states_end(policy)
+            }
+            HoldBy::Token => false,
+        })
+    }
+
+    /// Whether its hits may be work that is done: Envoy does not say so, but sends a number with them.
+    fn is_debit(&self) -> bool {
+        match (self.meaning, self.descriptor.hits) {
+            (HitsMeaning::Done, _) => true,
+            (HitsMeaning::Charged, hits) => self.descriptor.states_hits || hits != Hits::Charge(1),
+            _ => false,
+        }
     }
 
     /// The value of its first entry with this key.
@@ -601,12 +619,12 @@ impl<'call> Asked<'call> {
         let is_log = matches!(limit.algorithm, Algorithm::SlidingLog { .. });
         let when_denied = match self.meaning {
             HitsMeaning::Done if !is_log && !limit.counts_calls() => WhenDenied::Counted,
-            HitsMeaning::Part if !limit.has_open_holds() && !limit.counts_calls() => {
-                WhenDenied::Free
-            }
+            HitsMeaning::Part if !limit.counts_calls() => WhenDenied::Free,
             _ => return limit,
         };
-        Arc::new(Limit { when_denied, hold: None, ..Limit::clone(&limit) })
+        let by_counter = |policy: &Arc<HoldPolicy>| policy.by == HoldBy::Counter;
+        let hold = limit.hold.clone().filter(by_counter);
+        Arc::new(Limit { when_denied, hold, ..Limit::clone(&limit) })
     }
 
     /// Makes a charge hold hits, by the policy of its limit.
@@ -618,6 +636,7 @@ impl<'call> Asked<'call> {
         };
         let own = if let Hits::Charge(hits) = hits { hits } else { 1 };
         let is_estimate = self.meaning == HitsMeaning::Expected
+            && policy.by == HoldBy::Token
             && self.descriptor.states_hits
             && policy.weights.is_empty();
         let asked = asked.or(is_estimate.then_some(own));
@@ -625,7 +644,16 @@ impl<'call> Asked<'call> {
         let abandoned = policy.abandoned;
         let occupies = charge.counter.limit.counts_calls();
         let occupy = occupies.then_some(HoldAction::Occupy { id: HoldId::default(), lifetime_ms });
+        let holds_nothing = self.meaning != HitsMeaning::Charged
+            && self.meaning != HitsMeaning::Expected
+            || hits.is_refund();
         (charge.hits, charge.hold) = match (policy.by, hits, id) {
+            // Places are only for calls in flight.
+            (_, Hits::Charge(_), _) if holds_nothing && occupies => (Hits::Check, None),
+            (HoldBy::Counter, _, _) if holds_nothing && !occupies => {
+                (hits, Some(HoldAction::Beside { estimate, abandoned }))
+            }
+            _ if holds_nothing => (hits, None),
             (_, Hits::Refund(_), _)
             | (HoldBy::Token, Hits::Check, _)
             | (HoldBy::Id, Hits::Check, None) => (hits, None),
@@ -634,6 +662,7 @@ impl<'call> Asked<'call> {
                 let hold = HoldAction::ById {
                     id: HoldId::from_caller(id),
                     used: self.used_by_id(policy),
+                    is_end: self.states_end(policy),
                     lifetime_ms,
                 };
                 (Hits::Charge(estimate), Some(hold))
@@ -648,6 +677,13 @@ impl<'call> Asked<'call> {
                 Some(HoldAction::Open { id: HoldId::default(), estimate, lifetime_ms, abandoned }),
             ),
         };
+    }
+
+    /// Whether it states what was used, or how the work has ended.
+    fn states_end(&self, policy: &HoldPolicy) -> bool {
+        self.parameters.is_some_and(|parameters| {
+            parameters.used(&policy.weights).is_some() || parameters.end().is_some()
+        })
     }
 
     /// The true number that this call would have as a commit: its parameter, or its hits.
@@ -682,14 +718,15 @@ impl Committed {
                 let Hits::Charge(hits) = charge.hits else { return None };
                 (None, Some(hits))
             }
-            HoldAction::Open { .. } | HoldAction::Occupy { .. } | HoldAction::Ban { .. } => {
-                return None;
-            }
+            HoldAction::Open { .. }
+            | HoldAction::Beside { .. }
+            | HoldAction::Occupy { .. }
+            | HoldAction::Ban { .. } => return None,
         };
         let outcome = match (tally.fit, charge.hold?) {
             (Fit::Commit(outcome), _) => Some(outcome),
             (_, HoldAction::EndOldest { .. }) => Some(CommitOutcome::Applied),
-            // The first sight of an id.
+            // A take.
             (_, HoldAction::ById { .. }) => return None,
             _ => None,
         };
@@ -766,7 +803,7 @@ mod tests {
     use crate::engine::{
         key::SlotBy,
         request::Hits,
-        rule::{Rule, Unit},
+        rule::{Policy, Rule, Unit},
         time::Timestamp,
     };
 

@@ -46,6 +46,19 @@ pub struct Request {
     pub descriptors: Vec<Descriptor>,
 }
 
+impl Request {
+    /// The same request with this number of hits in place of those that it charges.
+    pub fn with_hits(&self, hits: u64) -> Self {
+        let mut request = self.clone();
+        for descriptor in &mut request.descriptors {
+            if let Hits::Charge(charged) = &mut descriptor.hits {
+                *charged = hits;
+            }
+        }
+        request
+    }
+}
+
 /// One thing to limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Descriptor {
@@ -97,6 +110,8 @@ pub enum HitsMeaning {
     Done,
     /// A part of what the work could use: it is not held.
     Part,
+    /// None, since the call is only judged: it holds nothing.
+    Checked,
     /// None, since counters are only read: a limit is whole if the class of the call is not given.
     Read,
 }

@@ -44,7 +44,7 @@ impl Fallback {
                 FailureMode::Allow => {}
             }
         }
-        let Verdict { denied, tallies: local_tallies, .. } = self.local(&local, self.now());
+        let Verdict { denied, tallies: local_tallies, part, .. } = self.local(&local, self.now());
         let mut local_tallies = local_tallies.into_iter();
         let mut tallies = Vec::with_capacity(charges.len());
         for charge in charges {
@@ -54,7 +54,7 @@ impl Fallback {
                 tallies.push(Tally::by_failure_mode(charge));
             }
         }
-        Ok(Verdict { denied, tallies, ..Verdict::default() })
+        Ok(Verdict { denied, tallies, part, ..Verdict::default() })
     }
 
     /// Judges these charges in memory at `now`, by this replica's share of their limits.

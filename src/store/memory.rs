@@ -94,7 +94,7 @@ impl MemoryStore {
             let account = Some(index_of(&mut counters, self.locate(&charge.counter, terms)));
             let hold = self.locate_hold(&charge.counter, charge.hold, terms);
             let hold = hold.map(|hold| index_of(&mut counters, hold));
-            postings.push(Posting { account, hold, charge, terms });
+            postings.push(Posting { account, hold, hits: charge.hits, charge, terms });
         }
 
         let shards = counters.iter().map(|counter| counter.shard).collect();
@@ -124,7 +124,7 @@ impl MemoryStore {
     fn charge_one(&self, charge: &Charge, now: Timestamp) -> Verdict {
         let terms = charge.terms(now);
         let counter = self.locate(&charge.counter, terms);
-        let posting = Posting { account: Some(0), hold: None, charge, terms };
+        let posting = Posting { account: Some(0), hold: None, hits: charge.hits, charge, terms };
         let mut shard = self.shards.get(counter.shard).expect("a shard of the store").lock();
         let judge = |account: &mut AnyAccount| {
             ledger::judge(&[posting], slice::from_mut(account)).expect("the posting has an account")
@@ -189,7 +189,7 @@ impl MemoryStore {
         let mut accounts: Few<AnyAccount> =
             located.iter().map(|counter| locked.copy(counter)).collect();
         let hold = (located.len() > 1).then_some(1);
-        let posting = Posting { account: Some(0), hold, charge: &charge, terms };
+        let posting = Posting { account: Some(0), hold, hits: charge.hits, charge: &charge, terms };
         let state = CounterState::read(&posting, &mut accounts).expect("the account is there");
         for counter in located.into_iter().filter(|_| clear == Clear::Yes) {
             let shard = locked.shard(counter.shard);
@@ -232,7 +232,7 @@ impl MemoryStore {
         let hold = hold?;
         let key = hold.key_beside(counter)?;
         let new_account: fn() -> AnyAccount = match hold {
-            HoldAction::Open { .. } | HoldAction::EndOldest { .. } => {
+            HoldAction::Open { .. } | HoldAction::EndOldest { .. } | HoldAction::Beside { .. } => {
                 || AnyAccount::InFlight(Box::default())
             }
             _ => || AnyAccount::HoldRecord(Box::default()),

@@ -78,7 +78,8 @@ impl OverLimitCache {
     /// The tallies of a call that is known to be denied without any change to a counter; `None` if the store must
     /// be asked.
     pub fn answer(&self, charges: &[Charge], now: Instant) -> Option<Vec<Tally>> {
-        let asks = |charge: &Charge| charge.applies_when_denied() || is_held(charge);
+        let asks =
+            |charge: &Charge| charge.applies_when_denied() || charge.is_part || is_held(charge);
         if self.is_quiet(now) || charges.iter().any(asks) {
             return None;
         }
@@ -119,7 +120,7 @@ impl OverLimitCache {
         for (index, (charge, tally)) in charges.iter().zip(&verdict.tallies).enumerate() {
             // The tally of a charge without a counter is not the store's.
             let is_unknown = verdict.corrupt.contains(&index) || verdict.absent.contains(&index);
-            if is_unknown || is_held(charge) {
+            if is_unknown || charge.is_part || is_held(charge) {
                 continue;
             }
             let mut tally = CachedTally::new(*tally, || ledger::asked(charge, charges), sent);

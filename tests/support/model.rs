@@ -10,7 +10,7 @@ use std::{
 
 use tollkeeper::engine::{
     hold_id::HoldId,
-    ledger::{Charge, CommitOutcome, Fit, GiveBack, HoldAction, Tally},
+    ledger::{Charge, CommitOutcome, Fit, GiveBack, HoldAction, Tally, part_asked},
     request::Hits,
     rule::{Algorithm, Limit, Mode, WhenDenied},
     time::Timestamp,
@@ -157,8 +157,29 @@ fn is_counted(charge: &Charge) -> bool {
 }
 
 impl Model {
-    /// Judges one call at `now`, and counts it.
+    /// Judges one call at `now`, and counts it. Of parts it tries all hits, and then one fewer at a time.
     pub fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
+        let most = part_asked(charges).unwrap_or(1);
+        for hits in (1..=most).rev() {
+            let with_hits = |charge: &Charge| match charge.hits {
+                Hits::Charge(_) if charge.is_part => {
+                    Charge { hits: Hits::Charge(hits), ..charge.clone() }
+                }
+                _ => charge.clone(),
+            };
+            let charges: Vec<Charge> = charges.iter().map(with_hits).collect();
+            let mut after = self.clone();
+            let (tallies, denied) = after.judge(&charges, now);
+            if !denied || hits == 1 {
+                *self = after;
+                return tallies;
+            }
+        }
+        unreachable!("a part of one hit is judged");
+    }
+
+    /// The tallies of a call, and whether it is denied.
+    fn judge(&mut self, charges: &[Charge], now: Timestamp) -> (Vec<Tally>, bool) {
         let now = i128::from(now.as_millis());
         for charge in charges {
             self.set_back(&Counter::of(charge, now), now);
@@ -182,6 +203,8 @@ impl Model {
             judged.push(Judged { charge, hits, fits });
         }
         let (denied, denied_uncharged) = denials(&judged);
+        let denied_uncharged =
+            denied_uncharged || denied && charges.iter().any(|charge| charge.is_part);
         for (index, Judged { charge, fits, .. }) in judged.iter().enumerate() {
             // Promise "all or nothing": which hits are charged.
             let is_drawn = !draws(charge) || drawn(&judged, charge.quota_group) == Some(index);
@@ -213,7 +236,7 @@ impl Model {
                 state.tally(charge, fits, hits, now)
             });
         }
-        tallies
+        (tallies, denied)
     }
 
     fn tally(&self, charge: &Charge, fits: bool, hits: i128, now: i128) -> Tally {
@@ -402,11 +425,16 @@ impl Model {
                 Some((_, oldest)) => Some(self.end(&counter.name, *oldest)),
                 None => Some(CommitOutcome::Repeated),
             },
-            HoldAction::ById { id, .. } => {
+            HoldAction::ById { id, is_end, lifetime_ms, .. } => {
                 self.taken.retain(|(name, other), (_, until)| {
                     now < *until || *name != counter.name || *other != id
                 });
-                let (deadline, _) = self.taken.get_mut(&(counter.name.clone(), id))?;
+                let key = (counter.name.clone(), id);
+                if is_end && !self.taken.contains_key(&key) {
+                    self.taken.insert(key, (None, now + i128::from(lifetime_ms)));
+                    return Some(CommitOutcome::Applied);
+                }
+                let (deadline, _) = self.taken.get_mut(&key)?;
                 let Some(deadline) = deadline.take() else { return Some(CommitOutcome::Repeated) };
                 if deadline <= now {
                     return Some(CommitOutcome::Late);
@@ -414,7 +442,7 @@ impl Model {
                 self.end(&counter.name, id);
                 Some(CommitOutcome::Applied)
             }
-            HoldAction::Occupy { .. } | HoldAction::Ban { .. } => None,
+            HoldAction::Occupy { .. } | HoldAction::Ban { .. } | HoldAction::Beside { .. } => None,
             HoldAction::Open { .. } => unimplemented!("the model of open holds"),
         }
     }
@@ -498,6 +526,11 @@ impl Model {
 
     /// Takes back what a reservation charged. The model knows the tally only in the window of the reservation.
     pub fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
+        self.give_back_of(give_back, give_back.hits, now)
+    }
+
+    /// Takes back hits of the `held` ones that were charged together.
+    fn give_back_of(&mut self, give_back: &GiveBack, held: u64, now: Timestamp) -> Option<Tally> {
         let GiveBack { counter, hits, made, hold, .. } = give_back;
         let whole = Limit { opens_from: None, ..Limit::clone(&counter.limit) };
         let charge = Charge::new(counter.with_limit(whole.into()), Hits::Refund(0));
@@ -540,9 +573,11 @@ impl Model {
                 }
             }
             Algorithm::TokenBucket { .. } => {
+                let is_last = self.buckets.get(&counter.name).is_some_and(|(_, at)| *at == made);
                 let (debt, at) = self.debt(&counter, now);
                 let refilled = (at - made).max(0) * counter.limit;
-                let owed = hits * counter.window - refilled;
+                let held = i128::from(held) * counter.window - refilled;
+                let owed = (hits * counter.window).min(if is_last { debt } else { held });
                 if debt > 0 && owed > 0 && debt + refilled < COUNT_MAX {
                     self.buckets.insert(counter.name, ((debt - owed).max(0), at));
                 }

@@ -35,13 +35,13 @@ const (
 	Call_CHECK Call_Mode = 1
 	// Charges nothing and denies nothing: the statuses show the counters of every limit.
 	Call_READ Call_Mode = 2
-	// Charges the hits in any case, since the work is done, and holds nothing. The code shows whether they fit. Limits
-	// with the algorithms `sliding_log` and `in_flight` are charged only if they do.
+	// Charges the hits in any case, since the work is done, and holds nothing. The code shows whether they fit. A limit
+	// with the algorithm `sliding_log` is charged only if they do, and one with `in_flight` not at all.
 	Call_DEBIT Call_Mode = 3
 	// Charges as many of the hits as fit, to each descriptor the same number, and is denied if none fits. `Verdict.hits`
-	// is the number. Nothing is held, so that limits with `in_flight`, or with holds `by: counter`, refuse it. No
-	// descriptor may have a `hits_addend` of its own. Where callers compete for what is left, a call may get less than
-	// is left, or be denied.
+	// is the number. It is one atomic step. Nothing is held, so that limits with `in_flight` refuse it. No
+	// descriptor may have a `hits_addend` of its own. Over several nodes of a Cluster, where callers compete for what is
+	// left, a call may get less than is left, or be denied.
 	Call_PART Call_Mode = 4
 )
 
@@ -266,7 +266,7 @@ type DecideRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name of a set of rules. Required.
 	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// Calls on the same counter are judged in their order, but for READ, PART and calls with an id, and on a Redis without
+	// Calls on the same counter are judged in their order, but for READ and calls with an id, and on a Redis without
 	// scripts.
 	Calls         []*Call `protobuf:"bytes,2,rep,name=calls,proto3" json:"calls,omitempty"`
 	unknownFields protoimpl.UnknownFields

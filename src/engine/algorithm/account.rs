@@ -38,9 +38,16 @@ pub trait Account {
     /// Gives hits back, the newest first; stops at zero.
     fn refund(&mut self, hits: u64, terms: &Terms);
 
-    /// Gives back hits that a reservation of `caller` charged at `made`, and no others. If they cannot be distinguished
-    /// from others, they remain. `terms.span` is the span that holds `made`.
-    fn give_back(&mut self, hits: u64, made: Timestamp, caller: Option<&str>, terms: &Terms);
+    /// Gives back hits of the `held` ones that a reservation of `caller` charged at `made`, and no others. If they cannot be
+    /// distinguished from others, they remain. `terms.span` is the span that holds `made`.
+    fn give_back(
+        &mut self,
+        hits: u64,
+        held: u64,
+        made: Timestamp,
+        caller: Option<&str>,
+        terms: &Terms,
+    );
 
     /// Whether this many more hits fit the limit.
     fn fits(&self, hits: u64, terms: &Terms) -> bool;

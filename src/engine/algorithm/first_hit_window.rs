@@ -37,7 +37,7 @@ impl Account for FirstHitWindow {
         }
     }
 
-    fn give_back(&mut self, hits: u64, made: Timestamp, _: Option<&str>, terms: &Terms) {
+    fn give_back(&mut self, hits: u64, _: u64, made: Timestamp, _: Option<&str>, terms: &Terms) {
         let holds_made = made < self.end && self.end <= made.plus_millis(terms.window_ms);
         if self.is_open(terms) && holds_made {
             self.used = given_back(self.used, hits);

@@ -15,7 +15,7 @@ impl Account for FixedWindow {
         self.used = self.used.saturating_sub(hits);
     }
 
-    fn give_back(&mut self, hits: u64, _: Timestamp, _: Option<&str>, _: &Terms) {
+    fn give_back(&mut self, hits: u64, _: u64, _: Timestamp, _: Option<&str>, _: &Terms) {
         self.used = given_back(self.used, hits);
     }
 

@@ -32,7 +32,7 @@ pub enum HoldState {
 impl Account for HoldRecord {
     fn refund(&mut self, _: u64, _: &Terms) {}
 
-    fn give_back(&mut self, _: u64, _: Timestamp, _: Option<&str>, _: &Terms) {}
+    fn give_back(&mut self, _: u64, _: u64, _: Timestamp, _: Option<&str>, _: &Terms) {}
 
     fn fits(&self, _: u64, _: &Terms) -> bool {
         true

@@ -105,7 +105,7 @@ impl Account for InFlight {
     }
 
     /// A reservation is given back by its id, see [`end`](Self::end).
-    fn give_back(&mut self, _: u64, _: Timestamp, _: Option<&str>, _: &Terms) {}
+    fn give_back(&mut self, _: u64, _: u64, _: Timestamp, _: Option<&str>, _: &Terms) {}
 
     fn fits(&self, hits: u64, terms: &Terms) -> bool {
         self.used(terms).saturating_add(hits) <= terms.requests_per_unit

@@ -102,7 +102,14 @@ impl Account for SlidingLog {
     }
 
     /// Hits at the same time and of the same caller are alike, so the newest of them are given back.
-    fn give_back(&mut self, hits: u64, made: Timestamp, caller: Option<&str>, terms: &Terms) {
+    fn give_back(
+        &mut self,
+        hits: u64,
+        _: u64,
+        made: Timestamp,
+        caller: Option<&str>,
+        terms: &Terms,
+    ) {
         let oldest = self.entries.len().saturating_sub(SEARCHED_MAX).max(self.expired(terms));
         let mut owed = hits;
         for LogEntry { remembered, .. } in self.entries.range_mut(oldest..).rev() {

@@ -45,7 +45,7 @@ impl Account for SlidingWindow {
         self.current = self.current.saturating_sub(hits);
     }
 
-    fn give_back(&mut self, hits: u64, _: Timestamp, _: Option<&str>, _: &Terms) {
+    fn give_back(&mut self, hits: u64, _: u64, _: Timestamp, _: Option<&str>, _: &Terms) {
         self.current = given_back(self.current, hits);
     }
 

@@ -55,15 +55,18 @@ impl Account for TokenBucket {
         }
     }
 
-    /// What has been refilled since is not given back: the bucket could have been full without the reservation.
-    fn give_back(&mut self, hits: u64, made: Timestamp, _: Option<&str>, terms: &Terms) {
+    /// No more than what has not been refilled since: without the hits given back, the bucket would have been full then.
+    /// If others have charged it meanwhile, at least the held hits count as the debt of that time.
+    fn give_back(&mut self, hits: u64, held: u64, made: Timestamp, _: Option<&str>, terms: &Terms) {
+        let is_last = self.at == made;
         let Self { debt, at } = self.now(terms);
         let elapsed = at.as_millis().saturating_sub(made.as_millis());
         let refilled = elapsed.saturating_mul(terms.requests_per_unit);
-        let owed = debt_of(hits, terms).saturating_sub(refilled);
+        let owed = if is_last { debt } else { debt_of(held, terms).saturating_sub(refilled) };
+        let back = debt_of(hits, terms).min(owed);
         // A debt that has stopped at its maximum has lost hits of others.
-        if debt > 0 && owed > 0 && debt.saturating_add(refilled) < COUNT_MAX {
-            *self = Self { debt: debt.saturating_sub(owed), at };
+        if debt > 0 && back > 0 && debt.saturating_add(refilled) < COUNT_MAX {
+            *self = Self { debt: debt.saturating_sub(back), at };
         }
     }
 

@@ -4,7 +4,6 @@ use super::hold_action::HoldAction;
 use crate::engine::{
     algorithm::account::Terms,
     hold::HoldBy,
-    hold_id::HoldId,
     key::Counter,
     request::Hits,
     rule::{Algorithm, FailureMode, WhenDenied},
@@ -30,6 +29,10 @@ pub struct Charge {
     pub draws_first: bool,
     /// Whether it is a quota with room whatever its counter holds, since an operator has exempted it.
     pub has_room: bool,
+    /// Whether it charges nothing unless it fits, whatever its limit says, since the call asks before its work.
+    pub only_if_fits: bool,
+    /// Whether as many of its hits are charged as fit, to each part of the call as many; none, if the call is denied.
+    pub is_part: bool,
     /// Whether calls that were sent before this one, and are judged with it, come first on its counter.
     pub keeps_order: bool,
 }
@@ -63,6 +66,8 @@ impl Charge {
             quota_group: 0,
             draws_first: false,
             has_room: false,
+            only_if_fits: false,
+            is_part: false,
             keeps_order: false,
         }
     }
@@ -72,7 +77,9 @@ impl Charge {
         if self.is_take() || !self.applies_when_denied() {
             self.hits = Hits::Check;
         }
-        self.hold.take_if(|hold| !matches!(hold, HoldAction::EndOldest { .. }));
+        if !self.is_end() {
+            self.hold = None;
+        }
     }
 
     /// The check by which a counter is read, with the holds that are open on it.
@@ -81,10 +88,8 @@ impl Charge {
         let is_in_flight = matches!(limit.algorithm, Algorithm::InFlight { .. });
         let policy = limit.hold.as_ref();
         let policy = policy.filter(|policy| policy.by == HoldBy::Counter && !is_in_flight);
-        let hold = policy.map(|policy| HoldAction::Open {
-            id: HoldId::default(),
+        let hold = policy.map(|policy| HoldAction::Beside {
             estimate: policy.estimate(None, 1, limit.capacity()).max(1),
-            lifetime_ms: policy.lifetime_ms,
             abandoned: policy.abandoned,
         });
         let ban = limit.ban_ms.map(|for_ms| HoldAction::Ban { for_ms });
@@ -92,19 +97,31 @@ impl Charge {
     }
 
     /// What it charges for a call that is denied. A commit without a token is the true number, and always charged; a take
-    /// never is.
+    /// and a part never are.
     pub fn when_denied(&self) -> WhenDenied {
-        match self.hold {
-            Some(HoldAction::EndOldest { .. }) => WhenDenied::Counted,
-            _ if self.is_take() => WhenDenied::Free,
-            _ => self.counter.limit.when_denied,
+        match self.counter.limit.when_denied {
+            _ if self.is_end() => WhenDenied::Counted,
+            _ if self.is_part || self.is_take() => WhenDenied::Free,
+            of_limit => of_limit,
         }
     }
 
-    /// Whether it charges an estimate, and so only a call that is admitted.
+    /// Whether it charges an estimate, or hits of a call before its work on a limit where denied calls would keep others from
+    /// ever fitting, and so only a call that is admitted.
     pub fn is_take(&self) -> bool {
         let by = self.counter.limit.hold.as_ref().map(|policy| policy.by);
-        matches!(by, Some(HoldBy::Token | HoldBy::Id)) && matches!(self.hits, Hits::Charge(_))
+        (self.only_if_fits || matches!(by, Some(HoldBy::Token | HoldBy::Id)))
+            && matches!(self.hits, Hits::Charge(_))
+            && !self.is_end()
+    }
+
+    /// Whether it commits a hold without a token by stating what was used: that counts whatever becomes of the call, and
+    /// even if there is no such hold.
+    pub const fn is_end(&self) -> bool {
+        matches!(
+            self.hold,
+            Some(HoldAction::EndOldest { .. } | HoldAction::ById { is_end: true, .. })
+        )
     }
 
     /// Whether it changes its counter even if an enforced limit denies the call uncharged.

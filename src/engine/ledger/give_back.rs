@@ -54,7 +54,8 @@ impl GiveBack {
         {
             **record = HoldRecord::default();
         }
-        account.write().give_back(self.hits, self.made, self.caller.as_deref(), terms);
+        let (hits, caller) = (self.hits, self.caller.as_deref());
+        account.write().give_back(hits, hits, self.made, caller, terms);
         Tally::of(account.read(), true, 0, terms)
     }
 }

@@ -25,12 +25,22 @@ pub enum HoldAction {
         /// What becomes of holds whose time has passed.
         abandoned: Abandoned,
     },
+    /// Opens and ends no hold without an id: those that are open count beside the charge.
+    Beside {
+        /// The hits of each hold on this counter.
+        estimate: u64,
+        /// What becomes of holds whose time has passed.
+        abandoned: Abandoned,
+    },
     /// Charges the hits of the charge if the id is new; else commits.
     ById {
         /// The caller's id.
         id: HoldId,
         /// The true number, if this is a commit; without one, the estimate stands.
         used: Option<u64>,
+        /// Whether the call states what was used, or how the work has ended: then it takes nothing, and what was used is
+        /// charged even if the id is new.
+        is_end: bool,
         /// How long the hold stays open.
         lifetime_ms: u64,
     },
@@ -70,7 +80,9 @@ impl HoldAction {
             (Self::Ban { .. }, _) => Some(counter.ban_key()),
             (Self::Occupy { .. }, _) | (_, Algorithm::InFlight { .. }) => None,
             (Self::Commit { id, .. }, _) => Some(counter.hold_record_key(id)),
-            (Self::Open { .. } | Self::EndOldest { .. }, _) => Some(counter.open_holds_key()),
+            (Self::Open { .. } | Self::EndOldest { .. } | Self::Beside { .. }, _) => {
+                Some(counter.open_holds_key())
+            }
         }
     }
 }

@@ -31,8 +31,11 @@ pub(super) fn begin(
             HoldAction::EndOldest { .. } => {
                 end_oldest(posting, postings, accounts, &mut ended_on, ended)
             }
-            HoldAction::Open { .. } | HoldAction::Occupy { .. } | HoldAction::Ban { .. } => None,
-            HoldAction::ById { id, used, .. } => commit_by_id(posting, accounts, id, used),
+            HoldAction::Open { .. }
+            | HoldAction::Beside { .. }
+            | HoldAction::Occupy { .. }
+            | HoldAction::Ban { .. } => None,
+            HoldAction::ById { .. } => commit_by_id(posting, accounts, &hold),
             HoldAction::Commit { .. } => commit(posting, accounts, &hold),
         }));
     }
@@ -52,6 +55,11 @@ pub(super) fn asked(
     postings: &[Posting<'_>],
     accounts: &[AnyAccount],
 ) -> u64 {
+    match posting.charge.hold {
+        Some(HoldAction::Open { .. }) => {}
+        Some(HoldAction::Beside { .. }) => return held(posting, accounts),
+        _ => return 0,
+    }
     let opens = |other: &&Posting<'_>| {
         other.hold == posting.hold && matches!(other.charge.hold, Some(HoldAction::Open { .. }))
     };
@@ -68,9 +76,11 @@ pub(super) fn held(posting: &Posting<'_>, accounts: &[AnyAccount]) -> u64 {
 
 fn estimate(posting: &Posting<'_>) -> u64 {
     match posting.charge.hold {
-        Some(HoldAction::Open { estimate, .. } | HoldAction::EndOldest { estimate, .. }) => {
-            estimate
-        }
+        Some(
+            HoldAction::Open { estimate, .. }
+            | HoldAction::EndOldest { estimate, .. }
+            | HoldAction::Beside { estimate, .. },
+        ) => estimate,
         _ => 0,
     }
 }
@@ -122,7 +132,7 @@ pub(super) fn take(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
             holds.occupy(Occupant { deadline, id, hits: 1, caller: None });
         }
         (Some(HoldAction::ById { lifetime_ms, .. }), Some(AnyAccount::HoldRecord(record))) => {
-            let Hits::Charge(hits) = posting.charge.hits else { return };
+            let Hits::Charge(hits) = posting.hits else { return };
             // A call may charge the counter twice.
             let before = match record.state {
                 Some(HoldState::Taken { hits, .. }) => hits,
@@ -144,7 +154,8 @@ pub(super) fn take(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
 pub(super) fn expire(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
     let Some(
         HoldAction::Open { estimate, abandoned, .. }
-        | HoldAction::EndOldest { estimate, abandoned },
+        | HoldAction::EndOldest { estimate, abandoned }
+        | HoldAction::Beside { estimate, abandoned },
     ) = posting.charge.hold
     else {
         return;
@@ -222,20 +233,31 @@ fn commit(
     Some(CommitOutcome::Applied)
 }
 
-/// `None` if this is the first call with its id.
+/// `None` if it is a take: the first call with its id, which does not end it.
 fn commit_by_id(
     posting: &Posting<'_>,
     accounts: &mut [AnyAccount],
-    id: HoldId,
-    used: Option<u64>,
+    hold: &HoldAction,
 ) -> Option<CommitOutcome> {
+    let HoldAction::ById { id, used, is_end, lifetime_ms } = *hold else { return None };
     let now = posting.terms.now;
     let record = record(posting.hold, accounts)?;
     if record.until <= now {
         *record = HoldRecord::default();
     }
-    let HoldState::Taken { hits: held, made, deadline } = record.state? else {
-        return Some(CommitOutcome::Repeated);
+    let (held, made, deadline) = match (record.state, posting.hits) {
+        (Some(HoldState::Taken { hits, made, deadline }), _) => (hits, made, deadline),
+        (Some(HoldState::Committed), _) => return Some(CommitOutcome::Repeated),
+        // The take was not seen, or is forgotten.
+        (None, Hits::Charge(estimate)) if is_end => {
+            record.until = now.plus_millis(lifetime_ms);
+            record.state = Some(HoldState::Committed);
+            if in_flight(posting.account, accounts).is_none() {
+                settle(posting, accounts, (0, used.unwrap_or(estimate), now));
+            }
+            return Some(CommitOutcome::Applied);
+        }
+        (None, _) => return None,
     };
     record.state = Some(HoldState::Committed);
     if deadline <= now {
@@ -264,7 +286,7 @@ fn settle(
     if used > held {
         account.write().charge(used - held, None, terms);
     } else if used < held && !is_elsewhere {
-        account.write().give_back(held - used, made, None, terms);
+        account.write().give_back(held - used, held, made, None, terms);
     }
 }
 

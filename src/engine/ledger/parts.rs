@@ -50,7 +50,7 @@ pub enum PartsVerdict {
 #[must_use]
 pub fn reservation(charge: &Charge) -> Charge {
     let limit = &charge.counter.limit;
-    let alone = Charge { draws_first: false, has_room: false, ..charge.clone() };
+    let alone = Charge { draws_first: false, has_room: false, is_part: false, ..charge.clone() };
     if limit.mode != Mode::Quota {
         return alone;
     }
@@ -92,6 +92,7 @@ pub fn given_back(
         PartsVerdict::Denied => Some(match decide(votes(charges, &fits).into_iter()) {
             // What denied the call was the want of an answer.
             VoteResult::Admitted => VoteResult::DeniedUncharged,
+            _ if charges.iter().any(|charge| charge.is_part) => VoteResult::DeniedUncharged,
             denied => denied,
         }),
         // Nothing stays of a call that is not decided, but for work that is done.

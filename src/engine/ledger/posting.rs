@@ -11,6 +11,7 @@ use crate::engine::{
         AnyAccount,
         account::{Account, Terms},
     },
+    request::Hits,
     rule::FailureMode,
 };
 
@@ -26,6 +27,8 @@ pub struct Posting<'call> {
     pub hold: Option<usize>,
     /// The charge.
     pub charge: &'call Charge,
+    /// Its hits; of a part, as many as fit.
+    pub hits: Hits,
     /// The numbers of its limit, at the time of the call.
     pub terms: Terms,
 }

@@ -156,7 +156,8 @@ impl DecodedCall {
         let meaning = match mode {
             Mode::Debit => HitsMeaning::Done,
             Mode::Part => HitsMeaning::Part,
-            Mode::Take | Mode::Check | Mode::Read => HitsMeaning::Expected,
+            Mode::Check => HitsMeaning::Checked,
+            Mode::Take | Mode::Read => HitsMeaning::Expected,
         };
         let request = Request { domain: domain.to_owned(), descriptors };
         Ok(Self { request, mode, meaning, hits, overrides_ignored })

@@ -217,6 +217,7 @@ mod tests {
             };
             let decision = Decision {
                 code: DecisionCode::OverLimit,
+                part: None,
                 statuses: outcomes.map(status).into(),
                 taken: None,
                 taken_by_id: Vec::new(),

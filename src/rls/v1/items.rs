@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     engine::{
-        decision::Decision,
+        decision::{Code, Decision},
         request::{HitsMeaning, Request},
     },
     limiter::once::{Begun, Once},
@@ -30,13 +30,11 @@ impl BatchItem for ReadCall {
     fn answer_at_once(self, batch: &ItemContext<'_>) -> Result<Result<Vec<u8>, Refusal>, Self> {
         let waits = match &self {
             Self::Plain(_) => false,
-            Self::Message(call) => {
-                !call.id.is_empty() || matches!(call.mode(), Mode::Read | Mode::Part)
-            }
+            Self::Message(call) => !call.id.is_empty() || call.mode() == Mode::Read,
         };
         match batch.at_once {
             Some(store) if !waits => {
-                let call = self.decoded(batch.domain);
+                let call = self.decoded(batch.domain).and_then(|call| batch.checked(call));
                 Ok(call.and_then(|call| batch.decide_at_once(store, &call)))
             }
             _ => Err(self),
@@ -50,7 +48,7 @@ impl BatchItem for ReadCall {
             }
             _ => None,
         };
-        let call = self.decoded(batch.domain)?;
+        let call = batch.checked(self.decoded(batch.domain)?)?;
         match once {
             None => batch.decide_call(call, None).await,
             Some(once) => Box::pin(batch.decide_once(&once, call)).await,
@@ -59,6 +57,17 @@ impl BatchItem for ReadCall {
 
     fn failed(error: rpc::Status) -> Vec<u8> {
         v1::Verdict { error: Some(error), ..v1::Verdict::default() }.encode_to_vec()
+    }
+}
+
+impl DecodedCall {
+    /// The verdict as a message; that on a part has the hits that were charged.
+    fn verdict(&self, decision: &Decision) -> Vec<u8> {
+        let hits = match (self.mode, decision.code) {
+            (Mode::Part, Code::Ok) => decision.part.unwrap_or(self.hits),
+            _ => 0,
+        };
+        encode::verdict(decision, hits)
     }
 }
 
@@ -75,36 +84,33 @@ impl ItemContext<'_> {
         let Self { service: Service { limiter, .. }, arrival, by, .. } = self;
         limiter.metrics().overrides_ignored(call.overrides_ignored);
         let decided = limiter.decide_at_once(store, by, &call.request, call.meaning, *arrival);
-        Ok(encode::verdict(&decided?, 0))
+        Ok(call.verdict(&decided?))
+    }
+
+    /// Refuses a part of what counts only whole calls, before anything is noted of the call.
+    fn checked(&self, call: DecodedCall) -> Result<DecodedCall, Refusal> {
+        if call.mode == Mode::Part && !self.service.limiter.takes_parts(&self.by, &call.request) {
+            let problem = "mode: must not be PART where a limit is `in_flight`";
+            return Err(Refusal::Invalid(problem.to_owned()));
+        }
+        Ok(call)
     }
 
     /// The verdict on a call. If the store is `away`, it is not asked.
     async fn decide_call(
         &self,
-        mut call: DecodedCall,
+        call: DecodedCall,
         away: Option<StoreError>,
     ) -> Result<Vec<u8>, Refusal> {
         let Self { service: Service { limiter, .. }, arrival, by, .. } = self;
         limiter.metrics().overrides_ignored(call.overrides_ignored);
-        let (request, hits) = (&mut call.request, call.hits);
-        match call.mode {
-            Mode::Read => encode::usage(Box::pin(limiter.usage(request)).await),
-            Mode::Part => {
-                let decided = Box::pin(limiter.decide_part(by, request, hits, *arrival, away));
-                let Some((decision, hits)) = decided.await? else {
-                    return Err(Refusal::Invalid(
-                        "mode: must not be PART where a limit is `in_flight` or holds `by: counter`"
-                            .to_owned(),
-                    ));
-                };
-                Ok(encode::verdict(&decision, hits))
-            }
-            Mode::Take | Mode::Check | Mode::Debit => {
-                // Not as a variable first: a future of this size would be moved.
-                let decision = limiter.decide_by(by, request, call.meaning, *arrival, away).await?;
-                Ok(encode::verdict(&decision, 0))
-            }
+        let request = &call.request;
+        if call.mode == Mode::Read {
+            return encode::usage(Box::pin(limiter.usage(request)).await);
         }
+        // Not as a variable first: a future of this size would be moved.
+        let decision = limiter.decide_by(by, request, call.meaning, *arrival, away).await?;
+        Ok(call.verdict(&decision))
     }
 
     /// The verdict on a call with an id: the first one, if it is repeated.

@@ -104,6 +104,13 @@ pub(super) fn compile(
         };
         problem.into_iter().for_each(|problem| problems.add(location, problem));
     }
+    if value.count_denied == Some(true) && limit.algorithm.carries_over() {
+        let name = limit.algorithm.name();
+        let message = format!(
+            "count_denied: on a {name} only for calls with a number of hits, or a steady client would be denied for good"
+        );
+        problems.warn(*location, message);
+    }
     super::hold::check(&limit, value, *location, problems);
     check_size(&limit, *location, problems);
     match &limit.algorithm {

@@ -28,13 +28,15 @@ struct LocalVerdict<'call> {
 }
 
 impl<'call> LocalVerdict<'call> {
-    fn new(fallback: &'call Fallback, charges: Vec<Charge>) -> Self {
+    fn new(fallback: &'call Fallback, mut charges: Vec<Charge>) -> Self {
         let made = fallback.now();
         let verdict = fallback.local(&charges, made);
+        cap(&mut charges, verdict.part);
         Self { fallback, charges, made, verdict, is_settled: false }
     }
 
-    /// Keeps what was charged. In a call that is `denied` it keeps only hits that count when denied.
+    /// Keeps what was charged, of a part also what the store does not admit. In a call that is `denied` it keeps only hits
+    /// that count when denied.
     fn settle(&mut self, denied: bool) {
         self.is_settled = true;
         if denied && !self.verdict.denied {
@@ -54,8 +56,15 @@ impl Drop for LocalVerdict<'_> {
     }
 }
 
+/// Charges this number of hits of each part.
+fn cap(charges: &mut [Charge], part: Option<u64>) {
+    for charge in charges.iter_mut().filter(|charge| charge.is_part) {
+        charge.hits = part.map_or(charge.hits, Hits::Charge);
+    }
+}
+
 fn counts_if_denied(charge: &Charge) -> bool {
-    charge.counter.limit.when_denied == WhenDenied::Counted
+    charge.when_denied() == WhenDenied::Counted
 }
 
 impl Guard {
@@ -72,6 +81,7 @@ impl Guard {
         let mut in_memory = LocalVerdict::new(&self.fallback, corrupt);
 
         let mut resolved = charges.to_vec();
+        cap(&mut resolved, in_memory.verdict.part);
         for (index, tally) in local.iter().zip(&in_memory.verdict.tallies) {
             let on_store_failure = match tally.fit {
                 Fit::Fits { .. } | Fit::Commit(_) => FailureMode::Allow,

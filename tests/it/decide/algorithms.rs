@@ -310,6 +310,24 @@ fn a_token_bucket_refills_at_an_even_rate() {
 }
 
 #[test]
+fn a_bucket_whose_limit_is_lowered_keeps_its_debt_as_long_as_it_counts() {
+    let bucket = |requests| {
+        let algorithm = Algorithm::TokenBucket { burst: requests };
+        Arc::new(limit(requests, Unit::Second, algorithm))
+    };
+    let (before, after) = (bucket(60), bucket(1));
+    let mut redis = ScriptInRedis::start();
+    let taken = charge("a", Hits::Charge(60), &before);
+    redis.charge(std::slice::from_ref(&taken), BEGIN);
+    let ttl =
+        |redis: &ScriptInRedis| redis.redis.query::<i64>(&["PTTL", &taken.counter.key(BEGIN)]);
+    let first = ttl(&redis);
+    let denied = redis.charge(&[charge("a", Hits::Charge(1), &after)], BEGIN.plus_millis(500));
+    assert_eq!(denied[0].reset.as_millis(), 59_500);
+    assert!(ttl(&redis) - first > 50_000, "{first} ms, and then {}", ttl(&redis));
+}
+
+#[test]
 fn a_bucket_that_never_refills_still_reports_a_reset() {
     let limit = limit(0, Unit::Second, Algorithm::TokenBucket { burst: 0 });
     let counted = Limit { when_denied: WhenDenied::Counted, ..limit };
@@ -490,6 +508,6 @@ fn a_give_back_to_a_bucket_stops_at_what_has_not_been_refilled() {
          0.2s ? ok 5 left
          0.4s +7 ok 0 left
          0.9s <3@0.4 done
-         0.9s ? ok 5 left",
+         0.9s ? ok 8 left",
     );
 }

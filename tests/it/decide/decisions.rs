@@ -1,12 +1,17 @@
 //! Promises "all or nothing" and "statuses", on every store: hits, overrides, and descriptors without
 //! a limit.
 
-use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
+use tollkeeper::rls::pb::{
+    RateLimitDescriptor, RateLimitRequest, RateLimitUnit, rate_limit_response::Code,
+};
 
 use crate::support::{
     eventually,
     fleet::{Scenario, on_every_store},
+    overrides::send,
+    redis_server::Redis,
     service::{Options, Service, descriptor, hits, of_bytes, refund, request, spell, with_limit},
+    stores::one,
 };
 
 #[track_caller]
@@ -346,6 +351,37 @@ async fn count_denied_charges_also_if_a_sibling_denies_and_never_overflows() {
         check(scenario, vec![refund], "OK: OK 1000/1000 YEAR").await;
     })
     .await;
+}
+
+/// Calls of a steady client that are denied would keep it out for good; Envoy's debits still count in full.
+#[tokio::test]
+async fn on_a_bucket_and_a_sliding_window_only_debits_are_charged_when_denied() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: bucket, rate_limit: { unit: year, requests_per_unit: 5, algorithm: token_bucket, count_denied: true } }
+  - { key: sliding, rate_limit: { unit: year, requests_per_unit: 5, algorithm: sliding_window, count_denied: true } }
+  - { key: quota, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 5, algorithm: token_bucket } }
+  - { key: fixed, rate_limit: { unit: year, requests_per_unit: 5, count_denied: true } }
+";
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let service = Service::start(Options { rules, store, ..Options::default() });
+        for (key, used_by_calls) in [("bucket", 5), ("sliding", 5), ("quota", 5), ("fixed", 9)] {
+            for number in 0..9 {
+                let answer = service.ask(request("shop", vec![one(key, "a")])).await.unwrap();
+                let denied = answer.overall_code() == Code::OverLimit;
+                assert_eq!(denied, number >= 5, "{key}");
+            }
+            let used = || {
+                let path = format!("/counters?domain=shop&descriptor={key}%3Da");
+                send(&service, "GET", &path, "").1["counters"][0]["used"].as_u64().unwrap()
+            };
+            assert_eq!(used(), used_by_calls, "{key}");
+            service.ask(request("shop", vec![hits(one(key, "a"), 3)])).await.unwrap();
+            assert_eq!(used(), used_by_calls + 3, "{key}: a debit");
+        }
+    }
 }
 
 #[tokio::test]

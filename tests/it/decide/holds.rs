@@ -108,11 +108,37 @@ fn limits_of_one_bucket_each_refill_it_at_their_own_rate_in_one_call() {
 }
 
 #[test]
+fn a_commit_of_less_leaves_a_bucket_as_if_only_that_had_been_taken() {
+    let bucket = Algorithm::TokenBucket { burst: 1000 };
+    let limit = holding(HoldBy::Token, limit(1000, Unit::Second, bucket));
+    let take = charge("a", Hits::Charge(1000), &limit);
+    for (used, meanwhile, left_then) in
+        [(500, 0, 1000), (800, 0, 700), (0, 0, 1000), (500, 100, 900)]
+    {
+        on_each_backend(|backend| {
+            backend.clear();
+            backend.charge(std::slice::from_ref(&take), BEGIN);
+            if meanwhile > 0 {
+                backend.charge(&[charge("a", Hits::Charge(meanwhile), &limit)], at(500));
+            }
+            backend.charge(&[commit(HoldId::new(1), 1000, used, &limit)], at(500));
+            let read = backend.read(&take.counter, Clear::No, at(500));
+            let case = format!("{used} used, {meanwhile} by others, on {}", backend.name());
+            assert_eq!(read.remaining, left_then, "{case}");
+        });
+    }
+}
+
+#[test]
 fn a_take_that_charges_a_counter_twice_is_committed_as_one() {
     let limit = holding(HoldBy::Id, limit(100, Unit::Hour, Algorithm::FixedWindow));
     let by_id = |hits, used| {
         let (id, lifetime_ms) = (HoldId::new(1), LIFETIME_MS);
-        acting(Hits::Charge(hits), &limit, HoldAction::ById { id, used, lifetime_ms })
+        acting(
+            Hits::Charge(hits),
+            &limit,
+            HoldAction::ById { id, used, is_end: false, lifetime_ms },
+        )
     };
     on_each_backend(|backend| {
         let taken = backend.charge(&[by_id(30, None), by_id(40, None)], BEGIN);

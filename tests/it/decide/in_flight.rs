@@ -94,7 +94,10 @@ impl Steps {
             }
             (_, HoldBy::Id) => {
                 let id = id(1_000_000 + self.dice.below(12));
-                with(places, HoldAction::ById { id, used: None, lifetime_ms: LIFETIME_MS })
+                with(
+                    places,
+                    HoldAction::ById { id, used: None, is_end: false, lifetime_ms: LIFETIME_MS },
+                )
             }
             _ => with(places, HoldAction::Occupy { id: call_id, lifetime_ms: LIFETIME_MS }),
         }

@@ -128,7 +128,8 @@ fn any_history_by_id() -> impl Strategy<Value = Vec<Call>> {
                 let id = HoldId::from_caller(&[dice.below(4) as u8]);
                 let user = format!("{number}-{}", dice.below(3));
                 let taken = charge(&user, Hits::Charge(1 + dice.below(4)), limit);
-                let hold = Some(HoldAction::ById { id, used, lifetime_ms });
+                let is_end = dice.below(4) == 0;
+                let hold = Some(HoldAction::ById { id, used, is_end, lifetime_ms });
                 call.charges.push(Charge { hold, ..taken });
             }
             call

@@ -137,7 +137,12 @@ impl Dice {
             Charge { quota_group, draws_first, has_room, hold, ..charge(user, hits, limit) }
         };
         let count = [1, 1, 2, 3][(passed % 4) as usize];
-        let charges = (0..count).map(charge).collect();
+        let mut charges: Vec<Charge> = (0..count).map(charge).collect();
+        if self.below(10) == 0 {
+            let hits = Hits::Charge(1 + self.below(12));
+            let part = |charge| Charge { hits, is_part: true, ..charge };
+            charges = charges.into_iter().map(part).collect();
+        }
         let gives_back = self.below(3 * RESERVATIONS as u64) as usize;
         Step { passed: if back { -(passed as i64) } else { passed as i64 }, charges, gives_back }
     }
@@ -150,7 +155,8 @@ struct Reservations(Vec<GiveBack>);
 impl Reservations {
     /// Adds what a call has charged.
     fn add(&mut self, charges: &[Charge], tallies: &[Tally], made: Timestamp) {
-        if ledger::denies(charges, tallies) {
+        // How much of a part was charged is not in its tallies.
+        if ledger::denies(charges, tallies) || charges.iter().any(|charge| charge.is_part) {
             return;
         }
         for (Charge { counter, hits, caller, .. }, tally) in charges.iter().zip(tallies) {

@@ -120,7 +120,7 @@ fn holds_are_taken_committed_and_abandoned() {
         "      - { call: b=v, hold: one, remaining: 99 }
       - { at: 30s, commit: 5 }
       - { at: 30s, call: b=v, hits: 0, remaining: 95 }
-      - { at: 30s, commit: 5, expect: repeated }
+      - { at: 30s, commit: 5, expect: late }
       - { at: 1m, commit: 5, expect: late }
 ",
         // Without tokens: a call with hits is the commit, or the second with the same id.

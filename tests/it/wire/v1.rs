@@ -385,6 +385,56 @@ async fn holds_are_taken_with_the_hits_of_the_call_and_committed_once() {
     .await;
 }
 
+/// Only a take holds, and every status counts what is held.
+#[tokio::test]
+async fn checks_debits_and_refunds_hold_nothing_and_no_hits_are_an_estimate_without_a_token() {
+    let rules = "
+domain: llm
+descriptors:
+  - { key: route, rate_limit: { unit: year, requests_per_unit: 100, hold: { for: 10m, by: counter, estimate: 20 } } }
+  - { key: job, rate_limit: { unit: year, requests_per_unit: 100, hold: { for: 10m, by: id, estimate: 20 } } }
+  - { key: slot, rate_limit: { algorithm: in_flight, requests_per_unit: 3, hold: { for: 10m, by: id } } }
+  - { key: place, rate_limit: { algorithm: in_flight, requests_per_unit: 3, hold: { for: 10m, estimate: 2 } } }
+";
+    let with_id = |text: &str| {
+        let mut call = call(text);
+        call.descriptors[0].entries.extend(one("hold.id", "q").entries);
+        call
+    };
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let service = Service::start(Options { rules, store, ..Options::default() });
+        let of_counter = [
+            ("route=a CHECK", "OK: OK route 100/100"),
+            ("route=a READ", "OK: OK route 100/100 used 0"),
+            ("route=a 0", "OK: OK route 80/100"),
+            ("route=a CHECK", "OK: OK route 80/100"),
+            ("route=a 4 DEBIT", "OK: OK route 76/100"),
+            ("route=a 0", "OK: OK route 56/100"),
+            ("route=a 0", "OK: OK route 36/100"),
+            ("route=a 0", "OK: OK route 16/100"),
+            ("route=a 0", "OVER_LIMIT: OVER_LIMIT route 0/100"),
+            ("route=a CHECK", "OK: OK route 16/100"),
+            ("route=a READ", "OK: OK route 16/100 used 4 held 80"),
+        ];
+        check_each(&service, "llm", &of_counter).await;
+        let back = Call { descriptors: vec![refund(one("route", "a"), 7)], ..call("route=a") };
+        check(decide(&service, "llm", vec![back]).await, &[("", "OK: OK route 20/100")]);
+        for (call, expected) in [
+            (with_id("job=a CHECK"), "OK: OK job 100/100"),
+            (call("job=a READ"), "OK: OK job 100/100 used 0"),
+            (with_id("job=a 0"), "OK: OK job 80/100"),
+            (with_id("slot=a CHECK"), "OK: OK slot 3/3"),
+            (call("slot=a READ"), "OK: OK slot 3/3 used 0"),
+            (call("place=a 3 DEBIT"), "OK: OK place 3/3"),
+            (call("place=a READ"), "OK: OK place 3/3 used 0"),
+        ] {
+            let verdict = decide(&service, "llm", vec![call]).await.unwrap().remove(0);
+            assert_eq!((&*spell(&verdict), &*verdict.hold), (expected, ""));
+        }
+    }
+}
+
 #[tokio::test]
 async fn estimates_by_kind_are_weighed_by_each_limit_and_only_a_take_has_them() {
     let kinds = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {

@@ -55,7 +55,8 @@ fn name(charge: &Charge) -> String {
 fn by_counter(charge: &Charge) -> Option<(i128, bool)> {
     match charge.hold.filter(|_| !charge.counter.limit.counts_calls())? {
         HoldAction::Open { estimate, abandoned, .. }
-        | HoldAction::EndOldest { estimate, abandoned } => {
+        | HoldAction::EndOldest { estimate, abandoned }
+        | HoldAction::Beside { estimate, abandoned } => {
             Some((estimate.into(), abandoned == Abandoned::Keep))
         }
         _ => None,
@@ -91,6 +92,11 @@ impl HoldModel {
         for charge in &asking {
             let own_check = opens(charge) && charge.hits == Hits::Check;
             let mut hits = hits_to_judge(charge, &asking, now) - i128::from(own_check);
+            if let Some(HoldAction::Beside { estimate, .. }) = charge.hold
+                && !charge.hits.is_refund()
+            {
+                hits += after_refunds.held_on(&name(charge), now) * i128::from(estimate);
+            }
             if opens(charge) {
                 let same = |other: &&Charge| opens(other) && name(other) == name(charge);
                 let takes = asking.iter().filter(same).count() as i128;
@@ -113,9 +119,8 @@ impl HoldModel {
         }
         let (denied, denied_uncharged) = denials(&judged);
         for Judged { charge, fits, .. } in &judged {
-            let is_end = matches!(charge.hold, Some(HoldAction::EndOldest { .. }));
             let is_charged = (!denied && *fits)
-                || is_end
+                || charge.is_end()
                 || !charge.is_take()
                     && (is_counted(charge)
                         || charge.counter.limit.mode == Mode::Quota && !denied_uncharged);
@@ -140,7 +145,7 @@ impl HoldModel {
             if let (Some((estimate, _)), Fit::Fits { remaining }) =
                 (by_counter(charge), &mut tally.fit)
             {
-                let held = self.held_on(&name(charge), now) * estimate;
+                let held = state.held_on(&name(charge), now) * estimate;
                 *remaining = (i128::from(*remaining) - held).max(0) as u64;
             }
             tallies.push(tally);
@@ -231,9 +236,23 @@ impl HoldModel {
     }
 
     fn commit_id(&mut self, charge: &Charge, now: i128) -> Option<CommitOutcome> {
-        let Some(HoldAction::ById { id, used, .. }) = charge.hold else { panic!("no id") };
+        let Some(HoldAction::ById { id, used, is_end, lifetime_ms }) = charge.hold else {
+            panic!("no id")
+        };
         let name = name(charge);
         self.by_id.retain(|hold| now < hold.forgotten || hold.name != name || hold.id != id);
+        if is_end && !self.by_id.iter().any(|hold| hold.name == name && hold.id == id) {
+            let Hits::Charge(estimate) = charge.hits else { panic!("no hits") };
+            let used = used.unwrap_or(estimate);
+            if used > 0 {
+                self.counters.add(charge, used.into(), now);
+            }
+            let forgotten = now + i128::from(lifetime_ms);
+            let (hits, made, deadline) = (0, now, forgotten);
+            let is_committed = true;
+            self.by_id.push(HoldById { name, id, hits, made, deadline, forgotten, is_committed });
+            return Some(CommitOutcome::Applied);
+        }
         let known = self.by_id.iter_mut().find(|hold| hold.name == name && hold.id == id)?;
         if known.is_committed {
             return Some(CommitOutcome::Repeated);
@@ -266,7 +285,8 @@ impl HoldModel {
                 caller: None,
                 hold: None,
             };
-            self.counters.give_back(&give_back, Timestamp::from_millis(now as u64));
+            let now = Timestamp::from_millis(now as u64);
+            self.counters.give_back_of(&give_back, held as u64, now);
         }
     }
 

@@ -4,7 +4,7 @@ pub struct DecideRequest {
     /// The name of a set of rules. Required.
     #[prost(string, tag = "1")]
     pub domain: ::prost::alloc::string::String,
-    /// Calls on the same counter are judged in their order, but for READ, PART and calls with an id, and on a Redis without
+    /// Calls on the same counter are judged in their order, but for READ and calls with an id, and on a Redis without
     /// scripts.
     #[prost(message, repeated, tag = "2")]
     pub calls: ::prost::alloc::vec::Vec<Call>,
@@ -97,13 +97,13 @@ pub mod call {
         Check = 1,
         /// Charges nothing and denies nothing: the statuses show the counters of every limit.
         Read = 2,
-        /// Charges the hits in any case, since the work is done, and holds nothing. The code shows whether they fit. Limits
-        /// with the algorithms `sliding_log` and `in_flight` are charged only if they do.
+        /// Charges the hits in any case, since the work is done, and holds nothing. The code shows whether they fit. A limit
+        /// with the algorithm `sliding_log` is charged only if they do, and one with `in_flight` not at all.
         Debit = 3,
         /// Charges as many of the hits as fit, to each descriptor the same number, and is denied if none fits. `Verdict.hits`
-        /// is the number. Nothing is held, so that limits with `in_flight`, or with holds `by: counter`, refuse it. No
-        /// descriptor may have a `hits_addend` of its own. Where callers compete for what is left, a call may get less than
-        /// is left, or be denied.
+        /// is the number. It is one atomic step. Nothing is held, so that limits with `in_flight` refuse it. No
+        /// descriptor may have a `hits_addend` of its own. Over several nodes of a Cluster, where callers compete for what is
+        /// left, a call may get less than is left, or be denied.
         Part = 4,
     }
     impl Mode {

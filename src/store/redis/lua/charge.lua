@@ -8,7 +8,8 @@
 --   hits       0 to 2^53 - 1; of a 'check' those that must fit, which are not charged
 --   limit      0 to 2^53 - 1
 --   denied     what it costs if the call is denied: 'free', or 'count' for all its hits; 'hold' for an estimate, which
---              costs nothing even in 'quota' unless it fits
+--              costs nothing even in 'quota' unless it fits; 'part' if as many of the hits are charged as fit, to each part
+--              of the call as many, and none if it is denied
 --   mode       'enforced', 'shadow' or 'quota'; behind a quota or its shadow '!' if its group is charged once, '+' if
 --              it has room whatever its counter holds, and the number of its group, if that has several
 --   failure_mode  the answer if the counter is corrupt: 'error', 'deny', 'allow' or 'local'
@@ -20,15 +21,17 @@
 --   action     a name in HOLD_NUMBERS
 --   key        slot in KEYS of the hold's record, of the set of open holds, or of what closes the counter; empty if the
 --              counter itself has it
---   id         identifies the hold; empty for 'end_oldest' and 'ban'
---   numbers    of the action, or empty: hits, and times in milliseconds; `keep` is 1 if abandoned holds stay charged
+--   id         identifies the hold; empty for 'end_oldest', 'beside' and 'ban'
+--   numbers    of the action, or empty: hits, and times in milliseconds; `keep` is 1 if abandoned holds stay charged,
+--              `is_end` if the call states what was used, and so takes nothing
 local ARGUMENTS = 12
 local WITH_HOLD = { ['charge+'] = 'charge', ['check+'] = 'check', ['refund+'] = 'refund', ['give_back+'] = 'give_back' }
 local HOLD_NUMBERS = {
   commit = { 'held', 'used', 'made', 'deadline' },
-  by_id = { 'lifetime', 'used' },
+  by_id = { 'lifetime', 'used', 'is_end' },
   open = { 'lifetime', 'estimate', 'keep' },
   end_oldest = { 'estimate', 'keep' },
+  beside = { 'estimate', 'keep' },
   occupy = { 'lifetime' },
   ban = { 'lifetime' },
 }
@@ -62,6 +65,7 @@ local function parse(at)
       limit = tonumber(ARGV[base + 7]),
       counted = ARGV[base + 8] == 'count',
       estimated = ARGV[base + 8] == 'hold',
+      is_part = ARGV[base + 8] == 'part',
       mode = mode,
       group = tonumber(group),
       draws_first = first ~= '',

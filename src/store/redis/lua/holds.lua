@@ -32,7 +32,7 @@ end
 local function read_hold(charge, known)
   local hold = charge.hold
   if known[hold.key] == nil then
-    local is_open = hold.action == 'open' or hold.action == 'end_oldest'
+    local is_open = hold.estimate ~= nil
     known[hold.key] = (is_open and read_open_holds or read_record)(hold.key)
   end
   if hold.action == 'open' and known[hold.key] then known[hold.key].takes = known[hold.key].takes + 1 end
@@ -77,7 +77,7 @@ local function settle(charge, hits, used, made)
     charge_more(charge, used - hits)
   elseif used < hits and not is_elsewhere then
     charge.made = made
-    charge.algorithm.give_back(charge.account, hits - used, charge)
+    charge.algorithm.give_back(charge.account, hits - used, charge, hits)
   end
 end
 
@@ -91,13 +91,19 @@ local function commit(charge)
   return APPLIED
 end
 
--- nil for the first call with its id.
+-- nil for a take: the first call with its id, which does not end it.
 local function commit_by_id(charge)
   local hold, known = charge.hold, charge.hold.known
-  if not known.is_known then return nil end
   -- It is gone even if the clock is set back.
-  known.removed = known.ends <= now
-  if known.removed then return nil end
+  known.removed = known.is_known and known.ends <= now
+  if known.removed or not known.is_known then
+    if not hold.is_end then return nil end
+    -- The take was not seen, or is forgotten.
+    known.is_known, known.removed, known.hits, known.ends = true, false, nil, now + hold.lifetime
+    known.value = text(known.ends)
+    if not charge.algorithm.finish then settle(charge, 0, hold.used or charge.hits, now) end
+    return APPLIED
+  end
   if not known.hits then return REPEATED end
   local hits = known.hits
   known.hits, known.value = nil, text(known.ends)

@@ -4,7 +4,7 @@
 -- KEYS     the counters; a charge names them by their slots in this list
 -- ARGV     calls, one after the other: the number of its charges, and the charges, see charge.lua
 -- Returns  integers: TIME's seconds and microseconds; then for each call
---            verdict    1 admitted, 0 denied; or nothing was charged: -1 a window is not the present one,
+--            verdict    1 admitted, or if it has parts the hits of each that fit; 0 denied; or nothing was charged: -1 a window is not the present one,
 --                       -2 a counter is corrupt and its limit does not decide the call, -3 to -6 and -8 it
 --                       would be admitted, but the server takes no writes, see refusal.lua; -7 another server
 --                       of the cluster has one of its keys; -9 a command of it failed for another reason, and those
@@ -67,7 +67,7 @@ local function refund_and_sum(charges)
       charge.algorithm.refund(account, charge.hits, charge)
     elseif account and charge.kind == 'give_back' then
       if charge.hold then give_back_hold(charge) end
-      charge.algorithm.give_back(account, charge.hits, charge)
+      charge.algorithm.give_back(account, charge.hits, charge, charge.hits)
     elseif account and charge.kind == 'charge' then
       account.sum = account.sum + charge.hits
     end
@@ -80,13 +80,18 @@ local function vote(charges, answers)
   local denied, denied_uncharged, quotas, drawn = false, false, {}, {}
   for i, charge in ipairs(charges) do
     local denies, opens = false, charge.hold and charge.hold.action == 'open'
+    charge.skipped = false
     if charge.commit then
       denies = false
     elseif not charge.account then
       denies = is_judged(charge) and charge.failure_mode == 'deny'
     elseif is_judged(charge) then
       charge.asked = (charge.kind == 'charge' or opens) and charge.account.sum or charge.hits
-      if opens then charge.asked = charge.asked + held_with_own(charge) end
+      if opens then
+        charge.asked = charge.asked + held_with_own(charge)
+      elseif charge.hold and charge.hold.action == 'beside' then
+        charge.asked = charge.asked + held(charge)
+      end
       local is_closed = charge.hold and closed_until(charge)
       charge.fits = not is_closed and charge.algorithm.fits(charge.account, charge.asked, charge)
       if charge.kind == 'check' and not opens then answer(charge, answers, i) end
@@ -119,6 +124,33 @@ local function vote(charges, answers)
     for _, fits in pairs(quotas) do denied = denied and not fits end
   end
   return denied, denied_uncharged
+end
+
+-- The hits that the parts of a call ask for; nil if it has none.
+local function part_of(charges)
+  for _, charge in ipairs(charges) do
+    if charge.is_part and charge.kind == 'charge' then return charge.hits end
+  end
+end
+
+-- Gives each part as many hits as let the call pass, fewer than `most`; 1 if none do. Returns their number.
+local function fit_parts(charges, answers, most)
+  local function admits(hits)
+    for _, charge in ipairs(charges) do
+      if charge.is_part and charge.kind == 'charge' then
+        if charge.account then charge.account.sum = charge.account.sum + hits - charge.hits end
+        charge.hits = hits
+      end
+    end
+    return not vote(charges, answers)
+  end
+  local fitting, over = 1, most
+  while over - fitting > 1 do
+    local middle = fitting + math.floor((over - fitting) / 2)
+    if admits(middle) then fitting = middle else over = middle end
+  end
+  admits(fitting)
+  return fitting
 end
 
 -- Adds the charges that have opened holds to `opened`.
@@ -156,6 +188,12 @@ local function judge(charges, answers)
   local ended = known and begin_holds(charges, known)
   refund_and_sum(charges)
   local denied, denied_uncharged = vote(charges, answers)
+  local part = part_of(charges)
+  if part and denied then
+    part = fit_parts(charges, answers, part)
+    denied = vote(charges, answers)
+    denied_uncharged = denied
+  end
   if failure_modes['error'] and not denied then return CORRUPT end
   local opened = known and {}
   charge_all(charges, denied, denied_uncharged, opened)
@@ -167,10 +205,10 @@ local function judge(charges, answers)
     if not denied then return refusal end
   end
   for i, charge in ipairs(charges) do
-    local is_answered = charge.kind == 'check' and charge.account and not (charge.hold and charge.hold.estimate)
+    local is_answered = charge.kind == 'check' and charge.account and not (charge.hold and charge.hold.action == 'open')
     if not is_answered then answer(charge, answers, i) end
   end
-  return denied and DENIED or ADMITTED
+  return denied and DENIED or part or ADMITTED
 end
 
 local reply = { tonumber(time[1]), tonumber(time[2]) }
@@ -181,7 +219,7 @@ while at <= last_argument do
   local is_judged, verdict = pcall(judge, charges, answers)
   if not is_judged then verdict = refusal_of(verdict) or FAILED end
   reply[#reply + 1] = verdict
-  local is_decided = verdict == ADMITTED or verdict == DENIED
+  local is_decided = verdict >= DENIED
   for i = 1, 2 * #charges do
     local known = answers[i] or 0
     reply[#reply + 1] = (is_decided or known == CORRUPT) and known or 0

@@ -27,11 +27,13 @@ function token_bucket.refund(account, hits, charge)
   account.debt, account.at, account.changed = math.max(0, debt - hits * charge.window), at, true
 end
 
--- What has been refilled since is not given back: the bucket could have been full without the reservation.
-function token_bucket.give_back(account, hits, charge)
+-- No more than what has not been refilled since: without the hits given back, the bucket would have been full then. If
+-- others have charged it meanwhile, at least the held hits count as the debt of that time.
+function token_bucket.give_back(account, hits, charge, held)
+  local is_last = account.at == charge.made
   local debt, at = owed(account, charge)
   local refilled = math.max(0, at - charge.made) * charge.limit
-  local back = hits * charge.window - refilled
+  local back = math.min(hits * charge.window, is_last and debt or held * charge.window - refilled)
   -- A debt that has stopped at its maximum has lost hits of others.
   if debt == 0 or back <= 0 or debt + refilled >= COUNT_MAX then return end
   account.debt, account.at, account.changed = math.max(0, debt - back), at, true
@@ -72,9 +74,13 @@ function token_bucket.admits_at(account, hits, charge)
 end
 
 function token_bucket.write(account, charge)
-  if not account.changed then return end
   -- One window longer than it counts: a limit that is lowered meanwhile makes it count longer.
   local paid = account.debt > 0 and paid_at(account.debt, account.at, charge) or account.at
-  local expiry = math.min(paid + charge.window, account.at + MAX_AHEAD_MS)
-  redis.call('SET', account.key, text(account.debt) .. ' ' .. text(account.at), 'PXAT', text(expiry))
+  local expiry = text(math.min(paid + charge.window, account.at + MAX_AHEAD_MS))
+  if account.changed then
+    redis.call('SET', account.key, text(account.debt) .. ' ' .. text(account.at), 'PXAT', expiry)
+  elseif owed(account, charge) > charge.burst * charge.window then
+    -- It was lowered, by more than that window has room for.
+    redis.pcall('PEXPIREAT', account.key, expiry)
+  end
 end

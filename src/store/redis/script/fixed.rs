@@ -74,6 +74,7 @@ fn is_plain(charge: &Charge) -> bool {
         && limit.mode == Mode::Enforced
         && limit.when_denied == WhenDenied::Free
         && charge.hold.is_none()
+        && !charge.is_part
         && matches!(charge.hits, Hits::Charge(hits) if hits <= limit.requests_per_unit)
 }
 

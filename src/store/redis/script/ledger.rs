@@ -9,7 +9,9 @@ use crate::{
     engine::{
         hold::Abandoned,
         key::Counter,
-        ledger::{Charge, CommitOutcome, Few, Fit, GiveBack, HoldAction, Tally, Verdict},
+        ledger::{
+            Charge, CommitOutcome, Few, Fit, GiveBack, HoldAction, Tally, Verdict, part_asked,
+        },
         request::Hits,
         rule::{Algorithm, FailureMode, Mode, WhenDenied},
         time::{Span, Timestamp},
@@ -180,14 +182,17 @@ impl LedgerRun {
                 let numbers = vec![held, used, made.as_millis(), deadline.as_millis()];
                 ("commit", Some(id), numbers.into_iter().map(Some).collect())
             }
-            HoldAction::ById { id, used, lifetime_ms } => {
-                ("by_id", Some(id), vec![Some(lifetime_ms), used])
+            HoldAction::ById { id, used, is_end, lifetime_ms } => {
+                ("by_id", Some(id), vec![Some(lifetime_ms), used, is_end.then_some(1)])
             }
             HoldAction::Open { id, estimate, lifetime_ms, abandoned } => {
                 ("open", Some(id), vec![Some(lifetime_ms), Some(estimate), keep(abandoned)])
             }
             HoldAction::EndOldest { estimate, abandoned } => {
                 ("end_oldest", None, vec![Some(estimate), keep(abandoned)])
+            }
+            HoldAction::Beside { estimate, abandoned } => {
+                ("beside", None, vec![Some(estimate), keep(abandoned)])
             }
             HoldAction::Ban { for_ms } => ("ban", None, vec![Some(for_ms)]),
             HoldAction::Occupy { id, lifetime_ms } => ("occupy", Some(id), vec![Some(lifetime_ms)]),
@@ -254,6 +259,7 @@ fn quota(Charge { quota_group, draws_first, has_room, .. }: &Charge) -> String {
 
 fn denied(charge: &Charge) -> &'static str {
     match charge.when_denied() {
+        _ if charge.is_part => "part",
         _ if charge.is_take() => "hold",
         WhenDenied::Free => "free",
         WhenDenied::Counted => "count",
@@ -268,9 +274,10 @@ fn read_call(
 ) -> Option<ScriptVerdict> {
     let corrupt = answers.iter().enumerate().filter(|(_, [answer, _])| *answer == -2);
     let corrupt: Vec<usize> = corrupt.map(|(charge, _)| charge).collect();
-    let denied = match verdict {
-        1 => false,
-        0 => true,
+    let (denied, part) = match verdict {
+        hits @ 1.. if part_asked(charges).is_some() => (false, Some(count(hits)?)),
+        1 => (false, None),
+        0 => (true, None),
         -1 => return Some(ScriptVerdict::Stale),
         ELSEWHERE => return Some(ScriptVerdict::Elsewhere),
         -2 if corrupt.is_empty() => return None,
@@ -285,7 +292,7 @@ fn read_call(
         });
     }
     let at = Few::from_iter([now]);
-    let verdict = Verdict { denied, tallies, at, corrupt, ..Verdict::default() };
+    let verdict = Verdict { denied, tallies, part, at, corrupt, ..Verdict::default() };
     Some(ScriptVerdict::Decided(verdict))
 }
 

@@ -46,7 +46,7 @@ const GIVE_BACK_WITHIN: Duration = Duration::from_secs(1);
 const NO_PART: usize = usize::MAX;
 
 /// The charges of a call that go together.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Part {
     pub(crate) target: Target,
     /// The indices of the charges in their call.
@@ -132,6 +132,7 @@ impl Reservation {
                 denied: verdict == PartsVerdict::Denied,
                 tallies: known.settled(&self.charges, &judged_parts.gives_back, &given_back),
                 at: known.times(),
+                part: None,
                 ended: Vec::new(),
                 corrupt: known.like(PartTally::Corrupt),
                 absent: known.like(PartTally::Unknown),

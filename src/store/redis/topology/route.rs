@@ -11,7 +11,10 @@ use super::{
     reservation::{Part, Reservation, Target, parts},
 };
 use crate::{
-    engine::ledger::{Charge, Verdict},
+    engine::{
+        ledger::{Charge, Verdict, fitting_by_checks, part_asked},
+        request::Hits,
+    },
     store::{
         StoreError,
         redis::{
@@ -25,6 +28,9 @@ use crate::{
         },
     },
 };
+
+/// Attempts to charge a part over several nodes, while others take what was found to fit.
+const PART_ATTEMPTS_MAX: usize = 4;
 
 /// Makes all charges of one call, or none; there must be at least one. The caller waits `until` then.
 ///
@@ -80,15 +86,38 @@ pub(crate) async fn charge_without(
 }
 
 /// Makes the charges of these parts, or none. What was reserved is given back though this future is dropped.
+///
+/// If as many hits are to be charged as fit, checks find how many, and these are reserved all or nothing; again, if others
+/// have taken them meanwhile.
 async fn reserve(
     directory: &Arc<Directory>,
     charges: &[Charge],
     parts: Vec<Part>,
     until: Instant,
 ) -> Result<Verdict, StoreError> {
-    let reservation =
-        Reservation { directory: Arc::clone(directory), charges: charges.into(), until };
-    Box::pin(outlive(directory, until, reservation.charge(parts))).await
+    let reserve = async |parts: &[Part], hits: Option<Hits>| {
+        let with_hits = |charge: &Charge| match (hits, charge.is_part) {
+            // A hold is committed with the charges.
+            (Some(Hits::Check), false) => Charge::new(charge.counter.clone(), Hits::Check),
+            (Some(hits), true) => Charge { hits, ..charge.clone() },
+            _ => charge.clone(),
+        };
+        let (directory, charges) = (Arc::clone(directory), charges.iter().map(with_hits).collect());
+        let reservation = Reservation { directory: Arc::clone(&directory), charges, until };
+        Box::pin(outlive(&directory, until, reservation.charge(parts.to_vec()))).await
+    };
+    let Some(most) = part_asked(charges) else { return reserve(&parts, None).await };
+    let mut attempts = 1;
+    loop {
+        let checked = reserve(&parts, Some(Hits::Check)).await?;
+        let hits = fitting_by_checks(most, charges, &checked.tallies);
+        let verdict = reserve(&parts, Some(Hits::Charge(hits))).await?;
+        match verdict.denied {
+            true if hits > 1 && attempts < PART_ATTEMPTS_MAX => attempts += 1,
+            true => return Ok(verdict),
+            false => return Ok(Verdict { part: Some(hits), ..verdict }),
+        }
+    }
 }
 
 /// Makes the charges of each hash slot alone, wherever it is now.

@@ -85,7 +85,7 @@ impl<'call> TransactionCall<'call> {
         for charge in self.charges_on(counter) {
             if let Hits::Charge(hits) = charge.hits {
                 sum = sum.saturating_add(hits);
-                if charge.counter.limit.when_denied == WhenDenied::Counted {
+                if charge.when_denied() == WhenDenied::Counted {
                     counted = counted.saturating_add(hits).min(Hits::MAX);
                 }
             }
@@ -107,7 +107,9 @@ impl<'call> TransactionCall<'call> {
         connection: &mut Connection,
         metrics: &StoreMetrics,
     ) -> RedisResult<Reply> {
-        let answer = if self.charges.iter().any(|charge| charge.hits.is_refund()) {
+        // Whether a refund or a part changes a counter, and by how much, depends on what the counter holds.
+        let reads = |charge: &Charge| charge.hits.is_refund() || charge.is_part;
+        let answer = if self.charges.iter().any(reads) {
             self.watch(connection, metrics).await
         } else {
             match self.count(connection, metrics).await {
@@ -284,7 +286,7 @@ impl<'call> TransactionCall<'call> {
             let record = of_charge
                 .and_then(|(_, key, _)| self.records.iter().position(|(_, known, _)| known == key));
             let hold = record.map(|record| self.counters.len() + record);
-            postings.push(Posting { account, hold, charge, terms });
+            postings.push(Posting { account, hold, hits: charge.hits, charge, terms });
         }
         let Some(verdict) = ledger::judge(&postings, &mut accounts) else {
             return Settlement { verdict: ScriptVerdict::Corrupt(corrupt), wanted: used(before) };

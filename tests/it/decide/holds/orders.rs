@@ -170,7 +170,9 @@ impl Calls {
         let estimate = if self.limit.counts_calls() { 1 } else { ESTIMATE };
         let used = Some(self.variant.used[call]);
         let (hits, hold) = match self.by {
-            HoldBy::Id => (estimate, Some(HoldAction::ById { id, used, lifetime_ms })),
+            HoldBy::Id => {
+                (estimate, Some(HoldAction::ById { id, used, is_end: false, lifetime_ms }))
+            }
             _ if self.limit.counts_calls() => (1, Some(HoldAction::Occupy { id, lifetime_ms })),
             HoldBy::Token => (estimate, None),
             HoldBy::Counter => (0, Some(HoldAction::Open { id, estimate, lifetime_ms, abandoned })),

@@ -171,10 +171,13 @@ impl Caller<'_> {
             1 => Hits::Refund(self.dice.below(5)),
             _ => some,
         };
-        let policy = limit.hold.as_ref().filter(|_| hits == some);
-        let (hits, hold) = match policy {
-            Some(policy) => self.hold(policy, limit.counts_calls(), some, take),
-            None => (hits, None),
+        let (hits, hold) = match &limit.hold {
+            Some(policy) if hits == some => self.hold(policy, limit.counts_calls(), some, take),
+            Some(policy) if policy.by == HoldBy::Counter && !limit.counts_calls() => {
+                let (estimate, abandoned) = (policy.estimate.default.unwrap(), policy.abandoned);
+                (hits, Some(HoldAction::Beside { estimate, abandoned }))
+            }
+            _ => (hits, None),
         };
         let is_quota = limit.mode == Mode::Quota;
         let quota_group = if is_quota { self.dice.below(3) as usize } else { 0 };
@@ -201,7 +204,8 @@ impl Caller<'_> {
             HoldBy::Id => {
                 let id = HoldId::from_caller(&[self.dice.below(6) as u8]);
                 let used = (self.dice.below(2) == 0).then(|| self.dice.below(9));
-                (some, Some(HoldAction::ById { id, used, lifetime_ms }))
+                let is_end = self.dice.below(4) == 0;
+                (some, Some(HoldAction::ById { id, used, is_end, lifetime_ms }))
             }
             HoldBy::Counter => {
                 let hits = if self.dice.below(2) == 0 { Hits::Check } else { Hits::Charge(1) };
@@ -288,8 +292,14 @@ impl Caller<'_> {
                 Some(known) => known.hits += hits,
                 None => self.tokens.push(Token { charge: charge.clone(), id, hits, made: now }),
             }
-            let is_open =
-                matches!(hold, Some(HoldAction::Open { .. } | HoldAction::EndOldest { .. }));
+            let is_open = matches!(
+                hold,
+                Some(
+                    HoldAction::Open { .. }
+                        | HoldAction::EndOldest { .. }
+                        | HoldAction::Beside { .. }
+                )
+            );
             if !is_open {
                 self.reserved.push(GiveBack { counter, hits, made: now, caller, hold });
             }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
+use serde_json::{Value, json};
 use tollkeeper::{
     engine::{
         ledger::{Charge, Fit, Tally},
@@ -110,6 +111,50 @@ descriptors:
         assert_eq!(used(&service, "slots", &slots), 0, "after {}", number + 1);
     }
     assert_eq!(passed, 5);
+}
+
+/// A part over several nodes is found by checks, and reserved.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_over_nodes_is_what_fits_on_all_of_them_or_charges_nothing() {
+    const RULES: &str = "
+domain: shop
+descriptors:
+  - { key: small, rate_limit: { unit: year, requests_per_unit: 5, count_denied: true } }
+  - { key: large, rate_limit: { unit: year, requests_per_unit: 100 } }
+  - { key: quota, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 8 } }
+";
+    let cluster = masters(Version::Redis7);
+    let service = serve(&cluster, RULES, &[]);
+    let values: Vec<_> = ["small", "large", "quota"]
+        .into_iter()
+        .enumerate()
+        .map(|(node, key)| (key, values_on(&cluster, node, key, "v", 1).remove(0)))
+        .collect();
+    let part = |keys: &[&str], hits: u64| {
+        let named = values.iter().filter(|(key, _)| keys.contains(key));
+        let descriptors: Vec<_> = named
+            .map(|(key, value)| json!({ "entries": [{ "key": key, "value": value }] }))
+            .collect();
+        let call = json!({ "mode": "PART", "hits": hits, "descriptors": descriptors });
+        let body = json!({ "domain": "shop", "calls": [call] }).to_string();
+        let (status, _, answer) = service.exchange("POST", "/v1/decide", body.as_bytes());
+        assert_eq!(status, 200, "{answer}");
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        answer["verdicts"][0]["hits"].as_u64().unwrap_or(0)
+    };
+    let all = ["small", "large", "quota"];
+    for (keys, asked, hits, then_used) in [
+        (&all[..], 3, 3, [3, 3, 3]),
+        (&all, 20, 2, [5, 5, 5]),
+        (&all, 20, 0, [5, 5, 5]),
+        (&all[1..], 20, 3, [5, 8, 8]),
+        (&all[1..], 20, 0, [5, 8, 8]),
+        (&all[1..2], 200, 92, [5, 100, 8]),
+    ] {
+        assert_eq!(part(keys, asked), hits, "{asked} of {keys:?}");
+        let found: Vec<_> = values.iter().map(|(key, value)| used(&service, key, value)).collect();
+        assert_eq!(found, then_used, "after {asked} of {keys:?}");
+    }
 }
 
 /// Limits in windows so long that no time passes in them during a test.

@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use super::{HOLDS, call, check, check_batch, decide, spell};
 use crate::support::{
     redis_server::Redis,
-    service::{Options, RULES, Service, hits, refund},
+    service::{Options, RULES, Service, descriptor, hits, refund},
     stores::{on_every_store, one},
 };
 use tollkeeper::rls::pb::v1::{Call, call::Mode};
@@ -83,7 +83,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn a_part_is_not_held_and_refused_where_hits_are_nothing_without_a_hold() {
+async fn a_part_is_not_held_and_refused_where_places_are_for_whole_calls() {
     let service = Service::start(Options { rules: HOLDS, ..Options::default() });
     let parts = [
         ("user=a 300", 0, "OK: OK user 700/1000"),
@@ -97,8 +97,9 @@ async fn a_part_is_not_held_and_refused_where_hits_are_nothing_without_a_hold() 
     }
     let own = Call { descriptors: vec![hits(one("plain", "a"), 2)], ..call("plain=a PART") };
     let back = Call { descriptors: vec![refund(one("plain", "a"), 2)], ..own.clone() };
-    let calls = vec![own, back, call("flight=a PART"), call("plain=a route=a PART")];
-    let holds = "mode: must not be PART where a limit is `in_flight` or holds `by: counter`";
+    let named = || Call { id: "one".to_owned(), ..call("flight=a PART") };
+    let calls = vec![own, back, call("plain=a flight=a PART"), named()];
+    let holds = "mode: must not be PART where a limit is `in_flight`";
     let own = "descriptors[0].hits_addend: must be absent with mode PART";
     let expected = [
         ("", &*format!("InvalidArgument: calls[0].{own}")),
@@ -108,6 +109,79 @@ async fn a_part_is_not_held_and_refused_where_hits_are_nothing_without_a_hold() 
     ];
     check(decide(&service, "llm", calls).await, &expected);
     check_batch(&service, "llm", &[("plain=a READ", "OK: OK plain 1000/1000 used 0")]).await;
+    // Nothing was noted of its id.
+    let again = Call { id: "one".to_owned(), ..call("plain=a") };
+    check(
+        decide(&service, "llm", vec![named()]).await,
+        &[("", &format!("InvalidArgument: calls[0].{holds}"))],
+    );
+    check(decide(&service, "llm", vec![again]).await, &[("", "OK: OK plain 999/1000")]);
+}
+
+#[tokio::test]
+async fn a_denied_part_charges_nothing_to_quotas_either() {
+    let rules = "
+domain: shop
+quota_group: [group]
+descriptors:
+  - { key: fixed, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: bucket, quota_mode: true, rate_limit: { algorithm: token_bucket, unit: year, requests_per_unit: 10 } }
+  - { key: sliding, quota_mode: true, rate_limit: { algorithm: sliding_window, unit: year, requests_per_unit: 10 } }
+  - key: group
+    descriptors:
+      - { key: small, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 5 } }
+      - { key: large, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 9 } }
+";
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let service = Service::start(Options { rules, store, ..Options::default() });
+        for key in ["fixed", "bucket", "sliding"] {
+            let (debit, part) = (format!("{key}=a 10 DEBIT"), format!("{key}=a 3 PART"));
+            let (none, over) =
+                (format!("OK: OK {key} 0/10"), format!("OVER_LIMIT: OVER_LIMIT {key} 0/10"));
+            check_parts(&service, "shop", &[(&debit, 0, &none)]).await;
+            check_parts(&service, "shop", &[(&*part, 0, &*over); 3]).await;
+            let used = format!("OK: OVER_LIMIT {key} 0/10 used 10");
+            check_batch(&service, "shop", &[(&format!("{key}=a READ"), &used)]).await;
+        }
+        // The tightest quota of a group decides.
+        let of_group = |hits| Call {
+            mode: Mode::Part.into(),
+            hits: Some(hits),
+            descriptors: ["small", "large"]
+                .map(|key| descriptor(&[("group", "a"), (key, "a")]))
+                .into(),
+            ..Call::default()
+        };
+        for (asked, hits, left) in [(8, 5, "OK 0/5, OK 4/9"), (8, 0, "OVER_LIMIT 0/5, OK 4/9")] {
+            let verdict = decide(&service, "shop", vec![of_group(asked)]).await.unwrap().remove(0);
+            let statuses: Vec<_> = verdict
+                .statuses
+                .iter()
+                .map(|status| {
+                    let limit = status.current_limit.as_ref().unwrap().requests_per_unit;
+                    format!("{} {}/{limit}", status.code().as_str_name(), status.limit_remaining)
+                })
+                .collect();
+            assert_eq!((verdict.hits, &*statuses.join(", ")), (hits, left));
+        }
+    }
+}
+
+/// A part gets what neither hits nor open holds use, and holds nothing.
+#[tokio::test]
+async fn a_part_leaves_what_open_holds_hold() {
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let service = Service::start(Options { rules: HOLDS, store, ..Options::default() });
+        let parts = [
+            ("route=a 0", 0, "OK: OK route 900/1000"),
+            ("route=a 950 PART", 900, "OK: OK route 0/1000"),
+            ("route=a PART", 0, "OVER_LIMIT: OVER_LIMIT route 0/1000"),
+            ("route=a READ", 0, "OK: OVER_LIMIT route 0/1000 used 900 held 100"),
+        ];
+        check_parts(&service, "llm", &parts).await;
+    }
 }
 
 #[tokio::test]
@@ -120,9 +194,7 @@ async fn parts_of_callers_that_compete_never_exceed_the_limit() {
         for verdict in verdicts.iter().flatten() {
             assert!(verdict.hits <= 37 && (verdict.code == 1) == (verdict.hits > 0), "{verdict:?}");
         }
-        assert!(charged <= 1000);
-        let rest = decide(service, "shop", vec![call("work=w 1000 PART")]).await.unwrap();
-        assert_eq!(charged + rest[0].hits, 1000);
+        assert_eq!(charged, 1000);
         let read = decide(service, "shop", vec![call("work=w READ")]).await.unwrap();
         assert_eq!(read[0].statuses[0].used, Some(1000));
     })
