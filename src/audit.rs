@@ -17,7 +17,7 @@ use tokio::time;
 pub use self::refusals::RefusalKind;
 use self::refusals::Refusals;
 use crate::{
-    store::{Store, StoreError},
+    store::{Store, StoreError, redis::topology::by_key::Steps},
     text::{members::set_member, printable::printable_start},
 };
 
@@ -141,7 +141,7 @@ impl Audit {
             expire.arg(key).arg(KEPT_MS);
             vec![add, expire]
         };
-        servers.run(HASH_TAG, WITHIN, add).await.map(drop)
+        servers.run(HASH_TAG, WITHIN, Steps::One, add).await.map(drop)
     }
 
     fn keep(&self, now: u64, entry: String) {
@@ -204,7 +204,8 @@ impl Audit {
             read.arg("COUNT").arg(READ_AT_A_TIME);
             vec![read]
         };
-        let reply = servers.run(HASH_TAG, WITHIN, read).await?.pop().unwrap_or(Reply::Nil);
+        let reply =
+            servers.run(HASH_TAG, WITHIN, Steps::One, read).await?.pop().unwrap_or(Reply::Nil);
         let entries: Vec<(String, Vec<String>)> = from_redis_value(reply)
             .map_err(|_| StoreError::Unavailable("the audit is not a stream".to_owned()))?;
         let entries = entries

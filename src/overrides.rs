@@ -83,7 +83,7 @@ impl Overrides {
     pub fn list_problem(&self) -> Option<String> {
         let known = self.known.lock();
         let stale = "the store does not answer, and these are the last known overrides";
-        let is_stale = known.is_known && known.is_stale;
+        let is_stale = known.is_known && known.silent.is_some();
         known.problem.clone().or_else(|| is_stale.then(|| stale.to_owned()))
     }
 

@@ -23,7 +23,7 @@ impl Limiter {
     /// What an override would have meant for the calls that this replica has decided in the last 30 to 60 seconds, as the
     /// JSON of the admin address.
     pub fn effect_of(&self, new: &NewOverride) -> Value {
-        let directive = new.directive("", Timestamp::default());
+        let directive = new.directive("", Timestamp::default(), Timestamp::default());
         let is_exact = !directive.has_pattern();
         let plan = is_exact.then(|| self.plan_of(new));
         let counters = plan.iter().flat_map(|plan| &plan.charges).map(|charge| &charge.counter);

@@ -17,8 +17,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const LOOK_UNPERMITTED_EVERY: Duration = Duration::from_secs(10);
 
 impl Overrides {
-    /// Follows the store; never ends.
+    /// Follows the store, and ends what is due whatever the store does; never ends.
     pub async fn follow(&self) {
+        tokio::join!(self.follow_store(), self.follow_ends());
+    }
+
+    async fn follow_store(&self) {
         loop {
             let looked = self.look().await;
             self.report(&looked);
@@ -26,14 +30,18 @@ impl Overrides {
                 Err(StoreError::NotPermitted(_)) => LOOK_UNPERMITTED_EVERY,
                 _ => LOOK_EVERY,
             };
-            let next = Instant::now() + pause;
-            while Instant::now() < next {
-                self.end_due();
-                select! {
-                    () = time::sleep_until(next) => {}
-                    () = time::sleep_until(self.next_end().unwrap_or(next)) => {}
-                    () = self.changed.notified() => {}
-                }
+            time::sleep(pause).await;
+        }
+    }
+
+    async fn follow_ends(&self) {
+        loop {
+            self.end_due();
+            let next = Instant::now() + LOOK_EVERY;
+            select! {
+                () = time::sleep_until(next) => {}
+                () = time::sleep_until(self.next_end().unwrap_or(next)) => {}
+                () = self.changed.notified() => {}
             }
         }
     }
@@ -60,7 +68,6 @@ impl Overrides {
     /// Logs that they are not known, once, and that they are again.
     fn report(&self, looked: &Result<(), StoreError>) {
         let mut known = self.known.lock();
-        known.is_stale = looked.is_err();
         let count = known.in_force().count();
         match looked {
             Ok(()) if known.is_reported => {

@@ -14,7 +14,10 @@ use super::{
 use crate::{
     engine::{directive::Directives, time::Timestamp},
     process::pause::random,
-    store::{StoreError, redis::RedisStore},
+    store::{
+        StoreError,
+        redis::{RedisStore, topology::by_key::Steps},
+    },
     text::printable::printable_start,
 };
 
@@ -38,13 +41,13 @@ impl Overrides {
     /// # Errors
     /// See [`OverrideError`].
     pub async fn set(&self, new: &NewOverride, by: String) -> Result<Arc<Override>, OverrideError> {
-        let _turn = self.turn.lock().await;
+        let _turn = self.turn().await?;
         self.read().await?;
         let one = self.known.lock().added(new, by)?;
-        let (_, count) = self.write(Some(&one), None).await?;
+        let count = self.write(&one).await?;
         // Another replica may have set one at the same time.
         if count > OVERRIDES_MAX {
-            self.write(None, Some(&one.directive.id)).await?;
+            self.remove(&one.directive.id).await?;
             return Err(OverrideError::Full);
         }
         // It is set, even if it cannot be read now: then this replica finds it as others do.
@@ -60,7 +63,7 @@ impl Overrides {
         if let Some(found) = self.known.lock().find(id) {
             return Ok(found);
         }
-        let _turn = self.turn.lock().await;
+        let _turn = self.turn().await?;
         self.read().await?;
         self.known.lock().find(id).ok_or(OverrideError::Unknown)
     }
@@ -70,11 +73,21 @@ impl Overrides {
     /// # Errors
     /// See [`OverrideError`].
     pub async fn end(&self, one: &Override) -> Result<(), OverrideError> {
-        let _turn = self.turn.lock().await;
+        let _turn = self.turn().await?;
         self.read().await?;
-        let (is_removed, _) = self.write(None, Some(&one.directive.id)).await?;
+        let is_removed = self.remove(&one.directive.id).await?;
         drop(self.read().await);
         if is_removed { Ok(()) } else { Err(OverrideError::Ended) }
+    }
+
+    /// A turn for an exchange with the store, of an operator's request. It fails at once while the store is silent, so that
+    /// such requests do not keep [`look`](Self::look) waiting.
+    async fn turn(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, StoreError> {
+        let turn = self.turn.lock().await;
+        match self.known.lock().silent.clone() {
+            None => Ok(turn),
+            Some(error) => Err(error),
+        }
     }
 
     /// Learns the store's time, and its overrides if they have changed.
@@ -137,58 +150,61 @@ impl Overrides {
     ) -> Result<T, StoreError> {
         let sent = Instant::now();
         let commands = |key: &str| [commands(key), vec![redis::cmd("TIME")]].concat();
-        let mut answers = servers.run(TAG, ANSWER_WITHIN, commands).await?;
+        let answers = servers.run(TAG, ANSWER_WITHIN, Steps::Several, commands).await;
+        self.known.lock().silent = match &answers {
+            Err(
+                error @ (StoreError::TimedOut
+                | StoreError::NoConnection
+                | StoreError::Unavailable(_)),
+            ) => Some(error.clone()),
+            _ => None,
+        };
+        let mut answers = answers?;
         let (seconds, micros): (u64, u64) = read(answers.pop().unwrap_or(Value::Nil))?;
         let now = Timestamp::from_millis(seconds.saturating_mul(1000) + micros / 1000);
         self.known.lock().learn(now, sent);
         read(Value::Array(answers))
     }
 
-    /// Writes one override or removes another, and removes those that have ended. Returns whether the other was there, and
-    /// the number that the store keeps then.
-    async fn write(
-        &self,
-        set: Option<&Arc<Override>>,
-        removed: Option<&str>,
-    ) -> Result<(bool, usize), OverrideError> {
+    /// Writes an override, and removes those that have ended. Returns the number that the store keeps then.
+    async fn write(&self, one: &Arc<Override>) -> Result<usize, OverrideError> {
         let Some(servers) = self.store.servers() else {
             let mut known = self.known.lock();
-            let (now, before) = (known.now(), known.all.len());
-            known.all.retain(|one| removed.is_none_or(|id| &*one.directive.id != id));
-            let is_removed = known.all.len() < before;
+            let now = known.now();
             known.all.retain(|one| one.directive.until > now);
-            known.all.extend(set.cloned());
+            known.all.push(Arc::clone(one));
             self.put_in_force(&mut known);
-            return Ok((is_removed, known.all.len()));
+            return Ok(known.all.len());
         };
         let ended = self.known.lock().ended();
         let version = format!("{:08x}{:08x}", random(), random());
         let commands = |key: &str| {
             let mut write = redis::cmd("HSET").arg(key).arg(VERSION).arg(version).take();
-            if let Some(one) = set {
-                write.arg(&*one.directive.id).arg(one.kept().to_string());
-            }
-            let remove = removed.map(|id| redis::cmd("HDEL").arg(key).arg(id).take());
+            write.arg(&*one.directive.id).arg(one.kept().to_string());
             let remove_ended = redis::cmd("HDEL").arg(key).arg(&ended).take();
             let remove_ended = (!ended.is_empty()).then_some(remove_ended);
             let lives_ms = u64::try_from(LASTS_MAX.as_millis()).unwrap_or(u64::MAX);
             let expire = redis::cmd("PEXPIRE").arg(key).arg(lives_ms).take();
             let count = redis::cmd("HLEN").arg(key).take();
-            remove.into_iter().chain(remove_ended).chain([write, expire, count]).collect()
+            remove_ended.into_iter().chain([write, expire, count]).collect()
         };
-        let counts = servers.run(TAG, WRITTEN_WITHIN, commands).await.and_then(|answers| {
-            let counts: Result<Vec<usize>, _> = answers.into_iter().map(read).collect();
-            counts
-        });
-        let counts = counts.map_err(|error| match error {
-            // No command was sent, or none has run.
-            StoreError::NoConnection | StoreError::NotPermitted(_) => {
-                OverrideError::Unchanged(error)
-            }
-            _ => OverrideError::Unsure(error),
-        })?;
-        let is_removed = removed.is_some() && counts.first() == Some(&1);
-        Ok((is_removed, counts.last().map_or(0, |count| count.saturating_sub(1))))
+        let count = count(servers.run(TAG, WRITTEN_WITHIN, Steps::One, commands).await)?;
+        Ok(count.saturating_sub(1))
+    }
+
+    /// Removes an override. Returns whether it was there. A Redis that is full does it too: no command of it needs memory, and
+    /// replicas see by the number of fields that one is gone.
+    async fn remove(&self, id: &str) -> Result<bool, OverrideError> {
+        let Some(servers) = self.store.servers() else {
+            let mut known = self.known.lock();
+            let before = known.all.len();
+            known.all.retain(|one| &*one.directive.id != id);
+            let is_removed = known.all.len() < before;
+            self.put_in_force(&mut known);
+            return Ok(is_removed);
+        };
+        let commands = |key: &str| vec![redis::cmd("HDEL").arg(key).arg(id).take()];
+        Ok(count(servers.run(TAG, WRITTEN_WITHIN, Steps::Several, commands).await)? == 1)
     }
 
     /// Puts those that are known and have not ended in force.
@@ -206,6 +222,18 @@ impl Overrides {
         known.record_changes();
         self.changed.notify_one();
     }
+}
+
+/// The number that the last command of a change has answered.
+fn count(answers: Result<Vec<Value>, StoreError>) -> Result<usize, OverrideError> {
+    let count = answers.and_then(|mut answers| read(answers.pop().unwrap_or(Value::Nil)));
+    count.map_err(|error| match error {
+        // No command was sent, or none has run.
+        StoreError::NoConnection | StoreError::NotPermitted(_) | StoreError::TakesNoWrites(_) => {
+            OverrideError::Unchanged(error)
+        }
+        _ => OverrideError::Unsure(error),
+    })
 }
 
 fn read<T: FromRedisValue>(value: Value) -> Result<T, StoreError> {

@@ -8,6 +8,7 @@ use super::written::{NewOverride, OVERRIDES_MAX, Override, OverrideError};
 use crate::{
     engine::{directive::Directive, time::Timestamp},
     process::{clock::system_clock, pause::random},
+    store::StoreError,
 };
 
 /// What is known of the store's overrides.
@@ -23,8 +24,8 @@ pub(super) struct KnownOverrides {
     pub(super) fields: usize,
     /// What the store keeps that this replica cannot read, as a sentence.
     pub(super) problem: Option<String>,
-    /// Whether the store did not answer the last time.
-    pub(super) is_stale: bool,
+    /// Why the store gave no answer, if it gave none the last time.
+    pub(super) silent: Option<StoreError>,
     /// A time that the store has shown, and when; without one, the machine's clock counts.
     shown: Option<(Timestamp, Instant)>,
     /// What was in force when changes were last recorded, by id.
@@ -85,8 +86,9 @@ impl KnownOverrides {
         let id = ids.find(is_new).unwrap_or_default();
         // Of two for the same target, the later one applies.
         let after = self.all.first().map(|newest| newest.directive.set_at.plus_millis(1));
-        let set_at = self.now().max(after.unwrap_or_default());
-        let (directive, because) = (new.directive(&id, set_at), new.because.clone());
+        let now = self.now();
+        let set_at = now.max(after.unwrap_or_default());
+        let (directive, because) = (new.directive(&id, set_at, now), new.because.clone());
         Ok(Arc::new(Override { directive, because, by }))
     }
 

@@ -292,14 +292,14 @@ impl NewOverride {
         format!("no rule of the domain {what}: {meaning}{near}")
     }
 
-    /// The directive, if it is set now.
-    pub fn directive(&self, id: &str, now: Timestamp) -> Arc<Directive> {
+    /// The directive, if it is set now, in the order of `set_at`.
+    pub fn directive(&self, id: &str, set_at: Timestamp, now: Timestamp) -> Arc<Directive> {
         Arc::new(Directive {
             id: id.into(),
             domain: self.domain.as_str().into(),
             entries: self.entries.clone(),
             action: self.action,
-            set_at: now,
+            set_at,
             until: now.plus_millis(u64::try_from(self.lasts.as_millis()).unwrap_or(0)),
         })
     }

@@ -19,7 +19,7 @@ use self::{
     node::{NodeOptions, decided::NotDecided, pool::unavailable, unsent::Resend},
     script::work::NodeWork,
     topology::{
-        by_key,
+        by_key::{self, Steps},
         directory::Directory,
         discovery::Finder,
         redirect::{decide_alone, redirected},
@@ -160,21 +160,22 @@ impl RedisStore {
         Ok(true)
     }
 
-    /// Runs commands on the key with this hash tag that replicas share beside counters, several of them in one atomic
-    /// step, and returns their answers. `commands` makes them from the key.
+    /// Runs commands on the key with this hash tag that replicas share beside counters, and returns their answers. `commands`
+    /// makes them from the key.
     ///
     /// # Errors
-    /// See [`StoreError`]. The commands may have run, unless it is [`StoreError::NotPermitted`].
+    /// See [`StoreError`]. The commands may have run, unless it is [`StoreError::NotPermitted`] or [`StoreError::TakesNoWrites`].
     pub async fn run(
         &self,
         hash_tag: &str,
         within: Duration,
+        steps: Steps,
         commands: impl FnOnce(&str) -> Vec<Cmd>,
     ) -> Result<Vec<Value>, StoreError> {
         let key = self.directory.options.key_prefix.clone() + &key::shared_key(hash_tag);
         let commands = commands(&key);
-        let running =
-            by_key::run(&self.directory, HashSlot::of_tag(hash_tag.as_bytes()), &commands);
+        let slot = HashSlot::of_tag(hash_tag.as_bytes());
+        let running = by_key::run(&self.directory, slot, steps, &commands);
         time::timeout(within, running).await.unwrap_or(Err(StoreError::TimedOut))
     }
 

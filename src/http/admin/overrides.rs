@@ -123,7 +123,8 @@ async fn set_one(actor: &Actor, body: &[u8]) -> Result<(Option<Arc<Override>>, V
     if !new.dry_run {
         set = Some(overrides.set(&new, printable(actor.name.as_bytes())).await?);
     }
-    let trial = || new.directive("", Timestamp::from_millis(u64::MAX));
+    let newest = Timestamp::from_millis(u64::MAX);
+    let trial = || new.directive("", newest, newest);
     let directive = set.as_ref().map_or_else(trial, |one| Arc::clone(&one.directive));
     let now = overrides.now();
     let shown = [set.clone(), overrides.superseded_by(&directive)];

@@ -6,7 +6,7 @@
 //! have their counters (`reservation`), alone if a hash slot has moved (`redirect`). Keys that no counter has are
 //! read and written `by_key`.
 
-pub(super) mod by_key;
+pub mod by_key;
 pub(super) mod cluster;
 pub(super) mod directory;
 pub mod discovery;

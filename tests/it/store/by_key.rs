@@ -3,7 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::{Cmd, Value};
-use tollkeeper::store::{StoreError, redis::RedisStore, system_clock};
+use tollkeeper::store::{
+    StoreError,
+    redis::{RedisStore, topology::by_key::Steps},
+    system_clock,
+};
 
 use crate::support::{
     cluster_calls::{follow, masters},
@@ -29,15 +33,17 @@ fn read(key: &str) -> Vec<Cmd> {
 }
 
 async fn writes_and_reads(store: &RedisStore) {
-    let written = store.run(TAG, WITHIN, write).await.unwrap();
-    assert_eq!(written.len(), 2, "{written:?}");
-    let answers = store.run(TAG, WITHIN, read).await.unwrap();
-    let [Value::BulkString(field), Value::Array(time)] = &answers[..] else {
-        panic!("{answers:?}");
-    };
-    assert_eq!((&field[..], time.len()), (&b"value"[..], 2));
+    for steps in [Steps::One, Steps::Several] {
+        let written = store.run(TAG, WITHIN, steps, write).await.unwrap();
+        assert_eq!(written.len(), 2, "{written:?}");
+        let answers = store.run(TAG, WITHIN, steps, read).await.unwrap();
+        let [Value::BulkString(field), Value::Array(time)] = &answers[..] else {
+            panic!("{answers:?}");
+        };
+        assert_eq!((&field[..], time.len()), (&b"value"[..], 2));
+    }
     let alone = |key: &str| vec![redis::cmd("HGET").arg(key).arg("none").take()];
-    assert_eq!(store.run(TAG, WITHIN, alone).await.unwrap(), [Value::Nil]);
+    assert_eq!(store.run(TAG, WITHIN, Steps::One, alone).await.unwrap(), [Value::Nil]);
 }
 
 #[tokio::test]
@@ -57,7 +63,7 @@ async fn nothing_is_done_for_a_user_without_one_of_the_rights() {
     let redis = Redis::start();
     let url = redis.url_with_minimal_rights();
     redis.query::<()>(&["ACL", "SETUSER", "tollkeeper", "-pexpire"]);
-    let refused = store(&url).run(TAG, WITHIN, write).await.unwrap_err();
+    let refused = store(&url).run(TAG, WITHIN, Steps::One, write).await.unwrap_err();
     assert!(matches!(refused, StoreError::NotPermitted(_)), "{refused:?}");
     assert!(refused.to_string().starts_with("the user `tollkeeper` may not run"), "{refused}");
     assert_eq!(redis.keys(), [""; 0]);
@@ -67,7 +73,7 @@ async fn nothing_is_done_for_a_user_without_one_of_the_rights() {
 async fn a_key_of_another_type_is_an_error() {
     let redis = Redis::start();
     redis.query::<()>(&["SET", KEY, "1"]);
-    let refused = store(&redis.url()).run(TAG, WITHIN, read).await.unwrap_err();
+    let refused = store(&redis.url()).run(TAG, WITHIN, Steps::One, read).await.unwrap_err();
     assert!(refused.to_string().contains("a value of another type"), "{refused}");
 }
 

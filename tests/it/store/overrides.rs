@@ -143,6 +143,75 @@ fn the_last_known_stay_while_redis_is_away_until_they_end() {
     );
 }
 
+#[test]
+fn a_full_redis_shows_overrides_to_new_replicas_and_lifts_them() {
+    for code in ["OOM", "NOREPLICAS", "MISCONF", "READONLY"] {
+        let redis = Redis::start();
+        let first = replica(&redis.url(), &[]);
+        let [lifted, kept] = ["user=eve", "user=mallory"].map(|user| set(&first, user, ban()));
+        redis.refuse_writes(code);
+        let second = replica(&redis.url(), &[]);
+        for service in [&first, &second] {
+            let both = || is_denied(service, "eve") && is_denied(service, "mallory");
+            eventually("the replica knows them", || both().then_some(()));
+        }
+        let (status, answer) = try_set(&second, "user=x", ban(), "1m");
+        assert_eq!(status, 503, "{code}: {answer}");
+        let nothing = "the store gives no answer, and nothing has changed: ";
+        let problem = answer["error"].as_str().unwrap();
+        assert!(problem.starts_with(nothing), "{code}: {problem}");
+        if code == "OOM" {
+            end(&second, &lifted);
+            for service in [&first, &second] {
+                eventually("it is lifted", || (!is_denied(service, "eve")).then_some(()));
+                assert!(is_denied(service, "mallory"));
+            }
+        }
+        redis.accept_writes();
+        end(&first, &kept);
+    }
+}
+
+/// Whatever operators attempt meanwhile.
+#[test]
+fn an_override_ends_on_time_while_redis_hangs() {
+    let redis = Redis::start();
+    let service = replica(&redis.url(), &[]);
+    set_for(&service, "user=eve", ban(), "3s");
+    let began = Instant::now();
+    redis.signal("STOP");
+    thread::scope(|scope| {
+        for _ in 0..10 {
+            scope.spawn(|| assert_eq!(try_set(&service, "user=x", ban(), "1m").0, 503));
+        }
+        obeys_after(&service, "eve", false, began);
+        let passed = began.elapsed();
+        assert!(passed < Duration::from_secs(5), "it ended after {passed:?}");
+    });
+    redis.signal("CONT");
+    eventually("Redis answers", || {
+        (try_set(&service, "user=x", ban(), "1m").0 == 200).then_some(())
+    });
+}
+
+/// The clock of Redis was wrong for a while, or a failover went to one that is behind.
+#[test]
+fn the_time_of_an_override_counts_from_now_behind_one_that_was_set_later() {
+    let (redis, key) = (Redis::start(), "tk1:op:{overrides}");
+    let service = replica(&redis.url(), &[]);
+    let first = set(&service, "user=eve", ban());
+    let id = first["id"].as_str().unwrap();
+    let kept: String = redis.query(&["HGET", key, id]);
+    let mut kept: Value = serde_json::from_str(&kept).unwrap();
+    let set_at = kept["set_at_ms"].as_u64().unwrap() + 3_600_000;
+    kept["set_at_ms"] = set_at.into();
+    redis.query::<()>(&["HSET", key, id, &kept.to_string(), "version", "later"]);
+    let (status, second) = try_set(&service, "user=eve", ban(), "60s");
+    assert_eq!((status, &second["supersedes"]["id"]), (200, &first["id"]), "{second}");
+    let left = second["override"]["seconds_left"].as_f64().unwrap();
+    assert!(left <= 60.0, "{second}");
+}
+
 /// Of concurrent requests to end an override, one has ended it.
 #[track_caller]
 fn ends_once(replicas: &[Service], set: &Value) -> Value {

@@ -14,25 +14,35 @@ use crate::store::{
     StoreError,
     redis::{
         node::{RedisNode, pool::unavailable},
-        script,
+        script::{self, WriteRefusal},
         wire::{hash_slot::HashSlot, resp},
     },
 };
 
-/// Runs commands on a key of this hash slot, several of them in one atomic step, on the node that has the slot. Returns
-/// their answers.
+/// In how many steps commands run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Steps {
+    /// In one, which is atomic. A Redis that is full takes none, even if its commands only read.
+    One,
+    /// Each by itself.
+    Several,
+}
+
+/// Runs commands on a key of this hash slot, on the node that has the slot. Returns their answers.
 ///
 /// # Errors
-/// See [`StoreError`]. The commands may have run, unless it is [`StoreError::NotPermitted`].
+/// See [`StoreError`]. The commands may have run, unless it is [`StoreError::NotPermitted`] or
+/// [`StoreError::TakesNoWrites`].
 pub(crate) async fn run(
     directory: &Arc<Directory>,
     slot: HashSlot,
+    steps: Steps,
     commands: &[Cmd],
 ) -> Result<Vec<Value>, StoreError> {
     directory.searched().await;
     let (mut node, mut is_asking) = (directory.owner(slot)?, false);
     for _ in 0..=REDIRECTIONS_MAX {
-        let error = match on_node(&node, commands, is_asking).await? {
+        let error = match on_node(&node, steps, commands, is_asking).await? {
             Ok(answers) => return Ok(answers),
             Err(error) => error,
         };
@@ -45,6 +55,9 @@ pub(crate) async fn run(
             return Err(StoreError::WrongType);
         }
         directory.search_due.notify_one();
+        if let Some(refusal) = WriteRefusal::from_error(&error) {
+            return Err(refusal.into());
+        }
         if !script::is_elsewhere(&error) {
             return Err(unavailable(&error));
         }
@@ -68,6 +81,7 @@ pub(crate) async fn run(
 /// The answers of a node, or the first error among them.
 async fn on_node(
     node: &RedisNode,
+    steps: Steps,
     commands: &[Cmd],
     is_asking: bool,
 ) -> Result<RedisResult<Vec<Value>>, StoreError> {
@@ -76,16 +90,23 @@ async fn on_node(
         return Err(refusal);
     }
     let [ask, multi, exec] = ["ASKING", "MULTI", "EXEC"].map(redis::cmd);
-    let is_transaction = commands.len() > 1;
-    let before = [(is_asking, &ask), (is_transaction, &multi)];
-    let before = before.into_iter().filter_map(|(is_sent, command)| is_sent.then_some(command));
-    let all: Vec<&Cmd> = before.chain(commands).chain(is_transaction.then_some(&exec)).collect();
+    let is_transaction = steps == Steps::One && commands.len() > 1;
+    let asked = is_asking.then_some(&ask);
+    let all: Vec<&Cmd> = if is_transaction {
+        asked.into_iter().chain([&multi]).chain(commands).chain([&exec]).collect()
+    } else {
+        // It holds for one command.
+        commands.iter().flat_map(|command| asked.into_iter().chain([command])).collect()
+    };
     let mut bytes = Vec::new();
     all.iter().for_each(|command| command.write_packed_command(&mut bytes));
     let replies = state.pool.get().await?.exchange(&bytes, all.len(), resp::value).await;
     let replies: RedisResult<Vec<Value>> = replies.into_iter().collect();
     Ok(replies.map(|mut replies| match replies.pop() {
         Some(Value::Array(answers)) if is_transaction => answers,
-        last => last.into_iter().collect(),
+        last => {
+            let others = replies.into_iter().skip(usize::from(is_asking));
+            others.step_by(1 + usize::from(is_asking)).chain(last).collect()
+        }
     }))
 }
