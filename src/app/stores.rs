@@ -95,7 +95,7 @@ fn over_limit_cache(settings: &Settings, telemetry: &Telemetry) -> OverLimitCach
         StoreUrl::Redis(_) | StoreUrl::Memory => Denials::Exact,
     };
     let metrics = StoreMetrics::new(&telemetry.meter());
-    OverLimitCache::new(entries_max, system_clock, denials, metrics)
+    OverLimitCache::new(entries_max, denials, metrics)
 }
 
 /// Counters in memory, observed as those for this use.

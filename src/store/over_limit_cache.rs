@@ -14,7 +14,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 
 use self::entries::{CachedTally, Entries, LIFE_MAX};
-use super::{Clock, metrics::StoreMetrics};
+use super::metrics::StoreMetrics;
 use crate::engine::{
     key::Counter,
     ledger::{self, Charge, Fit, Tally, Verdict},
@@ -34,7 +34,6 @@ pub struct OverLimitCache {
     /// When the last entry expires, in milliseconds since `created`. Before the first denial, and from one second
     /// after the last, a call costs a single load of it.
     quiet_from_ms: AtomicU64,
-    clock: Clock,
     denials: Denials,
     metrics: StoreMetrics,
 }
@@ -59,9 +58,8 @@ fn is_held(charge: &Charge) -> bool {
 }
 
 impl OverLimitCache {
-    /// A cache of at most `entries_max` counters; 0 turns it off. `clock` gives the windows of counters
-    /// that have no entry.
-    pub fn new(entries_max: usize, clock: Clock, denials: Denials, metrics: StoreMetrics) -> Self {
+    /// A cache of at most `entries_max` counters; 0 turns it off.
+    pub fn new(entries_max: usize, denials: Denials, metrics: StoreMetrics) -> Self {
         let count = entries_max.div_ceil(ENTRIES_PER_LOCK);
         let entries_max = entries_max.checked_div(count).unwrap_or(0);
         Self {
@@ -69,7 +67,6 @@ impl OverLimitCache {
             hasher: RandomState::new(),
             created: Instant::now(),
             quiet_from_ms: AtomicU64::new(0),
-            clock,
             denials,
             metrics,
         }
@@ -78,8 +75,9 @@ impl OverLimitCache {
     /// The tallies of a call that is known to be denied without any change to a counter; `None` if the store must
     /// be asked.
     pub fn answer(&self, charges: &[Charge], now: Instant) -> Option<Vec<Tally>> {
+        // Calls that keep an order, as parts do, may follow a refund that has not been answered.
         let asks =
-            |charge: &Charge| charge.applies_when_denied() || charge.is_part || is_held(charge);
+            |charge: &Charge| charge.applies_when_denied() || charge.keeps_order || is_held(charge);
         if self.is_quiet(now) || charges.iter().any(asks) {
             return None;
         }
@@ -90,10 +88,7 @@ impl OverLimitCache {
         let mut tallies = Vec::with_capacity(charges.len());
         for charge in charges {
             let asked = ledger::asked(charge, charges);
-            let tally = match self.known(charge, charges, now) {
-                Some(tally) => tally,
-                None => Tally::unused(&charge.counter.limit, asked, (self.clock)()),
-            };
+            let tally = self.known(charge, charges, now)?;
             if let Fit::Fits { remaining } = tally.fit
                 && asked > remaining
             {

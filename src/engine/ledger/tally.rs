@@ -7,7 +7,6 @@ use super::charge::Charge;
 use crate::engine::{
     algorithm::account::{Account, Terms},
     rule::{Limit, Tier},
-    time::Timestamp,
 };
 
 /// The answer to one charge.
@@ -36,13 +35,6 @@ pub enum Fit {
 }
 
 impl Tally {
-    /// The tally of a charge on a counter without hits, in a call that needs `asked` hits of it.
-    pub fn unused(limit: &Limit, asked: u64, now: Timestamp) -> Self {
-        let (account, terms) = (limit.algorithm.new_account(), limit.terms(now));
-        let account = account.read();
-        Self::of(account, account.fits(asked, &terms), asked, &terms)
-    }
-
     /// The tally of a charge that fits or does not, in a call that needs `asked` hits of its account.
     pub(super) fn of(account: &dyn Account, fits: bool, asked: u64, terms: &Terms) -> Self {
         let (fit, at) = if fits {

@@ -600,7 +600,7 @@ async fn a_refund_in_the_batch_of_a_denial_removes_the_cached_denial() {
     let local = MemoryStore::new(system_clock);
     let guard = Guard::new(
         store,
-        OverLimitCache::new(100, system_clock, Denials::Exact, metrics.clone()),
+        OverLimitCache::new(100, Denials::Exact, metrics.clone()),
         Fallback::new(local, 1),
         Patience { budget: TIMEOUT, announced_max: TIMEOUT },
         metrics,

@@ -238,6 +238,22 @@ async fn calls_of_a_batch_on_one_counter_are_judged_in_their_order() {
     redis.assert_no_key_leaks();
 }
 
+/// Although the denial of a moment ago is remembered.
+#[tokio::test]
+async fn a_call_passes_behind_a_refund_in_its_batch_that_makes_room() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    check_batch(&service, "shop", &[("user=a 10", "OK: OK user 0/10")]).await;
+    for _ in 0..10 {
+        let over = "OVER_LIMIT: OVER_LIMIT user 0/10";
+        check_batch(&service, "shop", &[("user=a", over), ("user=a CHECK", over)]).await;
+        let mut refund = call("user=a 1");
+        refund.descriptors[0].is_negative_hits = true;
+        let answers = decide(&service, "shop", vec![refund, call("user=a")]).await;
+        check(answers, &[("", "OK: OK user 1/10"), ("", "OK: OK user 0/10")]);
+    }
+}
+
 /// The number of script runs is a part of the number of calls.
 #[tokio::test]
 async fn a_batch_reaches_redis_in_full_batches_and_keeps_the_order_on_a_counter() {
