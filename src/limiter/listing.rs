@@ -7,7 +7,7 @@ use std::{
 
 use futures_util::future::join_all;
 
-use super::Limiter;
+use super::{Limiter, once::ID_KEY};
 use crate::{
     engine::{
         descriptor_syntax, key,
@@ -69,7 +69,9 @@ impl Limiter {
         let is_all = {
             let mut note = |name: &str| match key::counted(name) {
                 Some((domain, entries))
-                    if domain == listing.domain.as_bytes() && matches(&patterns, &entries) =>
+                    if domain == listing.domain.as_bytes()
+                        && matches(&patterns, &entries)
+                        && entries.first().is_none_or(|entry| *entry.key != *ID_KEY) =>
                 {
                     if found.len() < READ_MAX {
                         found.insert(descriptor_syntax::write(&entries), entries);

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Keys that begin like this are parameters, so that no counter of a rule has it.
-const ID_KEY: &[u8] = b"hold.once";
+pub(super) const ID_KEY: &[u8] = b"hold.once";
 
 /// A call with an id.
 pub struct Once {

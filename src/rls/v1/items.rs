@@ -24,6 +24,9 @@ use crate::{
     store::{AtOnce, StoreError},
 };
 
+/// The longest verdict that is noted with its statuses, so that an id takes little memory.
+const REPEATED_BYTES_MAX: usize = 1 << 10;
+
 impl BatchItem for ReadCall {
     const FIELD: &'static str = "calls";
 
@@ -118,7 +121,13 @@ impl ItemContext<'_> {
         match self.service.limiter.begin(once, self.arrival).await {
             Ok(Begun::Now) => {
                 let verdict = self.decide_call(call, None).await?;
-                self.service.limiter.note_answer(once, &verdict, self.arrival).await;
+                let mut noted = verdict.clone();
+                if verdict.len() > REPEATED_BYTES_MAX
+                    && let Ok(long) = v1::Verdict::decode(&*verdict)
+                {
+                    noted = v1::Verdict { statuses: Vec::new(), ..long }.encode_to_vec();
+                }
+                self.service.limiter.note_answer(once, &noted, self.arrival).await;
                 Ok(verdict)
             }
             Ok(Begun::Answered(verdict)) if v1::Verdict::decode(&*verdict).is_ok() => Ok(verdict),

@@ -596,3 +596,19 @@ fn a_listing_names_its_wrong_parameters_and_a_store_that_does_not_answer() {
     let (status, body) = ask("domain=shop");
     assert!(status == 503 && body.contains("scan"), "{status} {body}");
 }
+
+#[tokio::test]
+async fn ids_of_calls_take_no_place_in_a_listing() {
+    let redis = Redis::start();
+    let store = &redis.url();
+    let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+    let call = r#"{ "domain": "shop", "calls": [{ "id": "x", "descriptors": [
+        { "entries": [{ "key": "fixed_window", "value": "alice" }] }] }] }"#;
+    assert_eq!(service.exchange("POST", "/v1/decide", call.as_bytes()).0, 200);
+    let others = "for i = 1, 10000 do
+        redis.call('SET', string.gsub(KEYS[1], 'once=x', 'once=' .. i), 1, 'EX', 60)
+    end";
+    redis.query::<()>(&["EVAL", others, "1", &redis.key("hold.once")]);
+    let alice = "fixed_window=alice: fixed_window: 1 used of 10 per year, 9 left";
+    assert_eq!(listed(&service, &[]), [alice]);
+}

@@ -70,6 +70,20 @@ async fn a_repeated_call_gets_the_first_verdict_and_charges_nothing_more() {
     cluster.assert_no_key_leaks();
 }
 
+/// So that an id takes little memory.
+#[tokio::test]
+async fn a_long_verdict_is_repeated_without_its_statuses() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let users: Vec<String> = (0..60).map(|user| format!("user=u{user}")).collect();
+    let first = ask(&service, "long", &users.join(" ")).await;
+    assert_eq!((first.code, first.statuses.len()), (1, 60));
+    let short = Verdict { statuses: Vec::new(), ..first };
+    assert_eq!(ask(&service, "long", &users.join(" ")).await, short);
+    let bytes: usize = redis.query(&["MEMORY", "USAGE", &redis.key("hold.once")]);
+    assert!(bytes < 1024, "{bytes} bytes");
+}
+
 #[tokio::test]
 async fn a_hold_of_a_repeated_call_is_the_first_one() {
     let service = Service::start(Options { rules: HOLDS, ..Options::default() });
