@@ -29,6 +29,7 @@
 - --over-limit-cache={{ .Values.store.overLimitCache | int }}
 {{- end }}
 - --memory-counters-max={{ int64 .Values.store.memoryCountersMax }}
+- --memory-size-max={{ .Values.store.memorySizeMax }}
 - --decision-budget={{ .Values.decisionBudget }}
 - --drain={{ .Values.drainSeconds }}s
 - --max-message-bytes={{ .Values.maxMessageBytes }}

@@ -184,6 +184,17 @@ impl AnyAccount {
         }
     }
 
+    /// About the bytes that it takes beside its own size.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::TokenBucket(_) => 0,
+            Self::FirstHitWindow(account) => size_of_val(&**account),
+            Self::SlidingLog(account) => size_of_val(&**account) + account.heap_bytes(),
+            Self::InFlight(account) => size_of_val(&**account) + account.heap_bytes(),
+            Self::HoldRecord(account) => size_of_val(&**account),
+        }
+    }
+
     /// The account, to change it.
     pub fn write(&mut self) -> &mut dyn Account {
         match self {

@@ -13,9 +13,9 @@ use self::{
 use super::reader::{
     Setting, SettingReader,
     environment::Given,
-    form::{Arity, Custom, OnOff, Time, WholeNumber, invalid},
+    form::{self, Arity, Custom, OnOff, Time, WholeNumber, invalid},
 };
-use crate::store::guard::Patience;
+use crate::store::{guard::Patience, memory::capacity::Size};
 
 /// Where counters are kept, and how long a decision may wait for them.
 #[derive(Debug, Clone)]
@@ -30,8 +30,8 @@ pub struct StoreSettings {
     pub key_prefix: String,
     /// Number of counters to remember as over their limit.
     pub over_limit_cache: usize,
-    /// Maximum number of counters in memory.
-    pub memory_counters_max: usize,
+    /// Maximum number and size of counters in memory.
+    pub memory_max: Size,
     /// Maximum duration of a decision.
     pub patience: Patience,
     /// Maximum number of debits and refunds that wait for Redis.
@@ -76,12 +76,20 @@ impl StoreSettings {
                 default: "100000",
                 help: "Counters remembered for a second as over their limit; 0 is off",
             }),
-            memory_counters_max: reader.read(&Setting {
-                flag: "memory-counters-max",
-                form: WholeNumber { min: 1000, max: 1_000_000_000 },
-                default: "1000000",
-                help: "Maximum number of counters in memory",
-            }),
+            memory_max: Size {
+                counters: reader.read(&Setting {
+                    flag: "memory-counters-max",
+                    form: WholeNumber { min: 1000, max: 1_000_000_000 },
+                    default: "1000000",
+                    help: "Maximum number of counters in memory",
+                }),
+                bytes: reader.read(&Setting {
+                    flag: "memory-size-max",
+                    form: form::Size { min: 1 << 20, max: 1 << 40 },
+                    default: "256MiB",
+                    help: "Maximum size of the counters in memory",
+                }),
+            },
             patience: Patience {
                 budget: reader.read(&Setting {
                     flag: "decision-budget",

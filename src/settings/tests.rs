@@ -23,7 +23,7 @@ fn the_defaults_need_no_setting() {
     let settings = good(&[]);
     assert_eq!(settings.listen.grpc.value.to_string(), "127.0.0.1:8081");
     assert_eq!(settings.store.url.to_string(), "memory://");
-    assert_eq!(settings.store.memory_counters_max, 1_000_000);
+    assert_eq!(settings.store.memory_max.counters, 1_000_000);
     assert_eq!(settings.store.patience.budget, Duration::from_millis(15));
     assert_eq!(settings.store.over_limit_cache, 100_000);
     assert_eq!(settings.calls.message_bytes_max, 4 << 20);

@@ -3,7 +3,7 @@
 //! They are distributed over shards, each with its own lock. `memory/shard.rs` is one shard,
 //! `memory/capacity.rs` the limit on the number of counters, `memory/rank.rs` the order of eviction.
 
-mod capacity;
+pub mod capacity;
 pub mod metrics;
 mod open_takes;
 mod rank;
@@ -18,7 +18,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 
 use self::{
-    capacity::Capacity,
+    capacity::{Capacity, Size},
     metrics::{MemoryMetrics, MemoryReport},
     open_takes::OpenTakes,
     shard::{HashedKey, LocatedCounter, Shard},
@@ -33,12 +33,15 @@ use crate::engine::{
     time::Timestamp,
 };
 
-/// The most counters of a store that is not bounded otherwise.
-const COUNTERS_MAX: usize = 1_000_000;
+/// The most that a store keeps that is not bounded otherwise.
+const SIZE_MAX: Size = Size { counters: 1_000_000, bytes: 256 << 20 };
 
 /// Counters per shard in a full store, about: few enough that no call waits long while a shard grows its
 /// table or is searched from end to end.
 const COUNTERS_PER_SHARD: usize = 4096;
+
+/// About the bytes of a counter with a short key.
+const COUNTER_BYTES: usize = 256;
 
 /// Counters in memory.
 #[derive(Debug)]
@@ -55,23 +58,25 @@ pub struct MemoryStore {
 impl MemoryStore {
     /// An empty store on this clock, of at most a million counters.
     pub fn new(clock: Clock) -> Self {
-        Self::with_capacity(clock, Capacity::new(COUNTERS_MAX, None))
+        Self::with_size(clock, SIZE_MAX, None)
     }
 
-    /// An empty store of at most `counters_max` counters; `metrics` count the evictions of live ones.
-    pub fn bounded(clock: Clock, counters_max: usize, metrics: MemoryMetrics) -> Self {
-        Self::with_capacity(clock, Capacity::new(counters_max, Some(metrics)))
+    /// An empty store of at most this size; `metrics` count the evictions of live counters.
+    pub fn bounded(clock: Clock, max: Size, metrics: MemoryMetrics) -> Self {
+        Self::with_size(clock, max, Some(metrics))
     }
 
-    fn with_capacity(clock: Clock, capacity: Capacity) -> Self {
-        let shards = (capacity.counters_max / COUNTERS_PER_SHARD).next_power_of_two();
-        let shards = (0..shards).map(|_| Mutex::default()).collect();
+    fn with_size(clock: Clock, max: Size, metrics: Option<MemoryMetrics>) -> Self {
+        let counters = max.counters.min(max.bytes / COUNTER_BYTES);
+        let shards = (counters / COUNTERS_PER_SHARD).next_power_of_two();
+        let capacity = Arc::new(Capacity::new(max, shards, metrics));
+        let shard = || Mutex::new(Shard::new(Arc::clone(&capacity)));
         Self {
             clock,
-            shards,
+            shards: (0..shards).map(|_| shard()).collect(),
             hasher: RandomState::new(),
-            capacity: Arc::new(capacity),
-            open_takes: OpenTakes::default(),
+            open_takes: OpenTakes::new(Arc::clone(&capacity)),
+            capacity,
         }
     }
 
@@ -91,7 +96,9 @@ impl MemoryStore {
         let mut postings: Few<Posting<'_>> = Few::new();
         for charge in charges {
             let terms = charge.terms(now);
-            let account = Some(index_of(&mut counters, self.locate(&charge.counter, terms)));
+            let is_committed = matches!(charge.hold, Some(HoldAction::Commit { .. }));
+            let counter = LocatedCounter { is_committed, ..self.locate(&charge.counter, terms) };
+            let account = Some(index_of(&mut counters, counter));
             let hold = self.locate_hold(&charge.counter, charge.hold, terms);
             let hold = hold.map(|hold| index_of(&mut counters, hold));
             postings.push(Posting { account, hold, hits: charge.hits, charge, terms });
@@ -105,16 +112,17 @@ impl MemoryStore {
             ledger::judge(&postings, &mut accounts).expect("every posting has an account");
         let mut evicted = 0;
         for (counter, account) in counters.iter().zip(accounts) {
-            evicted += locked.keep(counter, account, &self.capacity);
+            evicted += locked.keep(counter, account);
+        }
+        // Before another call can end it.
+        if charges.iter().any(|charge| charge.hold.is_some()) {
+            self.open_takes.note(charges, &verdict, now);
         }
         drop(locked);
         self.capacity.report_evicted(evicted);
-        if charges.iter().any(|charge| charge.hold.is_some()) {
-            self.open_takes.note(charges, &verdict, now);
-            for id in &verdict.ended {
-                for counter in self.open_takes.end(*id) {
-                    self.end_open_hold(&counter, *id, now);
-                }
+        for id in &verdict.ended {
+            for counter in self.open_takes.end(*id) {
+                self.end_open_hold(&counter, *id, now);
             }
         }
         verdict
@@ -129,7 +137,7 @@ impl MemoryStore {
         let judge = |account: &mut AnyAccount| {
             ledger::judge(&[posting], slice::from_mut(account)).expect("the posting has an account")
         };
-        let (verdict, evicted) = shard.change(&counter, &self.capacity, judge);
+        let (verdict, evicted) = shard.change(&counter, judge);
         drop(shard);
         self.capacity.report_evicted(evicted);
         verdict
@@ -147,7 +155,7 @@ impl MemoryStore {
         {
             account.end(id);
         }
-        locked.keep(&holds, account, &self.capacity);
+        locked.keep(&holds, account);
     }
 
     /// Gives back hits of a reservation at `now`. It creates no counter.
@@ -161,10 +169,10 @@ impl MemoryStore {
         let mut record_account = record.as_ref().map(|record| locked.take(record));
         let tally = give_back.apply(&mut account, record_account.as_mut(), &terms);
         if let (Some(record), Some(account)) = (record, record_account) {
-            locked.keep(&record, account, &self.capacity);
+            locked.keep(&record, account);
         }
         // A counter that is kept already evicts none.
-        locked.keep(&counter, account, &self.capacity);
+        locked.keep(&counter, account);
         tally
     }
 
@@ -194,8 +202,7 @@ impl MemoryStore {
         for counter in located.into_iter().filter(|_| clear == Clear::Yes) {
             let shard = locked.shard(counter.shard);
             let keys = [Some(counter.key), counter.previous_key];
-            let removed = keys.iter().flatten().filter(|key| shard.remove(key)).count();
-            self.capacity.release(removed);
+            keys.iter().flatten().for_each(|key| shard.remove(key));
         }
         state
     }
@@ -209,16 +216,18 @@ impl MemoryStore {
 
     /// The number of counters, including expired ones that are not yet dropped.
     pub fn counters(&self) -> usize {
-        self.capacity.kept()
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     /// Reports what the counters take, whenever it is called.
     pub fn reporter(&self) -> impl Fn() -> MemoryReport + Clone + Send + Sync + use<> {
         let (shards, capacity) = (Arc::clone(&self.shards), Arc::clone(&self.capacity));
         move || MemoryReport {
-            counters: capacity.kept(),
-            counters_max: capacity.counters_max,
-            bytes: shards.iter().map(|shard| shard.lock().bytes()).sum(),
+            used: Size {
+                counters: shards.iter().map(|shard| shard.lock().len()).sum(),
+                bytes: capacity.bytes(),
+            },
+            max: capacity.max,
         }
     }
 
@@ -258,6 +267,7 @@ impl MemoryStore {
             previous_key: previous.map(|span| HashedKey::new(hash, counter, span.start)),
             new_account: counter.limit.algorithm.new_account_of(),
             terms,
+            is_committed: false,
         }
     }
 }
@@ -299,7 +309,7 @@ impl<'store> LockedShards<'store> {
 
     /// Takes the account of a counter out of its shard, until it is kept again.
     fn take(&mut self, counter: &LocatedCounter<'_>) -> AnyAccount {
-        let account = self.shard(counter.shard).take(&counter.key);
+        let account = self.shard(counter.shard).take(counter);
         self.present(counter, account)
     }
 
@@ -318,12 +328,7 @@ impl<'store> LockedShards<'store> {
     }
 
     /// Keeps the account of a counter. Returns the number of live counters that were evicted for it.
-    fn keep(
-        &mut self,
-        counter: &LocatedCounter<'_>,
-        account: AnyAccount,
-        capacity: &Capacity,
-    ) -> u64 {
-        self.shard(counter.shard).keep(&counter.key, account, &counter.terms, capacity)
+    fn keep(&mut self, counter: &LocatedCounter<'_>, account: AnyAccount) -> u64 {
+        self.shard(counter.shard).keep(counter, account)
     }
 }

@@ -28,7 +28,7 @@ pub enum HoldState {
     Committed,
 }
 
-/// It counts no hits. As long as it is of use, it ranks as an exhausted counter: without it a commit might be made twice.
+/// It counts no hits.
 impl Account for HoldRecord {
     fn refund(&mut self, _: u64, _: &Terms) {}
 
@@ -45,7 +45,7 @@ impl Account for HoldRecord {
     }
 
     fn used(&self, _: &Terms) -> u64 {
-        u64::MAX
+        0
     }
 
     fn remaining(&self, _: &Terms) -> u64 {

@@ -79,6 +79,13 @@ impl InFlight {
         self.occupants.iter().skip(self.expired(now))
     }
 
+    /// About the bytes of its calls.
+    pub(super) fn heap_bytes(&self) -> usize {
+        let callers = self.occupants.iter().filter_map(|occupant| occupant.caller.as_ref());
+        self.occupants.capacity() * size_of::<Occupant>()
+            + callers.map(|caller| caller.len()).sum::<usize>()
+    }
+
     /// Number of calls whose deadlines have passed.
     fn expired(&self, now: Timestamp) -> usize {
         self.occupants.partition_point(|occupant| occupant.deadline <= now)

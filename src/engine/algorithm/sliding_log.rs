@@ -52,6 +52,18 @@ impl SlidingLog {
         self.entries.range(self.expired(terms)..).map(|entry| &entry.remembered)
     }
 
+    /// About the bytes of its entries.
+    pub(super) fn heap_bytes(&self) -> usize {
+        let mut callers = 0;
+        // Entries of one limit have callers, or none has.
+        if self.entries.back().is_some_and(|newest| newest.remembered.caller.is_some()) {
+            let entries = self.entries.iter();
+            callers =
+                entries.filter_map(|entry| Some(entry.remembered.caller.as_ref()?.len())).sum();
+        }
+        self.entries.capacity() * size_of::<LogEntry>() + callers
+    }
+
     /// Number of entries that count no longer.
     fn expired(&self, terms: &Terms) -> usize {
         self.entries.partition_point(|entry| !entry.counts(terms))

@@ -1,56 +1,68 @@
-//! The limit on the number of counters, and the reports of live ones that were evicted.
+//! The limits on the number and the size of counters, and the reports of live ones that were evicted.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::metrics::MemoryMetrics;
 use crate::telemetry::{LogCause, due_line};
 
-/// With fewer counters a sweep is not worthwhile.
-const SWEEP_FROM: usize = 1024;
-
 /// The capacity that all shards share.
 #[derive(Debug)]
 pub(super) struct Capacity {
-    /// The most counters that are kept.
-    pub(super) counters_max: usize,
+    pub(super) max: Size,
+    /// Places that are taken.
     kept: AtomicUsize,
+    bytes: AtomicUsize,
     metrics: Option<MemoryMetrics>,
 }
 
+/// The most that a store keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Number of counters.
+    pub counters: usize,
+    /// The bytes that they take.
+    pub bytes: usize,
+}
+
 impl Capacity {
-    /// Capacity for `counters_max` counters.
-    pub(super) fn new(counters_max: usize, metrics: Option<MemoryMetrics>) -> Self {
-        Self { counters_max, kept: AtomicUsize::new(0), metrics }
+    /// Capacity for `shards` shards, each with a place for its first counter.
+    pub(super) fn new(max: Size, shards: usize, metrics: Option<MemoryMetrics>) -> Self {
+        Self { max, kept: AtomicUsize::new(shards), bytes: AtomicUsize::new(0), metrics }
     }
 
-    /// The number of counters.
-    pub(super) fn kept(&self) -> usize {
-        self.kept.load(Ordering::Relaxed)
+    /// The bytes that counters take, at most.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
     }
 
-    pub(super) fn is_worth_sweeping(&self) -> bool {
-        self.kept() >= SWEEP_FROM
-    }
-
-    /// Reserves capacity for one more counter; `false` if the store is full.
+    /// Reserves a place for one more counter; `false` if there is none.
     pub(super) fn reserve(&self) -> bool {
         self.kept
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |kept| {
-                (kept < self.counters_max).then_some(kept + 1)
+                (kept < self.max.counters).then_some(kept + 1)
             })
             .is_ok()
     }
 
-    /// Adds one counter beyond the capacity.
-    pub(super) fn exceed(&self) {
-        self.kept.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Releases the capacity of `counters` counters.
+    /// Releases the places of `counters` counters.
     pub(super) fn release(&self, counters: usize) {
         if counters > 0 {
             self.kept.fetch_sub(counters, Ordering::Relaxed);
         }
+    }
+
+    /// Notes that what counters take has changed from `before` to `after`.
+    pub(super) fn resize(&self, before: usize, after: usize) {
+        if before < after {
+            self.bytes.fetch_add(after - before, Ordering::Relaxed);
+        } else if after < before {
+            self.bytes.fetch_sub(before - after, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether counters take too much.
+    pub(super) fn is_exceeded(&self) -> bool {
+        self.bytes() > self.max.bytes
     }
 
     /// Reports live counters that were evicted. Must not be called under a lock.
@@ -62,13 +74,14 @@ impl Capacity {
             metrics.evicted(evicted);
         }
         if let Some(line) = due_line(LogCause::Evicted, "") {
-            let counters_max = self.counters_max;
+            let Size { counters: counters_max, bytes: size_max } = self.max;
             tracing::warn!(
                 counters_max,
+                size_max,
                 suppressed = line.suppressed,
                 "memory is full of live counters: new ones evict those that have used the smallest part of \
                  their limit, which then start again from zero; to keep more, raise --memory-counters-max \
-                 (logged at most once a minute)"
+                 or --memory-size-max (logged at most once a minute)"
             );
         }
     }

@@ -5,6 +5,7 @@ use opentelemetry::{
     metrics::{Counter, Meter},
 };
 
+use super::capacity::Size;
 use crate::telemetry::{InstrumentRow, InstrumentUnit, Observe, Observed, float};
 
 pub(crate) const MEMORY_COUNTERS: InstrumentRow = InstrumentRow::gauge(
@@ -21,28 +22,34 @@ const MEMORY_SIZE: InstrumentRow =
     InstrumentRow::gauge("ratelimit.memory.size", &["use"], "memory that these counters use")
         .in_unit(InstrumentUnit::Bytes);
 
+const MEMORY_SIZE_LIMIT: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.memory.size.limit",
+    &["use"],
+    "maximum memory that these counters use (`--memory-size-max`)",
+)
+.in_unit(InstrumentUnit::Bytes);
+
 pub(crate) const COUNTERS_EVICTED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.counters.evicted",
     &[],
-    "live counters evicted at `--memory-counters-max`",
+    "live counters evicted at `--memory-counters-max` or `--memory-size-max`",
 );
 
 /// What is observed of counters in memory, and of the use that they have.
 pub(crate) const OBSERVED: &[Observed<'_, (&'static str, MemoryReport)>] = &[
-    (&MEMORY_COUNTERS, |(used_for, memory), to| count(used_for, to, memory.counters)),
-    (&MEMORY_COUNTERS_LIMIT, |(used_for, memory), to| count(used_for, to, memory.counters_max)),
-    (&MEMORY_SIZE, |(used_for, memory), to| count(used_for, to, memory.bytes)),
+    (&MEMORY_COUNTERS, |(used_for, memory), to| count(used_for, to, memory.used.counters)),
+    (&MEMORY_COUNTERS_LIMIT, |(used_for, memory), to| count(used_for, to, memory.max.counters)),
+    (&MEMORY_SIZE, |(used_for, memory), to| count(used_for, to, memory.used.bytes)),
+    (&MEMORY_SIZE_LIMIT, |(used_for, memory), to| count(used_for, to, memory.max.bytes)),
 ];
 
-/// What counters in memory take now.
+/// What counters in memory take now, and may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryReport {
-    /// Number of counters.
-    pub counters: usize,
-    /// Most counters.
-    pub counters_max: usize,
-    /// Bytes that they take.
-    pub bytes: usize,
+    /// What they take.
+    pub used: Size,
+    /// The most that they may take.
+    pub max: Size,
 }
 
 /// Metrics of counters in memory.

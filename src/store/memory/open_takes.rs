@@ -1,9 +1,10 @@
 //! Takes without ids that have opened holds on several counters: a commit on one of them ends all.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 
+use super::capacity::Capacity;
 use crate::engine::{
     hold_id::HoldId,
     key::Counter,
@@ -11,18 +12,20 @@ use crate::engine::{
     time::Timestamp,
 };
 
-/// Number of takes from which those whose time has passed are looked for.
-const SWEPT_FROM: usize = 1024;
+/// Of the most that counters may take, they take this part at most.
+const TAKES_PART: usize = 8;
 
 /// Such takes, by their ids.
-#[derive(Debug, Default)]
-pub(super) struct OpenTakes(Mutex<Takes>);
+#[derive(Debug)]
+pub(super) struct OpenTakes {
+    capacity: Arc<Capacity>,
+    takes: Mutex<Takes>,
+}
 
 #[derive(Debug, Default)]
 struct Takes {
     by_id: HashMap<HoldId, OpenTake>,
-    /// The number of takes from which the next sweep is worthwhile.
-    sweep_at: usize,
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -31,7 +34,22 @@ struct OpenTake {
     counters: Vec<Counter>,
 }
 
+impl OpenTake {
+    /// The bytes that it takes, about.
+    fn bytes(&self) -> usize {
+        let counters =
+            self.counters.iter().map(|counter| size_of::<Counter>() + counter.id_bytes());
+        // A table may be filled to less than a half.
+        2 * size_of::<(HoldId, Self)>() + counters.sum::<usize>()
+    }
+}
+
 impl OpenTakes {
+    /// None yet. What they take counts as taken by counters.
+    pub(super) fn new(capacity: Arc<Capacity>) -> Self {
+        Self { capacity, takes: Mutex::default() }
+    }
+
     /// Notes the take of a call that was admitted at `now`, if it has opened holds on several counters.
     pub(super) fn note(&self, charges: &[Charge], verdict: &Verdict, now: Timestamp) {
         let mut take = OpenTake { deadline: now, counters: Vec::new() };
@@ -48,17 +66,27 @@ impl OpenTakes {
         if verdict.denied || take.counters.len() < 2 {
             return;
         }
-        let mut takes = self.0.lock();
-        if takes.by_id.len() >= takes.sweep_at.max(SWEPT_FROM) {
-            takes.by_id.retain(|_, take| now < take.deadline);
-            takes.sweep_at = 2 * takes.by_id.len();
-        }
+        let mut takes = self.takes.lock();
+        let (before, max) = (takes.bytes, self.capacity.max.bytes / TAKES_PART);
+        takes.bytes += take.bytes();
         takes.by_id.insert(taken, take);
+        if takes.bytes > max {
+            takes.by_id.retain(|_, take| now < take.deadline);
+            takes.bytes = takes.by_id.values().map(OpenTake::bytes).sum();
+            // If many are live, all are forgotten: a commit of theirs ends its hold on one counter only.
+            if takes.bytes > max / 2 {
+                (takes.by_id, takes.bytes) = (HashMap::new(), 0);
+            }
+        }
+        self.capacity.resize(before, takes.bytes);
     }
 
     /// The counters of a take that has ended on one of them.
     pub(super) fn end(&self, id: HoldId) -> Vec<Counter> {
-        let take = self.0.lock().by_id.remove(&id);
-        take.map_or_else(Vec::new, |take| take.counters)
+        let mut takes = self.takes.lock();
+        let Some(take) = takes.by_id.remove(&id) else { return Vec::new() };
+        takes.bytes -= take.bytes();
+        self.capacity.resize(take.bytes(), 0);
+        take.counters
     }
 }

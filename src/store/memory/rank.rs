@@ -1,7 +1,7 @@
 //! Which of several live counters is evicted first if memory is full.
 
 use crate::engine::{
-    algorithm::account::{Account, Terms},
+    algorithm::{AnyAccount, account::Terms},
     time::Timestamp,
 };
 
@@ -22,16 +22,34 @@ const EXHAUSTED: u64 = (1 << (u64::BITS - END_BITS)) - 1;
 pub(super) struct Rank(u64);
 
 impl Rank {
-    /// The rank of `account`, with its end.
-    pub(super) fn of(account: &dyn Account, terms: &Terms) -> Self {
-        let (used, capacity) = (account.used(terms), terms.capacity);
+    /// Above every counter.
+    pub(super) const HIGHEST: Self = Self(u64::MAX);
+
+    /// The rank of a new `account`, with its end.
+    pub(super) fn of(account: &AnyAccount, terms: &Terms) -> Self {
+        let (used, capacity) = (account.read().used(terms), terms.capacity);
         let part = match capacity {
+            // Without it, a commit might be made twice.
+            _ if matches!(account, AnyAccount::HoldRecord(_)) => EXHAUSTED,
             // It denies even without a counter.
             0 => 0,
             1.. if used >= capacity => EXHAUSTED,
             1.. => part_of(used, capacity),
         };
-        let end = account.keep_until(terms).as_millis().min(END_MAX);
+        Self::with_end(part, account, terms)
+    }
+
+    /// The rank of the account of a counter that had this one, and had used this much, if the terms say nothing about the
+    /// part: it grows as the used hits do.
+    pub(super) fn grown(self, used_before: u64, account: &AnyAccount, terms: &Terms) -> Self {
+        let (part, used) = (self.0 >> END_BITS, account.read().used(terms));
+        let grown = u128::from(part) * u128::from(used) / u128::from(used_before.max(1));
+        let grown = u64::try_from(grown).unwrap_or(EXHAUSTED).min(EXHAUSTED);
+        Self::with_end(part.max(grown), account, terms)
+    }
+
+    fn with_end(part: u64, account: &AnyAccount, terms: &Terms) -> Self {
+        let end = account.read().keep_until(terms).as_millis().min(END_MAX);
         Self(part << END_BITS | end)
     }
 
@@ -58,9 +76,13 @@ mod tests {
         rule::{Limit, Unit},
     };
 
+    fn account(used: u64) -> AnyAccount {
+        AnyAccount::FixedWindow(FixedWindow { used })
+    }
+
     fn rank(used: u64, most: u64, unit: Unit) -> Rank {
         let limit = Limit::new(most, unit, 1).unwrap();
-        Rank::of(&FixedWindow { used }, &limit.terms(Timestamp::from_secs(60)))
+        Rank::of(&account(used), &limit.terms(Timestamp::from_secs(60)))
     }
 
     #[test]
@@ -84,7 +106,7 @@ mod tests {
         assert_eq!(rank(9, 10, Unit::Minute).end(), Timestamp::from_secs(120));
         let limit = Limit::new(1, Unit::Year, 1).unwrap();
         let terms = limit.terms(Timestamp::from_millis(END_MAX));
-        let end = Rank::of(&FixedWindow { used: 1 }, &terms).end();
+        let end = Rank::of(&account(1), &terms).end();
         assert_eq!(end, Timestamp::from_millis(u64::MAX));
     }
 }

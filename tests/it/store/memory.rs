@@ -10,12 +10,14 @@ use std::{
 
 use tollkeeper::{
     engine::{
-        ledger::{Charge, Fit},
+        hold::{Abandoned, HoldPolicy},
+        hold_id::HoldId,
+        ledger::{Charge, CommitOutcome, Fit, HoldAction},
         request::Hits,
         rule::{Algorithm, Limit, Unit, WhenDenied},
         time::Timestamp,
     },
-    store::memory::{MemoryStore, metrics::MemoryMetrics},
+    store::memory::{MemoryStore, capacity::Size, metrics::MemoryMetrics},
 };
 
 use crate::support::{
@@ -28,9 +30,13 @@ use crate::support::{
 /// The smallest `--memory-counters-max`.
 const COUNTERS_MAX: usize = 1000;
 
-fn bounded(counters_max: usize) -> MemoryStore {
+fn bounded(counters: usize) -> MemoryStore {
+    of_size(Size { counters, bytes: 1 << 30 })
+}
+
+fn of_size(max: Size) -> MemoryStore {
     let metrics = MemoryMetrics::new(&opentelemetry::global::meter("test"));
-    MemoryStore::bounded(|| BEGIN, counters_max, metrics)
+    MemoryStore::bounded(|| BEGIN, max, metrics)
 }
 
 fn algorithms() -> [Algorithm; 5] {
@@ -199,6 +205,91 @@ fn exhausted_counters_are_evicted_last_whenever_they_end() {
         assert_eq!(exhausted(&store, 0..50, &second), 50, "{algorithm:?}");
         assert_eq!(exhausted(&store, 50..100, &day), 50, "{algorithm:?}");
         assert_eq!(store.counters(), counters_max);
+    }
+}
+
+/// Whatever a table of a shard looks like when the hand comes by.
+#[test]
+fn a_thousand_times_the_store_in_invented_values_reopens_no_exhausted_limit() {
+    let (store, day) = (bounded(COUNTERS_MAX), per(Unit::Day));
+    let half = COUNTERS_MAX / 2;
+    charge_each(&store, 0..half, 10, &day);
+    charge_each(&store, half..1000 * COUNTERS_MAX, 1, &day);
+    assert_eq!(exhausted(&store, 0..half, &day), half);
+    assert_eq!(store.counters(), COUNTERS_MAX);
+}
+
+/// Also beside counters that are much larger, and where each hit of a log adds to its counter.
+#[test]
+fn counters_take_at_most_the_maximum_size() {
+    const BYTES_MAX: usize = 4 << 20;
+    let store = of_size(Size { counters: 1_000_000, bytes: BYTES_MAX });
+    let (day, log) = (per(Unit::Day), Arc::new(limit(10_000, Unit::Day, LOG)));
+    charge_each(&store, 0..50, 10, &day);
+    let mut most = 0;
+    for user in 50..40_000 {
+        let long = format!("{user}{}", "%".repeat(100));
+        for (name, limit) in [(&long, &day), (&user.to_string(), &day), (&"log".to_owned(), &log)] {
+            if user < 10_000 || !Arc::ptr_eq(limit, &log) {
+                store.charge_at(&[charge(name, Hits::Charge(1), limit)], BEGIN);
+            }
+        }
+        most = most.max(store.reporter()().used.bytes);
+    }
+    // The log is larger than what could be evicted for it where it is.
+    assert!((BYTES_MAX / 2..=BYTES_MAX + BYTES_MAX / 8).contains(&most), "{most} bytes");
+    assert_eq!(exhausted(&store, 0..50, &day), 50);
+    let left = store.charge_at(&[charge("log", Hits::Check, &log)], BEGIN).tallies[0].fit;
+    assert_eq!(left, Fit::Fits { remaining: 50 });
+}
+
+/// The limit of a commit is not the rule's: it has what a token says.
+#[test]
+fn a_commit_leaves_its_counter_and_its_record_among_the_last_to_be_evicted() {
+    for algorithm in algorithms().into_iter().filter(|algorithm| *algorithm != LOG) {
+        let store = bounded(COUNTERS_MAX);
+        let of_rule = Arc::new(limit(10, Unit::Day, algorithm));
+        let hold = Some(Arc::new(HoldPolicy::new(600_000)));
+        let of_token = Arc::new(Limit { requests_per_unit: 0, hold, ..Limit::clone(&of_rule) });
+        let commit = |used| {
+            let deadline = BEGIN.plus_millis(600_000);
+            let id = HoldId::from_caller(b"id");
+            let hold = HoldAction::Commit { id, held: 1, used, made: BEGIN, deadline };
+            let charge = charge("a", Hits::Refund(0), &of_token);
+            store.charge_at(&[Charge { hold: Some(hold), ..charge }], BEGIN).tallies[0].fit
+        };
+        charge_each(&store, 5..COUNTERS_MAX / 2, 3, &of_rule);
+        store.charge_at(&[charge("a", Hits::Charge(1), &of_rule)], BEGIN);
+        assert_eq!(commit(10), Fit::Commit(CommitOutcome::Applied));
+        charge_each(&store, COUNTERS_MAX..5 * COUNTERS_MAX, 8, &of_rule);
+        let after = store.charge_at(&[charge("a", Hits::Check, &of_rule)], BEGIN).tallies[0].fit;
+        assert_eq!(after, Fit::Over, "{:?}", of_rule.algorithm);
+        assert_eq!(commit(0), Fit::Commit(CommitOutcome::Repeated), "{:?}", of_rule.algorithm);
+    }
+}
+
+/// Takes without an id that are never committed.
+#[test]
+fn takes_that_are_open_on_two_counters_take_a_bounded_amount_of_memory() {
+    let store = of_size(Size { counters: 1_000_000, bytes: 1 << 20 });
+    let day = per(Unit::Day);
+    let take = |user: u64| {
+        let id = HoldId::from_caller(&user.to_be_bytes());
+        let hold = HoldAction::Open {
+            id,
+            estimate: 1,
+            lifetime_ms: 86_400_000,
+            abandoned: Abandoned::Release,
+        };
+        let counters = [user.to_string(), format!("{user}-")];
+        let open =
+            |name: &String| Charge { hold: Some(hold), ..charge(name, Hits::Charge(1), &day) };
+        store.charge_at(&counters.each_ref().map(open), BEGIN);
+    };
+    for user in 0..20_000 {
+        take(user);
+        let Size { bytes, .. } = store.reporter()().used;
+        assert!(bytes <= (1 << 20) + 4096, "{user}: {bytes} bytes");
     }
 }
 

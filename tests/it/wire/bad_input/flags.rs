@@ -192,6 +192,12 @@ const CASES: &[(&str, &str, &str, &str)] = &[
         "invalid value `1000000001`: must be a whole number from 1000 to 1000000000",
     ),
     (
+        "memory_size_max_is_a_kibibyte",
+        "memory-size-max",
+        "1KiB",
+        "invalid value `1KiB`: must be a size from 1MiB to 1048576MiB, such as 4MiB",
+    ),
+    (
         "over_limit_cache_is_negative",
         "over-limit-cache",
         "-1",
