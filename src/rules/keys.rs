@@ -43,7 +43,7 @@ pub(crate) static FILE: KeyTable = KeyTable {
         key(
             "quota_group",
             Shape::Other(texts),
-            "Keys of entries: quotas with equal values are a group, over if one quota is; a call is denied if all its groups are",
+            "Keys of entries: quotas with equal values are a group, over if one quota is, with `draw: first` if all are; a call is denied if all its groups are",
         ),
         key(
             "draw",
@@ -176,7 +176,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key(
             "override_max",
             Shape::Whole { min: 0, max: Hits::MAX },
-            "Most hits per window that a limit sent with a call may admit; larger ones are lowered",
+            "Most hits in a window of the rule that a limit sent with a call may admit; one that could admit more counts as this number in the rule's window",
         ),
         key(
             "remember",

@@ -133,7 +133,7 @@ impl<'call> HashedKey<'call> {
 }
 
 impl LocatedCounter<'_> {
-    /// Whether its terms say nothing about the part of the limit that is used: those of a commit, and a limit of 0.
+    /// Whether its terms say nothing about the part of the limit that is used: the terms of a commit, and of a limit of 0.
     fn leaves_rank(&self) -> bool {
         self.is_committed || self.terms.capacity == 0
     }

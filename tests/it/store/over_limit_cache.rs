@@ -239,5 +239,5 @@ fn the_cache_denies_nothing_that_the_store_would_admit() {
             .any(|(charge, tally)| ledger::denies_uncharged(charge, tally));
         assert!(free, "step {step}: {charges:?}: {real:?}");
     }
-    assert!(cached > STEPS / 10, "{cached} of {STEPS} calls were answered by the cache");
+    assert!(cached > STEPS / 20, "{cached} of {STEPS} calls were answered by the cache");
 }
