@@ -67,6 +67,7 @@ fn read(query: Option<&str>, headers: &HeaderMap, bounds: Bounds) -> Result<Ques
         return Err("d: missing, such as d=user=@x-user".to_owned());
     }
     bounds.check_descriptors(paths.len()).map_err(|refusal| refusal.to_string())?;
+    let states_hits = !hits.is_empty();
     let hits = match hits.first() {
         None => Hits::Charge(1),
         Some(hits) => match number(hits, "hits", 0..=Hits::MAX)? {
@@ -78,7 +79,7 @@ fn read(query: Option<&str>, headers: &HeaderMap, bounds: Bounds) -> Result<Ques
     for (index, path) in paths.iter().enumerate() {
         let entries = entries(path, headers).map_err(|problem| format!("d: {problem}"))?;
         request::check_entries(index, entries.len())?;
-        descriptors.push(Descriptor { entries, hits, states_hits: true, limit: None });
+        descriptors.push(Descriptor { entries, hits, states_hits, limit: None });
     }
     let denied = match deny.first() {
         None => StatusCode::TOO_MANY_REQUESTS,
