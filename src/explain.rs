@@ -461,8 +461,8 @@ fn hold(
     parameters: Option<Parameters<'_>>,
 ) -> Option<String> {
     let (hits, is_known_id) = match (charge.hold, charge.hits) {
-        (Some(HoldAction::EndOldest { estimate, .. }), Hits::Charge(hits)) => {
-            return Some(format!("commits {hits}, and so ends the oldest open hold of {estimate}"));
+        (Some(HoldAction::EndOldest { .. }), Hits::Charge(hits)) => {
+            return Some(format!("commits {hits}, and so ends the oldest open hold"));
         }
         (Some(HoldAction::Open { estimate, .. }), _) => (estimate, false),
         (Some(HoldAction::ById { .. }), Hits::Charge(hits)) => (hits, true),

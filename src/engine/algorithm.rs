@@ -111,7 +111,7 @@ impl Algorithm {
             },
             Self::InFlight { .. } => AlgorithmRow {
                 name: "in_flight",
-                short_name: "fl",
+                short_name: "fl2",
                 is_aligned: false,
                 new_account: || AnyAccount::InFlight(Box::default()),
             },

@@ -197,7 +197,15 @@ impl Counter {
     /// The key of the holds without ids that are open on this counter, in any window.
     pub fn open_holds_key(&self) -> String {
         let mut key = String::with_capacity(self.business_id.len() + 40);
-        self.write_identity(&mut key, "tk1:ho:");
+        self.write_identity(&mut key, "tk1:ho2:");
+        key
+    }
+
+    /// The key of the other counters on which a take without an id has opened holds.
+    pub fn take_key(&self, take: HoldId) -> String {
+        let mut key = String::with_capacity(self.business_id.len() + 64);
+        self.write_identity(&mut key, "tk1:ht:");
+        write(&mut key, format_args!(":{take}"));
         key
     }
 
@@ -443,7 +451,7 @@ mod tests {
     fn a_digest_and_a_hold_have_no_entries_to_read() {
         for (key, is_digest) in [
             ("tk1:fw:60s:{shop|user=%~0EC9EB33E74510BCDD1F2EA55206E82F}:60", true),
-            ("tk1:ho:fw:60s:{shop|user=alice}", false),
+            ("tk1:ho2:fw:60s:{shop|user=alice}", false),
             ("tk1:fw:60s:{shop|user=%4}:60", false),
             ("other", false),
         ] {

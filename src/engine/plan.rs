@@ -651,7 +651,7 @@ impl<'call> Asked<'call> {
             // Places are only for calls in flight.
             (_, Hits::Charge(_), _) if holds_nothing && occupies => (Hits::Check, None),
             (HoldBy::Counter, _, _) if holds_nothing && !occupies => {
-                (hits, Some(HoldAction::Beside { estimate, abandoned }))
+                (hits, Some(HoldAction::Beside { abandoned }))
             }
             _ if holds_nothing => (hits, None),
             (_, Hits::Refund(_), _)
@@ -669,7 +669,7 @@ impl<'call> Asked<'call> {
             }
             (HoldBy::Id, _, None) => (hits, occupy),
             (HoldBy::Counter, Hits::Charge(_), _) if self.descriptor.states_hits => {
-                (hits, Some(HoldAction::EndOldest { estimate, abandoned }))
+                (hits, Some(HoldAction::EndOldest { abandoned }))
             }
             (HoldBy::Counter, _, _) if occupies => (Hits::Charge(estimate), occupy),
             (HoldBy::Counter, _, _) => (

@@ -71,7 +71,7 @@ impl Limiter {
             Ok(_) | Err(StoreError::Corrupt(_)) => {}
             Err(error) => return Err(error),
         }
-        let known = match self.store.read_counter(&once.counter, Clear::No).await {
+        let known = match self.store.read_counter(&once.counter, Clear::Show).await {
             CounterReading::State(state) => state.remembered,
             CounterReading::NoAnswer(_) | CounterReading::Corrupt => Vec::new(),
         };

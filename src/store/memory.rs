@@ -145,15 +145,13 @@ impl MemoryStore {
 
     /// Ends a hold without an id of its own, if it is still open on this counter.
     fn end_open_hold(&self, counter: &Counter, id: HoldId, now: Timestamp) {
-        let holds = HoldAction::EndOldest { estimate: 0, abandoned: Abandoned::Release };
+        let holds = HoldAction::EndOldest { abandoned: Abandoned::Release };
         let terms = counter.limit.terms(now);
         let Some(holds) = self.locate_hold(counter, Some(holds), terms) else { return };
         let mut locked = LockedShards::lock(&self.shards, Few::from_iter([holds.shard]));
         let mut account = locked.take(&holds);
-        if let AnyAccount::InFlight(account) = &mut account
-            && account.occupants(now).any(|open| open.id == id)
-        {
-            account.end(id);
+        if let AnyAccount::InFlight(account) = &mut account {
+            account.end(id, now);
         }
         locked.keep(&holds, account);
     }

@@ -18,6 +18,8 @@ pub enum CounterReading {
 pub enum Clear {
     /// The counter stays as it is.
     No,
+    /// It stays as it is, and what it remembers is read too, each hit or call.
+    Show,
     /// The counter starts again from zero. No hit is lost between reading and reset.
     Yes,
 }

@@ -104,7 +104,7 @@ impl RedisStore {
     ) -> Result<CounterState, StoreError> {
         let work = NodeWork::Read(Box::new(counter.clone()), clear);
         // The script that reads a counter takes declared keys only, which a node of a cluster does not take in batches.
-        let is_batched = clear == Clear::No
+        let is_batched = clear != Clear::Yes
             && self.directory.options.expected.runs_scripts
             && !self.directory.is_cluster();
         let node = self.directory.map().nodes().first().cloned().filter(|_| is_batched);

@@ -281,7 +281,7 @@ impl Scripts {
         let mut run = LedgerRun::default();
         run.add(&[Charge::reading(counter.clone())].into(), now, "");
         let mut command = run.command("EVALSHA", &self.counter, KeyDeclaration::Declared);
-        command.arg(if clear == Clear::Yes { "clear" } else { "show" });
+        command.arg(if clear == Clear::Yes { "clear" } else { "read" });
         let reply: Vec<Value> = self.run(&command, now);
         let numbers: Vec<u64> =
             reply.into_iter().map_while(|value| redis::from_redis_value(value).ok()).collect();

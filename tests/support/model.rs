@@ -4,6 +4,7 @@
 pub mod holds;
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeSet, HashMap},
     time::Duration,
 };
@@ -30,12 +31,26 @@ pub struct Model {
     logs: HashMap<String, Vec<i128>>,
     /// Buckets: the debt, in hits times the window's milliseconds, and its time.
     buckets: HashMap<String, (i128, i128)>,
-    /// Calls in flight: of each place the deadline and the call, by the deadlines.
-    places: HashMap<String, Vec<(i128, HoldId)>>,
+    /// Calls in flight: each place, by the deadlines.
+    places: HashMap<String, Vec<Place>>,
     /// Takes by id in flight: the deadline, until the call has ended, and when the take is forgotten.
     taken: HashMap<(String, HoldId), (Option<i128>, i128)>,
-    /// Counters that are closed: until when.
-    closed: HashMap<String, i128>,
+    /// Counters that are closed: until when, and for how long.
+    closed: HashMap<String, (i128, i128)>,
+}
+
+/// A place that a call in flight occupies: its deadline, the call, and how long the call may last.
+type Place = (i128, Reverse<HoldId>, i128);
+
+/// Those that began after `now` begin now, if the newest did.
+fn set_back(places: &mut [Place], now: i128) {
+    places.sort();
+    let is_ahead = |(deadline, _, lifetime): &Place| *deadline > now + lifetime;
+    if places.last().is_some_and(is_ahead) {
+        let ahead = places.iter_mut().filter(|place| is_ahead(place));
+        ahead.for_each(|(deadline, _, lifetime)| *deadline = now + *lifetime);
+        places.sort();
+    }
 }
 
 /// The counter and limit of a charge. Times are in milliseconds.
@@ -182,7 +197,13 @@ impl Model {
     fn judge(&mut self, charges: &[Charge], now: Timestamp) -> (Vec<Tally>, bool) {
         let now = i128::from(now.as_millis());
         for charge in charges {
-            self.set_back(&Counter::of(charge, now), now);
+            let counter = Counter::of(charge, now);
+            self.set_back(&counter, now);
+            if let (Some(HoldAction::Ban { .. }), Some((until, length))) =
+                (charge.hold, self.closed.get_mut(&counter.name))
+            {
+                *until = (*until).min(now + *length);
+            }
         }
         let commits: Vec<_> = charges.iter().map(|charge| self.commit(charge, now)).collect();
         for charge in charges {
@@ -223,7 +244,8 @@ impl Model {
             if let (Hits::Charge(_), false, Some(HoldAction::Ban { for_ms }), None) =
                 (charge.hits, *fits, charge.hold, self.closed(charge, now))
             {
-                self.closed.insert(Counter::of(charge, now).name, now + i128::from(for_ms));
+                let length = i128::from(for_ms);
+                self.closed.insert(Counter::of(charge, now).name, (now + length, length));
             }
         }
         let (mut judged, mut tallies) = (judged.into_iter(), Vec::new());
@@ -252,7 +274,8 @@ impl Model {
     /// Until when its counter is closed, if it is.
     fn closed(&self, charge: &Charge, now: i128) -> Option<i128> {
         let Some(HoldAction::Ban { .. }) = charge.hold else { return None };
-        self.closed.get(&Counter::of(charge, now).name).copied().filter(|until| now < *until)
+        let (until, _) = *self.closed.get(&Counter::of(charge, now).name)?;
+        Some(until).filter(|until| now < *until)
     }
 
     /// The most hits that would pass, by binary search.
@@ -365,7 +388,7 @@ impl Model {
                 }
             }
             Algorithm::InFlight { .. } => {
-                self.in_flight(&counter, now).last().map_or(now, |(deadline, _)| *deadline)
+                self.in_flight(&counter, now).last().map_or(now, |(deadline, ..)| *deadline)
             }
             Algorithm::TokenBucket { .. } => match self.debt(&counter, now) {
                 (0, _) => now,
@@ -393,23 +416,22 @@ impl Model {
             *at = now;
         }
         if let Some(places) = self.places.get_mut(&counter.name) {
-            places.retain(|(deadline, _)| now < *deadline);
-            places.iter_mut().for_each(|(deadline, _)| *deadline = latest.min(*deadline));
-            places.sort();
+            set_back(places, now);
+            places.retain(|(deadline, ..)| now < *deadline);
         }
     }
 
     /// The places in use.
-    fn in_flight(&self, counter: &Counter, now: i128) -> Vec<(i128, HoldId)> {
+    fn in_flight(&self, counter: &Counter, now: i128) -> Vec<Place> {
         let places = self.places.get(&counter.name).cloned().unwrap_or_default();
-        places.into_iter().filter(|(deadline, _)| now < *deadline).collect()
+        places.into_iter().filter(|(deadline, ..)| now < *deadline).collect()
     }
 
     /// Ends a call in flight.
     fn end(&mut self, name: &str, id: HoldId) -> CommitOutcome {
         let places = self.places.entry(name.to_owned()).or_default();
         let before = places.len();
-        places.retain(|(_, other)| *other != id);
+        places.retain(|(_, other, _)| other.0 != id);
         if places.len() < before { CommitOutcome::Applied } else { CommitOutcome::Repeated }
     }
 
@@ -422,7 +444,7 @@ impl Model {
             }
             HoldAction::Commit { id, .. } => Some(self.end(&counter.name, id)),
             HoldAction::EndOldest { .. } => match self.in_flight(&counter, now).first() {
-                Some((_, oldest)) => Some(self.end(&counter.name, *oldest)),
+                Some((_, oldest, _)) => Some(self.end(&counter.name, oldest.0)),
                 None => Some(CommitOutcome::Repeated),
             },
             HoldAction::ById { id, is_end, lifetime_ms, .. } => {
@@ -461,7 +483,10 @@ impl Model {
             other => unreachable!("{other:?}"),
         };
         let places = self.places.entry(counter.name).or_default();
-        places.extend((0..hits).map(|_| (now + lifetime, id)));
+        let place = (now + lifetime, Reverse(id), lifetime);
+        // A call that is in flight already has one deadline.
+        places.iter_mut().filter(|(_, other, _)| other.0 == id).for_each(|known| *known = place);
+        places.extend((0..hits).map(|_| place));
         places.sort();
     }
 
@@ -474,8 +499,9 @@ impl Model {
             }
             Algorithm::FirstHitWindow { .. } => {
                 let opened = self.opened(&counter, now);
-                let (used, end, _) = opened.unwrap_or((0, now + counter.window, now));
-                self.opened.insert(counter.name, ((used + hits).min(COUNT_MAX), end, now));
+                let (used, end, last) = opened.unwrap_or((0, now + counter.window, now));
+                let last = last.max(now);
+                self.opened.insert(counter.name, ((used + hits).min(COUNT_MAX), end, last));
             }
             Algorithm::SlidingLog { .. } => {
                 let mut log = self.logged(&counter, now);

@@ -52,7 +52,7 @@ impl Account for FirstHitWindow {
         let used = self.used(terms).saturating_add(hits).min(COUNT_MAX);
         let is_open = self.is_open(terms);
         let end = if is_open { self.end } else { terms.now.plus_millis(terms.window_ms) };
-        *self = Self { used, end, last: terms.now };
+        *self = Self { used, end, last: self.last.max(terms.now) };
     }
 
     fn is_unused(&self) -> bool {

@@ -1,4 +1,4 @@
-//! What is known of one hold on one counter: a take by id, or that a hold was committed.
+//! What is known of one hold on one counter: a take by id, or that a hold was committed; or that the counter is closed.
 
 use super::account::{Account, Terms};
 use crate::engine::time::Timestamp;
@@ -26,10 +26,21 @@ pub enum HoldState {
     },
     /// A commit was made.
     Committed,
+    /// It holds nothing, and closes the counter.
+    Closed {
+        /// For how long, in milliseconds.
+        for_ms: u64,
+    },
 }
 
 /// It counts no hits.
 impl Account for HoldRecord {
+    fn set_back(&mut self, terms: &Terms) {
+        if let Some(HoldState::Closed { for_ms }) = self.state {
+            self.until = self.until.min(terms.now.plus_millis(for_ms));
+        }
+    }
+
     fn refund(&mut self, _: u64, _: &Terms) {}
 
     fn give_back(&mut self, _: u64, _: u64, _: Timestamp, _: Option<&str>, _: &Terms) {}

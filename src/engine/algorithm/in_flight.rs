@@ -1,112 +1,147 @@
 //! Calls in flight: each occupies places until it is committed, or until its deadline. Also the holds without ids that
-//! are open on a counter of another algorithm, see [`HoldBy::Counter`](crate::engine::hold::HoldBy::Counter).
+//! are open on a counter of another algorithm, see [`HoldBy::Counter`](crate::engine::hold::HoldBy::Counter): their hits are
+//! what they hold.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+    ops::Bound,
+};
 
 use super::account::{Account, Terms};
 use crate::engine::{hold_id::HoldId, time::Timestamp};
 
-/// The calls in flight on one counter, by ascending deadline.
+/// The most calls that one refund ends, or among which a denied call looks for the one that makes room: as in the
+/// script, where each costs time.
+const CALLS_MAX: usize = 100;
+
+/// A deadline, and the id of a call. Of equal deadlines the larger id comes first, as in the script.
+type Ending = (Timestamp, Reverse<HoldId>);
+
+/// The calls in flight on one counter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InFlight {
-    occupants: Vec<Occupant>,
-    /// Their places, up to [`COUNT_MAX`](super::account::COUNT_MAX) each.
+    occupants: BTreeMap<Ending, Occupant>,
+    deadlines: HashMap<HoldId, Timestamp>,
+    /// Their places.
     occupied: u64,
+    /// The length of all callers.
+    caller_bytes: usize,
 }
 
-/// A call in flight.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+/// A call in flight. No other call changes its deadline or its places.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Occupant {
-    /// From then on it occupies nothing.
-    pub deadline: Timestamp,
-    /// Identifies it.
-    pub id: HoldId,
     /// Number of places, at least 1.
     pub hits: u64,
+    /// How long it may last, in milliseconds.
+    pub lifetime_ms: u64,
     /// The caller, if the limit remembers callers.
     pub caller: Option<Box<str>>,
 }
 
 impl InFlight {
-    /// Drops the calls whose deadlines have passed. A deadline that is further ahead than a call may last was noted while
-    /// the clock was ahead, and moves back.
-    pub fn begin(&mut self, terms: &Terms) {
-        self.expire(terms.now);
-        let latest = terms.now.plus_millis(terms.window_ms);
-        if self.occupants.last().is_some_and(|newest| latest < newest.deadline) {
-            let first = self.occupants.partition_point(|occupant| occupant.deadline < latest);
-            let ahead = self.occupants.get_mut(first..).unwrap_or_default();
-            ahead.iter_mut().for_each(|occupant| occupant.deadline = latest);
-            ahead.sort_unstable();
+    /// If the newest call began after `now`, the clock was ahead: such calls begin now.
+    pub fn set_back(&mut self, now: Timestamp) {
+        let is_ahead =
+            |(deadline, _): &Ending, call: &Occupant| *deadline > now.plus_millis(call.lifetime_ms);
+        if !self.occupants.last_key_value().is_some_and(|(ending, call)| is_ahead(ending, call)) {
+            return;
+        }
+        let ahead = self.occupants.extract_if(.., |ending, call| is_ahead(ending, call));
+        let ahead: Vec<_> = ahead.collect();
+        for ((_, id), call) in ahead {
+            let deadline = now.plus_millis(call.lifetime_ms);
+            self.deadlines.insert(id.0, deadline);
+            self.occupants.insert((deadline, id), call);
         }
     }
 
-    /// Adds a call.
-    pub fn occupy(&mut self, occupant: Occupant) {
-        let at = self.occupants.partition_point(|known| *known < occupant);
-        self.occupied = self.occupied.saturating_add(occupant.hits);
-        self.occupants.insert(at, occupant);
+    /// Adds a call that begins now. One with this id that is in flight becomes a part of it.
+    pub fn occupy(&mut self, id: HoldId, mut call: Occupant, now: Timestamp) {
+        let deadline = now.plus_millis(call.lifetime_ms);
+        call.hits = call.hits.saturating_add(self.end(id, now).unwrap_or(0));
+        self.occupied = self.occupied.saturating_add(call.hits);
+        self.caller_bytes += call.caller_bytes();
+        self.deadlines.insert(id, deadline);
+        self.occupants.insert((deadline, Reverse(id)), call);
     }
 
-    /// Ends the call with this id. Returns whether it was in flight.
-    pub fn end(&mut self, id: HoldId) -> bool {
-        let known = self.occupants.len();
-        self.occupants.retain(|occupant| occupant.id != id);
-        let ended = self.occupants.len() < known;
-        if ended {
-            self.occupied = places(&self.occupants);
-        }
-        ended
+    /// Ends the call with this id. Returns its places, if it is in flight.
+    pub fn end(&mut self, id: HoldId, now: Timestamp) -> Option<u64> {
+        let deadline = *self.deadlines.get(&id).filter(|deadline| now < **deadline)?;
+        self.remove((deadline, Reverse(id)))
     }
 
     /// Ends the call with the earliest deadline after `now`.
     pub fn end_oldest(&mut self, now: Timestamp) -> Option<HoldId> {
-        let oldest = self.occupants.get(self.expired(now))?.id;
-        self.end(oldest);
-        Some(oldest)
+        let (ending, _) = self.calls(now).next()?;
+        self.remove(ending);
+        Some(ending.1.0)
     }
 
-    /// Drops the calls whose deadlines have passed. Returns the deadlines.
-    pub fn expire(&mut self, now: Timestamp) -> Vec<Timestamp> {
-        let expired = self.occupants.drain(..self.expired(now));
-        let deadlines = expired.map(|occupant| {
-            self.occupied = self.occupied.saturating_sub(occupant.hits);
-            occupant.deadline
-        });
-        deadlines.collect()
+    /// Drops the calls whose deadlines have passed. Returns the deadlines and the places, in their order.
+    pub fn expire(&mut self, now: Timestamp) -> Vec<(Timestamp, u64)> {
+        let mut expired = Vec::new();
+        while let Some((&ending, _)) = self.occupants.first_key_value()
+            && ending.0 <= now
+        {
+            expired.extend(self.remove(ending).map(|hits| (ending.0, hits)));
+        }
+        expired
     }
 
-    /// The calls in flight at `now`.
-    pub fn occupants(&self, now: Timestamp) -> impl Iterator<Item = &Occupant> {
-        self.occupants.iter().skip(self.expired(now))
+    /// The calls in flight at `now`, the oldest first.
+    pub fn calls(&self, now: Timestamp) -> impl DoubleEndedIterator<Item = (Ending, &Occupant)> {
+        let last_expired = (now, Reverse(HoldId::default()));
+        let calls = self.occupants.range((Bound::Excluded(last_expired), Bound::Unbounded));
+        calls.map(|(ending, call)| (*ending, call))
     }
 
     /// About the bytes of its calls.
     pub(super) fn heap_bytes(&self) -> usize {
-        let callers = self.occupants.iter().filter_map(|occupant| occupant.caller.as_ref());
-        self.occupants.capacity() * size_of::<Occupant>()
-            + callers.map(|caller| caller.len()).sum::<usize>()
+        let call = size_of::<(Ending, Occupant)>() + size_of::<(HoldId, Timestamp)>();
+        // Both tables are filled to two thirds.
+        self.occupants.len() * call * 3 / 2 + self.caller_bytes
     }
 
-    /// Number of calls whose deadlines have passed.
-    fn expired(&self, now: Timestamp) -> usize {
-        self.occupants.partition_point(|occupant| occupant.deadline <= now)
+    /// Number of calls that have not been dropped.
+    pub fn count(&self) -> u64 {
+        u64::try_from(self.occupants.len()).unwrap_or(u64::MAX)
+    }
+
+    fn remove(&mut self, ending: Ending) -> Option<u64> {
+        let call = self.occupants.remove(&ending)?;
+        self.deadlines.remove(&ending.1.0);
+        self.occupied = self.occupied.saturating_sub(call.hits);
+        self.caller_bytes = self.caller_bytes.saturating_sub(call.caller_bytes());
+        Some(call.hits)
     }
 }
 
-/// The places of these calls.
-fn places<'call>(occupants: impl IntoIterator<Item = &'call Occupant>) -> u64 {
-    occupants.into_iter().fold(0, |sum, occupant| sum.saturating_add(occupant.hits))
+impl Occupant {
+    fn caller_bytes(&self) -> usize {
+        self.caller.as_ref().map_or(0, |caller| caller.len())
+    }
 }
 
 impl Account for InFlight {
+    fn set_back(&mut self, terms: &Terms) {
+        Self::set_back(self, terms.now);
+    }
+
     fn refund(&mut self, hits: u64, terms: &Terms) {
         let mut owed = hits;
-        self.begin(terms);
-        while let Some(newest) = self.occupants.last_mut().filter(|_| owed > 0) {
-            let ended = owed.min(newest.hits);
-            (newest.hits, owed) = (newest.hits - ended, owed - ended);
-            self.occupied = self.occupied.saturating_sub(ended);
-            if newest.hits == 0 {
-                self.occupants.pop();
+        let newest: Vec<Ending> =
+            self.calls(terms.now).rev().map(|(ending, _)| ending).take(CALLS_MAX).collect();
+        for ending in newest {
+            match self.occupants.get_mut(&ending) {
+                Some(call) if owed < call.hits => {
+                    call.hits -= owed;
+                    self.occupied = self.occupied.saturating_sub(owed);
+                    return;
+                }
+                _ => owed -= self.remove(ending).unwrap_or(0),
             }
         }
     }
@@ -120,9 +155,8 @@ impl Account for InFlight {
 
     /// A call without a hold of its own occupies its places for the time of the limit's holds.
     fn charge(&mut self, hits: u64, caller: Option<&str>, terms: &Terms) {
-        let deadline = terms.now.plus_millis(terms.window_ms);
-        let (id, caller) = (HoldId::default(), caller.map(Into::into));
-        self.occupy(Occupant { deadline, id, hits, caller });
+        let call = Occupant { hits, lifetime_ms: terms.window_ms, caller: caller.map(Into::into) };
+        self.occupy(HoldId::default(), call, terms.now);
     }
 
     /// A window after the last deadline: as long as a hold that was abandoned may have to be charged.
@@ -135,8 +169,8 @@ impl Account for InFlight {
     }
 
     fn used(&self, terms: &Terms) -> u64 {
-        let expired = self.occupants.iter().take(self.expired(terms.now));
-        self.occupied.saturating_sub(places(expired))
+        let expired = self.occupants.iter().take_while(|((deadline, _), _)| *deadline <= terms.now);
+        expired.fold(self.occupied, |used, (_, call)| used.saturating_sub(call.hits))
     }
 
     fn remaining(&self, terms: &Terms) -> u64 {
@@ -144,17 +178,18 @@ impl Account for InFlight {
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {
-        self.occupants.last().map_or(terms.now, |last| last.deadline.max(terms.now))
+        self.occupants.last_key_value().map_or(terms.now, |((last, _), _)| (*last).max(terms.now))
     }
 
     /// The deadline by which enough calls have ended.
     fn admits_at(&self, hits: u64, terms: &Terms) -> Timestamp {
         let limit = terms.requests_per_unit;
         let mut surplus = self.used(terms).saturating_add(hits).saturating_sub(limit);
-        for occupant in self.occupants(terms.now).filter(|_| hits <= limit) {
-            surplus = surplus.saturating_sub(occupant.hits);
+        for ((deadline, _), call) in self.calls(terms.now).take(CALLS_MAX).filter(|_| hits <= limit)
+        {
+            surplus = surplus.saturating_sub(call.hits);
             if surplus == 0 {
-                return occupant.deadline;
+                return deadline;
             }
         }
         self.ends(terms)

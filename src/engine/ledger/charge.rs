@@ -88,10 +88,7 @@ impl Charge {
         let is_in_flight = matches!(limit.algorithm, Algorithm::InFlight { .. });
         let policy = limit.hold.as_ref();
         let policy = policy.filter(|policy| policy.by == HoldBy::Counter && !is_in_flight);
-        let hold = policy.map(|policy| HoldAction::Beside {
-            estimate: policy.estimate(None, 1, limit.capacity()).max(1),
-            abandoned: policy.abandoned,
-        });
+        let hold = policy.map(|policy| HoldAction::Beside { abandoned: policy.abandoned });
         let ban = limit.ban_ms.map(|for_ms| HoldAction::Ban { for_ms });
         Self { hold: hold.or(ban), ..Self::new(counter, Hits::Check) }
     }

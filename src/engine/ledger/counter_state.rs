@@ -8,11 +8,14 @@ use super::{
     holds,
     tally::{Fit, Tally},
 };
-use crate::engine::algorithm::{
-    AnyAccount,
-    account::{Account as _, Terms},
-    in_flight::Occupant,
-    sliding_log::Remembered,
+use crate::engine::{
+    algorithm::{
+        AnyAccount,
+        account::{Account as _, Terms},
+        in_flight::Occupant,
+        sliding_log::Remembered,
+    },
+    time::Timestamp,
 };
 
 /// The state of one counter.
@@ -41,23 +44,20 @@ impl CounterState {
         let remembered = match account {
             AnyAccount::SlidingLog(log) => log.remembered(terms).cloned().collect(),
             AnyAccount::InFlight(calls) => {
-                calls.occupants(terms.now).map(Remembered::from).collect()
+                calls.calls(terms.now).map(|((at, _), call)| remembered(at, call)).collect()
             }
             _ => Vec::new(),
         };
         let is_in_flight = matches!(account, AnyAccount::InFlight(_));
         let account = account.read();
         let open_holds = if is_in_flight { account.used(terms) } else { 0 };
-        let reset = terms.now.until(account.ends(terms));
-        // A deadline further ahead was noted while the clock was ahead, and would be set back by a call.
-        let reset_max = if is_in_flight { terms.window_ms } else { u64::MAX };
         Self {
             used: account.used(terms),
             remaining: account.remaining(terms),
             held: 0,
             open_holds,
             closed: false,
-            reset: reset.min(Duration::from_millis(reset_max)),
+            reset: terms.now.until(account.ends(terms)),
             remembered,
         }
     }
@@ -75,16 +75,14 @@ impl CounterState {
         else {
             return Some(state);
         };
-        let (held, open_holds) = (holds::held(reading, accounts), open.used(terms));
+        let (held, open_holds) = (open.used(terms), open.count());
         let remaining = state.remaining.saturating_sub(held);
         Some(Self { remaining, held, open_holds, ..state })
     }
 }
 
-impl From<&Occupant> for Remembered {
-    fn from(Occupant { deadline, hits, caller, id: _ }: &Occupant) -> Self {
-        Self { at: *deadline, hits: *hits, caller: caller.clone() }
-    }
+fn remembered(at: Timestamp, Occupant { hits, caller, .. }: &Occupant) -> Remembered {
+    Remembered { at, hits: *hits, caller: caller.clone() }
 }
 
 /// The tallies that these charges would get on counters in these states, refunds first. The fits are

@@ -46,8 +46,8 @@ impl GiveBack {
             Some(HoldAction::Occupy { id, .. } | HoldAction::ById { id, .. }),
         ) = (&mut *account, self.hold)
         {
-            account.begin(terms);
-            account.end(id);
+            account.expire(terms.now);
+            account.end(id, terms.now);
         }
         if let Some(AnyAccount::HoldRecord(record)) = record
             && !matches!(self.hold, Some(HoldAction::Ban { .. }))

@@ -11,7 +11,7 @@ pub enum HoldAction {
     Open {
         /// Common to all counters of the take.
         id: HoldId,
-        /// The hits of each hold on this counter.
+        /// The hits that it holds on this counter.
         estimate: u64,
         /// How long it stays open.
         lifetime_ms: u64,
@@ -20,15 +20,11 @@ pub enum HoldAction {
     },
     /// Ends the oldest hold of the counter, on all counters of its take. The charge is the true number.
     EndOldest {
-        /// The hits of each hold on this counter.
-        estimate: u64,
         /// What becomes of holds whose time has passed.
         abandoned: Abandoned,
     },
-    /// Opens and ends no hold without an id: those that are open count beside the charge.
+    /// Opens and ends no hold: the charge counts beside those that are open.
     Beside {
-        /// The hits of each hold on this counter.
-        estimate: u64,
         /// What becomes of holds whose time has passed.
         abandoned: Abandoned,
     },
@@ -73,6 +69,16 @@ pub enum HoldAction {
 }
 
 impl HoldAction {
+    /// What becomes of open holds whose time has passed, if it acts on open holds.
+    pub(super) const fn abandoned(&self) -> Option<Abandoned> {
+        match *self {
+            Self::Open { abandoned, .. }
+            | Self::EndOldest { abandoned }
+            | Self::Beside { abandoned } => Some(abandoned),
+            _ => None,
+        }
+    }
+
     /// The key of what is known of holds on a counter, if it is not part of the counter itself.
     pub fn key_beside(&self, counter: &Counter) -> Option<String> {
         match (*self, &counter.limit.algorithm) {

@@ -45,42 +45,35 @@ pub(super) fn begin(
 /// Drops the calls in flight whose time has passed.
 pub(super) fn end_expired_calls(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
     if let Some(account) = in_flight(posting.account, accounts) {
-        account.begin(&posting.terms);
+        account.expire(posting.terms.now);
     }
 }
 
-/// The hits that open holds without ids add to what a posting asks for, with those that this call opens.
+/// The hits of open holds without ids that must fit beside those that a posting asks for, with those that this call opens.
+/// A commit is work that is done: it is compared with its limit alone.
 pub(super) fn asked(
     posting: &Posting<'_>,
     postings: &[Posting<'_>],
     accounts: &[AnyAccount],
 ) -> u64 {
-    match posting.charge.hold {
-        Some(HoldAction::Open { .. }) => {}
-        Some(HoldAction::Beside { .. }) => return held(posting, accounts),
-        _ => return 0,
-    }
-    let opens = |other: &&Posting<'_>| {
-        other.hold == posting.hold && matches!(other.charge.hold, Some(HoldAction::Open { .. }))
+    let estimate = |other: &Posting<'_>| match other.charge.hold {
+        Some(HoldAction::Open { estimate, .. }) if other.hold == posting.hold => estimate,
+        _ => 0,
     };
-    let takes = u64::try_from(postings.iter().filter(opens).count()).unwrap_or(u64::MAX);
-    held(posting, accounts).saturating_add(takes.saturating_mul(estimate(posting)))
+    let own = || postings.iter().map(estimate).fold(0, u64::saturating_add);
+    match posting.charge.hold {
+        Some(HoldAction::Open { .. }) => held(posting, accounts).saturating_add(own()),
+        Some(HoldAction::Beside { .. }) if !posting.charge.hits.is_refund() => {
+            held(posting, accounts)
+        }
+        _ => 0,
+    }
 }
 
 /// The hits of the open holds without ids on the counter of a posting.
 pub(super) fn held(posting: &Posting<'_>, accounts: &[AnyAccount]) -> u64 {
-    let holds = posting.hold.and_then(|index| accounts.get(index));
-    let Some(AnyAccount::InFlight(holds)) = holds else { return 0 };
-    holds.used(&posting.terms).saturating_mul(estimate(posting))
-}
-
-fn estimate(posting: &Posting<'_>) -> u64 {
-    match posting.charge.hold {
-        Some(
-            HoldAction::Open { estimate, .. }
-            | HoldAction::EndOldest { estimate, .. }
-            | HoldAction::Beside { estimate, .. },
-        ) => estimate,
+    match posting.hold.and_then(|index| accounts.get(index)) {
+        Some(AnyAccount::InFlight(holds)) => holds.used(&posting.terms),
         _ => 0,
     }
 }
@@ -92,12 +85,10 @@ pub(super) fn charge(posting: &Posting<'_>, hits: u64, account: &mut AnyAccount)
         (
             AnyAccount::InFlight(account),
             Some(HoldAction::Occupy { id, lifetime_ms } | HoldAction::ById { id, lifetime_ms, .. }),
-        ) => account.occupy(Occupant {
-            deadline: terms.now.plus_millis(lifetime_ms),
-            id,
-            hits,
-            caller: charge.caller.clone(),
-        }),
+        ) => {
+            let caller = charge.caller.clone();
+            account.occupy(id, Occupant { hits, lifetime_ms, caller }, terms.now);
+        }
         (account, _) => account.write().charge(hits, charge.caller.as_deref(), terms),
     }
 }
@@ -119,7 +110,7 @@ pub(super) fn close(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
         && let Some(record) = record(posting.hold, accounts)
     {
         let until = posting.terms.now.plus_millis(for_ms);
-        *record = HoldRecord { state: Some(HoldState::Committed), until };
+        *record = HoldRecord { state: Some(HoldState::Closed { for_ms }), until };
     }
 }
 
@@ -127,10 +118,10 @@ pub(super) fn close(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
 pub(super) fn take(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
     let now = posting.terms.now;
     match (posting.charge.hold, posting.hold.and_then(|index| accounts.get_mut(index))) {
-        (Some(HoldAction::Open { id, lifetime_ms, .. }), Some(AnyAccount::InFlight(holds))) => {
-            let deadline = now.plus_millis(lifetime_ms);
-            holds.occupy(Occupant { deadline, id, hits: 1, caller: None });
-        }
+        (
+            Some(HoldAction::Open { id, estimate: hits, lifetime_ms, .. }),
+            Some(AnyAccount::InFlight(holds)),
+        ) => holds.occupy(id, Occupant { hits, lifetime_ms, caller: None }, now),
         (Some(HoldAction::ById { lifetime_ms, .. }), Some(AnyAccount::HoldRecord(record))) => {
             let Hits::Charge(hits) = posting.hits else { return };
             // A call may charge the counter twice.
@@ -149,32 +140,21 @@ pub(super) fn take(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
     }
 }
 
-/// Drops open holds whose time has passed. Where their estimates are kept, they are charged, unless they would no longer
-/// count if they had been charged when their time passed.
+/// Drops open holds whose time has passed. Where their estimates are kept, each is charged as it would have been when its
+/// time passed.
 pub(super) fn expire(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
-    let Some(
-        HoldAction::Open { estimate, abandoned, .. }
-        | HoldAction::EndOldest { estimate, abandoned }
-        | HoldAction::Beside { estimate, abandoned },
-    ) = posting.charge.hold
-    else {
+    let abandoned = posting.charge.hold.and_then(|hold| hold.abandoned());
+    let (Some(abandoned), Some(holds)) = (abandoned, in_flight(posting.hold, accounts)) else {
         return;
     };
-    let Terms { now, span, window_ms, .. } = posting.terms;
+    let expired = holds.expire(posting.terms.now);
+    let account = posting.account.and_then(|index| accounts.get_mut(index));
+    let (Abandoned::Keep, Some(account)) = (abandoned, account) else { return };
     let is_aligned = posting.charge.counter.limit.algorithm.is_aligned();
-    let counts = |deadline: &Timestamp| match is_aligned {
-        true => span.start <= *deadline,
-        false => now < deadline.plus_millis(window_ms),
-    };
-    let Some(holds) = in_flight(posting.hold, accounts) else { return };
-    let expired = holds.expire(now);
-    let expired = expired.iter().filter(|deadline| counts(deadline)).count();
-    let hits = u64::try_from(expired).unwrap_or(u64::MAX).saturating_mul(estimate);
-    if abandoned == Abandoned::Keep
-        && hits > 0
-        && let Some(account) = posting.account.and_then(|index| accounts.get_mut(index))
-    {
-        account.write().charge(hits, None, &posting.terms);
+    for (deadline, hits) in expired {
+        if !is_aligned || posting.terms.span.start <= deadline {
+            account.write().charge(hits, None, &Terms { now: deadline, ..posting.terms });
+        }
     }
 }
 
@@ -200,7 +180,7 @@ fn end_oldest(
     ended.push(oldest);
     ended_on.push(own);
     for index in postings.iter().filter_map(|other| other.hold) {
-        if in_flight(Some(index), accounts).is_some_and(|holds| holds.end(oldest)) {
+        if in_flight(Some(index), accounts).is_some_and(|holds| holds.end(oldest, now).is_some()) {
             ended_on.push(index);
         }
     }
@@ -218,10 +198,9 @@ fn commit(
         return Some(CommitOutcome::Late);
     }
     if let Some(account) = in_flight(posting.account, accounts) {
-        return Some(if account.end(id) {
-            CommitOutcome::Applied
-        } else {
-            CommitOutcome::Repeated
+        return Some(match account.end(id, now) {
+            Some(_) => CommitOutcome::Applied,
+            None => CommitOutcome::Repeated,
         });
     }
     let record = record(posting.hold, accounts)?;
@@ -247,7 +226,9 @@ fn commit_by_id(
     }
     let (held, made, deadline) = match (record.state, posting.hits) {
         (Some(HoldState::Taken { hits, made, deadline }), _) => (hits, made, deadline),
-        (Some(HoldState::Committed), _) => return Some(CommitOutcome::Repeated),
+        (Some(HoldState::Committed | HoldState::Closed { .. }), _) => {
+            return Some(CommitOutcome::Repeated);
+        }
         // The take was not seen, or is forgotten.
         (None, Hits::Charge(estimate)) if is_end => {
             record.until = now.plus_millis(lifetime_ms);
@@ -264,7 +245,7 @@ fn commit_by_id(
         return Some(CommitOutcome::Late);
     }
     if let Some(account) = in_flight(posting.account, accounts) {
-        account.end(id);
+        account.end(id, now);
     } else {
         settle(posting, accounts, (held, used.unwrap_or(held), made));
     }

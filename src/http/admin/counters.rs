@@ -48,7 +48,7 @@ pub(super) async fn show(
     Extension(actor): Extension<Actor>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refused> {
-    read(&actor, request(query.as_deref())?, Clear::No).await
+    read(&actor, request(query.as_deref())?, Clear::Show).await
 }
 
 pub(super) async fn reset(

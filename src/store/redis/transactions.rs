@@ -73,7 +73,7 @@ async fn read(
     let key = key_prefix.to_owned() + &counter.key(assumed.start);
     let mut reads = match clear {
         // Without memory a server refuses every command inside of a transaction.
-        Clear::No => redis::pipe(),
+        Clear::No | Clear::Show => redis::pipe(),
         Clear::Yes => transaction(),
     };
     reads.ignore_errors();

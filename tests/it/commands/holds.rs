@@ -183,7 +183,7 @@ verdict: OK"
     assert_eq!(line(&["route=a"], "holds"), "holds 100 (the rule's default) by counter for 10m");
     assert_eq!(
         line(&["--hits", "7", "route=a"], "commits"),
-        "commits 7, and so ends the oldest open hold of 100"
+        "commits 7, and so ends the oldest open hold"
     );
     for used in ["200", "200"] {
         call(&service, &[&format!("job=a,hold.id={used}")]);

@@ -15,7 +15,7 @@ use tollkeeper::{
         hold_id::HoldId,
         ledger::{Charge, CommitOutcome, Fit, HoldAction},
         request::Hits,
-        rule::{Algorithm, Limit, Unit},
+        rule::{Algorithm, Limit, Unit, WhenDenied},
         time::Timestamp,
     },
     store::Clear,
@@ -71,9 +71,9 @@ fn reading_a_counter_charges_no_hold_whose_time_has_passed() {
         backend.charge(std::slice::from_ref(&take), BEGIN);
         let read = backend.read(&take.counter, Clear::No, at(6000));
         assert_eq!((read.used, read.held), (4, 0), "on {}", backend.name());
-        // The window opens at the next call, and not at the reading.
+        // The window opened at the deadline, and neither at the reading nor at the next call.
         let check = backend.charge(std::slice::from_ref(&take), at(9000));
-        assert_eq!(check[0].reset.as_millis(), 60_000, "on {}", backend.name());
+        assert_eq!(check[0].reset.as_millis(), 56_000, "on {}", backend.name());
     });
 }
 
@@ -89,6 +89,136 @@ fn reading_calls_in_flight_while_the_clock_is_set_back_changes_none() {
         assert_eq!((read.used, read.reset.as_millis()), (1, 5000), "on {}", backend.name());
         let read = backend.read(&take.counter, Clear::No, at(3000));
         assert_eq!((read.used, read.reset.as_millis()), (1, 4000), "on {}", backend.name());
+    });
+}
+
+/// A take by counter with this estimate.
+fn open(number: u128, estimate: u64, limit: &Arc<Limit>) -> Charge {
+    let lifetime_ms = limit.hold.as_ref().unwrap().lifetime_ms;
+    let abandoned = Abandoned::Keep;
+    let id = HoldId::new(number);
+    acting(Hits::Check, limit, HoldAction::Open { id, estimate, lifetime_ms, abandoned })
+}
+
+fn living(lifetime_ms: u64, limit: &Arc<Limit>) -> Arc<Limit> {
+    let policy = HoldPolicy { lifetime_ms, ..HoldPolicy::clone(limit.hold.as_ref().unwrap()) };
+    Arc::new(Limit { hold: Some(Arc::new(policy)), ..Limit::clone(limit) })
+}
+
+#[test]
+fn the_estimate_of_a_later_call_changes_no_open_hold() {
+    let limit = holding(HoldBy::Counter, limit(100, Unit::Hour, Algorithm::FixedWindow));
+    on_each_backend(|backend| {
+        for number in 0..2 {
+            backend.charge(&[open(number, 50, &limit)], BEGIN);
+        }
+        let later = backend.charge(&[open(2, 1, &limit)], BEGIN);
+        assert_eq!(left(&later[0]), None, "on {}", backend.name());
+        let counter = open(0, 1, &limit).counter;
+        let read = backend.read(&counter, Clear::No, BEGIN);
+        assert_eq!((read.held, read.open_holds), (100, 2), "on {}", backend.name());
+        // Each is charged when it is abandoned.
+        let read = backend.read(&counter, Clear::No, at(LIFETIME_MS));
+        assert_eq!((read.used, read.held), (100, 0), "on {}", backend.name());
+    });
+}
+
+#[test]
+fn a_changed_lifetime_moves_no_deadline() {
+    let in_flight = Algorithm::InFlight { remember: None };
+    let before = holding(HoldBy::Token, limit(2, Unit::Second, in_flight));
+    let after = living(600_000, &before);
+    let occupy = |number, limit: &Arc<Limit>| {
+        let lifetime_ms = limit.hold.as_ref().unwrap().lifetime_ms;
+        let hold = HoldAction::Occupy { id: HoldId::new(number), lifetime_ms };
+        acting(Hits::Charge(1), limit, hold)
+    };
+    on_each_backend(|backend| {
+        backend.charge(&[occupy(1, &before)], BEGIN);
+        backend.charge(&[occupy(2, &after)], BEGIN);
+        // A token of before the reload, and a replica that has not reloaded.
+        backend.charge(&[commit(HoldId::new(1), 1, 1, &before)], at(1));
+        backend.charge(&[charge("a", Hits::Check, &before)], at(2));
+        let read = backend.read(&occupy(2, &after).counter, Clear::No, at(2 * LIFETIME_MS));
+        assert_eq!((read.used, read.reset.as_millis()), (1, 590_000), "on {}", backend.name());
+    });
+}
+
+#[test]
+fn what_began_while_the_clock_was_ahead_begins_now() {
+    let hour_ahead = at(3_600_000);
+    let routes = holding(HoldBy::Counter, limit(10, Unit::Hour, Algorithm::FixedWindow));
+    let slots =
+        holding(HoldBy::Token, limit(1, Unit::Second, Algorithm::InFlight { remember: None }));
+    let occupy = HoldAction::Occupy { id: HoldId::new(1), lifetime_ms: LIFETIME_MS };
+    let take = [open(1, 10, &routes), acting(Hits::Charge(1), &slots, occupy)];
+    on_each_backend(|backend| {
+        backend.charge(&take, hour_ahead);
+        let denied = backend.charge(&[open(2, 10, &routes)], BEGIN);
+        assert_eq!(left(&denied[0]), None, "on {}", backend.name());
+        let denied = backend.charge(&[charge("a", Hits::Check, &slots)], BEGIN);
+        assert_eq!(denied[0].reset.as_millis(), LIFETIME_MS.into(), "on {}", backend.name());
+        let read = |backend: &mut dyn Backend, index: usize| {
+            let state = backend.read(&take[index].counter, Clear::No, at(LIFETIME_MS));
+            (state.used, state.held)
+        };
+        assert_eq!(read(backend, 0), (10, 0), "on {}", backend.name());
+        assert_eq!(read(backend, 1), (0, 0), "on {}", backend.name());
+    });
+}
+
+#[test]
+fn a_ban_that_began_while_the_clock_was_ahead_begins_now() {
+    let ban = Some(HoldAction::Ban { for_ms: 3000 });
+    let limit =
+        Arc::new(Limit { ban_ms: Some(3000), ..limit(1, Unit::Year, Algorithm::FixedWindow) });
+    let hit = |hits| [Charge { hold: ban, ..charge("a", hits, &limit) }];
+    let mut redis = ScriptInRedis::start();
+    for backend in [&mut memory() as &mut dyn Backend, &mut redis] {
+        backend.charge(&hit(Hits::Charge(2)), at(3_600_000));
+        let reset_ms = |backend: &mut dyn Backend, ms| {
+            backend.charge(&hit(Hits::Check), at(ms))[0].reset.as_millis()
+        };
+        assert_eq!(reset_ms(backend, 0), 3000, "on {}", backend.name());
+        assert_eq!(reset_ms(backend, 1000), 2000, "on {}", backend.name());
+        let after = backend.charge(&hit(Hits::Check), at(3000));
+        assert_eq!(left(&after[0]), Some(1), "on {}", backend.name());
+    }
+}
+
+#[test]
+fn a_bucket_refills_from_the_deadline_of_an_abandoned_hold_on() {
+    let bucket = Algorithm::TokenBucket { burst: 20 };
+    let limit = holding(HoldBy::Counter, limit(20, Unit::Hour, bucket));
+    on_each_backend(|backend| {
+        backend.charge(&[open(1, 5, &limit)], BEGIN);
+        let state = |backend: &mut dyn Backend, ms| {
+            let state = backend.read(&open(1, 5, &limit).counter, Clear::No, at(ms));
+            (state.used, state.remaining)
+        };
+        assert_eq!(state(backend, LIFETIME_MS), (5, 15), "on {}", backend.name());
+        assert_eq!(state(backend, LIFETIME_MS + 180_000), (4, 16), "on {}", backend.name());
+        assert_eq!(state(backend, LIFETIME_MS + 900_000), (0, 20), "on {}", backend.name());
+    });
+}
+
+#[test]
+fn debits_and_refunds_report_what_open_holds_leave() {
+    let limit = holding(HoldBy::Counter, limit(100, Unit::Hour, Algorithm::FixedWindow));
+    let debited =
+        Arc::new(Limit { hold: None, when_denied: WhenDenied::Counted, ..Limit::clone(&limit) });
+    let beside = HoldAction::Beside { abandoned: Abandoned::Keep };
+    on_each_backend(|backend| {
+        backend.charge(&[open(1, 10, &limit)], BEGIN);
+        let debit = backend.charge(&[acting(Hits::Charge(4), &debited, beside)], BEGIN);
+        assert_eq!(left(&debit[0]), Some(86), "on {}", backend.name());
+        let debit = backend.charge(&[acting(Hits::Charge(87), &debited, beside)], BEGIN);
+        assert_eq!(left(&debit[0]), None, "on {}", backend.name());
+        let refund = backend.charge(&[acting(Hits::Refund(90), &limit, beside)], BEGIN);
+        assert_eq!(left(&refund[0]), Some(89), "on {}", backend.name());
+        // What has been abandoned is charged before it is given back.
+        let refund = backend.charge(&[acting(Hits::Refund(5), &limit, beside)], at(LIFETIME_MS));
+        assert_eq!(left(&refund[0]), Some(94), "on {}", backend.name());
     });
 }
 

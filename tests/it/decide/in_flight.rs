@@ -89,8 +89,7 @@ impl Steps {
                 self.commit(now).unwrap_or(charge(&user, Hits::Check, &limit))
             }
             (2..=5, HoldBy::Counter) => {
-                let (estimate, abandoned) = (1, Abandoned::Keep);
-                with(places, HoldAction::EndOldest { estimate, abandoned })
+                with(places, HoldAction::EndOldest { abandoned: Abandoned::Keep })
             }
             (_, HoldBy::Id) => {
                 let id = id(1_000_000 + self.dice.below(12));
@@ -228,8 +227,10 @@ fn another_value_at_the_key_is_a_corrupt_counter() {
         &["SET", &key, "1", "EX", "100"][..],
         &["RPUSH", &key, "1"],
         &["ZADD", &key, "1", "junk"],
-        &["ZADD", &key, "inf", &format!("{} 1", id(2))],
-        &["ZADD", &key, "0.5", &format!("{} 1", id(2))],
+        &["ZADD", &key, "inf", &format!("{} 1 1000", id(2))],
+        &["ZADD", &key, "inf", "=1"],
+        &["ZADD", &key, "inf", "=1", "-0.5", &format!("{} 1 1000", id(2))],
+        &["ZADD", &key, "inf", "=x", "-9", &format!("{} 1 1000", id(2))],
     ] {
         redis.clear();
         redis.redis.query::<redis::Value>(plant);

@@ -1,6 +1,6 @@
 //! The reference model of holds: a list of holds with their times, beside the reference model of counters.
 
-use std::time::Duration;
+use std::{cmp::Reverse, collections::HashSet, time::Duration};
 
 use tollkeeper::{
     engine::{
@@ -15,7 +15,7 @@ use tollkeeper::{
     store::Clear,
 };
 
-use super::{Counter, Judged, Model, denials, hits_to_judge, is_counted};
+use super::{Counter, Judged, Model, Place, denials, hits_to_judge, is_counted};
 
 /// Counters, and every hold that was ever made on them.
 #[derive(Default, Clone)]
@@ -45,21 +45,34 @@ struct OpenHold {
     name: String,
     take: HoldId,
     deadline: i128,
+    hits: i128,
+    lifetime: i128,
+}
+
+impl OpenHold {
+    fn place(&self) -> Place {
+        (self.deadline, Reverse(self.take), self.lifetime)
+    }
 }
 
 fn name(charge: &Charge) -> String {
     Counter::of(charge, 0).name
 }
 
-/// The estimate of a charge by counter, and whether it is kept when it is abandoned.
-fn by_counter(charge: &Charge) -> Option<(i128, bool)> {
+/// Whether the estimates of open holds are kept that are abandoned, if a charge acts on them.
+fn by_counter(charge: &Charge) -> Option<bool> {
     match charge.hold.filter(|_| !charge.counter.limit.counts_calls())? {
-        HoldAction::Open { estimate, abandoned, .. }
-        | HoldAction::EndOldest { estimate, abandoned }
-        | HoldAction::Beside { estimate, abandoned } => {
-            Some((estimate.into(), abandoned == Abandoned::Keep))
-        }
+        HoldAction::Open { abandoned, .. }
+        | HoldAction::EndOldest { abandoned }
+        | HoldAction::Beside { abandoned } => Some(abandoned == Abandoned::Keep),
         _ => None,
+    }
+}
+
+fn estimate(charge: &Charge) -> i128 {
+    match charge.hold {
+        Some(HoldAction::Open { estimate, .. }) => estimate.into(),
+        _ => 0,
     }
 }
 
@@ -92,16 +105,10 @@ impl HoldModel {
         for charge in &asking {
             let own_check = opens(charge) && charge.hits == Hits::Check;
             let mut hits = hits_to_judge(charge, &asking, now) - i128::from(own_check);
-            if let Some(HoldAction::Beside { estimate, .. }) = charge.hold
-                && !charge.hits.is_refund()
-            {
-                hits += after_refunds.held_on(&name(charge), now) * i128::from(estimate);
-            }
             if opens(charge) {
                 let same = |other: &&Charge| opens(other) && name(other) == name(charge);
-                let takes = asking.iter().filter(same).count() as i128;
-                let (estimate, _) = by_counter(charge).unwrap();
-                hits += (after_refunds.held_on(&name(charge), now) + takes) * estimate;
+                hits += asking.iter().filter(same).map(estimate).sum::<i128>();
+                hits += after_refunds.held_on(&name(charge), now);
                 if own_check {
                     let charged = asking.iter().filter(|other| {
                         name(other) == name(charge) && matches!(other.hits, Hits::Charge(_))
@@ -113,6 +120,9 @@ impl HoldModel {
                         })
                         .sum::<i128>();
                 }
+            }
+            if matches!(charge.hold, Some(HoldAction::Beside { .. })) {
+                hits += after_refunds.held_on(&name(charge), now);
             }
             let fits = charge.hits.is_refund() || after_refunds.counters.fits(charge, hits, now);
             judged.push(Judged { charge, hits, fits });
@@ -142,10 +152,8 @@ impl HoldModel {
             let is_check = charge.hits == Hits::Check && !opens(charge);
             let state = if is_check { &after_refunds } else { &*self };
             let mut tally = state.counters.tally(charge, *fits, *hits, now);
-            if let (Some((estimate, _)), Fit::Fits { remaining }) =
-                (by_counter(charge), &mut tally.fit)
-            {
-                let held = state.held_on(&name(charge), now) * estimate;
+            if let (Some(_), Fit::Fits { remaining }) = (by_counter(charge), &mut tally.fit) {
+                let held = state.held_on(&name(charge), now);
                 *remaining = (i128::from(*remaining) - held).max(0) as u64;
             }
             tallies.push(tally);
@@ -153,27 +161,34 @@ impl HoldModel {
         tallies
     }
 
-    /// The open holds on a counter.
+    /// What the open holds on a counter hold.
     fn held_on(&self, name: &str, now: i128) -> i128 {
         let open = self.open.iter().filter(|hold| hold.name == name && now < hold.deadline);
-        open.count() as i128
+        open.map(|hold| hold.hits).sum()
+    }
+
+    fn set_back(&mut self, name: &str, now: i128) {
+        let mut here: Vec<&mut OpenHold> =
+            self.open.iter_mut().filter(|hold| hold.name == name).collect();
+        here.sort_by_key(|hold| hold.place());
+        if here.last().is_some_and(|newest| newest.deadline > now + newest.lifetime) {
+            here.iter_mut().for_each(|hold| hold.deadline = hold.deadline.min(now + hold.lifetime));
+        }
     }
 
     /// Charges what was abandoned, as far as it would still count.
     fn expire(&mut self, charge: &Charge, now: i128) {
-        let Some((estimate, is_kept)) = by_counter(charge) else { return };
+        let Some(is_kept) = by_counter(charge) else { return };
         let (name, counter) = (name(charge), Counter::of(charge, now));
         let is_aligned = charge.counter.limit.algorithm.is_aligned();
-        let (expired, open): (Vec<OpenHold>, _) =
+        self.set_back(&name, now);
+        let (mut expired, open): (Vec<OpenHold>, _) =
             self.open.drain(..).partition(|hold| hold.name == name && hold.deadline <= now);
         self.open = open;
+        expired.sort_by_key(OpenHold::place);
         for hold in expired {
-            let counts = match is_aligned {
-                true => counter.start <= hold.deadline,
-                false => now < hold.deadline + counter.window,
-            };
-            if is_kept && counts {
-                self.counters.add(charge, estimate, now);
+            if is_kept && (!is_aligned || counter.start <= hold.deadline) {
+                self.counters.add(charge, hold.hits, hold.deadline);
             }
         }
     }
@@ -189,7 +204,7 @@ impl HoldModel {
                 Some(HoldAction::Commit { .. }) => Some(self.commit_token(charge, now)),
                 Some(HoldAction::ById { .. }) => self.commit_id(charge, now),
                 Some(HoldAction::EndOldest { .. }) => {
-                    self.end_oldest(&name(charge), &before);
+                    self.end_oldest(&name(charge), &before, now);
                     None
                 }
                 _ => None,
@@ -199,19 +214,17 @@ impl HoldModel {
     }
 
     /// Ends a take, unless one of those that were open on the counter before the call has ended already.
-    fn end_oldest(&mut self, name: &str, before: &[OpenHold]) {
+    fn end_oldest(&mut self, name: &str, before: &[OpenHold], now: i128) {
         let is_open = |hold: &&OpenHold| {
             self.open.iter().any(|open| open.take == hold.take && open.name == hold.name)
         };
-        let mut here = before.iter().filter(|hold| hold.name == name);
+        let here = before.iter().filter(|hold| hold.name == name);
         if here.clone().any(|hold| !is_open(&hold)) {
             return;
         }
-        let Some(first) = here.next() else { return };
-        let oldest = here.fold(first, |oldest, hold| {
-            let is_older = (hold.deadline, hold.take) < (oldest.deadline, oldest.take);
-            if is_older { hold } else { oldest }
-        });
+        let Some(oldest) = here.min_by_key(|hold| hold.place()) else { return };
+        let of_take = before.iter().filter(|hold| hold.take == oldest.take);
+        of_take.for_each(|hold| self.set_back(&hold.name, now));
         // One whose time has passed elsewhere is charged there.
         let is_live = |hold: &OpenHold| {
             before.iter().any(|live| live.take == hold.take && live.name == hold.name)
@@ -293,9 +306,9 @@ impl HoldModel {
     fn take(&mut self, charge: &Charge, now: i128) {
         let name = name(charge);
         match (charge.hold, charge.hits) {
-            (Some(HoldAction::Open { id, lifetime_ms, .. }), _) => {
-                let deadline = now + i128::from(lifetime_ms);
-                self.open.push(OpenHold { name, take: id, deadline });
+            (Some(HoldAction::Open { id: take, lifetime_ms, .. }), _) => {
+                let (lifetime, hits) = (i128::from(lifetime_ms), estimate(charge));
+                self.open.push(OpenHold { name, take, deadline: now + lifetime, hits, lifetime });
             }
             // The model of counters knows calls in flight.
             (Some(HoldAction::ById { .. }), _) if charge.counter.limit.counts_calls() => {}
@@ -357,10 +370,13 @@ impl HoldModel {
         let calls = present.counters.used(&reading, at);
         let open = match reading.counter.limit.counts_calls() {
             true => calls,
-            false if by_counter(&reading).is_some() => present.held_on(&name, at),
+            false if by_counter(&reading).is_some() => {
+                let open = present.open.iter().filter(|hold| hold.name == name);
+                open.map(|hold| hold.take).collect::<HashSet<_>>().len() as i128
+            }
             false => 0,
         };
-        let held = by_counter(&reading).map_or(0, |(estimate, _)| estimate * open);
+        let held = by_counter(&reading).map_or(0, |_| present.held_on(&name, at));
         let remaining = i128::from(present.counters.left(&reading, at)) - held;
         let ends = present.counters.ends(&reading, at);
         if clear == Clear::Yes {

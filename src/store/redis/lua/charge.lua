@@ -23,15 +23,16 @@
 --              counter itself has it
 --   id         identifies the hold; empty for 'end_oldest', 'beside' and 'ban'
 --   numbers    of the action, or empty: hits, and times in milliseconds; `keep` is 1 if abandoned holds stay charged,
---              `is_end` if the call states what was used, and so takes nothing
+--              `is_end` if the call states what was used, and so takes nothing, `take` the slot in KEYS of the key that
+--              names all holds of the call
 local ARGUMENTS = 12
 local WITH_HOLD = { ['charge+'] = 'charge', ['check+'] = 'check', ['refund+'] = 'refund', ['give_back+'] = 'give_back' }
 local HOLD_NUMBERS = {
   commit = { 'held', 'used', 'made', 'deadline' },
   by_id = { 'lifetime', 'used', 'is_end' },
-  open = { 'lifetime', 'estimate', 'keep' },
-  end_oldest = { 'estimate', 'keep' },
-  beside = { 'estimate', 'keep' },
+  open = { 'keep', 'lifetime', 'estimate', 'take' },
+  end_oldest = { 'keep' },
+  beside = { 'keep' },
   occupy = { 'lifetime' },
   ban = { 'lifetime' },
 }
@@ -41,6 +42,7 @@ local function parse_hold(base)
   local action = ARGV[base + 1]
   local hold, numbers = { action = action, key = KEYS[tonumber(ARGV[base + 2])], id = ARGV[base + 3] }, HOLD_NUMBERS[action]
   for i, name in ipairs(numbers) do hold[name] = tonumber(ARGV[base + 3 + i]) end
+  hold.is_open, hold.take = numbers[1] == 'keep', KEYS[hold.take]
   return hold, base + 3 + #numbers
 end
 

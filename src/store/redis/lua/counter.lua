@@ -1,10 +1,10 @@
 -- Reads one counter, and clears it on request, with no hit in between.
 --
 -- KEYS     the counter, of a sliding window the one before, and the set of its open holds
--- ARGV     1 and one check, see charge.lua; 'show' or 'clear'
+-- ARGV     1 and one check, see charge.lua; 'read', 'show' or 'clear'
 -- Returns  TIME's seconds and microseconds; 1, or -1 if the check is stale, or -2 if the counter holds
 --          no count; what is used and what remains; the reset in milliseconds; what open holds hold, and
---          their number; 1 if it is closed, else 0; and what a log remembers, each as in its key
+--          their number; 1 if it is closed, else 0; with 'show' what a log remembers, each as in its key
 
 local charges, at = parse(1)
 local charge = charges[1]
@@ -20,17 +20,15 @@ elseif not account or hold and not hold.known then
   reply[3] = -2
 else
   -- Nothing of it is written.
-  if hold and hold.estimate then expire(charge) end
+  if hold then expire(charge) end
   reply[7] = hold and held(charge) or 0
-  reply[8] = hold and hold.known.open or algorithm.finish and algorithm.used(account, charge) or 0
+  reply[8] = hold and hold.is_open and count_calls(hold.known) or algorithm.finish and algorithm.used(account, charge) or 0
   reply[4] = algorithm.used(account, charge)
   reply[5] = math.max(0, algorithm.remaining(account, charge) - reply[7])
   reply[6] = math.max(0, algorithm.ends(account, charge) - now)
-  -- A deadline further ahead was noted while the clock was ahead, and would be set back by a call.
-  if algorithm.finish then reply[6] = math.min(reply[6], charge.window) end
   local closed = hold and closed_until(charge)
   if closed then reply[5], reply[6], reply[9] = 0, closed - now, 1 end
-  if algorithm.entries then
+  if algorithm.entries and ARGV[at] == 'show' then
     for _, entry in ipairs(algorithm.entries(account)) do reply[#reply + 1] = entry end
   end
 end

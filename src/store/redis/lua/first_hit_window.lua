@@ -10,6 +10,10 @@ local function closes(account, charge)
   return math.min(account.stop, account.last + charge.idle)
 end
 
+local function is_open(account, charge)
+  return account.stop > 0 and now < closes(account, charge)
+end
+
 function first_hit_window.read(charge)
   local value = read_text(charge.key)
   if not value then return value == nil and { key = charge.key, used = 0, stop = 0, last = 0 } or nil end
@@ -20,44 +24,41 @@ function first_hit_window.read(charge)
   local latest = now + charge.window
   local account = { key = charge.key, used = used, stop = math.min(stop, latest), last = math.min(last, now) }
   account.changed = stop > latest or last > now
-  if closes(account, charge) <= now then
-    account.used, account.stop, account.last, account.changed = 0, 0, 0, false
-  end
   return account
 end
 
-function first_hit_window.refund(account, hits)
-  account.changed = account.stop > 0
+function first_hit_window.refund(account, hits, charge)
+  if not is_open(account, charge) then return end
+  account.changed = true
   account.used = math.max(0, account.used - hits)
 end
 
 function first_hit_window.give_back(account, hits, charge)
-  if charge.made >= account.stop or charge.made < account.stop - charge.window then return end
+  if charge.made >= account.stop or charge.made < account.stop - charge.window or not is_open(account, charge) then return end
   account.changed = true
   account.used = given_back(account.used, hits)
 end
 
 function first_hit_window.fits(account, hits, charge)
-  return account.used + hits <= charge.limit
+  return first_hit_window.used(account, charge) + hits <= charge.limit
 end
 
 function first_hit_window.charge(account, charge)
-  account.changed = true
-  account.used = math.min(account.used + charge.hits, COUNT_MAX)
-  if account.stop == 0 then account.stop = now + charge.window end
-  account.last = charge.idle and now or 0
+  if not is_open(account, charge) then account.used, account.stop = 0, now + charge.window end
+  account.used, account.changed = math.min(account.used + charge.hits, COUNT_MAX), true
+  account.last = charge.idle and math.max(account.last, now) or 0
 end
 
-function first_hit_window.used(account)
-  return account.used
+function first_hit_window.used(account, charge)
+  return is_open(account, charge) and account.used or 0
 end
 
 function first_hit_window.remaining(account, charge)
-  return charge.limit - account.used
+  return charge.limit - first_hit_window.used(account, charge)
 end
 
 function first_hit_window.ends(account, charge)
-  return account.stop > 0 and closes(account, charge) or now + (charge.idle or charge.window)
+  return is_open(account, charge) and closes(account, charge) or now + (charge.idle or charge.window)
 end
 
 function first_hit_window.write(account, charge)

@@ -1,9 +1,9 @@
 -- What the charges of a call do with holds: before the call is judged, commits are applied and open holds expire; what
 -- an admitted call takes is noted after it. Nothing is written before `write_holds`.
 --
--- A record is 'until' once its hold is committed, and 'until hits made deadline' as long as it is taken by its id. An
--- open hold is a member of a sorted set, by its deadline: 'id number', and where its take has opened several holds, the
--- keys of all of their sets.
+-- A record is 'until' once its hold is committed, and 'until hits made deadline' as long as it is taken by its id; 'until
+-- length' closes the counter. Open holds are in a set like calls in flight, see in_flight.lua. Where a take has opened
+-- several, each names a key that has the keys of all of their sets.
 
 -- What became of a commit, in replies.
 local APPLIED, REPEATED, LATE = -3, -4, -5
@@ -22,32 +22,29 @@ local function read_record(key)
   }
 end
 
-local function read_open_holds(key)
-  local open = redis.pcall('ZCOUNT', key, '(' .. text(now), '+inf')
-  if type(open) == 'table' then return false end
-  return { open = open, expired = redis.call('ZCOUNT', key, '-inf', text(now)), takes = 0, taken = {} }
-end
-
 -- What is known of the hold of a charge, once for each key in `known`; false if that is corrupt.
 local function read_hold(charge, known)
   local hold = charge.hold
   if known[hold.key] == nil then
-    local is_open = hold.estimate ~= nil
-    known[hold.key] = (is_open and read_open_holds or read_record)(hold.key)
+    known[hold.key] = (hold.is_open and read_calls or read_record)(hold.key, charge.is_shown) or false
   end
-  if hold.action == 'open' and known[hold.key] then known[hold.key].takes = known[hold.key].takes + 1 end
-  return known[hold.key]
+  local found = known[hold.key]
+  if found and hold.action == 'open' then found.asked = (found.asked or 0) + hold.estimate end
+  return found
 end
 
 -- The hits of the open holds on the counter of a charge.
 local function held(charge)
   local hold = charge.hold
-  return hold and hold.estimate and hold.key and (hold.known.open + #hold.known.taken) * hold.estimate or 0
+  return hold and hold.is_open and hold.key and hold.known.used or 0
 end
 
--- The hits that must fit beside those that a call charges to the counter.
-local function held_with_own(charge)
-  return held(charge) + charge.hold.known.takes * charge.hold.estimate
+-- The hits of open holds that must fit beside those that a charge asks for, with those that its call opens. A commit is
+-- work that is done: it is compared with its limit alone.
+local function asked_beside(charge)
+  local action = charge.hold.action
+  if action == 'open' then return held(charge) + charge.hold.known.asked end
+  return action == 'beside' and held(charge) or 0
 end
 
 local function charge_more(charge, hits)
@@ -57,16 +54,21 @@ local function charge_more(charge, hits)
   charge.hits = own
 end
 
--- Charges the estimates of holds whose time has passed, where they are kept, unless they would no longer count if they
--- had been charged when it passed.
+-- Drops open holds whose time has passed. Where their estimates are kept, each is charged as it would have been when its
+-- time passed. A ban that began after now moves back: the clock was ahead.
 local function expire(charge)
-  local hold, known = charge.hold, charge.hold.known
-  if known.expired == 0 then return end
-  known.expired, known.drops = 0, true
-  if not hold.keep then return end
-  local from = charge.algorithm.aligned and text(charge.start) or '(' .. text(now - charge.window)
-  local counting = redis.call('ZCOUNT', hold.key, from, text(now))
-  if counting > 0 then charge_more(charge, counting * hold.estimate) end
+  local hold, known, present = charge.hold, charge.hold.known, now
+  if hold.action == 'ban' and known.ends > now + (known.hits or hold.lifetime) then
+    known.ends = now + (known.hits or hold.lifetime)
+    known.value = text(known.ends) .. ' ' .. text(known.hits or hold.lifetime)
+  end
+  for _, call in ipairs(hold.is_open and hold.key and expire_calls(known) or {}) do
+    if hold.keep and (not charge.algorithm.aligned or call.deadline >= charge.start) then
+      now = call.deadline
+      charge_more(charge, call.hits)
+    end
+  end
+  now = present
 end
 
 -- Replaces held hits by the true number.
@@ -117,39 +119,33 @@ local function commit_by_id(charge)
 end
 
 -- Ends the oldest open hold, with all holds of its take, unless another charge of the call has ended one here.
-local function end_oldest(charge, known, ended)
+local function end_oldest(charge, known)
   if charge.algorithm.finish then return charge.algorithm.finish_oldest(charge.account) and APPLIED or REPEATED end
-  local own = charge.hold.key
-  if known[own].has_ended then return nil end
-  local member = redis.call('ZRANGEBYSCORE', own, '(' .. text(now), '+inf', 'LIMIT', 0, 1)[1]
-  local id, keys = string.match(member or '', '^(%S+) %d+(.*)$')
-  local numbers = {}
-  for key in string.gmatch(id and (keys ~= '' and keys or own) or '', '%S+') do
-    numbers[key] = (numbers[key] or 0) + 1
-    local other = id .. ' ' .. numbers[key] .. keys
+  local own = charge.hold.known
+  if own.has_ended then return nil end
+  local oldest = end_oldest_call(own)
+  own.has_ended = oldest ~= nil
+  local take = oldest and string.match(oldest.rest, '^ (.+)$')
+  local keys = take and read_text(take)
+  if keys then known[take] = { removed = true } end
+  for key in string.gmatch(keys or '', '%S+') do
     -- A key that cannot be reached now keeps its hold.
-    local deadline = redis.pcall('ZSCORE', key, other)
-    if type(deadline) == 'string' and tonumber(deadline) > now then
-      ended[#ended + 1] = { key = key, member = other }
-      if known[key] then known[key].open, known[key].has_ended = known[key].open - 1, true end
-    end
+    if known[key] == nil then known[key] = read_calls(key) end
+    if known[key] and end_call(known[key], oldest.id) then known[key].has_ended = true end
   end
 end
 
--- Applies what the charges of a call commit and end. Returns the members that have ended.
+-- Applies what the charges of a call commit and end.
 local function begin_holds(charges, known)
-  local ended = {}
   for _, charge in ipairs(charges) do
-    local hold = charge.account and charge.hold
-    if hold and hold.known and hold.estimate then expire(charge) end
+    if charge.account and charge.hold and charge.hold.known then expire(charge) end
   end
   for _, charge in ipairs(charges) do
     local action = charge.account and charge.hold and charge.kind ~= 'give_back' and charge.hold.action
     if action == 'commit' then charge.commit = commit(charge) end
     if action == 'by_id' then charge.commit = commit_by_id(charge) end
-    if action == 'end_oldest' then charge.commit = end_oldest(charge, known, ended) end
+    if action == 'end_oldest' then charge.commit = end_oldest(charge, known) end
   end
-  return ended
 end
 
 -- Until when the counter of a charge with a hold is closed; nil if it is open. A ban holds nothing: its record is the time
@@ -164,7 +160,7 @@ local function close(charge)
   local hold = charge.hold
   if hold.action ~= 'ban' or closed_until(charge) then return end
   hold.known.ends = now + hold.lifetime
-  hold.known.value = text(hold.known.ends)
+  hold.known.value = text(hold.known.ends) .. ' ' .. text(hold.lifetime)
 end
 
 -- Ends what a reservation has taken.
@@ -178,7 +174,7 @@ end
 local function take_hold(charge, opened)
   local hold, known = charge.hold, charge.hold.known
   if hold.action == 'open' then
-    known.taken[#known.taken + 1], opened[#opened + 1] = charge, charge
+    opened[#opened + 1] = charge
   elseif hold.action == 'by_id' then
     -- A commit that is late is recognized for as long again.
     local deadline = now + hold.lifetime
@@ -189,37 +185,32 @@ local function take_hold(charge, opened)
   end
 end
 
-local function write_opened(opened)
-  local keys, numbers = {}, {}
-  for i, charge in ipairs(opened) do keys[i] = charge.hold.key end
-  local all = #keys > 1 and ' ' .. table.concat(keys, ' ') or ''
-  for i, charge in ipairs(opened) do
-    local hold, key = charge.hold, keys[i]
-    numbers[key] = (numbers[key] or 0) + 1
-    local member = hold.id .. ' ' .. numbers[key] .. all
-    redis.call('ZADD', key, text(now + hold.lifetime), member)
-    local last = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
+-- Opens the holds of a take. Where they are on several counters, each names the key that has all of their keys.
+local function open_holds(opened, known)
+  local keys, latest = {}, 0
+  for _, charge in ipairs(opened) do
+    if not keys[charge.hold.key] then keys[charge.hold.key], keys[#keys + 1] = true, charge.hold.key end
+    latest = math.max(latest, now + charge.hold.lifetime)
+  end
+  local take = #keys > 1 and opened[1].hold.take
+  if take then known[take] = { value = table.concat(keys, ' '), ends = latest } end
+  for _, charge in ipairs(opened) do
+    local hold = charge.hold
     -- As long as an estimate may have to be charged.
-    local expiring = redis.pcall('PEXPIREAT', key, text(last + charge.window))
-    if type(expiring) == 'table' then
-      -- The user may not: no key stays without an expiry.
-      redis.call('ZREM', key, member)
-      error(expiring)
-    end
+    hold.known.kept_ms = charge.window
+    add_call(hold.known, hold.id, hold.estimate, hold.lifetime, take and ' ' .. take or '')
   end
 end
 
 -- Before the counters: a commit that is repeated never counts twice.
-local function write_holds(known, ended, opened)
+local function write_holds(known)
   for key, hold in pairs(known) do
     if hold and hold.removed then
       redis.call('DEL', key)
     elseif hold and hold.value then
       redis.call('SET', key, hold.value, 'PXAT', text(hold.ends))
-    elseif hold and hold.drops then
-      redis.call('ZREMRANGEBYSCORE', key, '-inf', text(now))
+    elseif hold and hold.gone then
+      write_calls(hold, hold.kept_ms or 0)
     end
   end
-  for _, of in ipairs(ended) do redis.call('ZREM', of.key, of.member) end
-  write_opened(opened)
 end

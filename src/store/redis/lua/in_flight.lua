@@ -1,149 +1,239 @@
--- The calls in flight: a sorted set. Each place that a call occupies is a member 'id number', numbered from 1, whose
--- score is the call's deadline in Unix milliseconds, so that places are counted without looking at each. A caller
--- that is remembered is a member '=id caller', whose score is the deadline below zero.
+-- The calls in flight, or in a set of their own the holds without ids that are open on a counter: a sorted set with two
+-- members for each call. The score of 'id' is its deadline in Unix milliseconds. 'id hits lifetime', perhaps followed by
+-- ' ' and the caller or the key of its take, has the deadline below zero. The last member is '=' and the sum of all hits, at
+-- an infinite score. So a call costs its own members, whatever its hits, and no other call's are read.
 local in_flight = {}
-ALGORITHMS.fl = in_flight
+ALGORITHMS.fl2 = in_flight
 
--- A deadline further ahead than a call may last was noted while the clock was ahead. It moves back at once, whatever
--- becomes of the call; while the server takes no writes it stays.
-local function set_back(key, latest)
-  local ahead = redis.call('ZRANGEBYSCORE', key, '(' .. latest, '+inf')
-  for _, member in ipairs(ahead) do redis.pcall('ZADD', key, latest, member) end
-  ahead = redis.call('ZRANGEBYSCORE', key, '-inf', '(-' .. latest)
-  for _, member in ipairs(ahead) do redis.pcall('ZADD', key, '-' .. latest, member) end
+-- The most calls that leave at once since their time has passed, that a refund ends, or among which a denied call looks for
+-- the one that makes room. The next call goes on with what remains.
+local CALLS_MAX = 100
+
+local function in_flight_call(member, score)
+  local id, hits, lifetime, rest = string.match(member or '', '^(%x+) (%d+) (%d+)(.*)$')
+  hits, lifetime = count(hits), count(lifetime)
+  return lifetime and { member = member, id = id, hits = hits or 0, lifetime = lifetime, rest = rest, deadline = -tonumber(score) }
 end
 
--- `gone` are the stored members that end, `added` are pairs of score and member.
-function in_flight.read(charge)
-  local newest = redis.pcall('ZRANGE', charge.key, -1, -1, 'WITHSCORES')
-  if newest.err then return nil end
-  local account = { key = charge.key, used = 0, gone = {}, gone_count = 0, added = {}, places = {} }
-  local member, deadline = newest[1], tonumber(newest[2])
-  if not member then return account end
-  local is_place = string.find(member, '^%x+ %d+$') and deadline > 0 and deadline % 1 == 0
-  if not is_place and string.sub(member, 1, 1) ~= '=' or deadline > now + MAX_AHEAD_MS then return nil end
-  if deadline > now + charge.window and not charge.is_shown then set_back(charge.key, text(now + charge.window)) end
-  account.used = redis.call('ZCOUNT', charge.key, '(' .. text(now), '+inf')
-  account.changed = redis.call('ZCOUNT', charge.key, '-' .. text(now), text(now)) > 0
-  return account
-end
-
--- The first `count` places that remain, as pairs of a deadline and a member.
-local function places_of(account, count)
-  local stored = redis.call('ZRANGEBYSCORE', account.key, '(' .. text(now), '+inf', 'WITHSCORES',
-    'LIMIT', 0, count + account.gone_count)
-  local places = {}
-  for i = 1, #stored, 2 do
-    if not account.gone[stored[i]] then places[#places + 1] = { tonumber(stored[i + 1]), stored[i] } end
+-- Up to `most` stored calls that end at these scores, by descending deadline; with 'REV' by ascending deadline, and of
+-- equal ones the larger id first.
+local function stored_calls(set, most, from, to, ...)
+  local all, calls = most + set.gone_count, {}
+  local members = redis.call('ZRANGE', set.key, from, to, 'BYSCORE', 'WITHSCORES', 'LIMIT', 0, all, ...)
+  for i = 1, #members, 2 do
+    local call = in_flight_call(members[i], members[i + 1])
+    -- What a refund has left of it.
+    local rest = call and set.gone[call.member] and set.added[call.id]
+    if rest and rest.deadline == call.deadline then call.hits = rest.hits end
+    if call and (not set.gone[call.member] or rest) and #calls < most then calls[#calls + 1] = call end
   end
-  return places
+  return calls
 end
 
-local function remove(account, member)
-  account.gone[member], account.gone_count, account.changed = true, account.gone_count + 1, true
-  if string.sub(member, 1, 1) ~= '=' then account.used = account.used - 1 end
+local function oldest_calls(set, most)
+  return stored_calls(set, most, '(-' .. text(now), '-inf', 'REV')
 end
 
--- Ends the call with this id. Returns whether there is one.
-function in_flight.finish(account, id)
-  local first = id .. ' 1'
-  local deadline = not account.gone[first] and tonumber(redis.call('ZSCORE', account.key, first))
-  if not deadline or deadline <= now then return false end
-  for _, score in ipairs({ text(deadline), '-' .. text(deadline) }) do
-    for _, member in ipairs(redis.call('ZRANGEBYSCORE', account.key, score, score)) do
-      if string.match(member, '^=?(%x+)') == id and not account.gone[member] then remove(account, member) end
+local function newest_calls(set, most)
+  return stored_calls(set, most, '-inf', '(-' .. text(now))
+end
+
+-- If the newest call began after now, the clock was ahead: such calls begin now. They move at once, whatever becomes of the
+-- call; while the server takes no writes they stay.
+local function set_back(set, newest, is_shown)
+  if newest.deadline <= now + newest.lifetime then return end
+  local moved = {}
+  set.last = 0
+  for _, call in ipairs(newest_calls(set, CALLS_MAX)) do
+    local deadline = math.min(call.deadline, now + call.lifetime)
+    set.last = math.max(set.last, deadline)
+    if deadline < call.deadline then
+      for _, part in ipairs({ text(deadline), call.id, '-' .. text(deadline), call.member }) do moved[#moved + 1] = part end
     end
   end
-  return true
+  if not is_shown then redis.pcall('ZADD', set.key, unpack(moved)) end
 end
 
--- Ends the call with the earliest deadline. Returns whether there is one.
-function in_flight.finish_oldest(account)
-  local oldest = places_of(account, 1)[1]
-  return oldest ~= nil and in_flight.finish(account, string.match(oldest[2], '^%x+'))
+-- The calls at a key; nil if it holds something else. `added` are calls by their ids, `gone` are stored members that are
+-- removed.
+local function read_calls(key, is_shown)
+  local last = redis.pcall('ZRANGE', key, -1, -1)
+  if last.err then return nil end
+  local set = { key = key, used = 0, gone = {}, gone_count = 0, added = {} }
+  if not last[1] then return set end
+  local newest = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  local call, sum = in_flight_call(newest[1], newest[2]), count(string.match(last[1], '^=(%d+)$'))
+  local deadline = call and call.deadline
+  if not sum or not call or deadline % 1 ~= 0 or deadline <= 0 or deadline > now + MAX_AHEAD_MS then return nil end
+  set.used, set.stored, set.last = sum, last[1], deadline
+  set_back(set, call, is_shown)
+  return set
+end
+
+local function remove_call(set, call)
+  set.gone[call.member], set.gone[call.id], set.gone_count = true, true, set.gone_count + 1
+  set.used, set.added[call.id] = set.used - call.hits, nil
+end
+
+-- Number of calls that have not been dropped.
+local function count_calls(set)
+  return redis.call('ZCOUNT', set.key, '-inf', '(0') - set.gone_count
+end
+
+-- Drops the calls whose time has passed. Returns them, the oldest first.
+local function expire_calls(set)
+  local expired = set.stored and stored_calls(set, CALLS_MAX, '(0', '-' .. text(now), 'REV') or {}
+  for _, call in ipairs(expired) do remove_call(set, call) end
+  return expired
+end
+
+-- Ends the call with this id. Returns its hits; nil if it is not in flight.
+local function end_call(set, id)
+  local deadline = set.stored and not set.gone[id] and tonumber(redis.call('ZSCORE', set.key, id))
+  if not deadline or deadline <= now then return nil end
+  -- Calls with one deadline are in the order of their ids.
+  local score = '-' .. text(deadline)
+  local from = redis.call('ZCOUNT', set.key, '-inf', '(' .. score)
+  local to = from + redis.call('ZCOUNT', set.key, score, score) - 1
+  while from < to do
+    local middle = math.floor((from + to) / 2)
+    if string.sub(redis.call('ZRANGE', set.key, middle, middle)[1], 1, #id) < id then from = middle + 1 else to = middle end
+  end
+  local call = in_flight_call(redis.call('ZRANGE', set.key, from, from)[1], score)
+  if not call or call.id ~= id then return nil end
+  remove_call(set, call)
+  set.changed = true
+  return call.hits
+end
+
+-- Ends the call with the earliest deadline. Returns it; nil if there is none.
+local function end_oldest_call(set)
+  local oldest = set.stored and oldest_calls(set, 1)[1]
+  if oldest then
+    remove_call(set, oldest)
+    set.changed = true
+  end
+  return oldest
+end
+
+-- Adds a call that begins now. One with this id that is in flight becomes a part of it.
+local function add_call(set, id, hits, lifetime, rest)
+  local known = set.added[id]
+  local before = known and known.hits or end_call(set, id) or 0
+  set.added[id] = { hits = before + hits, lifetime = lifetime, rest = rest, deadline = now + lifetime }
+  set.used, set.changed = set.used + hits + (known and 0 or before), true
+end
+
+-- The set is never empty in between: in a hash slot that is being moved, an empty one could not be filled again.
+local function write_calls(set, kept_ms)
+  if not set.changed and set.gone_count == 0 then return end
+  local sum, members, adds = '=' .. text(set.used), {}, {}
+  if set.used > 0 and sum ~= set.stored then adds = { 'inf', sum } end
+  for id, call in pairs(set.added) do
+    local member = id .. ' ' .. text(call.hits) .. ' ' .. text(call.lifetime) .. call.rest
+    set.gone[id], set.gone[member] = nil, nil
+    for _, part in ipairs({ text(call.deadline), id, '-' .. text(call.deadline), member }) do adds[#adds + 1] = part end
+  end
+  for member in pairs(set.gone) do members[#members + 1] = member end
+  if set.stored and sum ~= set.stored then members[#members + 1] = set.stored end
+  local function remove(try)
+    local removed = #members > 0 and try('ZREM', set.key, unpack(members))
+    return type(removed) ~= 'table'
+  end
+  if next(set.added) == nil then
+    -- First, since a full server still takes it. What has expired is never a reason to refuse a call.
+    if remove(set.changed and redis.call or redis.pcall) and #adds > 0 then redis.call('ZADD', set.key, unpack(adds)) end
+    return
+  end
+  redis.call('ZADD', set.key, unpack(adds))
+  local expiring = redis.pcall('PEXPIREAT', set.key, text(in_flight.ends(set) + kept_ms))
+  if type(expiring) == 'table' then
+    -- The user may not: no key stays without an expiry.
+    for i = 2, #adds, 2 do redis.pcall('ZREM', set.key, adds[i]) end
+    error(expiring)
+  end
+  remove(redis.call)
+end
+
+function in_flight.read(charge)
+  local set = read_calls(charge.key, charge.is_shown)
+  if set then expire_calls(set) end
+  return set
+end
+
+function in_flight.finish(set, id)
+  return end_call(set, id) ~= nil
+end
+
+-- Returns whether there is one.
+function in_flight.finish_oldest(set)
+  return end_oldest_call(set) ~= nil
 end
 
 -- The newest places are given back.
-function in_flight.refund(account, hits)
-  local places = hits > 0 and account.used > 0 and places_of(account, account.used) or {}
-  for i = #places, math.max(1, #places - hits + 1), -1 do remove(account, places[i][2]) end
+function in_flight.refund(set, hits)
+  local most = set.stored and math.min(hits, CALLS_MAX) or 0
+  for _, call in ipairs(most > 0 and newest_calls(set, most) or {}) do
+    local remaining = call.hits - hits
+    remove_call(set, call)
+    set.changed = true
+    if remaining > 0 then
+      set.added[call.id] = { hits = remaining, lifetime = call.lifetime, rest = call.rest, deadline = call.deadline }
+      set.used = set.used + remaining
+    end
+    if remaining >= 0 then return end
+    hits = -remaining
+  end
 end
 
 -- A reservation is given back by its id.
 function in_flight.give_back() end
 
-function in_flight.fits(account, hits, charge)
-  return account.used + hits <= charge.limit
+function in_flight.fits(set, hits, charge)
+  return set.used + hits <= charge.limit
 end
 
-function in_flight.charge(account, charge)
-  local id, known = charge.hold.id, account.places[charge.hold.id] or 0
-  account.deadline = now + charge.hold.lifetime
-  for place = known + 1, known + charge.hits do
-    account.added[#account.added + 1] = { text(account.deadline), id .. ' ' .. place }
-  end
-  if charge.caller ~= '' then
-    account.added[#account.added + 1] = { '-' .. text(account.deadline), '=' .. id .. ' ' .. charge.caller }
-  end
-  account.places[id], account.used, account.changed = known + charge.hits, account.used + charge.hits, true
+function in_flight.charge(set, charge)
+  add_call(set, charge.hold.id, charge.hits, charge.hold.lifetime, charge.caller ~= '' and ' ' .. charge.caller or '')
 end
 
-function in_flight.used(account)
-  return account.used
+function in_flight.used(set)
+  return set.used
 end
 
 -- Each call as a log writes its hits. The sum in it is not used here.
-function in_flight.entries(account)
-  local callers, calls = {}, {}
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', account.key, '-inf', '(0')) do
-    local id, caller = string.match(member, '^=(%x+)( .+)$')
-    if id then callers[id] = caller end
-  end
-  for _, place in ipairs(places_of(account, account.used)) do
-    local id, call = string.match(place[2], '^%x+'), calls[#calls]
-    if not call or call.id ~= id then
-      call = { id = id, deadline = place[1], hits = 0 }
-      calls[#calls + 1] = call
-    end
-    call.hits = call.hits + 1
-  end
-  for i, call in ipairs(calls) do
-    calls[i] = text(call.deadline) .. ' 0 ' .. call.hits .. (callers[call.id] or '')
-  end
+function in_flight.entries(set)
+  local calls = set.stored and oldest_calls(set, COUNT_MAX) or {}
+  for i, call in ipairs(calls) do calls[i] = text(call.deadline) .. ' 0 ' .. text(call.hits) .. call.rest end
   return calls
 end
 
-function in_flight.remaining(account, charge)
-  return charge.limit - account.used
+function in_flight.remaining(set, charge)
+  return charge.limit - set.used
 end
 
-function in_flight.ends(account)
-  local newest, last = redis.call('ZRANGE', account.key, -account.gone_count - 1, -1, 'WITHSCORES'), account.deadline or now
-  for i = 1, #newest, 2 do
-    if not account.gone[newest[i]] then last = math.max(last, tonumber(newest[i + 1])) end
+function in_flight.ends(set)
+  local last = math.max(now, set.last or now)
+  if set.gone_count > 0 then
+    local newest = newest_calls(set, 1)[1]
+    last = newest and math.min(newest.deadline, now + newest.lifetime) or now
   end
+  for _, call in pairs(set.added) do last = math.max(last, call.deadline) end
   return last
 end
 
 -- Only a denied call needs it, and that has added nothing.
-function in_flight.admits_at(account, hits, charge)
-  local surplus = account.used + hits - charge.limit
-  local place = hits <= charge.limit and surplus > 0 and places_of(account, surplus)[surplus]
-  return place and place[1] or in_flight.ends(account)
+function in_flight.admits_at(set, hits, charge)
+  local surplus = set.used + hits - charge.limit
+  if hits <= charge.limit and surplus > 0 and set.stored then
+    for _, call in ipairs(oldest_calls(set, math.min(surplus, CALLS_MAX))) do
+      surplus = surplus - call.hits
+      if surplus <= 0 then return call.deadline end
+    end
+  end
+  return in_flight.ends(set)
 end
 
--- The set is never empty in between: in a hash slot that is being moved, an empty one could not be filled again.
-function in_flight.write(account)
-  if not account.changed then return end
-  local key, expiry = account.key, text(in_flight.ends(account))
-  for _, added in ipairs(account.added) do redis.call('ZADD', key, added[1], added[2]) end
-  local expiring = account.deadline and redis.pcall('PEXPIREAT', key, expiry)
-  if type(expiring) == 'table' then
-    -- The user may not: no key stays without an expiry.
-    for _, added in ipairs(account.added) do redis.pcall('ZREM', key, added[2]) end
-    error(expiring)
-  end
-  for member in pairs(account.gone) do redis.call('ZREM', key, member) end
-  -- What has expired is gone even if the clock is set back, and never a reason to refuse a call.
-  redis.pcall('ZREMRANGEBYSCORE', key, '-' .. text(now), text(now))
+function in_flight.write(set)
+  write_calls(set, 0)
 end

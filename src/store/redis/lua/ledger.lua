@@ -87,11 +87,7 @@ local function vote(charges, answers)
       denies = is_judged(charge) and charge.failure_mode == 'deny'
     elseif is_judged(charge) then
       charge.asked = (charge.kind == 'charge' or opens) and charge.account.sum or charge.hits
-      if opens then
-        charge.asked = charge.asked + held_with_own(charge)
-      elseif charge.hold and charge.hold.action == 'beside' then
-        charge.asked = charge.asked + held(charge)
-      end
+      if charge.hold then charge.asked = charge.asked + asked_beside(charge) end
       local is_closed = charge.hold and closed_until(charge)
       charge.fits = not is_closed and charge.algorithm.fits(charge.account, charge.asked, charge)
       if charge.kind == 'check' and not opens then answer(charge, answers, i) end
@@ -160,16 +156,15 @@ local function charge_all(charges, denied, denied_uncharged, opened)
     local stands = is_taken or not charge.estimated and not charge.skipped
       and (charge.counted or charge.mode == 'quota' and not charge.draws_first and not denied_uncharged)
     if charge.account and charge.kind == 'charge' and stands and not charge.commit then
-      local occupies = algorithm.occupy and hold and (hold.action == 'occupy' or hold.action == 'by_id')
-      algorithm[occupies and 'occupy' or 'charge'](charge.account, charge)
+      algorithm.charge(charge.account, charge)
     end
     if hold and charge.account and charge.kind == 'charge' and not charge.fits then close(charge) end
     if hold and is_taken and charge.account and is_judged(charge) and not charge.commit then take_hold(charge, opened) end
   end
 end
 
-local function write_all(accounts, known, ended, opened)
-  if known then write_holds(known, ended, opened) end
+local function write_all(accounts, known)
+  if known then write_holds(known) end
   for _, account in pairs(accounts) do
     if account then account.charge.algorithm.write(account, account.charge) end
   end
@@ -179,13 +174,13 @@ end
 local function judge(charges, answers)
   for _, charge in ipairs(charges) do
     if is_stale(charge) then return STALE end
-    local beside = charge.hold and charge.hold.key
+    local beside, take = charge.hold and charge.hold.key, charge.hold and charge.hold.take
     if is_elsewhere(charge.key) or charge.previous and is_elsewhere(charge.previous)
-      or beside and is_elsewhere(beside) then return ELSEWHERE end
+      or beside and is_elsewhere(beside) or take and is_elsewhere(take) then return ELSEWHERE end
   end
   local accounts, failure_modes, known = read_accounts(charges, answers)
   if failure_modes['local'] then return CORRUPT end
-  local ended = known and begin_holds(charges, known)
+  if known then begin_holds(charges, known) end
   refund_and_sum(charges)
   local denied, denied_uncharged = vote(charges, answers)
   local part = part_of(charges)
@@ -195,10 +190,11 @@ local function judge(charges, answers)
     denied_uncharged = denied
   end
   if failure_modes['error'] and not denied then return CORRUPT end
-  local opened = known and {}
+  local opened = {}
   charge_all(charges, denied, denied_uncharged, opened)
+  if #opened > 0 then open_holds(opened, known) end
 
-  local written, problem = pcall(write_all, accounts, known, ended, opened)
+  local written, problem = pcall(write_all, accounts, known)
   if not written then
     local refusal = refusal_of(problem)
     if not refusal then error(problem) end

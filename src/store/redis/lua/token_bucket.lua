@@ -6,7 +6,7 @@ ALGORITHMS.tb = token_bucket
 
 function token_bucket.read(charge)
   local value = read_text(charge.key)
-  if not value then return value == nil and { key = charge.key, debt = 0, at = now } or nil end
+  if not value then return value == nil and { key = charge.key, debt = 0, at = 0 } or nil end
   local debt, at = string.match(value, '^(%d+) (%d+)$')
   debt, at = count(debt), count(at)
   if not debt or not at or at > now + MAX_AHEAD_MS then return nil end

@@ -22,7 +22,7 @@ use crate::{
 /// The commands of the scripts, each with a key as its first argument. INCR and RPUSH come last: they cannot be tried
 /// without an effect.
 const IN_SCRIPTS: &str = "GET SET EXISTS INCRBY DEL PEXPIREAT LINDEX LLEN LRANGE LSET LTRIM \
-    ZADD ZCOUNT ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYSCORE ZSCORE INCR RPUSH";
+    ZADD ZCOUNT ZRANGE ZREM ZSCORE INCR RPUSH";
 
 /// The commands that count without scripts. EXEC ends what WATCH and MULTI begin.
 const WITHOUT_SCRIPTS: [&str; 7] = ["GET", "SET", "INCRBY", "DEL", "WATCH", "MULTI", "EXEC"];
@@ -252,8 +252,7 @@ impl Checks {
             "INCRBY" | "PEXPIREAT" | "ZREM" | "ZSCORE" => &["x"],
             "ZADD" => &["x", "x"],
             "EVALSHA" | "LINDEX" => &["0"],
-            "LRANGE" | "LSET" | "LTRIM" | "ZCOUNT" | "ZRANGE" | "ZRANGEBYSCORE"
-            | "ZREMRANGEBYSCORE" => &["0", "0"],
+            "LRANGE" | "LSET" | "LTRIM" | "ZCOUNT" | "ZRANGE" => &["0", "0"],
             _ => &[],
         };
         Some(redis::cmd(name).arg(&self.key).arg(rest).take())

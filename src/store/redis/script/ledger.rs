@@ -36,6 +36,8 @@ struct Columns<'call> {
     /// What it costs if the call is denied.
     denied: &'static str,
     hold: Option<HoldAction>,
+    /// The key of the take that its call is, if it opens holds.
+    take: Option<&'call str>,
     failure_mode: FailureMode,
     /// The expiry of an aligned key, or when the hits of a give-back were charged.
     time: Timestamp,
@@ -70,7 +72,8 @@ impl LedgerRun {
                 let read = Charge::reading(Counter::clone(counter));
                 self.add(&Arc::from([read]), assumed_now, prefix);
                 self.arguments.push(match clear {
-                    Clear::No => "show".to_owned(),
+                    Clear::No => "read".to_owned(),
+                    Clear::Show => "show".to_owned(),
                     Clear::Yes => "clear".to_owned(),
                 });
             }
@@ -81,6 +84,10 @@ impl LedgerRun {
     pub fn add(&mut self, charges: &Arc<[Charge]>, assumed_now: Timestamp, prefix: &str) {
         self.calls.push(Arc::clone(charges));
         self.arguments.push(charges.len().to_string());
+        let opens = charges.iter().find_map(|charge| match charge.hold? {
+            HoldAction::Open { id, .. } => Some(charge.counter.take_key(id)),
+            _ => None,
+        });
         for charge in charges.iter() {
             let Charge { counter, hits, caller, hold, .. } = charge;
             let limit = &*counter.limit;
@@ -100,6 +107,7 @@ impl LedgerRun {
                 limit: limit.requests_at(span, assumed_now),
                 denied,
                 hold,
+                take: opens.as_deref(),
                 failure_mode,
                 time,
                 caller,
@@ -124,6 +132,7 @@ impl LedgerRun {
             limit: counter.limit.requests_per_unit,
             denied: "free",
             hold: *hold,
+            take: None,
             failure_mode: FailureMode::Error,
             time: *made,
             caller: caller.as_deref(),
@@ -169,12 +178,12 @@ impl LedgerRun {
             extra,
         ]);
         if let Some(hold) = columns.hold {
-            self.add_hold(hold, counter, prefix);
+            self.add_hold(hold, counter, columns.take, prefix);
         }
     }
 
     /// Adds the arguments of what a charge does with holds.
-    fn add_hold(&mut self, hold: HoldAction, counter: &Counter, prefix: &str) {
+    fn add_hold(&mut self, hold: HoldAction, counter: &Counter, take: Option<&str>, prefix: &str) {
         let keep = |abandoned| (abandoned == Abandoned::Keep).then_some(1);
         let key = hold.key_beside(counter).map(|key| self.slot(prefix, &key).to_string());
         let (action, id, numbers) = match hold {
@@ -186,14 +195,12 @@ impl LedgerRun {
                 ("by_id", Some(id), vec![Some(lifetime_ms), used, is_end.then_some(1)])
             }
             HoldAction::Open { id, estimate, lifetime_ms, abandoned } => {
-                ("open", Some(id), vec![Some(lifetime_ms), Some(estimate), keep(abandoned)])
+                let take = take.and_then(|key| u64::try_from(self.slot(prefix, key)).ok());
+                let numbers = vec![keep(abandoned), Some(lifetime_ms), Some(estimate), take];
+                ("open", Some(id), numbers)
             }
-            HoldAction::EndOldest { estimate, abandoned } => {
-                ("end_oldest", None, vec![Some(estimate), keep(abandoned)])
-            }
-            HoldAction::Beside { estimate, abandoned } => {
-                ("beside", None, vec![Some(estimate), keep(abandoned)])
-            }
+            HoldAction::EndOldest { abandoned } => ("end_oldest", None, vec![keep(abandoned)]),
+            HoldAction::Beside { abandoned } => ("beside", None, vec![keep(abandoned)]),
             HoldAction::Ban { for_ms } => ("ban", None, vec![Some(for_ms)]),
             HoldAction::Occupy { id, lifetime_ms } => ("occupy", Some(id), vec![Some(lifetime_ms)]),
         };

@@ -199,8 +199,7 @@ impl Calls {
             }
             HoldBy::Id => self.take(call),
             HoldBy::Counter => {
-                let (estimate, abandoned) = (ESTIMATE, self.abandoned);
-                let ends = HoldAction::EndOldest { estimate, abandoned };
+                let ends = HoldAction::EndOldest { abandoned: self.abandoned };
                 let hits = if used == 0 { Hits::Charge(1) } else { Hits::Charge(used) };
                 vec![on(&self.users(call)[0], hits, ends)]
             }
