@@ -27,6 +27,7 @@ use std::{
 use sha2::{Digest as _, Sha256};
 
 use crate::engine::{
+    hold::HoldBy,
     hold_id::HoldId,
     request::Entry,
     rule::{Algorithm, Limit},
@@ -223,6 +224,18 @@ impl Counter {
         // An id has no colon, so that the last colon ends the counter's part.
         write(&mut key, format_args!(":{hold}"));
         key
+    }
+
+    /// The key of the time at which the counter was last reset, before which nothing is given back to it; `None` if no
+    /// commit gives anything back.
+    pub fn reset_key(&self) -> Option<String> {
+        let by = self.limit.hold.as_ref().map(|policy| policy.by);
+        if by.is_none_or(|by| by == HoldBy::Counter) || self.limit.counts_calls() {
+            return None;
+        }
+        let mut key = String::with_capacity(self.business_id.len() + 40);
+        self.write_identity(&mut key, "tk1:rs:");
+        Some(key)
     }
 
     fn write_identity(&self, text: &mut String, prefix: &str) {

@@ -25,7 +25,7 @@ use self::{
 };
 use super::{Clear, Clock};
 use crate::engine::{
-    algorithm::{Algorithm, AnyAccount, account::Terms},
+    algorithm::{Algorithm, AnyAccount, account::Terms, hold_record::HoldRecord},
     hold::Abandoned,
     hold_id::HoldId,
     key::Counter,
@@ -101,7 +101,11 @@ impl MemoryStore {
             let account = Some(index_of(&mut counters, counter));
             let hold = self.locate_hold(&charge.counter, charge.hold, terms);
             let hold = hold.map(|hold| index_of(&mut counters, hold));
-            postings.push(Posting { account, hold, hits: charge.hits, charge, terms });
+            let commits =
+                matches!(charge.hold, Some(HoldAction::Commit { .. } | HoldAction::ById { .. }));
+            let reset = commits.then(|| self.locate_reset(&charge.counter, terms)).flatten();
+            let reset = reset.map(|reset| index_of(&mut counters, reset));
+            postings.push(Posting { account, hold, reset, hits: charge.hits, charge, terms });
         }
 
         let shards = counters.iter().map(|counter| counter.shard).collect();
@@ -132,7 +136,8 @@ impl MemoryStore {
     fn charge_one(&self, charge: &Charge, now: Timestamp) -> Verdict {
         let terms = charge.terms(now);
         let counter = self.locate(&charge.counter, terms);
-        let posting = Posting { account: Some(0), hold: None, hits: charge.hits, charge, terms };
+        let posting =
+            Posting { account: Some(0), hold: None, reset: None, hits: charge.hits, charge, terms };
         let mut shard = self.shards.get(counter.shard).expect("a shard of the store").lock();
         let judge = |account: &mut AnyAccount| {
             ledger::judge(&[posting], slice::from_mut(account)).expect("the posting has an account")
@@ -195,12 +200,23 @@ impl MemoryStore {
         let mut accounts: Few<AnyAccount> =
             located.iter().map(|counter| locked.copy(counter)).collect();
         let hold = (located.len() > 1).then_some(1);
-        let posting = Posting { account: Some(0), hold, hits: charge.hits, charge: &charge, terms };
+        let posting = Posting {
+            account: Some(0),
+            hold,
+            reset: None,
+            hits: charge.hits,
+            charge: &charge,
+            terms,
+        };
         let state = CounterState::read(&posting, &mut accounts).expect("the account is there");
         for counter in located.into_iter().filter(|_| clear == Clear::Yes) {
             let shard = locked.shard(counter.shard);
             let keys = [Some(counter.key), counter.previous_key];
             keys.iter().flatten().for_each(|key| shard.remove(key));
+        }
+        if let Some(reset) = self.locate_reset(counter, terms).filter(|_| clear == Clear::Yes) {
+            let record = AnyAccount::HoldRecord(Box::new(HoldRecord::of_reset(now)));
+            locked.keep(&reset, record);
         }
         state
     }
@@ -244,9 +260,26 @@ impl MemoryStore {
             }
             _ => || AnyAccount::HoldRecord(Box::default()),
         };
+        Some(self.locate_beside(counter, key, new_account, terms))
+    }
+
+    /// The record of the counter's last reset, if commits give hits back to it.
+    fn locate_reset(&self, counter: &Counter, terms: Terms) -> Option<LocatedCounter<'_>> {
+        let record = || AnyAccount::HoldRecord(Box::default());
+        Some(self.locate_beside(counter, counter.reset_key()?, record, terms))
+    }
+
+    /// What is kept beside a counter, in the same shard.
+    fn locate_beside(
+        &self,
+        counter: &Counter,
+        key: String,
+        new_account: fn() -> AnyAccount,
+        terms: Terms,
+    ) -> LocatedCounter<'_> {
         let of_counter = self.locate(counter, terms);
         let key = HashedKey::of_hold(self.hasher.hash_one(&key), key);
-        Some(LocatedCounter { key, new_account, previous_key: None, ..of_counter })
+        LocatedCounter { key, new_account, previous_key: None, ..of_counter }
     }
 
     /// The counter in the window `terms.span`.

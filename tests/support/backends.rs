@@ -279,9 +279,8 @@ impl Scripts {
     /// The state of a counter, which is removed with [`Clear::Yes`].
     fn read_counter(&mut self, counter: &Counter, clear: Clear, now: Timestamp) -> CounterState {
         let mut run = LedgerRun::default();
-        run.add(&[Charge::reading(counter.clone())].into(), now, "");
-        let mut command = run.command("EVALSHA", &self.counter, KeyDeclaration::Declared);
-        command.arg(if clear == Clear::Yes { "clear" } else { "read" });
+        run.add_reading(counter, clear, now, "");
+        let command = run.command("EVALSHA", &self.counter, KeyDeclaration::Declared);
         let reply: Vec<Value> = self.run(&command, now);
         let numbers: Vec<u64> =
             reply.into_iter().map_while(|value| redis::from_redis_value(value).ok()).collect();

@@ -1,7 +1,7 @@
 //! What is known of one hold on one counter: a take by id, or that a hold was committed; or that the counter is closed.
 
 use super::account::{Account, Terms};
-use crate::engine::time::Timestamp;
+use crate::engine::{hold::HoldPolicy, time::Timestamp};
 
 /// The record of one hold on one counter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,6 +31,21 @@ pub enum HoldState {
         /// For how long, in milliseconds.
         for_ms: u64,
     },
+}
+
+impl HoldRecord {
+    /// How long the time of a reset is kept: as long as a hold may be open, in milliseconds.
+    pub const RESET_MS: u64 = HoldPolicy::LIFETIME_MS_MAX;
+
+    /// The record of a reset.
+    pub fn of_reset(at: Timestamp) -> Self {
+        Self { state: Some(HoldState::Committed), until: at.plus_millis(Self::RESET_MS) }
+    }
+
+    /// Whether the reset of which this is the record was at this time or later.
+    pub fn is_reset_since(&self, made: Timestamp) -> bool {
+        self.state.is_some() && made.plus_millis(Self::RESET_MS) <= self.until
+    }
 }
 
 /// It counts no hits.

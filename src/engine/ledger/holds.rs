@@ -259,6 +259,8 @@ fn settle(
     accounts: &mut [AnyAccount],
     (held, used, made): (u64, u64, Timestamp),
 ) {
+    let is_before_reset =
+        record(posting.reset, accounts).is_some_and(|reset| reset.is_reset_since(made));
     let Some(account) = posting.account.and_then(|index| accounts.get_mut(index)) else { return };
     let terms = &posting.terms;
     // Another window may hold it: time has passed, or the clock was set back.
@@ -266,7 +268,7 @@ fn settle(
         && !(terms.span.start..terms.span.end).contains(&made);
     if used > held {
         account.write().charge(used - held, None, terms);
-    } else if used < held && !is_elsewhere {
+    } else if used < held && !is_elsewhere && !is_before_reset {
         account.write().give_back(held - used, held, made, None, terms);
     }
 }

@@ -25,6 +25,8 @@ pub struct Posting<'call> {
     pub account: Option<usize>,
     /// The index of what is known of its hold: the record of its id, or the open holds of its counter.
     pub hold: Option<usize>,
+    /// The index of the record of the last reset of its counter, if it is a commit.
+    pub reset: Option<usize>,
     /// The charge.
     pub charge: &'call Charge,
     /// Its hits; of a part, as many as fit.

@@ -64,7 +64,14 @@ fn postings(call: &[IndexedCharge]) -> Vec<Posting<'_>> {
     let mut postings = Vec::new();
     for (account, charge) in call {
         let terms = charge.counter.limit.terms(NOW);
-        postings.push(Posting { account: *account, hold: None, hits: charge.hits, charge, terms });
+        postings.push(Posting {
+            account: *account,
+            hold: None,
+            reset: None,
+            hits: charge.hits,
+            charge,
+            terms,
+        });
     }
     postings
 }

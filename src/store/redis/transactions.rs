@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     engine::{
-        algorithm::Algorithm,
+        algorithm::{Algorithm, hold_record::HoldRecord},
         key::Counter,
         ledger::{Charge, CounterState, Fit, Tally, Verdict},
         time::Timestamp,
@@ -80,6 +80,10 @@ async fn read(
     reads.cmd("GET").arg(&key);
     if clear == Clear::Yes {
         reads.cmd("DEL").arg(&key).ignore();
+        if let Some(reset) = counter.reset_key() {
+            reads.cmd("SET").arg(key_prefix.to_owned() + &reset).arg(assumed_now.as_millis());
+            reads.arg("PX").arg(HoldRecord::RESET_MS).ignore();
+        }
     }
     reads.cmd("TIME");
     let (now, mut answers) = exchange("MULTI", &reads, connection, metrics).await?;

@@ -64,6 +64,7 @@ fn corrupt_counters_are_judged_alike_in_rust_and_in_lua() {
                 account,
                 hold: None,
                 charge,
+                reset: None,
                 hits: charge.hits,
                 terms: charge.counter.limit.terms(BEGIN),
             });

@@ -25,6 +25,8 @@ pub struct HoldModel {
     committed: Vec<(String, HoldId)>,
     by_id: Vec<HoldById>,
     open: Vec<OpenHold>,
+    /// When counters were reset.
+    resets: Vec<(String, i128)>,
 }
 
 /// A take by id, on one counter.
@@ -290,7 +292,7 @@ impl HoldModel {
     fn replace(&mut self, charge: &Charge, held: i128, used: i128, made: Timestamp, now: i128) {
         if used > held {
             self.counters.add(charge, used - held, now);
-        } else if used < held {
+        } else if used < held && !self.is_before_reset(charge, made) {
             let give_back = GiveBack {
                 counter: charge.counter.clone(),
                 hits: (held - used) as u64,
@@ -301,6 +303,12 @@ impl HoldModel {
             let now = Timestamp::from_millis(now as u64);
             self.counters.give_back_of(&give_back, held as u64, now);
         }
+    }
+
+    fn is_before_reset(&self, charge: &Charge, made: Timestamp) -> bool {
+        let (name, made) = (name(charge), i128::from(made.as_millis()));
+        let mut resets = self.resets.iter().filter(|(reset, _)| *reset == name);
+        resets.next_back().is_some_and(|(_, at)| made <= *at)
     }
 
     fn take(&mut self, charge: &Charge, now: i128) {
@@ -381,6 +389,7 @@ impl HoldModel {
         let ends = present.counters.ends(&reading, at);
         if clear == Clear::Yes {
             self.counters.remove(&reading, at);
+            self.resets.push((name.clone(), at));
             let is_by_counter = |by| by == Some(HoldBy::Counter);
             if is_by_counter(counter.limit.hold.as_ref().map(|policy| policy.by)) {
                 self.open.retain(|hold| hold.name != name);

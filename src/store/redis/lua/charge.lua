@@ -23,13 +23,13 @@
 --              counter itself has it
 --   id         identifies the hold; empty for 'end_oldest', 'beside' and 'ban'
 --   numbers    of the action, or empty: hits, and times in milliseconds; `keep` is 1 if abandoned holds stay charged,
---              `is_end` if the call states what was used, and so takes nothing, `take` the slot in KEYS of the key that
---              names all holds of the call
+--              `is_end` if the call states what was used, and so takes nothing; slots in KEYS: `take` of the key that
+--              names all holds of the call, `reset` of the time at which the counter was reset
 local ARGUMENTS = 12
 local WITH_HOLD = { ['charge+'] = 'charge', ['check+'] = 'check', ['refund+'] = 'refund', ['give_back+'] = 'give_back' }
 local HOLD_NUMBERS = {
-  commit = { 'held', 'used', 'made', 'deadline' },
-  by_id = { 'lifetime', 'used', 'is_end' },
+  commit = { 'held', 'used', 'made', 'deadline', 'reset' },
+  by_id = { 'lifetime', 'used', 'is_end', 'reset' },
   open = { 'keep', 'lifetime', 'estimate', 'take' },
   end_oldest = { 'keep' },
   beside = { 'keep' },
@@ -43,6 +43,7 @@ local function parse_hold(base)
   local hold, numbers = { action = action, key = KEYS[tonumber(ARGV[base + 2])], id = ARGV[base + 3] }, HOLD_NUMBERS[action]
   for i, name in ipairs(numbers) do hold[name] = tonumber(ARGV[base + 3 + i]) end
   hold.is_open, hold.take = numbers[1] == 'keep', KEYS[hold.take]
+  hold.reset = KEYS[hold.reset]
   return hold, base + 3 + #numbers
 end
 

@@ -1,8 +1,9 @@
 -- Commits holds by token on fixed windows: the usual commits, and so the script that must be cheap. A call that is not
--- plain is left to ledger.lua, with nothing changed: a commit that is repeated or late, a counter that does not
--- exist, holds no count or would not be above 0, a server that takes no writes.
+-- plain is left to ledger.lua, with nothing changed: a commit that is repeated or late, a counter that was reset, does
+-- not exist, holds no count or would not be above 0, a server that takes no writes.
 --
--- KEYS     the counters, one for each charge, and then the records of the holds, in the same order
+-- KEYS     the counters, one for each charge, and then the records of the holds, and the times at which the counters were
+--          reset, in the same order
 -- ARGV     first      the windows that are charged for what exceeds an estimate are the present ones from this
 --          stop       millisecond on, and until the one before this; 0 and 2^53 - 1 if none is charged
 --          calls      one byte for each call: the number of its charges
@@ -22,7 +23,7 @@ local COUNT_MAX = 9007199254740991
 local latest = now + 691200000
 
 local charges = (last_argument - 3) / 2
-assert(#keys == 2 * charges, 'a counter and a record for each charge')
+assert(#keys == 3 * charges, 'a counter, a record and a reset for each charge')
 
 local absent, elsewhere = survey(charges)
 
@@ -46,7 +47,9 @@ end
 local function commit(charge)
   if absent and absent[charge] or elsewhere and elsewhere[charge] then return false end
   local change, deadline = arguments[2 * charge + 2], arguments[2 * charge + 3]
-  if deadline + 0 <= now or deadline + 0 > latest or not add(charge, change) then return false end
+  if deadline + 0 <= now or deadline + 0 > latest then return false end
+  if change + 0 < 0 and call('EXISTS', keys[2 * charges + charge]) == 1 then return false end
+  if not add(charge, change) then return false end
   local written = try('SET', keys[charges + charge], deadline, 'NX', 'PXAT', deadline)
   if written and not written.err then return true end
   take_back(charge)

@@ -71,13 +71,19 @@ local function expire(charge)
   now = present
 end
 
+-- Whether the counter was reset at this time or later.
+local function is_before_reset(charge, made)
+  local reset = charge.hold.reset and count(read_text(charge.hold.reset))
+  return reset and made <= reset
+end
+
 -- Replaces held hits by the true number.
 local function settle(charge, hits, used, made)
   -- Another window may hold it: time has passed, or the clock was set back.
   local is_elsewhere = charge.algorithm.aligned and (made < charge.start or made >= charge.stop)
   if used > hits then
     charge_more(charge, used - hits)
-  elseif used < hits and not is_elsewhere then
+  elseif used < hits and not is_elsewhere and not is_before_reset(charge, made) then
     charge.made = made
     charge.algorithm.give_back(charge.account, hits - used, charge, hits)
   end

@@ -16,6 +16,8 @@ pub struct CommitRun {
     counters: Vec<String>,
     /// Of the holds, in the order of the counters.
     records: Vec<String>,
+    /// Of the times at which the counters were reset.
+    resets: Vec<String>,
     /// Two for each charge.
     arguments: Vec<String>,
     /// The time in which all windows that are charged are the present ones.
@@ -27,8 +29,9 @@ pub struct CommitRun {
 impl Default for CommitRun {
     fn default() -> Self {
         let [start, end] = [0, Hits::MAX].map(Timestamp::from_millis);
-        let (counters, records, arguments) = (Vec::new(), Vec::new(), Vec::new());
-        Self { counters, records, arguments, present: Span { start, end }, calls: Vec::new() }
+        let (counters, records, resets) = (Vec::new(), Vec::new(), Vec::new());
+        let (arguments, calls) = (Vec::new(), Vec::new());
+        Self { counters, records, resets, arguments, present: Span { start, end }, calls }
     }
 }
 
@@ -58,6 +61,7 @@ impl CommitRun {
             }
             self.counters.push(prefix.to_owned() + &charge.counter.key(span.start));
             self.records.push(prefix.to_owned() + &charge.counter.hold_record_key(id));
+            self.resets.extend(charge.counter.reset_key().map(|key| prefix.to_owned() + &key));
             self.arguments.extend([format!("{sign}{change}"), deadline.as_millis().to_string()]);
             ends.push(span.end);
         }
@@ -67,12 +71,17 @@ impl CommitRun {
     /// The command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
     pub fn command(&self, verb: &str, script: &str, keys: KeyDeclaration) -> Cmd {
         let mut command = redis::cmd(verb);
-        keys.write(command.arg(script), &[&self.counters, &self.records], |command| {
-            let Span { start, end } = self.present;
-            command.arg(start.as_millis()).arg(end.as_millis());
-            let charges = self.calls.iter().map(|call| u8::try_from(call.len()).unwrap_or(u8::MAX));
-            command.arg(charges.collect::<Vec<u8>>()).arg(&self.arguments);
-        });
+        keys.write(
+            command.arg(script),
+            &[&self.counters, &self.records, &self.resets],
+            |command| {
+                let Span { start, end } = self.present;
+                command.arg(start.as_millis()).arg(end.as_millis());
+                let charges =
+                    self.calls.iter().map(|call| u8::try_from(call.len()).unwrap_or(u8::MAX));
+                command.arg(charges.collect::<Vec<u8>>()).arg(&self.arguments);
+            },
+        );
         command
     }
 

@@ -69,15 +69,33 @@ impl LedgerRun {
             NodeWork::Charges(charges) => self.add(charges, assumed_now, prefix),
             NodeWork::GiveBack(give_back) => self.add_give_back(give_back, prefix),
             NodeWork::Read(counter, clear) => {
-                let read = Charge::reading(Counter::clone(counter));
-                self.add(&Arc::from([read]), assumed_now, prefix);
-                self.arguments.push(match clear {
-                    Clear::No => "read".to_owned(),
-                    Clear::Show => "show".to_owned(),
-                    Clear::Yes => "clear".to_owned(),
-                });
+                self.add_reading(counter, *clear, assumed_now, prefix);
             }
         }
+    }
+
+    /// Adds the reading of a counter, as `lua/counter.lua` takes it, on keys that begin with `prefix`.
+    pub fn add_reading(
+        &mut self,
+        counter: &Counter,
+        clear: Clear,
+        assumed_now: Timestamp,
+        prefix: &str,
+    ) {
+        self.add(&Arc::from([Charge::reading(counter.clone())]), assumed_now, prefix);
+        self.arguments.push(match clear {
+            Clear::No => "read".to_owned(),
+            Clear::Show => "show".to_owned(),
+            Clear::Yes => "clear".to_owned(),
+        });
+        let reset = self.reset_slot(counter, prefix).filter(|_| clear == Clear::Yes);
+        self.arguments.extend(reset.map(|slot| slot.to_string()));
+    }
+
+    /// The slot of the key with the time of the counter's last reset.
+    fn reset_slot(&mut self, counter: &Counter, prefix: &str) -> Option<u64> {
+        let key = counter.reset_key()?;
+        u64::try_from(self.slot(prefix, &key)).ok()
     }
 
     /// Adds a call in the windows that hold `assumed_now`, on keys that begin with `prefix`.
@@ -188,12 +206,20 @@ impl LedgerRun {
         let key = hold.key_beside(counter).map(|key| self.slot(prefix, &key).to_string());
         let (action, id, numbers) = match hold {
             HoldAction::Commit { id, held, used, made, deadline } => {
-                let numbers = vec![held, used, made.as_millis(), deadline.as_millis()];
-                ("commit", Some(id), numbers.into_iter().map(Some).collect())
+                let numbers = [held, used, made.as_millis(), deadline.as_millis()].map(Some);
+                let reset = self.reset_slot(counter, prefix);
+                ("commit", Some(id), numbers.into_iter().chain([reset]).collect())
             }
-            HoldAction::ById { id, used, is_end, lifetime_ms } => {
-                ("by_id", Some(id), vec![Some(lifetime_ms), used, is_end.then_some(1)])
-            }
+            HoldAction::ById { id, used, is_end, lifetime_ms } => (
+                "by_id",
+                Some(id),
+                vec![
+                    Some(lifetime_ms),
+                    used,
+                    is_end.then_some(1),
+                    self.reset_slot(counter, prefix),
+                ],
+            ),
             HoldAction::Open { id, estimate, lifetime_ms, abandoned } => {
                 let take = take.and_then(|key| u64::try_from(self.slot(prefix, key)).ok());
                 let numbers = vec![keep(abandoned), Some(lifetime_ms), Some(estimate), take];

@@ -31,6 +31,8 @@ pub(super) struct TransactionCall<'call> {
     counter_of: Vec<usize>,
     /// The records of the holds that are committed: the index of the charge, the key, and the deadline.
     records: Vec<(usize, String, Timestamp)>,
+    /// The times at which the counters of commits were reset: the index of the charge, and the key.
+    resets: Vec<(usize, String)>,
     assumed_now: Timestamp,
 }
 
@@ -53,11 +55,14 @@ struct Settlement {
 impl<'call> TransactionCall<'call> {
     pub(super) fn new(charges: &'call [Charge], key_prefix: &str, assumed_now: Timestamp) -> Self {
         let (counters, counter_of) = (Vec::new(), Vec::new());
-        let mut call = Self { charges, counters, counter_of, records: Vec::new(), assumed_now };
+        let (records, resets) = (Vec::new(), Vec::new());
+        let mut call = Self { charges, counters, counter_of, records, resets, assumed_now };
         for (index, charge) in charges.iter().enumerate() {
             if let Some(hold @ HoldAction::Commit { deadline, .. }) = charge.hold {
                 let key = hold.key_beside(&charge.counter);
                 call.records.extend(key.map(|key| (index, key_prefix.to_owned() + &key, deadline)));
+                let reset = charge.counter.reset_key();
+                call.resets.extend(reset.map(|key| (index, key_prefix.to_owned() + &key)));
             }
             let span = charge.terms(assumed_now).span;
             let key = key_prefix.to_owned() + &charge.counter.key(span.start);
@@ -256,7 +261,8 @@ impl<'call> TransactionCall<'call> {
 
     fn keys(&self) -> Vec<&str> {
         let counters = self.counters.iter().map(|counter| counter.key.as_str());
-        counters.chain(self.records.iter().map(|(_, key, _)| key.as_str())).collect()
+        let records = self.records.iter().map(|(_, key, _)| key.as_str());
+        counters.chain(records).chain(self.resets.iter().map(|(_, key)| key.as_str())).collect()
     }
 
     /// The verdict, by what the counters held at `now`, and behind them the records; `None` is a corrupt counter. A
@@ -266,11 +272,17 @@ impl<'call> TransactionCall<'call> {
             return Settlement { verdict: ScriptVerdict::Stale, wanted: used(before) };
         }
         let (counters, records) = before.split_at(self.counters.len().min(before.len()));
+        let (records, resets) = records.split_at(self.records.len().min(records.len()));
         let mut accounts: Vec<AnyAccount> =
             counters.iter().map(|count| account(count.unwrap_or(0))).collect();
         accounts.extend(records.iter().map(|record| {
             let state = (*record != Some(0)).then_some(HoldState::Committed);
             AnyAccount::HoldRecord(Box::new(HoldRecord { state, ..HoldRecord::default() }))
+        }));
+        accounts.extend(resets.iter().map(|reset| {
+            let at = reset.and_then(|at| u64::try_from(at).ok()).filter(|at| *at > 0);
+            let record = at.map(|at| HoldRecord::of_reset(Timestamp::from_millis(at)));
+            AnyAccount::HoldRecord(Box::new(record.unwrap_or_default()))
         }));
         let mut postings = Vec::with_capacity(self.charges.len());
         let mut corrupt = Vec::new();
@@ -286,7 +298,9 @@ impl<'call> TransactionCall<'call> {
             let record = of_charge
                 .and_then(|(_, key, _)| self.records.iter().position(|(_, known, _)| known == key));
             let hold = record.map(|record| self.counters.len() + record);
-            postings.push(Posting { account, hold, hits: charge.hits, charge, terms });
+            let reset = self.resets.iter().position(|(of, _)| *of == index);
+            let reset = reset.map(|reset| self.counters.len() + self.records.len() + reset);
+            postings.push(Posting { account, hold, reset, hits: charge.hits, charge, terms });
         }
         let Some(verdict) = ledger::judge(&postings, &mut accounts) else {
             return Settlement { verdict: ScriptVerdict::Corrupt(corrupt), wanted: used(before) };
