@@ -1,13 +1,13 @@
 //! From a request to charges, and from tallies to a decision.
 
-use std::{borrow::Cow, iter, sync::Arc, time::Duration};
+use std::{borrow::Cow, iter, slice, sync::Arc, time::Duration};
 
 use crate::engine::{
     decision::{Code, Committed, Decision, Matched, Outcome, Status},
     directive::{Directive, DirectiveAction, Directives},
     hold::{HoldBy, HoldPolicy},
     hold_id::HoldId,
-    key::{self, Counter},
+    key::{self, Counter, SlotBy},
     ledger::{
         self, Charge, CommitOutcome, Few, Fit, HeldCharge, HoldAction, TakenHold, Tally, Verdict,
     },
@@ -222,16 +222,16 @@ impl Plan {
         limit: &Limit,
         defaults: Defaults,
     ) {
-        let limit = match domain.find(&asked.path) {
-            Found::Rule(rule) => rule.bound(limit.clone()),
-            Found::NoLimit | Found::Nothing => limit.clone(),
+        let (limit, slot_by) = match domain.find(&asked.path) {
+            Found::Rule(rule) => (rule.bound(limit.clone()), domain.slot_of(rule.limits())),
+            Found::NoLimit | Found::Nothing => (limit.clone(), domain.slot_by),
         };
         let limit = Arc::new(defaults.complete(limit));
         let matched = Matched::Override(Arc::clone(&domain.name));
         if let Some(settled) = asked.settled(&matched, &[Arc::clone(&limit)]) {
             return self.settle_by_operator(domain, asked, &[], settled);
         }
-        self.charge(domain, asked, &[], &limit, asked.directive(1));
+        self.charge((domain, slot_by), asked, &[], &limit, asked.directive(1));
         self.items.push(Item::Charged(matched, 1, asked.directive(1).cloned()));
     }
 
@@ -263,7 +263,8 @@ impl Plan {
         for limit in limits {
             let is_replaced = limit.name.as_ref().is_some_and(|name| replaced.contains(&name));
             if !is_replaced && (is_quota(limit) || !directive.is_some_and(|set| set.exempts())) {
-                self.charge(domain, asked, shared, limit, directive);
+                let slot_by = domain.slot_of(slice::from_ref(limit));
+                self.charge((domain, slot_by), asked, shared, limit, directive);
                 count += 1;
             }
         }
@@ -294,7 +295,7 @@ impl Plan {
 
     fn charge(
         &mut self,
-        domain: &Domain,
+        (domain, slot_by): (&Domain, SlotBy),
         asked: &Asked<'_>,
         shared: &[Option<Arc<str>>],
         limit: &Arc<Limit>,
@@ -311,7 +312,7 @@ impl Plan {
         let carries_over = limit.algorithm.carries_over();
         let counter = Counter::shared(&domain.name, entries, shared, limit);
         let mut charge = Charge {
-            counter: counter.with_slot_by(domain.slot_by),
+            counter: counter.with_slot_by(slot_by),
             hits: if is_exempt { Hits::Check } else { asked.descriptor.hits },
             caller,
             hold: None,
@@ -801,7 +802,6 @@ mod tests {
 
     use super::*;
     use crate::engine::{
-        key::SlotBy,
         request::Hits,
         rule::{Policy, Rule, Unit},
         time::Timestamp,

@@ -191,21 +191,28 @@ impl<'rules> Found<'rules> {
     }
 }
 
+impl Domain {
+    /// The hash slot of the counter of one of these limits. Counters with holds by counter are together: a take may be open
+    /// on several.
+    pub(super) fn slot_of(&self, limits: &[Arc<Limit>]) -> SlotBy {
+        let mut policies = limits.iter().filter_map(|limit| limit.hold.as_ref());
+        match policies.any(|policy| policy.by == HoldBy::Counter) {
+            true => SlotBy::Domain,
+            false => self.slot_by,
+        }
+    }
+}
+
 impl RuleSet {
     /// A rule set without rules.
     pub fn new(defaults: Defaults) -> Self {
         Self { defaults, ..Self::default() }
     }
 
-    /// Notes a limit that holds hits, and puts the domain's counters into one slot if holds are found by counter: a take
-    /// may be open on several.
+    /// Notes a limit that holds hits.
     pub fn add_hold(&mut self, domain: &str, rule: &str, limit: &Arc<Limit>) {
         let Some(policy) = &limit.hold else { return };
-        let domain = self.domain_mut(domain);
-        if policy.by == HoldBy::Counter {
-            domain.slot_by = SlotBy::Domain;
-        }
-        let domain = Arc::clone(&domain.name);
+        let domain = Arc::clone(&self.domain_mut(domain).name);
         let holding = HoldingLimit { domain, rule: rule.into(), limit: Arc::clone(limit) };
         self.holds.insert(policy.number, holding);
     }

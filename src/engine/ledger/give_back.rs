@@ -14,7 +14,7 @@ use crate::engine::{
 pub struct GiveBack {
     /// The counter, and the limit that the reservation was charged for.
     pub counter: Counter,
-    /// Number of hits, from 1 to [`Hits::MAX`](crate::engine::request::Hits::MAX).
+    /// Number of hits, 0 if it has only opened a hold beside the counter, to [`Hits::MAX`](crate::engine::request::Hits::MAX).
     pub hits: u64,
     /// The store's time when they were charged.
     pub made: Timestamp,
@@ -34,7 +34,7 @@ impl GiveBack {
 
     /// Gives the hits back to the account of that window. The tally describes that window, which may have ended.
     ///
-    /// `record` is what is known of the hold, if it is a take by id.
+    /// `record` is what is known of the hold, if it is a take by id, or the holds that are open on the counter.
     pub fn apply(
         &self,
         account: &mut AnyAccount,
@@ -49,10 +49,13 @@ impl GiveBack {
             account.expire(terms.now);
             account.end(id, terms.now);
         }
-        if let Some(AnyAccount::HoldRecord(record)) = record
-            && !matches!(self.hold, Some(HoldAction::Ban { .. }))
-        {
-            **record = HoldRecord::default();
+        match (record, self.hold) {
+            (Some(AnyAccount::HoldRecord(_)), Some(HoldAction::Ban { .. })) => {}
+            (Some(AnyAccount::HoldRecord(record)), _) => **record = HoldRecord::default(),
+            (Some(AnyAccount::InFlight(open)), Some(HoldAction::Open { id, .. })) => {
+                open.end(id, terms.now);
+            }
+            _ => {}
         }
         let (hits, caller) = (self.hits, self.caller.as_deref());
         account.write().give_back(hits, hits, self.made, caller, terms);

@@ -3,6 +3,7 @@
 
 use super::{
     charge::{Charge, applied_failure_mode},
+    hold_action::HoldAction,
     tally::{Fit, Tally},
     vote::{FitKind, Vote, VoteResult, decide, draw},
 };
@@ -103,7 +104,8 @@ pub fn given_back(
     let votes = votes(charges, &fits);
     for (((charge, tally), part), vote) in charges.iter().zip(tallies).zip(parts).zip(votes) {
         let is_of_part = |index: usize| parts.get(index) == Some(part);
-        let is_reserved = matches!(charge.hits, Hits::Charge(_))
+        let opens = matches!(charge.hold, Some(HoldAction::Open { .. }));
+        let is_reserved = (opens || matches!(charge.hits, Hits::Charge(_)))
             && matches!(tally.fit(), FitKind::Fits | FitKind::Over)
             && stands_in_part(charge, tally.fit(), charges, &fits, is_of_part);
         let stays = result.is_some_and(|result| vote.is_charged(result));

@@ -204,3 +204,26 @@ async fn calls_without_descriptors_are_counted_by_their_peer_and_logged_once_a_m
     let log = service.log();
     assert_eq!(log.matches("a call has no descriptors").count(), 1, "{log}");
 }
+
+#[tokio::test]
+async fn a_rule_with_holds_by_counter_moves_the_counters_of_no_other_rule() {
+    let before = "domain: ai
+descriptors:
+- { key: user, rate_limit: { unit: year, requests_per_unit: 10 } }
+";
+    let hold = "{ for: 10m, by: counter, estimate: 2 }";
+    let route = format!(
+        "- {{ key: route, rate_limit: {{ unit: year, requests_per_unit: 10, hold: {hold} }} }}\n"
+    );
+    let redis = Redis::start();
+    let cluster = Cluster::start();
+    for store in ["memory://", &redis.url(), &cluster.url()] {
+        let service = Service::start(Options { rules: before, store, ..Options::default() });
+        service.wait_until_ready();
+        assert_eq!(spell(&ask(&service, vec![one("user", "a")]).await), "OK: OK 9/10 YEAR");
+        service.reload(&(before.to_owned() + &route));
+        assert_eq!(spell(&ask(&service, vec![one("user", "a")]).await), "OK: OK 8/10 YEAR");
+        let take = vec![hits(one("route", "r"), 0)];
+        assert_eq!(spell(&ask(&service, take).await), "OK: OK 8/10 YEAR");
+    }
+}

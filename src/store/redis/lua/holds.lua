@@ -173,6 +173,7 @@ end
 local function give_back_hold(charge)
   local hold = charge.hold
   if charge.algorithm.finish then charge.algorithm.finish(charge.account, hold.id) end
+  if hold.known and hold.action == 'open' then end_call(hold.known, hold.id) end
   if hold.known and hold.action ~= 'ban' then hold.known.removed = hold.known.is_known end
 end
 

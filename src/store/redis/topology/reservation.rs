@@ -193,10 +193,10 @@ impl Reservation {
         let all = self.charges.iter().zip(&known.parts).zip(gives_back);
         join_all(all.map(async |((charge, part), gives_back)| {
             let (part, Ok(reserved)) = known.answers.get(*part)? else { return None };
-            let Hits::Charge(hits) = charge.hits else { return None };
             if !gives_back {
                 return None;
             }
+            let hits = if let Hits::Charge(hits) = charge.hits { hits } else { 0 };
             let Charge { counter, caller, hold, .. } = charge.clone();
             let give_back = GiveBack { counter, hits, made: reserved.at, caller, hold };
             let answer = self.return_hits(&part.target, Arc::new(give_back)).await;

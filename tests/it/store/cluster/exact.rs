@@ -24,8 +24,9 @@ use crate::support::{
     cluster_calls::{ALGORITHMS, ask, charge, follow, masters, rules, serve, used, values_on},
     cluster_load::{Counted, Load},
     dice::{Dice, number},
+    eventually,
     redis_server::Version,
-    service::{descriptor, request},
+    service::{Service, descriptor, hits, request},
 };
 
 /// Over three nodes, on every algorithm.
@@ -111,6 +112,40 @@ descriptors:
         assert_eq!(used(&service, "slots", &slots), 0, "after {}", number + 1);
     }
     assert_eq!(passed, 5);
+}
+
+/// Holds by counter are in one slot, and other counters of the call on other nodes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_take_that_another_node_denies_leaves_no_open_hold() {
+    const RULES: &str = "
+domain: shop
+descriptors:
+  - { key: full, rate_limit: { unit: year, requests_per_unit: 0 } }
+  - { key: route, rate_limit: { unit: year, requests_per_unit: 100, hold: { for: 1h, by: counter, estimate: 20 } } }
+";
+    let cluster = masters(Version::Redis7);
+    let service = serve(&cluster, RULES, &[]);
+    let left = async |descriptors| {
+        let answer = service.ask(request("shop", descriptors)).await.unwrap();
+        (answer.overall_code(), answer.statuses[0].limit_remaining)
+    };
+    let take = || hits(descriptor(&[("route", "r")]), 0);
+    for node in 0..3 {
+        let full = values_on(&cluster, node, "full", "f", 1).remove(0);
+        let denied = vec![take(), descriptor(&[("full", &full)])];
+        assert_eq!(left(denied).await.0, Code::OverLimit, "by node {node}");
+    }
+    eventually("the holds are given back", || (used_and_held(&service) == (0, 0)).then_some(()));
+    assert_eq!(left(vec![take()]).await, (Code::Ok, 80));
+    assert_eq!(used_and_held(&service), (0, 20));
+}
+
+fn used_and_held(service: &Service) -> (u64, u64) {
+    let path = "/counters?domain=shop&descriptor=route%3Dr";
+    let (_, _, body) = service.exchange_at(service.admin, "GET", path, b"");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    let counter = &body["counters"][0];
+    (counter["used"].as_u64().unwrap(), counter["held"].as_u64().unwrap_or(0))
 }
 
 /// A part over several nodes is found by checks, and reserved.
