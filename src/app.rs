@@ -39,7 +39,7 @@ use crate::{
         metrics::{CallsInProgress, EdgeMetrics},
         panics,
     },
-    http::{self, History, Reports},
+    http::{self, History, HttpBounds, Reports},
     limiter::{Limiter, holds::Holds, metrics::CallMetrics},
     net::tls::server::{ListenerTls, TlsUse},
     overrides::Overrides,
@@ -104,7 +104,7 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
         RuleSource::ControlPlane(_) => rules.warn(),
     }
 
-    let listeners = Listeners::bind(&settings.listen).await?;
+    let listeners = Listeners::bind(&settings.listen)?;
     let ready = ReadyLine {
         addresses: listeners.addresses()?,
         store: settings.store.url.to_string(),
@@ -211,10 +211,13 @@ impl App {
         };
         let (workers, stop) = (Arc::clone(&self.workers), self.stop.clone());
         tasks.spawn(rls::serve(grpc, workers, stop));
+        let arriving = Arc::clone(&service.arriving);
+        let connections_max = settings.listen.connections.connections_max;
+        let bounds = HttpBounds { connections_max, arriving };
         for listener in http {
             let HttpListener { name, socket, tls, router } = listener;
             let (metrics, stop) = (self.edge.of_listener(name), self.stop.clone());
-            tasks.spawn(http::serve(socket, router, tls, metrics, stop));
+            tasks.spawn(http::serve(socket, router, tls, metrics, bounds.clone(), stop));
         }
         let mut background = self.background(settings, Arc::clone(&service.limiter));
         background.push(Box::pin(history.follow(Arc::clone(&self.telemetry))));

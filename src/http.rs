@@ -24,7 +24,12 @@ use axum::{
     routing::{get, post},
 };
 
-pub use self::{json::Decisions, report::Reports, serve::serve, status::History};
+pub use self::{
+    json::Decisions,
+    report::Reports,
+    serve::{HttpBounds, serve},
+    status::History,
+};
 use crate::{
     edge::health::Health,
     net::{grpc::ServedMethod, tls::server::Identity},

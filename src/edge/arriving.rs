@@ -18,6 +18,10 @@ use parking_lot::Mutex;
 use tokio::time;
 use tokio_util::sync::CancellationToken;
 
+/// Most bytes that one connection holds. Enough for the messages of Envoy's default of 1,024 concurrent calls, each with
+/// its default maximum of 60 KiB of headers, or for one message of the largest `--max-message-bytes`.
+pub(crate) const CONNECTION_BYTES_MAX: usize = 65 << 20;
+
 /// Bytes of each connection that do not count towards `--max-arriving-bytes`, so that usual calls do not touch what all
 /// connections share.
 const FREE_BYTES: usize = 16 << 10;
@@ -106,6 +110,12 @@ impl ConnectionBudget {
         HeldBytes { budget: Arc::clone(self), bytes: 0, _span: None }
     }
 
+    /// Whether as many bytes can be held without taking room from others.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        let is_below = |held: &AtomicUsize, most| held.load(Relaxed).saturating_add(bytes) <= most;
+        is_below(&self.held, self.bytes_max) && is_below(&self.all.held, self.all.bytes_max)
+    }
+
     /// Like [`hold`](Self::hold). The connection is closed if it is not dropped in time.
     pub(crate) fn hold_briefly(self: &Arc<Self>) -> HeldBytes {
         let [span, _] = &*self.spans.lock();
@@ -119,7 +129,7 @@ impl ConnectionBudget {
     ) -> Result<Bytes, BudgetSpent> {
         let mut held = self.hold_briefly();
         held.add(ANSWERED_CALL_BYTES + answer.as_ref().len())?;
-        Ok(Bytes::from_owner(HeldAnswer { answer, _held: held }))
+        Ok(held.hold(answer))
     }
 
     #[cfg(test)]
@@ -194,6 +204,18 @@ impl HeldBytes {
         self.budget.take(bytes)?;
         self.bytes += bytes;
         Ok(())
+    }
+
+    /// An answer, which holds these bytes until it is written.
+    pub(crate) fn hold(self, answer: impl AsRef<[u8]> + Send + 'static) -> Bytes {
+        Bytes::from_owner(HeldAnswer { answer, _held: self })
+    }
+
+    /// Takes over some of these bytes.
+    pub(crate) fn split(&mut self, bytes: usize) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { budget: Arc::clone(&self.budget), bytes, _span: self._span.clone() }
     }
 }
 

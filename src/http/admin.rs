@@ -96,7 +96,7 @@ async fn explain(
     let decisions = &actor.admin.decisions;
     let bounds = decisions.service.bounds;
     let query = request.uri().query().filter(|query| !query.is_empty()).map(str::to_owned);
-    let (body, _slot) = decisions.body(request).await?;
+    let (body, _held) = decisions.body(request).await?;
     let call = match query {
         Some(query) => parameters::call(&query, bounds).map_err(Refusal::Invalid)?,
         None => rls::json::request(&body, bounds)?.request,

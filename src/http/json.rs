@@ -6,7 +6,7 @@ use axum::{
     Json,
     body::{Body, Bytes},
     extract::{Request, State},
-    http::{Method, StatusCode, request::Parts},
+    http::{Method, StatusCode, header::CONTENT_TYPE, request::Parts},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -14,13 +14,11 @@ use bytes::BytesMut;
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use serde_json::{Value, json};
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time,
-};
+use tokio::{sync::Semaphore, time};
 
 use super::{browser, parameters};
 use crate::{
+    edge::arriving::{ConnectionBudget, HeldBytes},
     net::{
         grpc::{ServedMethod, status_name},
         tls::server::Identity,
@@ -30,9 +28,9 @@ use crate::{
     telemetry::{CallSpan, in_call},
 };
 
-/// Most requests in progress at a time whose body has arrived. Below the number of connections, so that probes always
-/// find one.
-const REQUESTS_MAX: usize = 128;
+/// Most batches that are decided at a time. Further ones wait, each up to [`BATCH_WAITS`].
+const BATCHES_MAX: usize = 16;
+const BATCH_WAITS: Duration = Duration::from_secs(1);
 
 /// Longest time that a body may take to arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
@@ -46,54 +44,46 @@ pub struct Decisions {
     pub needs_certificate: bool,
     /// `https` with TLS, else `http`.
     scheme: &'static str,
-    /// One permit for each request whose body has arrived.
-    slots: Arc<Semaphore>,
+    /// One permit for each batch that is being decided.
+    batches: Arc<Semaphore>,
 }
 
 impl Decisions {
-    /// Decisions for an address, [`REQUESTS_MAX`] at a time.
+    /// Decisions for an address.
     pub fn new(service: Arc<rls::Service>, needs_certificate: bool, is_tls: bool) -> Self {
         let scheme = if is_tls { "https" } else { "http" };
-        Self { service, needs_certificate, scheme, slots: Arc::new(Semaphore::new(REQUESTS_MAX)) }
+        let batches = Arc::new(Semaphore::new(BATCHES_MAX));
+        Self { service, needs_certificate, scheme, batches }
     }
 
-    /// The body of a request, and its slot among the requests in progress.
+    /// The body of a request, and what it holds.
     ///
     /// # Errors
-    /// If no slot is free, or the body is too slow, too large or incomplete.
-    pub(super) async fn body(
+    /// If the body is too slow, too large or incomplete, or its client holds too much.
+    pub(super) async fn body(&self, request: Request) -> Result<(Bytes, HeldBytes), Refusal> {
+        let memory = self.memory(&request);
+        let body = time::timeout(BODY_WITHIN, self.read(request.into_body(), &memory)).await;
+        body.unwrap_or(Err(Refusal::TooSlow))
+    }
+
+    /// The memory that the connection of a request may make us hold.
+    fn memory(&self, request: &Request) -> Arc<ConnectionBudget> {
+        let memory = request.extensions().get::<Arc<ConnectionBudget>>().cloned();
+        memory.unwrap_or_else(|| self.service.memory_of_a_connection())
+    }
+
+    async fn read(
         &self,
-        request: Request,
-    ) -> Result<(Bytes, SemaphorePermit<'_>), Refusal> {
-        let body = time::timeout(BODY_WITHIN, self.read(request.into_body())).await;
-        let body = body.unwrap_or(Err(Refusal::TooSlow))?;
-        // Not before, so that bodies which do not arrive keep no other out.
-        Ok((body, self.slot()?))
-    }
-
-    /// A slot among the requests in progress.
-    ///
-    /// # Errors
-    /// If no slot is free.
-    pub(super) fn slot(&self) -> Result<SemaphorePermit<'_>, Refusal> {
-        self.slots.try_acquire().map_err(|_| Refusal::TooMany)
-    }
-
-    async fn read(&self, mut body: Body) -> Result<Bytes, Refusal> {
+        mut body: Body,
+        memory: &Arc<ConnectionBudget>,
+    ) -> Result<(Bytes, HeldBytes), Refusal> {
         let bytes_max = self.service.message_bytes_max;
         // The value of `content-length`; 0 without one.
         if body.size_hint().lower() > bytes_max as u64 {
             return Err(Refusal::TooLongAt(bytes_max));
         }
-        // A connection has one request at a time.
-        let arriving = self.service.arriving.connection(bytes_max);
-        let (mut received, mut held) = (BytesMut::new(), arriving.hold());
-        loop {
-            let frame = tokio::select! {
-                frame = body.frame() => frame,
-                () = arriving.is_over() => return Err(Refusal::TooMany),
-            };
-            let Some(frame) = frame else { break };
+        let (mut received, mut held) = (BytesMut::new(), memory.hold());
+        while let Some(frame) = body.frame().await {
             let malformed = |_| Refusal::Invalid("body: malformed or incomplete".to_owned());
             let frame = frame.map_err(malformed)?;
             let data = frame.into_data().unwrap_or_default();
@@ -103,7 +93,7 @@ impl Decisions {
             held.add(data.len()).map_err(Refusal::Busy)?;
             received.extend_from_slice(&data);
         }
-        Ok(received.freeze())
+        Ok((received.freeze(), held))
     }
 }
 
@@ -113,7 +103,6 @@ pub(super) async fn usage(
     asked: Parts,
 ) -> Result<Json<Value>, Refusal> {
     let request = parameters::counters(asked.uri.query(), "d").map_err(Refusal::Invalid)?;
-    let _slot = decisions.slot()?;
     Ok(Json(decisions.service.usage_json(&request, asked.extensions.get()).await?))
 }
 
@@ -122,13 +111,18 @@ pub(super) async fn decide_batch(
     method: ServedMethod,
     State(decisions): State<Decisions>,
     request: Request,
-) -> Result<Json<Value>, Refusal> {
+) -> Result<Response, Refusal> {
     let client = request.extensions().get::<Identity>().cloned();
     let span = request.extensions().get::<Arc<CallSpan>>().cloned();
-    let (body, _slot) = decisions.body(request).await?;
+    let memory = decisions.memory(&request);
+    let (body, _held) = decisions.body(request).await?;
+    let turn = time::timeout(BATCH_WAITS, decisions.batches.acquire()).await;
+    let _turn = turn.map_err(|_| Refusal::TooMany)?;
     let (client, arrival, span) = (client.as_ref(), Arrival::now(), span.as_ref());
     let context = BatchContext { client, arrival, span };
-    Ok(Json(Box::pin(decisions.service.answer_json(method, &body, context)).await?))
+    let answered = decisions.service.answer_json(method, &body, &memory, context);
+    let answer = Box::pin(answered).await?;
+    Ok(([(CONTENT_TYPE, "application/json")], answer).into_response())
 }
 
 /// Refuses a request that a web page made.
@@ -175,7 +169,7 @@ pub(super) async fn decide(
     request: Request,
 ) -> Result<Response, Refusal> {
     let client = request.extensions().get::<Identity>().cloned();
-    let (body, _slot) = decisions.body(request).await?;
+    let (body, _held) = decisions.body(request).await?;
     let arrival = Arrival::now();
     let decoded = rls::json::request(&body, decisions.service.bounds)?;
     let answer = decisions.service.decide(decoded, client.as_ref(), arrival).await?;
@@ -186,7 +180,7 @@ pub(super) async fn decide(
     let body = Json(rls::json::response(&answer));
     let mut headers = rls::json::headers(&answer);
     // The type of the body of a denial, which this answer does not have.
-    headers.remove(axum::http::header::CONTENT_TYPE);
+    headers.remove(CONTENT_TYPE);
     Ok((status, headers, body).into_response())
 }
 

@@ -1,24 +1,31 @@
 //! The HTTP listener: bounds the number of connections, and the time that each may take.
 //!
-//! Anyone who can reach the port can hold connections open, so only a bounded number of them may take file
-//! descriptors away from gRPC. A health probe is always accepted: the connection that has waited longest for a
-//! request, or for its body, is closed for it.
+//! A proxy has a connection for each request that it is deciding, so there may be as many as of gRPC. Anyone who can
+//! reach the port can hold connections open, so those that have asked for nothing have a bound of their own, and
+//! those that wait longest for a request are closed for others. One with a request is never closed: its answer asks the
+//! client to close it.
 
 use std::{
     convert::Infallible,
+    future::pending,
     net::IpAddr,
     ops::Range,
     pin::{Pin, pin},
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use axum::{
     Router,
-    http::{Extensions, Request, StatusCode},
+    body::Body as AnyBody,
+    http::{Extensions, HeaderValue, Request, StatusCode, header::CONNECTION},
     response::IntoResponse as _,
 };
+use bytes::Bytes;
 use hyper::{
     body::{Body, Frame, Incoming, SizeHint},
     service::{Service as _, service_fn},
@@ -32,41 +39,51 @@ use parking_lot::Mutex;
 use tokio::{
     io::AsyncWriteExt as _,
     net::{TcpListener, TcpStream},
-    sync::{Notify, Semaphore, SemaphorePermit},
     task::JoinSet,
     time::{self, Instant},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    edge::{accept::accept, metrics::ListenerMetrics, panics::caught},
+    edge::{
+        accept::accept,
+        arriving::{ArrivalBudget, CONNECTION_BYTES_MAX, ConnectionBudget, HeldBytes},
+        metrics::ListenerMetrics,
+        panics::caught,
+    },
     net::tls::{
         ByteStream,
         server::{ListenerTls, SecuredStream},
     },
     process::calls::CallTracker,
+    rls::refusal::Refusal,
     store::system_clock,
 };
 
-/// Most connections. At this number, one that waits for a request is closed; until it has closed, further
-/// ones wait in the system's accept queue.
-const CONNECTIONS_MAX: usize = 256;
+/// Most connections that have not sent the head of a request yet. For a further one, the one that has waited longest is
+/// closed.
+const SILENT_MAX: usize = 512;
 
-/// The pause before another connection is chosen: the one chosen first may just have begun a request.
+/// How long a connection must have waited for its first request, or for a further one, before it is closed for another.
+/// Meanwhile further ones wait in the system's accept queue.
+const SILENT_AFTER: Duration = Duration::from_millis(500);
+const IDLE_AFTER: Duration = Duration::from_secs(2);
+
+/// The pause before another connection is chosen.
 const CHOOSE_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// Requests whose body is arriving and whose connection is not closed for another. The connections of further ones
-/// wait, like those without a request.
-static BODIES: Semaphore = Semaphore::const_new(64);
-
-/// Longest time for the head of a request, and so for an idle connection, and until a client takes a further frame of
-/// its answer.
-const WAIT_MAX: Duration = Duration::from_secs(10);
+/// Longest time for the first request, and then from an answer to the next request: proxies close idle connections sooner
+/// (NGINX after 60 s), so that no request meets a connection that is just being closed.
+const SILENT_MAX_FOR: Duration = Duration::from_secs(10);
+const IDLE_MAX: Duration = Duration::from_secs(150);
 
 /// Most bytes of a request's head, and about as many of an answer that its client has not taken are kept.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Longest life of a connection.
+/// The size of the frames in which an answer is sent.
+const FRAME_BYTES: usize = 16 << 10;
+
+/// The age at which the answers of a connection ask the client to close it.
 const CONNECTION_MAX: Duration = Duration::from_secs(300);
 
 /// Longest time for a request in progress when its connection is to end.
@@ -84,27 +101,35 @@ const NO_DATE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 60\
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer(pub(super) IpAddr);
 
+/// Bounds on the connections of a listener.
+#[derive(Debug, Clone)]
+pub struct HttpBounds {
+    /// Most connections.
+    pub connections_max: usize,
+    /// The memory for requests that arrive, and for answers that are not read.
+    pub arriving: Arc<ArrivalBudget>,
+}
+
 /// Serves requests until `stop` is cancelled, and then finishes those in progress.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     tls: ListenerTls,
     metrics: ListenerMetrics,
+    HttpBounds { connections_max, arriving }: HttpBounds,
     stop: CancellationToken,
 ) {
     let mut connections = JoinSet::new();
     let (mut clients, calls) = (Clients::default(), CallTracker::on_this_runtime());
     loop {
-        let is_full = connections.len() == CONNECTIONS_MAX;
-        if is_full {
-            clients.close_one();
-        }
+        let may_accept = clients.may_accept(connections.len(), connections_max);
         tokio::select! {
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
-            () = time::sleep(CHOOSE_AGAIN_AFTER), if is_full => {}
-            stream = accept(&listener, &metrics), if !is_full => {
-                let (client, router) = (clients.add(&calls), router.clone());
+            () = time::sleep(CHOOSE_AGAIN_AFTER), if !may_accept => {}
+            stream = accept(&listener, &metrics), if may_accept => {
+                let memory = arriving.connection(CONNECTION_BYTES_MAX);
+                let (client, router) = (clients.add(&calls, memory), router.clone());
                 let (tls, stop) = (tls.clone(), stop.clone());
                 let open = metrics.opened();
                 connections.spawn(async move {
@@ -129,38 +154,52 @@ async fn serve_connection(
     let peer = stream.peer_addr().map(|address| Peer(address.ip())).ok();
     let secured = tokio::select! {
         secured = tls.secure(stream, &stop) => secured,
-        () = client.close.notified() => return,
+        () = client.memory.is_over() => return,
     };
     let Ok(SecuredStream { stream, identity }) = secured else { return };
-    client.set(ClientState::waiting_from_now());
     if !DATES_SECS.contains(&system_clock().as_secs()) {
         return refuse(stream).await;
     }
     let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
-    server.http1().timer(TokioTimer::new()).header_read_timeout(WAIT_MAX);
+    server.http1().timer(TokioTimer::new()).header_read_timeout(IDLE_MAX);
     server.http1().max_buf_size(BUFFER_BYTES);
     let router = TowerToHyperService::new(router);
     let mut of_connection = Extensions::new();
+    of_connection.insert(Arc::clone(&client.memory));
     peer.and_then(|peer| of_connection.insert(peer));
     identity.and_then(|identity| of_connection.insert(identity));
+    let began = Instant::now();
     let service = service_fn(|mut request: Request<Incoming>| {
         let has_body = !request.body().is_end_stream();
-        let slot = has_body.then(|| BODIES.try_acquire().ok()).flatten();
-        let waits = has_body && slot.is_none();
-        client.set(if waits { ClientState::waiting_from_now() } else { ClientState::Busy });
+        client.asks(has_body);
         request.extensions_mut().extend(of_connection.clone());
         let (to_client, client) = (Arc::clone(&client), Arc::clone(&client));
-        let request = request.map(|body| FollowedBody { body, of: BodyOf::Request(slot), client });
+        let request = request.map(|body| Followed {
+            body: AnyBody::new(body),
+            rest: Bytes::new(),
+            held: None,
+            client,
+        });
         let answer = to_client.calls.run(caught(router.call(request)));
         async move {
             let answer = answer.await;
             let client = to_client;
-            client.set(ClientState::waiting_from_now());
             let Ok(answer) =
                 answer.unwrap_or_else(|_| Ok(StatusCode::INTERNAL_SERVER_ERROR.into_response()));
-            Ok::<_, Infallible>(answer.map(|body| FollowedBody {
+            let mut held = client.memory.hold_briefly();
+            let bytes = usize::try_from(answer.body().size_hint().lower()).unwrap_or(usize::MAX);
+            let mut answer = match held.add(bytes) {
+                Ok(()) => answer,
+                Err(spent) => Refusal::Busy(spent).into_response(),
+            };
+            *client.waits.lock() = Some(Instant::now());
+            if client.crowd.is_full.load(Relaxed) || began.elapsed() > CONNECTION_MAX {
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(answer.map(|body| Followed {
                 body,
-                of: BodyOf::Answer,
+                rest: Bytes::new(),
+                held: Some(held),
                 client,
             }))
         }
@@ -170,9 +209,9 @@ async fn serve_connection(
         // Connection errors are not reported: the service has not failed.
         _ = &mut connection => return,
         // A request may have begun since this connection was chosen.
-        () = client.close.notified() => if client.waiting_since().is_some() { return },
-        () = client.waits_too_long() => return,
-        _ = time::timeout(CONNECTION_MAX, stop.cancelled()) => {}
+        () = client.memory.is_over() => if client.waiting_since().is_some() { return },
+        () = client.is_silent() => return,
+        () = stop.cancelled() => {}
     }
     connection.as_mut().graceful_shutdown();
     drop(time::timeout(FINISH_WITHIN, connection).await);
@@ -188,107 +227,137 @@ async fn refuse(mut stream: Box<dyn ByteStream>) {
 
 /// The connected clients, and some that have left.
 #[derive(Default)]
-struct Clients(Vec<Weak<Client>>);
+struct Clients {
+    all: Vec<Weak<Client>>,
+    crowd: Arc<Crowd>,
+}
+
+/// What all clients share.
+#[derive(Default)]
+struct Crowd {
+    /// Whether as many are connected as may be.
+    is_full: AtomicBool,
+    /// How many have asked for nothing yet.
+    silent: AtomicUsize,
+}
 
 struct Client {
-    state: Mutex<ClientState>,
-    close: Notify,
+    /// Since when it waits for a request or the rest of it, or takes its answer; `None` while that is made.
+    waits: Mutex<Option<Instant>>,
+    has_asked: AtomicBool,
+    /// Requests that arrive, and answers that are not read.
+    memory: Arc<ConnectionBudget>,
     calls: CallTracker,
-}
-
-#[derive(Clone, Copy)]
-enum ClientState {
-    /// Since this time, for a request or the rest of it, or for its client to take a further frame of the answer.
-    Waiting(Instant),
-    Busy,
-}
-
-impl ClientState {
-    fn waiting_from_now() -> Self {
-        Self::Waiting(Instant::now())
-    }
+    crowd: Arc<Crowd>,
 }
 
 impl Clients {
-    fn add(&mut self, calls: &CallTracker) -> Arc<Client> {
-        let state = Mutex::new(ClientState::waiting_from_now());
-        let client = Arc::new(Client { state, close: Notify::new(), calls: calls.clone() });
-        self.0.retain(|client| client.strong_count() > 0);
-        self.0.push(Arc::downgrade(&client));
+    fn add(&mut self, calls: &CallTracker, memory: Arc<ConnectionBudget>) -> Arc<Client> {
+        let crowd = Arc::clone(&self.crowd);
+        crowd.silent.fetch_add(1, Relaxed);
+        let (waits, has_asked) = (Mutex::new(Some(Instant::now())), AtomicBool::new(false));
+        let client = Arc::new(Client { waits, has_asked, memory, calls: calls.clone(), crowd });
+        if self.all.len() == self.all.capacity() {
+            self.all.retain(|client| client.strong_count() > 0);
+        }
+        self.all.push(Arc::downgrade(&client));
         client
     }
 
-    /// Closes the connection that has waited longest for a request. There is always one, since fewer requests
-    /// than connections can be in progress; see [`super::REQUESTS_MAX`], [`super::REPORTS_MAX`] and [`BODIES`].
-    fn close_one(&mut self) {
-        let clients = self.0.iter().filter_map(Weak::upgrade);
-        let waiting = clients.filter_map(|client| Some((client.waiting_since()?, client)));
-        if let Some((_, client)) = waiting.min_by_key(|(since, _)| *since) {
-            client.close.notify_one();
+    /// Whether a further connection may be accepted beside `open` others. If not, one that waits is closed.
+    fn may_accept(&self, open: usize, connections_max: usize) -> bool {
+        let is_full = open >= connections_max;
+        self.crowd.is_full.store(is_full, Relaxed);
+        if !is_full && self.crowd.silent.load(Relaxed) < SILENT_MAX {
+            return true;
         }
+        let clients = self.all.iter().filter_map(Weak::upgrade);
+        let staying = clients.filter(|client| !client.memory.closing.is_cancelled());
+        let waiting = staying.filter_map(|client| {
+            let (has_asked, since) = (client.has_asked.load(Relaxed), client.waiting_since()?);
+            let may_close = match has_asked {
+                true => is_full && since.elapsed() >= IDLE_AFTER,
+                false => since.elapsed() >= SILENT_AFTER,
+            };
+            may_close.then_some(((has_asked, since), client))
+        });
+        if let Some((_, client)) = waiting.min_by_key(|(order, _)| *order) {
+            client.memory.closing.cancel();
+        }
+        false
     }
 }
 
 impl Client {
-    fn set(&self, state: ClientState) {
-        *self.state.lock() = state;
+    /// A request has begun; its body may not have arrived.
+    fn asks(&self, has_body: bool) {
+        if !self.has_asked.swap(true, Relaxed) {
+            self.crowd.silent.fetch_sub(1, Relaxed);
+        }
+        *self.waits.lock() = has_body.then(Instant::now);
     }
 
     fn waiting_since(&self) -> Option<Instant> {
-        match *self.state.lock() {
-            ClientState::Waiting(since) => Some(since),
-            ClientState::Busy => None,
-        }
+        *self.waits.lock()
     }
 
-    /// Ends when the connection has waited for [`WAIT_MAX`].
-    async fn waits_too_long(&self) {
-        loop {
-            let since = self.waiting_since().unwrap_or_else(Instant::now);
-            if since.elapsed() >= WAIT_MAX {
-                return;
-            }
-            time::sleep_until(since + WAIT_MAX).await;
+    /// Ends if no request has come in time.
+    async fn is_silent(&self) {
+        time::sleep(SILENT_MAX_FOR).await;
+        if self.has_asked.load(Relaxed) {
+            pending().await
         }
     }
 }
 
-/// A body that its client's state follows.
-struct FollowedBody<B> {
-    body: B,
-    of: BodyOf,
+impl Drop for Client {
+    fn drop(&mut self) {
+        if !*self.has_asked.get_mut() {
+            self.crowd.silent.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+/// The body of a request or of an answer, which its client's state follows.
+struct Followed {
+    body: AnyBody,
+    /// What remains of its last frame.
+    rest: Bytes,
+    /// What an answer holds until it is written; `None` for a request.
+    held: Option<HeldBytes>,
     client: Arc<Client>,
 }
 
-enum BodyOf {
-    /// With its slot of [`BODIES`], if it has one.
-    Request(Option<SemaphorePermit<'static>>),
-    Answer,
-}
-
-impl<B: Body + Unpin> Body for FollowedBody<B> {
-    type Data = B::Data;
-    type Error = B::Error;
+impl Body for Followed {
+    type Data = Bytes;
+    type Error = axum::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let Self { body, of, client } = &mut *self;
-        let frame = ready!(Pin::new(body).poll_frame(context));
-        match (of, &frame) {
-            (BodyOf::Request(slot), None) => {
-                client.set(ClientState::Busy);
-                *slot = None;
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let Self { body, rest, held, client } = &mut *self;
+        if rest.is_empty() {
+            let frame = ready!(Pin::new(body).poll_frame(context));
+            match (frame.map(|frame| frame.map(Frame::into_data)), held) {
+                (Some(Ok(Ok(data))), None) => *rest = data,
+                (Some(Ok(Ok(data))), Some(held)) => *rest = held.split(data.len()).hold(data),
+                (Some(Ok(Err(trailers))), _) => return Poll::Ready(Some(Ok(trailers))),
+                (Some(Err(error)), _) => return Poll::Ready(Some(Err(error))),
+                (None, held) => {
+                    if held.is_none() {
+                        client.asks(false);
+                    }
+                    return Poll::Ready(None);
+                }
             }
-            (BodyOf::Answer, Some(_)) => client.set(ClientState::waiting_from_now()),
-            _ => {}
         }
-        Poll::Ready(frame)
+        let bytes = self.rest.len().min(FRAME_BYTES);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(bytes)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -2,6 +2,7 @@
 //! an answer. <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>
 
 use std::{
+    mem,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
@@ -15,6 +16,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
 use prost::{Message, encoding::WireType};
 use tokio::{
+    select,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{self, Instant},
 };
@@ -29,15 +31,20 @@ use crate::{
 /// Longest time that a request may take to arrive.
 pub(super) const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 
-/// Most bytes that one connection holds. Enough for the messages of Envoy's default of 1,024 concurrent calls, each with
-/// its default maximum of 60 KiB of headers, or for one message of the largest `--max-message-bytes`.
-pub(super) const CONNECTION_BYTES_MAX: usize = 65 << 20;
-
 /// About what a call takes that waits for its message, in bytes.
 pub(super) const WAITING_CALL_BYTES: usize = 4 << 10;
 
+/// Unread data that a client may send for one call, in bytes.
+pub(super) const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+
+/// What is read at least of a call's next messages while one is being answered, in bytes.
+const READ_AHEAD_BYTES: usize = 256 << 10;
+
 /// About what a call of another service takes beside its message, in bytes.
 const OTHER_CALL_BYTES: usize = 8 << 10;
+
+/// A message, and what it holds until it is answered.
+pub(super) type HeldMessage = (Bytes, HeldBytes);
 
 /// Reads the message of a request.
 ///
@@ -48,7 +55,7 @@ pub(super) async fn read(
     body: Incoming,
     bytes_max: usize,
     budget: &Arc<ConnectionBudget>,
-) -> Result<Bytes, Refusal> {
+) -> Result<HeldMessage, Refusal> {
     let mut message = pin!(read_all(body, bytes_max, budget));
     // Nearly every message has already arrived, and needs no timer.
     match message.as_mut().now_or_never() {
@@ -67,7 +74,7 @@ async fn read_all(
     mut body: Incoming,
     bytes_max: usize,
     budget: &Arc<ConnectionBudget>,
-) -> Result<Bytes, Refusal> {
+) -> Result<HeldMessage, Refusal> {
     let (mut received, mut held, mut message_end) = (BytesMut::new(), budget.hold(), None);
     loop {
         let is_whole = message_end.is_some_and(|end| end <= received.len());
@@ -81,16 +88,16 @@ async fn read_all(
         if is_whole {
             continue;
         }
+        held.add(data.len())?;
         if received.is_empty() && body.is_end_stream() {
             // Most messages arrive in one piece, which is not copied.
             if let Some(end) = end_of_message(&data, bytes_max)?
                 && end <= data.len()
             {
-                return Ok(data.slice(PREFIX_BYTES..end));
+                return Ok((data.slice(PREFIX_BYTES..end), held));
             }
         }
         // A copy, since a slice would keep everything that was read along with it.
-        held.add(data.len())?;
         received.extend_from_slice(&data);
         if message_end.is_none() {
             message_end = end_of_message(&received, bytes_max)?;
@@ -98,7 +105,7 @@ async fn read_all(
     }
     match message_end {
         Some(end) if end <= received.len() => {
-            Ok(received.split_to(end).freeze().slice(PREFIX_BYTES..))
+            Ok((received.split_to(end).freeze().slice(PREFIX_BYTES..), held))
         }
         _ if received.is_empty() => Err(Refusal::Malformed("the message is missing".to_owned())),
         _ => Err(Refusal::Malformed("the message is cut short".to_owned())),
@@ -175,54 +182,112 @@ impl OtherCall {
 pub(super) struct Messages {
     body: Incoming,
     received: BytesMut,
+    /// The bytes of messages before `received`, in its allocation.
+    taken: usize,
     /// When the first byte of an unfinished message arrived.
     since: Option<Instant>,
     bytes_max: usize,
     budget: Arc<ConnectionBudget>,
     held: HeldBytes,
+    /// How the body has ended, behind what is received.
+    end: Option<Result<(), Refusal>>,
 }
 
 impl Messages {
     /// The messages in `body`, each of at most `bytes_max` bytes.
     pub(super) fn new(body: Incoming, bytes_max: usize, budget: &Arc<ConnectionBudget>) -> Self {
-        let (budget, held) = (Arc::clone(budget), budget.hold());
-        Self { body, received: BytesMut::new(), since: None, bytes_max, budget, held }
+        let (budget, held, received) = (Arc::clone(budget), budget.hold(), BytesMut::new());
+        Self { body, received, taken: 0, since: None, bytes_max, budget, held, end: None }
     }
 
     /// The next message; `None` if the client sends no more. If this future is dropped, nothing is lost.
     ///
     /// # Errors
     /// As of [`read`]. Nothing may be read then.
-    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+    pub(super) async fn next(&mut self) -> Result<Option<HeldMessage>, Refusal> {
         loop {
-            if let Some(end) = end_of_message(&self.received, self.bytes_max)?
-                && end <= self.received.len()
-            {
-                let message = self.received.split_to(end).freeze();
-                self.held = self.budget.hold();
-                self.held.add(self.received.len())?;
-                self.since = (!self.received.is_empty()).then(Instant::now);
-                return Ok(Some(message.slice(PREFIX_BYTES..)));
+            if let Some(end) = self.end_of_first()? {
+                return Ok(Some(self.take(end)));
             }
-            let frame = match self.since {
-                None => self.body.frame().await,
-                Some(since) => time::timeout_at(since + ARRIVES_WITHIN, self.body.frame())
-                    .await
-                    .map_err(|_| Refusal::TooSlow)?,
-            };
-            let data = match frame {
-                Some(frame) => frame.map_err(|_| Refusal::Unfinished)?,
-                None if self.received.is_empty() => return Ok(None),
-                None => {
-                    return Err(Refusal::Malformed("the message is cut short".to_owned()));
+            if let Some(end) = self.end.take() {
+                end?;
+                return match self.received.is_empty() {
+                    true => Ok(None),
+                    false => Err(Refusal::Malformed("the message is cut short".to_owned())),
+                };
+            }
+            self.read().await;
+        }
+    }
+
+    /// Waits for `answered`. What the client sends meanwhile is read, so that it counts, up to [`READ_AHEAD_BYTES`].
+    /// Beyond, HTTP/2 keeps a window at most.
+    pub(super) async fn read_during<A>(&mut self, answered: impl Future<Output = A>) -> A {
+        let mut answered = pin!(answered);
+        while self.end.is_none() && self.received.len() < READ_AHEAD_BYTES {
+            select! {
+                biased;
+                answer = &mut answered => return answer,
+                () = self.read() => {}
+            }
+        }
+        let mut unread = self.budget.hold();
+        if self.end.is_none()
+            && let Err(spent) = unread.add(STREAM_WINDOW_BYTES as usize)
+        {
+            self.end = Some(Err(spent.into()));
+        }
+        answered.await
+    }
+
+    /// The index after the first message, if it has arrived whole.
+    fn end_of_first(&self) -> Result<Option<usize>, Refusal> {
+        let end = end_of_message(&self.received, self.bytes_max)?;
+        Ok(end.filter(|end| *end <= self.received.len()))
+    }
+
+    /// Takes the first message, which ends at this index. Neither keeps the memory of the other.
+    fn take(&mut self, end: usize) -> HeldMessage {
+        let held = self.held.split(end);
+        let message = if end == self.received.len() && self.taken == 0 {
+            mem::take(&mut self.received).freeze()
+        } else {
+            let message = Bytes::copy_from_slice(self.received.get(..end).unwrap_or_default());
+            self.received.advance(end);
+            self.taken += end;
+            if self.taken >= self.received.len() {
+                (self.received, self.taken) = (BytesMut::from(&*self.received), 0);
+            }
+            message
+        };
+        self.since = (!self.received.is_empty()).then(Instant::now);
+        (message.slice(PREFIX_BYTES..), held)
+    }
+
+    /// Reads the next data. If this future is dropped, nothing is lost.
+    async fn read(&mut self) {
+        // A message that waits for its turn is not late.
+        let since = self.since.filter(|_| matches!(self.end_of_first(), Ok(None)));
+        let frame = match since {
+            None => self.body.frame().await,
+            Some(since) => {
+                match time::timeout_at(since + ARRIVES_WITHIN, self.body.frame()).await {
+                    Ok(frame) => frame,
+                    Err(_) => return self.end = Some(Err(Refusal::TooSlow)),
                 }
-            };
-            let data = data.into_data().unwrap_or_default();
-            self.held.add(data.len())?;
-            self.received.extend_from_slice(&data);
-            if !self.received.is_empty() {
-                self.since.get_or_insert_with(Instant::now);
             }
+        };
+        let data = match frame {
+            Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+            Some(Err(_)) => return self.end = Some(Err(Refusal::Unfinished)),
+            None => return self.end = Some(Ok(())),
+        };
+        if let Err(spent) = self.held.add(data.len()) {
+            return self.end = Some(Err(spent.into()));
+        }
+        self.received.extend_from_slice(&data);
+        if !self.received.is_empty() {
+            self.since.get_or_insert_with(Instant::now);
         }
     }
 }
@@ -316,7 +381,7 @@ impl Body for AnswerBody {
                 }
             })));
         }
-        let frame = match std::mem::take(&mut *self) {
+        let frame = match mem::take(&mut *self) {
             Self::Message(message) => {
                 *self = Self::Trailers;
                 Frame::data(message)

@@ -9,7 +9,7 @@ use prost_types::{Struct, value::Kind};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub(super) use self::bounded::{AtMost, Object, Scalar};
+pub(super) use self::bounded::{AtMost, MapAtMost, Object, Scalar};
 use super::{
     decode::{self, Bounds, Decoded},
     pb::{

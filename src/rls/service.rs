@@ -15,7 +15,7 @@ use tonic::Code;
 use super::{
     decode::{Bounds, Decoded},
     encode,
-    framing::{self, AnswerBody, CONNECTION_BYTES_MAX},
+    framing::{self, AnswerBody},
     headers::Headers,
     pb, precheck,
     refusal::Refusal,
@@ -23,7 +23,7 @@ use super::{
 use crate::{
     authorization::{DomainAccess, ForbiddenDomain, Right},
     edge::{
-        arriving::{ArrivalBudget, ConnectionBudget},
+        arriving::{ArrivalBudget, CONNECTION_BYTES_MAX, ConnectionBudget},
         panics::caught,
     },
     limiter::Limiter,
@@ -105,7 +105,7 @@ impl ConnectedClient {
 
 impl Service {
     /// The memory that a new connection may make us hold.
-    pub(super) fn memory_of_a_connection(&self) -> Arc<ConnectionBudget> {
+    pub(crate) fn memory_of_a_connection(&self) -> Arc<ConnectionBudget> {
         self.arriving.connection(CONNECTION_BYTES_MAX)
     }
 
@@ -151,7 +151,7 @@ impl Service {
         (method, span, started, timeout): CallContext<'_>,
     ) -> Result<Response<AnswerBody>, Refusal> {
         let reads = Instant::now();
-        let message = framing::read(body, self.message_bytes_max, &client.memory).await?;
+        let (message, _held) = framing::read(body, self.message_bytes_max, &client.memory).await?;
         // A message that comes in parts has arrived when all of it is there.
         let arrival = Arrival { at: started + reads.elapsed(), timeout };
         if method != ServedMethod::ShouldRateLimit {

@@ -55,11 +55,17 @@ impl Service {
         let head = if count > ITEMS_MAX { &[] } else { &*message };
         let BatchHead { domain } =
             BatchHead::decode(head).map_err(|error| Refusal::Malformed(error.to_string()))?;
-        let mut held = memory.hold();
-        held.add(count.min(CALLS_AT_A_TIME) * CALL_BYTES)?;
+        let mut calls = memory.hold();
+        calls.add(count.min(CALLS_AT_A_TIME) * CALL_BYTES)?;
         let domain = &*domain;
         let mut answers = Framed::with_capacity(count.min(ITEMS_MAX) * ANSWER_BYTES);
-        let add = |answer: Vec<u8>| answers.add(ANSWERS, &answer);
+        let (mut held, mut spent) = (memory.hold(), Ok(()));
+        let add = |answer: Vec<u8>| {
+            spent = spent.and_then(|()| held.add(answer.len()));
+            if spent.is_ok() {
+                answers.add(ANSWERS, &answer);
+            }
+        };
         match method {
             ServedMethod::Commit => {
                 check_items("commits", count, domain)?;
@@ -77,6 +83,8 @@ impl Service {
                 self.answer_each(domain, count, items, context, add).await?;
             }
         }
+        spent?;
+        drop((calls, held));
         answers.end(memory).map_err(Refusal::Busy)
     }
 }

@@ -5,7 +5,6 @@
 //! figures of docs/internals/reliability.md.
 
 use std::{
-    fs,
     io::Write as _,
     net::{Shutdown, SocketAddr, TcpStream},
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -15,7 +14,9 @@ use std::{
 
 use crate::support::{
     eventually,
-    hostile::{RULES, good_message, long_call, long_rules, open_header_block, unread_calls},
+    hostile::{
+        RULES, good_message, long_call, long_rules, open_header_block, resident_mib, unread_calls,
+    },
     http2::{self, Frames},
     service::{Options, Service, descriptor, open_files, request, spell},
 };
@@ -25,13 +26,6 @@ const CALL_EVERY: Duration = Duration::from_millis(5);
 
 fn seconds() -> u64 {
     std::env::var("TOLLKEEPER_FLOOD_SECONDS").map_or(1, |text| text.parse().unwrap())
-}
-
-/// The most memory that a process has held, in MiB.
-fn peak_mib(process: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let peak = status.split("VmHWM:").nth(1).unwrap().split_whitespace().next().unwrap();
-    peak.parse::<u64>().unwrap() / 1024
 }
 
 /// Runs `attack` on two threads, again and again, while a good client makes its calls on a connection of its own.
@@ -73,10 +67,14 @@ fn flood_with(
         at(500),
         at(990),
         at(1000),
-        peak_mib(process),
+        resident_mib(process, "VmHWM"),
         attacks.load(Ordering::Relaxed),
     );
-    assert!(peak_mib(process) < peak_max, "{name}: {} MiB", peak_mib(process));
+    assert!(
+        resident_mib(process, "VmHWM") < peak_max,
+        "{name}: {} MiB",
+        resident_mib(process, "VmHWM")
+    );
     eventually("the connections of the attack are gone", || {
         (open_files(process) <= files_before + 8).then_some(())
     });

@@ -2,6 +2,7 @@
 
 mod audit;
 mod connections;
+mod held;
 mod invented;
 mod peer_gone;
 mod tls;

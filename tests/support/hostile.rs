@@ -43,3 +43,10 @@ pub fn open_header_block() -> Vec<u8> {
     let references = Frames::default().frame(http2::CONTINUATION, 0, 1, &[0xbe; 16_000]).bytes();
     [http2::opening(), first.bytes(), references.repeat(17)].concat()
 }
+
+/// How much memory a process holds, or has held at most, in MiB: `VmRSS` or `VmHWM`.
+pub fn resident_mib(process: u32, what: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let kib = status.split(&format!("{what}:")).nth(1).unwrap().split_whitespace().next().unwrap();
+    kib.parse::<u64>().unwrap() / 1024
+}

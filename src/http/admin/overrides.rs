@@ -92,7 +92,7 @@ pub(super) async fn set(
     Extension(actor): Extension<Actor>,
     request: Request<Body>,
 ) -> Result<Response, Refused> {
-    let (body, _slot) = actor.admin.decisions.body(request).await?;
+    let (body, _held) = actor.admin.decisions.body(request).await?;
     let mut details = readable(&body);
     let set = set_one(&actor, &body).await;
     if let Ok((None, answer)) = &set {

@@ -8,10 +8,10 @@ use crate::edge::arriving::{BudgetSpent, ConnectionBudget, HeldBytes};
 /// What a client sends as soon as it is connected (RFC 9113, 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A byte can stand for a header, which takes this much.
-const HEADER_BYTES: usize = 72;
+/// A byte can stand for a header, which takes 72 bytes, in a list whose capacity doubles.
+const HEADER_BYTES: usize = 2 * 72;
 /// Most that the headers of one call take: h2 keeps 9 MiB of them, and counts 32 bytes for each beside its name and value.
-const BLOCK_BYTES_MAX: usize = 24 << 20;
+const BLOCK_BYTES_MAX: usize = 48 << 20;
 
 const FRAME_HEAD_BYTES: usize = 9;
 const HEADERS: u8 = 1;

@@ -84,6 +84,41 @@ impl<'de, const MAX: usize, T: Deserialize<'de>> Visitor<'de> for AtMostVisitor<
     }
 }
 
+/// The first entries of a map, at most this many, and the number of all.
+pub(in crate::rls) struct MapAtMost<const MAX: usize, T>(
+    pub(in crate::rls) AtMost<MAX, (String, T)>,
+);
+
+impl<'de, const MAX: usize, T: Deserialize<'de>> Deserialize<'de> for MapAtMost<MAX, T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MapAtMostVisitor(PhantomData))
+    }
+}
+
+struct MapAtMostVisitor<const MAX: usize, T>(PhantomData<T>);
+
+impl<'de, const MAX: usize, T: Deserialize<'de>> Visitor<'de> for MapAtMostVisitor<MAX, T> {
+    type Value = MapAtMost<MAX, T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<MapAtMost<MAX, T>, A::Error> {
+        let (mut first, mut count) = (Vec::new(), 0);
+        while count < MAX
+            && let Some(entry) = map.next_entry()?
+        {
+            first.push(entry);
+            count += 1;
+        }
+        while count >= MAX && map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+            count += 1;
+        }
+        Ok(MapAtMost(AtMost { first, count }))
+    }
+}
+
 impl<'de> Deserialize<'de> for Scalar {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ScalarVisitor)

@@ -5,6 +5,7 @@ use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll};
 use futures_util::future::{MaybeDone, maybe_done};
 use opentelemetry::KeyValue;
 use tokio::task;
+use tonic::Code;
 
 use crate::{
     limiter::Deciding,
@@ -153,5 +154,10 @@ fn error(field: &str, index: usize, refusal: &Refusal) -> rpc::Status {
         _ => ": ",
     };
     let message = format!("{field}[{index}]{separator}{refusal}");
-    rpc::Status { code: refusal.codes().0.into(), message }
+    let code = match refusal {
+        // The request itself could be read.
+        Refusal::Malformed(_) => Code::InvalidArgument,
+        _ => refusal.codes().0,
+    };
+    rpc::Status { code: code.into(), message }
 }

@@ -1,10 +1,10 @@
 //! The messages of `tollkeeper.v1` in protobuf's JSON, in which numbers are numbers: all are below 2^53.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{collections::BTreeMap, sync::Arc};
 
 use prost::Message;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
 use super::{
     batch::{ITEMS_MAX, check_items},
@@ -12,29 +12,35 @@ use super::{
     encode,
 };
 use crate::{
-    engine::request::{Hits, Request},
+    edge::arriving::{BudgetSpent, ConnectionBudget, HeldBytes},
+    engine::request::{ENTRIES_MAX, Hits, Request},
     net::{
         grpc::{ServedMethod, status_name},
         tls::server::Identity,
     },
     rls::{
         decode::Bounds,
-        json::{self, AtMost, DESCRIPTORS_MAX, JsonDescriptor, Object, Scalar},
+        json::{self, AtMost, DESCRIPTORS_MAX, JsonDescriptor, MapAtMost, Object, Scalar},
         pb::{google::rpc, v1},
         refusal::Refusal,
         service::{BatchContext, Service},
     },
 };
 
-/// The request of any method.
+/// The request of any method. Its items are read one by one.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct JsonBatch {
+struct JsonBatch<'body> {
     domain: Option<String>,
-    calls: Option<AtMost<ITEMS_MAX, Object<JsonCall>>>,
-    commits: Option<AtMost<ITEMS_MAX, Object<JsonCommit>>>,
-    renewals: Option<AtMost<ITEMS_MAX, Object<JsonRenewal>>>,
+    #[serde(borrow)]
+    calls: Option<Items<'body>>,
+    #[serde(borrow)]
+    commits: Option<Items<'body>>,
+    #[serde(borrow)]
+    renewals: Option<Items<'body>>,
 }
+
+type Items<'body> = AtMost<ITEMS_MAX, &'body RawValue>;
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,7 +49,7 @@ struct JsonCall {
     mode: Option<Scalar>,
     hits: Option<Scalar>,
     #[serde(alias = "hitsByKind")]
-    hits_by_kind: Option<HashMap<String, Scalar>>,
+    hits_by_kind: Option<MapAtMost<ENTRIES_MAX, Scalar>>,
     id: Option<String>,
 }
 
@@ -53,7 +59,7 @@ struct JsonCommit {
     hold: Option<String>,
     used: Option<Scalar>,
     #[serde(alias = "usedByKind")]
-    used_by_kind: Option<HashMap<String, Scalar>>,
+    used_by_kind: Option<MapAtMost<ENTRIES_MAX, Scalar>>,
     end: Option<String>,
 }
 
@@ -65,7 +71,7 @@ struct JsonRenewal {
 }
 
 impl Service {
-    /// Answers a request of one of the methods of `tollkeeper.v1`.
+    /// The answer to a request of one of the methods of `tollkeeper.v1`.
     ///
     /// # Errors
     /// If the whole request is refused.
@@ -73,49 +79,89 @@ impl Service {
         &self,
         method: ServedMethod,
         body: &[u8],
+        memory: &Arc<ConnectionBudget>,
         context: BatchContext<'_>,
-    ) -> Result<Value, Refusal> {
-        let Object::<JsonBatch>(batch) = serde_json::from_slice(body)
+    ) -> Result<Vec<u8>, Refusal> {
+        let Object::<JsonBatch<'_>>(batch) = serde_json::from_slice(body)
             .map_err(|error| Refusal::Invalid(json::problem(&error)))?;
         let (domain, bounds) = (batch.domain.unwrap_or_default(), self.bounds);
-        let counts = [
-            (ServedMethod::Decide, "calls", batch.calls.as_ref().map(|list| list.count)),
-            (ServedMethod::Commit, "commits", batch.commits.as_ref().map(|list| list.count)),
-            (ServedMethod::Renew, "renewals", batch.renewals.as_ref().map(|list| list.count)),
+        let lists = [
+            (ServedMethod::Decide, "calls", batch.calls),
+            (ServedMethod::Commit, "commits", batch.commits),
+            (ServedMethod::Renew, "renewals", batch.renewals),
         ];
-        for (of, field, count) in counts {
-            match count {
-                _ if of == method => check_items(field, count.unwrap_or(0), &domain)?,
+        let mut items = Vec::new();
+        for (of, field, list) in lists {
+            match list {
+                _ if of == method => {
+                    let list = list.unwrap_or_default();
+                    check_items(field, list.count, &domain)?;
+                    items = list.first;
+                }
                 Some(_) => return Err(Refusal::Invalid(format!("{field}: of another method"))),
                 None => {}
             }
         }
-        let (calls, commits) = (batch.calls.unwrap_or_default(), batch.commits.unwrap_or_default());
-        let mut answers: Vec<Value> = Vec::new();
-        let name = match method {
+        let (count, items) = (items.len(), items.into_iter());
+        let name = if method == ServedMethod::Decide { "verdicts" } else { "results" };
+        let mut answers = JsonAnswers::new(name, memory.hold());
+        match method {
             ServedMethod::Commit => {
-                let items = commits.first.into_iter().map(|Object(one)| commit(one));
-                let to = |one: Vec<u8>| answers.push(commit_result(&read(&one)));
-                self.answer_each(&domain, items.len(), items, context, to).await?;
-                "results"
+                let items = items.map(|one| commit(item(one)?));
+                let to = |one: Vec<u8>| answers.add(&commit_result(&read(&one)));
+                self.answer_each(&domain, count, items, context, to).await?;
             }
             ServedMethod::Renew => {
-                let renewals = batch.renewals.unwrap_or_default().first.into_iter();
-                let items = renewals.map(|Object(one)| renewal(one, bounds));
-                let to = |one: Vec<u8>| answers.push(renew_result(&read(&one)));
-                self.answer_each(&domain, items.len(), items, context, to).await?;
-                "results"
+                let items = items.map(|one| renewal(item(one)?, bounds));
+                let to = |one: Vec<u8>| answers.add(&renew_result(&read(&one)));
+                self.answer_each(&domain, count, items, context, to).await?;
             }
             _ => {
-                let items = calls.first.into_iter().map(|Object(one)| call(one, bounds));
+                let items = items.map(|one| call(item(one)?, bounds));
                 let items = items.map(|item| item.map(Box::new).map(ReadCall::Message));
-                let to = |one: Vec<u8>| answers.push(verdict(&read(&one)));
-                self.answer_each(&domain, items.len(), items, context, to).await?;
-                "verdicts"
+                let to = |one: Vec<u8>| answers.add(&verdict(&read(&one)));
+                self.answer_each(&domain, count, items, context, to).await?;
             }
-        };
-        Ok(json!({ name: answers }))
+        }
+        answers.end()
     }
+}
+
+/// The answers to the items of a request, which count as they are written.
+struct JsonAnswers {
+    text: Vec<u8>,
+    held: HeldBytes,
+    spent: Result<(), BudgetSpent>,
+}
+
+impl JsonAnswers {
+    fn new(name: &str, held: HeldBytes) -> Self {
+        Self { text: format!("{{\"{name}\":[").into_bytes(), held, spent: Ok(()) }
+    }
+
+    fn add(&mut self, answer: &Value) {
+        let answer = answer.to_string();
+        self.spent = self.spent.and_then(|()| self.held.add(answer.len()));
+        if self.spent.is_ok() {
+            if self.text.last() != Some(&b'[') {
+                self.text.push(b',');
+            }
+            self.text.extend_from_slice(answer.as_bytes());
+        }
+    }
+
+    fn end(mut self) -> Result<Vec<u8>, Refusal> {
+        self.spent?;
+        self.text.extend_from_slice(b"]}");
+        Ok(self.text)
+    }
+}
+
+/// Reads one item of a request.
+fn item<'item, T: Deserialize<'item>>(written: &'item RawValue) -> Result<T, Refusal> {
+    let read = serde_json::from_str(written.get());
+    let Object(item) = read.map_err(|error| Refusal::Malformed(json::problem(&error)))?;
+    Ok(item)
 }
 
 impl Service {
@@ -162,16 +208,16 @@ fn commit(written: JsonCommit) -> Result<v1::Commit, Refusal> {
 }
 
 fn kinds(
-    written: Option<HashMap<String, Scalar>>,
+    written: Option<MapAtMost<ENTRIES_MAX, Scalar>>,
     field: &str,
 ) -> Result<BTreeMap<String, u64>, Refusal> {
-    let written = written.unwrap_or_default();
-    check_kinds(field, written.len())?;
+    let written = written.map_or_else(AtMost::default, |MapAtMost(kinds)| kinds);
+    check_kinds(field, written.count)?;
     let number = |(kind, number)| {
         let number = json::number(Some(number), field, Hits::MAX)?;
         Ok((kind, number.unwrap_or(0)))
     };
-    written.into_iter().map(number).collect()
+    written.first.into_iter().map(number).collect()
 }
 
 fn renewal(written: JsonRenewal, bounds: Bounds) -> Result<v1::Renewal, Refusal> {

@@ -53,17 +53,21 @@ impl Service {
         held.map_err(|spent| Refusal::Busy(spent).status())?;
         let mut messages = Messages::new(body, self.message_bytes_max, &client.memory);
         loop {
-            // Requests that have arrived are decided before the connection ends.
+            // Its end comes first: a client that never pauses would keep the connection.
             let message = select! {
                 biased;
-                message = messages.next() => message.map_err(|refusal| refusal.status())?,
                 () = client.ending.cancelled() => {
                     return Err(Status::unavailable("the connection ends; open another stream"));
                 }
+                message = messages.next() => message.map_err(|refusal| refusal.status())?,
             };
-            let Some(message) = message else { return Ok(()) };
-            let answer = self.answer_one(message, client).await.map_err(|one| one.status())?;
-            if answers.send(Ok(answer)).await.is_err() {
+            let Some((message, held)) = message else { return Ok(()) };
+            let answered = async {
+                let answer = self.answer_one(message, client).await.map_err(|one| one.status())?;
+                drop(held);
+                Ok::<_, Status>(answers.send(Ok(answer)).await.is_ok())
+            };
+            if !messages.read_during(answered).await? {
                 return Ok(());
             }
         }

@@ -216,6 +216,9 @@ fn unknown_paths_are_not_found() {
     }
 }
 
+/// So few connections that a test can hold all of them.
+const CROWD: &[&str] = &["--max-connections", "256"];
+
 fn connect(service: &Service, sent: &str) -> TcpStream {
     let mut stream = TcpStream::connect(service.http).unwrap();
     stream.write_all(sent.as_bytes()).unwrap();
@@ -254,7 +257,7 @@ fn answer(stream: &mut TcpStream) -> String {
 
 #[test]
 fn probes_are_answered_while_idle_clients_hold_all_connections() {
-    let service = Service::start(Options::default());
+    let service = Service::start(Options { flags: CROWD, ..Options::default() });
     service.wait_until_ready();
     let call = head(CALL.len()) + CALL;
     // One after the other: one that is closed for another has its answer.
@@ -263,16 +266,31 @@ fn probes_are_answered_while_idle_clients_hold_all_connections() {
         assert!(answer(&mut client).starts_with("HTTP/1.1 200 "));
         client
     };
-    let mut kept: Vec<_> = (0..256).map(keep).collect();
+    let mut kept: Vec<_> = (0..255).map(keep).collect();
+    let _silent = connect(&service, "");
     probes_are_answered(&service);
     let last = kept.last_mut().unwrap();
     last.write_all(call.as_bytes()).unwrap();
     assert!(answer(last).starts_with("HTTP/1.1 200 "));
 }
 
+/// So that the next request of the client does not meet a connection that is closed for others.
+#[test]
+fn while_all_connections_are_taken_an_answer_asks_its_client_to_close() {
+    let flags = &["--max-connections", "1"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    service.wait_until_ready();
+    let call = head(CALL.len()) + CALL;
+    eventually("it is asked to close", || {
+        let mut client = connect(&service, &call);
+        let is_asked = answer(&mut client).contains("connection: close");
+        (is_asked && rest(client).is_empty()).then_some(())
+    });
+}
+
 #[test]
 fn probes_are_answered_while_silent_clients_hold_all_connections() {
-    let service = Service::start(Options::default());
+    let service = Service::start(Options { flags: CROWD, ..Options::default() });
     service.wait_until_ready();
     let silent: Vec<_> = (0..300).map(|_| connect(&service, "")).collect();
     probes_are_answered(&service);
@@ -282,7 +300,7 @@ fn probes_are_answered_while_silent_clients_hold_all_connections() {
 
 #[test]
 fn probes_are_answered_while_clients_are_half_way_through_a_body() {
-    let service = Service::start(Options::default());
+    let service = Service::start(Options { flags: CROWD, ..Options::default() });
     service.wait_until_ready();
     let half: Vec<_> = (0..300).map(|_| connect(&service, &(head(9) + "{"))).collect();
     probes_are_answered(&service);
@@ -346,8 +364,15 @@ fn a_report_has_its_slot_until_it_is_sent_and_ends_if_its_client_does_not_read()
         client.read_exact(&mut begun).unwrap();
         statuses.push(begun);
     }
-    let sent = statuses.iter().filter(|status| **status == *b"HTTP/1.1 200").count();
-    assert_eq!(sent, 32, "the others are refused");
+    let is_sent = |status: &[u8; 12]| status == b"HTTP/1.1 200";
+    assert_eq!(
+        statuses.iter().filter(|status| is_sent(status)).count(),
+        32,
+        "the others are refused"
+    );
+    // These have no more to read, and their connections are idle.
+    let mut statuses = statuses.iter();
+    clients.retain(|_| statuses.next().is_some_and(is_sent));
     eventually("their connections end", || {
         (open_files(service.process().0.id()) <= before).then_some(())
     });
@@ -368,7 +393,7 @@ fn a_client_in_the_middle_of_a_request_is_not_closed_for_others() {
 
 #[tokio::test]
 async fn idle_and_slow_connections_are_bounded_and_closed() {
-    let mut service = Service::start(Options::default());
+    let mut service = Service::start(Options { flags: CROWD, ..Options::default() });
     service.wait_until_ready();
     let slow_head = connect(&service, "GET /healthz HTTP/1.1\r\nhost: test\r\n");
     let slow_body = connect(

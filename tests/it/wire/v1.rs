@@ -735,6 +735,38 @@ async fn a_stream_answers_requests_in_their_order_until_one_is_refused_as_a_whol
     assert!(ended.message().await.unwrap().is_none(), "the client sends no more");
 }
 
+/// Its client sends requests without a pause, and knows afterwards which of them were decided.
+#[tokio::test]
+async fn a_busy_stream_ends_with_its_connection_and_decides_nothing_without_an_answer() {
+    let redis = Redis::start();
+    for (flags, stops) in [(&["--connection-age", "1s"][..], false), (&[], true)] {
+        let store = &redis.url();
+        let mut service = Service::start(Options { store, flags, ..Options::default() });
+        service.wait_until_ready();
+        redis.query::<()>(&["FLUSHALL"]);
+        let calls = vec![call("work=a")];
+        let requests = std::iter::repeat(DecideRequest { domain: "shop".into(), calls });
+        let requests = tokio_stream::iter(requests);
+        let answers = client(&service).await.decide_stream(requests).await.unwrap();
+        let (mut answers, mut answered) = (answers.into_inner(), 0);
+        let ended = loop {
+            match answers.message().await {
+                Ok(Some(_)) => answered += 1,
+                Ok(None) => panic!("it ended without a status"),
+                Err(status) => break status,
+            }
+            if stops && answered == 100 {
+                service.process().signal("TERM");
+            }
+        };
+        assert_eq!(ended.message(), "the connection ends; open another stream", "{ended:?}");
+        assert_eq!(ended.code(), Code::Unavailable);
+        assert!(answered > 0);
+        let used: u64 = redis.query(&["GET", &redis.key("work=a")]);
+        assert_eq!(used, answered.min(1000), "{flags:?}");
+    }
+}
+
 #[tokio::test]
 async fn an_open_stream_ends_when_the_service_stops() {
     let mut service = Service::start(Options::default());
