@@ -7,7 +7,7 @@ use std::{
 };
 
 use axum::Router;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 use crate::{
     audit::Audit,
@@ -17,6 +17,9 @@ use crate::{
     rls,
     settings::{Given, ListenSettings},
 };
+
+/// Connections that wait to be accepted, if the system allows as many.
+const ACCEPT_QUEUE: u32 = 4096;
 
 /// The sockets on which the service listens.
 pub(super) struct Listeners {
@@ -50,13 +53,13 @@ pub(super) struct HttpListener {
 }
 
 impl Listeners {
-    pub(super) async fn bind(settings: &ListenSettings) -> Result<Self, String> {
-        let grpc = bind(&settings.grpc).await?;
-        let http = bind(&settings.http).await?;
-        let admin = bind_optional(settings.admin.as_ref()).await?;
+    pub(super) fn bind(settings: &ListenSettings) -> Result<Self, String> {
+        let grpc = bind(&settings.grpc, settings.receive_buffer)?;
+        let http = bind(&settings.http, None)?;
+        let admin = bind_optional(settings.admin.as_ref())?;
         let metrics = settings.metrics.as_ref().map(|(address, _)| address);
-        let metrics = bind_optional(metrics).await?;
-        let debug = bind_optional(settings.debug.as_ref()).await?;
+        let metrics = bind_optional(metrics)?;
+        let debug = bind_optional(settings.debug.as_ref())?;
         let tls = settings.tls_of(TlsUse::Grpc);
         Ok(Self { grpc, http, admin, metrics, debug, tls })
     }
@@ -134,23 +137,31 @@ impl Listeners {
     }
 }
 
-async fn bind_optional(address: Option<&Given<SocketAddr>>) -> Result<Option<TcpListener>, String> {
-    match address {
-        Some(address) => bind(address).await.map(Some),
-        None => Ok(None),
-    }
+fn bind_optional(address: Option<&Given<SocketAddr>>) -> Result<Option<TcpListener>, String> {
+    address.map(|address| bind(address, None)).transpose()
 }
 
-async fn bind(given: &Given<SocketAddr>) -> Result<TcpListener, String> {
+fn bind(given: &Given<SocketAddr>, receive_buffer: Option<usize>) -> Result<TcpListener, String> {
     let Given { value: address, name } = given;
-    let bound = match TcpListener::bind(*address).await {
+    let bound = match listen(*address, receive_buffer) {
         // `[::]` stands for all addresses, and a kernel without IPv6 has only the others.
         Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && has_no_ipv6(&error) => {
-            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+            listen((Ipv4Addr::UNSPECIFIED, address.port()).into(), receive_buffer)
         }
         bound => bound,
     };
     bound.map_err(|error| format!("{name} {address}: {error}"))
+}
+
+/// The accepted connections have the receive buffer of their listener.
+fn listen(address: SocketAddr, receive_buffer: Option<usize>) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    if let Some(bytes) = receive_buffer {
+        socket.set_recv_buffer_size(u32::try_from(bytes).unwrap_or(u32::MAX))?;
+    }
+    socket.bind(address)?;
+    socket.listen(ACCEPT_QUEUE)
 }
 
 /// Whether a socket could not be created since the kernel has no IPv6. The errors of a kernel that has it are others.

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use super::reader::{
     Setting, SettingReader,
     environment::Given,
-    form::{ADDRESS, OneOf, OrOff, SWITCH, Time, WholeNumber},
+    form::{ADDRESS, OneOf, OrOff, SWITCH, Size, Time, WholeNumber},
 };
 use crate::{
     authorization::{AdminTokens, DomainAccess},
@@ -28,7 +28,9 @@ pub struct ListenSettings {
     pub debug: Option<Given<SocketAddr>>,
     /// Whether gRPC reflection is served.
     pub reflection: bool,
-    /// Bounds on connections to gRPC.
+    /// The system's receive buffer of each connection to gRPC, in bytes; `None` leaves it to the system.
+    pub receive_buffer: Option<usize>,
+    /// Bounds on connections.
     pub connections: ConnectionBounds,
     /// TLS, if any address speaks it.
     pub tls: Option<Arc<TlsServer>>,
@@ -79,6 +81,12 @@ impl ListenSettings {
             form: SWITCH,
             default: "off",
             help: "Serve gRPC reflection",
+        });
+        let receive_buffer = reader.read(&Setting {
+            flag: "grpc-receive-buffer",
+            form: OrOff(Size { min: 64 << 10, max: 64 << 20 }),
+            default: "1MiB",
+            help: "Receive buffer of a gRPC connection, for debits of an Envoy that ends",
         });
         let connections = read_connections(reader);
         let tls = read_tls(reader);
@@ -134,6 +142,7 @@ impl ListenSettings {
             metrics,
             debug,
             reflection,
+            receive_buffer,
             connections,
             tls,
             tls_scope,
@@ -170,7 +179,7 @@ fn read_connections(reader: &mut SettingReader<'_>) -> ConnectionBounds {
         flag: "max-connections",
         form: WholeNumber { min: 1, max: 1_000_000 },
         default: "10000",
-        help: "Maximum number of gRPC connections",
+        help: "Maximum number of connections to each address",
     });
     let age = reader.read(&Setting {
         flag: "connection-age",

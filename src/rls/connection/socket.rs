@@ -4,6 +4,9 @@
 //! nothing is left, and the other connections of its worker would wait. Within one poll of the connection, only so
 //! much is read.
 //!
+//! What has arrived beyond a turn is still taken out of the system's buffer, since the system accepts no more than has
+//! room there: an Envoy that ends closes its socket, and what it could not send by then is lost.
+//!
 //! As soon as h2 sees the end of its input, or fails to write, it drops the calls that it has read but not yet
 //! handed over. An Envoy that shuts down writes the debits of all its streams and closes the connection, so
 //! the end of the input is hidden until every call before it has been handed over.
@@ -19,15 +22,25 @@ use std::{
     task::{Context, Poll, Waker, ready},
 };
 
+use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
+use tokio_util::io::poll_read_buf;
 
 use super::header_blocks::{HeaderBlocks, PREFACE};
-use crate::{edge::arriving::ConnectionBudget, net::tls::ByteStream};
+use crate::{
+    edge::arriving::{ConnectionBudget, HeldBytes},
+    net::tls::ByteStream,
+};
 
 /// A socket that shows the end of its input only when [`InputGate::run`] allows it.
 pub(crate) struct Socket {
     /// Its limit is what remains of the turn.
     stream: Take<Box<dyn ByteStream>>,
+    /// What was read ahead of its turn, and counts meanwhile.
+    ahead: BytesMut,
+    held: HeldBytes,
+    /// Whether the stream has ended, or failed, behind `ahead`.
+    ended: bool,
     gate: InputGate,
     output: Output,
     /// The reader, while it waits for room for output.
@@ -35,7 +48,12 @@ pub(crate) struct Socket {
     /// The bytes of the preface that have not been read.
     preface_remaining: u64,
     header_blocks: HeaderBlocks,
+    memory: Arc<ConnectionBudget>,
 }
+
+/// Most bytes that are read ahead, and how many at a time.
+const AHEAD_BYTES_MAX: usize = 1 << 20;
+const AHEAD_BYTES: usize = 16 << 10;
 
 /// Most bytes that are read, and then worked on, before other connections of this worker have their turn: some tens of
 /// small calls.
@@ -71,12 +89,52 @@ impl Socket {
     ) -> Self {
         Self {
             stream: stream.take(0),
+            ahead: BytesMut::new(),
+            held: memory.hold(),
+            ended: false,
             gate,
             output: Output::Open,
             waits: None,
             preface_remaining: PREFACE.len() as u64,
-            header_blocks: HeaderBlocks::new(memory),
+            header_blocks: HeaderBlocks::new(Arc::clone(&memory)),
+            memory,
         }
+    }
+
+    /// Reads what has arrived, while there is memory for it.
+    fn read_ahead(&mut self, context: &mut Context<'_>) {
+        while !self.ended && self.ahead.len() < AHEAD_BYTES_MAX && self.memory.has_room(AHEAD_BYTES)
+        {
+            self.ahead.reserve(AHEAD_BYTES);
+            match poll_read_buf(Pin::new(self.stream.get_mut()), context, &mut self.ahead) {
+                Poll::Ready(Ok(bytes @ 1..)) if self.held.add(bytes).is_ok() => {}
+                Poll::Ready(Ok(1..)) | Poll::Pending => return,
+                // An error, such as a reset, is treated like an orderly end.
+                Poll::Ready(Ok(0) | Err(_)) => self.ended = true,
+            }
+        }
+    }
+
+    /// Reads up to `turn` bytes, at first those that were read ahead. Returns their number; 0 is the end.
+    fn poll_turn(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+        turn: u64,
+    ) -> Poll<u64> {
+        if self.ahead.is_empty() && !self.ended {
+            self.stream.set_limit(turn);
+            let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
+            return Poll::Ready(read.map_or(0, |()| turn - self.stream.limit()));
+        }
+        let most = usize::try_from(turn).unwrap_or(usize::MAX).min(buffer.remaining());
+        let shown = self.ahead.split_to(most.min(self.ahead.len()));
+        buffer.put_slice(&shown);
+        drop(self.held.split(shown.len()));
+        if self.ahead.is_empty() {
+            self.ahead = BytesMut::new();
+        }
+        Poll::Ready(shown.len() as u64)
     }
 }
 
@@ -113,25 +171,24 @@ impl AsyncRead for Socket {
         let gate = Arc::clone(&self.gate.0);
         if let Output::Blocked = self.output {
             self.waits = Some(context.waker().clone());
+            self.read_ahead(context);
             return Poll::Pending;
         }
         if !gate.reached.load(Ordering::Relaxed) {
             let turn = gate.turn.load(Ordering::Relaxed);
             if turn == 0 {
+                self.read_ahead(context);
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            self.stream.set_limit(turn);
             let filled = buffer.filled().len();
-            let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
-            let remaining = self.stream.limit();
-            if read.is_ok() && remaining < turn {
-                gate.turn.store(remaining, Ordering::Relaxed);
+            let read = ready!(self.poll_turn(context, buffer, turn));
+            if read > 0 {
+                gate.turn.store(turn - read, Ordering::Relaxed);
                 let bytes = buffer.filled().get(filled..).unwrap_or_default();
                 self.header_blocks.follow(bytes).map_err(io::Error::other)?;
                 if self.preface_remaining > 0 {
-                    self.preface_remaining =
-                        self.preface_remaining.saturating_sub(turn - remaining);
+                    self.preface_remaining = self.preface_remaining.saturating_sub(read);
                     gate.has_spoken.store(self.preface_remaining == 0, Ordering::Relaxed);
                 }
                 return Poll::Ready(Ok(()));

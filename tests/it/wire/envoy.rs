@@ -162,13 +162,16 @@ async fn endless(listener: tokio::net::UnixListener) {
 }
 
 /// An Envoy that shuts down writes the calls of all its streams, and closes the connection at once.
+///
+/// `TOLLKEEPER_EXITS=20 cargo test --test it the_debits_of_all_open_streams` ends as many of each size.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_debits_of_all_open_streams_are_counted_when_envoy_shuts_down() {
     let redis = Redis::start();
     let service =
         Service::start(Options { rules: CASES, store: &redis.url(), ..Options::default() });
     let mut debits = 0;
-    for streams in [300, 2_000] {
+    let times = std::env::var("TOLLKEEPER_EXITS").map_or(1, |text| text.parse().unwrap());
+    for streams in [300, 1_500, 2_000].repeat(times) {
         let mut envoy = Envoy::start(service.grpc);
         let upstream =
             tokio::net::UnixListener::bind(envoy.folder.path().join("held.sock")).unwrap();
@@ -176,7 +179,7 @@ async fn the_debits_of_all_open_streams_are_counted_when_envoy_shuts_down() {
         let held = hold(&envoy, streams).await;
         envoy.process.signal("TERM");
         envoy.process.0.wait().unwrap();
-        debits += streams;
+        debits += 7 * streams;
         eventually(&format!("{debits} debits are counted"), || {
             let key = redis.keys().into_iter().find(|key| key.contains("case=held"))?;
             (redis.query::<usize>(&["GET", &key]) == debits).then_some(())
