@@ -8,10 +8,10 @@ use crate::{engine::request::Entry, text::printable::printable_start};
 ///
 /// # Errors
 /// A message, which has no more of the text than the start of a part after the first.
-pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
+pub fn parse(text: impl AsRef<[u8]>) -> Result<Vec<Entry>, String> {
     let mut entries = Vec::new();
     let (mut key, mut part) = (None, Vec::new());
-    let mut bytes = text.bytes();
+    let mut bytes = text.as_ref().iter().copied();
     while let Some(byte) = bytes.next() {
         match byte {
             b'\\' => part.push(escape(&mut bytes)?),
@@ -90,7 +90,7 @@ mod tests {
             let entries = [key, value].map(|part| part.to_owned().into_bytes().into());
             let [key, value] = entries;
             let entries = vec![Entry { key, value }; 2];
-            assert_eq!(parse(&write(&entries)).unwrap(), entries, "{}", write(&entries));
+            assert_eq!(parse(write(&entries)).unwrap(), entries, "{}", write(&entries));
         }
     }
 

@@ -1,10 +1,13 @@
 //! `GET|POST /check`: decisions for proxies that need no more than a status, such as NGINX with `auth_request`. The body
 //! of an answer is empty, unless `--denied-body` asks for one. Its headers are for the response to the proxy's client.
+//!
+//! A web page can make a browser send GET without `Origin`, as for an image. So GET needs a header that no page can add to
+//! a request to another origin without asking first.
 
 use axum::{
     body::Body,
     extract::State,
-    http::{HeaderMap, HeaderName, StatusCode, request::Parts},
+    http::{HeaderMap, HeaderName, Method, StatusCode, request::Parts},
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
@@ -24,6 +27,9 @@ use crate::{
     store::guard::Arrival,
 };
 
+/// The header that GET needs. Caddy and Traefik send it anyway.
+const FORWARDED_METHOD: &str = "x-forwarded-method";
+
 /// The query of a request, with the headers that it names.
 struct Question {
     call: request::Request,
@@ -39,15 +45,15 @@ pub(super) async fn check(
     State(decisions): State<Decisions>,
     asked: Parts,
 ) -> Result<Response, Refusal> {
+    if asked.method != Method::POST && !asked.headers.contains_key(FORWARDED_METHOD) {
+        return Err(Refusal::Unmarked);
+    }
     let question = read(asked.uri.query(), &asked.headers, decisions.service.bounds);
     let Question { call, denied, failed } = question.map_err(Refusal::Invalid)?;
-    let decided = async {
-        let _slot = decisions.slot()?;
-        let decoded = Decoded { request: call, overrides_ignored: 0, echo: None };
-        let client = asked.extensions.get::<Identity>();
-        decisions.service.decide(decoded, client, Arrival::now()).await
-    };
-    match (decided.await, failed) {
+    let decoded = Decoded { request: call, overrides_ignored: 0, echo: None };
+    let client = asked.extensions.get::<Identity>();
+    let decided = decisions.service.decide(decoded, client, Arrival::now()).await;
+    match (decided, failed) {
         (Ok(answer), _) => {
             let is_denied = rls::json::retry_after(&answer).is_some();
             let status = if is_denied { denied } else { StatusCode::OK };
@@ -62,7 +68,8 @@ pub(super) async fn check(
 
 fn read(query: Option<&str>, headers: &HeaderMap, bounds: Bounds) -> Result<Question, String> {
     let names = ["domain", "d", "hits", "deny", "on_failure"];
-    let [mut domain, paths, hits, deny, on_failure] = parameters::read(query, names)?;
+    let ([mut domain, _, hits, deny, on_failure], paths) =
+        parameters::read_with_descriptors(query, names)?;
     if paths.is_empty() {
         return Err("d: missing, such as d=user=@x-user".to_owned());
     }
@@ -95,7 +102,7 @@ fn read(query: Option<&str>, headers: &HeaderMap, bounds: Bounds) -> Result<Ques
         Some(_) => return Err("on_failure: must be allow or deny".to_owned()),
     };
     let domain = domain.pop().filter(|domain| !domain.is_empty()).ok_or("domain: missing")?;
-    let call = request::Request { domain: domain.into_owned(), descriptors };
+    let call = request::Request { domain, descriptors };
     Ok(Question { call, denied, failed })
 }
 
@@ -107,7 +114,7 @@ fn number(text: &str, name: &str, range: std::ops::RangeInclusive<u64>) -> Resul
 }
 
 /// The entries of a descriptor. A value such as `@x-user` stands for the header of this name, and `@@` for an `@`.
-fn entries(path: &str, headers: &HeaderMap) -> Result<Vec<Entry>, String> {
+fn entries(path: &[u8], headers: &HeaderMap) -> Result<Vec<Entry>, String> {
     let mut entries = descriptor_syntax::parse(path)?;
     for entry in &mut entries {
         let Some(name) = entry.value.strip_prefix(b"@") else { continue };

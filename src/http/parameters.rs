@@ -1,8 +1,9 @@
 //! Our endpoints reject unknown query parameters: an ignored parameter would look as if it had worked.
 
-use std::borrow::Cow;
+use std::mem;
 
 use axum::http::Request;
+use percent_encoding::percent_decode_str;
 
 use crate::{
     engine::{
@@ -10,32 +11,57 @@ use crate::{
         request::{self, Descriptor, Hits},
     },
     rls::decode::Bounds,
-    text::printable::printable,
+    text::printable::printable_start,
 };
 
 /// The parameter that may be given more than once: a descriptor.
 const REPEATED: &str = "d";
 
+/// Its index among the parameters of a request about counters.
+const DESCRIPTORS: usize = 1;
+
 /// What is wrong with a request to an endpoint without parameters, if it has one.
 pub(super) fn refused_parameter<B>(request: &Request<B>) -> Option<String> {
-    let query = request.uri().query().unwrap_or_default();
-    let (name, _) = form_urlencoded::parse(query.as_bytes()).next()?;
+    let (name, _) = pairs(request.uri().query()).next()?;
     let (name, method, path) = (quoted(&name), request.method(), request.uri().path());
     Some(format!("{name}: {method} {path} takes no parameters"))
 }
 
-/// The values of these parameters, percent-decoded: at most one of each, but for [`REPEATED`].
+/// The values of these parameters: at most one of each, but for [`REPEATED`].
 ///
 /// # Errors
-/// A message that names the parameter, for one that is unknown or given twice.
-pub(super) fn read<'query, const N: usize>(
-    query: Option<&'query str>,
+/// A message that names the parameter, for one that is unknown, given twice, or no text.
+pub(super) fn read<const N: usize>(
+    query: Option<&str>,
     names: [&str; N],
-) -> Result<[Vec<Cow<'query, str>>; N], String> {
+) -> Result<[Vec<String>; N], String> {
+    texts(names, given(query, names)?)
+}
+
+/// The values of parameters, and the descriptors.
+type DescriptorQuery<const N: usize> = ([Vec<String>; N], Vec<Vec<u8>>);
+
+/// Like [`read`], for parameters whose second one has descriptors. Those can have any bytes, and are returned apart.
+///
+/// # Errors
+/// As of [`read`].
+pub(super) fn read_with_descriptors<const N: usize>(
+    query: Option<&str>,
+    names: [&str; N],
+) -> Result<DescriptorQuery<N>, String> {
+    let mut given = given(query, names)?;
+    let descriptors = given.get_mut(DESCRIPTORS).map(mem::take).unwrap_or_default();
+    Ok((texts(names, given)?, descriptors))
+}
+
+fn given<const N: usize>(
+    query: Option<&str>,
+    names: [&str; N],
+) -> Result<[Vec<Vec<u8>>; N], String> {
     let mut values = [const { Vec::new() }; N];
-    for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-        let Some((_, given)) = names.iter().zip(&mut values).find(|(known, _)| **known == name)
-        else {
+    for (name, value) in pairs(query) {
+        let known = names.iter().zip(&mut values).find(|(known, _)| known.as_bytes() == name);
+        let Some((name, given)) = known else {
             let (name, known) = (quoted(&name), names.map(|known| format!("`{known}`")));
             return Err(match &known[..] {
                 [others @ .., last] if !others.is_empty() => {
@@ -44,7 +70,7 @@ pub(super) fn read<'query, const N: usize>(
                 only => format!("{name}: the only parameter is {}", only.concat()),
             });
         };
-        if name != REPEATED && !given.is_empty() {
+        if *name != REPEATED && !given.is_empty() {
             return Err(format!("{name}: given twice"));
         }
         given.push(value);
@@ -52,11 +78,34 @@ pub(super) fn read<'query, const N: usize>(
     Ok(values)
 }
 
+fn texts<const N: usize>(
+    names: [&str; N],
+    given: [Vec<Vec<u8>>; N],
+) -> Result<[Vec<String>; N], String> {
+    let mut texts = [const { Vec::new() }; N];
+    for ((name, given), texts) in names.iter().zip(given).zip(&mut texts) {
+        for value in given {
+            texts.push(String::from_utf8(value).map_err(|_| format!("{name}: must be UTF-8"))?);
+        }
+    }
+    Ok(texts)
+}
+
+/// The parameters of a query, percent-decoded to their bytes: text would take all that is no UTF-8 for the same.
+fn pairs(query: Option<&str>) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+    let decode = |part: &str| percent_decode_str(&part.replace('+', " ")).collect();
+    let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+    pairs.map(move |pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (decode(name), decode(value))
+    })
+}
+
 /// The value of a parameter `limit`: a whole number up to `max`.
 ///
 /// # Errors
 /// A message with the bounds.
-pub(super) fn limit(given: &[Cow<'_, str>], default: usize, max: usize) -> Result<usize, String> {
+pub(super) fn limit(given: &[String], default: usize, max: usize) -> Result<usize, String> {
     let Some(text) = given.first() else { return Ok(default) };
     let limit = text.parse().ok().filter(|limit| (1..=max).contains(limit));
     limit.ok_or_else(|| format!("limit: must be a whole number from 1 to {max}"))
@@ -67,7 +116,7 @@ pub(super) fn limit(given: &[Cow<'_, str>], default: usize, max: usize) -> Resul
 /// # Errors
 /// A message that names the parameter, for one that is missing, unknown, malformed or given twice.
 pub(super) fn counters(query: Option<&str>, name: &str) -> Result<request::Request, String> {
-    let [domain, paths] = read(query, ["domain", name])?;
+    let ([domain, _], paths) = read_with_descriptors(query, ["domain", name])?;
     asked(domain, name, paths)
 }
 
@@ -76,7 +125,8 @@ pub(super) fn counters(query: Option<&str>, name: &str) -> Result<request::Reque
 /// # Errors
 /// A message that names the parameter, for one that is missing, unknown or malformed.
 pub(super) fn call(query: &str, bounds: Bounds) -> Result<request::Request, String> {
-    let [domain, paths, hits] = read(Some(query), ["domain", REPEATED, "hits"])?;
+    let names = ["domain", REPEATED, "hits"];
+    let ([domain, _, hits], paths) = read_with_descriptors(Some(query), names)?;
     bounds.check_descriptors(paths.len()).map_err(|refusal| refusal.to_string())?;
     let mut call = asked(domain, REPEATED, paths)?;
     if call.domain.is_empty() {
@@ -105,9 +155,9 @@ pub(super) fn call(query: &str, bounds: Bounds) -> Result<request::Request, Stri
 /// # Errors
 /// A message that names the parameter, for one that is missing or malformed.
 pub(super) fn asked(
-    mut domain: Vec<Cow<'_, str>>,
+    mut domain: Vec<String>,
     name: &str,
-    paths: Vec<Cow<'_, str>>,
+    paths: Vec<Vec<u8>>,
 ) -> Result<request::Request, String> {
     let mut descriptors = Vec::with_capacity(paths.len());
     for path in paths {
@@ -119,12 +169,11 @@ pub(super) fn asked(
     if descriptors.is_empty() {
         return Err(format!("{name}: missing, such as {name}=user=alice"));
     }
-    let domain = domain.pop().ok_or("domain: missing")?.into_owned();
+    let domain = domain.pop().ok_or("domain: missing")?;
     Ok(request::Request { domain, descriptors })
 }
 
 /// The name of a parameter for a message, not beyond 64 characters.
-fn quoted(name: &str) -> String {
-    let beginning: String = name.chars().take(64).collect();
-    format!("`{}`", printable(beginning.as_bytes()))
+fn quoted(name: &[u8]) -> String {
+    format!("`{}`", printable_start(name, 64))
 }

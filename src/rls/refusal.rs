@@ -61,6 +61,9 @@ pub enum Refusal {
     /// A web page made the request.
     #[error("requests from web pages are not allowed")]
     WebPage,
+    /// It may be a web page's request.
+    #[error("GET needs the header `X-Forwarded-Method`, which web pages cannot send; or use POST")]
+    Unmarked,
     /// The store gave no answer, and a rule's failure mode is `error`. Redis's own text may name hosts, so it
     /// only goes to the log.
     #[error("store unavailable{}", detail(.0))]
@@ -103,7 +106,9 @@ impl Refusal {
             Self::Busy(_) | Self::TooMany => {
                 (Code::ResourceExhausted, StatusCode::SERVICE_UNAVAILABLE)
             }
-            Self::WebPage | Self::Forbidden(_) => (Code::PermissionDenied, StatusCode::FORBIDDEN),
+            Self::WebPage | Self::Unmarked | Self::Forbidden(_) => {
+                (Code::PermissionDenied, StatusCode::FORBIDDEN)
+            }
             Self::NoAnswer(_) | Self::Unanswered => {
                 (Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE)
             }

@@ -215,7 +215,7 @@ impl Reader<'_> {
         let Some(node) = fields.node("commit") else { return Some(vec![name]) };
         let text = self.scalar(node, "commit")?;
         let entries = match text.bytes().all(|byte| byte.is_ascii_digit()) {
-            true => descriptor_syntax::parse(&format!("hold.used={text}")),
+            true => descriptor_syntax::parse(format!("hold.used={text}")),
             false => descriptor_syntax::parse(text),
         };
         match entries {

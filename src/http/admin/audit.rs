@@ -110,6 +110,6 @@ fn audit_query(query: Option<&str>) -> Result<AuditQuery, String> {
     let limit = parameters::limit(&limit, SHOWN, SHOWN_MAX)?;
     let after = after.first().map(|id| id.parse()).transpose();
     let after = after.map_err(|problem| format!("after: {problem}"))?;
-    let [text, who] = [text, who].map(|texts| texts.first().map(|text| text.clone().into_owned()));
+    let [text, who] = [text, who].map(|mut texts| texts.pop());
     Ok(AuditQuery { limit, after, text, who })
 }

@@ -1,8 +1,6 @@
 //! Counters on the admin address: `GET /counters` shows the counters of a descriptor, `POST /counters/reset` resets them,
 //! `POST /counters/set` sets what one of them has used, and `GET /counters/list` shows counters that match patterns.
 
-use std::borrow::Cow;
-
 use axum::{
     Extension, Json,
     extract::RawQuery,
@@ -56,7 +54,8 @@ pub(super) async fn reset(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refused> {
     let names = ["domain", "descriptor", "because"];
-    let [domain, descriptor, because] = parameters::read(query.as_deref(), names)?;
+    let ([domain, _, because], descriptor) =
+        parameters::read_with_descriptors(query.as_deref(), names)?;
     check_because(because.first())?;
     let request = parameters::asked(domain, "descriptor", descriptor)?;
     read(&actor, request, Clear::Yes).await
@@ -166,13 +165,14 @@ pub(super) fn status_of(incomplete: Option<&str>) -> StatusCode {
 /// Reads the query of `/counters/set`: the one of `/counters`, `used=N`, and if given `limit=NAME` and `because=TEXT`.
 fn asked_to_set(query: Option<&str>) -> Result<(Request, u64, Option<String>), String> {
     let names = ["domain", "descriptor", "used", "limit", "because"];
-    let [domain, descriptor, used, mut limit, because] = parameters::read(query, names)?;
+    let ([domain, _, used, mut limit, because], descriptor) =
+        parameters::read_with_descriptors(query, names)?;
     check_because(because.first())?;
     let used = used.first().ok_or("used: missing")?.parse().ok().filter(|used| *used <= Hits::MAX);
     let used =
         used.ok_or_else(|| format!("used: must be a whole number from 0 to {}", Hits::MAX))?;
     let request = parameters::asked(domain, "descriptor", descriptor)?;
-    Ok((request, used, limit.pop().map(Cow::into_owned)))
+    Ok((request, used, limit.pop()))
 }
 
 pub(super) async fn list(
@@ -199,8 +199,9 @@ pub(super) async fn list(
 /// `limit=N`.
 fn listing(query: Option<&str>) -> Result<Listing, String> {
     let names = ["domain", "descriptor", "over", "limit"];
-    let [domain, descriptor, over, limit] = parameters::read(query, names)?;
-    let domain = domain.first().ok_or("domain: missing")?.clone().into_owned();
+    let ([mut domain, _, over, limit], descriptor) =
+        parameters::read_with_descriptors(query, names)?;
+    let domain = domain.pop().ok_or("domain: missing")?;
     let entries = match descriptor.first() {
         Some(text) => {
             descriptor_syntax::parse(text).map_err(|problem| format!("descriptor: {problem}"))?

@@ -170,8 +170,8 @@ async fn json_check_and_our_own_api_obey_too() {
     set(&service, "user=eve", json!({ "action": "ban" }));
     let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"eve"}]}]}"#;
     assert_eq!(service.exchange("POST", "/json", body.as_bytes()).0, 429);
-    assert_eq!(service.exchange("GET", "/check?domain=shop&d=user=eve", b"").0, 429);
-    assert_eq!(service.exchange("GET", "/check?domain=shop&d=user=bob", b"").0, 200);
+    assert_eq!(service.exchange("POST", "/check?domain=shop&d=user=eve", b"").0, 429);
+    assert_eq!(service.exchange("POST", "/check?domain=shop&d=user=bob", b"").0, 200);
     for mode in ["TAKE", "PART", "DEBIT"] {
         let call = json!({ "mode": mode, "hits": 2, "descriptors": [
             { "entries": [{ "key": "user", "value": "eve" }] },
@@ -233,7 +233,7 @@ async fn an_override_is_named_wherever_its_decision_is_shown() {
     named(&raised, &send(&service, "GET", "/top", "").1["hottest"][0]["override"].to_string());
 
     let check = "/check?domain=shop&d=user=eve";
-    let (status, _, problem) = exchange_with(service.http, "GET", check, &[], b"");
+    let (status, _, problem) = exchange_with(service.http, "POST", check, &[], b"");
     assert_eq!((status, problem.contains("#abnormal-usage-detected")), (429, true), "{problem}");
     named(&banned, &list(&service, "?text=eve").to_string());
     let denied = &send(&service, "GET", "/top", "").1["denied"][0];

@@ -43,6 +43,8 @@ fn operations() -> BTreeMap<String, (String, &'static Value)> {
 }
 
 const HTTP: &str = "http://127.0.0.1:8080";
+/// What `GET /check` needs.
+const FORWARDED: &[(&str, &str)] = &[("x-forwarded-method", "GET")];
 const ADMIN: &str = "http://127.0.0.1:6070";
 
 #[test]
@@ -132,7 +134,8 @@ impl Exchanges {
     /// Sends a request such as `POST /json`, and returns the answer.
     #[track_caller]
     fn ask(&mut self, at: At, request: &str, body: &str, expected: u16) -> Value {
-        self.ask_with(at, request, &[], body, expected)
+        let headers = if request.starts_with("GET /check") { FORWARDED } else { &[] };
+        self.ask_with(at, request, headers, body, expected)
     }
 
     #[track_caller]
@@ -439,7 +442,8 @@ fn refusals(exchanges: &mut Exchanges, service: &Service) {
         let is_admin = operations()[&name].0 == ADMIN;
         let at = if is_admin { (ADMIN, service.admin) } else { (HTTP, service.http) };
         let (request, body) = example(&name);
-        exchanges.ask_with(at, &request, &[("origin", "http://evil.example")], &body, 403);
+        let page = [&[("origin", "http://evil.example")][..], FORWARDED].concat();
+        exchanges.ask_with(at, &request, &page, &body, 403);
     }
 
     let token = NamedTempFile::new().unwrap();

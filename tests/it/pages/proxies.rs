@@ -89,7 +89,7 @@ impl Proxy {
         fs::write(folder.path().join(file), config).unwrap();
         for script in blocks(&page, "lua") {
             // A busy machine is slower than the page's bound allows.
-            let script = replace(script, &[("timeout = 100,", 1, "timeout = 30000,")]);
+            let script = replace(script, &[("timeout = 1000,", 1, "timeout = 30000,")]);
             fs::write(folder.path().join("limit.lua"), local(&script)).unwrap();
         }
         let mut command = program(folder.path());
@@ -129,6 +129,24 @@ impl Proxy {
         self.get("alice").0
     }
 
+    /// Denies a user whose three requests have passed, on as many connections at once as he likes.
+    fn limits_a_crowd(&self) {
+        let served = self.application.served();
+        for _ in 0..3 {
+            let mut crowd: Vec<_> =
+                (0..500).map(|_| UnixStream::connect(self.socket()).unwrap()).collect();
+            for stream in &mut crowd {
+                stream.write_all(b"GET / HTTP/1.0\r\nx-user: alice\r\n\r\n").unwrap();
+            }
+            for mut stream in crowd {
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).unwrap();
+                assert_eq!(answer.split(' ').nth(1), Some("429"), "{answer}");
+            }
+        }
+        assert_eq!(self.application.served(), served);
+    }
+
     /// Lets three requests of a user pass, and denies the fourth. Returns the head of the denial.
     fn limits(&self) -> String {
         let answers = [(); 4].map(|()| self.get("alice"));
@@ -156,8 +174,8 @@ fn nginx_limits_with_auth_request() {
         ),
         ("listen 8000;", 1, "listen unix:SOCKET;"),
         // A busy machine is slower than the page's bounds allow.
-        ("_timeout 50ms", 1, "_timeout 30s"),
         ("_timeout 100ms", 1, "_timeout 30s"),
+        ("_timeout 1s", 1, "_timeout 30s"),
     ];
     let mut proxy = Proxy::start("nginx", "nginx.conf", &replacements, |folder| {
         let mut command = Command::new("/usr/sbin/nginx");
@@ -166,7 +184,8 @@ fn nginx_limits_with_auth_request() {
         command
     });
     assert!(proxy.limits().contains("\r\nratelimit: \"user\";r=0;t="));
-    assert_eq!(proxy.without_service(), 200);
+    proxy.limits_a_crowd();
+    assert_eq!(proxy.without_service(), 503);
 }
 
 #[test]
@@ -190,5 +209,6 @@ fn haproxy_limits_with_lua() {
         command
     });
     proxy.limits();
-    assert_eq!(proxy.without_service(), 200);
+    proxy.limits_a_crowd();
+    assert_eq!(proxy.without_service(), 503);
 }

@@ -30,7 +30,7 @@ fn replica(store: &str, flags: &[&str]) -> Service {
 
 /// Whether a call of this user is denied.
 fn is_denied(service: &Service, user: &str) -> bool {
-    service.exchange("GET", &format!("/check?domain=shop&d=user={user}"), b"").0 == 429
+    service.exchange("POST", &format!("/check?domain=shop&d=user={user}"), b"").0 == 429
 }
 
 fn ban() -> Value {

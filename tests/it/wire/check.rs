@@ -27,7 +27,8 @@ fn service() -> Service {
 #[track_caller]
 fn check(service: &Service, query: &str, headers: &[(&str, &str)]) -> (u16, String) {
     let path = format!("/check?{query}");
-    let (status, head, body) = exchange_with(service.http, "GET", &path, headers, b"");
+    let headers = [&[("x-forwarded-method", "PUT")], headers].concat();
+    let (status, head, body) = exchange_with(service.http, "GET", &path, &headers, b"");
     assert_eq!(body, "", "{query}");
     (status, head)
 }
@@ -113,7 +114,7 @@ fn denials(flags: &[&str]) -> [(u16, String, String); 2] {
     let service = Service::start(Options { rules: RULES, flags, ..Options::default() });
     ["d=path=/login,user=a&hits=2", "d=closed=yes"].map(|query| {
         let path = format!("/check?domain=web&{query}");
-        exchange_with(service.http, "GET", &path, &[], b"")
+        exchange_with(service.http, "POST", &path, &[], b"")
     })
 }
 
@@ -174,7 +175,7 @@ descriptors:
         let service = Service::start(Options { rules, flags, ..Options::default() });
         let found = ["user", "page", "path"].map(|key| {
             let path = format!("/check?domain=web&d={key}=x");
-            let (status, head, _) = exchange_with(service.http, "GET", &path, &[], b"");
+            let (status, head, _) = exchange_with(service.http, "POST", &path, &[], b"");
             assert_eq!(status, 429);
             let head = head.to_lowercase();
             let line = head.lines().find_map(|line| line.strip_prefix("content-type: "));
@@ -199,13 +200,47 @@ fn a_failure_is_answered_as_asked() {
     assert_eq!((status, body.contains("UNAVAILABLE")), (503, true), "{body}");
 }
 
+/// For an image of another origin, browsers send GET with neither of these headers, if the address has no TLS.
 #[test]
 fn a_web_page_cannot_check() {
     let service = service();
-    for header in ["Origin: https://example.com", "Sec-Fetch-Site: same-origin"] {
-        let request = "GET /check?domain=web&d=user=a HTTP/1.1";
-        assert_eq!(status(service.http, request, &["Host: a", header], ""), "403");
+    let ask = |method, headers: &[&str]| {
+        let request = format!("{method} /check?domain=web&d=user=a HTTP/1.1");
+        status(service.http, &request, &[&["Host: a"], headers].concat(), "")
+    };
+    let forwarded = "X-Forwarded-Method: GET";
+    for method in ["GET", "HEAD", "POST"] {
+        for header in ["Origin: https://example.com", "Sec-Fetch-Site: same-origin"] {
+            assert_eq!(ask(method, &[header, forwarded]), "403", "{method} with {header}");
+        }
     }
+    for method in ["GET", "HEAD"] {
+        assert_eq!(ask(method, &["Referer: https://example.com/", "Accept: image/*"]), "403");
+    }
+    let allowed = [ask("GET", &[forwarded]), ask("POST", &[]), ask("HEAD", &[forwarded])];
+    assert_eq!(allowed, ["200", "200", "429"], "nothing was charged before");
+}
+
+/// Two values that are no UTF-8, as an end user may choose them.
+#[test]
+fn values_keep_their_bytes() {
+    let service = service();
+    for user in ["%FF", "%FE", "%C3%28", "%EF%BF%BD"] {
+        let query = format!("domain=web&d=user={user}");
+        let statuses = [(); 3].map(|()| check(&service, &query, &[]).0);
+        assert_eq!(statuses, [200, 200, 429], "{user}");
+        let usage = service.get(&format!("/v1/usage?{query}"));
+        assert!(usage.contains(r#""used":2"#), "{user}: {usage}");
+        let counters = format!("/counters?domain=web&descriptor=user={user}");
+        let (_, _, shown) = service.exchange_at(service.admin, "GET", &counters, b"");
+        assert!(shown.contains(r#""used":2"#), "{user}: {shown}");
+    }
+    assert_eq!(check(&service, r"domain=web&d=user=\xff", &[]).0, 429, "the same bytes");
+    let unused = service.get("/v1/usage?domain=web&d=user=%FD");
+    assert!(unused.contains(r#""used":0"#), "{unused}");
+    let (status, _, body) =
+        exchange_with(service.http, "POST", "/check?domain=%FF&d=user=a", &[], b"");
+    assert_eq!((status, body.contains("domain: must be UTF-8")), (400, true), "{body}");
 }
 
 #[test]

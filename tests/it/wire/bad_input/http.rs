@@ -459,6 +459,7 @@ fn requests() -> Vec<Case> {
         ("the_preface_of_http_2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), "closed"),
         ("tls", "\u{16}\u{3}\u{1}\u{2}\u{0}\u{1}\u{0}\u{1}ü\u{3}\u{3}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\r\n\r\n".to_owned(), "400"),
         ("an_upgrade_to_http_2", "GET /healthz HTTP/1.1\r\nhost: h\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n\r\n".to_owned(), "200 OK"),
+        ("a_check_that_a_page_can_send", "GET /check?domain=shop&d=user%3Da HTTP/1.1\r\nhost: h\r\n\r\n".to_owned(), "403 PERMISSION_DENIED: GET needs the header `X-Forwarded-Method`, which web pages cannot send; or use POST"),
         ("a_web_page", "POST /json HTTP/1.1\r\nhost: h\r\norigin: http://evil.example\r\ncontent-length: 2\r\n\r\n{}".to_owned(), "403 PERMISSION_DENIED: requests from web pages are not allowed"),
     ]
 }
@@ -572,7 +573,7 @@ fn checks() -> Vec<Case<String>> {
     ]
     .map(|(name, query, expected)| {
         let expected = format!("400 INVALID_ARGUMENT: {expected}");
-        (name, format!("GET /check?{query} HTTP/1.1\r\nhost: h\r\n\r\n"), expected)
+        (name, format!("POST /check?{query} HTTP/1.1\r\nhost: h\r\n\r\n"), expected)
     })
     .into()
 }
