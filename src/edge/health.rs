@@ -1,8 +1,19 @@
 //! The phase of the service, as gRPC health, `/readyz` and `/healthcheck` report it.
 
+use futures_util::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
 use serde::Serialize;
 use tokio::sync::watch;
-use tonic_health::{ServingStatus, pb::health_server::HealthServer, server::HealthReporter};
+use tonic::{Request, Response, Status};
+use tonic_health::{
+    ServingStatus,
+    pb::{
+        HealthCheckRequest, HealthCheckResponse, health_check_response, health_server::HealthServer,
+    },
+    server::{HealthReporter, HealthService},
+};
 
 use crate::net::grpc;
 
@@ -72,8 +83,37 @@ impl Health {
 
     /// The gRPC health service.
     pub fn grpc(&self) -> HealthServer<impl tonic_health::pb::health_server::Health> {
-        let service =
-            tonic_health::server::HealthService::from_health_reporter(self.reporter.clone());
+        let service = KnownServices(HealthService::from_health_reporter(self.reporter.clone()));
         HealthServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX)
+    }
+}
+
+/// The service of tonic-health, which refuses to watch a service that it does not know. The protocol wants SERVICE_UNKNOWN,
+/// and an open stream: clients that watch one would ask again and again.
+struct KnownServices(HealthService);
+
+#[tonic::async_trait]
+impl tonic_health::pb::health_server::Health for KnownServices {
+    type WatchStream = BoxStream<'static, Result<HealthCheckResponse, Status>>;
+
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        self.0.check(request).await
+    }
+
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        match self.0.watch(request).await {
+            Ok(known) => Ok(known.map(StreamExt::boxed)),
+            Err(_) => {
+                let status = health_check_response::ServingStatus::ServiceUnknown.into();
+                let unknown = stream::iter([Ok(HealthCheckResponse { status })]);
+                Ok(Response::new(unknown.chain(stream::pending()).boxed()))
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use http::{HeaderMap, HeaderName, Request, Response, StatusCode, header::CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, header::CONTENT_TYPE};
 use http_body_util::Limited;
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -34,12 +34,12 @@ use crate::{
         metrics::{CallsInProgress, ListenerMetrics, RefusedConnection},
     },
     net::{
-        grpc::{self, ServedMethod},
+        grpc::ServedMethod,
         tls::server::{ListenerTls, SecuredStream},
     },
     process::{calls::CallTracker, workers::Workers},
     rls::{
-        framing::{ARRIVES_WITHIN, AnswerBody, OtherCall},
+        framing::{ARRIVES_WITHIN, AnswerBody, OtherCall, STREAM_WINDOW_BYTES},
         refusal::Refusal,
         service::{ConnectedClient, Service},
     },
@@ -50,9 +50,7 @@ use crate::{
 const STREAMS_MAX: u32 = 8192;
 /// Largest headers of a call, in bytes. Envoy's own maximum for a client's headers is 8 MiB.
 const HEADER_LIST_BYTES_MAX: u32 = 9 << 20;
-/// Unread data that a client may send, in bytes: for one call, and for all calls of a connection. Data is
-/// read as soon as it arrives.
-const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// Unread data that a client may send for all calls of a connection, in bytes. Data is read as soon as it arrives.
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// Maximum number of streams that we reset because of the client's errors; see RUSTSEC-2024-0003.
 const LOCAL_RESETS_MAX: usize = 1024;
@@ -224,18 +222,25 @@ impl GrpcServices {
         request: Request<Incoming>,
         client: &Arc<ConnectedClient>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + use<> {
+        let refused = match (request.method(), is_grpc(request.headers())) {
+            (_, false) => Some(StatusCode::UNSUPPORTED_MEDIA_TYPE),
+            (&Method::POST, true) => None,
+            (_, true) => Some(StatusCode::METHOD_NOT_ALLOWED),
+        };
         let method = ServedMethod::of(request.uri().path());
-        let other: Pin<Box<dyn Future<Output = _> + Send>> = match method {
-            Some(ServedMethod::DecideStream) if is_grpc(request.headers()) => {
+        let other: Pin<Box<dyn Future<Output = _> + Send>> = match (refused, method) {
+            (Some(status), _) => Box::pin(ready(not_grpc(status))),
+            (None, Some(ServedMethod::DecideStream)) => {
                 let (service, client) = (Arc::clone(&self.rate_limit), Arc::clone(client));
                 Box::pin(ready(service.answer_stream(request.into_body(), client)))
             }
-            Some(method) if is_grpc(request.headers()) => {
+            (None, Some(method)) => {
                 let (service, client) = (Arc::clone(&self.rate_limit), Arc::clone(client));
                 return service.answer(method, request, client).left_future();
             }
-            Some(_) => Box::pin(ready(not_grpc())),
-            None => Box::pin(answer_other(self.others.clone(), request, Arc::clone(client))),
+            (None, None) => {
+                Box::pin(answer_other(self.others.clone(), request, Arc::clone(client)))
+            }
         };
         other.right_future()
     }
@@ -274,16 +279,16 @@ fn for_others(request: Request<Incoming>) -> Request<Body> {
     request
 }
 
-/// Whether the content type is one of gRPC's.
+/// Whether the content type is gRPC with Protobuf.
 fn is_grpc(headers: &HeaderMap) -> bool {
-    headers
-        .get(CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().starts_with(grpc::CONTENT_TYPE.as_bytes()))
+    let value = headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
+    let kind = value.and_then(|value| value.split(|byte| *byte == b';').next());
+    kind.is_some_and(|kind| kind == b"application/grpc" || kind == b"application/grpc+proto")
 }
 
-/// 415, as gRPC requires for other content types.
-fn not_grpc() -> Response<AnswerBody> {
+/// The answer to what is no call of gRPC: 415, as gRPC requires for other content types, or 405.
+fn not_grpc(status: StatusCode) -> Response<AnswerBody> {
     let mut response = Response::new(AnswerBody::End);
-    *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    *response.status_mut() = status;
     response
 }

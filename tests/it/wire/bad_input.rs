@@ -65,10 +65,19 @@ async fn refused(request: RateLimitRequest, code: Code, message: &str) {
 /// Sends a body with this content type to the method; returns the HTTP status, and the gRPC status if there
 /// is one.
 async fn post(service: &Service, content_type: &str, body: Body) -> (StatusCode, Option<Status>) {
+    ask(service, "POST", content_type, body).await
+}
+
+async fn ask(
+    service: &Service,
+    method: &str,
+    content_type: &str,
+    body: Body,
+) -> (StatusCode, Option<Status>) {
     let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
     let mut channel = endpoint.connect().await.unwrap();
-    let request =
-        ::http::Request::post(METHOD_PATH).header("content-type", content_type).body(body).unwrap();
+    let request = ::http::Request::builder().method(method).uri(METHOD_PATH);
+    let request = request.header("content-type", content_type).body(body).unwrap();
     std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
     let response = channel.call(request).await.unwrap();
     let code = response.status();
@@ -194,13 +203,32 @@ async fn messages_that_arrive_in_parts_are_bounded_in_memory_for_each_connection
 }
 
 #[tokio::test]
-async fn other_content_types_get_415() {
+async fn what_is_no_grpc_is_refused_and_charges_nothing() {
     let service = Service::start(Options::default());
-    for content_type in ["text/plain", "application/json", ""] {
-        let (response, status) = post(&service, content_type, Body::empty()).await;
+    let call = framed(&request("shop", vec![descriptor(&[("user", "a")])]).encode_to_vec());
+    let body = || Body::new(Full::new(Bytes::from(call.clone())));
+    let others = ["-web", "-web-text", "-web+proto", "x", "+json", "+", "+protox"];
+    let others = others.map(|end| format!("application/grpc{end}"));
+    for content_type in others.iter().map(|text| &**text).chain(["text/plain", ""]) {
+        let (response, status) = post(&service, content_type, body()).await;
         assert_eq!(response, StatusCode::UNSUPPORTED_MEDIA_TYPE, "for `{content_type}`");
         assert!(status.is_none());
     }
+    for method in ["GET", "PUT", "OPTIONS", "DELETE"] {
+        let (response, status) = ask(&service, method, "application/grpc", body()).await;
+        assert_eq!(
+            (response, status.is_none()),
+            (StatusCode::METHOD_NOT_ALLOWED, true),
+            "{method}"
+        );
+    }
+    let charged = r#"ratelimit_hits_total{domain="shop",rule="user",standing="within"}"#;
+    assert!(!service.get("/metrics").contains(charged));
+    for content_type in ["application/grpc", "application/grpc+proto"] {
+        let (response, status) = post(&service, content_type, body()).await;
+        assert_eq!((response, status.unwrap().code()), (StatusCode::OK, Code::Ok));
+    }
+    assert!(service.get("/metrics").contains(&format!("{charged} 2")));
 }
 
 #[tokio::test]

@@ -16,9 +16,12 @@ use envoy_types::pb::envoy::{
     },
 };
 use envoy_types::pb::google::protobuf::UInt64Value;
+use futures_util::FutureExt as _;
 use prost::Message as _;
 use tonic::transport::Channel;
-use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 use tonic_reflection::pb::{v1, v1alpha};
 
 use crate::support::{
@@ -164,9 +167,15 @@ async fn no_call_fails_on_a_connection_that_stays_open_during_the_drain() {
 #[tokio::test]
 async fn an_unknown_service_has_no_health() {
     let service = Service::start(Options::default());
-    let request = HealthCheckRequest { service: "unknown".into() };
-    let status = HealthClient::new(channel(&service).await).check(request).await.unwrap_err();
+    let request = || HealthCheckRequest { service: "unknown".into() };
+    let mut client = HealthClient::new(channel(&service).await);
+    let status = client.check(request()).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::NotFound);
+    // Watching it is no error, since a client would ask again and again.
+    let mut watched = client.watch(request()).await.unwrap().into_inner();
+    let status = watched.message().await.unwrap().unwrap().status();
+    assert_eq!(status, ServingStatus::ServiceUnknown);
+    assert!(watched.message().now_or_never().is_none(), "it stays open");
 }
 
 #[tokio::test]
