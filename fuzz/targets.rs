@@ -306,7 +306,7 @@ pub fn descriptor(input: &[u8]) {
         Ok(entries) => {
             assert!(entries.iter().all(|entry| !entry.key.is_empty()));
             let written: Vec<String> = entries.iter().map(written).collect();
-            assert_eq!(descriptor_syntax::parse(&written.join(",")), Ok(entries));
+            assert_eq!(descriptor_syntax::parse(written.join(",")), Ok(entries));
         }
         Err(problem) => check_text(&problem),
     }
