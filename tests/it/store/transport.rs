@@ -8,11 +8,21 @@ use std::{
 };
 
 use tempfile::TempDir;
+use tollkeeper::{
+    engine::{
+        request::Hits,
+        rule::{Limit, Unit},
+    },
+    store::system_clock,
+};
 
 use crate::support::{
     certificates::{Authority, Issued},
+    charges::charge,
     eventually,
+    fault_proxy::{FaultProxy, Faults, Flow},
     redis_server::{Redis, tls_redis},
+    redis_store,
     service::{Options, Service, descriptor, hits, request, serve, spell},
 };
 
@@ -407,4 +417,25 @@ async fn an_outage_of_a_single_redis_names_its_address() {
     let service = service(&redis.url(), &[]);
     let line = format!("Redis at 127.0.0.1:{} is unusable: Connection refused", redis.port);
     refused(&service, &line).await;
+}
+
+/// Something on the way has forgotten the connections that were idle: what is sent on them is lost.
+#[tokio::test]
+#[ignore = "it waits for half a minute"]
+async fn a_connection_that_was_idle_for_30_seconds_is_tried_before_a_call_uses_it() {
+    let redis = Redis::start();
+    let proxy = FaultProxy::start(redis.port, 1);
+    let store = redis_store::store(&proxy.url, 0, system_clock, Duration::from_millis(300));
+    let limit = Limit::new(1000, Unit::Year, 40).unwrap();
+    let charge = [charge("alice", Hits::Charge(1), &limit.into())];
+    for _ in 0..3 {
+        store.charge(&charge, redis_store::soon()).await.unwrap();
+    }
+    assert_eq!(redis.runs_of("ping"), 0, "no call pays for one on a connection in use");
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    proxy.set(Faults { requests: Flow::Drop, spares_new: true, ..Faults::default() });
+    for _ in 0..3 {
+        store.charge(&charge, redis_store::soon()).await.unwrap();
+    }
+    assert_eq!(redis.query::<String>(&["GET", &redis.key("alice")]), "6");
 }

@@ -39,6 +39,9 @@ use crate::{
 /// The least time after which a connection is replaced, so that a server whose DNS name has moved is found.
 const LIFETIME: Duration = Duration::from_secs(600);
 
+/// A connection that was idle for longer is tried by a PING first: something between may have forgotten it.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+
 /// Minimum number of connections of one worker: it needs several where answers are late.
 const PART_MIN: usize = 4;
 
@@ -132,6 +135,7 @@ impl Pool {
             if held.discards == self.0.discards.load(Ordering::Relaxed)
                 && !held.is_closed()
                 && (Instant::now() < held.replace_at || !is_replaced())
+                && self.answers(&mut held).await
             {
                 return Ok(held);
             }
@@ -148,8 +152,19 @@ impl Pool {
         self.0.answers.notify_waiters();
     }
 
+    /// Whether a connection has answered lately, or does so now.
+    async fn answers(&self, connection: &mut Connection) -> bool {
+        if connection.answered_at.elapsed() < IDLE_MAX {
+            return true;
+        }
+        let ping = redis::cmd("PING");
+        let answer = time::timeout(self.timeout(), connection.query::<()>(&ping)).await;
+        matches!(answer, Ok(Ok(())))
+    }
+
     /// Notes that a connection answers although all were [discarded](Self::discard).
     pub(crate) fn keep(&self, connection: &mut Connection) {
+        connection.answered_at = Instant::now();
         connection.discards = self.0.discards.load(Ordering::Relaxed);
     }
 

@@ -51,6 +51,8 @@ pub struct Connection {
     pub(crate) discards: u64,
     /// When its pool replaces it.
     pub(crate) replace_at: Instant,
+    /// When it was last known to answer.
+    pub(crate) answered_at: Instant,
 }
 
 /// What was received may be a secret.
@@ -100,8 +102,9 @@ async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
 
 impl Connection {
     fn new(stream: Box<dyn ByteStream>) -> Self {
-        let replace_at = Instant::now();
-        Self { stream, received: BytesMut::new(), usable: true, discards: 0, replace_at }
+        let (replace_at, answered_at) = (Instant::now(), Instant::now());
+        let received = BytesMut::new();
+        Self { stream, received, usable: true, discards: 0, replace_at, answered_at }
     }
 
     async fn log_in(&mut self, access: &Access) -> RedisResult<()> {
