@@ -16,14 +16,14 @@ use redis::{Cmd, Value};
 use tokio::time::{self, Instant};
 
 use self::{
-    node::{NodeOptions, decided::NotDecided, pool::unavailable, unsent::Resend},
+    node::{NodeOptions, decided::NotDecided, owed::Owed, pool::unavailable},
     script::work::NodeWork,
     topology::{
         by_key::{self, Steps},
         directory::Directory,
         discovery::Finder,
         redirect::{decide_alone, redirected},
-        route,
+        resend, route,
     },
     wire::{hash_slot::HashSlot, query_connection::KeptConnection},
 };
@@ -31,7 +31,6 @@ use super::{Clear, StoreError, report::ServerReport};
 use crate::engine::{
     key::{self, Counter},
     ledger::{Charge, CounterState, Verdict},
-    time::Timestamp,
 };
 
 /// How often a store is tried that is absent at the start.
@@ -39,6 +38,9 @@ const REACH_EVERY: Duration = Duration::from_millis(250);
 
 /// How long what was kept may take to be sent when the service stops.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long one that was kept may take to be sent, at most.
+const SENT_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long a counter may take to be read, at most.
 const READ_WITHIN: Duration = Duration::from_secs(1);
@@ -109,13 +111,16 @@ impl RedisStore {
             && !self.directory.is_cluster();
         let node = self.directory.map().nodes().first().cloned().filter(|_| is_batched);
         let batched = match node {
-            Some(node) => node.batcher.decide(work.clone(), Instant::now() + READ_WITHIN).await,
-            None => Err(NotDecided::Elsewhere(None)),
+            Some(node) => {
+                let owed = self.directory.owe(work.clone());
+                Some(node.batcher.decide(owed, Instant::now() + READ_WITHIN).await)
+            }
+            None => None,
         };
         let decided = match batched {
-            Ok(decided) => decided,
-            Err(NotDecided::Failed(error)) => return Err(error),
-            Err(_) => decide_alone(&self.directory, HashSlot::of(counter), work).await?,
+            Some(Ok(decided)) => decided,
+            Some(Err(NotDecided::Failed(error))) => return Err(error),
+            _ => decide_alone(&self.directory, HashSlot::of(counter), work).await?,
         };
         decided.state.ok_or_else(|| StoreError::Unavailable("it has read no counter".to_owned()))
     }
@@ -188,7 +193,7 @@ impl RedisStore {
     pub async fn follow(&self) {
         tokio::join!(
             self.finder.follow(&self.directory),
-            self.directory.options.unsent.follow(self),
+            resend::follow(&self.directory.options.unsent, self),
             self.follow_usage(),
         );
     }
@@ -215,7 +220,7 @@ impl RedisStore {
     pub async fn ended(&self) {
         self.directory.outliving.close();
         self.directory.outliving.wait().await;
-        self.directory.options.unsent.end(ENDS_WITHIN, self).await;
+        resend::end(&self.directory.options.unsent, ENDS_WITHIN, self).await;
     }
 
     /// Whether no server is in an outage.
@@ -238,11 +243,32 @@ impl RedisStore {
     }
 }
 
-impl Resend for RedisStore {
-    async fn send(&self, work: &NodeWork, made: Timestamp) -> Result<(), NotDecided> {
-        let Some(slot) = work.slot() else { return Ok(()) };
-        // A commit charges what was used beyond its hold in the window of now.
-        let made = work.commit_deadline().is_none().then_some(made);
-        redirected(&self.directory, slot, work, made).await.map(drop)
+impl resend::Resend for RedisStore {
+    fn server(&self, work: &NodeWork) -> Option<usize> {
+        let node = self.directory.owner(work.slot()?).ok()?;
+        Some(Arc::as_ptr(&node).addr())
+    }
+
+    async fn send(&self, owed: Owed) -> Result<(), NotDecided> {
+        let Some(slot) = owed.work.slot() else {
+            owed.settle();
+            return Ok(());
+        };
+        let node = self.directory.owner(slot);
+        let node = node.ok().filter(|_| self.directory.options.expected.runs_scripts);
+        let answer = match node {
+            Some(node) => node.batcher.decide(owed, Instant::now() + SENT_WITHIN).await,
+            None => Err(NotDecided::Elsewhere(None, owed)),
+        };
+        let decided = match answer {
+            Err(NotDecided::Elsewhere(_, owed)) => {
+                let sending = Box::pin(redirected(&self.directory, slot, owed));
+                let answer = time::timeout(SENT_WITHIN, sending).await;
+                answer.unwrap_or(Err(NotDecided::Failed(StoreError::TimedOut)))?
+            }
+            answer => answer?,
+        };
+        decided.delivered();
+        Ok(())
     }
 }

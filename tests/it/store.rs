@@ -10,6 +10,7 @@ mod memory;
 mod opening;
 mod over_limit_cache;
 mod overrides;
+mod owed;
 mod redis;
 mod sentinel;
 mod topologies;

@@ -121,6 +121,11 @@ impl Charge {
         )
     }
 
+    /// Whether it states the true number of a hold that has an id: it counts once, however often it is made.
+    pub fn is_commit(&self) -> bool {
+        matches!(self.hold, Some(HoldAction::Commit { .. } | HoldAction::ById { is_end: true, .. }))
+    }
+
     /// Whether it changes its counter even if an enforced limit denies the call uncharged.
     pub fn applies_when_denied(&self) -> bool {
         match self.hits {

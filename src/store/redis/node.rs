@@ -2,7 +2,7 @@
 //!
 //! The link has connections (`pool`), what is known of the server (`server_state`: `breaker`, `probe`, `server_checks`)
 //! and its `clock`. Calls that wait for it (`batcher`) are sent together (`batch`); debits that could not be sent are
-//! kept (`unsent`). Which server a call belongs to is left to `topology`.
+//! kept (`unsent`), as the value decides that owns them (`owed`). Which server a call belongs to is left to `topology`.
 
 pub(super) mod batch;
 pub(super) mod batcher;
@@ -10,6 +10,7 @@ pub(super) mod breaker;
 pub(super) mod clock;
 pub(super) mod decided;
 pub(super) mod link;
+pub(super) mod owed;
 pub mod pool;
 pub mod probe;
 pub mod server_checks;
@@ -94,8 +95,8 @@ impl RedisNode {
         let probe = ProbeWrite::new(options.probe, &options.key_prefix);
         let state = ServerState::new(pool, outage, search_due, metrics.clone(), probe);
         let link = Link::new(state, options.clock, metrics);
-        let (unsent, key_prefix) = (Arc::clone(&options.unsent), options.key_prefix.clone());
-        let batcher = Batcher::new(link.clone(), unsent, runs, options.wait_replicas, key_prefix);
+        let key_prefix = options.key_prefix.clone();
+        let batcher = Batcher::new(link.clone(), runs, options.wait_replicas, key_prefix);
         Self { server, link, batcher }
     }
 

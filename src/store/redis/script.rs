@@ -280,6 +280,14 @@ pub(super) fn is_cluster_down(error: &RedisError) -> bool {
         && error.detail().is_some_and(|detail| detail.starts_with("The cluster is down"))
 }
 
+/// Whether a run that a server has answered with this error may have done something; `None` if it is no answer of the
+/// server.
+pub(super) fn has_run(error: &RedisError) -> Option<bool> {
+    let code = error.code()?;
+    let is_refused = ["BUSY", "LOADING", "MASTERDOWN", "NOAUTH", "NOPERM"].contains(&code);
+    Some(!is_refused && WriteRefusal::from_error(error).is_none())
+}
+
 /// Whether a server does not know a script, since it was restarted or flushed. The script has not run.
 pub(super) fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)

@@ -6,7 +6,7 @@ use std::{slice, time::Instant, vec};
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 
 use crate::{
-    engine::time::Timestamp,
+    engine::{ledger::Charge, rule::Algorithm, time::Timestamp},
     store::{
         metrics::{StoreMetrics, redis_error_type},
         redis::{
@@ -23,8 +23,15 @@ use crate::{
 /// The most weight of one batch, except for one heavier call; see [`fixed::KEYS_MAX`].
 pub(super) const WEIGHT_MAX: usize = fixed::KEYS_MAX;
 
-/// The weight of a charge for the ledger, by the time that it costs Redis; one on a fixed window weighs 1.
+/// The weight of a charge for the ledger, by the time that it costs Redis; one on a fixed window weighs 1. What reads a
+/// hold or searches a log weighs twice as much.
 const LEDGER_WEIGHT: usize = 6;
+
+/// The weight of what may look at hundreds of calls or of a log's entries.
+const SEARCH_WEIGHT: usize = 48;
+
+/// The number of bytes of a counter's name that weigh 1.
+const WEIGHED_BYTES: usize = 256;
 
 /// The weight of a commit on a fixed window. Two keys.
 const COMMIT_WEIGHT: usize = 2;
@@ -96,13 +103,27 @@ impl ScriptKind {
         let weight = match self {
             Self::Fixed => work.len(),
             Self::Commit => COMMIT_WEIGHT * work.len(),
-            Self::Ledger | Self::Counter => LEDGER_WEIGHT * work.len(),
+            Self::Ledger => {
+                work.charges().iter().map(ledger_weight).sum::<usize>().max(LEDGER_WEIGHT)
+            }
+            Self::Counter => SEARCH_WEIGHT,
         };
         match runs {
             Runs::Single | Runs::NodeWide | Runs::Transactions => weight,
             Runs::PerSlot => weight.max(RUN_WEIGHT),
         }
     }
+}
+
+fn ledger_weight(charge: &Charge) -> usize {
+    let limit = &*charge.counter.limit;
+    let is_log = matches!(limit.algorithm, Algorithm::SlidingLog { .. });
+    let own = match charge.hold {
+        None if limit.counts_calls() && charge.hits.is_refund() => SEARCH_WEIGHT,
+        None if !is_log => LEDGER_WEIGHT,
+        _ => 2 * LEDGER_WEIGHT,
+    };
+    own + charge.counter.id_bytes() / WEIGHED_BYTES
 }
 
 /// Calls in the order in which they were added.

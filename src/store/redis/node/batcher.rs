@@ -24,22 +24,18 @@ use tokio_util::task::TaskTracker;
 pub(crate) use self::queue::QueuedCall;
 use self::{
     dispatcher::Dispatcher,
-    queue::{Mailbox, Queue, SentAs, SharedQueue},
+    queue::{Mailbox, Queue, Recipient, SentAs, SharedQueue},
     waiting::{CallInQueue, WaitsFor},
 };
 use super::{
     batch::{Batch, Runs, ScriptKind},
     decided::{CallAnswer, NotDecided},
     link::Link,
-    unsent::Unsent,
+    owed::Owed,
 };
 use crate::{
-    engine::time::Timestamp,
     process::workers,
-    store::{
-        StoreError,
-        redis::script::{KeyDeclaration, work::NodeWork},
-    },
+    store::{StoreError, redis::script::KeyDeclaration},
     telemetry::current,
 };
 
@@ -51,13 +47,7 @@ const ALONE_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) struct Batcher(Arc<SharedQueue>);
 
 impl Batcher {
-    pub(crate) fn new(
-        link: Link,
-        unsent: Arc<Unsent>,
-        runs: Runs,
-        wait_replicas: u32,
-        key_prefix: String,
-    ) -> Self {
+    pub(crate) fn new(link: Link, runs: Runs, wait_replicas: u32, key_prefix: String) -> Self {
         let mailboxes = (0..=link.state.pool.workers()).map(|_| Mailbox::default()).collect();
         let queue = Mutex::new(Queue {
             waiting: VecDeque::new(),
@@ -72,62 +62,53 @@ impl Batcher {
             mailboxes,
             link,
             key_prefix,
-            unsent,
             dispatchers,
             wait_replicas,
         }))
     }
 
     /// Makes all charges of one call, or none, or gives hits back. It is sent if it can be answered `until` then, and
-    /// this future was not dropped; else what [outlives its caller](NodeWork::outlives_caller) is kept.
+    /// this future was not dropped.
     ///
     /// # Errors
     /// See [`NotDecided`]. When the breaker opens, a call that was sent fails at once.
-    pub(crate) async fn decide(&self, work: NodeWork, until: Instant) -> CallAnswer {
-        self.decide_in_batch(work, until, SentAs::Call).await
+    pub(crate) async fn decide(&self, owed: Owed, until: Instant) -> CallAnswer {
+        self.decide_in_batch(owed, until, SentAs::Call).await
     }
 
     /// Like [`decide`](Self::decide), for a part of a call or a give-back, whose answer the caller still waits for.
-    pub(crate) async fn decide_part(&self, work: NodeWork, until: Instant) -> CallAnswer {
-        self.decide_in_batch(work, until, SentAs::Part).await
+    pub(crate) async fn decide_part(&self, owed: Owed, until: Instant) -> CallAnswer {
+        self.decide_in_batch(owed, until, SentAs::Part).await
     }
 
-    async fn decide_in_batch(&self, work: NodeWork, until: Instant, sent_as: SentAs) -> CallAnswer {
+    async fn decide_in_batch(&self, owed: Owed, until: Instant, sent_as: SentAs) -> CallAnswer {
         if let Some(error) = self.0.link.state.breaker.refusal() {
-            self.0.keep(work, Instant::now());
             return Err(NotDecided::Failed(error));
         }
-        let script = ScriptKind::of(&work);
-        let (call, answered) = self.call(work, script, until, sent_as);
-        if self.enqueue(call).is_err() {
-            return Err(NotDecided::Elsewhere(None));
+        let script = ScriptKind::of(&owed.work);
+        let (call, answered) = self.call(owed, script, until, sent_as);
+        if let Err(call) = self.enqueue(call) {
+            return Err(NotDecided::Elsewhere(None, call.owed));
         }
         // Without an answer its batch was not answered in time.
         answered.await.unwrap_or(Err(NotDecided::Failed(StoreError::TimedOut)))
     }
 
-    /// Does work by itself, in a batch of one that waits for no other, on keys that are declared like this; with `made`,
-    /// only in the windows that hold that time. It is not sent while the breaker is open. Nothing is kept.
-    pub(crate) async fn decide_alone(
-        &self,
-        work: &NodeWork,
-        keys: KeyDeclaration,
-        made: Option<Timestamp>,
-    ) -> CallAnswer {
+    /// Does work by itself, in a batch of one that waits for no other, on keys that are declared like this. It is not
+    /// sent while the breaker is open.
+    pub(crate) async fn decide_alone(&self, owed: Owed, keys: KeyDeclaration) -> CallAnswer {
         let state = &self.0.link.state;
         if let Some(error) = state.breaker.refusal() {
-            return Err(NotDecided::NotSent(error));
+            return Err(NotDecided::Failed(error));
         }
-        let sent_as = if made.is_some() { SentAs::Resent } else { SentAs::Lone };
-        let (script, until) = (ScriptKind::of_lone(work), Instant::now() + ALONE_WITHIN);
-        let (mut call, mut answered) = self.call(work.clone(), script, until, sent_as);
-        call.redis_now = made;
+        let (script, until) = (ScriptKind::of_lone(&owed.work), Instant::now() + ALONE_WITHIN);
+        let (call, mut answered) = self.call(owed, script, until, SentAs::Lone);
         let mut connection = select! {
             biased;
-            opened = self.0.link.connection(self.0.owed_within(sent_as)) => opened,
+            opened = self.0.link.connection(self.0.owed_within(SentAs::Lone)) => opened,
             error = state.opened() => Err(error),
         }
-        .map_err(NotDecided::NotSent)?;
+        .map_err(NotDecided::Failed)?;
         let mut calls = vec![call];
         let sending = async {
             while !calls.is_empty() {
@@ -135,8 +116,8 @@ impl Batcher {
                 let (waited, sent) = (Duration::ZERO, mem::take(&mut calls));
                 let exchanged = self.0.exchange(&mut connection, batch, sent, waited).await;
                 let Some(exchanged) = exchanged else { return };
-                for (call, answer) in exchanged.answers {
-                    drop(call.answer.send(answer));
+                for (caller, answer) in exchanged.answers {
+                    drop(caller.answer.send(answer));
                 }
                 calls = exchanged.again;
             }
@@ -151,22 +132,21 @@ impl Batcher {
 
     fn call(
         &self,
-        work: NodeWork,
+        owed: Owed,
         script: ScriptKind,
         until: Instant,
         sent_as: SentAs,
     ) -> (QueuedCall, oneshot::Receiver<CallAnswer>) {
         let (answer, answered) = oneshot::channel();
         let call = QueuedCall {
-            work,
             kind: script,
             stale: 0,
-            redis_now: None,
+            redis_now: owed.only_at(),
+            owed,
             since: Instant::now(),
             until,
             sent_as,
-            mailbox: workers::share(self.0.mailboxes.len()),
-            answer,
+            caller: Recipient { mailbox: workers::share(self.0.mailboxes.len()), answer },
             span: current().map(CallInQueue::new),
         };
         (call, answered)
@@ -174,7 +154,7 @@ impl Batcher {
 
     /// Queues a call, and wakes a dispatcher if none would send it. Returns the call if the node has left.
     pub(crate) fn enqueue(&self, mut call: QueuedCall) -> Result<(), QueuedCall> {
-        let (index, now) = (call.mailbox, call.since);
+        let (index, now) = (call.caller.mailbox, call.since);
         let Some(mailbox) = self.0.mailboxes.get(index) else { return Err(call) };
         let mut queue = self.0.queue.lock();
         if queue.is_closed {

@@ -1,28 +1,20 @@
-//! Debits, refunds and give-backs that could not be sent: they count or undo work that is done, so they wait until
-//! their server answers, or until their window has ended. What may have run is not kept, since it would count twice, but
-//! for commits: they count once, and wait until their deadline.
+//! Work that is sent later, since nobody waits for it any more; `owed` decides what that is, and `topology/resend` sends it. It
+//! waits until its server answers, or until its window or its hold has ended.
 
-use std::{collections::VecDeque, iter, time::Duration};
+use std::{collections::VecDeque, mem, time::Duration};
 
-use futures_util::{StreamExt as _, stream};
 use parking_lot::Mutex;
-use tokio::{
-    sync::Notify,
-    time::{self, Instant},
-};
+use tokio::{sync::Notify, time::Instant};
 
-use super::decided::NotDecided;
 use crate::{
     engine::time::Timestamp,
     store::{metrics::StoreMetrics, redis::script::work::NodeWork},
     telemetry::{LogCause, due_line},
 };
 
-/// How long servers are left alone that do not answer.
-const PAUSE: Duration = Duration::from_millis(50);
-
-/// How many are sent at once.
-const SENT_AT_ONCE: usize = 32;
+/// How long a take without an answer is left alone: it may still be on its way to the server, and would come after its
+/// release.
+pub(crate) const RELEASED_AFTER: Duration = Duration::from_secs(1);
 
 /// About what one takes, in bytes, beside its counter's name.
 const KEPT_BYTES: usize = 256;
@@ -30,21 +22,11 @@ const KEPT_BYTES: usize = 256;
 /// How many bytes each may take on average.
 const BYTES_EACH: usize = 1024;
 
-/// A store that sends what was kept.
-pub(crate) trait Resend {
-    /// Does work that arrived at `made`, by Redis's clock, unless its window has ended.
-    fn send(
-        &self,
-        work: &NodeWork,
-        made: Timestamp,
-    ) -> impl Future<Output = Result<(), NotDecided>> + Send;
-}
-
 /// What waits to be sent.
 #[derive(Debug)]
 pub struct Unsent {
     queue: Mutex<UnsentQueue>,
-    arrived: Notify,
+    pub(crate) arrived: Notify,
     count_max: usize,
     metrics: StoreMetrics,
 }
@@ -58,11 +40,12 @@ struct UnsentQueue {
 }
 
 #[derive(Debug)]
-struct UnsentWork {
-    work: NodeWork,
+pub(crate) struct UnsentWork {
+    pub(super) work: NodeWork,
     /// Redis's time when it arrived, which decides its window.
-    made: Timestamp,
-    until: Instant,
+    pub(super) made: Timestamp,
+    pub(crate) until: Instant,
+    pub(super) not_before: Instant,
 }
 
 impl Unsent {
@@ -71,107 +54,63 @@ impl Unsent {
         Self { queue: Mutex::default(), arrived: Notify::new(), count_max, metrics }
     }
 
-    /// Keeps what of this work [outlives its caller](NodeWork::outlives_caller). It arrived at `made`, by Redis's
-    /// clock.
-    pub(crate) fn keep(&self, work: NodeWork, made: Timestamp) {
-        for work in work.outliving() {
-            self.keep_one(work, made);
+    /// Keeps `works`, in place of one that was kept and sent.
+    pub(super) fn replace(&self, sent: Option<&NodeWork>, works: Vec<UnsentWork>) {
+        let (mut queue, mut change, mut dropped) = (self.queue.lock(), 0, 0);
+        if let Some(sent) = sent {
+            queue.bytes = queue.bytes.saturating_sub(bytes(sent));
+            queue.count = queue.count.saturating_sub(1);
+            change -= 1;
         }
-    }
-
-    /// Keeps the commits of work that may have run.
-    pub(crate) fn keep_commits(&self, work: NodeWork, made: Timestamp) {
-        let outliving = work.outliving().into_iter();
-        for commit in outliving.filter(|work| work.commit_deadline().is_some()) {
-            self.keep_one(commit, made);
-        }
-    }
-
-    fn keep_one(&self, work: NodeWork, made: Timestamp) {
-        let window = work.counters().map(|counter| counter.limit.remaining_window(made)).max();
-        let remaining = match work.commit_deadline() {
-            Some(deadline) => made.until(deadline),
-            None => window.unwrap_or_default(),
-        };
-        self.push(UnsentWork { work, made, until: Instant::now() + remaining });
-    }
-
-    /// Sends by `sender` what is kept, as long as this runs.
-    pub(crate) async fn follow(&self, sender: &impl Resend) {
-        loop {
-            if self.send_once(sender).await {
-                time::sleep(PAUSE).await;
-            } else {
-                self.arrived.notified().await;
+        for kept in works {
+            let bytes = queue.bytes + bytes(&kept.work);
+            if queue.count >= self.count_max || bytes > BYTES_EACH * self.count_max {
+                dropped += 1;
+                continue;
             }
+            queue.bytes = bytes;
+            queue.count += 1;
+            queue.kept.push_back(kept);
+            change += 1;
         }
-    }
-
-    /// Sends by `sender` what is kept, for this time at most, and drops the rest.
-    pub(crate) async fn end(&self, time: Duration, sender: &impl Resend) {
-        let all = async {
-            while self.send_once(sender).await {
-                time::sleep(PAUSE).await
-            }
-        };
-        drop(time::timeout(time, all).await);
-        while let Some(kept) = self.pop() {
-            self.ended(&kept, Some("stopped"));
-        }
-    }
-
-    /// Tries to send each once. Returns whether some could not be sent.
-    async fn send_once(&self, sender: &impl Resend) -> bool {
-        let count = self.queue.lock().kept.len();
-        let sending = iter::from_fn(|| self.pop()).take(count).map(async |kept| {
-            if kept.until <= Instant::now() {
-                return self.ended(&kept, Some("ended"));
-            }
-            let is_commit = kept.work.commit_deadline().is_some();
-            match sender.send(&kept.work, kept.made).await {
-                Err(NotDecided::WindowEnded) => self.ended(&kept, Some("ended")),
-                Err(error) if error.was_not_sent() || is_commit && error.may_pass() => {
-                    self.queue.lock().kept.push_back(kept);
-                }
-                _ => self.ended(&kept, None),
-            }
-        });
-        stream::iter(sending).buffer_unordered(SENT_AT_ONCE).collect::<()>().await;
-        !self.queue.lock().kept.is_empty()
-    }
-
-    fn push(&self, kept: UnsentWork) {
-        let mut queue = self.queue.lock();
-        let bytes = queue.bytes + kept.bytes();
-        if queue.count >= self.count_max || bytes > BYTES_EACH * self.count_max {
-            drop(queue);
-            return self.dropped("full");
-        }
-        queue.bytes = bytes;
-        queue.count += 1;
-        queue.kept.push_back(kept);
         drop(queue);
-        self.metrics.commits_queued(1);
+        self.metrics.commits_queued(change);
         self.arrived.notify_one();
+        (0..dropped).for_each(|_| self.dropped("full"));
     }
 
-    fn pop(&self) -> Option<UnsentWork> {
-        self.queue.lock().kept.pop_front()
+    /// The number of those that wait, and are not being sent.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.lock().kept.len()
     }
 
-    /// Notes that this was sent, or dropped for a reason.
-    fn ended(&self, kept: &UnsentWork, dropped: Option<&'static str>) {
+    /// Whether none waits or is being sent.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.lock().count == 0
+    }
+
+    /// Drops all, also those that are being sent.
+    pub(crate) fn drop_all(&self) {
+        let rest = mem::take(&mut *self.queue.lock());
+        self.metrics.commits_queued(-i64::try_from(rest.count).unwrap_or(i64::MAX));
+        (0..rest.count).for_each(|_| self.dropped("stopped"));
+    }
+
+    /// The next of `left` that is due by `due`.
+    pub(crate) fn pop(&self, due: Instant, left: &mut usize) -> Option<UnsentWork> {
         let mut queue = self.queue.lock();
-        queue.bytes -= kept.bytes();
-        queue.count -= 1;
-        drop(queue);
-        self.metrics.commits_queued(-1);
-        if let Some(reason) = dropped {
-            self.dropped(reason);
+        while *left > 0 {
+            *left -= 1;
+            let kept = queue.kept.pop_front()?;
+            if kept.not_before <= due {
+                return Some(kept);
+            }
+            queue.kept.push_back(kept);
         }
+        None
     }
 
-    fn dropped(&self, reason: &'static str) {
+    pub(crate) fn dropped(&self, reason: &'static str) {
         self.metrics.debit_dropped(reason);
         if let Some(line) = due_line(LogCause::DroppedDebits, reason) {
             let why = match reason {
@@ -184,8 +123,7 @@ impl Unsent {
     }
 }
 
-impl UnsentWork {
-    fn bytes(&self) -> usize {
-        self.work.counters().map(|counter| KEPT_BYTES + counter.id_bytes()).sum()
-    }
+/// About what work takes.
+fn bytes(work: &NodeWork) -> usize {
+    work.counters().map(|counter| KEPT_BYTES + counter.id_bytes()).sum()
 }

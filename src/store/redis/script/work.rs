@@ -1,11 +1,14 @@
 //! What one node does: a call, a part of one, a give-back, or reading a counter.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     engine::{
+        hold::HoldBy,
         key::Counter,
         ledger::{Charge, GiveBack, HoldAction},
+        request::Hits,
+        rule::{FailureMode, Limit, Mode},
         time::Timestamp,
     },
     store::{Clear, redis::wire::hash_slot::HashSlot},
@@ -26,42 +29,100 @@ impl NodeWork {
     /// Whether it is to be done even if no caller waits for the answer: it counts work that is done, or undoes what
     /// was charged.
     pub(crate) fn outlives_caller(&self) -> bool {
-        match self {
-            Self::Charges(charges) => charges.iter().any(Charge::applies_when_denied),
-            Self::GiveBack(_) => true,
-            Self::Read(..) => false,
-        }
+        matches!(self, Self::GiveBack(_)) || self.charges().iter().any(outlives_caller)
+    }
+
+    /// Whether something of it is to be done if its answer is lost.
+    pub(crate) fn outlives_answer(&self) -> bool {
+        let has_hold = |charge: &Charge| charge.hold.is_some() || charge.is_take();
+        self.outlives_caller() || self.charges().iter().any(has_hold)
     }
 
     /// What of it is to be done although no caller waits: each of these by itself.
-    pub(crate) fn outliving(self) -> Vec<Self> {
+    pub(crate) fn outliving(&self) -> impl Iterator<Item = Self> {
+        let charges = self.charges().iter().filter(|charge| outlives_caller(charge));
+        let charges = charges.map(|charge| Self::Charges([charge.clone()].into()));
+        charges.chain(matches!(self, Self::GiveBack(_)).then(|| self.clone()))
+    }
+
+    /// Whether it counts once, however often it is sent. It is a single charge or a give-back.
+    pub(crate) fn counts_once(&self) -> bool {
         match self {
-            Self::Charges(charges) => {
-                let outliving = charges.iter().filter(|charge| charge.applies_when_denied());
-                outliving.map(|charge| Self::Charges([charge.clone()].into())).collect()
-            }
-            Self::GiveBack(_) => vec![self],
-            Self::Read(..) => Vec::new(),
+            Self::GiveBack(give_back) => give_back.counter.limit.counts_calls(),
+            _ => self.charges().iter().all(|charge| charge.is_commit()),
         }
     }
 
-    /// The deadline of a commit that is alone. It counts once, however often it is sent.
-    pub(crate) fn commit_deadline(&self) -> Option<Timestamp> {
-        let Self::Charges(charges) = self else { return None };
-        match charges.first()?.hold? {
-            HoldAction::Commit { deadline, .. } if charges.len() == 1 => Some(deadline),
-            _ => None,
+    /// What releases the places that it occupies in flight, if it has run: by their ids.
+    pub(crate) fn releases(&self, made: Timestamp) -> impl Iterator<Item = Self> {
+        self.given_back(made, |charge| match charge.hold {
+            Some(HoldAction::Occupy { .. }) => true,
+            // One that is let through without an answer is ended by its id.
+            Some(HoldAction::ById { is_end: false, .. }) => {
+                charge.counter.limit.counts_calls() && refuses_without_answer(charge)
+            }
+            _ => false,
+        })
+    }
+
+    /// What gives back the estimates that it has charged at `at`, and that no one can commit without a token.
+    pub(crate) fn refunds(&self, at: Timestamp) -> impl Iterator<Item = Self> {
+        self.given_back(at, |charge| {
+            let Limit { hold, mode, .. } = &*charge.counter.limit;
+            let is_by_token = hold.as_ref().is_some_and(|policy| policy.by == HoldBy::Token);
+            // How much of a part was charged, only its verdict shows.
+            is_by_token
+                && charge.hold.is_none()
+                && !charge.is_part
+                && *mode == Mode::Enforced
+                && refuses_without_answer(charge)
+        })
+    }
+
+    fn given_back(
+        &self,
+        made: Timestamp,
+        is_taken: impl Fn(&Charge) -> bool,
+    ) -> impl Iterator<Item = Self> {
+        let taken = self.charges().iter().filter(move |charge| is_taken(charge));
+        taken.filter_map(move |charge| {
+            let Hits::Charge(hits) = charge.hits else { return None };
+            let Charge { counter, caller, hold, .. } = charge.clone();
+            Some(Self::GiveBack(Arc::new(GiveBack { counter, hits, made, caller, hold })))
+        })
+    }
+
+    /// How long after `made` it is of use: until its window or its hold ends.
+    pub(crate) fn remaining(&self, made: Timestamp) -> Duration {
+        let hold = match self {
+            Self::GiveBack(give_back) => give_back.hold,
+            _ => self.charges().first().and_then(|charge| charge.hold),
+        };
+        match hold {
+            Some(HoldAction::Commit { deadline, .. }) => made.until(deadline),
+            Some(HoldAction::ById { lifetime_ms, .. } | HoldAction::Occupy { lifetime_ms, .. }) => {
+                Duration::from_millis(lifetime_ms)
+            }
+            _ => {
+                let windows = self.counters().map(|counter| counter.limit.remaining_window(made));
+                windows.max().unwrap_or_default()
+            }
         }
+    }
+
+    /// The charges of a call.
+    pub(crate) fn charges(&self) -> &[Charge] {
+        if let Self::Charges(charges) = self { charges } else { &[] }
     }
 
     /// The counters that it needs, at least one.
     pub(crate) fn counters(&self) -> impl Iterator<Item = &Counter> {
-        let (charges, other) = match self {
-            Self::Charges(charges) => (&charges[..], None),
-            Self::GiveBack(give_back) => (&[][..], Some(&give_back.counter)),
-            Self::Read(counter, _) => (&[][..], Some(&**counter)),
+        let other = match self {
+            Self::Charges(_) => None,
+            Self::GiveBack(give_back) => Some(&give_back.counter),
+            Self::Read(counter, _) => Some(&**counter),
         };
-        charges.iter().map(|charge| &charge.counter).chain(other)
+        self.charges().iter().map(|charge| &charge.counter).chain(other)
     }
 
     /// The hash slot of its first counter.
@@ -82,4 +143,14 @@ impl NodeWork {
             Self::GiveBack(_) | Self::Read(..) => 1,
         }
     }
+}
+
+/// Whether it counts work that is done, or undoes what was charged.
+fn outlives_caller(charge: &Charge) -> bool {
+    charge.applies_when_denied() || charge.is_commit()
+}
+
+/// Whether its call is refused if its counter gives no answer.
+fn refuses_without_answer(charge: &Charge) -> bool {
+    matches!(charge.counter.limit.failure_mode(), FailureMode::Error | FailureMode::Deny)
 }

@@ -14,7 +14,10 @@ use crate::{
         StoreError,
         outage::Outage,
         redis::{
-            node::{NodeOptions, RedisNode, batch::Runs, batcher::QueuedCall, decided::NotDecided},
+            node::{
+                NodeOptions, RedisNode, batch::Runs, batcher::QueuedCall, decided::NotDecided,
+                owed::Owed,
+            },
             script::work::NodeWork,
             wire::{endpoint::Server, hash_slot::HashSlot, server_info::ServerMode},
         },
@@ -95,7 +98,7 @@ impl Directory {
     }
 
     /// The time by the clock of the server that does this work; without a server, by our own.
-    pub(crate) fn now(&self, work: &NodeWork) -> Timestamp {
+    fn now(&self, work: &NodeWork) -> Timestamp {
         let map = self.map();
         let node = work.slot().and_then(|slot| map.owner(slot));
         node.map_or_else(self.options.clock, |node| node.link.clock.now())
@@ -208,27 +211,24 @@ impl Directory {
     /// Gives a call whose node has left to the one that has its counters now.
     fn take_over(&self, mut call: QueuedCall) {
         // This thread hands out the answer: a dispatcher of the call's own thread can be started only there.
-        call.mailbox = 0;
-        let is_in_one_slot = call.work.is_in_one_slot();
+        call.caller.mailbox = 0;
+        let is_in_one_slot = call.owed.work.is_in_one_slot();
         // A new node may not be known yet to take several slots at once: then the caller sends each alone.
         let takes_it =
             |node: &&Arc<RedisNode>| is_in_one_slot || node.batcher.runs() != Runs::PerSlot;
-        let node = self.map().owner_of_all(call.work.counters()).filter(takes_it).cloned();
+        let node = self.map().owner_of_all(call.owed.work.counters()).filter(takes_it).cloned();
         let unsent = match node {
             Some(node) => node.batcher.enqueue(call).err(),
             None => Some(call),
         };
-        if let Some(call) = unsent
-            && call.answer.send(Err(NotDecided::Elsewhere(None))).is_err()
-        {
-            self.keep(call.work);
+        if let Some(QueuedCall { caller, owed, .. }) = unsent {
+            drop(caller.answer.send(Err(NotDecided::Elsewhere(None, owed))));
         }
     }
 
-    /// Keeps work that was not sent.
-    pub(crate) fn keep(&self, work: NodeWork) {
-        let made = self.now(&work);
-        self.options.unsent.keep(work, made);
+    /// Work that arrives now. What must not be lost of it is kept if it is dropped unsettled.
+    pub(crate) fn owe(&self, work: NodeWork) -> Owed {
+        Owed::new(work, &self.options.unsent, |work| self.now(work))
     }
 
     fn new_node(&self, server: &Server) -> Arc<RedisNode> {

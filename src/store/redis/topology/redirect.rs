@@ -12,12 +12,12 @@ use tokio::time::{self, Instant};
 
 use super::directory::Directory;
 use crate::{
-    engine::time::Timestamp,
     store::StoreError,
     store::redis::{
         node::{
             RedisNode,
             decided::{CallAnswer, Decided, NotDecided},
+            owed::Owed,
         },
         script::{KeyDeclaration, work::NodeWork},
         wire::{endpoint::Address, hash_slot::HashSlot},
@@ -30,9 +30,6 @@ pub(super) const REDIRECTIONS_MAX: usize = 3;
 
 /// How long work may take that goes on although its caller has gone.
 const OUTLIVES_BY: Duration = Duration::from_secs(1);
-
-/// How long it is tried, so that its commits can still be kept.
-const ENDS_WITHIN: Duration = Duration::from_millis(950);
 
 /// Pause before another attempt while keys are being moved, or the cluster is down.
 pub(super) const WAIT: Duration = Duration::from_millis(3);
@@ -47,24 +44,16 @@ pub(crate) async fn decide_alone(
     slot: HashSlot,
     work: NodeWork,
 ) -> Result<Decided, StoreError> {
-    if !work.outlives_caller() {
-        let answer = redirected(directory, slot, &work, None).await;
-        return answer.map_err(|not_decided| not_decided.into_store_error(|| directory.no_node()));
-    }
-    let owned = Arc::clone(directory);
-    outlive(directory, Instant::now(), async move {
-        let made = owned.now(&work);
-        let sending = redirected(&owned, slot, &work, None);
-        let answer = time::timeout(ENDS_WITHIN, Box::pin(sending)).await;
-        let answer = answer.unwrap_or(Err(NotDecided::Failed(StoreError::TimedOut)));
-        match &answer {
-            Err(error) if error.was_not_sent() => owned.options.unsent.keep(work, made),
-            Err(error) if error.may_pass() => owned.options.unsent.keep_commits(work, made),
-            _ => {}
-        }
+    let outlives_caller = work.outlives_caller();
+    let (owed, owned) = (directory.owe(work), Arc::clone(directory));
+    let deciding = async move {
+        let answer = redirected(&owned, slot, owed).await;
         answer.map_err(|not_decided| not_decided.into_store_error(|| owned.no_node()))
-    })
-    .await
+    };
+    match outlives_caller {
+        true => outlive(directory, Instant::now(), Box::pin(deciding)).await,
+        false => deciding.await,
+    }
 }
 
 /// Runs work that goes on if this future is dropped, for a second after `until` at most.
@@ -78,23 +67,24 @@ pub(crate) async fn outlive<T: Send + 'static>(
     task.await.ok().and_then(Result::ok).unwrap_or(Err(StoreError::TimedOut))
 }
 
-/// Does work by itself on the node that has this hash slot, wherever that is, as long as the caller waits; with
-/// `made`, only in the windows that hold that time.
+/// Does work by itself on the node that has this hash slot, wherever that is, as long as the caller waits.
 pub(crate) async fn redirected(
     directory: &Directory,
     slot: HashSlot,
-    work: &NodeWork,
-    made: Option<Timestamp>,
+    mut owed: Owed,
 ) -> CallAnswer {
     directory.searched().await;
-    let mut node = directory.owner(slot).map_err(NotDecided::NotSent)?;
+    let mut node = directory.owner(slot).map_err(NotDecided::Failed)?;
     let mut keys = KeyDeclaration::Declared;
     let mut redirections = 0;
     // The script that reads a counter takes declared keys only.
-    let is_reading = matches!(work, NodeWork::Read(..));
+    let is_reading = matches!(owed.work, NodeWork::Read(..));
     loop {
-        let error = match Box::pin(node.batcher.decide_alone(work, keys, made)).await {
-            Err(NotDecided::Elsewhere(error)) => error,
+        let error = match Box::pin(node.batcher.decide_alone(owed, keys)).await {
+            Err(NotDecided::Elsewhere(error, back)) => {
+                owed = back;
+                error
+            }
             answer => return answer,
         };
         let kind = error.as_ref().map(RedisError::kind);
@@ -117,7 +107,7 @@ pub(crate) async fn redirected(
             }
             // Neither has all of the keys: perhaps none of them exists.
             None if kind == Some(Server(TryAgain)) && keys == KeyDeclaration::Importing => {
-                node = directory.owner(slot).map_err(NotDecided::NotSent)?;
+                node = directory.owner(slot).map_err(NotDecided::Failed)?;
                 keys = KeyDeclaration::Leaving;
             }
             None => {
@@ -126,7 +116,7 @@ pub(crate) async fn redirected(
                 }
                 directory.search_due.notify_one();
                 time::sleep(WAIT).await;
-                node = directory.owner(slot).map_err(NotDecided::NotSent)?;
+                node = directory.owner(slot).map_err(NotDecided::Failed)?;
                 keys = KeyDeclaration::Declared;
             }
         }

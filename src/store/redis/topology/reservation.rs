@@ -5,7 +5,7 @@
 //! that come too late for it, so that what they charged is given back. If the service ends before it has given back, or
 //! if the answer to a part is lost, hits count until their windows end. Never is more admitted than a limit allows.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::time::{self, Instant};
@@ -26,6 +26,7 @@ use crate::{
             node::{
                 RedisNode,
                 decided::{CallAnswer, Decided, NotDecided},
+                owed::Owed,
             },
             script::work::NodeWork,
             wire::hash_slot::HashSlot,
@@ -75,8 +76,8 @@ impl PartialEq for Target {
     }
 }
 
-/// The fate of a part.
-type PartAnswer = Result<Decided, StoreError>;
+/// The fate of a part: its verdict, and when it was made.
+type PartAnswer = Result<(Verdict, Timestamp), StoreError>;
 
 /// The charges at these indices, by where they go.
 pub(crate) fn parts(
@@ -105,11 +106,12 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Makes all charges of the call in these parts, or none.
+    /// Makes all charges of the call in these parts, or none. The work of an admitted call is to be settled when its
+    /// caller has the verdict.
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub(crate) async fn charge(self, parts: Vec<Part>) -> Result<Verdict, StoreError> {
+    pub(crate) async fn charge(self, parts: Vec<Part>) -> Result<(Verdict, Vec<Owed>), StoreError> {
         let began = Instant::now();
         let eighth = self.until.saturating_duration_since(began) / 8;
         let mut asked: FuturesUnordered<_> =
@@ -123,20 +125,24 @@ impl Reservation {
         drop(time::timeout_at(began + RESERVED_WITHIN * eighth, reserve).await);
         let judged_parts = judge_parts(&self.charges, &known.tallies, &known.parts);
         let verdict = judged_parts.verdict;
+        let owed = known.owed(verdict);
         let given_back = self.give_back(&known, &judged_parts.gives_back);
         let given_back = time::timeout_at(began + GIVEN_BACK_WITHIN * eighth, given_back).await;
         let given_back = given_back.unwrap_or_else(|_| vec![None; self.charges.len()]);
         let answer = match verdict {
             _ if known.none_answered() => Err(known.cause()),
-            PartsVerdict::Admitted | PartsVerdict::Denied => Ok(Verdict {
-                denied: verdict == PartsVerdict::Denied,
-                tallies: known.settled(&self.charges, &judged_parts.gives_back, &given_back),
-                at: known.times(),
-                part: None,
-                ended: Vec::new(),
-                corrupt: known.like(PartTally::Corrupt),
-                absent: known.like(PartTally::Unknown),
-            }),
+            PartsVerdict::Admitted | PartsVerdict::Denied => {
+                let verdict = Verdict {
+                    denied: verdict == PartsVerdict::Denied,
+                    tallies: known.settled(&self.charges, &judged_parts.gives_back, &given_back),
+                    at: known.times(),
+                    part: None,
+                    ended: Vec::new(),
+                    corrupt: known.like(PartTally::Corrupt),
+                    absent: known.like(PartTally::Unknown),
+                };
+                Ok((verdict, owed))
+            }
             PartsVerdict::Failed | PartsVerdict::Again => {
                 Err(known.failure(verdict, &self.charges))
             }
@@ -153,9 +159,10 @@ impl Reservation {
     }
 
     /// Reserves a part; one that is not where it was sent is reserved by hash slots, wherever they are now.
-    async fn reserve(self, part: Part) -> Vec<(Part, PartAnswer)> {
+    async fn reserve(self, part: Part) -> Vec<(Part, Result<Decided, StoreError>)> {
         match self.reserve_at(&part).await {
-            Err(NotDecided::Elsewhere(_)) => {
+            Err(NotDecided::Elsewhere(_, owed)) => {
+                owed.settle();
                 let by_slot = parts(&self.charges, part.charges.into_iter(), Target::Slot);
                 join_all(by_slot.into_iter().map(async |part| {
                     let answer = self.reserve_at(&part).await;
@@ -192,15 +199,15 @@ impl Reservation {
     async fn give_back(&self, known: &KnownParts, gives_back: &[bool]) -> Vec<Option<Tally>> {
         let all = self.charges.iter().zip(&known.parts).zip(gives_back);
         join_all(all.map(async |((charge, part), gives_back)| {
-            let (part, Ok(reserved)) = known.answers.get(*part)? else { return None };
+            let (part, Ok((_, made))) = known.answers.get(*part)? else { return None };
             if !gives_back {
                 return None;
             }
             let hits = if let Hits::Charge(hits) = charge.hits { hits } else { 0 };
             let Charge { counter, caller, hold, .. } = charge.clone();
-            let give_back = GiveBack { counter, hits, made: reserved.at, caller, hold };
+            let give_back = GiveBack { counter, hits, made: *made, caller, hold };
             let answer = self.return_hits(&part.target, Arc::new(give_back)).await;
-            answer.ok()?.verdict.tallies.pop()
+            answer.ok()?.delivered().tallies.pop()
         }))
         .await
     }
@@ -208,7 +215,8 @@ impl Reservation {
     async fn return_hits(&self, target: &Target, give_back: Arc<GiveBack>) -> CallAnswer {
         let until = Instant::now() + GIVE_BACK_WITHIN;
         match self.decide(target, NodeWork::GiveBack(Arc::clone(&give_back)), until).await {
-            Err(NotDecided::Elsewhere(_)) => {
+            Err(NotDecided::Elsewhere(_, owed)) => {
+                owed.settle();
                 let slot = Target::Slot(HashSlot::of(&give_back.counter));
                 self.decide(&slot, NodeWork::GiveBack(give_back), until).await
             }
@@ -220,11 +228,12 @@ impl Reservation {
     async fn give_back_late(
         &self,
         known: &mut KnownParts,
-        late: Vec<(Part, PartAnswer)>,
+        late: Vec<(Part, Result<Decided, StoreError>)>,
         verdict: PartsVerdict,
     ) {
         let before = known.answers.len();
         known.add(late);
+        drop(known.owed(verdict));
         let mut gives_back = given_back(&self.charges, &known.tallies, &known.parts, verdict);
         for (gives_back, part) in gives_back.iter_mut().zip(&known.parts) {
             *gives_back &= *part >= before;
@@ -235,7 +244,7 @@ impl Reservation {
     async fn decide(&self, target: &Target, work: NodeWork, until: Instant) -> CallAnswer {
         match target {
             Target::Node(node) | Target::SlotOf(node, _) => {
-                node.batcher.decide_part(work, until).await
+                node.batcher.decide_part(self.directory.owe(work), until).await
             }
             Target::Slot(slot) => {
                 let answer = Box::pin(decide_alone(&self.directory, *slot, work)).await;
@@ -251,6 +260,8 @@ struct KnownParts {
     /// The index of each charge's part among the answers; [`NO_PART`] without an answer.
     parts: Vec<usize>,
     answers: Vec<(Part, PartAnswer)>,
+    /// The work of the parts that were decided.
+    owed: Vec<Owed>,
 }
 
 impl KnownParts {
@@ -259,11 +270,16 @@ impl KnownParts {
             tallies: vec![PartTally::Unknown; charges.len()],
             parts: vec![NO_PART; charges.len()],
             answers: Vec::new(),
+            owed: Vec::new(),
         }
     }
 
-    fn add(&mut self, answers: Vec<(Part, PartAnswer)>) {
+    fn add(&mut self, answers: Vec<(Part, Result<Decided, StoreError>)>) {
         for (part, answer) in answers {
+            let answer = answer.map(|Decided { verdict, at, owed, .. }| {
+                self.owed.push(owed);
+                (verdict, at)
+            });
             for (position, index) in part.charges.iter().enumerate() {
                 if let (Some(tally), Some(of_part)) =
                     (self.tallies.get_mut(*index), self.parts.get_mut(*index))
@@ -275,6 +291,16 @@ impl KnownParts {
         }
     }
 
+    /// The work that the verdict's caller owes nobody once it has the verdict: none is left unless the call is admitted,
+    /// since then it is given back here.
+    fn owed(&mut self, verdict: PartsVerdict) -> Vec<Owed> {
+        let mut owed = mem::take(&mut self.owed);
+        if verdict != PartsVerdict::Admitted {
+            owed.drain(..).for_each(Owed::settle);
+        }
+        owed
+    }
+
     /// The charges of which this is known.
     fn like(&self, known: PartTally) -> Vec<usize> {
         let tallies = self.tallies.iter().enumerate();
@@ -284,7 +310,7 @@ impl KnownParts {
     /// The time of each charge, by the clock of its part.
     fn times(&self) -> Few<Timestamp> {
         let answers = self.parts.iter().map(|part| self.answers.get(*part));
-        let times = answers.map(|answer| Some(answer?.1.as_ref().ok()?.at));
+        let times = answers.map(|answer| Some(answer?.1.as_ref().ok()?.1));
         times.map(Option::unwrap_or_default).collect()
     }
 
@@ -362,9 +388,9 @@ impl KnownParts {
 
 fn part_tally(answer: &PartAnswer, position: usize) -> PartTally {
     match answer {
-        Ok(decided) if decided.verdict.corrupt.contains(&position) => PartTally::Corrupt,
-        Ok(decided) => {
-            let tally = decided.verdict.tallies.get(position).copied();
+        Ok((verdict, _)) if verdict.corrupt.contains(&position) => PartTally::Corrupt,
+        Ok((verdict, _)) => {
+            let tally = verdict.tallies.get(position).copied();
             tally.map_or(PartTally::Unknown, PartTally::Known)
         }
         Err(_) => PartTally::Unknown,

@@ -22,6 +22,7 @@ use crate::{
                 RedisNode,
                 batch::Runs,
                 decided::{ATTEMPTS_MAX, NotDecided},
+                owed::Owed,
             },
             script::work::NodeWork,
             wire::hash_slot::HashSlot,
@@ -44,24 +45,28 @@ pub(crate) async fn charge(
     if !directory.options.expected.runs_scripts {
         let work = NodeWork::Charges(charges.into());
         let Some(slot) = work.slot() else { return Ok(Verdict::default()) };
-        return Ok(Box::pin(decide_alone(directory, slot, work)).await?.verdict);
+        return Ok(Box::pin(decide_alone(directory, slot, work)).await?.delivered());
     }
     directory.searched().await;
     for _ in 0..ATTEMPTS_MAX {
         let map = directory.map();
-        let answer = match node_of(&map, charges) {
-            Some(node) => node.batcher.decide(NodeWork::Charges(charges.into()), until).await,
-            None if directory.is_cluster() => {
-                let parts = parts(charges, 0..charges.len(), |slot| by_node(&map, slot));
-                return reserve(directory, charges, parts, until).await;
+        let node = node_of(&map, charges);
+        if node.is_none() && directory.is_cluster() {
+            let parts = parts(charges, 0..charges.len(), |slot| by_node(&map, slot));
+            return reserve(directory, charges, parts, until).await;
+        }
+        let owed = directory.owe(NodeWork::Charges(charges.into()));
+        let Some(node) = node else { return Err(directory.no_node()) };
+        match node.batcher.decide(owed, until).await {
+            Ok(decided) => return Ok(decided.delivered()),
+            // It is sent on at once.
+            Err(NotDecided::Elsewhere(_, owed)) => {
+                owed.settle();
+                // Else the node has left, and another has taken its place.
+                if directory.is_cluster() {
+                    break;
+                }
             }
-            None => return Err(directory.no_node()),
-        };
-        match answer {
-            Ok(decided) => return Ok(decided.verdict),
-            Err(NotDecided::Elsewhere(_)) if directory.is_cluster() => break,
-            // The node has left, and another has taken its place.
-            Err(NotDecided::Elsewhere(_)) => {}
             Err(not_decided) => return Err(not_decided.into_store_error(|| directory.no_node())),
         }
     }
@@ -104,7 +109,12 @@ async fn reserve(
         };
         let (directory, charges) = (Arc::clone(directory), charges.iter().map(with_hits).collect());
         let reservation = Reservation { directory: Arc::clone(&directory), charges, until };
-        Box::pin(outlive(&directory, until, reservation.charge(parts.to_vec()))).await
+        let charging = reservation.charge(parts.to_vec());
+        let answer = Box::pin(outlive(&directory, until, charging)).await;
+        answer.map(|(verdict, owed)| {
+            owed.into_iter().for_each(Owed::settle);
+            verdict
+        })
     };
     let Some(most) = part_asked(charges) else { return reserve(&parts, None).await };
     let mut attempts = 1;
@@ -129,7 +139,7 @@ async fn charge_by_slot(
     let parts = parts(charges, 0..charges.len(), Target::Slot);
     if let [Part { target: Target::Slot(slot), .. }] = parts[..] {
         let decided = decide_alone(directory, slot, NodeWork::Charges(charges.into())).await?;
-        return Ok(decided.verdict);
+        return Ok(decided.delivered());
     }
     reserve(directory, charges, parts, until).await
 }

@@ -2,7 +2,7 @@
 
 use redis::{Pipeline, RedisResult, Value};
 
-use super::exchange::{account, count, exchange, transaction};
+use super::exchange::{account, count, exchange, transaction, unexpected_reply};
 use crate::{
     engine::{
         algorithm::{
@@ -168,7 +168,9 @@ impl<'call> TransactionCall<'call> {
             counter.add(&mut correct, added);
         }
         if !correct.is_empty() {
-            metrics.round_trip("MULTI", connection.pipeline(&correct)).await?;
+            let corrected = metrics.round_trip("MULTI", connection.pipeline(&correct)).await;
+            // It has charged: a refusal now must not look as if it had not.
+            corrected.map_err(|_| unexpected_reply())?;
         }
         Ok(settlement.map(|settlement| Reply { now, verdict: settlement.verdict }))
     }

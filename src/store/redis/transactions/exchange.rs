@@ -59,6 +59,6 @@ pub(super) fn count(answer: &Value) -> Option<i64> {
     }
 }
 
-fn unexpected_reply() -> redis::RedisError {
+pub(super) fn unexpected_reply() -> redis::RedisError {
     (ErrorKind::UnexpectedReturnType, "the transaction's reply has an unexpected form").into()
 }

@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{
     exchange::Exchanged,
-    queue::{Leader, Mailbox, QueuedCall, SentAs, SharedQueue},
+    queue::{Leader, Mailbox, QueuedCall, Recipient, SentAs, SharedQueue},
 };
 use crate::store::{
     StoreError, lateness,
@@ -111,7 +111,7 @@ impl Dispatcher {
     /// Hands its worker's calls the answers that others have received for them.
     fn deliver(&self, mailbox: &Mailbox) {
         for (call, answer) in mem::take(&mut *mailbox.answers.lock()) {
-            // If the caller has gone, its charge stands.
+            // If the caller has gone, the work in the answer decides what is left to do.
             drop(call.send(answer));
         }
     }
@@ -225,16 +225,14 @@ impl SharedQueue {
         queue.batches += usize::from(!calls.is_empty());
         drop(queue);
         self.link.metrics.shed(shed.len());
-        for call in shed {
-            self.keep(call.work, call.since);
-        }
+        drop(shed);
         (!calls.is_empty()).then_some(calls)
     }
 }
 
 /// Whether a call still has room in a batch, which it then takes. One alone always has.
 fn take_weight(room: &mut usize, call: &QueuedCall, runs: Runs, is_first: bool) -> bool {
-    let weight = call.kind.weight(&call.work, runs);
+    let weight = call.kind.weight(&call.owed.work, runs);
     if !is_first && weight > *room {
         return false;
     }
@@ -279,24 +277,21 @@ impl SharedQueue {
         queue.leader = None;
         let waiting = mem::take(&mut queue.waiting);
         drop(queue);
-        for call in &waiting {
-            self.keep(call.work.clone(), call.since);
-        }
-        let refused = Err(NotDecided::Failed(error));
-        self.hand_out(own, waiting.into_iter().map(|call| (call, refused.clone())));
+        let refused = |call: QueuedCall| (call.caller, Err(NotDecided::Failed(error.clone())));
+        self.hand_out(own, waiting.into_iter().map(refused));
     }
 
     /// Hands the answers to the calls of `own` and of other mailboxes.
-    fn hand_out(&self, own: usize, answers: impl Iterator<Item = (QueuedCall, CallAnswer)>) {
+    fn hand_out(&self, own: usize, answers: impl Iterator<Item = (Recipient, CallAnswer)>) {
         let mut others = Vec::new();
-        for (call, answer) in answers {
-            match self.mailboxes.get(call.mailbox) {
-                Some(mailbox) if call.mailbox != own => {
-                    mailbox.answers.lock().push((call.answer, answer));
-                    others.push(call.mailbox);
+        for (caller, answer) in answers {
+            match self.mailboxes.get(caller.mailbox) {
+                Some(mailbox) if caller.mailbox != own => {
+                    mailbox.answers.lock().push((caller.answer, answer));
+                    others.push(caller.mailbox);
                 }
-                // If the caller has gone, its charge stands.
-                _ => drop(call.answer.send(answer)),
+                // If the caller has gone, the work in the answer decides what is left to do.
+                _ => drop(caller.answer.send(answer)),
             }
         }
         others.sort_unstable();

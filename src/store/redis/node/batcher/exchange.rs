@@ -5,7 +5,7 @@ use std::{mem, pin::pin, time::Duration};
 use tokio::{select, sync::oneshot, time::Instant};
 
 use super::{
-    queue::{QueuedCall, SentAs, SharedQueue},
+    queue::{QueuedCall, Recipient, SentAs, SharedQueue},
     spans::RunSpans,
     waiting::WaitsFor,
 };
@@ -17,6 +17,7 @@ use crate::{
             node::{
                 batch::{Batch, ScriptKind},
                 decided::{ATTEMPTS_MAX, CallAnswer, Decided, NotDecided},
+                owed::Fate,
                 pool::{self, Connected},
             },
             script::{self, Reply, ScriptVerdict},
@@ -26,7 +27,7 @@ use crate::{
 
 /// What has become of the calls of a batch.
 pub(super) struct Exchanged {
-    pub(super) answers: Vec<(QueuedCall, CallAnswer)>,
+    pub(super) answers: Vec<(Recipient, CallAnswer)>,
     /// The calls that are sent once more.
     pub(super) again: Vec<QueuedCall>,
     /// Number of charges that the server has acknowledged.
@@ -40,7 +41,7 @@ impl SharedQueue {
         let timeout = self.link.state.pool.timeout();
         match sent_as {
             SentAs::Call | SentAs::Part => timeout,
-            SentAs::Lone | SentAs::Resent => timeout / 4 * 3,
+            SentAs::Lone => timeout / 4 * 3,
         }
     }
 
@@ -58,10 +59,11 @@ impl SharedQueue {
         // Long enough to see that the server is late.
         let until = calls.iter().map(|call| call.until).max()?.max(now + 2 * timeout);
         let assumed_now = self.link.clock.now();
-        for QueuedCall { work, kind, redis_now, .. } in &calls {
-            batch.add(*kind, work, redis_now.unwrap_or(assumed_now));
+        for QueuedCall { owed, kind, redis_now, .. } in &mut calls {
+            batch.add(*kind, &owed.work, redis_now.unwrap_or(assumed_now));
+            owed.is(Fate::Sent);
         }
-        if !sent_as.is_alone() {
+        if sent_as != SentAs::Lone {
             self.link.metrics.batch(calls.len(), now.duration_since(since));
             batch.scripts().for_each(|script| self.link.metrics.script_ran(script.name()));
         }
@@ -77,7 +79,7 @@ impl SharedQueue {
                 error = self.link.state.opened() => {
                     for call in calls.iter_mut().filter(|call| call.sent_as != SentAs::Part) {
                         let (gone, _) = oneshot::channel();
-                        let waiting = mem::replace(&mut call.answer, gone);
+                        let waiting = mem::replace(&mut call.caller.answer, gone);
                         drop(waiting.send(Err(NotDecided::Failed(error.clone()))));
                     }
                     // The connection may be used again if the answer still arrives.
@@ -87,7 +89,6 @@ impl SharedQueue {
         };
         let Ok(replies) = answered else {
             self.link.metrics.lost(operation, now.elapsed());
-            calls.iter().for_each(|call| self.keep_commits(call));
             return None;
         };
         spans.end(&replies);
@@ -96,12 +97,10 @@ impl SharedQueue {
             self.link.clock.learn(now, sent);
         }
         let is_stale = |reply: &&Reply| reply.verdict == ScriptVerdict::Stale;
-        if sent_as != SentAs::Resent {
-            self.link.metrics.stale(replies.iter().flatten().filter(is_stale).count());
-        }
+        self.link.metrics.stale(replies.iter().flatten().filter(is_stale).count());
         let mut answers = Vec::with_capacity(calls.len());
         let mut again = Vec::new();
-        for (call, reply) in calls.into_iter().zip(replies) {
+        for (mut call, reply) in calls.into_iter().zip(replies) {
             match reply {
                 Ok(reply) => match call.answer_by(reply) {
                     Ok(answered) => answers.push(answered),
@@ -109,13 +108,19 @@ impl SharedQueue {
                 },
                 // Nothing ran: the hash slot has moved, or is being moved.
                 Err(error) if script::is_elsewhere(&error) => {
-                    let error = call.sent_as.is_alone().then_some(error);
-                    answers.push((call, Err(NotDecided::Elsewhere(error))));
+                    let error = (sent_as == SentAs::Lone).then_some(error);
+                    let QueuedCall { mut owed, caller, .. } = call;
+                    owed.is(Fate::NotRun);
+                    answers.push((caller, Err(NotDecided::Elsewhere(error, owed))));
                 }
                 Err(error) => {
-                    self.keep_commits(&call);
+                    match script::has_run(&error) {
+                        Some(false) if operation == "EVALSHA" => call.owed.is(Fate::NotRun),
+                        Some(true) => call.owed.is(Fate::Failed),
+                        _ => {}
+                    }
                     let error = pool::unavailable(&error);
-                    answers.push((call, Err(NotDecided::Failed(error))));
+                    answers.push((call.caller, Err(NotDecided::Failed(error))));
                 }
             }
         }
@@ -131,7 +136,7 @@ impl SharedQueue {
                 Err(NotDecided::Failed(error)) if !error.is_of_the_call() => {
                     failure = Some(error.clone());
                 }
-                Err(NotDecided::Elsewhere(Some(error))) if script::is_cluster_down(error) => {
+                Err(NotDecided::Elsewhere(Some(error), _)) if script::is_cluster_down(error) => {
                     failure = Some(pool::unavailable(error));
                 }
                 Ok(decided) => {
@@ -150,22 +155,27 @@ impl SharedQueue {
     }
 }
 
-impl SentAs {
-    const fn is_alone(self) -> bool {
-        matches!(self, Self::Lone | Self::Resent)
-    }
-}
-
 impl QueuedCall {
     /// The answer that a reply is. A call that was not decided for a reason that another attempt settles comes back as it
     /// is sent again.
-    fn answer_by(mut self, Reply { now, verdict }: Reply) -> Result<(Self, CallAnswer), Self> {
+    fn answer_by(mut self, Reply { now, verdict }: Reply) -> Result<(Recipient, CallAnswer), Self> {
         self.redis_now = Some(now);
-        let decided = |verdict, state| Ok(Decided { verdict, state, at: now });
+        match &verdict {
+            ScriptVerdict::Decided(Verdict { denied: false, .. }) => {
+                self.owed.is(Fate::Admitted(now))
+            }
+            ScriptVerdict::Decided(_) | ScriptVerdict::Read(_) => self.owed.is(Fate::Done),
+            ScriptVerdict::Failed => self.owed.is(Fate::Failed),
+            _ => self.owed.is(Fate::NotRun),
+        }
+        let decided = |verdict, state, owed| Ok(Decided { verdict, state, at: now, owed });
         let answer = match verdict {
-            ScriptVerdict::Decided(verdict) => decided(verdict, None),
-            ScriptVerdict::Read(state) => decided(Verdict::default(), Some(state)),
-            ScriptVerdict::Stale if self.sent_as == SentAs::Resent => Err(NotDecided::WindowEnded),
+            ScriptVerdict::Decided(verdict) => decided(verdict, None, self.owed),
+            ScriptVerdict::Read(state) => decided(Verdict::default(), Some(state), self.owed),
+            ScriptVerdict::Stale if self.owed.only_at().is_some() => {
+                self.owed.settle();
+                Err(NotDecided::WindowEnded)
+            }
             ScriptVerdict::Stale if self.stale + 1 < ATTEMPTS_MAX => {
                 self.stale += 1;
                 self.waits_for(WaitsFor::Window);
@@ -181,12 +191,13 @@ impl QueuedCall {
                 return Err(self);
             }
             ScriptVerdict::Corrupt(charges) => {
+                self.owed.settle();
                 Err(NotDecided::Failed(StoreError::Corrupt(charges)))
             }
             ScriptVerdict::WriteRefused(refusal) => Err(NotDecided::Failed(refusal.into())),
             ScriptVerdict::Failed => Err(NotDecided::Failed(StoreError::CallFailed)),
-            ScriptVerdict::Elsewhere => Err(NotDecided::Elsewhere(None)),
+            ScriptVerdict::Elsewhere => Err(NotDecided::Elsewhere(None, self.owed)),
         };
-        Ok((self, answer))
+        Ok((self.caller, answer))
     }
 }

@@ -2,10 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -19,14 +16,11 @@ use tokio_util::task::TaskTracker;
 use super::waiting::{CallInQueue, WaitsFor};
 use crate::{
     engine::time::Timestamp,
-    store::redis::{
-        node::{
-            batch::{Runs, ScriptKind},
-            decided::{CallAnswer, NotDecided},
-            link::Link,
-            unsent::Unsent,
-        },
-        script::work::NodeWork,
+    store::redis::node::{
+        batch::{Runs, ScriptKind},
+        decided::{CallAnswer, NotDecided},
+        link::Link,
+        owed::Owed,
     },
 };
 
@@ -40,8 +34,6 @@ pub(super) struct SharedQueue {
     pub(super) mailboxes: Vec<Mailbox>,
     pub(super) link: Link,
     pub(super) key_prefix: String,
-    /// Where calls go that are not sent, if they outlive their callers.
-    pub(super) unsent: Arc<Unsent>,
     pub(super) dispatchers: TaskTracker,
     /// Number of replicas that each charge is waited for on; 0 if on none.
     pub(super) wait_replicas: u32,
@@ -83,20 +75,26 @@ pub(super) struct Mailbox {
 /// A call that waits for its answer.
 #[derive(Debug)]
 pub(crate) struct QueuedCall {
-    pub(crate) work: NodeWork,
+    pub(crate) owed: Owed,
     pub(super) kind: ScriptKind,
     /// How many times its window was not the present one.
     pub(super) stale: u8,
-    /// The time that Redis showed in its last answer.
+    /// The time whose windows it is for: what Redis showed in its last answer, or when it was first to be sent.
     pub(super) redis_now: Option<Timestamp>,
     pub(super) since: Instant,
     /// When its caller gives up.
     pub(super) until: Instant,
     pub(super) sent_as: SentAs,
-    pub(crate) mailbox: usize,
-    pub(crate) answer: oneshot::Sender<CallAnswer>,
+    pub(crate) caller: Recipient,
     /// Its span, if it is sampled.
     pub(super) span: Option<CallInQueue>,
+}
+
+/// Who waits for the answer to a call.
+#[derive(Debug)]
+pub(crate) struct Recipient {
+    pub(crate) mailbox: usize,
+    pub(crate) answer: oneshot::Sender<CallAnswer>,
 }
 
 /// How a call goes to its server.
@@ -108,15 +106,13 @@ pub(super) enum SentAs {
     Part,
     /// By itself.
     Lone,
-    /// By itself, in the windows of the time when it was first to be sent.
-    Resent,
 }
 
 impl QueuedCall {
     /// Whether its caller can still use an answer, which takes this time or less than half of the caller's.
     pub(super) fn is_awaited(&self, now: Instant, answer: Duration) -> bool {
         let answer = answer.min(self.until.saturating_duration_since(self.since) / 2);
-        !self.answer.is_closed() && now + answer <= self.until
+        !self.caller.answer.is_closed() && now + answer <= self.until
     }
 
     /// Notes why it is sent again.
@@ -128,19 +124,6 @@ impl QueuedCall {
 }
 
 impl SharedQueue {
-    /// Keeps what outlives its caller of work that arrived at `since`, and was not sent.
-    pub(super) fn keep(&self, work: NodeWork, since: Instant) {
-        let waited_ms = i64::try_from(since.elapsed().as_millis()).unwrap_or(0);
-        self.unsent.keep(work, self.link.clock.now().shifted(-waited_ms));
-    }
-
-    /// Keeps the commits of a call that was sent and may not have run, unless that is left to its sender.
-    pub(super) fn keep_commits(&self, call: &QueuedCall) {
-        if matches!(call.sent_as, SentAs::Call | SentAs::Part) {
-            self.unsent.keep_commits(call.work.clone(), self.link.clock.now());
-        }
-    }
-
     /// Queues calls that are sent once more, in front and in their order.
     pub(super) fn enqueue_again(&self, calls: Vec<QueuedCall>, mailbox: usize) {
         if calls.is_empty() {
@@ -149,8 +132,8 @@ impl SharedQueue {
         let mut queue = self.queue.lock();
         if queue.is_closed {
             drop(queue);
-            for call in calls {
-                drop(call.answer.send(Err(NotDecided::Elsewhere(None))));
+            for QueuedCall { caller, owed, .. } in calls {
+                drop(caller.answer.send(Err(NotDecided::Elsewhere(None, owed))));
             }
             return;
         }
