@@ -35,6 +35,11 @@ impl Pattern {
         (&self.head, &self.tail)
     }
 
+    /// What each value that matches has between its start and its end, in this order.
+    pub fn inner_parts(&self) -> impl Iterator<Item = &[u8]> {
+        self.middle.iter().map(Finder::needle)
+    }
+
     /// Whether `value` matches.
     pub fn matches(&self, value: &[u8]) -> bool {
         let Some(rest) = value.strip_prefix(&*self.head) else { return false };
