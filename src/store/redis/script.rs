@@ -5,6 +5,7 @@
 pub mod commit;
 pub mod counter;
 pub mod fixed;
+mod keys;
 pub mod ledger;
 pub(super) mod work;
 

@@ -1,12 +1,9 @@
 //! Calls on fixed windows, as `lua/fixed.lua` takes them: many in one run. Equal counters are named once,
 //! equal calls are one item, and calls with equal hits, limits and windows share one group of arguments.
 
-use std::hash::BuildHasher as _;
-
-use hashbrown::{DefaultHashBuilder, HashTable};
 use redis::Cmd;
 
-use super::{ELSEWHERE, KeyDeclaration, ScriptVerdict, timestamp};
+use super::{ELSEWHERE, KeyDeclaration, ScriptVerdict, keys::Keys, timestamp};
 use crate::engine::{
     ledger::{Charge, Few, Fit, Tally, Verdict},
     request::Hits,
@@ -20,10 +17,7 @@ pub const KEYS_MAX: usize = 96;
 /// Calls that share one run.
 #[derive(Debug, Default)]
 pub struct FixedRun {
-    keys: Vec<String>,
-    /// The slot of each key in KEYS, counted from 1 as Lua does, by the key's hash.
-    slots: HashTable<u8>,
-    hasher: DefaultHashBuilder,
+    keys: Keys,
     /// Six bytes for each key.
     expiries: Vec<u8>,
     groups: Vec<Group>,
@@ -92,7 +86,7 @@ impl FixedRun {
     /// Adds a call that [`accepts`] accepts, in the windows that hold `assumed_now`, on keys that begin
     /// with `prefix`. All calls together have at most [`KEYS_MAX`] charges.
     pub fn add(&mut self, charges: &[Charge], assumed_now: Timestamp, prefix: &str) {
-        let (mut terms, mut slots, known_keys) = (Few::new(), Few::new(), self.keys.len());
+        let (mut terms, mut slots, known_keys) = (Few::new(), Few::new(), self.last.len());
         for charge in charges {
             let limit = &*charge.counter.limit;
             let span = limit.window.at(assumed_now);
@@ -111,7 +105,7 @@ impl FixedRun {
         if let Some(items) = self.groups.get_mut(group) {
             let least_item = match group {
                 // No earlier call is equal to one on a new key.
-                _ if self.keys.len() > known_keys => items.calls.len(),
+                _ if self.last.len() > known_keys => items.calls.len(),
                 _ if group == least_group => least_item,
                 _ => 0,
             };
@@ -134,7 +128,7 @@ impl FixedRun {
     /// The command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
     pub fn command(&self, verb: &str, script: &str, keys: KeyDeclaration) -> Cmd {
         let mut command = redis::cmd(verb);
-        keys.write(command.arg(script), &[&self.keys], |command| {
+        keys.write(command.arg(script), &[self.keys.as_slice()], |command| {
             command.arg(&self.expiries);
             for group in &self.groups {
                 command.arg(group.layout());
@@ -171,19 +165,12 @@ impl FixedRun {
         let mut key = String::with_capacity(prefix.len() + 96);
         key.push_str(prefix);
         charge.counter.write_key(&mut key, span.start);
-        let (keys, hasher) = (&self.keys, &self.hasher);
-        let key_at = |slot: &u8| keys.get(usize::from(*slot) - 1);
-        let hash = hasher.hash_one(&key);
-        if let Some(slot) = self.slots.find(hash, |slot| key_at(slot) == Some(&key)) {
-            return *slot;
+        let (slot, known_keys) = (byte(self.keys.slot(key)), self.last.len());
+        if usize::from(slot) > known_keys {
+            let [_, _, expiry @ ..] = charge.counter.expiry(span.end).as_millis().to_be_bytes();
+            self.expiries.extend(expiry);
+            self.last.push((0, 0));
         }
-        let slot = byte(keys.len() + 1);
-        let hash_at = |slot: &u8| key_at(slot).map_or(0, |key| hasher.hash_one(key));
-        self.slots.insert_unique(hash, slot, hash_at);
-        let [_, _, expiry @ ..] = charge.counter.expiry(span.end).as_millis().to_be_bytes();
-        self.expiries.extend(expiry);
-        self.keys.push(key);
-        self.last.push((0, 0));
         slot
     }
 }

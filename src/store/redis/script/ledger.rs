@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use redis::Cmd;
 
-use super::{ELSEWHERE, KeyDeclaration, ScriptVerdict, count, timestamp, work::NodeWork};
+use super::{
+    ELSEWHERE, KeyDeclaration, ScriptVerdict, count, keys::Keys, timestamp, work::NodeWork,
+};
 use crate::{
     engine::{
         hold::Abandoned,
@@ -22,7 +24,7 @@ use crate::{
 /// Calls that share one run.
 #[derive(Debug, Default)]
 pub struct LedgerRun {
-    keys: Vec<String>,
+    keys: Keys,
     arguments: Vec<String>,
     calls: Vec<Arc<[Charge]>>,
 }
@@ -240,7 +242,7 @@ impl LedgerRun {
     /// The command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
     pub fn command(&self, verb: &str, script: &str, keys: KeyDeclaration) -> Cmd {
         let mut command = redis::cmd(verb);
-        keys.write(command.arg(script), &[&self.keys], |command| {
+        keys.write(command.arg(script), &[self.keys.as_slice()], |command| {
             command.arg(&self.arguments);
         });
         command
@@ -248,7 +250,7 @@ impl LedgerRun {
 
     /// The keys of its counters.
     pub(in crate::store::redis) fn keys(&self) -> &[String] {
-        &self.keys
+        self.keys.as_slice()
     }
 
     /// The verdict on each call, in the order in which they were added, and Redis's time; `None`
@@ -270,12 +272,7 @@ impl LedgerRun {
 
     /// The slot of a key in KEYS, counted from 1 as Lua does.
     fn slot(&mut self, prefix: &str, key: &str) -> usize {
-        let is_known = |known: &String| known.strip_prefix(prefix) == Some(key);
-        let index = self.keys.iter().position(is_known).unwrap_or_else(|| {
-            self.keys.push(prefix.to_owned() + key);
-            self.keys.len() - 1
-        });
-        index + 1
+        self.keys.slot(prefix.to_owned() + key)
     }
 }
 
