@@ -18,6 +18,9 @@ use crate::{
     yaml::keys::{KeyTable, Shape, TEXT, key, required},
 };
 
+/// Most limits of one rule: each is a charge for each descriptor of a call.
+pub(super) const LIMITS_MAX: usize = 16;
+
 /// The keys at the top of a rule file.
 pub(crate) static FILE: KeyTable = KeyTable {
     name: "a rule file",
@@ -81,7 +84,7 @@ pub(super) static DESCRIPTOR: KeyTable = KeyTable {
         key(
             "rate_limits",
             Shape::Other(rate_limits),
-            "Several limits, no two with the same algorithm and window",
+            "Up to 16 limits, no two with the same algorithm and window",
         ),
         key("descriptors", Shape::Other(descriptors), "List of descriptors for the next entry"),
         key("shadow_mode", Shape::Switch, "true: counts and reports, without enforcing"),
@@ -264,6 +267,7 @@ fn rate_limits() -> Value {
     json!({
         "type": ["array", "null"],
         "minItems": 1,
+        "maxItems": LIMITS_MAX,
         "items": { "$ref": "#/$defs/rate_limit", "properties": { "unlimited": { "not": { "const": true } } } },
     })
 }

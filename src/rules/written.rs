@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use super::keys::{DESCRIPTOR, FILE, LIMIT, OF_A_LIMIT, REPLACED};
+use super::keys::{DESCRIPTOR, FILE, LIMIT, LIMITS_MAX, OF_A_LIMIT, REPLACED};
 use crate::{
     engine::{
         hold::HoldPolicy,
@@ -220,6 +220,10 @@ impl Reader<'_> {
         };
         if items.is_empty() {
             self.problem(node.location, "rate_limits: must have at least one item");
+        }
+        if items.len() > LIMITS_MAX {
+            let message = format!("rate_limits: {} items exceed {LIMITS_MAX}", items.len());
+            self.problem(node.location, message);
         }
         let limits: Vec<_> = items.iter().filter_map(|item| self.rate_limit(item)).collect();
         for limit in limits.iter().filter(|limit| limit.value.unlimited) {

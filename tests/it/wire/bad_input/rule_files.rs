@@ -179,6 +179,29 @@ const CASES: &[(&str, Text, &str)] = &[
         "3:28: rate_limits: must have at least one item",
     ),
     (
+        "17_limits",
+        Text::Descriptor(
+            "key: k, rate_limits: [{ unit: day, unit_multiplier: 1, requests_per_unit: 1 }, \
+             { unit: day, unit_multiplier: 2, requests_per_unit: 1 }, \
+             { unit: day, unit_multiplier: 3, requests_per_unit: 1 }, \
+             { unit: day, unit_multiplier: 4, requests_per_unit: 1 }, \
+             { unit: day, unit_multiplier: 5, requests_per_unit: 1 }, \
+             { unit: day, unit_multiplier: 6, requests_per_unit: 1 }, \
+             { unit: day, unit_multiplier: 7, requests_per_unit: 1 }, \
+             { unit: day, unit_multiplier: 8, requests_per_unit: 1 }, \
+             { unit: day, unit_multiplier: 9, requests_per_unit: 1 }, \
+             { unit: day, unit_multiplier: 10, requests_per_unit: 1 }, \
+             { unit: day, unit_multiplier: 11, requests_per_unit: 1 }, \
+             { unit: day, unit_multiplier: 12, requests_per_unit: 1 }, \
+             { unit: day, unit_multiplier: 13, requests_per_unit: 1 }, \
+             { unit: day, unit_multiplier: 14, requests_per_unit: 1 }, \
+             { unit: day, unit_multiplier: 15, requests_per_unit: 1 }, \
+             { unit: day, unit_multiplier: 16, requests_per_unit: 1 }, \
+             { unit: day, unit_multiplier: 17, requests_per_unit: 1 }]",
+        ),
+        "3:28: rate_limits: 17 items exceed 16",
+    ),
+    (
         "a_word_as_limits",
         Text::Descriptor("key: k, rate_limits: day"),
         "3:28: rate_limits: must be a list",
