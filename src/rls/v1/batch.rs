@@ -21,8 +21,13 @@ use crate::{
 /// The most items in one request.
 pub(crate) const ITEMS_MAX: usize = 1000;
 
-/// Items that are decided at a time, so that calls of others do not wait for more (benches/batches.rs).
+/// The most items that are decided at a time (benches/batches.rs), and what they weigh at most, so that calls of others do
+/// not wait longer: an item that is heavier goes by itself.
 pub(super) const CALLS_AT_A_TIME: usize = 80;
+const WEIGHT_AT_A_TIME: usize = CALLS_AT_A_TIME;
+
+/// This many bytes of a token are as much work as a descriptor.
+pub(super) const BYTES_OF_A_DESCRIPTOR: usize = 256;
 
 /// About what a call takes while it is decided, in bytes.
 pub(super) const CALL_BYTES: usize = 4 << 10;
@@ -42,6 +47,9 @@ pub(crate) struct ItemContext<'call> {
 pub(crate) trait BatchItem: Send + Sized {
     /// The name of the field that lists these items.
     const FIELD: &'static str;
+
+    /// The work that it is, in descriptors.
+    fn weight(&self) -> usize;
 
     /// The answer, if there is nothing to wait for; else the item.
     fn answer_at_once(self, _: &ItemContext<'_>) -> Result<Result<Vec<u8>, Refusal>, Self> {
@@ -98,7 +106,7 @@ impl Service {
             Err(refusal) => Ok(Err(refusal)),
         };
         let answer = async |index: usize, item: Item| written(index, item.answer(batch).await);
-        let (mut items, mut left) = (items.enumerate(), count);
+        let mut items = items.enumerate();
         if let (Some(span), 1) = (span, count) {
             for (index, item) in items {
                 let answer = async { item?.answer(batch).await };
@@ -109,16 +117,22 @@ impl Service {
         }
         // A call that waits, and all behind it, stay in their places, which others get later.
         let mut places: Vec<Pin<Box<MaybeDone<_>>>> = Vec::new();
-        while left > 0 {
-            let size = left.min(CALLS_AT_A_TIME);
-            left -= size;
-            let (mut group, mut taken) = (items.by_ref().take(CALLS_AT_A_TIME), 0);
+        let mut next = items.next();
+        while next.is_some() {
+            let (mut size, mut weight, mut taken, mut is_full) = (0, 0, 0, false);
             poll_fn(|context| {
                 let mut pending = 0;
                 for place in places.iter_mut().take(taken) {
                     pending += usize::from(place.as_mut().poll(context).is_pending());
                 }
-                for (index, item) in group.by_ref() {
+                let mut fits = |(_, item): &mut (usize, Result<Item, Refusal>)| {
+                    weight += item.as_ref().map_or(1, Item::weight);
+                    is_full |= size == CALLS_AT_A_TIME || size > 0 && weight > WEIGHT_AT_A_TIME;
+                    size += usize::from(!is_full);
+                    !is_full
+                };
+                while let Some((index, item)) = next.take_if(&mut fits) {
+                    next = items.next();
                     let call = match at_once(item) {
                         Ok(answer) if taken == 0 => {
                             to(written(index, answer));

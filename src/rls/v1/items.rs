@@ -3,7 +3,7 @@
 use prost::Message as _;
 
 use super::{
-    batch::{BatchItem, ItemContext},
+    batch::{BYTES_OF_A_DESCRIPTOR, BatchItem, ItemContext},
     decode::{DecodedCall, ReadCall, commit_descriptor},
     encode,
 };
@@ -29,6 +29,19 @@ const REPEATED_BYTES_MAX: usize = 1 << 10;
 
 impl BatchItem for ReadCall {
     const FIELD: &'static str = "calls";
+
+    fn weight(&self) -> usize {
+        match self {
+            Self::Plain(descriptors) => {
+                let entries = descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+                let bytes: usize = entries.map(|entry| entry.value.len()).sum();
+                descriptors.len() + bytes / BYTES_OF_A_DESCRIPTOR
+            }
+            Self::Message(call) => {
+                call.descriptors.len() + call.encoded_len() / BYTES_OF_A_DESCRIPTOR
+            }
+        }
+    }
 
     fn answer_at_once(self, batch: &ItemContext<'_>) -> Result<Result<Vec<u8>, Refusal>, Self> {
         let waits = match &self {
@@ -144,6 +157,10 @@ impl ItemContext<'_> {
 impl BatchItem for v1::Commit {
     const FIELD: &'static str = "commits";
 
+    fn weight(&self) -> usize {
+        1 + self.hold.len() / BYTES_OF_A_DESCRIPTOR
+    }
+
     async fn answer(self, batch: &ItemContext<'_>) -> Result<Vec<u8>, Refusal> {
         let descriptors = vec![commit_descriptor(self)?];
         let request = Request { domain: batch.domain.to_owned(), descriptors };
@@ -158,6 +175,11 @@ impl BatchItem for v1::Commit {
 
 impl BatchItem for v1::Renewal {
     const FIELD: &'static str = "renewals";
+
+    fn weight(&self) -> usize {
+        let call = self.call.as_ref().map_or(1, |call| call.descriptors.len());
+        call + self.commit.as_ref().map_or(1, v1::Commit::weight)
+    }
 
     async fn answer(self, batch: &ItemContext<'_>) -> Result<Vec<u8>, Refusal> {
         let in_field = |field| {
