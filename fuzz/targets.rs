@@ -51,7 +51,7 @@ use tollkeeper::{
 pub type Target = fn(&[u8]);
 
 /// Every target, by the name of its corpus.
-pub const TARGETS: [(&str, Target); 12] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("request", request),
     ("json", json),
     ("batch", batch),
@@ -64,6 +64,7 @@ pub const TARGETS: [(&str, Target); 12] = [
     ("settings", settings),
     ("query", query),
     ("token", token),
+    ("token_fields", token_fields),
 ];
 
 /// Rules with each algorithm and each kind of item.
@@ -488,11 +489,18 @@ pub fn query(input: &[u8]) {
     }
 }
 
-/// The token of a hold: with keys none that they have not signed is read, and any other is committed at most once.
+/// The secret that signs forged tokens, as text for `--hold-key-file`.
+pub const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+/// What a token says: unsigned it is never read, and signed it is committed at most once.
 pub fn token(input: &[u8]) {
-    let secret: &[u8] = &[7; 32];
-    assert!(HoldKeys::new([secret].into_iter()).read(input).is_none());
-    let Some((hold, _)) = HoldKeys::default().read(input) else { return };
+    let keys = HoldKeys::new([SECRET.as_bytes()].into_iter());
+    assert!(keys.read(input, NOW).is_none());
+    let Some(token) = keys.sealed(input.to_owned()) else { return };
+    let Some((hold, _)) = keys.read(token.as_bytes(), NOW) else { return };
+    let latest = NOW.plus_millis(86_400_000);
+    assert!((1..=64).contains(&hold.charges.len()));
+    assert!(hold.charges.iter().all(|charge| charge.made <= latest && charge.hits < 1 << 53));
     let store = MemoryStore::new(|| NOW);
     let entries: [Entry; 2] = ["hold.commit=x", "hold.used=42"].map(|text| {
         let (key, value) = text.split_once('=').expect("a pair");
@@ -510,5 +518,115 @@ pub fn token(input: &[u8]) {
         assert_eq!(committed.len(), commits[0].1.charges.len());
         let applied = |outcome| outcome == Some(CommitOutcome::Applied);
         assert!(turn == 0 || !committed.iter().any(|commit| applied(commit.outcome)));
+    }
+}
+
+/// Like [`token`], for a token whose form is right and whose fields are anything.
+pub fn token_fields(input: &[u8]) {
+    token(&forged(input, NOW));
+}
+
+/// What a token says that is made about now, with each field chosen by the input. Without input all are usual.
+pub fn forged(input: &[u8], now: Timestamp) -> Vec<u8> {
+    let mut fields = Fields { input, written: vec![2] };
+    let nonce: [u8; 12] = std::array::from_fn(|_| fields.next());
+    fields.written.extend(nonce);
+    fields.number(now.as_millis());
+    let charges = match fields.next() {
+        choice @ 0..200 => 1 + choice % 4,
+        choice => choice / 3,
+    };
+    fields.varint(charges.into());
+    for charge in 0..charges {
+        let shared = if charge == 0 { 0 } else { 2 };
+        fields.number(shared);
+        let user = fields.next() % 4;
+        let rest = format!("user=u{user}");
+        fields.text(&(if shared == 0 { "d|" } else { "" }.to_owned() + &rest));
+        fields.flag(false);
+        fields.number(4);
+        fields.number(0);
+        let algorithm = fields.next() % 7;
+        fields.written.push(algorithm);
+        fields.number(if algorithm == 4 { 10 } else { 0 });
+        fields.number(60);
+        if fields.flag(false) {
+            fields.text("month@Europe/Berlin");
+        }
+        fields.number(600_000);
+        fields.number(77);
+        for _ in 0..fields.count() {
+            fields.text("input");
+            fields.number(250);
+        }
+        if fields.flag(false) {
+            for _ in 0..fields.count() {
+                fields.text("5xx");
+            }
+        }
+    }
+    if fields.flag(false) {
+        fields.written.extend([7; 24]);
+    }
+    fields.written
+}
+
+/// Fields of postcard's format, chosen by an input.
+struct Fields<'input> {
+    input: &'input [u8],
+    written: Vec<u8>,
+}
+
+impl Fields<'_> {
+    /// 0 when the input has ended.
+    fn next(&mut self) -> u8 {
+        self.input.split_off_first().copied().unwrap_or(0)
+    }
+
+    fn varint(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.written.push((number & 0x7f) as u8 | 0x80);
+            number >>= 7;
+        }
+        self.written.push(number as u8);
+    }
+
+    /// A number: mostly the usual one, or about that, or at a bound.
+    fn number(&mut self, usual: u64) {
+        let day_ms = 86_400_000;
+        let number = match self.next() {
+            0..215 => usual,
+            215..222 => usual.wrapping_add(self.next().into()),
+            222..229 => usual.wrapping_add(u64::from(self.next()) * day_ms),
+            229..236 => usual.saturating_sub(u64::from(self.next()) * day_ms),
+            236..239 => 0,
+            239..242 => u64::MAX,
+            242..245 => u64::from(u32::MAX),
+            245..248 => (1 << 53) - 1,
+            248..251 => 1 << 53,
+            _ => u64::from_be_bytes(std::array::from_fn(|_| self.next())),
+        };
+        self.varint(number);
+    }
+
+    fn flag(&mut self, usual: bool) -> bool {
+        let flag = usual ^ (self.next() >= 230);
+        self.written.push(flag.into());
+        flag
+    }
+
+    fn count(&mut self) -> u64 {
+        let count = u64::from(self.next() / 8).saturating_sub(12);
+        self.varint(count);
+        count
+    }
+
+    fn text(&mut self, usual: &str) {
+        let text = match self.next() {
+            0..230 => usual.as_bytes().to_vec(),
+            length => (0..length % 40).map(|_| self.next() & 0x7f).collect(),
+        };
+        self.varint(text.len() as u64);
+        self.written.extend(text);
     }
 }

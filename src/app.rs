@@ -40,7 +40,11 @@ use crate::{
         panics,
     },
     http::{self, History, HttpBounds, Reports},
-    limiter::{Limiter, holds::Holds, metrics::CallMetrics},
+    limiter::{
+        Limiter,
+        holds::{HoldKeys, Holds},
+        metrics::CallMetrics,
+    },
     net::tls::server::{ListenerTls, TlsUse},
     overrides::Overrides,
     process::workers::Workers,
@@ -77,6 +81,7 @@ struct App {
     audit: Arc<Audit>,
     rules: Arc<Rules>,
     overrides: Arc<Overrides>,
+    hold_keys: HoldKeys,
     health: Health,
     edge: EdgeMetrics,
     workers: Arc<Workers>,
@@ -165,6 +170,7 @@ impl App {
             audit,
             rules,
             overrides,
+            hold_keys: settings.calls.hold_keys.clone(),
             health,
             edge,
             workers,
@@ -251,6 +257,11 @@ impl App {
         tasks.push(Box::pin(async move { overrides.follow().await }));
         let audit = Arc::clone(&self.audit);
         tasks.push(Box::pin(async move { audit.follow().await }));
+        let (keys, store) = (self.hold_keys.clone(), Arc::clone(&self.store));
+        let rules_of_keys = Arc::clone(&self.rules);
+        tasks.push(Box::pin(async move {
+            keys.follow(&store, || rules_of_keys.current().rules.has_holds_by_token()).await;
+        }));
         if self.store.servers().is_some() {
             let store = Arc::clone(&self.store);
             tasks.push(Box::pin(async move {
@@ -271,8 +282,9 @@ impl App {
         tasks
     }
 
-    /// Enters [`Phase::Ready`] once the store has answered and a control plane has sent rules, or [`READY_WITHIN`] has
-    /// passed, prints the ready line, and never returns. From then on the phase follows what the settings require.
+    /// Enters [`Phase::Ready`] once the store has answered, the key of tokens is known if rules need it, and a control plane
+    /// has sent rules, or [`READY_WITHIN`] has passed, prints the ready line, and never returns. From then on the phase
+    /// follows what the settings require.
     async fn be_ready(&self, line: &str, store: ReadyNeeds, rules: RulesNeeded) {
         let reached = self.workers.each(|| {
             let store = Arc::clone(&self.store);
@@ -302,7 +314,12 @@ impl App {
                 }
             }
         };
-        tokio::join!(reached, has_rules);
+        let has_key = async {
+            if self.rules.current().rules.has_holds_by_token() {
+                self.hold_keys.known_within(READY_WITHIN).await;
+            }
+        };
+        tokio::join!(reached, has_rules, has_key);
         while self.phase(store, rules) != Phase::Ready {
             time::sleep(FOLLOW_EVERY).await;
         }
@@ -364,10 +381,10 @@ pub fn service(
     let metrics = CallMetrics::new(&telemetry.meter(), near_ratio);
     let top_keys = TopKeys::new(settings.telemetry.top_keys, settings.process.workers, near_ratio)
         .logging_denials(settings.telemetry.denial_lines);
-    let guard = stores::guard(settings, telemetry, store);
     let CallSettings { message_bytes_max, bounds, ref headers, arriving_bytes_max, ref hold_keys } =
         settings.calls;
-    let holds = Holds::new(hold_keys.clone(), &telemetry.meter());
+    let holds = Holds::new(hold_keys.for_store(&store), &telemetry.meter());
+    let guard = stores::guard(settings, telemetry, store);
     rls::Service {
         limiter: Arc::new(Limiter::new(rules, overrides, guard, metrics, top_keys, holds)),
         bounds,

@@ -132,7 +132,18 @@ impl Limiter {
         arrival: Arrival,
         away: Option<StoreError>,
     ) -> Result<Decision, StoreError> {
+        let until = self.store.deadline(arrival);
+        let unknown = || {
+            StoreError::Unavailable("the key that signs tokens of holds is not known".to_owned())
+        };
+        if !self.holds.can_read(request, until).await {
+            return Err(unknown());
+        }
         let plan = self.plan(by, request, meaning);
+        let away = match away {
+            None if !self.holds.can_sign(&plan, until).await => Some(unknown()),
+            away => away,
+        };
         let answered = match away {
             None => self.store.charge(&plan.charges, arrival).await,
             Some(error) => self.store.without_answer(&plan.charges, error),
@@ -172,13 +183,13 @@ impl Limiter {
     }
 
     fn draw(&self, by: &Deciding, request: &Request, meaning: HitsMeaning) -> Plan {
-        let commits = self.holds.named_by(request);
+        let commits = self.holds.named_by(request, || self.overrides.now());
         Plan::draw_as(&by.rules.rules, by.directives.as_deref(), request, &commits, meaning)
     }
 
     fn plan(&self, by: &Deciding, request: &Request, meaning: HitsMeaning) -> Plan {
         let mut plan = self.draw(by, request, meaning);
-        self.holds.prepare(&mut plan);
+        self.holds.prepare(&mut plan, &request.domain);
         if let Some((domain, mode)) = &plan.lacking {
             self.report_incomplete(domain, *mode);
         }

@@ -86,6 +86,11 @@ impl HoldPolicy {
     /// How far ahead the end of a hold may lie: the longest lifetime, and a day for clocks that differ.
     pub const AHEAD_MS_MAX: u64 = Self::LIFETIME_MS_MAX + 86_400_000;
 
+    /// Most items of `weights`, and of `unused_on`, since tokens repeat both, and most bytes of the name of each.
+    pub const ITEMS_MAX: usize = 16;
+    /// See [`ITEMS_MAX`](Self::ITEMS_MAX).
+    pub const NAME_BYTES_MAX: usize = 32;
+
     /// Envoy's flags of calls that reached no upstream: connection failure, no healthy upstream, overflow, no route, no
     /// cluster, rate limited.
     /// <https://www.envoyproxy.io/docs/envoy/latest/configuration/observability/access_log/usage>

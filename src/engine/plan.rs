@@ -36,6 +36,8 @@ pub struct Plan {
     pub lacking: Option<(Arc<str>, RequireMode)>,
     /// The descriptors that an operator has banned.
     pub banned: Vec<BannedKey>,
+    /// Whether it would take holds that no token can name.
+    has_no_token: bool,
     /// The entries of each group of quotas; the first has the number 1.
     groups: Vec<Vec<Entry>>,
 }
@@ -94,6 +96,7 @@ impl Plan {
             mode_override,
             lacking: None,
             banned: Vec::new(),
+            has_no_token: false,
             groups: Vec::new(),
         };
         let Some(domain) = rules.domain(&request.domain) else {
@@ -152,9 +155,12 @@ impl Plan {
         self.committing.contains(&descriptor)
     }
 
-    /// Whether the call is denied, since it lacks required entries, or an operator has banned it.
+    /// Whether the call is denied, since it lacks required entries, an operator has banned it, or no token can name what it
+    /// takes.
     pub fn is_refused(&self) -> bool {
-        !self.banned.is_empty() || matches!(self.lacking, Some((_, RequireMode::Deny)))
+        self.has_no_token
+            || !self.banned.is_empty()
+            || matches!(self.lacking, Some((_, RequireMode::Deny)))
     }
 
     /// Spares the store a call of which nothing is charged: its other descriptors show no limit then.
@@ -201,6 +207,24 @@ impl Plan {
             Some(_) => false,
             None => is_by_token(charge) && charge.is_take(),
         })
+    }
+
+    /// What it takes that its token must name.
+    pub fn takes_by_token(&self) -> impl Iterator<Item = &Counter> {
+        let takes = self.charges.iter().filter(|charge| is_by_token(charge) && charge.is_take());
+        takes.map(|charge| &charge.counter)
+    }
+
+    /// Denies the call, since no token can name what it takes.
+    pub fn refuse_takes(&mut self) {
+        self.has_no_token = true;
+        let own = self.charges.len() - self.commits;
+        self.charges.iter_mut().take(own).for_each(Charge::refuse);
+    }
+
+    /// What it costs the store; see [`Charge::weight`].
+    pub fn weight(&self) -> usize {
+        self.charges.iter().map(Charge::weight).sum()
     }
 
     /// Gives the holds that it takes their id.

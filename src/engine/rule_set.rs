@@ -217,6 +217,12 @@ impl RuleSet {
         self.holds.insert(policy.number, holding);
     }
 
+    /// Whether calls may take holds by token.
+    pub fn has_holds_by_token(&self) -> bool {
+        let policies = self.holds.values().filter_map(|holding| holding.limit.hold.as_ref());
+        policies.into_iter().any(|policy| policy.by == HoldBy::Token)
+    }
+
     /// The limit that holds hits with this number.
     pub fn holding_limit(&self, number: u32) -> Option<&HoldingLimit> {
         self.holds.get(&number)

@@ -1,5 +1,6 @@
 //! Holds of calls: the tokens that name them, their ids, and what becomes of them.
 
+mod keys;
 mod open;
 mod token;
 
@@ -11,12 +12,13 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Instant,
 };
 
 use opentelemetry::{KeyValue, metrics::Meter};
 
 use self::open::OpenHolds;
-pub use self::token::{HoldKeys, SpanIds};
+pub use self::{keys::HoldKeys, token::SpanIds};
 use crate::{
     engine::{
         decision::{Committed, Decision},
@@ -26,7 +28,7 @@ use crate::{
         ledger::{CommitOutcome, TakenHold},
         parameters::Parameters,
         plan::Plan,
-        request::Request,
+        request::{Descriptor, Request},
         rule::Limit,
         rule_set::RuleSet,
         time::Timestamp,
@@ -40,6 +42,10 @@ const HOLDS: InstrumentRow = InstrumentRow::counter(
     &["rule", "outcome"],
     "holds `taken`; `committed`, `overrun` (used more than held), `unused` (0); without effect: `repeated`, `late`, `bad` token, `unsent` to the store. After the hold's time: `expired` if taken and not ended here, `elsewhere` if only ended here",
 );
+
+/// Most charges of earlier calls that one call commits, and most characters of their tokens. A further token has no effect.
+const COMMITTED_MAX: usize = 2 * token::TOKEN_CHARGES_MAX;
+const COMMITTED_CHARS_MAX: usize = 4 * token::TOKEN_CHARS_MAX;
 
 pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[&HOLDS, &open::OPEN, &open::HELD];
 
@@ -71,14 +77,26 @@ impl Holds {
         Self { keys, first_id, taken: AtomicU64::new(0), holds, open }
     }
 
-    /// The holds whose tokens a call names, with the indices of the descriptors that name them.
-    pub(super) fn named_by(&self, request: &Request) -> Vec<(usize, TakenHold)> {
-        let mut named = Vec::new();
+    /// The holds whose tokens a call names at `now`, by the store's clock, with the indices of the descriptors that name them.
+    pub(super) fn named_by(
+        &self,
+        request: &Request,
+        now: impl Fn() -> Timestamp,
+    ) -> Vec<(usize, TakenHold)> {
+        let (mut named, mut committed, mut chars) = (Vec::new(), 0, 0);
         for (index, descriptor) in request.descriptors.iter().enumerate() {
             let Some(parameters) = Parameters::of(&descriptor.entries) else { continue };
             let Some(token) = parameters.commit() else { continue };
-            match self.keys.read(token).filter(|(hold, _)| is_of_domain(hold, &request.domain)) {
+            chars += token.len();
+            let hold =
+                if chars > COMMITTED_CHARS_MAX { None } else { self.keys.read(token, now()) };
+            let counts = |hold: &TakenHold| {
+                is_of_domain(hold, &request.domain)
+                    && committed + hold.charges.len() <= COMMITTED_MAX
+            };
+            match hold.filter(|(hold, _)| counts(hold)) {
                 Some((hold, span)) => {
+                    committed += hold.charges.len();
                     named.push((index, hold));
                     with_call(|call| span.into_iter().for_each(|span| call.link(span)));
                 }
@@ -88,10 +106,22 @@ impl Holds {
         named
     }
 
-    /// Gives the holds that a call takes an id.
-    pub(super) fn prepare(&self, plan: &mut Plan) {
-        if plan.takes_holds() {
-            plan.set_hold_id(self.next_id());
+    /// Gives the holds that a call takes an id, or denies them if no token can name them.
+    pub(super) fn prepare(&self, plan: &mut Plan, domain: &str) {
+        if !plan.takes_holds() {
+            return;
+        }
+        plan.set_hold_id(self.next_id());
+        if token::can_name(plan.takes_by_token()) {
+            return;
+        }
+        plan.refuse_takes();
+        if let Some(line) = due_line(LogCause::HoldWithoutToken, domain) {
+            tracing::warn!(
+                suppressed = line.suppressed,
+                "a take was denied: its token would name more than {} charges, or be too long",
+                token::TOKEN_CHARGES_MAX
+            );
         }
     }
 
@@ -107,16 +137,24 @@ impl Holds {
         for charge in &taken.charges {
             self.taken(rules, &charge.counter.limit, charge.hits, Some(charge.made));
         }
-        let token = self.keys.write(taken, current().map(|call| call.ids()));
-        if token.is_none()
-            && let Some(line) = due_line(LogCause::HoldWithoutToken, "")
-        {
-            tracing::warn!(
-                suppressed = line.suppressed,
-                "a hold has no token, since it would be too long: its estimate stands"
-            );
-        }
-        token
+        self.keys.write(taken, current().map(|call| call.ids()))
+    }
+
+    /// Whether the tokens that a call names can be read, after a wait for the key until then.
+    pub(super) async fn can_read(&self, request: &Request, until: Instant) -> bool {
+        let names_one = |descriptor: &Descriptor| {
+            Parameters::of(&descriptor.entries).and_then(Parameters::commit).is_some()
+        };
+        self.keys.are_known()
+            || !request.descriptors.iter().any(names_one)
+            || self.keys.known_within(until.saturating_duration_since(Instant::now())).await
+    }
+
+    /// Whether the token of what this call takes can be made, after a wait for the key until then.
+    pub(super) async fn can_sign(&self, plan: &Plan, until: Instant) -> bool {
+        self.keys.are_known()
+            || plan.takes_by_token().next().is_none()
+            || self.keys.known_within(until.saturating_duration_since(Instant::now())).await
     }
 
     fn taken(&self, rules: &RuleSet, limit: &Limit, hits: u64, at: Option<Timestamp>) {
@@ -151,8 +189,8 @@ impl Holds {
         if let Some(line) = due_line(LogCause::BadHoldToken, "") {
             tracing::warn!(
                 suppressed = line.suppressed,
-                "a commit has no effect: its token is of another domain, was not made by this service, or is signed with \
-                 another key"
+                "a commit has no effect: its token is of another domain, was not made by this service, is signed with \
+                 another key, has ended long ago, or is one of too many in its call"
             );
         }
     }

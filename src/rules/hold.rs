@@ -21,11 +21,8 @@ use crate::{
 const FOR_MIN: Duration = Duration::from_secs(1);
 const FOR_MAX: Duration = Duration::from_millis(HoldPolicy::LIFETIME_MS_MAX);
 
-/// Most items of `weights`, and of `unused_on`; tokens repeat both.
-const ITEMS_MAX: usize = 16;
-
-/// Most bytes of the name of a kind, and of an end.
-const NAME_BYTES_MAX: usize = 32;
+const ITEMS_MAX: usize = HoldPolicy::ITEMS_MAX;
+const NAME_BYTES_MAX: usize = HoldPolicy::NAME_BYTES_MAX;
 
 const LEARNED_WITHOUT_DEFAULT: &str =
     "estimate: needs a number to start with, such as `{ default: 2000, learned: true }`";

@@ -79,7 +79,7 @@ impl CallSettings {
 /// One key a line: the first signs, and all are accepted.
 fn read_hold_keys(reader: &mut SettingReader<'_>) -> HoldKeys {
     let Some(path) = reader
-        .read_path(HOLD_KEYS, "File with one or two keys, a line each, that sign tokens of holds")
+        .read_path(HOLD_KEYS, "File with one or two keys, a line each, that sign tokens of holds; without it, the store has one")
     else {
         return HoldKeys::default();
     };

@@ -156,7 +156,8 @@ impl Guard {
         answer
     }
 
-    fn deadline(&self, arrival: Arrival) -> Instant {
+    /// Until when a call that arrived so is decided.
+    pub fn deadline(&self, arrival: Arrival) -> Instant {
         let (part, whole) = DECISION_PART;
         let announced = arrival.timeout.map(|timeout| timeout / whole * part);
         let Patience { budget, announced_max } = self.patience;

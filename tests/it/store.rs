@@ -5,6 +5,7 @@ mod checks;
 mod cluster;
 mod failure;
 mod group_commit;
+mod hold_keys;
 mod lost_commits;
 mod memory;
 mod opening;

@@ -4,6 +4,6 @@ mod bad_input;
 mod check;
 mod conformance;
 mod envoy;
-mod fuzz;
+pub(crate) mod fuzz;
 mod http;
 mod v1;

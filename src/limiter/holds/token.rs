@@ -1,18 +1,17 @@
 //! The token of a hold: what a take has charged, so that any replica can commit it without a rule and without a question
-//! to the store. Postcard (<https://postcard.jamesmunns.com/wire-format>) in base64url, signed with HMAC-SHA256 if there are
-//! keys.
+//! to the store. Postcard (<https://postcard.jamesmunns.com/wire-format>) in base64url, signed with HMAC-SHA256.
 
-use std::{fmt, mem, sync::Arc};
+use std::{mem, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use postcard::ser_flavors::Flavor;
-use ring::hmac;
 use serde::{
     Deserialize, Serialize, Serializer,
     ser::{Error as _, SerializeSeq as _},
 };
 use smallvec::SmallVec;
 
+use super::keys::HoldKeys;
 use crate::engine::{
     hold::HoldPolicy,
     hold_id::HoldId,
@@ -24,8 +23,7 @@ use crate::engine::{
     window::Window,
 };
 
-/// The format of what follows: with or without a signature.
-const UNSIGNED: u8 = 1;
+/// The format of what follows. 1 was without a signature.
 const SIGNED: u8 = 2;
 
 /// Bytes of a signature.
@@ -37,16 +35,19 @@ const TOKEN_BYTES_USUAL: usize = 160;
 /// The longest token, in characters.
 pub(crate) const TOKEN_CHARS_MAX: usize = 8192;
 
-/// The keys that sign tokens: the first signs, and all are accepted. Without keys, every client that can commit can
-/// give back any hits.
-#[derive(Clone, Default)]
-pub struct HoldKeys(Arc<[hmac::Key]>);
+/// Most charges that one token names.
+pub(crate) const TOKEN_CHARGES_MAX: usize = 64;
 
-impl fmt::Debug for HoldKeys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HoldKeys({})", self.0.len())
-    }
-}
+/// The most bytes of a token with its signature.
+const TOKEN_BYTES_MAX: usize = TOKEN_CHARS_MAX / 4 * 3;
+
+/// The most bytes of a token beside its charges, and of a charge beside its texts. Clocks of nodes differ by less than a month.
+const HEAD_BYTES_MAX: usize = 96;
+const CHARGE_BYTES_MAX: usize = 48;
+const WEIGHT_BYTES_MAX: usize = 9;
+
+/// How far the clock that dates tokens may be from the one that reads them, in milliseconds.
+const CLOCKS_DIFFER_MS_MAX: u64 = 86_400_000;
 
 /// What follows the format and the nonce: the store's time of the first charge, in milliseconds, the charges, and the span of
 /// the take, if it is sampled.
@@ -96,6 +97,30 @@ struct TokenCharge<'text> {
     unused_on: Option<Vec<&'text str>>,
 }
 
+/// Whether a token can name these counters, whatever they are charged.
+pub(super) fn can_name<'call>(counters: impl Iterator<Item = &'call Counter>) -> bool {
+    let (mut charges, mut bytes, mut before) = (0, HEAD_BYTES_MAX, "");
+    for counter in counters {
+        let (business_id, _) = counter.business_id();
+        let limit = &*counter.limit;
+        let calendar = limit.window.calendar().map_or(0, |calendar| calendar.to_string().len());
+        let names = limit.hold.iter().flat_map(|policy| {
+            let weights = policy.weights.iter().map(|(kind, _)| kind.len() + WEIGHT_BYTES_MAX);
+            weights.chain(policy.unused_on.iter().flatten().map(|end| end.len() + 1))
+        });
+        charges += 1;
+        bytes += CHARGE_BYTES_MAX + calendar + names.sum::<usize>();
+        bytes += business_id.len() - shared(before, business_id);
+        before = business_id;
+    }
+    charges <= TOKEN_CHARGES_MAX && bytes <= TOKEN_BYTES_MAX
+}
+
+/// Number of bytes with which both begin. Both are ASCII.
+fn shared(before: &str, business_id: &str) -> usize {
+    before.bytes().zip(business_id.bytes()).take_while(|(one, other)| one == other).count()
+}
+
 type TokenBytes = SmallVec<[u8; TOKEN_BYTES_USUAL]>;
 
 /// Appends to bytes. Postcard's own form for bytes that exist appends one at a time, which costs more than all else of a token.
@@ -120,59 +145,58 @@ impl Flavor for Appended {
 }
 
 impl HoldKeys {
-    /// The keys of these secrets, of any length.
-    pub fn new<'secret>(secrets: impl Iterator<Item = &'secret [u8]>) -> Self {
-        Self(secrets.map(|secret| hmac::Key::new(hmac::HMAC_SHA256, secret)).collect())
-    }
-
-    /// Encodes a hold as a token. `None` if the token would exceed [`TOKEN_CHARS_MAX`].
+    /// Encodes a hold as a token. `None` if no key is known, or the token would be too long; see [`can_name`].
     pub(super) fn write(&self, hold: &TakenHold, span: Option<SpanIds>) -> Option<String> {
         let made = hold.charges.first()?.made.as_millis();
         let rest: Rest<_> = (made, Written(&hold.charges), span);
         let mut bytes = TokenBytes::new();
-        bytes.push(if self.0.is_empty() { UNSIGNED } else { SIGNED });
+        bytes.push(SIGNED);
         bytes.extend_from_slice(&hold.id.nonce());
         bytes = postcard::serialize_with_flavor(&rest, Appended(bytes)).ok()?;
-        if let Some(key) = self.0.first() {
-            let signature = hmac::sign(key, &bytes);
-            bytes.extend_from_slice(signature.as_ref());
-        }
-        let token = BASE64.encode(bytes);
+        self.sealed(bytes)
+    }
+
+    /// The token that says this. `None` as in [`write`](Self::write).
+    pub fn sealed<Said: AsRef<[u8]> + Extend<u8>>(&self, mut said: Said) -> Option<String> {
+        let signature = self.sign(said.as_ref())?;
+        said.extend(signature.as_ref().iter().copied());
+        let token = BASE64.encode(said);
         (token.len() <= TOKEN_CHARS_MAX).then_some(token)
     }
 
-    /// Decodes a token: the hold, and the span in which it was taken. `None` if the token is malformed, or not signed
-    /// with one of the keys.
-    pub fn read(&self, token: &[u8]) -> Option<(TakenHold, Option<SpanIds>)> {
+    /// Decodes a token: the hold, and the span in which it was taken. `None` if the token is malformed, not signed with one
+    /// of the keys, or says what no take at about `now` can have charged.
+    pub fn read(&self, token: &[u8], now: Timestamp) -> Option<(TakenHold, Option<SpanIds>)> {
         if token.len() > TOKEN_CHARS_MAX {
             return None;
         }
         let bytes = BASE64.decode(token).ok()?;
-        let payload = match (*bytes.first()?, self.0.is_empty()) {
-            (UNSIGNED, true) => &bytes[..],
-            (SIGNED, false) => {
-                let length = bytes.len().checked_sub(SIGNATURE_BYTES)?;
-                let (signed, signature) = bytes.split_at_checked(length)?;
-                let is_ours = |key| hmac::verify(key, signed, signature).is_ok();
-                self.0.iter().any(is_ours).then_some(signed)?
-            }
-            _ => return None,
-        };
-        let (nonce, rest) = payload.get(1..)?.split_first_chunk()?;
+        let (signed, signature) =
+            bytes.split_at_checked(bytes.len().checked_sub(SIGNATURE_BYTES)?)?;
+        if !self.have_signed(signed, signature) || *signed.first()? != SIGNED {
+            return None;
+        }
+        let (nonce, rest) = signed.get(1..)?.split_first_chunk()?;
         let ((made, written, span), []) =
             postcard::take_from_bytes::<Rest<Vec<TokenCharge<'_>>>>(rest).ok()?
         else {
             return None;
         };
+        if !(1..=TOKEN_CHARGES_MAX).contains(&written.len()) {
+            return None;
+        }
         let first = Timestamp::from_millis(made);
         let mut charges: Vec<HeldCharge> = Vec::with_capacity(written.len());
         for charge in &written {
             let before = charges.last().map_or("", |before| before.counter.business_id().0);
             let charge = charge.read(before, first)?;
+            let latest = now.plus_millis(CLOCKS_DIFFER_MS_MAX);
+            let last_deadline =
+                charge.made.plus_millis(HoldPolicy::LIFETIME_MS_MAX + CLOCKS_DIFFER_MS_MAX);
+            if charge.made > latest || last_deadline < now {
+                return None;
+            }
             charges.push(charge);
-        }
-        if charges.is_empty() {
-            return None;
         }
         Some((TakenHold { id: HoldId::from_nonce(*nonce), charges }, span))
     }
@@ -183,10 +207,7 @@ impl<'text> TokenCharge<'text> {
         let limit = &*charge.counter.limit;
         let policy = limit.hold.as_deref()?;
         let (business_id, slot_by) = charge.counter.business_id();
-        // Both are ASCII.
-        let shared =
-            before.bytes().zip(business_id.bytes()).take_while(|(one, other)| one == other);
-        let shared = shared.count();
+        let shared = shared(before, business_id);
         let kind = mem::discriminant(&limit.algorithm);
         let kinds = Algorithm::all(0, None);
         let place = kinds.iter().position(|known| mem::discriminant(known) == kind)?;
@@ -215,14 +236,16 @@ impl<'text> TokenCharge<'text> {
 
     fn read(&self, before: &str, first: Timestamp) -> Option<HeldCharge> {
         let business_id = before.get(..self.shared)?.to_owned() + self.rest;
+        let unused_on = self.unused_on.as_ref();
         let is_of_key = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
         let are_bounded = (1..=Hits::MAX).contains(&self.hits)
             && (1..=HoldPolicy::LIFETIME_MS_MAX).contains(&self.lifetime_ms)
-            && self.parameter <= Hits::MAX;
+            && self.parameter <= Hits::MAX
+            && self.weights.len() <= HoldPolicy::ITEMS_MAX
+            && unused_on.map_or(0, Vec::len) <= HoldPolicy::ITEMS_MAX;
         if !are_bounded || business_id.is_empty() || !business_id.bytes().all(is_of_key) {
             return None;
         }
-        let unused_on = self.unused_on.as_ref();
         let policy = HoldPolicy {
             number: self.number,
             weights: self.weights.iter().map(|(kind, weight)| ((*kind).into(), *weight)).collect(),
@@ -245,6 +268,9 @@ impl<'text> TokenCharge<'text> {
             hold: Some(Arc::new(policy)),
             ..Limit::new(self.parameter, Unit::Second, 1)?
         };
+        if self.hits.max(self.parameter) > limit.capacity_max() {
+            return None;
+        }
         let slot_by = if self.is_in_slot_of_domain { SlotBy::Domain } else { SlotBy::BusinessId };
         let counter = Counter::of_business_id(business_id, slot_by, Arc::new(limit));
         Some(HeldCharge { counter, hits: self.hits, made: first.shifted(self.made_later) })
@@ -255,6 +281,8 @@ impl<'text> TokenCharge<'text> {
 mod tests {
     use super::*;
     use crate::engine::{calendar::Calendar, request::Entry};
+
+    const NOW: Timestamp = Timestamp::from_millis(1_795_215_600_123);
 
     fn hold(charges: usize) -> TakenHold {
         let berlin = Calendar::new(Unit::Month, "Europe/Berlin").unwrap();
@@ -281,7 +309,7 @@ mod tests {
             }
             limit.hold = Some(Arc::new(policy));
             let counter = Counter::new("llm", &entries, Arc::new(limit));
-            let made = Timestamp::from_millis(1_795_215_600_123 + index as u64);
+            let made = NOW.plus_millis(index as u64);
             held.push(HeldCharge { counter, hits: 300 + index as u64, made });
         }
         TakenHold { id: HoldId::from_nonce([7; 12]), charges: held }
@@ -303,12 +331,12 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for keys in [keys(&[]), keys(&[b"first secret", b"second"])] {
+        for keys in [keys(&[b"secret"]), keys(&[b"first secret", b"second"])] {
             for charges in [1, 2, 6, 16] {
                 let hold = hold(charges);
                 for span in [None, Some(([1; 16], [2; 8]))] {
                     let token = keys.write(&hold, span).unwrap();
-                    let (read, span_read) = keys.read(token.as_bytes()).unwrap();
+                    let (read, span_read) = keys.read(token.as_bytes(), NOW).unwrap();
                     assert_eq!((essence(&read), span_read), (essence(&hold), span));
                 }
                 let token = keys.write(&hold, None).unwrap();
@@ -318,13 +346,30 @@ mod tests {
     }
 
     #[test]
+    fn a_token_is_read_from_a_day_before_its_take_to_a_day_after_the_longest_hold() {
+        let (keys, day_ms) = (keys(&[b"secret"]), 86_400_000);
+        let token = keys.write(&hold(1), None).unwrap();
+        let is_read = |shift_ms| keys.read(token.as_bytes(), NOW.shifted(shift_ms)).is_some();
+        assert!(is_read(-day_ms) && is_read(8 * day_ms));
+        assert!(!is_read(-day_ms - 1) && !is_read(8 * day_ms + 1));
+    }
+
+    #[test]
+    fn a_token_names_at_most_64_charges() {
+        let keys = keys(&[b"secret"]);
+        let token = keys.write(&hold(TOKEN_CHARGES_MAX), None).unwrap();
+        assert_eq!(keys.read(token.as_bytes(), NOW).unwrap().0.charges.len(), 64);
+        let token = keys.write(&hold(TOKEN_CHARGES_MAX + 1), None).unwrap();
+        assert!(keys.read(token.as_bytes(), NOW).is_none());
+    }
+
+    #[test]
     fn a_key_that_is_replaced_is_accepted_and_a_foreign_one_is_not() {
         let token = keys(&[b"old"]).write(&hold(2), None).unwrap();
-        assert!(keys(&[b"new", b"old"]).read(token.as_bytes()).is_some());
-        assert!(keys(&[b"new"]).read(token.as_bytes()).is_none());
-        assert!(keys(&[]).read(token.as_bytes()).is_none());
-        let unsigned = keys(&[]).write(&hold(2), None).unwrap();
-        assert!(keys(&[b"old"]).read(unsigned.as_bytes()).is_none());
+        assert!(keys(&[b"new", b"old"]).read(token.as_bytes(), NOW).is_some());
+        assert!(keys(&[b"new"]).read(token.as_bytes(), NOW).is_none());
+        assert!(keys(&[]).read(token.as_bytes(), NOW).is_none());
+        assert!(keys(&[]).write(&hold(2), None).is_none(), "no key is known");
     }
 
     #[test]
@@ -334,8 +379,8 @@ mod tests {
         for index in 0..token.len() {
             let mut changed = token.clone().into_bytes();
             changed[index] = if changed[index] == b'A' { b'B' } else { b'A' };
-            assert!(keys.read(&changed).is_none(), "byte {index}");
-            assert!(keys.read(&token.as_bytes()[..index]).is_none(), "cut at {index}");
+            assert!(keys.read(&changed, NOW).is_none(), "byte {index}");
+            assert!(keys.read(&token.as_bytes()[..index], NOW).is_none(), "cut at {index}");
         }
     }
 }

@@ -7,11 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tollkeeper::{limiter::holds::HoldKeys, store::system_clock};
+
 use self::targets::{TARGETS, Target};
-use crate::support::root;
+use crate::support::{
+    redis_server::Redis,
+    root,
+    service::{Options, Service, descriptor, request},
+};
 
 #[path = "../../../fuzz/targets.rs"]
-mod targets;
+pub(crate) mod targets;
 
 /// How long mutations are tried on one target.
 const SPAN: Duration = Duration::from_millis(600);
@@ -27,6 +33,50 @@ fn every_reader_of_outside_input_keeps_its_promises_on_its_corpus_and_on_mutatio
         while began.elapsed() < SPAN {
             run(name, target, &random.mutated(&corpus));
         }
+    }
+}
+
+/// How many calls commit forged tokens, eight each.
+const FORGED_CALLS: usize = 60;
+
+/// Windows of the rules of forged tokens have at most a hundred years of 365 days, and their keys expire within five minutes
+/// after them, or a window later. Records of holds live for a week, from a clock that may be ahead by a day.
+const WINDOW_MS_MAX: i64 = 2 * 100 * 365 * 86_400_000 + 300_000;
+const RECORD_MS_MAX: i64 = 8 * 86_400_000;
+
+#[tokio::test]
+async fn tokens_with_forged_fields_harm_no_other_call_and_leave_no_key_beyond_what_rules_allow() {
+    let redis = Redis::start();
+    let (store, folder) = (redis.url(), tempfile::TempDir::new().unwrap());
+    let file = folder.path().join("keys");
+    fs::write(&file, targets::SECRET).unwrap();
+    let flags = ["--hold-key-file", file.to_str().unwrap()];
+    let service = Service::start(Options { store: &store, flags: &flags, ..Options::default() });
+    let keys = HoldKeys::new([targets::SECRET.as_bytes()].into_iter());
+    let now = system_clock();
+    // Another one in each run.
+    let seed = now.as_millis();
+    let (mut random, mut read) = (Random(seed), 0);
+    for _ in 0..FORGED_CALLS {
+        let mut descriptors = Vec::new();
+        for _ in 0..8 {
+            let input: Vec<u8> = (0..400).map(|_| random.next() as u8).collect();
+            let token = keys.sealed(targets::forged(&input, now)).unwrap_or_default();
+            read += usize::from(keys.read(token.as_bytes(), now).is_some());
+            let used = random.below(9).to_string();
+            descriptors.push(descriptor(&[("hold.commit", &token), ("hold.used", &used)]));
+        }
+        // The call itself may fail.
+        drop(service.ask(request("d", descriptors)).await);
+        let good = service.ask(request("shop", vec![descriptor(&[("work", "good")])])).await;
+        assert!(good.is_ok(), "{good:?} with seed {seed}");
+    }
+    assert!(read > 10, "hardly any forged token is committed: {read} with seed {seed}");
+    redis.assert_no_key_leaks();
+    for key in redis.keys() {
+        let lives_ms: i64 = redis.query(&["PTTL", &key]);
+        let most = if key.starts_with("tk1:hr:") { RECORD_MS_MAX } else { WINDOW_MS_MAX };
+        assert!(lives_ms <= most, "{key} lives for {lives_ms} ms with seed {seed}");
     }
 }
 

@@ -59,7 +59,7 @@ const TOKENS: [(&str, Spoil); 28] = [
     ("8193_characters", |_| vec![b'A'; 8193]),
     ("60_kib", |_| vec![b'A'; 60 << 10]),
     ("another_version", |token| recoded(token, |bytes| bytes[0] = 3)),
-    ("the_version_without_a_signature", |token| recoded(token, |bytes| bytes[0] = 1)),
+    ("the_version_of_unsigned_tokens", |token| recoded(token, |bytes| bytes[0] = 1)),
     ("another_nonce", |token| recoded(token, |bytes| bytes[1] ^= 1)),
     ("another_signature", |token| recoded(token, |bytes| *bytes.last_mut().unwrap() ^= 1)),
 ];
@@ -229,13 +229,12 @@ descriptors:
     }
 }
 
-/// Without keys a token can be read and written, but a malformed one changes nothing.
+/// Without a file of keys the service has a key of its own.
 #[tokio::test]
-async fn a_token_of_another_form_changes_nothing_without_keys() {
+async fn a_bad_token_changes_nothing_without_a_file_of_keys() {
     let tried = Tried::start(&[]);
     let token = tried.take(&[("user", "alice")]).await;
-    // The last three are other tokens.
-    for (case, spoil) in &TOKENS[..TOKENS.len() - 3] {
+    for (case, spoil) in TOKENS {
         let bad = spoil(token.as_bytes());
         tried.commit(case, &[("hold.commit", &bad), ("hold.used", b"0")]).await;
         assert_eq!(tried.left("user", "alice").await, 900, "{case}");
@@ -243,7 +242,7 @@ async fn a_token_of_another_form_changes_nothing_without_keys() {
     let other = descriptor(&[("hold.commit", &token), ("hold.used", "0")]);
     tried.service.ask(request("another", vec![other])).await.unwrap();
     assert_eq!(tried.left("user", "alice").await, 900, "the token of another domain");
-    tried.assert_quiet(TOKENS.len() - 3);
+    tried.assert_quiet(TOKENS.len());
 }
 
 #[tokio::test]
@@ -278,4 +277,42 @@ async fn what_is_no_number_counts_as_missing() {
         assert_eq!(tried.left("user", parameter).await, 900, "{parameter}");
     }
     tried.assert_quiet(0);
+}
+
+/// Descriptors of this number of users whose names begin like this.
+fn users(prefix: &str, count: usize) -> Vec<RateLimitDescriptor> {
+    (0..count).map(|user| descriptor(&[("user", &format!("{prefix}{user}"))])).collect()
+}
+
+#[tokio::test]
+async fn a_call_commits_at_most_128_charges_of_tokens_and_a_further_token_changes_nothing() {
+    let tried = Tried::start(&[]);
+    let mut commits = Vec::new();
+    for prefix in ["a", "b", "c"] {
+        let taken = tried.service.ask(request("shop", users(prefix, 64))).await.unwrap();
+        let token = token(&taken).expect("a token");
+        commits.push(descriptor(&[("hold.commit", &token), ("hold.used", "0")]));
+    }
+    tried.service.ask(request("shop", commits.clone())).await.expect("no error");
+    for (user, left) in [("a63", 1000), ("b0", 1000), ("b63", 1000), ("c0", 900), ("c63", 900)] {
+        assert_eq!(tried.left("user", user).await, left, "{user}");
+    }
+    tried.assert_quiet(1);
+    tried.ask(commits.remove(2)).await;
+    assert_eq!(tried.left("user", "c63").await, 1000, "by itself it is committed");
+}
+
+#[tokio::test]
+async fn a_take_that_no_token_can_name_is_denied_and_charges_nothing() {
+    let tried = Tried::start(&["--max-descriptors", "100"]);
+    for (count, length) in [(65, 4), (48, 120)] {
+        let user = |user: usize| format!("{user:x<length$}");
+        let users = (0..count).map(|number| descriptor(&[("user", &user(number))])).collect();
+        let taken = tried.service.ask(request("shop", users)).await.unwrap();
+        assert!(spell(&taken).starts_with("OVER_LIMIT"), "{}", spell(&taken));
+        assert_eq!(token(&taken), None);
+        assert_eq!(tried.left("user", &user(0)).await, 1000);
+    }
+    let lines = tried.service.log().matches("a take was denied: its token").count();
+    assert_eq!(lines, 1, "once a minute: {}", tried.service.log());
 }

@@ -1,0 +1,180 @@
+//! The key that signs tokens of holds, which replicas share in their store.
+
+use std::{sync::Arc, time::Duration};
+
+use tollkeeper::{
+    engine::time::Timestamp,
+    limiter::holds::HoldKeys,
+    store::{redis::RedisStore, system_clock},
+};
+use tonic::Code;
+
+use crate::{
+    support::{
+        cluster::Cluster,
+        eventually,
+        redis_server::Redis,
+        redis_store,
+        service::{Options, Service, descriptor, request, spell},
+    },
+    wire::fuzz::targets::forged,
+};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, estimate: 100 } }
+  - key: open
+    rate_limit:
+      { unit: year, requests_per_unit: 1000, on_store_failure: allow, hold: { for: 10m, estimate: 100 } }
+";
+
+/// How long one key signs.
+const EPOCH_MS: u64 = 8 * 86_400_000;
+const NOW: Timestamp = Timestamp::from_millis(2600 * EPOCH_MS + 1);
+
+fn replica(store: &str, flags: &[&str]) -> Service {
+    let flags = [&["--workers", "1"], flags].concat();
+    Service::start(Options { rules: RULES, store, flags: &flags, ..Options::default() })
+}
+
+/// Takes a hold of 100, and returns its token.
+fn take(service: &Service) -> Option<String> {
+    let body = br#"{"domain":"shop","calls":[{"descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}]}"#;
+    let (status, _, answer) = service.exchange("POST", "/v1/decide", body);
+    assert_eq!(status, 200, "{answer}");
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    Some(answer["verdicts"][0]["hold"].as_str()?.to_owned())
+}
+
+/// What becomes of the commit of 1 hit.
+fn commit(service: &Service, token: &str) -> String {
+    let body = format!(r#"{{"domain":"shop","commits":[{{"hold":"{token}","used":1}}]}}"#);
+    let (status, _, answer) = service.exchange("POST", "/v1/commit", body.as_bytes());
+    assert_eq!(status, 200, "{answer}");
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    answer["results"][0]["charges"][0]["outcome"].as_str().unwrap_or("none").to_owned()
+}
+
+/// Whether any replica commits the token of any other, and all have signed with one key, which no log or metric shows.
+fn share(store: &str, flags: &[&str]) {
+    let replicas = [(); 2].map(|()| replica(store, flags));
+    for (of, by) in [(0, 1), (1, 0), (0, 0)] {
+        let token = take(&replicas[of]).expect("a token");
+        assert_eq!(commit(&replicas[by], &token), "APPLIED", "of {of} by {by}");
+    }
+}
+
+#[test]
+fn replicas_commit_tokens_of_each_other_with_the_documented_rights() {
+    let redis = Redis::start();
+    share(&redis.url_with_minimal_rights(), &[]);
+    share(&redis.url_without_scripts(), &["--redis-scripts", "off"]);
+    let keys: Vec<_> = redis.keys().into_iter().filter(|key| key.contains("hold-key")).collect();
+    assert_eq!(keys.len(), 2, "for now and next: {keys:?}");
+    redis.assert_no_key_leaks();
+}
+
+#[test]
+fn replicas_on_a_cluster_commit_tokens_of_each_other() {
+    let cluster = Cluster::start();
+    share(&cluster.url(), &[]);
+    cluster.assert_no_key_leaks();
+}
+
+#[test]
+fn without_holds_by_token_no_key_is_made() {
+    let redis = Redis::start();
+    let store = redis.url();
+    let service = Service::start(Options { store: &store, ..Options::default() });
+    assert_eq!(service.exchange("GET", "/check?domain=shop&d=user=alice", b"").0, 200);
+    assert!(!redis.keys().iter().any(|key| key.contains("hold-key")), "{:?}", redis.keys());
+}
+
+#[tokio::test]
+async fn a_take_is_answered_by_its_failure_mode_until_the_key_is_known() {
+    let mut redis = Redis::absent();
+    let store = redis.url();
+    let service = replica(&store, &["--decision-budget", "100ms"]);
+    let ask =
+        async |key: &str| service.ask(request("shop", vec![descriptor(&[(key, "alice")])])).await;
+    assert_eq!(ask("user").await.unwrap_err().code(), Code::Unavailable);
+    let allowed = ask("open").await.expect("allowed");
+    assert!(spell(&allowed).starts_with("OK") && allowed.dynamic_metadata.is_none());
+    redis.start_again();
+    eventually("tokens", || {
+        let (status, _, answer) = service.exchange(
+            "POST",
+            "/v1/decide",
+            br#"{"domain":"shop","calls":[{"descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}]}"#,
+        );
+        (status == 200 && answer.contains("\"hold\"")).then_some(())
+    });
+    let secret: Vec<u8> = redis.query(&["GET", &current_key(&redis)]);
+    assert_eq!(secret.len(), 32);
+    let shown = service.log() + &service.get("/metrics");
+    assert!(!shown.contains(&*String::from_utf8_lossy(&secret)));
+}
+
+/// The key that signs now.
+fn current_key(redis: &Redis) -> String {
+    redis.keys().into_iter().find(|key| key.contains("hold-key")).expect("a key")
+}
+
+async fn knows(keys: &HoldKeys, store: &RedisStore, now: Timestamp) {
+    keys.look_at(store, now).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_key_is_replaced_in_time_and_accepted_as_long_as_its_tokens_live() {
+    let redis = Redis::start();
+    let store =
+        Arc::new(redis_store::store(&redis.url(), 0, system_clock, Duration::from_secs(20)));
+    let [first, second, late] = [(); 3].map(|()| HoldKeys::default());
+    assert!(first.sealed(forged(&[], NOW)).is_none(), "no key is known");
+    knows(&first, &store, NOW).await;
+    knows(&second, &store, NOW).await;
+    let last = NOW.plus_millis(EPOCH_MS - 2);
+    let token = first.sealed(forged(&[], last)).unwrap();
+    assert!(second.read(token.as_bytes(), last).is_some());
+
+    // One has seen the next epoch, and the other has not looked since.
+    let next = NOW.plus_millis(EPOCH_MS);
+    knows(&second, &store, next).await;
+    let new = second.sealed(forged(&[], next)).unwrap();
+    assert!(first.read(new.as_bytes(), next).is_some(), "the next key is known before it signs");
+
+    // A replica that starts now accepts what was signed before, as long as it can be open.
+    let open = last.plus_millis(7 * 86_400_000);
+    knows(&late, &store, open).await;
+    assert!(late.read(token.as_bytes(), open).is_some());
+    let now = NOW.plus_millis(2 * EPOCH_MS);
+    let newest = HoldKeys::default();
+    knows(&newest, &store, now).await;
+    assert!(newest.read(token.as_bytes(), last).is_none(), "two epochs later it is forgotten");
+    redis.assert_no_key_leaks();
+}
+
+#[tokio::test]
+async fn a_store_that_has_lost_the_key_gets_it_back() {
+    let redis = Redis::start();
+    let store =
+        Arc::new(redis_store::store(&redis.url(), 0, system_clock, Duration::from_secs(20)));
+    let [first, second] = [(); 2].map(|()| HoldKeys::default());
+    knows(&first, &store, NOW).await;
+    let token = first.sealed(forged(&[], NOW)).unwrap();
+    redis.query::<()>(&["FLUSHALL"]);
+    knows(&first, &store, NOW).await;
+    knows(&second, &store, NOW).await;
+    assert!(second.read(token.as_bytes(), NOW).is_some());
+
+    // Another replica was faster: both keys are accepted where both are known.
+    redis.query::<()>(&["FLUSHALL"]);
+    let third = HoldKeys::default();
+    knows(&third, &store, NOW).await;
+    knows(&first, &store, NOW).await;
+    assert!(first.read(token.as_bytes(), NOW).is_some());
+    let other = first.sealed(forged(&[], NOW)).unwrap();
+    assert!(third.read(other.as_bytes(), NOW).is_some(), "the store's key signs");
+}
