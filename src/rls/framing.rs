@@ -180,7 +180,8 @@ impl OtherCall {
 
 /// The messages of a call that sends several.
 pub(super) struct Messages {
-    body: Incoming,
+    /// `None` once it has ended: HTTP/2 keeps nothing of it then.
+    body: Option<Incoming>,
     received: BytesMut,
     /// The bytes of messages before `received`, in its allocation.
     taken: usize,
@@ -197,7 +198,16 @@ impl Messages {
     /// The messages in `body`, each of at most `bytes_max` bytes.
     pub(super) fn new(body: Incoming, bytes_max: usize, budget: &Arc<ConnectionBudget>) -> Self {
         let (budget, held, received) = (Arc::clone(budget), budget.hold(), BytesMut::new());
-        Self { body, received, taken: 0, since: None, bytes_max, budget, held, end: None }
+        Self {
+            body: Some(body),
+            received,
+            taken: 0,
+            since: None,
+            bytes_max,
+            budget,
+            held,
+            end: None,
+        }
     }
 
     /// The next message; `None` if the client sends no more. If this future is dropped, nothing is lost.
@@ -235,7 +245,7 @@ impl Messages {
         if self.end.is_none()
             && let Err(spent) = unread.add(STREAM_WINDOW_BYTES as usize)
         {
-            self.end = Some(Err(spent.into()));
+            self.end_with(Err(spent.into()));
         }
         answered.await
     }
@@ -268,27 +278,28 @@ impl Messages {
     async fn read(&mut self) {
         // A message that waits for its turn is not late.
         let since = self.since.filter(|_| matches!(self.end_of_first(), Ok(None)));
+        let Some(body) = &mut self.body else { return };
         let frame = match since {
-            None => self.body.frame().await,
-            Some(since) => {
-                match time::timeout_at(since + ARRIVES_WITHIN, self.body.frame()).await {
-                    Ok(frame) => frame,
-                    Err(_) => return self.end = Some(Err(Refusal::TooSlow)),
-                }
-            }
+            None => Ok(body.frame().await),
+            Some(since) => time::timeout_at(since + ARRIVES_WITHIN, body.frame()).await,
         };
         let data = match frame {
-            Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-            Some(Err(_)) => return self.end = Some(Err(Refusal::Unfinished)),
-            None => return self.end = Some(Ok(())),
+            Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+            Ok(Some(Err(_))) => return self.end_with(Err(Refusal::Unfinished)),
+            Ok(None) => return self.end_with(Ok(())),
+            Err(_) => return self.end_with(Err(Refusal::TooSlow)),
         };
         if let Err(spent) = self.held.add(data.len()) {
-            return self.end = Some(Err(spent.into()));
+            return self.end_with(Err(spent.into()));
         }
         self.received.extend_from_slice(&data);
         if !self.received.is_empty() {
             self.since.get_or_insert_with(Instant::now);
         }
+    }
+
+    fn end_with(&mut self, end: Result<(), Refusal>) {
+        (self.end, self.body) = (Some(end), None);
     }
 }
 
