@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 use tollkeeper::{
     engine::{
-        hold::{HoldBy, HoldPolicy},
+        hold::{Abandoned, HoldBy, HoldPolicy},
         hold_id::HoldId,
         ledger::{Charge, HoldAction},
         request::Hits,
@@ -83,6 +83,14 @@ fn occupy(user: &str, id: u64) -> Charge {
     Charge { hold: Some(hold), ..charge(user, Hits::Charge(1), &limit) }
 }
 
+/// A hold without an id of its own.
+fn open(user: &str) -> Charge {
+    let limit = holding(HoldBy::Counter, limit(10));
+    let (lifetime_ms, abandoned) = (LIFETIME_MS, Abandoned::Release);
+    let hold = HoldAction::Open { id: HoldId::new(1), estimate: 4, lifetime_ms, abandoned };
+    Charge { hold: Some(hold), ..charge(user, Hits::Check, &limit) }
+}
+
 /// A take with a token, of 10 hits of 10.
 fn take(user: &str) -> Charge {
     charge(user, Hits::Charge(10), &holding(HoldBy::Token, limit(10)))
@@ -100,12 +108,12 @@ async fn ask_within(store: &RedisStore, charge: &Charge, time: Duration) -> Opti
     answer.ok()?.ok().map(|verdict| !verdict.denied)
 }
 
-/// What a counter holds, once its server answers.
+/// What is used of a counter and held, once its server answers.
 async fn used(store: &RedisStore, charge: &Charge) -> u64 {
     let deadline = Instant::now() + PATIENT;
     loop {
         match store.read_counter(&charge.counter, Clear::No).await {
-            Ok(state) => return state.used,
+            Ok(state) => return state.used + state.held,
             Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -254,7 +262,7 @@ async fn what_a_caller_without_an_answer_has_taken_is_given_back() {
     for timeout in [PATIENT, LATE] {
         let redis = Redis::start();
         let store = redis_store::store(&redis.url(), 0, system_clock, timeout);
-        let mut takes = vec![occupy("place", 1)];
+        let mut takes = vec![occupy("place", 1), open("held")];
         if timeout == PATIENT {
             takes.push(take("estimate"));
         }
@@ -295,7 +303,9 @@ async fn a_call_that_is_answered_keeps_what_it_has_taken() {
     let store = redis_store::store(&redis.url(), 0, system_clock, PATIENT);
     assert_eq!(ask(&store, &occupy("place", 1)).await, Some(true));
     assert_eq!(ask(&store, &take("estimate")).await, Some(true));
+    assert_eq!(ask(&store, &open("held")).await, Some(true));
     store.ended().await;
+    assert_eq!(used(&store, &open("held")).await, 4);
     assert_eq!(ask(&store, &occupy("place", 2)).await, Some(false));
     assert_eq!(ask(&store, &take("estimate")).await, Some(false));
 }

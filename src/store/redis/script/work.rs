@@ -48,16 +48,20 @@ impl NodeWork {
     /// Whether it counts once, however often it is sent. It is a single charge or a give-back.
     pub(crate) fn counts_once(&self) -> bool {
         match self {
-            Self::GiveBack(give_back) => give_back.counter.limit.counts_calls(),
+            Self::GiveBack(give_back) => {
+                let is_open = matches!(give_back.hold, Some(HoldAction::Open { .. }));
+                is_open || give_back.counter.limit.counts_calls()
+            }
             _ => self.charges().iter().all(|charge| charge.is_commit()),
         }
     }
 
-    /// What releases the places that it occupies in flight, if it has run: by their ids.
+    /// What releases the places that it occupies in flight, and the holds that it has opened, if it has run: by their ids.
     pub(crate) fn releases(&self, made: Timestamp) -> impl Iterator<Item = Self> {
         self.given_back(made, |charge| match charge.hold {
             Some(HoldAction::Occupy { .. }) => true,
-            // One that is let through without an answer is ended by its id.
+            // One that is let through without an answer is ended by its id, or as the oldest.
+            Some(HoldAction::Open { .. }) => refuses_without_answer(charge),
             Some(HoldAction::ById { is_end: false, .. }) => {
                 charge.counter.limit.counts_calls() && refuses_without_answer(charge)
             }
@@ -85,10 +89,15 @@ impl NodeWork {
         is_taken: impl Fn(&Charge) -> bool,
     ) -> impl Iterator<Item = Self> {
         let taken = self.charges().iter().filter(move |charge| is_taken(charge));
-        taken.filter_map(move |charge| {
-            let Hits::Charge(hits) = charge.hits else { return None };
+        taken.map(move |charge| {
             let Charge { counter, caller, hold, .. } = charge.clone();
-            Some(Self::GiveBack(Arc::new(GiveBack { counter, hits, made, caller, hold })))
+            let hits = match (charge.hits, hold) {
+                // Its hits count beside the hold.
+                (_, Some(HoldAction::Open { .. })) => 0,
+                (Hits::Charge(hits), _) => hits,
+                _ => 0,
+            };
+            Self::GiveBack(Arc::new(GiveBack { counter, hits, made, caller, hold }))
         })
     }
 
@@ -100,9 +109,11 @@ impl NodeWork {
         };
         match hold {
             Some(HoldAction::Commit { deadline, .. }) => made.until(deadline),
-            Some(HoldAction::ById { lifetime_ms, .. } | HoldAction::Occupy { lifetime_ms, .. }) => {
-                Duration::from_millis(lifetime_ms)
-            }
+            Some(
+                HoldAction::ById { lifetime_ms, .. }
+                | HoldAction::Occupy { lifetime_ms, .. }
+                | HoldAction::Open { lifetime_ms, .. },
+            ) => Duration::from_millis(lifetime_ms),
             _ => {
                 let windows = self.counters().map(|counter| counter.limit.remaining_window(made));
                 windows.max().unwrap_or_default()
