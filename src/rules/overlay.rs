@@ -371,7 +371,7 @@ descriptors:
   rate_limit: { count_denied: true, on_store_failure: local }
 - key: user
   value: ali*
-  rate_limit: { algorithm: sliding_window }
+  rate_limit: { algorithm: first_hit_window }
 - key: path
   descriptors: [{ key: user, rate_limit: { name: a } }]
 ";
@@ -382,7 +382,7 @@ descriptors:
 path=/login|user: 1 per hour by fixed_window, allow, counted
 path=/login|user: 2 per day by fixed_window, error, counted
 user: 5 per minute by fixed_window, local, counted
-user=alice: 9 per day by sliding_window, local, counted",
+user=alice: 9 per day by first_hit_window, local, counted",
         );
     }
 
