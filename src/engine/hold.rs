@@ -10,7 +10,7 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 pub use self::learned::LearnedEstimate;
-use crate::engine::algorithm::account::COUNT_MAX;
+use crate::engine::algorithm::account::{COUNT_MAX, HOLD_MS_MAX};
 
 /// How a limit holds hits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl HoldBy {
 
 impl HoldPolicy {
     /// The longest time that a hold may stay open: seven days.
-    pub const LIFETIME_MS_MAX: u64 = 7 * 86_400_000;
+    pub const LIFETIME_MS_MAX: u64 = HOLD_MS_MAX;
 
     /// How far ahead the end of a hold may lie: the longest lifetime, and a day for clocks that differ.
     pub const AHEAD_MS_MAX: u64 = Self::LIFETIME_MS_MAX + 86_400_000;

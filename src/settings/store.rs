@@ -15,7 +15,7 @@ use super::reader::{
     environment::Given,
     form::{self, Arity, Custom, OnOff, Time, WholeNumber, invalid},
 };
-use crate::store::{guard::Patience, memory::capacity::Size};
+use crate::store::{guard::Patience, memory::metrics::MemorySize};
 
 /// Where counters are kept, and how long a decision may wait for them.
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ pub struct StoreSettings {
     /// Number of counters to remember as over their limit.
     pub over_limit_cache: usize,
     /// Maximum number and size of counters in memory.
-    pub memory_max: Size,
+    pub memory_max: MemorySize,
     /// Maximum duration of a decision.
     pub patience: Patience,
     /// Maximum number of debits and refunds that wait for Redis.
@@ -76,7 +76,7 @@ impl StoreSettings {
                 default: "100000",
                 help: "Counters remembered for a second as over their limit; 0 is off",
             }),
-            memory_max: Size {
+            memory_max: MemorySize {
                 counters: reader.read(&Setting {
                     flag: "memory-counters-max",
                     form: WholeNumber { min: 1000, max: 1_000_000_000 },

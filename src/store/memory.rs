@@ -3,7 +3,7 @@
 //! They are distributed over shards, each with its own lock. `memory/shard.rs` is one shard,
 //! `memory/capacity.rs` the limit on the number of counters, `memory/rank.rs` the order of eviction.
 
-pub mod capacity;
+mod capacity;
 pub mod metrics;
 mod open_takes;
 mod rank;
@@ -18,8 +18,8 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 
 use self::{
-    capacity::{Capacity, Size},
-    metrics::{MemoryMetrics, MemoryReport},
+    capacity::Capacity,
+    metrics::{MemoryMetrics, MemoryReport, MemorySize},
     open_takes::OpenTakes,
     shard::{HashedKey, LocatedCounter, Shard},
 };
@@ -34,7 +34,7 @@ use crate::engine::{
 };
 
 /// The most that a store keeps that is not bounded otherwise.
-const SIZE_MAX: Size = Size { counters: 1_000_000, bytes: 256 << 20 };
+const SIZE_MAX: MemorySize = MemorySize { counters: 1_000_000, bytes: 256 << 20 };
 
 /// Counters per shard in a full store, about: few enough that no call waits long while a shard grows its
 /// table or is searched from end to end.
@@ -62,11 +62,11 @@ impl MemoryStore {
     }
 
     /// An empty store of at most this size; `metrics` count the evictions of live counters.
-    pub fn bounded(clock: Clock, max: Size, metrics: MemoryMetrics) -> Self {
+    pub fn bounded(clock: Clock, max: MemorySize, metrics: MemoryMetrics) -> Self {
         Self::with_size(clock, max, Some(metrics))
     }
 
-    fn with_size(clock: Clock, max: Size, metrics: Option<MemoryMetrics>) -> Self {
+    fn with_size(clock: Clock, max: MemorySize, metrics: Option<MemoryMetrics>) -> Self {
         let counters = max.counters.min(max.bytes / COUNTER_BYTES);
         let shards = (counters / COUNTERS_PER_SHARD).next_power_of_two();
         let capacity = Arc::new(Capacity::new(max, shards, metrics));
@@ -237,7 +237,7 @@ impl MemoryStore {
     pub fn reporter(&self) -> impl Fn() -> MemoryReport + Clone + Send + Sync + use<> {
         let (shards, capacity) = (Arc::clone(&self.shards), Arc::clone(&self.capacity));
         move || MemoryReport {
-            used: Size {
+            used: MemorySize {
                 counters: shards.iter().map(|shard| shard.lock().len()).sum(),
                 bytes: capacity.bytes(),
             },

@@ -5,6 +5,9 @@ use crate::engine::time::{Span, Timestamp};
 /// The largest count, 2^53 - 1: up to here Lua computes whole numbers exactly.
 pub const COUNT_MAX: u64 = (1 << 53) - 1;
 
+/// The longest time that a hold may be open, in milliseconds.
+pub const HOLD_MS_MAX: u64 = 7 * 86_400_000;
+
 /// A count as a float, which is exact up to [`COUNT_MAX`].
 #[expect(clippy::cast_precision_loss, reason = "no count exceeds COUNT_MAX")]
 pub const fn real(count: u64) -> f64 {

@@ -1,7 +1,7 @@
 //! What is known of one hold on one counter: a take by id, or that a hold was committed; or that the counter is closed.
 
-use super::account::{Account, Terms};
-use crate::engine::{hold::HoldPolicy, time::Timestamp};
+use super::account::{Account, HOLD_MS_MAX, Terms};
+use crate::engine::time::Timestamp;
 
 /// The record of one hold on one counter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum HoldState {
 
 impl HoldRecord {
     /// How long the time of a reset is kept: as long as a hold may be open, in milliseconds.
-    pub const RESET_MS: u64 = HoldPolicy::LIFETIME_MS_MAX;
+    pub const RESET_MS: u64 = HOLD_MS_MAX;
 
     /// The record of a reset.
     pub fn of_reset(at: Timestamp) -> Self {

@@ -1,7 +1,7 @@
 //! Calls of which a part is charged: as many hits as fit, to each descriptor as many.
 
 use super::{
-    Assessment, assess,
+    assessment::{Assessment, assess},
     charge::Charge,
     hold_action::CommitOutcome,
     posting::{Few, Posting},

@@ -2,31 +2,22 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::metrics::MemoryMetrics;
+use super::metrics::{MemoryMetrics, MemorySize};
 use crate::telemetry::{LogCause, due_line};
 
 /// The capacity that all shards share.
 #[derive(Debug)]
 pub(super) struct Capacity {
-    pub(super) max: Size,
+    pub(super) max: MemorySize,
     /// Places that are taken.
     kept: AtomicUsize,
     bytes: AtomicUsize,
     metrics: Option<MemoryMetrics>,
 }
 
-/// The most that a store keeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
-    /// Number of counters.
-    pub counters: usize,
-    /// The bytes that they take.
-    pub bytes: usize,
-}
-
 impl Capacity {
     /// Capacity for `shards` shards, each with a place for its first counter.
-    pub(super) fn new(max: Size, shards: usize, metrics: Option<MemoryMetrics>) -> Self {
+    pub(super) fn new(max: MemorySize, shards: usize, metrics: Option<MemoryMetrics>) -> Self {
         Self { max, kept: AtomicUsize::new(shards), bytes: AtomicUsize::new(0), metrics }
     }
 
@@ -74,7 +65,7 @@ impl Capacity {
             metrics.evicted(evicted);
         }
         if let Some(line) = due_line(LogCause::Evicted, "") {
-            let Size { counters: counters_max, bytes: size_max } = self.max;
+            let MemorySize { counters: counters_max, bytes: size_max } = self.max;
             tracing::warn!(
                 counters_max,
                 size_max,

@@ -5,7 +5,6 @@ use opentelemetry::{
     metrics::{Counter, Meter},
 };
 
-use super::capacity::Size;
 use crate::telemetry::{InstrumentRow, InstrumentUnit, Observe, Observed, float};
 
 pub(crate) const MEMORY_COUNTERS: InstrumentRow = InstrumentRow::gauge(
@@ -43,13 +42,22 @@ pub(crate) const OBSERVED: &[Observed<'_, (&'static str, MemoryReport)>] = &[
     (&MEMORY_SIZE_LIMIT, |(used_for, memory), to| count(used_for, to, memory.max.bytes)),
 ];
 
+/// What a store keeps, or may keep at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemorySize {
+    /// Number of counters.
+    pub counters: usize,
+    /// The bytes that they take.
+    pub bytes: usize,
+}
+
 /// What counters in memory take now, and may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryReport {
     /// What they take.
-    pub used: Size,
+    pub used: MemorySize,
     /// The most that they may take.
-    pub max: Size,
+    pub max: MemorySize,
 }
 
 /// Metrics of counters in memory.

@@ -17,7 +17,10 @@ use tollkeeper::{
         rule::{Algorithm, Limit, Unit, WhenDenied},
         time::Timestamp,
     },
-    store::memory::{MemoryStore, capacity::Size, metrics::MemoryMetrics},
+    store::memory::{
+        MemoryStore,
+        metrics::{MemoryMetrics, MemorySize},
+    },
 };
 
 use crate::support::{
@@ -31,10 +34,10 @@ use crate::support::{
 const COUNTERS_MAX: usize = 1000;
 
 fn bounded(counters: usize) -> MemoryStore {
-    of_size(Size { counters, bytes: 1 << 30 })
+    of_size(MemorySize { counters, bytes: 1 << 30 })
 }
 
-fn of_size(max: Size) -> MemoryStore {
+fn of_size(max: MemorySize) -> MemoryStore {
     let metrics = MemoryMetrics::new(&opentelemetry::global::meter("test"));
     MemoryStore::bounded(|| BEGIN, max, metrics)
 }
@@ -223,7 +226,7 @@ fn a_thousand_times_the_store_in_invented_values_reopens_no_exhausted_limit() {
 #[test]
 fn counters_take_at_most_the_maximum_size() {
     const BYTES_MAX: usize = 4 << 20;
-    let store = of_size(Size { counters: 1_000_000, bytes: BYTES_MAX });
+    let store = of_size(MemorySize { counters: 1_000_000, bytes: BYTES_MAX });
     let (day, log) = (per(Unit::Day), Arc::new(limit(10_000, Unit::Day, LOG)));
     charge_each(&store, 0..50, 10, &day);
     let mut most = 0;
@@ -271,7 +274,7 @@ fn a_commit_leaves_its_counter_and_its_record_among_the_last_to_be_evicted() {
 /// Takes without an id that are never committed.
 #[test]
 fn takes_that_are_open_on_two_counters_take_a_bounded_amount_of_memory() {
-    let store = of_size(Size { counters: 1_000_000, bytes: 1 << 20 });
+    let store = of_size(MemorySize { counters: 1_000_000, bytes: 1 << 20 });
     let day = per(Unit::Day);
     let take = |user: u64| {
         let id = HoldId::from_caller(&user.to_be_bytes());
@@ -288,7 +291,7 @@ fn takes_that_are_open_on_two_counters_take_a_bounded_amount_of_memory() {
     };
     for user in 0..20_000 {
         take(user);
-        let Size { bytes, .. } = store.reporter()().used;
+        let MemorySize { bytes, .. } = store.reporter()().used;
         assert!(bytes <= (1 << 20) + 4096, "{user}: {bytes} bytes");
     }
 }
