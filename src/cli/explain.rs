@@ -168,8 +168,8 @@ fn text(explanation: &Explanation) -> String {
 }
 
 fn push_descriptor(text: &mut String, descriptor: &DescriptorExplanation) {
-    let is_commit = matches!(descriptor.matched, MatchExplanation::Commit);
-    push_line(text, 0, if is_commit { "commit" } else { &descriptor.descriptor });
+    let has_path = !descriptor.descriptor.is_empty();
+    push_line(text, 0, if has_path { &descriptor.descriptor } else { "commit" });
     if !descriptor.parameters.is_empty() {
         push_line(text, 2, &format!("parameters: {}", descriptor.parameters.join(", ")));
     }

@@ -12,7 +12,6 @@ mod holds;
 mod part;
 mod parts;
 mod posting;
-mod taken_hold;
 mod tally;
 mod vote;
 
@@ -27,13 +26,13 @@ pub use self::{
     counter_state::{CounterState, foresee},
     give_back::GiveBack,
     hold_action::{CommitOutcome, HoldAction},
+    holds::taken::{HeldCharge, TakenHold},
     part::{fitting_by_checks, part_asked},
     parts::{
         JudgedParts, PartTally, PartsVerdict, given_back, judge_parts, past_corrupt_counter,
         reservation,
     },
     posting::{Few, Posting},
-    taken_hold::{HeldCharge, TakenHold},
     tally::{Fit, Tally},
     vote::{denies, denies_uncharged, skipped},
 };

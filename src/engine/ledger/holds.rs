@@ -1,6 +1,8 @@
 //! What the charges of a call do with holds: before the call is judged, commits are applied and open holds expire; takes of
 //! an admitted call are noted after it.
 
+pub(super) mod taken;
+
 use super::hold_action::{CommitOutcome, HoldAction};
 use super::posting::{Few, Posting};
 use crate::engine::{

@@ -44,10 +44,10 @@ const KEYS_MAX: usize = 8;
 
 /// The keys that sign tokens: the first signs, and all are accepted. Clones share them.
 #[derive(Clone, Default)]
-pub struct HoldKeys(Arc<Known>);
+pub struct HoldKeys(Arc<KnownKeys>);
 
 #[derive(Default)]
-struct Known {
+struct KnownKeys {
     keys: ArcSwap<Vec<HoldKey>>,
     is_from_file: bool,
     /// Is notified when keys were learned.
@@ -91,8 +91,8 @@ impl HoldKeys {
     /// The keys of these secrets, of any length.
     pub fn new<'secret>(secrets: impl Iterator<Item = &'secret [u8]>) -> Self {
         let keys: Vec<_> = secrets.map(|secret| HoldKey::new(0, secret)).collect();
-        let known = Known { keys: ArcSwap::from_pointee(keys), ..Known::default() };
-        Self(Arc::new(Known { is_from_file: true, ..known }))
+        let known = KnownKeys { keys: ArcSwap::from_pointee(keys), ..KnownKeys::default() };
+        Self(Arc::new(KnownKeys { is_from_file: true, ..known }))
     }
 
     /// The keys for holds in this store. In memory, without a file, the process has a key of its own.

@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::metrics::{MemoryMetrics, MemorySize};
 use crate::telemetry::{LogCause, due_line};
 
+/// With fewer counters a sweep is not worthwhile.
+const SWEPT_FROM: usize = 1024;
+
 /// The capacity that all shards share.
 #[derive(Debug)]
 pub(super) struct Capacity {
@@ -24,6 +27,10 @@ impl Capacity {
     /// The bytes that counters take, at most.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_worth_sweeping(&self) -> bool {
+        self.kept.load(Ordering::Relaxed) >= SWEPT_FROM
     }
 
     /// Reserves a place for one more counter; `false` if there is none.

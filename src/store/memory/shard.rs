@@ -17,9 +17,6 @@ use crate::engine::{
 /// table is refilled.
 const STEP: usize = 16;
 
-/// Number of counters from which expired ones are dropped: a few are no burden.
-const SWEPT_FROM: usize = 1024;
-
 /// Live counters among which one is chosen if one must be evicted: counters, not buckets, so that the hand stays longer where
 /// there are fewer, and exhausted ones alone are never a sample while there are others.
 const SAMPLE: usize = 256;
@@ -273,7 +270,7 @@ impl Shard {
     /// Makes room for one more counter: drops expired ones, or else evicts the lowest-ranked live one of a
     /// sample. Returns the number of evicted ones.
     fn make_room(&mut self, counter: &LocatedCounter<'_>) -> u64 {
-        if self.table.len() >= SWEPT_FROM {
+        if self.capacity.is_worth_sweeping() {
             let dropped = self.advance(STEP, usize::MAX, counter).dropped;
             self.release(dropped);
         }

@@ -381,7 +381,7 @@ descriptors:
             service.ask(request("shop", vec![hits(one(key, "a"), 3)])).await.unwrap();
             assert_eq!(used(), used_by_calls + 3, "{key}: a debit");
             // A proxy that calls before each request is such a client too.
-            service.exchange("GET", &format!("/check?domain=shop&d={key}=a"), b"");
+            service.exchange("POST", &format!("/check?domain=shop&d={key}=a"), b"");
             let counted = u64::from(key == "fixed");
             assert_eq!(used(), used_by_calls + 3 + counted, "{key}: a check by a proxy");
         }

@@ -143,8 +143,8 @@ impl Pool {
         }
     }
 
-    /// Adds a connection on which the server has just answered, if there is room, and begins anew with those that are
-    /// being opened: their packets may have been lost before.
+    /// Adds a connection on which the server has just answered, if there is room. Those that are being opened start
+    /// again: their packets may have been lost before.
     pub(crate) fn answers_on(&self, connection: Connection) {
         if let Some(part) = self.part() {
             drop(part.add(connection));
@@ -157,8 +157,9 @@ impl Pool {
         if connection.answered_at.elapsed() < IDLE_MAX {
             return true;
         }
-        let ping = redis::cmd("PING");
-        let answer = time::timeout(self.timeout(), connection.query::<()>(&ping)).await;
+        // Enough is left of the budget to open another.
+        let (ping, limit) = (redis::cmd("PING"), self.timeout() / 4);
+        let answer = time::timeout(limit, connection.query::<()>(&ping)).await;
         matches!(answer, Ok(Ok(())))
     }
 

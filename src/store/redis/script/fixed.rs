@@ -3,7 +3,7 @@
 
 use redis::Cmd;
 
-use super::{ELSEWHERE, KeyDeclaration, ScriptVerdict, keys::Keys, timestamp};
+use super::{ELSEWHERE, KeyDeclaration, ScriptVerdict, keys::KeyIndex, timestamp};
 use crate::engine::{
     ledger::{Charge, Few, Fit, Tally, Verdict},
     request::Hits,
@@ -17,7 +17,7 @@ pub const KEYS_MAX: usize = 96;
 /// Calls that share one run.
 #[derive(Debug, Default)]
 pub struct FixedRun {
-    keys: Keys,
+    keys: KeyIndex,
     /// Six bytes for each key.
     expiries: Vec<u8>,
     groups: Vec<Group>,

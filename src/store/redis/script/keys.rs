@@ -6,14 +6,14 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 /// Keys in the order in which they were first named.
 #[derive(Debug, Default)]
-pub(super) struct Keys {
+pub(super) struct KeyIndex {
     keys: Vec<String>,
     /// The slots, by the hashes of the keys.
     slots: HashTable<usize>,
     hasher: DefaultHashBuilder,
 }
 
-impl Keys {
+impl KeyIndex {
     /// All of them.
     pub(super) fn as_slice(&self) -> &[String] {
         &self.keys

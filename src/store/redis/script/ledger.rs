@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use redis::Cmd;
 
 use super::{
-    ELSEWHERE, KeyDeclaration, ScriptVerdict, count, keys::Keys, timestamp, work::NodeWork,
+    ELSEWHERE, KeyDeclaration, ScriptVerdict, count, keys::KeyIndex, timestamp, work::NodeWork,
 };
 use crate::{
     engine::{
@@ -24,7 +24,7 @@ use crate::{
 /// Calls that share one run.
 #[derive(Debug, Default)]
 pub struct LedgerRun {
-    keys: Keys,
+    keys: KeyIndex,
     arguments: Vec<String>,
     calls: Vec<Arc<[Charge]>>,
 }

@@ -1,6 +1,6 @@
 //! What a take has charged, and the charges that commit it.
 
-use super::{charge::Charge, hold_action::HoldAction};
+use crate::engine::ledger::{charge::Charge, hold_action::HoldAction};
 use crate::engine::{
     hold_id::HoldId, key::Counter, parameters::Parameters, request::Hits, time::Timestamp,
 };
