@@ -24,6 +24,9 @@ impl InnerParts {
             .map(|pattern| pattern.into_iter().flat_map(Pattern::inner_parts).collect())
             .collect();
         let mut all: Vec<&[u8]> = patterns.iter().flatten().copied().collect();
+        if all.is_empty() {
+            return None;
+        }
         all.sort_unstable_by_key(|part| (part.len(), *part));
         all.dedup();
         let (mut numbers, mut parts) = (HashMap::new(), Vec::<&[u8]>::new());
@@ -39,7 +42,7 @@ impl InnerParts {
         // Of the other kinds, one is slower, and one may take 90 MB.
         let kind = Some(AhoCorasickKind::ContiguousNFA);
         let search = AhoCorasick::builder().kind(kind).build(&parts).ok()?;
-        (!parts.is_empty()).then_some(Self { search, of_each })
+        Some(Self { search, of_each })
     }
 
     /// Where the parts are in a value.

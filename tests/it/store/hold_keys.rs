@@ -88,7 +88,7 @@ fn without_holds_by_token_no_key_is_made() {
     let redis = Redis::start();
     let store = redis.url();
     let service = Service::start(Options { store: &store, ..Options::default() });
-    assert_eq!(service.exchange("GET", "/check?domain=shop&d=user=alice", b"").0, 200);
+    assert_eq!(service.exchange("POST", "/check?domain=shop&d=user=alice", b"").0, 200);
     assert!(!redis.keys().iter().any(|key| key.contains("hold-key")), "{:?}", redis.keys());
 }
 
