@@ -20,10 +20,14 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, Waker, ready},
+    time::Duration,
 };
 
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take},
+    time::{self, Sleep},
+};
 use tokio_util::io::poll_read_buf;
 
 use super::header_blocks::{HeaderBlocks, PREFACE};
@@ -49,7 +53,12 @@ pub(crate) struct Socket {
     preface_remaining: u64,
     header_blocks: HeaderBlocks,
     memory: Arc<ConnectionBudget>,
+    /// How long the client still has to close the connection, once it has ended.
+    lingers: Option<Pin<Box<Sleep>>>,
 }
+
+/// How long a connection that has ended waits for its client to close it.
+const LINGERS: Duration = Duration::from_millis(500);
 
 /// Most bytes that are read ahead, and how many at a time.
 const AHEAD_BYTES_MAX: usize = 1 << 20;
@@ -98,6 +107,7 @@ impl Socket {
             preface_remaining: PREFACE.len() as u64,
             header_blocks: HeaderBlocks::new(Arc::clone(&memory)),
             memory,
+            lingers: None,
         }
     }
 
@@ -255,7 +265,24 @@ impl AsyncWrite for Socket {
         Pin::new(self.stream.get_mut()).poll_flush(context)
     }
 
+    /// Waits for the client to close too: if something that it has sent remained unread, the system would reset the
+    /// connection, and the client might not get the last answers.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(self.stream.get_mut()).poll_shutdown(context)
+        let Self { stream, lingers, .. } = &mut *self;
+        let mut stream = Pin::new(stream.get_mut());
+        ready!(stream.as_mut().poll_shutdown(context))?;
+        let lingers = lingers.get_or_insert_with(|| Box::pin(time::sleep(LINGERS)));
+        if lingers.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        let mut unread = [0; AHEAD_BYTES];
+        let mut unread = ReadBuf::new(&mut unread);
+        match ready!(stream.poll_read(context, &mut unread)) {
+            Ok(()) if !unread.filled().is_empty() => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            _ => Poll::Ready(Ok(())),
+        }
     }
 }
