@@ -161,6 +161,8 @@ fn each_value_has_the_default_and_the_bounds_of_its_setting() {
         let (value, default) = match (&value, path.as_str()) {
             // The unit is in the value's name.
             (seconds, "drainSeconds") => (format!("{seconds}s"), row.default),
+            // A pod has less memory than the service assumes.
+            (Value::String(text), "store.memorySizeMax") => (text.clone(), "96MiB"),
             // A pod's log is read by machines.
             (Value::String(text), "log.format") => (text.clone(), "json"),
             // The service's default depends on where the rules come from.
