@@ -286,7 +286,7 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind == b"application/grpc" || kind == b"application/grpc+proto")
 }
 
-/// The answer to what is no call of gRPC: 415, as gRPC requires for other content types, or 405.
+/// The answer to a request that is not a gRPC call: 415, as gRPC requires for other content types, or 405.
 fn not_grpc(status: StatusCode) -> Response<AnswerBody> {
     let mut response = Response::new(AnswerBody::End);
     *response.status_mut() = status;

@@ -1,5 +1,5 @@
 //! What a call charges for done work, commits, gives back or occupies is neither lost nor counted twice, whatever keeps it
-//! from its server, and whoever has stopped waiting: each cause with each kind of work, on the store itself.
+//! from its server, and callers that have left: each cause with each kind of work, on the store itself.
 
 use std::{sync::Arc, time::Duration};
 

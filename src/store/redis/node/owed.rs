@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::unsent::{RELEASED_AFTER, Unsent, UnsentWork};
 use crate::{engine::time::Timestamp, store::redis::script::work::NodeWork};
 
-/// Work, and who sees to it.
+/// Work, and the queue that keeps what remains of it.
 #[derive(Debug)]
 pub(crate) struct Owed {
     pub(crate) work: NodeWork,
