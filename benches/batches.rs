@@ -1,7 +1,7 @@
 //! What a decision costs in a batch of `tollkeeper.v1`, beside single calls, and what others notice of batches.
 //! `cargo bench --bench batches` prints a table.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "a benchmark")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark")]
 
 #[path = "compare/batch_load.rs"]
 mod batch_load;

@@ -236,7 +236,6 @@ impl App {
         Ok(tasks)
     }
 
-    /// The tasks beside the listeners.
     fn background(
         &self,
         settings: &Settings,
@@ -334,7 +333,6 @@ impl App {
         }
     }
 
-    /// The phase by what is needed.
     fn phase(&self, store: ReadyNeeds, rules: RulesNeeded) -> Phase {
         if store == ReadyNeeds::Store
             && self.store.servers().is_some_and(|servers| !servers.is_up())

@@ -56,7 +56,6 @@ pub struct Audit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryId(u64, u64);
 
-/// A change, or an attempt.
 #[derive(Debug)]
 pub struct Attempt<'attempt> {
     /// The name of a certificate or of a token, or an address.
@@ -83,7 +82,6 @@ pub struct AuditQuery {
 }
 
 impl Audit {
-    /// An audit in this store.
     pub fn new(store: Arc<Store>) -> Self {
         Self { store, in_memory: Mutex::default(), refusals: Refusals::default() }
     }

@@ -68,9 +68,6 @@ pub struct ForbiddenDomain {
 
 impl DomainAccess {
     /// The domains of the clients in this file.
-    ///
-    /// # Errors
-    /// A sentence that names the file.
     pub fn load(path: PathBuf) -> Result<Self, String> {
         let read = |path: &Path| ClientDomains::read(path).map_err(|problem| problem.to_string());
         OfFile::load("the domains of clients", path, read).map(Self)
@@ -82,9 +79,6 @@ impl DomainAccess {
     }
 
     /// Whether this client has a right on a domain.
-    ///
-    /// # Errors
-    /// If it has not.
     pub(crate) fn check(
         &self,
         client: Option<&Identity>,

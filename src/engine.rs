@@ -4,6 +4,8 @@
 //! [`Plan`](plan::Plan) of charges. A store answers with tallies, and the plan settles into a
 //! [`Decision`](decision::Decision).
 
+#![warn(missing_docs)]
+
 pub mod algorithm;
 pub mod calendar;
 pub mod decision;

@@ -25,7 +25,6 @@ use crate::{
 /// What a call would match and charge. It holds values of the request, so it has no `Debug`.
 #[derive(Default, Serialize, Deserialize)]
 pub struct Explanation {
-    /// The domain of the request.
     pub domain: String,
     /// The problem with the domain, with which every call passes, or what the call lacks.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,12 +74,10 @@ pub struct DescriptorExplanation {
     pub charges: Vec<ChargeExplanation>,
 }
 
-/// How one entry was matched.
 #[derive(Serialize, Deserialize)]
 pub struct EntryMatch {
     /// The entry, escaped.
     pub entry: String,
-    /// The candidate that matched it.
     pub matched_by: String,
     /// The candidates that were tried before and did not match.
     pub skipped: Vec<String>,
@@ -92,32 +89,26 @@ pub struct EntryMatch {
 pub enum MatchExplanation {
     /// A rule with limits.
     Rule {
-        /// Its path.
         rule: String,
         /// `file:line`.
         written_at: String,
     },
-    /// An unlimited rule.
     UnlimitedRule {
-        /// Its path.
         rule: String,
         /// `file:line`.
         written_at: String,
     },
     /// A configured descriptor without a limit.
     NoLimit,
-    /// The limit that the request carries.
     OwnLimit,
     /// The commit of a hold that its token names, whatever the rules are.
     Commit,
-    /// No rule.
     NoRule,
 }
 
 /// A limit that does not apply in this call.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Replaced {
-    /// Its name.
     pub name: String,
     /// The limit, such as `10 per minute`.
     pub limit: String,
@@ -132,13 +123,11 @@ pub struct Replaced {
 pub struct ChargeExplanation {
     /// The limit, such as `10 per minute`.
     pub limit: String,
-    /// Its algorithm.
     pub algorithm: String,
     /// Its mode and other keys, such as `enforced, on_store_failure error`.
     pub details: String,
     /// Hits: 0 checks without counting, a negative number gives hits back.
     pub hits: i64,
-    /// The counter's key.
     pub key: String,
     /// What it does with holds, as a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -169,7 +158,6 @@ pub struct ChargeExplanation {
 /// The decision that the next such call would get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-#[expect(missing_docs, reason = "the names say it")]
 pub enum ForeseenCode {
     Ok,
     OverLimit,

@@ -35,7 +35,6 @@ use crate::{
     net::{grpc::ServedMethod, tls::server::Identity},
 };
 
-/// The endpoints of the HTTP address.
 pub fn router(decisions: Decisions, reports: Reports, health: Health) -> Router {
     let needs_certificate = |needed| middleware::from_fn_with_state(needed, require_certificate);
     let json_needs_certificate = needs_certificate(decisions.needs_certificate);

@@ -13,7 +13,6 @@
     )
 )]
 
-/// The version of this program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 // The decision: what a call is, which rules it matches, where its hits are counted.

@@ -49,9 +49,7 @@ use crate::{
 pub struct LimitUsage {
     /// The index of the descriptor.
     pub descriptor: usize,
-    /// What it matched.
     pub matched: Matched,
-    /// The limit.
     pub limit: Arc<Limit>,
     /// What the counter holds.
     pub reading: CounterReading,
@@ -64,7 +62,6 @@ pub struct Deciding {
     counters: KnownRules,
 }
 
-/// Decides calls.
 #[derive(Debug)]
 pub struct Limiter {
     rules: Arc<Rules>,
@@ -229,7 +226,6 @@ impl Limiter {
         Ok(decision)
     }
 
-    /// The rules in force.
     pub fn rules(&self) -> Arc<InForce> {
         self.rules.current()
     }
@@ -256,9 +252,6 @@ impl Limiter {
     }
 
     /// Sets what a counter has used in one step, and returns what it holds then. Hits that are counted later are added.
-    ///
-    /// # Errors
-    /// A sentence, if the store gives no answer.
     pub async fn set_used(&self, counter: &Counter, used: u64) -> Result<CounterReading, String> {
         let store = self.store.for_operator();
         // The hits of the window before count too, and no refund takes them back.
@@ -317,7 +310,6 @@ impl Limiter {
         self.refused_debits.retain(&in_force.rules);
     }
 
-    /// The metrics of calls.
     pub fn metrics(&self) -> &CallMetrics {
         &self.metrics
     }

@@ -93,7 +93,6 @@ impl Overrides {
         self.known.lock().superseded_by(new)
     }
 
-    /// Observes them.
     pub fn observe(self: &Arc<Self>, meter: &Meter) {
         let overrides = Arc::clone(self);
         OVERRIDES.observe(meter, move |observe| {

@@ -20,7 +20,7 @@ pub use self::{
 };
 
 /// The messages, compiled from `proto/`.
-#[expect(missing_docs, clippy::all, reason = "generated")]
+#[expect(clippy::all, reason = "generated")]
 #[allow(unreachable_pub, reason = "generated")]
 pub mod pb {
     /// Nested like the packages, since generated code refers to its neighbours by relative paths.

@@ -52,9 +52,7 @@ pub struct Settings {
     pub store: StoreSettings,
     /// Bounds on a request, and the content of its answer.
     pub calls: CallSettings,
-    /// Log lines, metrics and traces.
     pub telemetry: TelemetrySettings,
-    /// Threads and shutdown.
     pub process: ProcessSettings,
     /// Probable mistakes, which do not keep the service from starting.
     pub warnings: Vec<String>,

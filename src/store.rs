@@ -64,9 +64,6 @@ impl Store {
     }
 
     /// Makes all charges of one call, or none; its caller waits `until` then.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
     pub async fn charge(&self, charges: &[Charge], until: Instant) -> Result<Verdict, StoreError> {
         match self {
             Self::Memory(store) => Ok(store.charge(charges)),
@@ -76,9 +73,6 @@ impl Store {
 
     /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`, which come from
     /// a [`StoreError::Unreachable`]: their `on_store_failure` applies.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
     pub async fn charge_without(
         &self,
         charges: &[Charge],
@@ -94,9 +88,6 @@ impl Store {
     }
 
     /// The state of one counter, reset with [`Clear::Yes`].
-    ///
-    /// # Errors
-    /// See [`StoreError`].
     pub async fn read_counter(
         &self,
         counter: &Counter,

@@ -40,7 +40,6 @@ use crate::{
 /// A reading shows the period that runs and the one before: the last 30 to 60 seconds.
 const PERIOD_MS: u64 = 30_000;
 
-/// The keys of each list.
 const LISTED_MAX: usize = 20;
 
 /// Counts the decisions about keys.
@@ -65,7 +64,6 @@ pub struct TopKeys {
 /// A key, its limit by an operator's action, and how often it was denied.
 pub type LeadingKey = (TopKey, Limit, u64);
 
-/// The top keys of one replica.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TopReport {
     /// The time in which these decisions were made, until now.
@@ -82,7 +80,6 @@ pub struct TopReport {
 /// One key, and how often it was decided.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TopKey {
-    /// The configured domain.
     pub domain: String,
     /// The path of the rule, or `override`.
     pub rule: String,
@@ -97,11 +94,9 @@ pub struct TopKey {
     /// Hits that open holds hold now beside the used ones, if the store knows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<u64>,
-    /// Hits that an unused counter admits.
     pub capacity: u64,
     /// The limit, such as `10 per minute`.
     pub limit: String,
-    /// The algorithm of the limit.
     pub algorithm: String,
     /// What an operator has set for it, such as `limit 10 5f2c01aa`.
     #[serde(rename = "override", default, skip_serializing_if = "Option::is_none")]
@@ -112,7 +107,6 @@ pub struct TopKey {
 }
 
 impl TopReport {
-    /// The keys of all lists.
     pub fn keys_mut(&mut self) -> impl Iterator<Item = &mut TopKey> {
         let Self { hottest, denied, nearest, .. } = self;
         [hottest, denied, nearest].into_iter().flatten()
@@ -555,7 +549,6 @@ mod tests {
         assert!(keys.report(keys.began).is_none());
     }
 
-    /// docs/operations.md states this bound.
     #[test]
     fn a_worker_takes_at_most_a_mebibyte_and_with_values_three() {
         let keys = 6 * worker::KEYS_MAX;

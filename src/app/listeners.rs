@@ -28,7 +28,6 @@ pub(super) struct Listeners {
     pub admin: Option<TcpListener>,
     pub metrics: Option<TcpListener>,
     pub debug: Option<TcpListener>,
-    /// The TLS of gRPC.
     tls: Option<Arc<TlsServer>>,
 }
 

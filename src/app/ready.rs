@@ -10,12 +10,10 @@ use crate::{
     text::printable::printable, yaml,
 };
 
-/// The contents of the line.
 pub(super) struct ReadyLine {
     pub addresses: Addresses,
     /// The store, with its password masked.
     pub store: String,
-    /// The sources of the rules.
     pub rules: Vec<String>,
     /// The numbers of domains and of rules in force.
     pub counts: (usize, usize),
@@ -59,7 +57,6 @@ pub(super) fn print(line: &str) {
     drop(writeln!(out, "{}", printable(line.as_bytes())).and_then(|()| out.flush()));
 }
 
-/// The sources of the rules, for the ready line.
 pub(super) fn rule_sources(source: &RuleSource) -> Vec<String> {
     match source {
         RuleSource::Files(paths) if paths.is_empty() => {

@@ -7,7 +7,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::settings::HangUp;
 
-/// The signals that the service handles.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -18,9 +17,6 @@ pub struct Signals {
 
 impl Signals {
     /// Handles the signals, whose default would end the process at once.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub fn listen(on_hang_up: HangUp) -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,

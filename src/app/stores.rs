@@ -29,7 +29,6 @@ use crate::{
     telemetry::{Telemetry, observe_together},
 };
 
-/// The store of `--store`.
 pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
     let StoreUrl::Redis(url) = &settings.store.url else {
         return Store::Memory(memory_store(settings, telemetry, "store"));

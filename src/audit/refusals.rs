@@ -24,7 +24,6 @@ const OTHERS: &str = "others";
 /// Why a change is not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RefusalKind {
-    /// It needs a valid token.
     Unauthorized,
     /// A web page, or a host name that anyone may have chosen.
     CrossSite,

@@ -3,7 +3,6 @@
 /// What a client may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Right {
-    /// Decide calls.
     Decide,
     /// Read on the admin address.
     Read,

@@ -9,7 +9,6 @@ use tonic::Code;
 
 use crate::net::grpc::PREFIX_BYTES;
 
-/// A decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OverallCode {
     Ok,

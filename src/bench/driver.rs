@@ -177,7 +177,6 @@ impl Work {
     }
 }
 
-/// One thread's share of a whole.
 fn share(whole: usize, index: usize, threads: usize) -> usize {
     whole / threads + usize::from(index < whole % threads)
 }

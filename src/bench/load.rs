@@ -12,7 +12,6 @@ pub struct Load {
     pub addr: String,
     /// TLS, if the service has it.
     pub tls: Option<Arc<TlsClient>>,
-    /// The requests.
     pub calls: Calls,
     /// When the next call is made.
     pub pace: Pace,
@@ -22,7 +21,6 @@ pub struct Load {
     pub threads: usize,
     /// Duration of the calls before the measurement.
     pub warmup: Duration,
-    /// Duration of the measurement.
     pub duration: Duration,
     /// Maximum number of measured calls; the run ends after them.
     pub calls_max: Option<u64>,

@@ -14,7 +14,6 @@ use crate::net::grpc::status_name;
 pub struct Report {
     /// Calls that may pass.
     pub ok: u64,
-    /// Calls that were denied.
     pub over_limit: u64,
     /// Calls without a decision, by the name of their gRPC status.
     pub errors: BTreeMap<&'static str, u64>,
@@ -50,7 +49,6 @@ impl Default for Report {
 const LATENCY_MAX_NANOS: u64 = 3_600_000_000_000;
 
 impl Report {
-    /// Calls that were decided.
     pub fn decisions(&self) -> u64 {
         self.ok + self.over_limit
     }

@@ -24,7 +24,6 @@ use crate::net::peer::{self, PeerError, Protocol};
 pub struct Progress {
     /// The part of its time that is over, 0 to 1.
     pub part: f64,
-    /// Measured calls that were answered.
     pub answered: u64,
 }
 
@@ -102,7 +101,6 @@ async fn all_connected(
     Ok(())
 }
 
-/// One thread's part of the run.
 async fn drive(
     workload: Arc<Workload>,
     index: usize,

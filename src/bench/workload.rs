@@ -48,7 +48,6 @@ impl Workload {
         self.answered.fetch_add(1, Relaxed);
     }
 
-    /// Measured calls that were answered.
     pub(super) fn answered(&self) -> u64 {
         self.answered.load(Relaxed)
     }

@@ -11,7 +11,6 @@ use crate::text::printable::printable;
 /// The address of a service: the flag, else the variable, else the default.
 pub(super) struct ServiceAddr<'a> {
     pub flag: Option<&'a str>,
-    /// The variable's name, and its value.
     pub variable: (&'static str, Option<&'a str>),
     pub default: &'static str,
 }
@@ -58,7 +57,6 @@ fn meant(addr: &str, default: &str) -> Option<String> {
     port(&with_port).map(|_| with_port)
 }
 
-/// The port of HOST:PORT.
 fn port(addr: &str) -> Option<u16> {
     let authority: Authority = addr.parse().ok().filter(|_| !addr.contains('@'))?;
     authority.port_u16().filter(|_| !authority.host().is_empty())

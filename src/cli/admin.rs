@@ -64,9 +64,6 @@ pub(super) struct ReplicaFlags {
 
 impl ReplicaFlags {
     /// The replicas: by the flags, else the one of a service with the same environment.
-    ///
-    /// # Errors
-    /// As [`address`] and [`AdminServer::new`].
     pub(super) fn servers(
         &self,
         environment: &Environment,

@@ -109,9 +109,6 @@ impl Replica {
 
 impl ReplicaStatus {
     /// Asks a replica.
-    ///
-    /// # Errors
-    /// As [`AdminServer::ask`].
     pub(super) fn ask(server: &AdminServer<'_>) -> Result<Self, String> {
         server.ask(Method::GET, "/status", String::new()).map(Self)
     }

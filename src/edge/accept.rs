@@ -33,7 +33,6 @@ pub(crate) async fn accept(listener: &TcpListener, metrics: &ListenerMetrics) ->
     }
 }
 
-/// Logs a problem of a listener.
 pub(crate) fn warn_once_a_minute(metrics: &ListenerMetrics, problem: &str) {
     let subject = format!("{}: {problem}", metrics.name());
     if let Some(line) = due_line(LogCause::RefusedConnection, &subject) {

@@ -60,13 +60,11 @@ pub struct ConnectionBudget {
 pub struct BudgetSpent(pub usize);
 
 impl ArrivalBudget {
-    /// A budget of `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Arc<Self> {
         let connections = Mutex::default();
         Arc::new(Self { bytes_max, held: 0.into(), open: 0.into(), connections })
     }
 
-    /// The budget of a new connection.
     pub fn connection(self: &Arc<Self>, bytes_max: usize) -> Arc<ConnectionBudget> {
         self.open.fetch_add(1, Relaxed);
         let connection = Arc::new(ConnectionBudget {

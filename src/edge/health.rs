@@ -30,7 +30,6 @@ const REQUEST_BYTES_MAX: usize = 4 << 10;
 pub enum Phase {
     /// The store has not answered yet.
     Starting,
-    /// The service takes calls.
     Ready,
     /// The store fails, and the service is to be ready only while it answers.
     WithoutStore,
@@ -40,7 +39,6 @@ pub enum Phase {
     Draining,
 }
 
-/// Reports the phase.
 #[derive(Debug, Clone)]
 pub struct Health {
     phase: watch::Sender<Phase>,
@@ -81,7 +79,6 @@ impl Health {
         self.phase() == Phase::Ready
     }
 
-    /// The gRPC health service.
     pub fn grpc(&self) -> HealthServer<impl tonic_health::pb::health_server::Health> {
         let service = KnownServices(HealthService::from_health_reporter(self.reporter.clone()));
         HealthServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX)

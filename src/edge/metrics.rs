@@ -85,7 +85,6 @@ impl EdgeMetrics {
         }
     }
 
-    /// The metrics of the listener with this name.
     pub fn of_listener(&self, name: &'static str) -> ListenerMetrics {
         let metrics = ListenerMetrics { edge: self.clone(), name };
         for reason in RefusedConnection::ALL {
@@ -106,7 +105,6 @@ impl EdgeMetrics {
     }
 }
 
-/// Metrics of one listener's connections.
 #[derive(Debug, Clone)]
 pub struct ListenerMetrics {
     edge: EdgeMetrics,
@@ -114,7 +112,6 @@ pub struct ListenerMetrics {
 }
 
 impl ListenerMetrics {
-    /// The listener's name.
     pub(crate) const fn name(&self) -> &'static str {
         self.name
     }

@@ -22,7 +22,6 @@ pub(crate) fn report(metrics: EdgeMetrics) {
     }));
 }
 
-/// A call has panicked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Panicked;
 

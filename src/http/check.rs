@@ -33,7 +33,6 @@ const FORWARDED_METHOD: &str = "x-forwarded-method";
 /// The query of a request, with the headers that it names.
 struct Question {
     call: request::Request,
-    /// The status of a denial.
     denied: StatusCode,
     /// The status if the service or its store cannot decide.
     failed: Option<StatusCode>,

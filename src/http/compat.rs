@@ -45,7 +45,6 @@ pub(super) fn scrape(telemetry: &Telemetry) -> String {
     families.text()
 }
 
-/// The metrics of envoyproxy/ratelimit, from ours.
 fn envoyproxy(ours: &Families) -> Vec<MetricFamily> {
     let mut families = Vec::new();
     for (name, help, standings) in KINDS {

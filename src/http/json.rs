@@ -38,7 +38,6 @@ const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// Decisions for the clients of one address.
 #[derive(Debug, Clone)]
 pub struct Decisions {
-    /// Decides, within the bounds of gRPC.
     pub service: Arc<rls::Service>,
     /// Whether a client needs a certificate, as on the gRPC address: without TLS, all are refused then.
     pub needs_certificate: bool,

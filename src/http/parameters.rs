@@ -38,13 +38,9 @@ pub(super) fn read<const N: usize>(
     texts(names, given(query, names)?)
 }
 
-/// The values of parameters, and the descriptors.
 type DescriptorQuery<const N: usize> = ([Vec<String>; N], Vec<Vec<u8>>);
 
 /// Like [`read`], for parameters whose second one has descriptors. Those can have any bytes, and are returned apart.
-///
-/// # Errors
-/// As of [`read`].
 pub(super) fn read_with_descriptors<const N: usize>(
     query: Option<&str>,
     names: [&str; N],
@@ -102,9 +98,6 @@ fn pairs(query: Option<&str>) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
 }
 
 /// The value of a parameter `limit`: a whole number up to `max`.
-///
-/// # Errors
-/// A message with the bounds.
 pub(super) fn limit(given: &[String], default: usize, max: usize) -> Result<usize, String> {
     let Some(text) = given.first() else { return Ok(default) };
     let limit = text.parse().ok().filter(|limit| (1..=max).contains(limit));

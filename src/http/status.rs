@@ -39,7 +39,6 @@ use crate::{
     yaml::first_lines,
 };
 
-/// The page.
 const PAGE: &str = include_str!("status.html");
 
 /// The rules with the most decisions that are listed: an answer stays small, however many rules there are.
@@ -55,7 +54,6 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Serves the page.
 pub(super) async fn page() -> Response {
     let headers: [(HeaderName, &str); 4] = [
         (header::CONTENT_SECURITY_POLICY, &POLICY),
@@ -75,7 +73,6 @@ pub(super) struct PageState {
     pub(super) with_history: bool,
 }
 
-/// The data of the page.
 pub(super) fn json(reports: &Reports, history: &History, asked: PageState) -> Value {
     let PageState { phase, override_problem, top, with_history } = asked;
     let numbers = StatusNumbers::of(&reports.telemetry.families());

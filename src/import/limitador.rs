@@ -66,9 +66,6 @@ pub fn import(path: &Path, options: &LimitadorOptions) -> Result<LimitadorRules,
 }
 
 /// Translates the limits of a text; `name` is used for the file's in locations.
-///
-/// # Errors
-/// As [`import`].
 pub fn import_text(
     name: &str,
     text: &str,

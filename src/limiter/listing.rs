@@ -34,7 +34,6 @@ const AT_A_TIME: usize = 64;
 /// Which counters are listed.
 #[derive(Debug)]
 pub struct Listing {
-    /// The domain of the rules.
     pub domain: String,
     /// The keys of the entries, and patterns for their values; empty for all descriptors.
     pub entries: Vec<Entry>,
@@ -44,7 +43,6 @@ pub struct Listing {
     pub limit: usize,
 }
 
-/// The counters that were found.
 #[derive(Debug, Default)]
 pub struct Listed {
     /// Descriptors as the command line writes them, in their order, with a counter for each limit.

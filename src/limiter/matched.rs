@@ -39,12 +39,10 @@ impl DecidedCode {
     }
 }
 
-/// The domain of a decision.
 pub(super) fn domain_of_call(decision: &Decision) -> Arc<str> {
     decision.statuses.first().map_or_else(|| OTHER.into(), |status| domain_of(&status.matched))
 }
 
-/// The domain.
 pub(super) fn domain_of(matched: &Matched) -> Arc<str> {
     match matched {
         Matched::Rule(domain, _)
@@ -65,7 +63,6 @@ pub(super) fn rule_of(matched: &Matched) -> Arc<str> {
     }
 }
 
-/// The verdict on a call.
 pub(super) const fn verdict_on_call(decision: &Decision) -> &'static str {
     match decision.code {
         Code::Ok => DecidedCode::Ok.name(),

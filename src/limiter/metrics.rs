@@ -110,7 +110,6 @@ const STATUSES: usize = 17;
 /// Prometheus reads counters as floats, which lose single hits beyond 2^53.
 const HITS_MAX: u64 = u32::MAX as u64;
 
-/// Metrics of calls.
 #[derive(Debug, Clone)]
 pub struct CallMetrics {
     duration: Histogram<f64>,
@@ -154,12 +153,10 @@ impl CallMetrics {
         }
     }
 
-    /// Records one call of Envoy's API.
     pub fn call(&self, began: Instant, code: Code) {
         self.call_of(ServedMethod::ShouldRateLimit, began, code);
     }
 
-    /// Records one call of this method.
     pub(crate) fn call_of(&self, method: ServedMethod, began: Instant, code: Code) {
         let of_method = self.durations.get(method as usize);
         let bound = usize::try_from(code as i32).ok().and_then(|code| of_method?.get(code));
@@ -174,7 +171,6 @@ impl CallMetrics {
         self.by_rule.known()
     }
 
-    /// Records one decision.
     pub(super) fn decided(&self, known: &KnownRules, request: &Request, decision: &Decision) {
         for (descriptor, status) in request.descriptors.iter().zip(&decision.statuses) {
             let counts = Counts {
@@ -234,7 +230,6 @@ impl CallMetrics {
         in_force
     }
 
-    /// Records overrides that were ignored.
     pub fn overrides_ignored(&self, count: u64) {
         if count > 0 {
             self.invalid_overrides.add(count, &[]);

@@ -14,7 +14,6 @@ use crate::engine::{
     rule_set::RuleSet,
 };
 
-/// The rules that got checks.
 #[derive(Debug, Default)]
 pub(super) struct RefusedDebits(Mutex<HashMap<RuleId, Warning>>);
 

@@ -9,13 +9,10 @@ use tonic::{Code, Status};
 use super::tls::root_cause;
 use crate::text::printable::printable;
 
-/// The path of a call.
 pub(crate) const METHOD_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// The full name of the method.
 pub(crate) const METHOD: &str = METHOD_PATH.split_at(1).1;
 
-/// The full name of the service.
 pub(crate) const SERVICE: &str = METHOD.split_at(METHOD.len() - "/ShouldRateLimit".len()).0;
 
 /// The full name of the service of our own API.
@@ -23,7 +20,6 @@ pub(crate) const V1_SERVICE: &str = "tollkeeper.v1.Tollkeeper";
 
 /// A method that the service answers without generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it")]
 pub enum ServedMethod {
     ShouldRateLimit,
     Decide,
@@ -33,11 +29,9 @@ pub enum ServedMethod {
 }
 
 impl ServedMethod {
-    /// Every method.
     pub(crate) const ALL: [Self; 5] =
         [Self::ShouldRateLimit, Self::Decide, Self::DecideStream, Self::Commit, Self::Renew];
 
-    /// Its full name.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::ShouldRateLimit => METHOD,
@@ -48,7 +42,6 @@ impl ServedMethod {
         }
     }
 
-    /// The method with this path.
     pub(crate) fn of(path: &str) -> Option<Self> {
         let name = path.strip_prefix('/')?;
         Self::ALL.into_iter().find(|method| method.name() == name)
@@ -60,11 +53,9 @@ impl ServedMethod {
 pub(crate) struct GrpcMethod {
     /// What a server without it lacks, such as `health service`.
     pub(crate) service: &'static str,
-    /// Its full name.
     pub(crate) name: &'static str,
 }
 
-/// Our own method.
 pub(crate) const SHOULD_RATE_LIMIT: GrpcMethod =
     GrpcMethod { service: "rate-limit service", name: METHOD };
 

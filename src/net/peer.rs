@@ -48,13 +48,11 @@ pub enum PeerError {
     /// It speaks another protocol than the admin API needs.
     #[error("the server does not speak HTTP/1 on this port")]
     NotHttp1,
-    /// It demands our certificate.
     #[error("the server demands a client certificate")]
     DemandsCertificate,
     /// It ended the connection before it showed HTTP/2, as a server may do that expects TLS.
     #[error("the server ended the connection instead of speaking HTTP/2 (gRPC)")]
     EndedBeforeHttp2,
-    /// It ended the connection early.
     #[error("the server ended the connection before it answered")]
     Ended,
     /// It sent nothing for this time, as a server may do that expects TLS.

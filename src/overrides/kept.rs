@@ -37,9 +37,6 @@ const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
 
 impl Overrides {
     /// Sets an override: it is in force here when this returns, and on other replicas soon.
-    ///
-    /// # Errors
-    /// See [`OverrideError`].
     pub async fn set(&self, new: &NewOverride, by: String) -> Result<Arc<Override>, OverrideError> {
         let _turn = self.turn().await?;
         self.read().await?;
@@ -56,9 +53,6 @@ impl Overrides {
     }
 
     /// The override in force with this id, which another replica may have set just now.
-    ///
-    /// # Errors
-    /// See [`OverrideError`].
     pub async fn find(&self, id: &str) -> Result<Arc<Override>, OverrideError> {
         if let Some(found) = self.known.lock().find(id) {
             return Ok(found);
@@ -69,9 +63,6 @@ impl Overrides {
     }
 
     /// Ends an override that was [found](Self::find).
-    ///
-    /// # Errors
-    /// See [`OverrideError`].
     pub async fn end(&self, one: &Override) -> Result<(), OverrideError> {
         let _turn = self.turn().await?;
         self.read().await?;

@@ -39,7 +39,6 @@ const TIMES_MAX: u64 = 1_000_000;
 const PROBLEM_BYTES_MAX: usize = 300;
 const KEY_BYTES_MAX: usize = 64;
 
-/// An override.
 #[derive(Debug, Clone)]
 pub struct Override {
     /// What it does, for what and until when.
@@ -73,7 +72,6 @@ pub enum OverrideError {
 /// An override that is to be set.
 #[derive(Debug, Clone)]
 pub struct NewOverride {
-    /// The domain of the rules.
     pub domain: String,
     /// What it is for; a value with a star is a pattern.
     pub entries: Vec<Entry>,
@@ -151,7 +149,6 @@ impl Override {
         descriptor_syntax::write(&self.directive.entries)
     }
 
-    /// The JSON of the admin address.
     pub fn json(&self, now: Timestamp) -> Value {
         let Directive { id, set_at, until, .. } = &*self.directive;
         let mut json = self.kept();
@@ -169,7 +166,6 @@ impl Override {
     }
 }
 
-/// The action with this name and number.
 fn action(name: &str, value: Option<u64>) -> Option<DirectiveAction> {
     Some(match (name, value) {
         ("limit", Some(value)) => DirectiveAction::Limit(value),
@@ -183,9 +179,6 @@ fn action(name: &str, value: Option<u64>) -> Option<DirectiveAction> {
 
 impl NewOverride {
     /// Reads the body of a request.
-    ///
-    /// # Errors
-    /// A sentence that names the field, and what is allowed.
     pub fn read(body: &[u8]) -> Result<Self, String> {
         // The derived code would also read a list.
         if !body.trim_ascii_start().starts_with(b"{") {
@@ -217,9 +210,6 @@ impl NewOverride {
     }
 
     /// Checks it against the rules of its descriptors. Returns a hint, if no rule applies to them.
-    ///
-    /// # Errors
-    /// A sentence that names the field, and what is allowed.
     pub fn check(&self, rules: &RuleSet) -> Result<Option<String>, String> {
         let Some(domain) = rules.domain(&self.domain) else {
             let domains = rules.domains();
@@ -306,9 +296,6 @@ impl NewOverride {
 }
 
 /// Checks why something is set, ended or reset, if a reason is given.
-///
-/// # Errors
-/// A sentence with what is allowed.
 pub fn check_because(text: Option<&impl AsRef<str>>) -> Result<(), String> {
     let is_good = |text: &str| {
         text.len() <= BECAUSE_BYTES_MAX && !text.trim().is_empty() && !text.contains(is_unseen)

@@ -44,9 +44,6 @@ struct Worker {
 
 impl Workers {
     /// Starts `count` workers.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub fn start(count: usize) -> io::Result<Self> {
         (0..count).map(Worker::start).collect::<io::Result<_>>().map(Self)
     }

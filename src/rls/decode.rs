@@ -26,17 +26,14 @@ pub struct Bounds {
 
 /// Whether the answer's dynamic metadata repeats the request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it")]
 pub enum Echo {
     #[default]
     Off,
     On,
 }
 
-/// A decoded request.
 #[derive(Debug)]
 pub struct Decoded {
-    /// The request.
     pub request: Request,
     /// Number of limit overrides that were ignored, for an unknown unit or an impossible window.
     pub overrides_ignored: u64,

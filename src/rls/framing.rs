@@ -315,7 +315,6 @@ pub(super) fn write(
     Ok(answer(AnswerBody::Message(budget.hold_answer(framed)?)))
 }
 
-/// An answer with this body.
 pub(super) fn answer(body: AnswerBody) -> Response<AnswerBody> {
     let mut response = Response::new(body);
     let grpc = HeaderValue::from_static(grpc::CONTENT_TYPE);

@@ -108,7 +108,6 @@ fn denied(status: &LimitedStatus<'_>, body: DeniedBody) -> Option<(&'static str,
     })
 }
 
-/// A header of an answer.
 pub(super) fn header(name: &str, value: String) -> HeaderValue {
     HeaderValue { key: name.to_owned(), value, ..HeaderValue::default() }
 }

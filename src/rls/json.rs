@@ -76,7 +76,6 @@ pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, Refusal> {
     decode::request(message, bounds.echo)
 }
 
-/// Descriptors within their bounds.
 pub(super) fn descriptors(
     list: Option<AtMost<DESCRIPTORS_MAX, Object<JsonDescriptor>>>,
     bounds: Bounds,

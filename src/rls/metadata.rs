@@ -25,7 +25,6 @@ const ECHO_BYTES_MAX: usize = 16 << 10;
 /// Most groups of quotas in an answer.
 const GROUPS_MAX: usize = 64;
 
-/// The request as metadata.
 pub(super) fn echo(request: &RateLimitRequest) -> Struct {
     let mut bytes_remaining = ECHO_BYTES_MAX;
     let descriptors = request.descriptors.iter();

@@ -35,12 +35,10 @@ pub enum Refusal {
     Malformed(String),
     /// The message is too long.
     #[error("message: {bytes} bytes exceeds {bytes_max}")]
-    #[expect(missing_docs, reason = "the names say it")]
     TooLong { bytes: usize, bytes_max: usize },
     /// The message has more than this number of bytes; how many is not known before its end.
     #[error("message: over {0} bytes")]
     TooLongAt(usize),
-    /// The message is compressed.
     #[error("compressed requests are not supported")]
     Compressed,
     /// The client left before its message was complete.
@@ -58,7 +56,6 @@ pub enum Refusal {
     /// The client may not use this domain.
     #[error(transparent)]
     Forbidden(#[from] ForbiddenDomain),
-    /// A web page made the request.
     #[error("requests from web pages are not allowed")]
     WebPage,
     /// It may be a web page's request.
@@ -116,7 +113,6 @@ impl Refusal {
         }
     }
 
-    /// The gRPC status.
     pub fn status(&self) -> Status {
         let mut status = Status::new(self.codes().0, self.to_string());
         if matches!(self, Self::Compressed) {

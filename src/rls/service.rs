@@ -42,7 +42,6 @@ use crate::{
 /// Written by hand rather than generated: the bounds of its decoder are settings, and a call costs less.
 #[derive(Debug, Clone)]
 pub struct Service {
-    /// Decides the calls.
     pub limiter: Arc<Limiter>,
     /// Bounds for one call.
     pub bounds: Bounds,
@@ -54,7 +53,6 @@ pub struct Service {
     pub arriving: Arc<ArrivalBudget>,
     /// The domains that each client may use; `None` is all.
     pub access: Option<Arc<DomainAccess>>,
-    /// Makes spans.
     pub tracer: Option<Arc<Tracer>>,
 }
 
@@ -88,7 +86,6 @@ pub(super) struct ConnectedClient {
     pub(super) ending: CancellationToken,
     /// Who the client is, if it has shown a certificate.
     pub(super) identity: Option<Identity>,
-    /// Its address.
     pub(super) address: IpAddr,
 }
 

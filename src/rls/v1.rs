@@ -39,9 +39,6 @@ const ANSWER_BYTES: usize = 64;
 
 impl Service {
     /// The answer to a message of one of the methods of `tollkeeper.v1`, framed.
-    ///
-    /// # Errors
-    /// If the whole request is refused.
     pub async fn answer_batch(
         &self,
         method: ServedMethod,

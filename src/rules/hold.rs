@@ -27,7 +27,6 @@ const NAME_BYTES_MAX: usize = HoldPolicy::NAME_BYTES_MAX;
 const LEARNED_WITHOUT_DEFAULT: &str =
     "estimate: needs a number to start with, such as `{ default: 2000, learned: true }`";
 
-/// The keys of `hold`.
 pub(crate) static HOLD: KeyTable = KeyTable {
     name: "`hold`",
     elsewhere: |_| None,
@@ -69,7 +68,6 @@ pub(crate) static HOLD: KeyTable = KeyTable {
     ],
 };
 
-/// The keys of `estimate`.
 pub(crate) static ESTIMATE: KeyTable = KeyTable {
     name: "`estimate`",
     elsewhere: |_| None,

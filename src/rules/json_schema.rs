@@ -127,7 +127,6 @@ fn starts() -> Value {
     json!({ "allOf": conditions })
 }
 
-/// The algorithms that store each hit.
 fn stored() -> Value {
     is("algorithm", &in_any_case(&["sliding_log", "in_flight"]))
 }

@@ -61,7 +61,6 @@ pub(crate) static FILE: KeyTable = KeyTable {
     ],
 };
 
-/// The keys of a descriptor.
 pub(super) static DESCRIPTOR: KeyTable = KeyTable {
     name: "a descriptor",
     elsewhere: |name| level_of(name, 1),
@@ -121,7 +120,6 @@ pub(super) const OF_ONE_ALGORITHM: [(&str, &[&str]); 5] = [
 pub(super) const OF_A_LIMIT: [&str; 6] =
     ["unit", "requests_per_unit", "unlimited", "unit_multiplier", "name", "replaces"];
 
-/// The keys of a limit.
 pub(super) static LIMIT: KeyTable = KeyTable {
     name: "a rate_limit",
     elsewhere: |name| level_of(name, 2),
@@ -228,7 +226,6 @@ pub(super) static LIMIT: KeyTable = KeyTable {
     ],
 };
 
-/// The key of an item of `replaces`.
 pub(super) static REPLACED: KeyTable = KeyTable {
     name: "an item of `replaces`",
     elsewhere: |_| None,
@@ -249,7 +246,6 @@ fn failure_names() -> Vec<&'static str> {
     FailureMode::ALL.map(FailureMode::name).to_vec()
 }
 
-/// A text or a list of texts.
 fn texts() -> Value {
     let text = json!({ "type": ["string", "number", "boolean"], "minLength": 1 });
     json!({ "anyOf": [{ "type": "null" }, text, { "type": "array", "minItems": 1, "items": text }] })

@@ -27,9 +27,7 @@ const EXAMPLE: &str = include_str!("../../examples/rules.yaml");
 /// One set of rules, and when it was loaded.
 #[derive(Debug)]
 pub struct InForce {
-    /// The rules.
     pub rules: RuleSet,
-    /// The version of their content.
     pub version: Version,
     /// When they were loaded.
     pub since: SystemTime,
@@ -47,7 +45,6 @@ impl InForce {
         self.warn();
     }
 
-    /// Logs the warnings.
     pub fn warn(&self) {
         for warning in first_lines(&self.warnings) {
             tracing::warn!("{warning}");
@@ -145,9 +142,6 @@ impl RuleFiles {
 /// Reads and checks the rules in these files and folders, and what is laid over them; without any, the shipped example.
 ///
 /// In a folder, every `.yaml` and `.yml` file is read, except tests (`*.test.yaml`, `*.test.yml`).
-///
-/// # Errors
-/// Every problem of every file, ordered by location.
 pub fn load(
     paths: &[PathBuf],
     overlays: &[PathBuf],
@@ -157,18 +151,12 @@ pub fn load(
 }
 
 /// Checks rules that were written in one text; `name` is used for the file's in locations.
-///
-/// # Errors
-/// Every problem of the text, ordered by location.
 pub fn parse(name: &str, text: &str, options: LoadOptions) -> Result<InForce, Vec<Problem>> {
     let source = Source { name: name.to_owned(), text: text.to_owned() };
     compile_files(RuleFiles { sources: vec![source], ..RuleFiles::default() }, options)
 }
 
 /// Checks the files, and compiles their rules.
-///
-/// # Errors
-/// As [`load`].
 pub(super) fn compile_files(
     read: RuleFiles,
     options: LoadOptions,
@@ -180,9 +168,6 @@ pub(super) fn compile_files(
 }
 
 /// Compiles trees with the overlays, problems and warnings of what was `read`.
-///
-/// # Errors
-/// As [`load`].
 #[expect(clippy::disallowed_methods, reason = "for /rules, which shows when the rules were loaded")]
 pub(super) fn compile_all(
     trees: Vec<RuleTree>,

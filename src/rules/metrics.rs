@@ -32,11 +32,9 @@ const RULES_LOADED: InstrumentRow = InstrumentRow::gauge(
 )
 .in_unit(InstrumentUnit::Seconds);
 
-/// Every instrument of rules.
 pub(crate) const INSTRUMENTS: &[&InstrumentRow] =
     &[&RELOADS, &LAST_RELOAD, &RULES_INFO, &RULES_LOADED];
 
-/// Metrics of the rules.
 #[derive(Debug, Clone)]
 pub(crate) struct RuleMetrics {
     reloads: Counter<u64>,
@@ -56,7 +54,6 @@ impl RuleMetrics {
         metrics
     }
 
-    /// Records the outcome of a reload.
     pub(crate) fn loaded(&self, loaded: Loaded) {
         let (outcome, successful) = match loaded {
             Loaded::Good => ("good", 1),

@@ -15,7 +15,6 @@ use crate::{
     },
 };
 
-/// The keys of `priority`.
 static PRIORITY: KeyTable = KeyTable {
     name: "`priority`",
     elsewhere: |_| None,
@@ -42,7 +41,6 @@ static PRIORITY: KeyTable = KeyTable {
     ],
 };
 
-/// The keys of an item of `tiers`.
 static TIER: KeyTable = KeyTable {
     name: "an item of `tiers`",
     elsewhere: |_| None,

@@ -2,7 +2,6 @@
 
 use crate::engine::rule::Defaults;
 
-/// How rules are loaded.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LoadOptions {
     /// Values for limits that do not set them.
@@ -14,7 +13,6 @@ pub struct LoadOptions {
 /// Which algorithms a store can run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Algorithms {
-    /// Every one.
     #[default]
     All,
     /// `fixed_window` alone: the store runs no scripts.

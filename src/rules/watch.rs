@@ -84,9 +84,7 @@ impl Rules {
 /// The files to watch, and the options to load them with.
 #[derive(Debug, Clone)]
 pub struct Watched {
-    /// Files and folders.
     pub paths: Vec<PathBuf>,
-    /// Files and folders of overlays.
     pub overlays: Vec<PathBuf>,
     /// Defaults for all rules, and the algorithms that the store can run.
     pub options: LoadOptions,
@@ -125,7 +123,6 @@ pub(super) struct FollowedFiles<R> {
 }
 
 impl<R: Fn() -> RuleFiles + Clone + Send + 'static> FollowedFiles<R> {
-    /// Files of which this content is known.
     pub(super) fn new(read: R, known: Version) -> Self {
         Self { read, tried: known.clone(), seen: known }
     }
@@ -149,7 +146,6 @@ impl<R: Fn() -> RuleFiles + Clone + Send + 'static> FollowedFiles<R> {
         Some(read)
     }
 
-    /// Returns the next new content.
     pub(super) async fn next(&mut self) -> RuleFiles {
         loop {
             time::sleep(READ_EVERY).await;
@@ -172,7 +168,6 @@ pub(super) async fn off_thread<T: Send + 'static>(
     })
 }
 
-/// The outcome of loading new content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loaded {
     /// It is in force.

@@ -64,7 +64,6 @@ pub(super) struct RateLimit {
     pub(super) unlimited: bool,
     /// Whether denied calls are charged; if absent, `--count-denied` decides.
     pub(super) count_denied: Option<bool>,
-    /// One of [`Algorithm::names`].
     pub(super) algorithm: &'static str,
     pub(super) burst: Option<Located<u64>>,
     pub(super) override_max: Option<u64>,
@@ -82,7 +81,6 @@ pub(super) struct RateLimit {
     pub(super) priority: Option<Located<Arc<Priority>>>,
 }
 
-/// Parses these files.
 pub(super) fn parse(sources: &[Source], findings: &mut Findings) -> Vec<RuleTree> {
     let mut trees = Vec::new();
     for source in sources {
@@ -104,7 +102,6 @@ pub(super) fn read_overlay(tree: &RuleTree, findings: &mut Findings) -> Option<F
     Reader { origin: &tree.origin, findings }.file(tree, Reader::overlay)
 }
 
-/// Checks `defaults`.
 pub(super) fn check_defaults(origin: &Origin, given: &YamlNode, findings: &mut Findings) {
     Reader { origin, findings }.given("`defaults`", given, &OF_A_LIMIT);
 }

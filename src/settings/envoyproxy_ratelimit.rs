@@ -28,10 +28,8 @@ use super::reader::{
 /// The file name of its program. A program that is run by this name reads its environment.
 pub const ENVOYPROXY_RATELIMIT_PROGRAM: &str = "ratelimit";
 
-/// Whose environment the service reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compat {
-    /// Ours alone.
     Off,
     /// Also the one of envoyproxy/ratelimit.
     EnvoyproxyRatelimit,

@@ -16,9 +16,7 @@ use crate::{
 /// Where the service listens, what it serves there, and to whom.
 #[derive(Debug, Clone)]
 pub struct ListenSettings {
-    /// The address of gRPC.
     pub grpc: Given<SocketAddr>,
-    /// The address of HTTP.
     pub http: Given<SocketAddr>,
     /// The address of the admin API, if it is served.
     pub admin: Option<Given<SocketAddr>>,
@@ -30,7 +28,6 @@ pub struct ListenSettings {
     pub reflection: bool,
     /// The system's receive buffer of each connection to gRPC, in bytes; `None` leaves it to the system.
     pub receive_buffer: Option<usize>,
-    /// Bounds on connections.
     pub connections: ConnectionBounds,
     /// TLS, if any address speaks it.
     pub tls: Option<Arc<TlsServer>>,
@@ -47,7 +44,6 @@ pub struct ListenSettings {
 pub enum TlsScope {
     /// The addresses of gRPC, HTTP and the admin API.
     All,
-    /// The one of gRPC.
     Grpc,
 }
 

@@ -121,7 +121,6 @@ const TLS_ADVICE: TlsAdvice = TlsAdvice {
     plain: "use http:// in the endpoint",
 };
 
-/// Reads the standard variables.
 pub(super) fn read(
     environment: &Environment,
     problems: &mut Vec<String>,

@@ -7,10 +7,8 @@ use super::reader::{
     form::{Time, WholeNumber},
 };
 
-/// Threads and shutdown.
 #[derive(Debug, Clone)]
 pub struct ProcessSettings {
-    /// Threads that serve gRPC.
     pub workers: usize,
     /// How long calls are still served after the signal to stop.
     pub drain: Duration,

@@ -22,7 +22,6 @@ use self::{
 };
 use crate::{text::did_you_mean::hint, yaml::Problem};
 
-/// The setting that names the file.
 pub const CONFIG: &str = "config";
 
 pub(super) struct SettingReader<'a> {

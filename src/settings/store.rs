@@ -32,7 +32,6 @@ pub struct StoreSettings {
     pub over_limit_cache: usize,
     /// Maximum number and size of counters in memory.
     pub memory_max: MemorySize,
-    /// Maximum duration of a decision.
     pub patience: Patience,
     /// Maximum number of debits and refunds that wait for Redis.
     pub debits_queued_max: usize,

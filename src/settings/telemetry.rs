@@ -14,10 +14,8 @@ use crate::{
     top_keys::TopKeyNames,
 };
 
-/// Log lines, metrics and traces.
 #[derive(Debug, Clone)]
 pub struct TelemetrySettings {
-    /// Log lines.
     pub log: Log,
     /// Part of a limit beyond which hits count as near it, 0 to 1.
     pub near_limit_ratio: f64,

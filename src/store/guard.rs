@@ -27,14 +27,12 @@ use crate::engine::{
 pub struct Arrival {
     /// When its message was there.
     pub at: Instant,
-    /// The timeout that the caller announced.
     pub timeout: Option<Duration>,
 }
 
 /// The verdict of a call, and what it was made without.
 #[derive(Debug)]
 pub struct Answered {
-    /// The verdict.
     pub verdict: Result<Verdict, StoreError>,
     /// The indices of the charges whose `on_store_failure` decided, since the store gave no answer.
     pub by_failure_mode: Vec<usize>,
@@ -165,9 +163,6 @@ impl Guard {
     }
 
     /// Like [`Store::keys`].
-    ///
-    /// # Errors
-    /// See [`Store::keys`].
     pub async fn keys(
         &self,
         domain_part: &str,

@@ -179,7 +179,6 @@ impl MemoryStore {
         tally
     }
 
-    /// The time of its clock.
     pub fn now(&self) -> Timestamp {
         (self.clock)()
     }

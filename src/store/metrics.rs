@@ -116,7 +116,6 @@ pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[
     &CONNECTION_FAILURES,
 ];
 
-/// Metrics of the store.
 #[derive(Debug, Clone)]
 pub struct StoreMetrics {
     duration: Histogram<f64>,

@@ -55,7 +55,6 @@ struct Last {
 }
 
 impl Outage {
-    /// The outages of one server.
     pub fn at(address: impl fmt::Display) -> Self {
         Self(Arc::new(State { location: format!(" at {address}"), ..State::default() }))
     }

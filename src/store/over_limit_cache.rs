@@ -41,7 +41,6 @@ pub struct OverLimitCache {
 /// What a denial of the store means for later calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denials {
-    /// The counter is over its limit.
     Exact,
     /// It is, or another call has reserved hits and gives them back. Only a counter that shares its hash slot with all
     /// others of its domain is never reserved.

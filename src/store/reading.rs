@@ -2,10 +2,8 @@
 
 use crate::engine::ledger::CounterState;
 
-/// The result of reading a counter.
 #[derive(Debug, Clone)]
 pub enum CounterReading {
-    /// Its state.
     State(CounterState),
     /// It holds something other than a count.
     Corrupt,

@@ -71,9 +71,6 @@ impl RedisStore {
 
     /// Makes all charges of one call, or none; its caller waits `until` then. A server that runs no scripts
     /// takes only fixed windows.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
     pub async fn charge(&self, charges: &[Charge], until: Instant) -> Result<Verdict, StoreError> {
         if charges.is_empty() {
             return Ok(Verdict::default());
@@ -83,9 +80,6 @@ impl RedisStore {
 
     /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`: their
     /// `on_store_failure` applies.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
     pub async fn charge_without(
         &self,
         charges: &[Charge],
@@ -96,9 +90,6 @@ impl RedisStore {
     }
 
     /// The state of one counter; `clear` resets it.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
     pub async fn read_counter(
         &self,
         counter: &Counter,
@@ -184,7 +175,6 @@ impl RedisStore {
         time::timeout(within, running).await.unwrap_or(Err(StoreError::TimedOut))
     }
 
-    /// The server that has a counter.
     pub fn server_of(&self, counter: &Counter) -> Option<String> {
         self.directory.server_of(counter)
     }

@@ -48,7 +48,6 @@ const KEYS_EVICTED: InstrumentRow = InstrumentRow::gauge(
     &["server"],
     "keys that the server evicted since its start; their limits started again",
 );
-/// What is observed of the servers.
 pub(crate) const OBSERVED: &[Observed<'_, Vec<ServerReport>>] = &[
     (&CONNECTIONS, connections),
     (&CONNECTIONS_LIMIT, |servers, to| each(servers, to, |server| Some(server.connections_max))),
@@ -90,7 +89,6 @@ pub struct ServerUsage {
     pub memory: Option<u64>,
     /// Most bytes of memory; `None` if the server has no such bound.
     pub memory_max: Option<u64>,
-    /// Connected clients.
     pub clients: Option<u64>,
     /// Most clients.
     pub clients_max: Option<u64>,

@@ -27,7 +27,6 @@ pub(super) struct Collector {
     failing: AtomicU8,
 }
 
-/// The signal that an exporter sends.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Signal {
     Traces = 1,
@@ -80,7 +79,6 @@ pub(super) struct Reported<E> {
 }
 
 impl<E> Reported<E> {
-    /// Exports, and reports the outcome.
     async fn report(&self, exported: impl Future<Output = OTelSdkResult>) -> OTelSdkResult {
         let began = Instant::now();
         let outcome = match system_clock().as_millis() {

@@ -41,7 +41,6 @@ pub(crate) enum EventKind {
     LogFilterSet,
 }
 
-/// A change of state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Event {
     /// When it happened last, in Unix seconds.

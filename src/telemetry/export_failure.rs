@@ -47,7 +47,6 @@ impl ExportFailure {
         *self.recorded.lock() = None;
     }
 
-    /// Records the cause of a failure.
     pub(super) fn record(&self, cause: String) {
         *self.recorded.lock() = Some(cause);
     }

@@ -50,7 +50,6 @@ impl Families {
         merged
     }
 
-    /// The text format of Prometheus.
     pub(crate) fn text(&self) -> String {
         TextEncoder::new().encode_to_string(&self.0).unwrap_or_default()
     }

@@ -18,7 +18,6 @@ const SECONDS: &[f64] = &[
     0.1, 0.25, 1.0,
 ];
 
-/// Bucket boundaries of numbers of calls.
 const CALLS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
 
 /// An instrument: its name, kind, unit, attributes and meaning.
@@ -28,9 +27,7 @@ pub struct InstrumentRow {
     pub name: &'static str,
     /// What it measures with.
     pub kind: InstrumentKind,
-    /// The unit of its values.
     pub unit: InstrumentUnit,
-    /// The names of its attributes.
     pub attributes: &'static [&'static str],
     /// What it measures, in Markdown.
     pub description: &'static str,
@@ -41,20 +38,16 @@ pub struct InstrumentRow {
 pub enum InstrumentKind {
     /// A number that only rises.
     Counter,
-    /// A number that rises and falls.
     Gauge,
     /// How often values were in each bucket.
     Histogram,
 }
 
-/// The unit of an instrument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstrumentUnit {
     /// A plain number.
     Number,
-    /// Seconds.
     Seconds,
-    /// Bytes.
     Bytes,
 }
 
@@ -96,7 +89,6 @@ impl InstrumentRow {
         Self::of_kind(InstrumentKind::Gauge, name, attributes, description)
     }
 
-    /// A histogram of numbers of calls.
     pub(crate) const fn histogram(
         name: &'static str,
         attributes: &'static [&'static str],

@@ -15,7 +15,6 @@ const LOG_EVERY: Duration = Duration::from_secs(60);
 /// The most causes and subjects that have lines of their own; further ones share the lines of one.
 const SUBJECTS_MAX: usize = 1000;
 
-/// The lines of this process.
 static LINES: LazyLock<LogThrottle> = LazyLock::new(LogThrottle::default);
 
 /// Why a line that may repeat is logged.
@@ -53,7 +52,6 @@ pub(crate) enum LogCause {
     Others,
 }
 
-/// A line that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DueLine {
     /// The number of lines of the same cause and subject that were suppressed since the last one. `None`, which a line

@@ -10,7 +10,6 @@ pub(crate) use self::process::{INSTRUMENTS as PROCESS, START_TIME};
 use super::instrument::InstrumentRow;
 use crate::VERSION;
 
-/// The version of the program.
 pub(crate) const BUILD_INFO: InstrumentRow =
     InstrumentRow::gauge("ratelimit.build_info", &["version"], "always 1; version of the program");
 

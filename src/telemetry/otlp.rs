@@ -38,12 +38,9 @@ pub struct OtlpEndpoint {
     pub timeout: Duration,
 }
 
-/// A protocol of OTLP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtlpProtocol {
-    /// `grpc`.
     Grpc,
-    /// `http/protobuf`.
     HttpProtobuf,
 }
 
@@ -55,9 +52,6 @@ impl fmt::Debug for OtlpEndpoint {
 
 impl OtlpEndpoint {
     /// An exporter of spans, which records its failures. It must be built in a tokio runtime.
-    ///
-    /// # Errors
-    /// If the SDK refuses its variables.
     pub(super) fn span_exporter(
         &self,
         failure: &ExportFailure,
@@ -75,9 +69,6 @@ impl OtlpEndpoint {
     }
 
     /// An exporter of metrics, which records its failures. It must be built in a tokio runtime.
-    ///
-    /// # Errors
-    /// If the SDK refuses its variables.
     pub(super) fn metric_exporter(
         &self,
         failure: &ExportFailure,

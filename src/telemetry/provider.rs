@@ -68,7 +68,6 @@ pub struct TelemetryOptions {
 pub enum MetricsCompat {
     /// None.
     Off,
-    /// The names of envoyproxy/ratelimit.
     Envoyproxy,
 }
 
@@ -77,16 +76,13 @@ pub enum MetricsCompat {
 pub struct Log {
     /// The log lines that are written, until the filter is changed.
     pub filter: LogFilter,
-    /// The format of a line.
     pub format: LogFormat,
 }
 
-/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
     Text,
-    /// One JSON object.
     Json,
 }
 
@@ -222,7 +218,6 @@ impl Telemetry {
         self.tracer.clone()
     }
 
-    /// The source of instruments.
     pub fn meter(&self) -> Meter {
         self.meters.meter("tollkeeper")
     }

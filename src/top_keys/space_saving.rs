@@ -16,7 +16,6 @@ pub(super) struct SpaceSaving<N> {
     /// The counts, the highest first.
     ranks: Vec<RankedCount>,
     slots: Vec<Slot<N>>,
-    /// The slot of each key.
     index: HashTable<usize>,
 }
 
@@ -40,7 +39,6 @@ struct Slot<N> {
 pub(super) struct LastTally {
     pub(super) at_ms: u64,
     pub(super) remaining: u64,
-    /// Hits that an unused counter admits.
     pub(super) capacity: u64,
     pub(super) resets_at_ms: u64,
 }

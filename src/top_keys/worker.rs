@@ -9,7 +9,6 @@ use super::{
 /// The most keys of a sketch. A key that makes up more than a thousandth of a worker's calls is never missed.
 pub(super) const KEYS_MAX: usize = 1000;
 
-/// What is listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TopList {
     Hottest,
@@ -17,7 +16,6 @@ pub(super) enum TopList {
     Nearest,
 }
 
-/// The sketches of one worker.
 #[derive(Debug)]
 pub(super) struct WorkerKeys {
     period: u64,

@@ -12,7 +12,6 @@ use super::{Problem, file_name, problem::STANDARD_INPUT};
 /// Largest size of a file.
 const BYTES_MAX: u64 = 8 << 20;
 
-/// One file's text.
 #[derive(Debug)]
 pub(crate) struct Source {
     /// As [`file_name`] gives it.
@@ -119,7 +118,6 @@ fn read_entry(
     read_folder(path, wanted, above, found)
 }
 
-/// Reads a file, or standard input.
 pub(crate) fn read(path: &Path) -> Result<Source, Problem> {
     let mut bytes = Vec::new();
     let read = open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));

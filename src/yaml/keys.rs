@@ -31,7 +31,6 @@ pub(crate) enum Need {
     Required,
 }
 
-/// The form of a value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Shape {
     /// Any scalar, as written.
@@ -66,7 +65,6 @@ pub(crate) const fn required(name: &'static str, shape: Shape, help: &'static st
 }
 
 impl KeyTable {
-    /// The keys' names.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.keys.iter().map(|key| key.name)
     }

@@ -7,7 +7,6 @@ use crate::text::printable::printable;
 /// A step of a rule's path: a key, and a value if one is written.
 pub(crate) type PathStep = (String, Option<String>);
 
-/// One text or resource.
 #[derive(Debug)]
 pub(crate) struct Origin {
     /// The name of the file or of the resource; no control characters.
@@ -22,7 +21,6 @@ enum OriginKind {
     Resource(Vec<DescriptorStep>),
 }
 
-/// A descriptor of a resource.
 #[derive(Debug)]
 pub(crate) struct DescriptorStep {
     /// The location of the descriptor around it; 0 at the top.
@@ -31,7 +29,6 @@ pub(crate) struct DescriptorStep {
 }
 
 impl Origin {
-    /// A text with this name.
     pub(crate) fn text(name: &str) -> Self {
         Self { name: name.to_owned(), kind: OriginKind::Text }
     }
@@ -41,7 +38,6 @@ impl Origin {
         Self { name: printable(name.as_bytes()), kind: OriginKind::Resource(descriptors) }
     }
 
-    /// A problem at a location.
     pub(crate) fn problem(&self, location: Location, message: impl Into<String>) -> Problem {
         match &self.kind {
             OriginKind::Text => Problem::at(&self.name, location, message),

@@ -13,7 +13,6 @@ use super::{
 };
 use crate::text::{did_you_mean::hint, duration::duration};
 
-/// A value and its location.
 #[derive(Debug, Clone)]
 pub(crate) struct Located<T> {
     pub(crate) location: Location,
@@ -39,7 +38,6 @@ struct Field<'node> {
     value: Option<Value<'node>>,
 }
 
-/// A value of its key's shape.
 #[derive(Debug, Clone)]
 enum Value<'node> {
     Text(String),

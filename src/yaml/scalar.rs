@@ -12,7 +12,6 @@ pub(crate) enum Plain {
     Text,
 }
 
-/// A whole number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Integer {
     pub(crate) value: i128,

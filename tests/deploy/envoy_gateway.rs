@@ -11,7 +11,6 @@
     clippy::cast_possible_wrap,
     clippy::cast_sign_loss,
     dead_code,
-    missing_docs,
     unreachable_pub,
     reason = "a test that panics has failed; the other test binary uses the rest of `support`"
 )]

@@ -11,7 +11,6 @@
     clippy::disallowed_methods,
     clippy::indexing_slicing,
     dead_code,
-    missing_docs,
     unreachable_pub,
     reason = "a test that panics has failed; the other test binary uses the rest of `support`"
 )]

@@ -23,7 +23,6 @@
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
     clippy::cast_sign_loss,
-    missing_docs,
     unreachable_pub,
     reason = "a test that panics has failed, which is its purpose"
 )]

@@ -3,6 +3,8 @@
 //! Every decision is made within the client's timeout, whatever the service does: without an answer,
 //! [`Options::on_failure`] decides. An [`Error`] is a mistake of the caller, found before anything is sent.
 
+#![warn(missing_docs)]
+
 mod call;
 mod channel;
 mod client;

@@ -5,7 +5,6 @@
     clippy::panic,
     clippy::disallowed_methods,
     clippy::indexing_slicing,
-    missing_docs,
     unreachable_pub,
     reason = "a test that panics has failed, which is its purpose"
 )]

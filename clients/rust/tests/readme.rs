@@ -3,7 +3,6 @@
     clippy::unwrap_used,
     clippy::disallowed_methods,
     clippy::indexing_slicing,
-    missing_docs,
     unreachable_pub,
     reason = "a test that panics has failed, which is its purpose"
 )]

@@ -31,16 +31,13 @@ use crate::{
 /// Start of a test without `start`: 1 January 2026, 00:00 UTC, a Thursday.
 const START: Timestamp = Timestamp::from_secs(1_767_225_600);
 
-/// A file of tests.
 #[derive(Debug)]
 pub(crate) struct Suite {
-    /// The rules to test.
     pub rules: Vec<PathBuf>,
     /// The tests; each starts with empty counters.
     pub cases: Vec<Case>,
 }
 
-/// One test.
 #[derive(Debug)]
 pub(crate) struct Case {
     /// The name: what the test claims.
@@ -58,9 +55,7 @@ pub(crate) struct TestCall {
     pub location: String,
     /// The time as written, such as `1m`.
     pub at: String,
-    /// The time of the call.
     pub now: Timestamp,
-    /// The request.
     pub request: Request,
     /// Its descriptors as written.
     pub written: Vec<String>,
@@ -83,9 +78,6 @@ pub(crate) fn find(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<Problem>) {
 }
 
 /// Reads a file of tests.
-///
-/// # Errors
-/// Every problem of the file.
 pub(crate) fn read(path: &Path) -> Result<Suite, Vec<Problem>> {
     let source = files::read(path).map_err(|problem| vec![problem])?;
     let mut findings = Findings::default();

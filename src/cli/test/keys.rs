@@ -26,7 +26,6 @@ pub(super) static SUITE: KeyTable = KeyTable {
     ],
 };
 
-/// The keys of one test.
 pub(super) static TEST: KeyTable = KeyTable {
     name: "a test",
     elsewhere: |_| None,
@@ -43,7 +42,6 @@ pub(super) static TEST: KeyTable = KeyTable {
     ],
 };
 
-/// The keys of one call of a test.
 pub(super) static CALL: KeyTable = KeyTable {
     name: "a call",
     elsewhere: |_| None,

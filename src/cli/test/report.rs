@@ -12,15 +12,12 @@ use crate::{
     yaml::{self, Problem},
 };
 
-/// The results of all tests.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct TestReport {
     pub(in crate::cli) tests: Vec<CaseReport>,
-    /// Problems that kept tests from running.
     pub(in crate::cli) problems: Vec<Problem>,
 }
 
-/// The result of one test.
 #[derive(Debug, Serialize)]
 pub(in crate::cli) struct CaseReport {
     pub(super) file: String,

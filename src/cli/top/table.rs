@@ -14,7 +14,6 @@ pub(super) const NEAR: char = '~';
 /// How long texts are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TextWidth {
-    /// They are shown whole.
     Whole,
     /// They are cut, so that a line fits on most screens.
     Cut,

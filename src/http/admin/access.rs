@@ -26,13 +26,10 @@ use crate::{
 pub struct Admin {
     /// The limiter, and the domains of each client.
     pub decisions: Decisions,
-    /// Reports.
     pub reports: Reports,
     /// What the service did in the last hours.
     pub history: Arc<History>,
-    /// The service's phase.
     pub health: Health,
-    /// The entries of changes.
     pub audit: Arc<Audit>,
     /// The tokens that clients show, if they must show one.
     pub tokens: Option<Arc<AdminTokens>>,

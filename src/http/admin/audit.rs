@@ -33,7 +33,6 @@ const ID_BYTES_MAX: usize = 64;
 pub(super) struct Change {
     /// Such as `reset counters`.
     pub(super) action: &'static str,
-    /// The parameters that its entries show.
     pub(super) shown: &'static [&'static str],
     /// The event of a change, unless replicas find it by themselves.
     pub(super) event: Option<EventKind>,

@@ -67,7 +67,6 @@ pub(super) struct Recent {
     pub(super) breaker_openings: u64,
 }
 
-/// The readings of this process.
 #[derive(Debug)]
 pub struct History {
     pub(super) decision_budget: Duration,

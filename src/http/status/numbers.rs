@@ -17,10 +17,8 @@ use crate::{
     telemetry::{Families, START_TIME, label, value},
 };
 
-/// The numbers of one replica.
 #[derive(Debug, Serialize)]
 pub(super) struct StatusNumbers {
-    /// The durations of calls.
     pub(super) calls: Durations,
     /// Calls that failed because of the service. Invalid or forbidden requests do not count.
     pub(super) calls_failed: u64,
@@ -44,10 +42,8 @@ pub(super) struct StatusNumbers {
     pub(super) by_rule: HashMap<(String, String), RuleDecisions>,
 }
 
-/// A histogram of durations.
 #[derive(Debug, Serialize)]
 pub(super) struct Durations {
-    /// All durations.
     pub(super) count: u64,
     /// Upper bounds in seconds, each with the number of durations that are not longer.
     buckets: Vec<(f64, u64)>,
@@ -56,18 +52,14 @@ pub(super) struct Durations {
 /// How the descriptors of a rule were decided.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct RuleDecisions {
-    /// They passed.
     pub(super) ok: u64,
-    /// They were denied.
     pub(super) over_limit: u64,
     /// They passed a limit in shadow mode, which they exceeded.
     pub(super) shadow: u64,
 }
 
-/// One server of the store.
 #[derive(Debug, Serialize)]
 pub(super) struct ServerStatus {
-    /// Its address.
     pub(super) address: String,
     /// Whether it answers and takes writes; `None` until it was queried.
     pub(super) up: Option<bool>,
@@ -86,7 +78,6 @@ pub(super) struct ServerStatus {
 /// The counters in memory.
 #[derive(Debug, Serialize)]
 pub(super) struct MemoryStatus {
-    /// Number of counters.
     counters: u64,
     /// Most counters.
     counters_max: u64,
@@ -101,14 +92,12 @@ impl RuleDecisions {
         }
     }
 
-    /// All of them.
     pub(super) fn sum(&self) -> u64 {
         self.ok.saturating_add(self.over_limit).saturating_add(self.shadow)
     }
 }
 
 impl StatusNumbers {
-    /// Reads them from the metrics.
     pub(super) fn of(families: &Families) -> Self {
         let calls = families.metrics(&DURATION).iter();
         let failed = calls.filter(|metric| !label(metric, "error_type").is_empty());

@@ -33,9 +33,6 @@ pub(super) fn condition(text: &str) -> Result<Vec<EntryComparison>, String> {
 }
 
 /// Reads a variable: the key of an entry.
-///
-/// # Errors
-/// As [`condition`].
 pub(super) fn variable(text: &str) -> Result<String, String> {
     let mut expression = CelExpression::new(text)?;
     let operand = expression.operand()?;

@@ -49,7 +49,6 @@ pub(super) struct EntryLimit {
 /// What the value of an entry must be, and whether values have counters of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EntryValue {
-    /// This value.
     Exact(String),
     /// Any value but these. Each has its own counter.
     Each(BTreeSet<String>),
@@ -58,7 +57,6 @@ pub(super) enum EntryValue {
 }
 
 impl EntryValue {
-    /// The values that it names.
     pub(super) fn named(&self) -> Vec<&str> {
         match self {
             Self::Exact(value) => vec![value],
@@ -194,7 +192,6 @@ fn entries(
     values
 }
 
-/// The comparisons of one entry.
 struct EntryTests {
     key: String,
     is_variable: bool,

@@ -8,7 +8,6 @@ use super::limit::{EntryLimit, EntryValue};
 /// Most limits of all descriptors together: a limit for any value is repeated at each value that others name.
 pub(super) const REPEATED_LIMITS_MAX: usize = 40_000;
 
-/// A descriptor of the rules.
 #[derive(Debug)]
 pub(super) struct DescriptorNode<'limits> {
     pub(super) key: &'limits str,

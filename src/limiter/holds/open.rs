@@ -31,7 +31,6 @@ pub(super) const HELD: InstrumentRow = InstrumentRow::gauge(
 /// The most times of a rule at which holds lapse. Takes of one limit need 65; tokens that are not signed may state any.
 const LAPSES_MAX: usize = 256;
 
-/// The open holds of each rule.
 #[derive(Debug, Clone, Default)]
 pub(super) struct OpenHolds(Arc<RwLock<HashMap<Arc<str>, Mutex<RuleHolds>>>>);
 

@@ -26,7 +26,6 @@ use crate::engine::{
 /// The format of what follows. 1 was without a signature.
 const SIGNED: u8 = 2;
 
-/// Bytes of a signature.
 const SIGNATURE_BYTES: usize = 32;
 
 /// Most tokens of one charge are shorter, with their signature.
@@ -53,7 +52,6 @@ const CLOCKS_DIFFER_MS_MAX: u64 = 86_400_000;
 /// the take, if it is sampled.
 type Rest<Charges> = (u64, Charges, Option<SpanIds>);
 
-/// The charges of a hold, written one by one.
 struct Written<'hold>(&'hold [HeldCharge]);
 
 impl Serialize for Written<'_> {

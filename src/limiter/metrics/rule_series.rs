@@ -19,7 +19,6 @@ use parking_lot::RwLock;
 use super::labels::SERIES_MAX;
 use crate::{limiter::matched::OTHER, telemetry::InstrumentRow};
 
-/// The count of one series.
 pub(in crate::limiter) type Count = Arc<AtomicU64>;
 
 /// The series of one counter, by their labels in the order in which they are counted.
@@ -27,7 +26,6 @@ pub(in crate::limiter) type Count = Arc<AtomicU64>;
 pub(in crate::limiter) struct RuleSeries(Arc<RwLock<HashMap<Vec<KeyValue>, Count>>>);
 
 impl RuleSeries {
-    /// The series of this instrument.
     pub(in crate::limiter) fn new(row: &InstrumentRow, meter: &Meter) -> Self {
         let series = Self::default();
         series.observe(row, meter);

@@ -45,18 +45,14 @@ pub struct TlsFiles {
 pub struct TlsFileProblem {
     /// The part of TLS that is bad.
     pub part: TlsPart,
-    /// A sentence that names the file.
     pub problem: String,
 }
 
 /// Which part of TLS is bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsPart {
-    /// The file of the CAs.
     Ca,
-    /// The file of our certificates.
     Certificate,
-    /// The file of the key.
     Key,
     /// No file: what the system has.
     System,
@@ -78,7 +74,6 @@ impl TlsPart {
     }
 }
 
-/// The files' contents.
 #[derive(Debug, PartialEq)]
 struct Contents {
     ca: Option<Pem>,
@@ -253,7 +248,6 @@ impl Contents {
     }
 }
 
-/// The host of HOST:PORT.
 pub(crate) fn host_of(addr: &str) -> &str {
     addr.rsplit_once(':').map_or(addr, |(host, _)| host).trim_matches(['[', ']'])
 }

@@ -26,9 +26,6 @@ pub(super) const BROKEN: &str = "a certificate in it cannot be read";
 
 impl Pem {
     /// Reads a file.
-    ///
-    /// # Errors
-    /// A sentence that names the file.
     pub fn read(path: &Path) -> Result<Self, String> {
         match fs::read(path) {
             Ok(bytes) => Ok(Self { path: path.to_owned(), bytes }),
@@ -51,9 +48,6 @@ impl Pem {
     }
 
     /// Its first private key.
-    ///
-    /// # Errors
-    /// A sentence that names the file, if it holds none.
     pub fn key(&self) -> Result<PrivateKeyDer<'static>, String> {
         PrivateKeyDer::from_pem_slice(&self.bytes)
             .map_err(|_| self.problem("no private key in PEM format without a passphrase"))

@@ -25,12 +25,10 @@ const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// Longest time for a handshake after the stop.
 const AFTER_STOP: Duration = Duration::from_secs(2);
 
-/// The PEM files of our listeners.
 #[derive(Debug, Clone)]
 pub struct ServerFiles {
     /// Our certificate, and the chain to its CA.
     pub certificate: PathBuf,
-    /// Its private key.
     pub key: PathBuf,
     /// The CAs of clients. With it, clients need a certificate.
     pub client_ca: Option<PathBuf>,
@@ -81,9 +79,6 @@ pub struct Identity(pub Arc<[String]>);
 
 impl TlsServer {
     /// TLS with these files.
-    ///
-    /// # Errors
-    /// A sentence that names the file, if one cannot be used.
     pub fn load(files: ServerFiles) -> Result<Self, String> {
         let last_good = LastGood::new("the TLS files of the listeners");
         let first = last_good.renew(files.read(), ServerContents::configs)?;

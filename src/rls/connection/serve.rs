@@ -78,7 +78,6 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// The services on the gRPC address.
 #[derive(Debug, Clone)]
 pub struct GrpcServices {
-    /// The rate limit service.
     pub rate_limit: Arc<Service>,
     /// Health and, if it is on, reflection.
     pub others: Routes,
@@ -86,7 +85,6 @@ pub struct GrpcServices {
     pub(crate) in_progress: CallsInProgress,
 }
 
-/// Bounds on connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionBounds {
     /// Most connections. For a further one an idle one is closed; if all have calls, the further one.
@@ -97,15 +95,10 @@ pub struct ConnectionBounds {
 
 /// The address on which the service answers gRPC.
 pub struct Listener {
-    /// The socket.
     pub socket: TcpListener,
-    /// What it serves.
     pub services: GrpcServices,
-    /// Bounds on its connections.
     pub bounds: ConnectionBounds,
-    /// Its TLS.
     pub tls: ListenerTls,
-    /// Its metrics.
     pub metrics: ListenerMetrics,
 }
 

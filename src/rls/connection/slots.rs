@@ -43,7 +43,6 @@ pub(crate) struct ConnectionSlots {
     silent: VecDeque<(Instant, Weak<ConnectionSlot>)>,
 }
 
-/// One connection.
 pub(crate) struct ConnectionSlot {
     pub(super) gate: InputGate,
     pub(crate) memory: Arc<ConnectionBudget>,

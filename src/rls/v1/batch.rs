@@ -45,7 +45,6 @@ pub(crate) struct ItemContext<'call> {
 
 /// One item of a request, decoded. Its answer is a message of Protobuf.
 pub(crate) trait BatchItem: Send + Sized {
-    /// The name of the field that lists these items.
     const FIELD: &'static str;
 
     /// The work that it is, in descriptors.
@@ -56,7 +55,6 @@ pub(crate) trait BatchItem: Send + Sized {
         Err(self)
     }
 
-    /// The answer.
     fn answer(
         self,
         batch: &ItemContext<'_>,
@@ -66,7 +64,6 @@ pub(crate) trait BatchItem: Send + Sized {
     fn failed(error: rpc::Status) -> Vec<u8>;
 }
 
-/// Checks the number of items, and the domain.
 pub(super) fn check_items(field: &str, count: usize, domain: &str) -> Result<(), Refusal> {
     match count {
         0 => Err(Refusal::Invalid(format!("{field}: at least 1"))),

@@ -35,7 +35,6 @@ const COMMIT: u32 = 1;
 const CALL: u32 = 2;
 const USED_BY_KIND: u32 = 3;
 
-/// A call of a batch.
 pub(super) enum ReadCall {
     /// One that has descriptors only, and these have entries only.
     Plain(Vec<Descriptor>),
@@ -53,7 +52,6 @@ impl ReadCall {
     }
 }
 
-/// Reads a call, which is a part of `batch`.
 pub(super) fn call(bytes: &[u8], batch: &Bytes, bounds: Bounds) -> Result<ReadCall, Refusal> {
     if let Some(descriptors) = plain_descriptors(bytes, batch, bounds) {
         return Ok(ReadCall::Plain(descriptors));
@@ -95,7 +93,6 @@ fn next_value<'message>(message: &mut &'message [u8], number: u8) -> Option<&'me
     message.split_off(..length)
 }
 
-/// Reads a commit.
 pub(super) fn commit(bytes: Bytes) -> Result<v1::Commit, Refusal> {
     check_kinds("used_by_kind", repeated(&bytes, USED_BY_KIND).count())?;
     message(bytes)
@@ -114,7 +111,6 @@ fn message<M: Message + Default>(bytes: Bytes) -> Result<M, Refusal> {
     M::decode(bytes).map_err(|error| Refusal::Malformed(error.to_string()))
 }
 
-/// Checks the number of kinds in a field.
 pub(super) fn check_kinds(field: &str, count: usize) -> Result<(), Refusal> {
     if count > ENTRIES_MAX {
         return Err(Refusal::Invalid(format!("{field}: {count} exceeds {ENTRIES_MAX}")));

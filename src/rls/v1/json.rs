@@ -72,9 +72,6 @@ struct JsonRenewal {
 
 impl Service {
     /// The answer to a request of one of the methods of `tollkeeper.v1`.
-    ///
-    /// # Errors
-    /// If the whole request is refused.
     pub async fn answer_json(
         &self,
         method: ServedMethod,
@@ -157,7 +154,6 @@ impl JsonAnswers {
     }
 }
 
-/// Reads one item of a request.
 fn item<'item, T: Deserialize<'item>>(written: &'item RawValue) -> Result<T, Refusal> {
     let read = serde_json::from_str(written.get());
     let Object(item) = read.map_err(|error| Refusal::Malformed(json::problem(&error)))?;
@@ -226,12 +222,10 @@ fn renewal(written: JsonRenewal, bounds: Bounds) -> Result<v1::Renewal, Refusal>
     Ok(v1::Renewal { commit: Some(commit(of_commit)?), call: Some(call(of_call, bounds)?) })
 }
 
-/// An answer, as a value.
 fn read<M: Message + Default>(answer: &[u8]) -> M {
     M::decode(answer).unwrap_or_default()
 }
 
-/// A verdict in JSON.
 pub(super) fn verdict(verdict: &v1::Verdict) -> Value {
     if let Some(error) = &verdict.error {
         return json!({ "error": status_in_json(error) });

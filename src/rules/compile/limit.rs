@@ -131,7 +131,6 @@ pub(super) fn compile(
     Some(limit)
 }
 
-/// Some keys need a certain algorithm.
 fn check_keys_of_one_algorithm(written: &RateLimit, problems: &mut Problems<'_>) {
     let locations: [_; OF_ONE_ALGORITHM.len()] = [
         written.burst.as_ref().map(|burst| burst.location),

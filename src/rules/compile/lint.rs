@@ -29,7 +29,6 @@ struct Patterned<'level> {
     location: Location,
 }
 
-/// The descriptors of one level.
 #[derive(Default)]
 struct Siblings<'level> {
     /// By key, in the order of the file.

@@ -16,14 +16,12 @@ use crate::{
 /// A control plane, and the state of our subscription.
 #[derive(Debug)]
 pub struct ControlPlane {
-    /// Which one.
     pub target: Arc<XdsTarget>,
     report: Mutex<ControlPlaneReport>,
     /// Cancelled once rules have been accepted.
     accepted: CancellationToken,
 }
 
-/// The state of the subscription.
 #[derive(Debug, Clone, Default)]
 pub struct ControlPlaneReport {
     /// Whether there is a stream that the server has not refused.
@@ -35,11 +33,8 @@ pub struct ControlPlaneReport {
     /// The cause of the last failure to connect, or of the end of the last stream; `None` once a response has arrived
     /// since.
     pub failure: Option<String>,
-    /// Numbers of responses.
     pub responses: Responses,
-    /// Refusals that were sent.
     pub nacks: u64,
-    /// Numbers of connections.
     pub streams: Streams,
 }
 
@@ -78,7 +73,6 @@ impl ControlPlane {
         Self { target, report, accepted }
     }
 
-    /// The state of the subscription.
     pub fn report(&self) -> ControlPlaneReport {
         self.report.lock().clone()
     }

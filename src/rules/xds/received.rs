@@ -19,7 +19,6 @@ use crate::{
     yaml::{Problem, origin::Origin, problem::Findings},
 };
 
-/// The resources of one response.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReceivedRules {
     configs: Vec<RateLimitConfig>,
@@ -80,9 +79,6 @@ impl ReceivedRules {
     }
 
     /// Checks the resources, and compiles their rules.
-    ///
-    /// # Errors
-    /// Every problem of every resource.
     pub(super) fn compile(
         &self,
         options: LoadOptions,

@@ -26,7 +26,6 @@ pub(super) struct ResourceTree {
     pub(super) problems: Vec<Problem>,
 }
 
-/// Reads a resource.
 pub(super) fn tree(config: &RateLimitConfig) -> ResourceTree {
     let mut builder = ResourceTreeBuilder::default();
     let at = (0, 1);

@@ -56,7 +56,6 @@ struct StreamReply {
     refusal: Option<String>,
 }
 
-/// One stream.
 struct RuleStream<'a, F> {
     requests: Sender<DiscoveryRequest>,
     subscription: &'a Mutex<RuleSubscription<F>>,

@@ -9,7 +9,6 @@ use crate::net::tls::client::TlsClient;
 pub struct XdsTarget {
     /// Host name or IP address, without brackets.
     pub host: String,
-    /// The port of its discovery service.
     pub port: u16,
     /// The node's id, by which the control plane finds the rules.
     pub node: String,
@@ -18,7 +17,6 @@ pub struct XdsTarget {
 }
 
 impl XdsTarget {
-    /// HOST:PORT.
     pub fn authority(&self) -> String {
         let is_ipv6 = self.host.contains(':');
         let (open, close) = if is_ipv6 { ("[", "]") } else { ("", "") };

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use super::go;
 use crate::settings::reader::form::invalid;
 
-/// A variable of envoyproxy/ratelimit.
 #[derive(Debug)]
 pub struct EnvoyproxyRatelimitVariable {
     /// The name. A `…` at its end stands for any characters: all variables of a family.
@@ -28,19 +27,18 @@ pub(super) enum Effect {
 /// How the values of a variable are written.
 #[derive(Debug)]
 pub(super) enum VariableForm {
-    /// A truth value.
     Switch,
     /// A whole number in this range.
-    Number { min: i64, max: i64 },
+    Number {
+        min: i64,
+        max: i64,
+    },
     /// A number, which may have a fraction.
     Fraction,
-    /// A duration.
     Time,
-    /// An IP address.
     Host,
     /// One of these, in any case.
     Among(&'static [&'static str]),
-    /// Text.
     Text,
 }
 
@@ -65,9 +63,6 @@ impl EnvoyproxyRatelimitVariable {
 
 impl VariableForm {
     /// Checks a value.
-    ///
-    /// # Errors
-    /// A sentence with the allowed values.
     pub(super) fn check(&self, text: &str) -> Result<(), String> {
         let (is_good, allowed) = match self {
             Self::Switch => {

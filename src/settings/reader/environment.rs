@@ -16,7 +16,6 @@ pub type TypedFlags = BTreeMap<&'static str, Vec<OsString>>;
 pub struct Environment(BTreeMap<String, OsString>);
 
 impl Environment {
-    /// The variables of this process.
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
     pub fn of_process() -> Self {
         Self::new(
@@ -87,7 +86,6 @@ impl Environment {
 /// A value, and the name of what gives it, for messages: a flag, a variable or a location in the file.
 #[derive(Debug, Clone)]
 pub struct Given<T> {
-    /// The value.
     pub value: T,
     /// Such as `--store`.
     pub name: String,

@@ -16,7 +16,6 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct SettingsFile(Vec<WrittenSetting>);
 
-/// One setting of a file, as written.
 #[derive(Debug)]
 struct WrittenSetting {
     /// Its name, such as `grpc-addr`.

@@ -28,16 +28,12 @@ pub enum Arity {
 
 /// How a value is written.
 pub(crate) trait Form {
-    /// The type of the value.
     type Value;
 
     /// Stands for a value in help.
     fn name(&self) -> String;
 
     /// Reads a value.
-    ///
-    /// # Errors
-    /// A sentence with the allowed values.
     fn read(&self, text: &str) -> Result<Self::Value, String>;
 
     /// The least and the greatest value, as they are written.
@@ -117,7 +113,6 @@ fn without_plus<T: FromStr>(text: &str) -> Option<T> {
     text.parse().ok().filter(|_| !text.starts_with('+'))
 }
 
-/// A whole number.
 #[derive(Debug)]
 pub(crate) struct WholeNumber<T> {
     pub min: T,
@@ -141,9 +136,6 @@ impl<T: FromStr + Display + PartialOrd> Form for WholeNumber<T> {
 }
 
 /// Reads a whole number, without a plus sign.
-///
-/// # Errors
-/// A sentence with the allowed numbers.
 pub(crate) fn whole_number<T>(text: &str, min: &T, max: &T) -> Result<T, String>
 where
     T: FromStr + Display + PartialOrd,
@@ -166,7 +158,6 @@ where
     }
 }
 
-/// A part of a whole.
 #[derive(Debug)]
 pub(crate) struct Ratio;
 
@@ -187,7 +178,6 @@ impl Form for Ratio {
     }
 }
 
-/// A length of time.
 #[derive(Debug)]
 pub(crate) struct Time {
     pub min: Duration,
@@ -312,7 +302,6 @@ impl<T: Copy> Form for OnOff<T> {
     }
 }
 
-/// A file.
 pub(crate) const PATH: Custom<PathBuf> = Custom { name: "PATH", read: path };
 
 fn path(text: &str) -> Result<PathBuf, String> {
@@ -332,7 +321,6 @@ pub(super) fn check_path(path: &Path) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The name of a header.
 pub(crate) const HEADER_NAME: Custom<String> = Custom { name: "NAME", read: header_name };
 
 fn header_name(text: &str) -> Result<String, String> {
@@ -340,7 +328,6 @@ fn header_name(text: &str) -> Result<String, String> {
     name.map(|_| text.to_owned()).map_err(|_| invalid(text, "a valid header name"))
 }
 
-/// The name in a certificate.
 pub(crate) const CERTIFICATE_NAME: Custom<String> = Custom { name: "NAME", read: certificate_name };
 
 fn certificate_name(text: &str) -> Result<String, String> {

@@ -9,7 +9,6 @@ const PREFIX: &str = "TOLLKEEPER_";
 pub(crate) struct Setting<F> {
     /// The flag without its dashes, such as `grpc-addr`.
     pub flag: &'static str,
-    /// The form of its values.
     pub form: F,
     /// The default as an operator would type it; a phrase if no value means the same as unset, and empty
     /// if unset has no effect.
@@ -51,7 +50,6 @@ impl Row {
         variable(self.flag)
     }
 
-    /// The help text of the flag.
     pub fn description(&self) -> String {
         let mut text = self.help.to_owned();
         if let Some((min, max)) = &self.range {

@@ -22,7 +22,6 @@ pub(crate) struct Translated {
     pub resource: Vec<(&'static str, String)>,
     /// The login at Redis, unless its URL has one.
     pub login: Option<Login>,
-    /// The login at the Sentinels.
     pub sentinel_login: Option<Login>,
     pub problems: Vec<String>,
     pub warnings: Vec<String>,

@@ -7,9 +7,6 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use crate::store::redis::wire::endpoint::Address;
 
 /// Reads HOST or HOST:PORT.
-///
-/// # Errors
-/// A sentence that does not repeat the text.
 pub(crate) fn read_host(text: &str, default_port: u16) -> Result<Address, &'static str> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -48,9 +45,6 @@ pub(crate) fn number<T: FromStr>(text: &str) -> Option<T> {
 }
 
 /// Replaces each `%XX`.
-///
-/// # Errors
-/// A sentence that names the part.
 pub(crate) fn decoded(text: &str, part: &str) -> Result<String, String> {
     let is_hex = |rest: &str| {
         rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))

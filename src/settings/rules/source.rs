@@ -23,7 +23,6 @@ use crate::{
 pub enum RuleSource {
     /// Files and folders; empty for the shipped example.
     Files(Vec<PathBuf>),
-    /// A control plane.
     ControlPlane(Arc<XdsTarget>),
 }
 
@@ -97,9 +96,6 @@ fn is_url(text: &str) -> bool {
 const FORM: &str = "xds://host:port?node=ID";
 
 /// Reads a URL: a control plane without TLS, and whether it has TLS.
-///
-/// # Errors
-/// A sentence that names the part.
 fn read_url(text: &str) -> Result<(XdsTarget, bool), String> {
     let (is_tls, rest) = match text.split_once("://") {
         Some(("xds", rest)) => (false, rest),

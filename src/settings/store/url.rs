@@ -26,7 +26,6 @@ pub(super) const TLS_ADVICE: TlsAdvice = TlsAdvice {
 pub enum StoreUrl {
     /// In this process.
     Memory,
-    /// In Redis.
     Redis(RedisUrl),
 }
 
@@ -48,7 +47,6 @@ pub struct RedisUrl {
 pub enum TopologyKind {
     /// There is one, and the URL has its address.
     Single,
-    /// Sentinels name the present one.
     Sentinel {
         /// The name by which Sentinels know it.
         master: String,

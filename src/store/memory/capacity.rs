@@ -12,7 +12,6 @@ const SWEPT_FROM: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Capacity {
     pub(super) max: MemorySize,
-    /// Places that are taken.
     kept: AtomicUsize,
     bytes: AtomicUsize,
     metrics: Option<MemoryMetrics>,

@@ -45,7 +45,6 @@ pub(crate) const OBSERVED: &[Observed<'_, (&'static str, MemoryReport)>] = &[
 /// What a store keeps, or may keep at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemorySize {
-    /// Number of counters.
     pub counters: usize,
     /// The bytes that they take.
     pub bytes: usize,

@@ -249,7 +249,6 @@ impl Shard {
         evicted + self.shrink(2 * bytes, Rank::HIGHEST, counter)
     }
 
-    /// Removes a counter.
     pub(super) fn remove(&mut self, key: &HashedKey<'_>) {
         if let Ok(entry) = self.table.find_entry(key.hash, |kept| key.is_of(kept)) {
             self.capacity.resize(entry.remove().0.bytes(), 0);
@@ -257,7 +256,6 @@ impl Shard {
         }
     }
 
-    /// The number of its counters.
     pub(super) fn len(&self) -> usize {
         self.table.len()
     }

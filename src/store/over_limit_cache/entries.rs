@@ -165,7 +165,6 @@ impl Entries {
         Self { table: HashTable::new(), max }
     }
 
-    /// The number of entries.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.table.len()

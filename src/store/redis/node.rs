@@ -50,7 +50,6 @@ pub struct NodeOptions {
     pub timeout: Duration,
     /// Our clock, from which Redis's is guessed.
     pub clock: Clock,
-    /// The metrics of the store.
     pub metrics: StoreMetrics,
     /// What the keys of counters begin with.
     pub key_prefix: String,
@@ -62,7 +61,6 @@ pub struct NodeOptions {
     pub unsent: Arc<Unsent>,
 }
 
-/// One Redis server.
 #[derive(Debug)]
 pub(crate) struct RedisNode {
     pub(super) server: Server,

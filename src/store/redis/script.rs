@@ -124,7 +124,6 @@ pub(crate) struct Scripts {
     pub(super) counter: Script,
 }
 
-/// A script and its hash.
 #[derive(Debug)]
 pub(crate) struct Script {
     source: String,
@@ -134,9 +133,7 @@ pub(crate) struct Script {
 /// Redis's verdict on one call, or its reading of a counter. Unless it is decided or failed, nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScriptVerdict {
-    /// It was decided.
     Decided(Verdict),
-    /// The counter was read.
     Read(CounterState),
     /// A window is not the present one.
     Stale,
@@ -163,9 +160,7 @@ impl ScriptVerdict {
 /// Redis's reply, and the time by its clock.
 #[derive(Debug)]
 pub struct Reply {
-    /// Redis's time.
     pub now: Timestamp,
-    /// Its verdict.
     pub verdict: ScriptVerdict,
 }
 
@@ -178,7 +173,6 @@ pub enum WriteRefusal {
     Replicas,
     /// It cannot save to its disk.
     Disk,
-    /// It is a replica.
     Replica,
     /// The user may not run a command.
     Rights,
@@ -205,7 +199,6 @@ impl WriteRefusal {
         Self::OF_SERVER.into_iter().find(|refusal| error.code() == Some(refusal.code()))
     }
 
-    /// The code of Redis's error.
     pub const fn code(self) -> &'static str {
         match self {
             Self::Memory => "OOM",

@@ -16,7 +16,6 @@ pub enum Propagator {
 /// The trace that the headers of a call name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Caller {
-    /// The caller's span.
     pub(super) span: Option<(TraceId, SpanId)>,
     pub(super) flag: SampledFlag,
 }

@@ -19,16 +19,12 @@ pub struct Sampling {
 /// What a caller's decision means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParentUse {
-    /// It is followed.
     Followed,
-    /// It is ignored.
     Ignored,
 }
 
-/// Which traces are sampled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RootSampling {
-    /// All.
     All,
     /// None.
     Nothing,

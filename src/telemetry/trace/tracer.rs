@@ -23,20 +23,16 @@ use crate::VERSION;
 /// The most that one span holds; the rest is counted as dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanLimits {
-    /// Attributes.
     pub attributes: usize,
-    /// Links.
     pub links: usize,
 }
 
-/// The defaults of the standard variables.
 impl Default for SpanLimits {
     fn default() -> Self {
         Self { attributes: 128, links: 128 }
     }
 }
 
-/// Samples calls, and exports spans.
 #[derive(Debug)]
 pub struct Tracer {
     processor: BatchSpanProcessor,
@@ -61,7 +57,6 @@ impl SpanStart {
     }
 }
 
-/// A span that has ended.
 pub(super) struct EndedSpan {
     pub(super) context: SpanContext,
     /// Its parent, and whether that is in another process.
@@ -101,7 +96,6 @@ impl Tracer {
         self.processor.shutdown()
     }
 
-    /// A new span of this trace.
     pub(super) fn context(&self, trace: TraceId, state: TraceState) -> SpanContext {
         SpanContext::new(trace, self.ids.new_span_id(), TraceFlags::SAMPLED, false, state)
     }

@@ -328,7 +328,6 @@ impl<'prefix> Batch<'prefix> {
 /// The reply of one run: Redis's time, and the verdict on each call.
 type RunReply = RedisResult<(Timestamp, vec::IntoIter<ScriptVerdict>)>;
 
-/// The replies of all runs, in the order of the calls.
 fn in_order(calls: &[usize], mut by_run: Vec<RunReply>) -> Vec<RedisResult<Reply>> {
     let mut replies = Vec::with_capacity(calls.len());
     for run in calls {

@@ -56,7 +56,6 @@ impl Owed {
         Self { work, owner }
     }
 
-    /// Work that was kept.
     pub(crate) fn kept(kept: UnsentWork, unsent: Arc<Unsent>) -> Self {
         let UnsentWork { work, made, until, .. } = kept;
         let owner = Owner { unsent, fate: Fate::NotRun, made, until: Some(until) };

@@ -50,7 +50,6 @@ const PART_MIN: usize = 4;
 pub struct PoolOptions {
     /// Where Redis is, and how to log in there.
     pub server: Server,
-    /// What is checked of it.
     pub checks: Arc<Checks>,
     /// Maximum number of connections, at least 1.
     pub connections_max: u32,
@@ -203,9 +202,6 @@ impl Pool {
     }
 
     /// Opens a connection that does not belong to the pool.
-    ///
-    /// # Errors
-    /// Errors of Redis and of the network.
     pub(crate) async fn open(&self) -> RedisResult<Connection> {
         self.0.manager().open().await
     }

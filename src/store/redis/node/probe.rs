@@ -21,7 +21,6 @@ pub enum Probe {
     Command,
 }
 
-/// The probe of one server.
 #[derive(Debug)]
 pub(crate) struct ProbeWrite {
     probe: Probe,

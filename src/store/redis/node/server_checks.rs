@@ -82,7 +82,6 @@ struct Seen {
     usage: Option<ServerUsage>,
 }
 
-/// The checks of one server.
 pub struct Checks {
     server: Server,
     expected: Expected,

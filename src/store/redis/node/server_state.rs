@@ -224,7 +224,6 @@ enum ShownState {
     Open,
 }
 
-/// The task that probes a server.
 struct Probing(Arc<ServerState>);
 
 impl Probing {

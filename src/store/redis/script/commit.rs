@@ -10,7 +10,6 @@ use crate::engine::{
     time::{Span, Timestamp},
 };
 
-/// Calls that share one run.
 #[derive(Debug)]
 pub struct CommitRun {
     counters: Vec<String>,

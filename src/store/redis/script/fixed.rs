@@ -14,7 +14,6 @@ use crate::engine::{
 /// Maximum number of keys in one run, which keeps Redis busy for less than 0.3 ms. A byte holds a slot.
 pub const KEYS_MAX: usize = 96;
 
-/// Calls that share one run.
 #[derive(Debug, Default)]
 pub struct FixedRun {
     keys: KeyIndex,

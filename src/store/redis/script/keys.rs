@@ -8,13 +8,11 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 #[derive(Debug, Default)]
 pub(super) struct KeyIndex {
     keys: Vec<String>,
-    /// The slots, by the hashes of the keys.
     slots: HashTable<usize>,
     hasher: DefaultHashBuilder,
 }
 
 impl KeyIndex {
-    /// All of them.
     pub(super) fn as_slice(&self) -> &[String] {
         &self.keys
     }

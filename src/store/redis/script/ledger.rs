@@ -21,7 +21,6 @@ use crate::{
     store::Clear,
 };
 
-/// Calls that share one run.
 #[derive(Debug, Default)]
 pub struct LedgerRun {
     keys: KeyIndex,
@@ -248,7 +247,6 @@ impl LedgerRun {
         command
     }
 
-    /// The keys of its counters.
     pub(in crate::store::redis) fn keys(&self) -> &[String] {
         self.keys.as_slice()
     }

@@ -121,7 +121,6 @@ impl NodeWork {
         }
     }
 
-    /// The charges of a call.
     pub(crate) fn charges(&self) -> &[Charge] {
         if let Self::Charges(charges) = self { charges } else { &[] }
     }
@@ -147,7 +146,6 @@ impl NodeWork {
         self.counters().all(|counter| Some(HashSlot::of(counter)) == first)
     }
 
-    /// Number of charges, give-backs and readings.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Charges(charges) => charges.len(),

@@ -148,7 +148,6 @@ fn is_complete(ranges: &[SlotRange]) -> bool {
 /// A node's answer to a request for the map.
 enum MapAnswer {
     Map(Vec<SlotRange>),
-    /// It considers the cluster down.
     Down,
     /// It is not part of a cluster, for this reason.
     WrongMode(String),

@@ -79,7 +79,6 @@ impl Directory {
         }
     }
 
-    /// The present nodes.
     pub(crate) fn map(&self) -> Arc<NodeMap> {
         self.current.load_full()
     }
@@ -104,7 +103,6 @@ impl Directory {
         node.map_or_else(self.options.clock, |node| node.link.clock.now())
     }
 
-    /// The server that has a counter.
     pub(crate) fn server_of(&self, counter: &Counter) -> Option<String> {
         let map = self.map();
         map.owner(HashSlot::of(counter)).map(|node| format!("Redis at {}", node.server.address))

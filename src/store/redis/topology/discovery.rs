@@ -12,9 +12,7 @@ use crate::store::redis::wire::endpoint::Server;
 /// How the servers with counters are found.
 #[derive(Debug)]
 pub enum Finder {
-    /// There is one.
     Given(Server),
-    /// Sentinels name it.
     Sentinel(Monitored),
     /// These, and the others that they name, are nodes of a cluster.
     Cluster(Vec<Server>),

@@ -22,11 +22,9 @@ pub(crate) struct MasterWatch {
     pace: StreamPace,
 }
 
-/// A server's report of its replication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Replication {
     pub(super) is_master: bool,
-    /// The name of its stream.
     stream: String,
     /// The length of the stream in bytes.
     offset: u64,
@@ -78,7 +76,6 @@ impl MasterWatch {
         Self { server, connection, latest: None, pace: StreamPace::UNKNOWN }
     }
 
-    /// Asks for the replication.
     pub(crate) async fn ask(&mut self) -> RedisResult<Replication> {
         let command = redis::cmd("INFO").arg("replication").take();
         let info: String = self.connection.query(&command, ANSWER_WITHIN).await?;

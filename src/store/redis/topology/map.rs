@@ -79,7 +79,6 @@ impl NodeMap {
         self.announced.get(&server.address).unwrap_or(server)
     }
 
-    /// A map without nodes.
     pub(super) fn without_owners(mode: ServerMode) -> Self {
         let slots = match mode {
             ServerMode::Single => 0,
@@ -88,7 +87,6 @@ impl NodeMap {
         Self { nodes: Vec::new(), owners: vec![NO_OWNER; slots], announced: HashMap::new() }
     }
 
-    /// All nodes.
     pub(crate) fn nodes(&self) -> &[Arc<RedisNode>] {
         &self.nodes
     }
@@ -112,7 +110,6 @@ impl NodeMap {
         self.nodes.get(usize::from(owner))
     }
 
-    /// The hash slots of a node.
     pub(super) fn slots_of(&self, node: &RedisNode) -> impl Iterator<Item = HashSlot> {
         let index = self.nodes.iter().position(|known| known.server.address == node.server.address);
         let owned = self.owners.iter().enumerate();
@@ -153,7 +150,6 @@ impl NodeMap {
         self.find(address).is_some()
     }
 
-    /// The node at this address.
     pub(super) fn find(&self, address: &Address) -> Option<&Arc<RedisNode>> {
         self.nodes.iter().find(|node| node.server.address == *address)
     }

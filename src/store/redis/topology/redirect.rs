@@ -36,9 +36,6 @@ pub(super) const WAIT: Duration = Duration::from_millis(3);
 
 /// Does work by itself on the node that has its hash slot. What [outlives its
 /// caller](NodeWork::outlives_caller) goes on if this future is dropped: its slot may be half moved.
-///
-/// # Errors
-/// See [`StoreError`].
 pub(crate) async fn decide_alone(
     directory: &Arc<Directory>,
     slot: HashSlot,

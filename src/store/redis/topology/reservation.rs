@@ -108,9 +108,6 @@ pub(crate) struct Reservation {
 impl Reservation {
     /// Makes all charges of the call in these parts, or none. The work of an admitted call is to be settled when its
     /// caller has the verdict.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
     pub(crate) async fn charge(self, parts: Vec<Part>) -> Result<(Verdict, Vec<Owed>), StoreError> {
         let began = Instant::now();
         let eighth = self.until.saturating_duration_since(began) / 8;

@@ -34,9 +34,6 @@ use crate::{
 const PART_ATTEMPTS_MAX: usize = 4;
 
 /// Makes all charges of one call, or none; there must be at least one. The caller waits `until` then.
-///
-/// # Errors
-/// See [`StoreError`].
 pub(crate) async fn charge(
     directory: &Arc<Directory>,
     charges: &[Charge],
@@ -75,9 +72,6 @@ pub(crate) async fn charge(
 
 /// Like [`charge`], without the counters of the charges at the indices `absent`: their
 /// `on_store_failure` applies.
-///
-/// # Errors
-/// See [`StoreError`].
 pub(crate) async fn charge_without(
     directory: &Arc<Directory>,
     charges: &[Charge],

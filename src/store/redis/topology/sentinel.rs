@@ -37,10 +37,8 @@ const TOGETHER: Duration = Duration::from_millis(50);
 const OTHERS_EVERY: Duration = Duration::from_secs(10);
 const SENTINELS_MAX: usize = 32;
 
-/// A master that Sentinels monitor.
 #[derive(Debug)]
 pub struct Monitored {
-    /// Its name.
     pub name: String,
     /// Some of the Sentinels, at least one.
     pub sentinels: Vec<Server>,
@@ -66,7 +64,6 @@ enum SearchCause {
     Announcement,
     /// The master fails, or none is known.
     Failure,
-    /// It is time.
     Timer,
 }
 
@@ -75,7 +72,6 @@ struct Resolver<'store> {
     monitored: &'store Monitored,
     sentinels: Vec<Sentinel>,
     wrong_modes: WrongModes,
-    /// Whose turn it is.
     turn: usize,
     others_at: Instant,
     present: Option<Present>,
@@ -281,9 +277,6 @@ async fn replication(watch: &mut MasterWatch) -> Result<Option<Replication>, Str
 
 /// The master by these answers. The highest epoch wins: a Sentinel that was cut off or stopped may name an earlier
 /// master. `epoch` is the present master's.
-///
-/// # Errors
-/// A sentence that says why no master could be chosen.
 fn judge<'a>(
     answers: impl Iterator<Item = (&'a Address, Result<Named, NotNamed>)>,
     epoch: u64,

@@ -16,7 +16,6 @@ impl WrongModes {
         Self { metrics, shown: 0 }
     }
 
-    /// Shows the present number.
     pub(crate) fn show(&mut self, count: usize) {
         let signed = |count| i64::try_from(count).unwrap_or(i64::MAX);
         let change = signed(count).saturating_sub(signed(self.shown));

@@ -227,9 +227,6 @@ impl Connection {
     }
 
     /// Sends one command and reads its answer, with the same care.
-    ///
-    /// # Errors
-    /// Errors of Redis and of the network.
     pub async fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
         self.one(&command.get_packed_command()).await
     }

@@ -9,12 +9,7 @@ use crate::{net::tls::client::TlsClient, text::printable::printable};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
     /// A host name or IP address, without brackets.
-    Tcp {
-        /// The host.
-        host: String,
-        /// The port.
-        port: u16,
-    },
+    Tcp { host: String, port: u16 },
     /// A Unix socket.
     Unix(PathBuf),
 }
@@ -36,12 +31,7 @@ pub enum AclUser {
     /// The user that a URL or a setting names.
     Named(String),
     /// What is before the first colon of a variable with `user:password` or a password, which may have a colon too.
-    BesidePassword {
-        /// The user.
-        name: String,
-        /// The variable.
-        variable: &'static str,
-    },
+    BesidePassword { name: String, variable: &'static str },
 }
 
 impl AclUser {
@@ -63,7 +53,6 @@ impl fmt::Display for AclUser {
     }
 }
 
-/// As `Display`.
 impl fmt::Debug for AclUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -75,9 +64,7 @@ impl fmt::Debug for AclUser {
 pub struct Access {
     /// The ACL user; without one, and with a password, the default user.
     pub user: Option<AclUser>,
-    /// The user's password.
     pub password: Option<Password>,
-    /// The number of the database.
     pub database: u32,
     /// TLS, if it is used.
     pub tls: Option<Arc<TlsClient>>,
@@ -90,7 +77,6 @@ impl Access {
     }
 }
 
-/// One server.
 #[derive(Debug, Clone)]
 pub struct Server {
     /// Where it listens.
@@ -103,7 +89,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// The server at `address`.
     pub const fn new(address: Address, access: Arc<Access>) -> Self {
         Self { address, access, certificate_name: None }
     }

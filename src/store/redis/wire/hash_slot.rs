@@ -25,7 +25,6 @@ const CRC16: [u16; 256] = {
 };
 
 impl HashSlot {
-    /// Number of hash slots.
     pub(crate) const COUNT: u16 = 16_384;
 
     /// The hash slot of this number, below [`COUNT`](Self::COUNT).

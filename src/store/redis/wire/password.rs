@@ -7,7 +7,6 @@ use parking_lot::Mutex;
 /// Where the password comes from.
 #[derive(Clone)]
 pub enum Password {
-    /// The URL.
     Text(String),
     /// A file, which is read at each connection: passwords that are tokens expire.
     File(Arc<PasswordFile>),
@@ -24,9 +23,6 @@ impl fmt::Debug for Password {
 
 impl Password {
     /// The password as it is now.
-    ///
-    /// # Errors
-    /// See [`PasswordFile::read`].
     pub fn read(&self) -> Result<String, String> {
         match self {
             Self::Text(text) => Ok(text.clone()),

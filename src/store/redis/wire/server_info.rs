@@ -24,7 +24,6 @@ pub struct Expected {
 pub enum ServerMode {
     /// It owns all keys.
     Single,
-    /// It is part of a cluster.
     Cluster,
 }
 

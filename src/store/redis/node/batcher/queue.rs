@@ -46,7 +46,6 @@ pub(super) struct Queue {
     pub(super) leader: Option<Leader>,
     /// How the next batch is put into runs.
     pub(super) runs: Runs,
-    /// Number of batches under way.
     pub(super) batches: usize,
     /// Whether the node has left: no call is taken any more.
     pub(super) is_closed: bool,

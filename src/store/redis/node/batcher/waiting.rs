@@ -13,12 +13,10 @@ pub(super) struct CallInQueue {
     pub(super) waits_for: WaitsFor,
 }
 
-/// What a call waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitsFor {
     /// The calls that arrive at the same moment.
     Gathering,
-    /// A batch that is under way.
     Batch,
     /// A further run, since its window was not the present one.
     Window,

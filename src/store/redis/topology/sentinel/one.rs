@@ -38,7 +38,6 @@ pub(super) struct Sentinel {
     announcements: BoxStream<'static, ()>,
 }
 
-/// The master that a Sentinel names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) address: Address,
@@ -68,7 +67,6 @@ impl Sentinel {
         self.announcements.next().await;
     }
 
-    /// The master of this name.
     pub(super) async fn master(&mut self, name: &str) -> Result<Named, NotNamed> {
         type Fields = HashMap<String, String>;
         let command = redis::cmd("SENTINEL").arg("MASTER").arg(name).take();
