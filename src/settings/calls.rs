@@ -3,8 +3,8 @@
 use std::{fs, sync::Arc};
 
 use super::reader::{
-    Setting, SettingReader,
-    form::{Arity, HEADER_NAME, OnOff, OneOf, Size, WholeNumber},
+    SettingReader,
+    form::{HEADER_NAME, OneOf, SWITCH, Size, WholeNumber, switch},
 };
 use crate::{
     engine::rule::DeniedBody,
@@ -45,30 +45,16 @@ const HEADER_SETS: OneOf<(bool, bool)> = OneOf(&[
 
 impl CallSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        let message_bytes_max = reader.read(&Setting {
-            flag: "max-message-bytes",
-            form: Size { min: 1 << 10, max: 64 << 20 },
-            default: "4MiB",
-            help: "Maximum size of a request",
-        });
-        let arriving_bytes_max = reader.read(&Setting {
-            flag: "max-arriving-bytes",
-            form: Size { min: 128 << 20, max: 64 << 30 },
-            default: "256MiB",
-            help: "Maximum size of clients' incomplete or unread data",
-        });
-        let descriptors_max = reader.read(&Setting {
-            flag: "max-descriptors",
-            form: WholeNumber { min: 1, max: 1000 },
-            default: "64",
-            help: "Maximum number of descriptors in a request",
-        });
-        let echo = reader.read(&Setting {
-            flag: "dynamic-metadata",
-            form: OnOff { on: Echo::On, off: Echo::Off, arity: Arity::Switch },
-            default: "off",
-            help: "Return request and rules' metadata as Envoy's dynamic metadata",
-        });
+        let help = "Maximum size of a request";
+        let form = Size(1 << 10..=64 << 20);
+        let message_bytes_max = reader.read("max-message-bytes", form, "4MiB", help);
+        let help = "Maximum size of clients' incomplete or unread data";
+        let form = Size(128 << 20..=64 << 30);
+        let arriving_bytes_max = reader.read("max-arriving-bytes", form, "256MiB", help);
+        let help = "Maximum number of descriptors in a request";
+        let descriptors_max = reader.read("max-descriptors", WholeNumber(1..=1000), "64", help);
+        let help = "Return request and rules' metadata as Envoy's dynamic metadata";
+        let echo = reader.read("dynamic-metadata", switch(Echo::On, Echo::Off), "off", help);
         let bounds = Bounds { descriptors_max, echo };
         let headers = Arc::new(read_headers(reader));
         let hold_keys = read_hold_keys(reader);
@@ -102,46 +88,22 @@ fn read_hold_keys(reader: &mut SettingReader<'_>) -> HoldKeys {
 }
 
 fn read_headers(reader: &mut SettingReader<'_>) -> Headers {
-    let (classic, draft) = reader.read(&Setting {
-        flag: "headers",
-        form: HEADER_SETS,
-        default: "none",
-        help: "Headers: RateLimit-…, the IETF draft's, or both",
-    });
-    let limit = reader.read(&Setting {
-        flag: "header-limit",
-        form: HEADER_NAME,
-        default: "RateLimit-Limit",
-        help: "Header with the limit, for --headers ratelimit",
-    });
-    let remaining = reader.read(&Setting {
-        flag: "header-remaining",
-        form: HEADER_NAME,
-        default: "RateLimit-Remaining",
-        help: "Header with the remaining hits, for --headers ratelimit",
-    });
-    let reset = reader.read(&Setting {
-        flag: "header-reset",
-        form: HEADER_NAME,
-        default: "RateLimit-Reset",
-        help: "Header with the seconds until the reset, for --headers ratelimit",
-    });
+    let help = "Headers: RateLimit-…, the IETF draft's, or both";
+    let (classic, draft) = reader.read("headers", HEADER_SETS, "none", help);
+    let help = "Header with the limit, for --headers ratelimit";
+    let limit = reader.read("header-limit", HEADER_NAME, "RateLimit-Limit", help);
+    let help = "Header with the remaining hits, for --headers ratelimit";
+    let remaining = reader.read("header-remaining", HEADER_NAME, "RateLimit-Remaining", help);
+    let help = "Header with the seconds until the reset, for --headers ratelimit";
+    let reset = reader.read("header-reset", HEADER_NAME, "RateLimit-Reset", help);
     if !classic {
         for flag in ["header-limit", "header-remaining", "header-reset"] {
             reader.warn_unused(flag, "--headers is not ratelimit or both");
         }
     }
-    let rule = reader.read(&Setting {
-        flag: "rule-header",
-        form: OnOff { on: true, off: false, arity: Arity::Switch },
-        default: "off",
-        help: "Send x-ratelimit-rule with a denial",
-    });
-    let denied_body = reader.read(&Setting {
-        flag: "denied-body",
-        form: OneOf(&DeniedBody::NAMED),
-        default: "none",
-        help: "JSON body of a denial: by RFC 9457, or OpenAI's API",
-    });
+    let help = "Send x-ratelimit-rule with a denial";
+    let rule = reader.read("rule-header", SWITCH, "off", help);
+    let help = "JSON body of a denial: by RFC 9457, or OpenAI's API";
+    let denied_body = reader.read("denied-body", OneOf(&DeniedBody::NAMED), "none", help);
     Headers { classic: classic.then_some([limit, remaining, reset]), draft, rule, denied_body }
 }

@@ -19,7 +19,7 @@ use std::{
 
 use self::variable::Effect;
 use super::reader::{
-    Setting, SettingReader,
+    SettingReader,
     environment::{COMPAT, ENVOYPROXY_RATELIMIT, Environment, NO_COMPAT},
     form::OneOf,
     translated::{Translated, TranslatedValue},
@@ -41,12 +41,8 @@ const COMPATS: OneOf<Compat> =
 impl Compat {
     /// Reads the setting, and if it is on, the environment of envoyproxy/ratelimit, which gives other settings.
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        let compat = reader.read(&Setting {
-            flag: COMPAT,
-            form: COMPATS,
-            default: NO_COMPAT,
-            help: "Program whose environment is also read; flags and TOLLKEEPER_… have precedence",
-        });
+        let help = "Program whose environment is also read; flags and TOLLKEEPER_… have precedence";
+        let compat = reader.read(COMPAT, COMPATS, NO_COMPAT, help);
         if compat == Self::EnvoyproxyRatelimit {
             let given = |flag: &str| Some(reader.given(flag)?.name);
             reader.add(translate(reader.environment, &given));

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use super::reader::{
-    Setting, SettingReader,
+    SettingReader,
     environment::Given,
     form::{ADDRESS, OneOf, OrOff, SWITCH, Size, Time, WholeNumber},
 };
@@ -59,39 +59,18 @@ const TOKEN: &str = "admin-token-file";
 impl ListenSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
         let grpc = Self::read_grpc(reader);
-        let http = reader.read_given(&Setting {
-            flag: "http-addr",
-            form: ADDRESS,
-            default: "127.0.0.1:8080",
-            help: "Address of HTTP",
-        });
-        let admin = reader.read_given(&Setting {
-            flag: ADMIN,
-            form: OrOff(ADDRESS),
-            default: "127.0.0.1:6070",
-            help: "Address for operators; beyond loopback with a token or client certificates",
-        });
+        let http = reader.read_given("http-addr", ADDRESS, "127.0.0.1:8080", "Address of HTTP");
+        let help = "Address for operators; beyond loopback with a token or client certificates";
+        let admin = reader.read_given(ADMIN, OrOff(ADDRESS), "127.0.0.1:6070", help);
         let admin = admin.value.map(|value| Given { value, name: admin.name });
-        let reflection = reader.read(&Setting {
-            flag: "reflection",
-            form: SWITCH,
-            default: "off",
-            help: "Serve gRPC reflection",
-        });
-        let receive_buffer = reader.read(&Setting {
-            flag: "grpc-receive-buffer",
-            form: OrOff(Size { min: 64 << 10, max: 64 << 20 }),
-            default: "1MiB",
-            help: "Receive buffer of a gRPC connection, for debits of an Envoy that ends",
-        });
+        let reflection = reader.read("reflection", SWITCH, "off", "Serve gRPC reflection");
+        let help = "Receive buffer of a gRPC connection, for debits of an Envoy that ends";
+        let form = OrOff(Size(64 << 10..=64 << 20));
+        let receive_buffer = reader.read("grpc-receive-buffer", form, "1MiB", help);
         let connections = read_connections(reader);
         let tls = read_tls(reader);
-        let tls_scope = reader.read(&Setting {
-            flag: "tls-scope",
-            form: TLS_SCOPES,
-            default: "all",
-            help: "Addresses with TLS: all, or gRPC only",
-        });
+        let help = "Addresses with TLS: all, or gRPC only";
+        let tls_scope = reader.read("tls-scope", TLS_SCOPES, "all", help);
         if tls.is_none() {
             reader.warn_unused("tls-scope", "--tls-cert and --tls-key are not set");
         }
@@ -148,12 +127,7 @@ impl ListenSettings {
     }
 
     pub(super) fn read_grpc(reader: &mut SettingReader<'_>) -> Given<SocketAddr> {
-        reader.read_given(&Setting {
-            flag: "grpc-addr",
-            form: ADDRESS,
-            default: "127.0.0.1:8081",
-            help: "Address of gRPC",
-        })
+        reader.read_given("grpc-addr", ADDRESS, "127.0.0.1:8081", "Address of gRPC")
     }
 
     /// The TLS of an address, if it speaks TLS.
@@ -171,18 +145,11 @@ impl ListenSettings {
 }
 
 fn read_connections(reader: &mut SettingReader<'_>) -> ConnectionBounds {
-    let connections_max = reader.read(&Setting {
-        flag: "max-connections",
-        form: WholeNumber { min: 1, max: 1_000_000 },
-        default: "10000",
-        help: "Maximum number of connections to each address",
-    });
-    let age = reader.read(&Setting {
-        flag: "connection-age",
-        form: OrOff(Time { min: Duration::from_secs(1), max: Duration::from_secs(24 * 3600) }),
-        default: "30m",
-        help: "Age at which gRPC clients must reconnect, give or take 10 %",
-    });
+    let help = "Maximum number of connections to each address";
+    let connections_max = reader.read("max-connections", WholeNumber(1..=1_000_000), "10000", help);
+    let help = "Age at which gRPC clients must reconnect, give or take 10 %";
+    let form = OrOff(Time(Duration::from_secs(1)..=Duration::from_secs(24 * 3600)));
+    let age = reader.read("connection-age", form, "30m", help);
     ConnectionBounds { connections_max, age }
 }
 

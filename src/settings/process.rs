@@ -3,7 +3,7 @@
 use std::{num::NonZero, thread, time::Duration};
 
 use super::reader::{
-    Setting, SettingReader,
+    SettingReader,
     form::{Time, WholeNumber},
 };
 
@@ -27,18 +27,12 @@ pub enum HangUp {
 
 impl ProcessSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>, hang_up: HangUp) -> Self {
-        let workers = reader.read_optional(&Setting {
-            flag: "workers",
-            form: WholeNumber { min: 1, max: 1024 },
-            default: "one per usable core",
-            help: "Threads that serve gRPC",
-        });
-        let drain = reader.read(&Setting {
-            flag: "drain",
-            form: Time { min: Duration::ZERO, max: Duration::from_secs(600) },
-            default: "5s",
-            help: "How long calls are served after SIGTERM",
-        });
+        let help = "Threads that serve gRPC";
+        let form = WholeNumber(1..=1024);
+        let workers = reader.read_optional("workers", &form, "one per usable core", help);
+        let help = "How long calls are served after SIGTERM";
+        let form = Time(Duration::ZERO..=Duration::from_secs(600));
+        let drain = reader.read("drain", form, "5s", help);
         Self { workers: workers.unwrap_or_else(cores), drain, hang_up }
     }
 }

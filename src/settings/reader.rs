@@ -9,14 +9,12 @@ pub(super) mod row;
 pub(super) mod translated;
 pub(super) mod url_parts;
 
-pub(super) use self::row::Setting;
-
 use std::{env, ffi::OsString, path::PathBuf};
 
 use self::{
     environment::{CALL_ADDR, Environment, Given, GivenSetting, TypedFlags},
     file::SettingsFile,
-    form::{Form, PATH, check_path},
+    form::{Arity, Form, PATH, check_path},
     row::{Row, is_ours, variable},
     translated::Translated,
 };
@@ -94,39 +92,64 @@ impl<'a> SettingReader<'a> {
     }
 
     /// The value, or the default if the setting is unset or bad. A bad value is a problem.
-    pub(super) fn read<F: Form>(&mut self, setting: &Setting<F>) -> F::Value {
-        match self.read_optional(setting) {
-            Some(value) => value,
-            None => setting.form.read(setting.default).expect("defaults are good values"),
-        }
+    pub(super) fn read<F: Form>(
+        &mut self,
+        flag: &'static str,
+        form: F,
+        default: &'static str,
+        help: &'static str,
+    ) -> F::Value {
+        let value = self.read_optional(flag, &form, default, help);
+        value.unwrap_or_else(|| form.read(default).expect("defaults are good values"))
     }
 
     /// The value, or the default, and what gives it.
-    pub(super) fn read_given<F: Form>(&mut self, setting: &Setting<F>) -> Given<F::Value> {
-        Given { value: self.read(setting), name: self.name_of(setting.flag) }
+    pub(super) fn read_given<F: Form>(
+        &mut self,
+        flag: &'static str,
+        form: F,
+        default: &'static str,
+        help: &'static str,
+    ) -> Given<F::Value> {
+        Given { value: self.read(flag, form, default, help), name: self.name_of(flag) }
     }
 
     /// The path of a file. It has no default.
     pub(super) fn read_path(&mut self, flag: &'static str, help: &'static str) -> Option<PathBuf> {
-        self.read_optional(&Setting { flag, form: PATH, default: "", help })
+        self.read_optional(flag, &PATH, "", help)
     }
 
     /// The value, or `None` if the setting is unset or bad. A bad value is a problem.
-    pub(super) fn read_optional<F: Form>(&mut self, setting: &Setting<F>) -> Option<F::Value> {
-        self.rows.push(Row { heading: self.heading, ..setting.row() });
-        let read = match self.given(setting.flag)?.values.last()?.to_str() {
-            Some(text) => setting.form.read(text),
+    pub(super) fn read_optional<F: Form>(
+        &mut self,
+        flag: &'static str,
+        form: &F,
+        default: &'static str,
+        help: &'static str,
+    ) -> Option<F::Value> {
+        let (value, range, arity) = (form.name(), form.range(), form.arity());
+        self.rows.push(Row { flag, value, range, arity, default, help, heading: self.heading });
+        let read = match self.given(flag)?.values.last()?.to_str() {
+            Some(text) => form.read(text),
             None => Err("not UTF-8 text".to_owned()),
         };
-        read.map_err(|problem| self.problem(setting.flag, &problem)).ok()
+        read.map_err(|problem| self.problem(flag, &problem)).ok()
     }
 
     /// Files and folders; a variable holds several, separated by `:`, or one text that is `whole`. A file has a list.
-    pub(super) fn read_paths(&mut self, row: Row, whole: fn(&str) -> bool) -> Given<Vec<PathBuf>> {
-        let name = self.name_of(row.flag);
-        let given = self.given(row.flag).map_or_else(Vec::new, |given| given.values);
+    pub(super) fn read_paths(
+        &mut self,
+        flag: &'static str,
+        (value, whole): (&str, fn(&str) -> bool),
+        default: &'static str,
+        help: &'static str,
+    ) -> Given<Vec<PathBuf>> {
+        let (value, range, arity) = (value.to_owned(), None, Arity::Repeated);
+        self.rows.push(Row { flag, value, range, arity, default, help, heading: self.heading });
+        let name = self.name_of(flag);
+        let given = self.given(flag).map_or_else(Vec::new, |given| given.values);
         let given: Vec<PathBuf> = match *given {
-            [list] if name == row.variable() && !list.to_str().is_some_and(whole) => {
+            [list] if name == variable(flag) && !list.to_str().is_some_and(whole) => {
                 env::split_paths(list).collect()
             }
             _ => given.into_iter().map(PathBuf::from).collect(),
@@ -135,10 +158,9 @@ impl<'a> SettingReader<'a> {
         for path in given {
             match check_path(&path) {
                 Ok(()) => paths.push(path),
-                Err(problem) => self.problem(row.flag, problem),
+                Err(problem) => self.problem(flag, problem),
             }
         }
-        self.rows.push(Row { heading: self.heading, ..row });
         Given { value: paths, name }
     }
 

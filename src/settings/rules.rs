@@ -7,10 +7,9 @@ use std::path::PathBuf;
 
 use self::source::RuleSource;
 use super::reader::{
-    Setting, SettingReader,
+    SettingReader,
     environment::Given,
-    form::{Arity, OnOff, OneOf, SWITCH},
-    row::Row,
+    form::{Arity, OnOff, OneOf, SWITCH, switch},
 };
 use crate::{
     engine::rule::{Defaults, ExhaustedChecks, FailureMode, ModeOverride, WhenDenied},
@@ -60,70 +59,37 @@ const EXHAUSTED_CHECKS: OneOf<ExhaustedChecks> =
 impl RuleSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
         let source = RuleSource::read(reader);
-        let row = Row {
-            flag: "rules-overlay",
-            value: "PATH".to_owned(),
-            range: None,
-            arity: Arity::Repeated,
-            default: "",
-            help: "File or folder whose keys are laid over the rules; may be repeated, in the variable with `:`",
-            heading: "",
-        };
-        let overlays = reader.read_paths(row, |_| false).value;
+        let help = "File or folder whose keys are laid over the rules; may be repeated, in the variable with `:`";
+        let overlays = reader.read_paths("rules-overlay", ("PATH", |_| false), "", help).value;
         reader.check_needs("rules-overlay", "rules");
-        let when_denied = reader.read_optional(&Setting {
-            flag: "count-denied",
-            form: OnOff { on: WhenDenied::Counted, off: WhenDenied::Free, arity: Arity::Switch },
-            default: "off",
-            help: "Charge denied calls too, except with `count_denied: false`; on for rules of a control plane",
-        });
+        let help = "Charge denied calls too, except with `count_denied: false`; on for rules of a control plane";
+        let form = switch(WhenDenied::Counted, WhenDenied::Free);
+        let when_denied = reader.read_optional("count-denied", &form, "off", help);
         let when_denied = when_denied.unwrap_or(match source.value {
             RuleSource::Files(_) => WhenDenied::Free,
             // Gateways check with 0 hits and debit when the work is done: a debit that is dropped opens the limit.
             RuleSource::ControlPlane(_) => WhenDenied::Counted,
         });
-        let exhausted_checks = reader.read(&Setting {
-            flag: "exhausted-looks",
-            form: EXHAUSTED_CHECKS,
-            default: "deny",
-            help: "Answer to a check (0 hits) of a used-up limit",
-        });
-        let on_store_failure = reader.read(&Setting {
-            flag: "on-store-failure",
-            form: ON_STORE_FAILURE,
-            default: "error",
-            help: "Decision without the store, for rules without on_store_failure",
-        });
+        let help = "Answer to a check (0 hits) of a used-up limit";
+        let exhausted_checks = reader.read("exhausted-looks", EXHAUSTED_CHECKS, "deny", help);
+        let help = "Decision without the store, for rules without on_store_failure";
+        let on_store_failure = reader.read("on-store-failure", ON_STORE_FAILURE, "error", help);
         let mode_override = Self::read_mode(reader);
-        let algorithms = reader.read(&Setting {
-            flag: "redis-scripts",
-            form: OnOff { on: Algorithms::All, off: Algorithms::FixedWindow, arity: Arity::Single },
-            default: "on",
-            help: "Use Lua scripts; off allows only fixed windows",
-        });
+        let help = "Use Lua scripts; off allows only fixed windows";
+        let form =
+            OnOff { on: Algorithms::All, off: Algorithms::FixedWindow, arity: Arity::Single };
+        let algorithms = reader.read("redis-scripts", form, "on", help);
         let defaults = Defaults { when_denied, exhausted_checks, on_store_failure, mode_override };
-        let needed = reader.read(&Setting {
-            flag: "ready-needs-rules",
-            form: RULES_NEEDED,
-            default: "off",
-            help: "Rules for readiness: none after 10s (off), once some from a control plane, or always some",
-        });
+        let help = "Rules for readiness: none after 10s (off), once some from a control plane, or always some";
+        let needed = reader.read("ready-needs-rules", RULES_NEEDED, "off", help);
         Self { source, overlays, options: LoadOptions { defaults, algorithms }, needed }
     }
 
     fn read_mode(reader: &mut SettingReader<'_>) -> ModeOverride {
-        let shadow = reader.read_given(&Setting {
-            flag: "shadow-mode",
-            form: SWITCH,
-            default: "off",
-            help: "Count and report, but let every call pass",
-        });
-        let quota = reader.read(&Setting {
-            flag: "quota-mode",
-            form: SWITCH,
-            default: "off",
-            help: "Make every limit a quota: deny a call only if none has room",
-        });
+        let help = "Count and report, but let every call pass";
+        let shadow = reader.read_given("shadow-mode", SWITCH, "off", help);
+        let help = "Make every limit a quota: deny a call only if none has room";
+        let quota = reader.read("quota-mode", SWITCH, "off", help);
         if shadow.value {
             if quota {
                 reader.warn_unused("quota-mode", &format!("{} is on", shadow.name));

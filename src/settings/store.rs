@@ -11,9 +11,9 @@ use self::{
     url::StoreUrl,
 };
 use super::reader::{
-    Setting, SettingReader,
+    SettingReader,
     environment::Given,
-    form::{self, Arity, Custom, OnOff, Time, WholeNumber, invalid},
+    form::{Custom, Size, Time, WholeNumber, invalid, switch},
 };
 use crate::store::{guard::Patience, memory::metrics::MemorySize};
 
@@ -41,7 +41,7 @@ pub struct StoreSettings {
     pub ready: ReadyNeeds,
 }
 
-const DECISION_TIME: Time = Time { min: Duration::from_millis(1), max: Duration::from_secs(60) };
+const DECISION_TIME: Time = Time(Duration::from_millis(1)..=Duration::from_secs(60));
 
 /// What the service needs to be ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,88 +54,55 @@ pub enum ReadyNeeds {
 
 impl StoreSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        let settings = Self {
-            url: Self::read_url(reader),
-            pool_size: reader.read(&Setting {
-                flag: "store-pool-size",
-                form: WholeNumber { min: 1, max: 1000 },
-                default: "16",
-                help: "Maximum number of connections to each Redis server",
-            }),
-            wait_replicas: reader.read(&Setting {
-                flag: "store-wait-replicas",
-                form: WholeNumber { min: 0, max: 10 },
-                default: "0",
-                help: "Count charges that fewer than N replicas of Redis have after 5ms (WAIT); 0 is off",
-            }),
-            key_prefix: Self::read_key_prefix(reader),
-            over_limit_cache: reader.read(&Setting {
-                flag: "over-limit-cache",
-                form: WholeNumber { min: 0, max: 10_000_000 },
-                default: "100000",
-                help: "Counters remembered for a second as over their limit; 0 is off",
-            }),
-            memory_max: MemorySize {
-                counters: reader.read(&Setting {
-                    flag: "memory-counters-max",
-                    form: WholeNumber { min: 1000, max: 1_000_000_000 },
-                    default: "1000000",
-                    help: "Maximum number of counters in memory",
-                }),
-                bytes: reader.read(&Setting {
-                    flag: "memory-size-max",
-                    form: form::Size { min: 1 << 20, max: 1 << 40 },
-                    default: "256MiB",
-                    help: "Maximum size of the counters in memory",
-                }),
-            },
-            patience: Patience {
-                budget: reader.read(&Setting {
-                    flag: "decision-budget",
-                    form: DECISION_TIME,
-                    default: "15ms",
-                    help: "Maximum duration of a decision for a caller without a timeout; a Redis silent for as long has failed",
-                }),
-                announced_max: reader.read(&Setting {
-                    flag: "decision-budget-max",
-                    form: DECISION_TIME,
-                    default: "1s",
-                    help: "Maximum duration for a caller with a timeout, of which a decision may take three quarters",
-                }),
-            },
-            debits_queued_max: reader.read(&Setting {
-                flag: "debits-queued-max",
-                form: WholeNumber { min: 0, max: 10_000_000 },
-                default: "10000",
-                help: "Maximum number of debits and refunds that wait for Redis; 0 is off",
-            }),
-            replicas: reader.read(&Setting {
-                flag: "replicas",
-                form: WholeNumber { min: 1, max: 10_000 },
-                default: "1",
-                help: "Replicas that share a limit counted locally",
-            }),
-            ready: reader.read(&Setting {
-                flag: "ready-needs-store",
-                form: OnOff { on: ReadyNeeds::Store, off: ReadyNeeds::Start, arity: Arity::Switch },
-                default: "off",
-                help: "Be ready only while the store answers",
-            }),
-        };
-        if matches!(settings.url, StoreUrl::Memory) && settings.replicas > 1 {
+        let url = Self::read_url(reader);
+        let help = "Maximum number of connections to each Redis server";
+        let pool_size = reader.read("store-pool-size", WholeNumber(1..=1000), "16", help);
+        let help =
+            "Count charges that fewer than N replicas of Redis have after 5ms (WAIT); 0 is off";
+        let wait_replicas = reader.read("store-wait-replicas", WholeNumber(0..=10), "0", help);
+        let key_prefix = Self::read_key_prefix(reader);
+        let help = "Counters remembered for a second as over their limit; 0 is off";
+        let form = WholeNumber(0..=10_000_000);
+        let over_limit_cache = reader.read("over-limit-cache", form, "100000", help);
+        let help = "Maximum number of counters in memory";
+        let form = WholeNumber(1000..=1_000_000_000);
+        let counters = reader.read("memory-counters-max", form, "1000000", help);
+        let help = "Maximum size of the counters in memory";
+        let bytes = reader.read("memory-size-max", Size(1 << 20..=1 << 40), "256MiB", help);
+        let help = "Maximum duration of a decision for a caller without a timeout; a Redis silent for as long has failed";
+        let budget = reader.read("decision-budget", DECISION_TIME, "15ms", help);
+        let help = "Maximum duration for a caller with a timeout, of which a decision may take three quarters";
+        let announced_max = reader.read("decision-budget-max", DECISION_TIME, "1s", help);
+        let help = "Maximum number of debits and refunds that wait for Redis; 0 is off";
+        let form = WholeNumber(0..=10_000_000);
+        let debits_queued_max = reader.read("debits-queued-max", form, "10000", help);
+        let help = "Replicas that share a limit counted locally";
+        let replicas = reader.read("replicas", WholeNumber(1..=10_000), "1", help);
+        let help = "Be ready only while the store answers";
+        let form = switch(ReadyNeeds::Store, ReadyNeeds::Start);
+        let ready = reader.read("ready-needs-store", form, "off", help);
+        if matches!(url, StoreUrl::Memory) && replicas > 1 {
             reader.warn_unused("replicas", "with memory:// each replica has the whole limit");
         }
-        settings
+        Self {
+            url,
+            pool_size,
+            wait_replicas,
+            key_prefix,
+            over_limit_cache,
+            memory_max: MemorySize { counters, bytes },
+            patience: Patience { budget, announced_max },
+            debits_queued_max,
+            replicas,
+            ready,
+        }
     }
 
     fn read_url(reader: &mut SettingReader<'_>) -> StoreUrl {
         let problems_before = reader.problems.len();
-        let Given { value: url, name } = reader.read_given(&Setting {
-            flag: STORE,
-            form: Custom { name: "URL", read: str::parse },
-            default: "memory://",
-            help: "Where counters are kept: memory://, redis://[user:password@]host:port[/db], redis+unix:///path[?db=N], redis+sentinel://host:port,host:port/name[/db] or redis+cluster://host:port,host:port; with TLS rediss://, rediss+sentinel:// or rediss+cluster://",
-        });
+        let help = "Where counters are kept: memory://, redis://[user:password@]host:port[/db], redis+unix:///path[?db=N], redis+sentinel://host:port,host:port/name[/db] or redis+cluster://host:port,host:port; with TLS rediss://, rediss+sentinel:// or rediss+cluster://";
+        let form = Custom { name: "URL", read: str::parse };
+        let Given { value: url, name } = reader.read_given(STORE, form, "memory://", help);
         let is_bad = reader.problems.len() > problems_before;
         let access = StoreAccess::read(reader);
         match url {
@@ -159,12 +126,8 @@ impl StoreSettings {
     }
 
     fn read_key_prefix(reader: &mut SettingReader<'_>) -> String {
-        reader.read(&Setting {
-            flag: "key-prefix",
-            form: Custom { name: "TEXT", read: key_prefix },
-            default: "",
-            help: "Prefix of all keys in Redis: at most 64 visible ASCII characters, no braces",
-        })
+        let help = "Prefix of all keys in Redis: at most 64 visible ASCII characters, no braces";
+        reader.read("key-prefix", Custom { name: "TEXT", read: key_prefix }, "", help)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::reader::{Setting, SettingReader, form::CERTIFICATE_NAME};
+use super::reader::{SettingReader, form::CERTIFICATE_NAME};
 use crate::net::tls::client::{TlsClient, TlsFiles};
 
 /// The settings of TLS to one kind of server. Files are only named: each is read when it is needed.
@@ -24,12 +24,8 @@ impl TlsSettings {
                 .read_path(certificate, "PEM file with the client certificate and chain")
                 .zip(reader.read_path(key, "PEM file with the client's key")),
         };
-        let name = reader.read_optional(&Setting {
-            flag: name,
-            form: CERTIFICATE_NAME,
-            default: "",
-            help: "Name in the server's certificate, if not its host",
-        });
+        let help = "Name in the server's certificate, if not its host";
+        let name = reader.read_optional(name, &CERTIFICATE_NAME, "", help);
         reader.check_pair(certificate, key);
         Self { flags, files, name }
     }

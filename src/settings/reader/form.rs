@@ -5,6 +5,7 @@
 use std::{
     fmt::Display,
     net::SocketAddr,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
@@ -114,10 +115,7 @@ fn without_plus<T: FromStr>(text: &str) -> Option<T> {
 }
 
 #[derive(Debug)]
-pub(crate) struct WholeNumber<T> {
-    pub min: T,
-    pub max: T,
-}
+pub(crate) struct WholeNumber<T>(pub RangeInclusive<T>);
 
 impl<T: FromStr + Display + PartialOrd> Form for WholeNumber<T> {
     type Value = T;
@@ -127,11 +125,11 @@ impl<T: FromStr + Display + PartialOrd> Form for WholeNumber<T> {
     }
 
     fn read(&self, text: &str) -> Result<T, String> {
-        whole_number(text, &self.min, &self.max)
+        whole_number(text, self.0.start(), self.0.end())
     }
 
     fn range(&self) -> Option<(String, String)> {
-        Some((self.min.to_string(), self.max.to_string()))
+        Some((self.0.start().to_string(), self.0.end().to_string()))
     }
 }
 
@@ -179,10 +177,7 @@ impl Form for Ratio {
 }
 
 #[derive(Debug)]
-pub(crate) struct Time {
-    pub min: Duration,
-    pub max: Duration,
-}
+pub(crate) struct Time(pub RangeInclusive<Duration>);
 
 impl Form for Time {
     type Value = Duration;
@@ -192,21 +187,18 @@ impl Form for Time {
     }
 
     fn read(&self, text: &str) -> Result<Duration, String> {
-        duration(text, self.min, self.max)
+        duration(text, *self.0.start(), *self.0.end())
             .map_err(|problem| format!("invalid value `{text}`: {problem}"))
     }
 
     fn range(&self) -> Option<(String, String)> {
-        Some((spelled(self.min), spelled(self.max)))
+        Some((spelled(*self.0.start()), spelled(*self.0.end())))
     }
 }
 
 /// A number of bytes, such as `512`, `64KiB` or `4MiB`.
 #[derive(Debug)]
-pub(crate) struct Size {
-    pub min: usize,
-    pub max: usize,
-}
+pub(crate) struct Size(pub RangeInclusive<usize>);
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -228,14 +220,14 @@ impl Form for Size {
             _ => None,
         };
         let size = unit.and_then(|unit| unit.checked_mul(number.parse().ok()?));
-        size.filter(|size| (self.min..=self.max).contains(size)).ok_or_else(|| {
-            let (min, max) = (bytes(self.min), bytes(self.max));
+        size.filter(|size| self.0.contains(size)).ok_or_else(|| {
+            let (min, max) = (bytes(*self.0.start()), bytes(*self.0.end()));
             invalid(text, format_args!("a size from {min} to {max}, such as 4MiB"))
         })
     }
 
     fn range(&self) -> Option<(String, String)> {
-        Some((bytes(self.min), bytes(self.max)))
+        Some((bytes(*self.0.start()), bytes(*self.0.end())))
     }
 }
 
@@ -280,7 +272,11 @@ pub(crate) struct OnOff<T> {
 }
 
 /// A flag that needs no value to mean `on`.
-pub(crate) const SWITCH: OnOff<bool> = OnOff { on: true, off: false, arity: Arity::Switch };
+pub(crate) const SWITCH: OnOff<bool> = switch(true, false);
+
+pub(crate) const fn switch<T: Copy>(on: T, off: T) -> OnOff<T> {
+    OnOff { on, off, arity: Arity::Switch }
+}
 
 impl<T: Copy> Form for OnOff<T> {
     type Value = T;

@@ -1,21 +1,8 @@
 //! One setting as a row, from which help, docs/settings.md and the chart's tests are made.
 
-use super::form::{Arity, Form};
+use super::form::Arity;
 
 const PREFIX: &str = "TOLLKEEPER_";
-
-/// A setting, written where the field that it fills is read.
-#[derive(Debug)]
-pub(crate) struct Setting<F> {
-    /// The flag without its dashes, such as `grpc-addr`.
-    pub flag: &'static str,
-    pub form: F,
-    /// The default as an operator would type it; a phrase if no value means the same as unset, and empty
-    /// if unset has no effect.
-    pub default: &'static str,
-    /// What it sets, for help and docs/settings.md.
-    pub help: &'static str,
-}
 
 /// A setting without the type of its values.
 #[derive(Debug, Clone)]
@@ -28,20 +15,13 @@ pub struct Row {
     pub range: Option<(String, String)>,
     /// How the flag is written.
     pub arity: Arity,
-    /// The default, or words for what applies without the setting.
+    /// The default as an operator would type it; a phrase if no value means the same as unset, and empty
+    /// if unset has no effect.
     pub default: &'static str,
-    /// What it sets.
+    /// What it sets, for help and docs/settings.md.
     pub help: &'static str,
     /// The heading under which help lists it.
     pub heading: &'static str,
-}
-
-impl<F: Form> Setting<F> {
-    pub(crate) fn row(&self) -> Row {
-        let Self { flag, ref form, default, help } = *self;
-        let (value, range, arity) = (form.name(), form.range(), form.arity());
-        Row { flag, value, range, arity, default, help, heading: "" }
-    }
 }
 
 impl Row {

@@ -9,8 +9,6 @@ use crate::{
         reader::{
             SettingReader,
             environment::Given,
-            form::Arity,
-            row::Row,
             url_parts::{NODE_FORM, decoded, is_node, read_host},
         },
         tls::TlsSettings,
@@ -42,16 +40,10 @@ const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 
 impl RuleSource {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Given<Self> {
-        let row = Row {
-            flag: RULES,
-            value: "PATH|URL".to_owned(),
-            range: None,
-            arity: Arity::Repeated,
-            default: "the shipped example",
-            help: "Rule file or folder; may be repeated, in the variable with `:`. Or a control plane: xds://host:port?node=ID, with TLS xds+tls://",
-            heading: "",
-        };
-        let Given { value: paths, name } = reader.read_paths(row, is_url);
+        let help = "Rule file or folder; may be repeated, in the variable with `:`. Or a control plane: xds://host:port?node=ID, with TLS xds+tls://";
+        let form = ("PATH|URL", is_url as fn(&str) -> bool);
+        let Given { value: paths, name } =
+            reader.read_paths(RULES, form, "the shipped example", help);
         let tls = TlsSettings::read(reader, TLS);
         Given { value: Self::of(reader, paths, tls), name }
     }

@@ -6,7 +6,7 @@ use super::url::{RedisUrl, TLS_ADVICE, TopologyKind};
 use crate::{
     net::tls::client::TlsClient,
     settings::{
-        reader::{Setting, SettingReader, environment::Given, form::Custom, translated::Login},
+        reader::{SettingReader, environment::Given, form::Custom, translated::Login},
         tls::TlsSettings,
     },
     store::redis::wire::{
@@ -33,12 +33,9 @@ const TLS: [&str; 4] = ["store-tls-ca", "store-tls-cert", "store-tls-key", "stor
 impl StoreAccess {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
         let password = reader.read_path(PASSWORD, "File with the password of Redis");
-        let sentinel_user = reader.read_optional(&Setting {
-            flag: SENTINEL_USER,
-            form: Custom { name: "NAME", read: |name| Ok(name.to_owned()) },
-            default: "",
-            help: "User at the Sentinels",
-        });
+        let help = "User at the Sentinels";
+        let form = Custom { name: "NAME", read: |name| Ok(name.to_owned()) };
+        let sentinel_user = reader.read_optional(SENTINEL_USER, &form, "", help);
         let sentinel_password =
             reader.read_path(SENTINEL_PASSWORD, "File with the password of the Sentinels");
         Self {
