@@ -60,6 +60,8 @@ pub struct Deciding {
     rules: Arc<InForce>,
     directives: arc_swap::Guard<Option<Arc<Directives>>>,
     counters: KnownRules,
+    /// Whether calls on one counter are judged in the order in which they stand in the request.
+    pub keeps_order: bool,
 }
 
 #[derive(Debug)]
@@ -113,6 +115,7 @@ impl Limiter {
             rules: self.rules.current(),
             directives: self.overrides.in_force(),
             counters: self.metrics.known_rules(),
+            keeps_order: false,
         }
     }
 
@@ -186,6 +189,7 @@ impl Limiter {
 
     fn plan(&self, by: &Deciding, request: &Request, meaning: HitsMeaning) -> Plan {
         let mut plan = self.draw(by, request, meaning);
+        plan.charges.iter_mut().for_each(|charge| charge.keeps_order = by.keeps_order);
         self.holds.prepare(&mut plan, &request.domain);
         if let Some((domain, mode)) = &plan.lacking {
             self.report_incomplete(domain, *mode);

@@ -222,11 +222,6 @@ impl Plan {
         self.charges.iter_mut().take(own).for_each(Charge::refuse);
     }
 
-    /// What it costs the store; see [`Charge::weight`].
-    pub fn weight(&self) -> usize {
-        self.charges.iter().map(Charge::weight).sum()
-    }
-
     /// Gives the holds that it takes their id.
     pub fn set_hold_id(&mut self, taken: HoldId) {
         self.hold_id = taken;
@@ -345,8 +340,7 @@ impl Plan {
             has_room: is_quota && (is_exempt || is_shadow),
             only_if_fits: carries_over && !asked.is_debit(),
             is_part: asked.meaning == HitsMeaning::Part,
-            // Envoy has no calls that are sent together.
-            keeps_order: asked.meaning != HitsMeaning::Charged,
+            keeps_order: false,
         };
         if let Some(policy) = policy {
             asked.hold(&policy, &mut charge);

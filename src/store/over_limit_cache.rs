@@ -74,9 +74,11 @@ impl OverLimitCache {
     /// The tallies of a call that is known to be denied without any change to a counter; `None` if the store must
     /// be asked.
     pub fn answer(&self, charges: &[Charge], now: Instant) -> Option<Vec<Tally>> {
-        // Calls that keep an order, as parts do, may follow a refund that has not been answered.
-        let asks =
-            |charge: &Charge| charge.applies_when_denied() || charge.keeps_order || is_held(charge);
+        // Calls that keep an order may follow a refund that has not been answered; how much of a part fits, only the store
+        // knows.
+        let asks = |charge: &Charge| {
+            charge.applies_when_denied() || charge.keeps_order || charge.is_part || is_held(charge)
+        };
         if self.is_quiet(now) || charges.iter().any(asks) {
             return None;
         }

@@ -135,12 +135,6 @@ impl Charge {
         }
     }
 
-    /// What it costs the store, where a charge on one key weighs 1: the keys that it needs.
-    pub fn weight(&self) -> usize {
-        let has_previous = self.counter.limit.algorithm == Algorithm::SlidingWindow;
-        1 + usize::from(self.hold.is_some()) + usize::from(has_previous)
-    }
-
     /// Whether it denies its call if its counter gives no answer. A refund never does.
     pub fn denies_by_failure_mode(&self) -> bool {
         self.counter.limit.failure_mode() == FailureMode::Deny && !self.hits.is_refund()

@@ -93,7 +93,8 @@ impl Service {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             span.record([KeyValue::new("ratelimit.calls", count)]);
         }
-        let (by, at_once) = (self.limiter.deciding(), self.limiter.at_once());
+        let (mut by, at_once) = (self.limiter.deciding(), self.limiter.at_once());
+        by.keeps_order = count > 1;
         let batch = &ItemContext { service: self, domain, arrival, by, at_once };
         let written = |index: usize, answer: Result<Vec<u8>, Refusal>| {
             answer.unwrap_or_else(|refusal| Item::failed(error(Item::FIELD, index, &refusal)))

@@ -214,14 +214,16 @@ fn only_a_limit_that_denies_uncharged_answers_a_call() {
     scene.check(0, "check a/5, glance e/5", "asks");
 }
 
-/// A refund before it may be on its way.
+/// A refund before the one may be on its way, and some hits of the other may fit.
 #[test]
-fn a_call_that_keeps_an_order_asks_the_store() {
+fn a_call_that_keeps_an_order_and_a_part_ask_the_store() {
     let scene = Scene::new();
-    scene.learn(0, "charge 1 to a/5", "over 60000");
-    let in_order = Charge { keeps_order: true, ..charge("charge 1 to a/5") };
-    assert_eq!(scene.0.answer(&[in_order], scene.at(1)), None);
-    scene.check(1, "charge 1 to a/5", "over 59999");
+    scene.learn(0, "charge 3 to a/5", "over 60000");
+    let plain = || charge("charge 3 to a/5");
+    for asks in [Charge { keeps_order: true, ..plain() }, Charge { is_part: true, ..plain() }] {
+        assert_eq!(scene.0.answer(&[asks], scene.at(1)), None);
+    }
+    scene.check(1, "charge 3 to a/5", "over 59999");
 }
 
 #[test]

@@ -3,7 +3,11 @@
 mod once;
 mod part;
 
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -252,6 +256,21 @@ async fn a_call_passes_behind_a_refund_in_its_batch_that_makes_room() {
         let answers = decide(&service, "shop", vec![refund, call("user=a")]).await;
         check(answers, &[("", "OK: OK user 1/10"), ("", "OK: OK user 0/10")]);
     }
+}
+
+/// It has no order to keep with others.
+#[tokio::test]
+async fn a_denied_call_that_is_repeated_alone_is_answered_without_redis() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    check_batch(&service, "shop", &[("user=a 10", "OK: OK user 0/10")]).await;
+    let (before, began) = (redis.runs_of("evalsha"), Instant::now());
+    for mode in ["", " CHECK"].iter().cycle().take(100) {
+        let repeated = format!("user=a{mode}");
+        check_batch(&service, "shop", &[(&repeated, "OVER_LIMIT: OVER_LIMIT user 0/10")]).await;
+    }
+    let asked = redis.runs_of("evalsha") - before;
+    assert!(asked <= 1 + began.elapsed().as_secs(), "redis was asked {asked} times");
 }
 
 /// The number of script runs is a part of the number of calls.
