@@ -7,6 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use prost_types::value::Kind;
 use tempfile::{NamedTempFile, TempDir};
 use tollkeeper::rls::pb::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
@@ -281,6 +282,14 @@ pub fn with_limit(
 pub fn spell(response: &RateLimitResponse) -> String {
     let statuses: Vec<_> = response.statuses.iter().map(spell_status).collect();
     format!("{}: {}", response.overall_code().as_str_name(), statuses.join(", "))
+}
+
+/// A text of an answer's metadata, such as the token of a hold.
+pub fn metadata(answer: &RateLimitResponse, name: &str) -> Option<String> {
+    match answer.dynamic_metadata.as_ref()?.fields.get(name)?.kind.as_ref()? {
+        Kind::StringValue(text) => Some(text.clone()),
+        _ => None,
+    }
 }
 
 fn spell_status(status: &DescriptorStatus) -> String {

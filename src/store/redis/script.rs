@@ -278,7 +278,8 @@ pub(super) fn is_cluster_down(error: &RedisError) -> bool {
 /// server.
 pub(super) fn has_run(error: &RedisError) -> Option<bool> {
     let code = error.code()?;
-    let is_refused = ["BUSY", "LOADING", "MASTERDOWN", "NOAUTH", "NOPERM"].contains(&code);
+    let refusals = ["BUSY", "LOADING", "MASTERDOWN", "NOAUTH", "NOPERM", "EXECABORT"];
+    let is_refused = refusals.contains(&code);
     Some(!is_refused && WriteRefusal::from_error(error).is_none())
 }
 

@@ -1,13 +1,12 @@
 //! A commit whose answer is lost is counted exactly once: it waits in the service, and is sent until it is answered.
 
-use prost_types::value::Kind;
 use tollkeeper::rls::pb::RateLimitResponse;
 
 use crate::support::{
     eventually,
     fault_proxy::{Cut, FaultProxy, Faults, Flow},
     redis_server::Redis,
-    service::{Options, Service, descriptor, request},
+    service::{Options, Service, descriptor, metadata, request},
 };
 
 const RULES: &str = "
@@ -70,13 +69,6 @@ impl Reached {
         let key = key.filter(|key| key.starts_with("tk1:fw:"));
         let key = key.filter(|key| key.contains(&format!("user={user}}}"))).collect::<Vec<_>>();
         self.redis.query(&["GET", &key[0]])
-    }
-}
-
-fn metadata(answer: &RateLimitResponse, name: &str) -> Option<String> {
-    match answer.dynamic_metadata.as_ref()?.fields.get(name)?.kind.as_ref()? {
-        Kind::StringValue(text) => Some(text.clone()),
-        _ => None,
     }
 }
 

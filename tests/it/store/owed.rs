@@ -1,7 +1,11 @@
 //! What a call charges for done work, commits, gives back or occupies is neither lost nor counted twice, whatever keeps it
 //! from its server, and callers that have left: each cause with each kind of work, on the store itself.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
@@ -9,6 +13,7 @@ use tollkeeper::{
     engine::{
         hold::{Abandoned, HoldBy, HoldPolicy},
         hold_id::HoldId,
+        key::SlotBy,
         ledger::{Charge, HoldAction},
         request::Hits,
         rule::{Algorithm, Limit, Unit, WhenDenied},
@@ -19,7 +24,7 @@ use tollkeeper::{
 
 use crate::support::{
     charges::charge,
-    cluster_calls,
+    cluster_calls, eventually,
     redis_server::{Redis, Version},
     redis_store,
 };
@@ -180,6 +185,77 @@ async fn done_work_whose_write_is_refused_is_counted_once_redis_takes_writes() {
             done.check(&store, &format!("{code}, scripts {has_scripts}")).await;
             redis.assert_no_key_leaks();
         }
+    }
+}
+
+/// A Redis that answers every call with an error: each on a store of its own, whose breaker is closed.
+#[tokio::test]
+async fn done_work_that_redis_answers_with_a_refusal_is_counted_once_it_takes_calls() {
+    for code in ["BUSY", "LOADING", "MASTERDOWN"] {
+        for index in 0..2 {
+            let redis = Redis::start();
+            let done = DoneWork::new(index == 0);
+            let store = async || {
+                let (store, _) = stores(&redis).into_iter().nth(index).unwrap();
+                assert_eq!(ask(&store, &refund("nobody", 0)).await, Some(true));
+                store
+            };
+            let first = store().await;
+            done.begin(&first).await;
+            let of_each = join_all(done.work.iter().map(|_| store())).await;
+            let refusing = Refusing::begin(&redis, code);
+            for (store, (charge, ..)) in of_each.iter().zip(&done.work) {
+                assert_eq!(ask(store, charge).await, None, "{code}: {charge:?}");
+            }
+            refusing.end(&redis);
+            for store in &of_each {
+                store.ended().await;
+            }
+            done.check(&first, &format!("{code}, scripts {}", index == 0)).await;
+        }
+    }
+}
+
+/// A Redis that answers with an error, until it is ended.
+struct Refusing(&'static str, JoinHandle<()>);
+
+impl Refusing {
+    fn begin(redis: &Redis, code: &'static str) -> Self {
+        let keeps_busy = match code {
+            "BUSY" => {
+                redis.query::<()>(&["CONFIG", "SET", "busy-reply-threshold", "1"]);
+                redis::cmd("EVAL").arg("while true do end").arg(0).take()
+            }
+            "LOADING" => {
+                redis.query::<()>(&["DEBUG", "POPULATE", "3000", "other", "1000"]);
+                redis.query::<()>(&["CONFIG", "SET", "key-load-delay", "10000"]);
+                let interval = "loading-process-events-interval-bytes";
+                redis.query::<()>(&["CONFIG", "SET", interval, "1024"]);
+                redis::cmd("DEBUG").arg("RELOAD").take()
+            }
+            _ => {
+                redis.query::<()>(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
+                redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).take()
+            }
+        };
+        let mut connection = redis.connect();
+        // A script that is ended is an error.
+        let keeping = thread::spawn(move || drop(keeps_busy.query::<()>(&mut connection)));
+        eventually("redis refuses", || {
+            let refused = redis::cmd("GET").arg("other").query::<()>(&mut redis.connect());
+            (refused.err()?.code() == Some(code)).then_some(())
+        });
+        Self(code, keeping)
+    }
+
+    fn end(self, redis: &Redis) {
+        let Self(code, keeping) = self;
+        match code {
+            "BUSY" => redis.query::<()>(&["SCRIPT", "KILL"]),
+            "LOADING" => redis.query::<()>(&["CONFIG", "SET", "key-load-delay", "0"]),
+            _ => redis.query::<()>(&["REPLICAOF", "NO", "ONE"]),
+        }
+        keeping.join().unwrap();
     }
 }
 
@@ -361,6 +437,39 @@ async fn a_debit_that_hears_too_late_where_its_slot_is_counts_there() {
         store.ended().await;
     }
     assert_eq!(used(&store, &debit).await, 4 * 7);
+}
+
+/// While a slot is being moved, no node has all keys of a call.
+#[tokio::test(flavor = "multi_thread")]
+async fn done_work_whose_slot_is_half_moved_counts_where_the_slot_is_then() {
+    let cluster = cluster_calls::masters(Version::Redis7);
+    let store = redis_store::store(&cluster.url(), 0, system_clock, PATIENT);
+    let in_one_slot = |charge: &Charge| {
+        let counter = charge.counter.clone().with_slot_by(SlotBy::Domain);
+        Charge { counter, ..charge.clone() }
+    };
+    let DoneWork { before, work } = DoneWork::new(true);
+    let work = work.iter().map(|(charge, after, lost)| (in_one_slot(charge), *after, *lost));
+    let done = DoneWork { before: before.iter().map(in_one_slot).collect(), work: work.collect() };
+    let moved = in_one_slot(&debit("moved", 1));
+    tokio::select! {
+        () = store.follow() => {}
+        () = done.begin(&store) => assert_eq!(ask(&store, &moved).await, Some(true)),
+    }
+    let key = moved.counter.key(moved.terms(system_clock()).span.start);
+    let slot = cluster.slot_of(&key);
+    let migration = cluster.begin_move(slot, (cluster.node_of(slot) + 1) % 3);
+    migration.move_key(&key);
+    for (charge, _, has_a_key) in &done.work {
+        let (charges, until) = ([charge.clone(), moved.clone()], Instant::now() + IMPATIENT);
+        let answer = tokio::time::timeout_at(until, store.charge(&charges, until)).await;
+        // Redis creates no key where it refuses others.
+        assert_eq!(matches!(answer, Ok(Ok(_))), *has_a_key == 0, "{charge:?}: {answer:?}");
+    }
+    migration.move_keys();
+    migration.finish();
+    done.check(&store, "TRYAGAIN").await;
+    assert_eq!(used(&store, &moved).await, 1 + done.work.len() as u64);
 }
 
 /// One node is stopped; the place of the other is released when the caller has gone, and its own when it goes on.

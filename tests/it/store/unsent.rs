@@ -5,7 +5,7 @@ use tollkeeper::rls::pb::RateLimitDescriptor;
 use crate::support::{
     eventually,
     redis_server::Redis,
-    service::{Options, Service, descriptor, hits, refund, request},
+    service::{Options, Service, descriptor, hits, metadata, refund, request},
 };
 
 const RULES: &str = "
@@ -15,6 +15,15 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 1000, count_denied: true }
   - key: second
     rate_limit: { unit: second, requests_per_unit: 1000, count_denied: true }
+  - key: plain
+    rate_limit: { unit: year, requests_per_unit: 1000 }
+  - key: budget
+    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, estimate: 300 } }
+";
+
+/// Where scripts run.
+const PLACES: &str = "  - key: place
+    rate_limit: { algorithm: in_flight, requests_per_unit: 1, hold: 10m }
 ";
 
 /// A service whose breaker is open, since its Redis is stopped.
@@ -25,26 +34,44 @@ struct InOutage {
 
 impl InOutage {
     async fn start(flags: &[&str]) -> Self {
+        let service = Self::before(flags).await;
+        service.begin().await;
+        service
+    }
+
+    /// A service whose Redis answers.
+    async fn before(flags: &[&str]) -> Self {
         let redis = Redis::start();
         let flags: Vec<_> = ["--decision-budget", "200ms"].iter().chain(flags).copied().collect();
-        let options =
-            Options { rules: RULES, store: &redis.url(), flags: &flags, ..Options::default() };
+        let places = if flags.contains(&"off") { "" } else { PLACES };
+        let (rules, store) = (&*(RULES.to_owned() + places), &*redis.url());
+        let options = Options { rules, store, flags: &flags, ..Options::default() };
         let service = Service::start(options);
         service.wait_until_ready();
         let outage = Self { redis, service };
         outage.debit("alice", 10).await.unwrap();
-        outage.redis.signal("STOP");
+        outage
+    }
+
+    async fn begin(&self) {
+        self.redis.signal("STOP");
         for _ in 0..1000 {
-            if outage.metric("ratelimit_store_breaker_open{") == 1 {
-                return outage;
+            if self.metric("ratelimit_store_breaker_open{") == 1 {
+                return;
             }
-            drop(outage.ask(descriptor(&[("tokens", "probe")])).await);
+            drop(self.ask(descriptor(&[("tokens", "probe")])).await);
         }
         panic!("the breaker does not open");
     }
 
     async fn ask(&self, descriptor: RateLimitDescriptor) -> Result<(), tonic::Status> {
         self.service.ask(request("shop", vec![descriptor])).await.map(drop)
+    }
+
+    /// The token of what alice takes.
+    async fn take(&self, key: &str) -> String {
+        let take = request("shop", vec![descriptor(&[(key, "alice")])]);
+        metadata(&self.service.ask(take).await.unwrap(), "hold").unwrap()
     }
 
     async fn debit(&self, user: &str, count: u64) -> Result<(), tonic::Status> {
@@ -126,15 +153,35 @@ async fn a_debit_whose_window_has_ended_is_dropped_and_counts_in_no_other() {
     assert!(!outage.redis.keys().iter().any(|key| key.contains("second=alice")));
 }
 
+/// Of each kind: what is done and not yet counted is, and nothing is taken for a caller that had no answer.
 #[tokio::test]
-async fn debits_that_wait_are_sent_before_the_service_ends() {
-    let mut outage = InOutage::start(&[]).await;
-    outage.debit("alice", 7).await.unwrap_err();
+async fn what_waits_is_sent_before_the_service_ends() {
+    let mut outage = InOutage::before(&[]).await;
+    outage.debit("bob", 10).await.unwrap();
+    let (budget, place) = (outage.take("budget").await, outage.take("place").await);
+    outage.begin().await;
+    let commit = |token: &str| descriptor(&[("hold.commit", token), ("hold.used", "2")]);
+    let calls = [
+        descriptor(&[("plain", "alice")]),
+        hits(descriptor(&[("tokens", "alice")]), 7),
+        refund(descriptor(&[("tokens", "bob")]), 4),
+        commit(&budget),
+        descriptor(&[("budget", "bob")]),
+        commit(&place),
+        descriptor(&[("place", "bob")]),
+    ];
+    for call in calls {
+        outage.ask(call).await.unwrap_err();
+    }
     outage.service.process().signal("STOP");
     outage.redis.signal("CONT");
     // Both signals are there when it runs again: nothing was sent before the end.
     outage.service.process().signal("TERM");
     outage.service.process().signal("CONT");
     outage.service.process().0.wait().unwrap();
-    assert_eq!(outage.counted("tokens=alice"), 17);
+    let counted = ["plain=alice", "tokens=alice", "tokens=bob", "budget=alice", "budget=bob"];
+    let counted = counted.map(|key| outage.counted(key));
+    assert_eq!(counted, [0, 17, 6, 2, 0]);
+    let places = outage.redis.keys().into_iter().filter(|key| key.contains("place="));
+    assert_eq!(places.collect::<Vec<_>>(), [""; 0], "places that are taken");
 }

@@ -36,7 +36,9 @@ pub(super) async fn exchange(
         if let Value::ServerError(error) = answer
             && !matches!(error.code(), "WRONGTYPE" | "ERR")
         {
-            return Err(error.clone().into());
+            // Commands of a transaction that were before it have run.
+            let is_alone = operation != "MULTI";
+            return Err(if is_alone { error.clone().into() } else { unexpected_reply() });
         }
     }
     let time = answers.pop().ok_or_else(unexpected_reply)?;

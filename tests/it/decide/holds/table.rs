@@ -7,7 +7,6 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use prost_types::value::Kind;
 use serde_json::Value;
 use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitResponse};
 
@@ -15,7 +14,7 @@ use crate::support::{
     cluster::{Cluster, ClusterSetup},
     redis_server::Redis,
     run,
-    service::{Options, Service, descriptor, hits, refund, request, tollkeeper},
+    service::{Options, Service, descriptor, hits, metadata, refund, request, tollkeeper},
 };
 
 const TABLE: &str = include_str!("table.txt");
@@ -247,13 +246,6 @@ impl Running<'_> {
             }
             _ => panic!("{step}"),
         }
-    }
-}
-
-fn metadata(answer: &RateLimitResponse, name: &str) -> Option<String> {
-    match answer.dynamic_metadata.as_ref()?.fields.get(name)?.kind.as_ref()? {
-        Kind::StringValue(text) => Some(text.clone()),
-        _ => None,
     }
 }
 

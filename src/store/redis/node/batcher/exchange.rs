@@ -115,7 +115,7 @@ impl SharedQueue {
                 }
                 Err(error) => {
                     match script::has_run(&error) {
-                        Some(false) if operation == "EVALSHA" => call.owed.is(Fate::NotRun),
+                        Some(false) => call.owed.is(Fate::NotRun),
                         Some(true) => call.owed.is(Fate::Failed),
                         _ => {}
                     }
