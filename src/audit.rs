@@ -17,8 +17,9 @@ use tokio::time;
 pub use self::refusals::RefusalKind;
 use self::refusals::Refusals;
 use crate::{
+    members::set_member,
     store::{Store, StoreError, redis::topology::by_key::Steps},
-    text::{members::set_member, printable::printable_start},
+    text::printable::printable_start,
 };
 
 /// The key's hash tag.

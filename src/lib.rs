@@ -16,7 +16,8 @@
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 // The decision: what a call is, which rules it matches, where its hits are counted.
-pub mod engine;
+pub use tollkeeper_engine as engine;
+
 pub mod limiter;
 pub mod overrides;
 pub mod rules;
@@ -41,8 +42,10 @@ pub mod explain;
 pub mod top_keys;
 
 // The ground floor, which all use.
+mod members;
 pub mod net;
 pub mod process;
 pub mod telemetry;
-mod text;
 pub mod yaml;
+
+use tollkeeper_engine::text;

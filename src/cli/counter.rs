@@ -9,8 +9,9 @@ use super::{
 };
 use crate::{
     engine::{descriptor_syntax, request::Hits},
+    members::set_member,
     settings::{Environment, whole_numbers},
-    text::{duration::in_words, members::set_member, printable::printable},
+    text::{duration::in_words, printable::printable},
 };
 
 #[derive(Debug, clap::Subcommand)]

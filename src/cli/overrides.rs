@@ -14,8 +14,9 @@ use super::{
 };
 use crate::{
     engine::request::Hits,
+    members::set_member,
     settings::{Environment, whole_numbers},
-    text::{duration::in_words, members::set_member},
+    text::duration::in_words,
 };
 
 #[derive(Debug, clap::Subcommand)]

@@ -12,8 +12,8 @@ use crate::{
         request::{Descriptor, Hits, Request},
         time::Timestamp,
     },
+    members::set_member,
     overrides::NewOverride,
-    text::members::set_member,
 };
 
 /// Most keys that are shown.

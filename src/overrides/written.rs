@@ -13,11 +13,11 @@ use crate::{
         rule_set::{Domain, RuleSet},
         time::Timestamp,
     },
+    members::set_member,
     store::StoreError,
     text::{
         did_you_mean::hint,
         duration,
-        members::set_member,
         printable::{is_unseen, printable_start},
     },
 };

@@ -258,7 +258,7 @@ fn the_context_of_the_image_has_what_the_build_needs() {
         assert!(root().join(&path).exists(), "{path}");
         std::os::unix::fs::symlink(root().join(&path), link).unwrap();
     }
-    let included = included(&root().join("src"));
+    let included = &included(&root().join("src")) | &included(&root().join("crates"));
     assert!(included.len() > 10, "{included:?}");
     for file in included {
         let path = file.strip_prefix(root()).unwrap();

@@ -34,6 +34,7 @@ pub mod service;
 pub mod stores;
 
 use std::{
+    collections::BTreeSet,
     fmt::Display,
     fs,
     io::{self, Write as _},
@@ -69,6 +70,23 @@ pub fn run_with_input(command: &mut Command, text: &str) -> (Option<i32>, String
 /// The root folder of the repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The names of what the crates of the service depend on, those in crates/ too: in the tables of their manifests with these
+/// prefixes, such as `dev-`.
+pub fn dependencies(prefixes: &[&str]) -> BTreeSet<String> {
+    let crates = fs::read_dir(root().join("crates")).unwrap();
+    let folders = crates.map(|folder| folder.unwrap().path()).chain([root().to_owned()]);
+    let mut names = BTreeSet::new();
+    for folder in folders {
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        for prefix in prefixes {
+            let table = manifest.split_once(&format!("\n[{prefix}dependencies]\n"));
+            let lines = table.map_or("", |(_, table)| table.split("\n[").next().unwrap()).lines();
+            names.extend(lines.filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())));
+        }
+    }
+    names
 }
 
 /// Runs the command under libfaketime: its variables set the wall clock, and timers are not affected. Its

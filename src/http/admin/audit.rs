@@ -17,8 +17,9 @@ use super::{
 use crate::{
     audit::{Attempt, AuditQuery, RefusalKind, bounded},
     http::parameters,
+    members::set_member,
     telemetry::{EventKind, happened},
-    text::{members::set_member, printable::printable_start},
+    text::printable::printable_start,
 };
 
 /// The number of entries in an answer, and the most.

@@ -24,10 +24,10 @@ use crate::{
     explain::{CORRUPT, incomplete},
     http::parameters,
     limiter::listing::Listing,
+    members::set_member,
     overrides::check_because,
     store::{Clear, CounterReading},
     telemetry::{LogCause, due_line},
-    text::members::set_member,
 };
 
 /// The number of descriptors that a listing shows, and the most.

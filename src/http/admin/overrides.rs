@@ -21,8 +21,9 @@ use crate::{
     authorization::{Right, clients::EVERY_DOMAIN},
     engine::{directive::Directive, time::Timestamp},
     http::parameters,
+    members::set_member,
     overrides::{NewOverride, Override, OverrideError, check_because},
-    text::{members::set_member, printable::printable},
+    text::printable::printable,
 };
 
 /// Most overrides in one answer.

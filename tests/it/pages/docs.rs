@@ -147,7 +147,8 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn the_files_that_the_pages_cite_exist_and_the_promises_that_tests_cite_are_on_the_page() {
-    let code = ["src", "tests", "benches", "examples"].map(|folder| files(&root().join(folder)));
+    let code =
+        ["crates", "src", "tests", "benches", "examples"].map(|folder| files(&root().join(folder)));
     let code = code.concat();
     for cites in ["correctness.md", "performance.md", "benchmark.md", "reliability.md"] {
         let text = page(&format!("internals/{cites}"));

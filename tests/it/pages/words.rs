@@ -21,6 +21,7 @@ const PLACES: &[&str] = &[
     "clients/typescript/examples",
     "clients/typescript/src",
     "clients/typescript/test",
+    "crates",
     "docs",
     "examples/clients",
     "helm/files/alerts.yaml",
@@ -39,7 +40,7 @@ fn settled() -> Vec<(String, String)> {
     phrases.map(|(phrase, instead)| (phrase.replace(r"\s+", " "), text(instead))).collect()
 }
 
-/// Names that must not occur in src, and what to write instead.
+/// Names that must not occur in the sources of the service, and what to write instead.
 const NAMES: &[(&str, &str)] = &[
     ("Judgement", "Verdict"),
     ("judgement", "verdict"),
@@ -127,9 +128,9 @@ fn code_has_no_phrase_that_was_replaced() {
 }
 
 #[test]
-fn src_has_no_name_that_was_replaced() {
+fn no_source_has_a_name_that_was_replaced() {
     let mut found = Vec::new();
-    for file in files(&root().join("src")) {
+    for file in ["src", "crates"].iter().flat_map(|folder| files(&root().join(folder))) {
         let text = fs::read_to_string(&file).unwrap();
         for name in text.split(|char: char| !char.is_alphanumeric() && char != '_') {
             if let Some((_, instead)) = NAMES.iter().find(|(old, _)| *old == name) {

@@ -11,6 +11,7 @@ use tollkeeper::{limiter::holds::HoldKeys, store::system_clock};
 
 use self::targets::{TARGETS, Target};
 use crate::support::{
+    dependencies,
     redis_server::Redis,
     root,
     service::{Options, Service, descriptor, request},
@@ -84,12 +85,8 @@ async fn tokens_with_forged_fields_harm_no_other_call_and_leave_no_key_beyond_wh
 #[test]
 fn the_fuzz_targets_lock_the_dependencies_of_the_program_in_its_versions() {
     let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
-    let (manifest, lock, of_targets) =
-        (read("Cargo.toml"), read("Cargo.lock"), read("fuzz/Cargo.lock"));
-    let (_, dependencies) = manifest.split_once("\n[dependencies]\n").unwrap();
-    let (dependencies, _) = dependencies.split_once("\n[dev-dependencies]\n").unwrap();
-    for line in dependencies.lines() {
-        let Some((name, _)) = line.split_once(" = ") else { continue };
+    let (lock, of_targets) = (read("Cargo.lock"), read("fuzz/Cargo.lock"));
+    for name in dependencies(&["", "build-"]) {
         let package = format!("name = \"{name}\"\nversion = ");
         let versions = |lock: &str| {
             let found =

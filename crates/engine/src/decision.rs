@@ -1,0 +1,150 @@
+//! The answer to one call.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    directive::Directive,
+    ledger::{CommitOutcome, TakenHold},
+    request::Entry,
+    rule::{Limit, Rule, TierHeader},
+    time::Timestamp,
+};
+
+/// The answer to one call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// Whether the call may pass.
+    pub code: Code,
+    /// One for each descriptor, in the request's order.
+    pub statuses: Vec<Status>,
+    /// The hits of a part that were charged to each descriptor, if the call has one, is admitted, and meets a limit.
+    pub part: Option<u64>,
+    /// What was charged for work under way, with a token.
+    pub taken: Option<TakenHold>,
+    /// The hits that were charged for work under way, with an id in the call.
+    pub taken_by_id: Vec<(Arc<Limit>, u64)>,
+    /// The store's time of the first charge, if it gave an answer.
+    pub at: Option<Timestamp>,
+    /// Its token, for the answer.
+    pub token: Option<String>,
+    /// What has become of the commits.
+    pub commits: Vec<Committed>,
+    /// The groups of quotas with room, by their entries; `None` if the call has no quota in a group.
+    pub passed_groups: Option<Vec<Vec<Entry>>>,
+    /// The headers that the tiers of its limits add to the request; none if it is denied.
+    pub request_headers: Vec<TierHeader>,
+}
+
+/// One counter's part of a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// What has become of it; `None` if the store gave no answer, and the commit may be kept.
+    pub outcome: Option<CommitOutcome>,
+    /// The hits that the take charged, and its deadline, if the commit says so.
+    pub held: Option<(u64, Timestamp)>,
+    /// The true number, if it is known.
+    pub used: Option<u64>,
+}
+
+impl Committed {
+    /// What has become of it, in one word.
+    pub fn name(&self) -> &'static str {
+        match self.outcome {
+            None => "unsent",
+            Some(CommitOutcome::Repeated) => "repeated",
+            Some(CommitOutcome::Late) => "late",
+            Some(CommitOutcome::Applied) if self.used == Some(0) => "unused",
+            // A call in flight has a place, whatever it uses.
+            Some(CommitOutcome::Applied) if self.limit.counts_calls() => "committed",
+            Some(CommitOutcome::Applied)
+                if self.held.is_some_and(|(held, _)| self.used > Some(held)) =>
+            {
+                "overrun"
+            }
+            Some(CommitOutcome::Applied) => "committed",
+        }
+    }
+}
+
+/// Whether a call or a descriptor may pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    /// It may pass.
+    Ok,
+    /// It is over a limit.
+    OverLimit,
+}
+
+/// The answer for one descriptor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// What it matched.
+    pub matched: Matched,
+    /// How it was judged.
+    pub outcome: Outcome,
+    /// Whether it is a quota in a group that has no room.
+    pub is_of_full_group: bool,
+    /// What an operator has set for the descriptor, if that has changed what applies.
+    pub directive: Option<Arc<Directive>>,
+}
+
+/// What a descriptor matched: the labels of its decision, all from the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Matched {
+    /// A rule of this domain.
+    Rule(Arc<str>, Arc<Rule>),
+    /// The request's own limit, in this domain.
+    Override(Arc<str>),
+    /// A descriptor of this domain that has no limit.
+    NoLimit(Arc<str>),
+    /// No rule of this domain.
+    NoRule(Arc<str>),
+    /// Nothing: its domain is not configured.
+    NoDomain,
+}
+
+/// How one descriptor was judged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// No limit applies.
+    NoLimit,
+    /// Its rule is `unlimited`.
+    Unlimited,
+    /// Within the limit.
+    Within {
+        /// The limit; of several, the one with the fewest remaining hits.
+        limit: Arc<Limit>,
+        /// Number of further hits that would pass.
+        remaining: u64,
+        /// See [`Tally::reset`](crate::ledger::Tally::reset).
+        reset: Duration,
+    },
+    /// Over the limit of a rule in shadow mode: it passes.
+    Shadowed {
+        /// The limit.
+        limit: Arc<Limit>,
+        /// See [`Tally::reset`](crate::ledger::Tally::reset).
+        reset: Duration,
+    },
+    /// Over the limit.
+    Over {
+        /// The limit; of several, the one with the longest reset.
+        limit: Arc<Limit>,
+        /// See [`Tally::reset`](crate::ledger::Tally::reset).
+        reset: Duration,
+    },
+}
+
+impl Outcome {
+    /// Whether the descriptor may pass.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Over { .. } => Code::OverLimit,
+            Self::NoLimit | Self::Unlimited | Self::Within { .. } | Self::Shadowed { .. } => {
+                Code::Ok
+            }
+        }
+    }
+}

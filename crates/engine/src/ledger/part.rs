@@ -1,0 +1,76 @@
+//! Calls of which a part is charged: as many hits as fit, to each descriptor as many.
+
+use super::{
+    assessment::{Assessment, assess},
+    charge::Charge,
+    hold_action::CommitOutcome,
+    posting::{Few, Posting},
+    tally::{Fit, Tally},
+    vote::{Vote, VoteResult, decide, denies, draw},
+};
+use crate::{algorithm::AnyAccount, request::Hits};
+
+/// The hits that the parts of a call ask for; `None` if it has none.
+pub fn part_asked<'call>(charges: impl IntoIterator<Item = &'call Charge>) -> Option<u64> {
+    charges.into_iter().find_map(|charge| match charge.hits {
+        Hits::Charge(hits) if charge.is_part => Some(hits),
+        _ => None,
+    })
+}
+
+/// The most hits, up to those that the parts of a call ask for, with which it is admitted; 1 if it never is.
+pub(super) fn fitting(
+    most: u64,
+    postings: &[Posting<'_>],
+    commits: &[Option<CommitOutcome>],
+    accounts: &[AnyAccount],
+) -> u64 {
+    most_admitted(most, |hits| {
+        let postings = with_hits(hits, postings);
+        let assessments = assess(&postings, commits, accounts);
+        let mut votes: Few<Vote<'_>> = assessments.iter().map(Assessment::vote).collect();
+        draw(&mut votes);
+        decide(votes.into_iter()) == VoteResult::Admitted
+    })
+}
+
+/// Like `fitting`, by the tallies that checks of the same counters got.
+pub fn fitting_by_checks(most: u64, charges: &[Charge], checked: &[Tally]) -> u64 {
+    let same = |charge: &Charge| {
+        let same = charges.iter().filter(|other| other.counter.same_counter(&charge.counter));
+        u64::try_from(same.count()).unwrap_or(u64::MAX)
+    };
+    let same: Few<u64> = charges.iter().map(same).collect();
+    most_admitted(most, |hits| {
+        let tallies = checked.iter().zip(&same).map(|(tally, same)| match tally.fit {
+            Fit::Fits { remaining } if hits.saturating_mul(*same) > remaining => {
+                Tally { fit: Fit::Over, ..*tally }
+            }
+            _ => *tally,
+        });
+        !denies(charges, &tallies.collect::<Vec<_>>())
+    })
+}
+
+fn most_admitted(most: u64, admits: impl Fn(u64) -> bool) -> u64 {
+    if admits(most) {
+        return most;
+    }
+    let (mut admitted, mut over) = (1, most);
+    while over - admitted > 1 {
+        let middle = admitted.midpoint(over);
+        *(if admits(middle) { &mut admitted } else { &mut over }) = middle;
+    }
+    admitted
+}
+
+/// The postings with this number of hits of each part.
+pub(super) fn with_hits<'call>(hits: u64, postings: &[Posting<'call>]) -> Few<Posting<'call>> {
+    let with_hits = |posting: &Posting<'call>| match posting.hits {
+        Hits::Charge(_) if posting.charge.is_part => {
+            Posting { hits: Hits::Charge(hits), ..*posting }
+        }
+        _ => *posting,
+    };
+    postings.iter().map(with_hits).collect()
+}

@@ -1,0 +1,273 @@
+//! Calls that are judged in parts, because no single step reaches all of their counters. Each part is reserved as
+//! a call of its own; when all parts are known, the verdict on the whole call decides which hits stay.
+
+use super::{
+    charge::{Charge, applied_failure_mode},
+    hold_action::HoldAction,
+    tally::{Fit, Tally},
+    vote::{FitKind, Vote, VoteResult, decide, draw},
+};
+use crate::{
+    request::Hits,
+    rule::{FailureMode, Limit, Mode, WhenDenied},
+};
+use std::sync::Arc;
+
+/// What is known of a charge once its part was tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PartTally {
+    /// The part was decided.
+    Known(Tally),
+    /// The part was decided without this charge's counter, which is corrupt.
+    Corrupt,
+    /// The part gave no answer.
+    Unknown,
+}
+
+/// A call in parts, judged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JudgedParts {
+    /// The verdict.
+    pub verdict: PartsVerdict,
+    /// For each charge: whether its part has charged hits that do not stay.
+    pub gives_back: Vec<bool>,
+}
+
+/// The verdict on a call in parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PartsVerdict {
+    /// Every part that is known was admitted, and no part denies.
+    Admitted,
+    /// A charge denies the call.
+    Denied,
+    /// A charge without a counter fails it, by its `on_store_failure`.
+    Failed,
+    /// The call must be tried again: a `local` limit without a counter must be judged in memory first.
+    Again,
+}
+
+/// A charge as its part makes it. A part does not know whether quotas of other parts fit, so that quotas
+/// neither admit nor deny it, and are charged in full, but for takes; see rule 3 of [`judge`](super::judge).
+#[must_use]
+pub fn reservation(charge: &Charge) -> Charge {
+    let limit = &charge.counter.limit;
+    let alone = Charge { draws_first: false, has_room: false, is_part: false, ..charge.clone() };
+    if limit.mode != Mode::Quota {
+        return alone;
+    }
+    // One that may not be drawn is charged only if it fits.
+    let when_denied = if charge.draws_first { limit.when_denied } else { WhenDenied::Counted };
+    let limit = Limit { mode: Mode::Shadow, when_denied, ..Limit::clone(limit) };
+    Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..alone }
+}
+
+/// A charge of a part that has a corrupt counter. What that means for the call is decided when all parts are known, so
+/// it fails no part; one that denies the call denies its part too.
+#[must_use]
+pub fn past_corrupt_counter(charge: &Charge) -> Charge {
+    if charge.denies_by_failure_mode() {
+        return charge.clone();
+    }
+    let limit =
+        Limit { on_store_failure: FailureMode::Allow, ..Limit::clone(&charge.counter.limit) };
+    Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..charge.clone() }
+}
+
+/// Judges a call by the tallies of its [reservations](reservation). `parts` names each charge's part.
+pub fn judge_parts(charges: &[Charge], tallies: &[PartTally], parts: &[usize]) -> JudgedParts {
+    let verdict = verdict(charges, tallies);
+    JudgedParts { verdict, gives_back: given_back(charges, tallies, parts, verdict) }
+}
+
+/// For each charge: whether its part has charged hits that do not stay in a call with this verdict, which may have been
+/// found before all of these tallies were known.
+pub fn given_back(
+    charges: &[Charge],
+    tallies: &[PartTally],
+    parts: &[usize],
+    verdict: PartsVerdict,
+) -> Vec<bool> {
+    let fits: Vec<FitKind> = tallies.iter().map(PartTally::fit).collect();
+    let result = match verdict {
+        PartsVerdict::Admitted => Some(VoteResult::Admitted),
+        PartsVerdict::Denied => Some(match decide(votes(charges, &fits).into_iter()) {
+            // What denied the call was the want of an answer.
+            VoteResult::Admitted => VoteResult::DeniedUncharged,
+            _ if charges.iter().any(|charge| charge.is_part) => VoteResult::DeniedUncharged,
+            denied => denied,
+        }),
+        // Nothing stays of a call that is not decided, but for work that is done.
+        PartsVerdict::Failed => Some(VoteResult::DeniedUncharged),
+        PartsVerdict::Again => None,
+    };
+    let mut gives_back = Vec::with_capacity(charges.len());
+    let votes = votes(charges, &fits);
+    for (((charge, tally), part), vote) in charges.iter().zip(tallies).zip(parts).zip(votes) {
+        let is_of_part = |index: usize| parts.get(index) == Some(part);
+        let opens = matches!(charge.hold, Some(HoldAction::Open { .. }));
+        let is_reserved = (opens || matches!(charge.hits, Hits::Charge(_)))
+            && matches!(tally.fit(), FitKind::Fits | FitKind::Over)
+            && stands_in_part(charge, tally.fit(), charges, &fits, is_of_part);
+        let stays = result.is_some_and(|result| vote.is_charged(result));
+        gives_back.push(is_reserved && !stays);
+    }
+    gives_back
+}
+
+fn verdict(charges: &[Charge], tallies: &[PartTally]) -> PartsVerdict {
+    let fits: Vec<FitKind> = tallies.iter().map(PartTally::fit).collect();
+    let failure_modes = charges.iter().zip(tallies).filter_map(|(charge, tally)| match tally {
+        PartTally::Known(_) => None,
+        PartTally::Corrupt | PartTally::Unknown => Some(applied_failure_mode(charge)),
+    });
+    let failure_modes: Vec<FailureMode> = failure_modes.collect();
+    if failure_modes.contains(&FailureMode::Local) {
+        return PartsVerdict::Again;
+    }
+    match decide(votes(charges, &fits).into_iter()) {
+        VoteResult::Admitted if failure_modes.contains(&FailureMode::Error) => PartsVerdict::Failed,
+        VoteResult::Admitted => PartsVerdict::Admitted,
+        VoteResult::Denied | VoteResult::DeniedUncharged => PartsVerdict::Denied,
+    }
+}
+
+fn votes<'call>(charges: &'call [Charge], fits: &[FitKind]) -> Vec<Vote<'call>> {
+    let votes = charges.iter().zip(fits).map(|(charge, fit)| Vote { charge, fit: *fit });
+    let mut votes: Vec<Vote<'call>> = votes.collect();
+    draw(&mut votes);
+    votes
+}
+
+/// Whether the reservation of a charge was charged, by the verdict on its part.
+fn stands_in_part(
+    charge: &Charge,
+    fit: FitKind,
+    charges: &[Charge],
+    fits: &[FitKind],
+    is_of_part: impl Fn(usize) -> bool,
+) -> bool {
+    // A reserved quota has no vote, and is always charged, but for a take.
+    let has_vote = |charge: &Charge| charge.counter.limit.mode != Mode::Quota;
+    let votes = votes(charges, fits).into_iter().enumerate();
+    let votes = votes.filter(|(index, vote)| is_of_part(*index) && has_vote(vote.charge));
+    let result = decide(votes.map(|(_, vote)| vote));
+    let is_always_charged = !has_vote(charge) && !charge.is_take() && !charge.draws_first;
+    is_always_charged || Vote { charge, fit }.is_charged(result)
+}
+
+impl PartTally {
+    fn fit(&self) -> FitKind {
+        match self {
+            Self::Known(Tally { fit: Fit::Fits { .. }, .. }) => FitKind::Fits,
+            // It is done, and no part of the verdict.
+            Self::Known(Tally { fit: Fit::Commit(_), .. }) => FitKind::Silent,
+            Self::Known(Tally { fit: Fit::Over, .. }) => FitKind::Over,
+            Self::Corrupt | Self::Unknown => FitKind::Corrupt,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{key::Counter, ledger::CommitOutcome, rule::Unit};
+
+    const FITS: PartTally =
+        PartTally::Known(Tally { fit: Fit::Fits { remaining: 1 }, reset: Duration::ZERO });
+    const OVER: PartTally = PartTally::Known(Tally { fit: Fit::Over, reset: Duration::ZERO });
+    const UNKNOWN: PartTally = PartTally::Unknown;
+    const CORRUPT: PartTally = PartTally::Corrupt;
+
+    fn charge(mode: Mode, when_denied: WhenDenied, on_store_failure: FailureMode) -> Charge {
+        let limit =
+            Limit { mode, when_denied, on_store_failure, ..Limit::new(10, Unit::Hour, 1).unwrap() };
+        Charge::new(Counter::new("shop", &[], Arc::new(limit)), Hits::Charge(1))
+    }
+
+    fn enforced() -> Charge {
+        charge(Mode::Enforced, WhenDenied::Free, FailureMode::Error)
+    }
+
+    fn counted() -> Charge {
+        charge(Mode::Enforced, WhenDenied::Counted, FailureMode::Error)
+    }
+
+    fn quota() -> Charge {
+        charge(Mode::Quota, WhenDenied::Free, FailureMode::Error)
+    }
+
+    fn shadow() -> Charge {
+        charge(Mode::Shadow, WhenDenied::Free, FailureMode::Error)
+    }
+
+    fn failing(mode: FailureMode) -> Charge {
+        charge(Mode::Enforced, WhenDenied::Free, mode)
+    }
+
+    /// Judges charges that are each a part of its own.
+    #[track_caller]
+    fn check(charges: &[(Charge, PartTally)], verdict: PartsVerdict, gives_back: &[bool]) {
+        let parts: Vec<usize> = (0..charges.len()).collect();
+        let (charges, tallies): (Vec<_>, Vec<_>) = charges.iter().cloned().unzip();
+        let gives_back = gives_back.to_vec();
+        assert_eq!(judge_parts(&charges, &tallies, &parts), JudgedParts { verdict, gives_back });
+    }
+
+    #[test]
+    fn an_admitted_call_keeps_every_part() {
+        check(&[(enforced(), FITS), (enforced(), FITS)], PartsVerdict::Admitted, &[false, false]);
+        check(&[(enforced(), FITS), (shadow(), OVER)], PartsVerdict::Admitted, &[false, false]);
+        check(&[(quota(), OVER), (quota(), FITS)], PartsVerdict::Admitted, &[false, false]);
+    }
+
+    #[test]
+    fn a_denied_call_gives_back_what_other_parts_reserved() {
+        check(&[(enforced(), FITS), (enforced(), OVER)], PartsVerdict::Denied, &[true, false]);
+        check(&[(shadow(), FITS), (enforced(), OVER)], PartsVerdict::Denied, &[true, false]);
+        check(&[(enforced(), FITS), (quota(), OVER)], PartsVerdict::Denied, &[true, false]);
+    }
+
+    #[test]
+    fn hits_that_count_when_denied_stay() {
+        check(&[(counted(), FITS), (enforced(), OVER)], PartsVerdict::Denied, &[false, false]);
+        check(&[(quota(), FITS), (counted(), OVER)], PartsVerdict::Denied, &[false, false]);
+        check(&[(quota(), FITS), (enforced(), OVER)], PartsVerdict::Denied, &[true, false]);
+    }
+
+    #[test]
+    fn a_part_that_denies_itself_has_nothing_to_give_back() {
+        let charges = [enforced(), enforced(), enforced()];
+        let judged = judge_parts(&charges, &[FITS, OVER, FITS], &[0, 0, 1]);
+        assert_eq!(judged.gives_back, [false, false, true]);
+    }
+
+    #[test]
+    fn what_turned_out_to_be_a_commit_is_not_given_back() {
+        let committed = Fit::Commit(CommitOutcome::Applied);
+        let committed = PartTally::Known(Tally { fit: committed, reset: Duration::ZERO });
+        check(&[(enforced(), committed), (enforced(), OVER)], PartsVerdict::Denied, &[false; 2]);
+        check(&[(quota(), committed), (enforced(), OVER)], PartsVerdict::Denied, &[false; 2]);
+        // It is no quota with room.
+        check(&[(quota(), committed), (quota(), OVER)], PartsVerdict::Denied, &[false; 2]);
+    }
+
+    #[test]
+    fn a_charge_without_a_counter_follows_its_failure_mode() {
+        use FailureMode::{Allow, Deny, Error, Local};
+        let with = |mode, verdict, gives_back: &[bool]| {
+            check(&[(enforced(), FITS), (failing(mode), UNKNOWN)], verdict, gives_back);
+            check(&[(enforced(), FITS), (failing(mode), CORRUPT)], verdict, gives_back);
+        };
+        with(Allow, PartsVerdict::Admitted, &[false, false]);
+        with(Deny, PartsVerdict::Denied, &[true, false]);
+        with(Error, PartsVerdict::Failed, &[true, false]);
+        with(Local, PartsVerdict::Again, &[true, false]);
+        // What denies the call anyway goes before an error.
+        check(&[(enforced(), OVER), (failing(Error), UNKNOWN)], PartsVerdict::Denied, &[false; 2]);
+        // A debit of a call that fails stays, unless the call is judged again.
+        check(&[(counted(), FITS), (failing(Error), UNKNOWN)], PartsVerdict::Failed, &[false; 2]);
+        check(&[(counted(), FITS), (failing(Local), UNKNOWN)], PartsVerdict::Again, &[true, false]);
+    }
+}

@@ -1,0 +1,75 @@
+//! Tallies: the answers to charges.
+
+use super::hold_action::CommitOutcome;
+use std::time::Duration;
+
+use super::charge::Charge;
+use crate::{
+    algorithm::account::{Account, Terms},
+    rule::{Limit, Tier},
+};
+
+/// The answer to one charge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    /// Whether the charge fits, and how many more hits would.
+    pub fit: Fit,
+    /// For an aligned window, the time until it ends. Otherwise, if the charge is over, the time until it
+    /// fits, or if it never will, until no hit counts any more; if it fits, the time until no hit counts any
+    /// more.
+    pub reset: Duration,
+}
+
+/// Whether a charge fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fit {
+    /// It fits.
+    Fits {
+        /// Number of hits that would still pass after this call.
+        remaining: u64,
+    },
+    /// It does not fit.
+    Over,
+    /// It is a commit, which always passes.
+    Commit(CommitOutcome),
+}
+
+impl Tally {
+    /// The tally of a charge that fits or does not, in a call that needs `asked` hits of its account.
+    pub(super) fn of(account: &dyn Account, fits: bool, asked: u64, terms: &Terms) -> Self {
+        let (fit, at) = if fits {
+            (Fit::Fits { remaining: account.remaining(terms) }, account.ends(terms))
+        } else {
+            (Fit::Over, account.admits_at(asked, terms))
+        };
+        Self { fit, reset: terms.now.until(at) }
+    }
+
+    /// The tier of its limit that is reached after the call.
+    pub fn tier<'limit>(&self, limit: &'limit Limit) -> Option<&'limit Tier> {
+        match self.fit {
+            Fit::Fits { remaining } => limit.tier(remaining),
+            Fit::Over => limit.tier(0),
+            Fit::Commit(_) => None,
+        }
+    }
+
+    /// The tally with fewer remaining hits, since others hold them.
+    pub(super) fn less(mut self, held: u64) -> Self {
+        if let Fit::Fits { remaining } = &mut self.fit {
+            *remaining = remaining.saturating_sub(held);
+        }
+        self
+    }
+
+    /// The tally of a charge whose counter gives no answer: over its limit for a second if its
+    /// `on_store_failure` is `deny`, else as if no hit were counted.
+    pub fn by_failure_mode(charge: &Charge) -> Self {
+        let fit = if charge.denies_by_failure_mode() {
+            Fit::Over
+        } else {
+            Fit::Fits { remaining: charge.counter.limit.capacity() }
+        };
+        Self { fit, reset: Duration::from_secs(1) }
+    }
+}

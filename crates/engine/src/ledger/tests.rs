@@ -1,0 +1,314 @@
+//! Calls on two accounts as text, and properties of random calls.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    algorithm::fixed_window::FixedWindow,
+    key::Counter,
+    rule::{ExhaustedChecks, Limit, Mode, Unit, WhenDenied},
+    time::Timestamp,
+};
+
+const NOW: Timestamp = Timestamp::from_secs(1_795_215_600);
+
+/// A charge, and the index of its account; `None` if its counter is corrupt.
+type IndexedCharge = (Option<usize>, Charge);
+
+/// Judges a call on two accounts, `a` and `b`, and compares the verdict on each charge, and the used hits.
+///
+/// A call is written `charge 3 to a/5, check a/5, refund 2 of b/9`: the number after the slash is the limit.
+/// `inclusive` is a check that passes at an exhausted limit,
+/// `count` is a charge that counts when denied, `shadow` one to a shadow, `quota` one to a quota; `deny`,
+/// `allow` and `local` are charges to limits with this `on_store_failure`. The counter `x` is corrupt.
+#[track_caller]
+fn check(used: [u64; 2], call: &str, expected: &str, used_after: [u64; 2]) {
+    let call_read: Vec<IndexedCharge> = call.split(", ").map(indexed_charge).collect();
+    let mut accounts = used.map(account);
+    let verdicts = match judge(&postings(&call_read), &mut accounts) {
+        Some(verdict) => verdict.tallies.iter().map(spell).collect::<Vec<_>>().join(", "),
+        None => "fails".to_owned(),
+    };
+    assert_eq!(verdicts, expected, "{used:?}: {call}");
+    assert_eq!(accounts, used_after.map(account), "{used:?}: {call}");
+}
+
+fn spell(tally: &Tally) -> String {
+    match tally.fit {
+        Fit::Fits { remaining } => remaining.to_string(),
+        Fit::Over => "over".to_owned(),
+        Fit::Commit(outcome) => format!("{outcome:?}"),
+    }
+}
+
+fn account(used: u64) -> AnyAccount {
+    AnyAccount::FixedWindow(FixedWindow { used })
+}
+
+/// A limit of this many hits a year.
+fn limit(requests: u64) -> Limit {
+    Limit::new(requests, Unit::Year, 1).unwrap()
+}
+
+fn used(accounts: &[AnyAccount], index: usize) -> u64 {
+    accounts[index].read().used(&limit(1).terms(NOW))
+}
+
+fn charge_of(hits: Hits, limit: Limit) -> Charge {
+    Charge::new(Counter::new("shop", &[], Arc::new(limit)), hits)
+}
+
+fn postings(call: &[IndexedCharge]) -> Vec<Posting<'_>> {
+    let mut postings = Vec::new();
+    for (account, charge) in call {
+        let terms = charge.counter.limit.terms(NOW);
+        postings.push(Posting {
+            account: *account,
+            hold: None,
+            reset: None,
+            hits: charge.hits,
+            charge,
+            terms,
+        });
+    }
+    postings
+}
+
+fn indexed_charge(text: &str) -> IndexedCharge {
+    let (words, requests) = text.split_once('/').unwrap();
+    let words: Vec<&str> = words.split(' ').collect();
+    let account = match *words.last().unwrap() {
+        "a" => Some(0),
+        "b" => Some(1),
+        _ => None,
+    };
+    let hits = match words[0] {
+        "check" | "inclusive" => Hits::Check,
+        "refund" => Hits::Refund(words[1].parse().unwrap()),
+        _ => Hits::Charge(words[1].parse().unwrap()),
+    };
+    let mut limit = limit(requests.parse().unwrap());
+    match words[0] {
+        "count" => limit.when_denied = WhenDenied::Counted,
+        "inclusive" => limit.exhausted_checks = ExhaustedChecks::Allowed,
+        "shadow" => limit.mode = Mode::Shadow,
+        "quota" => limit.mode = Mode::Quota,
+        "deny" => limit.on_store_failure = FailureMode::Deny,
+        "allow" => limit.on_store_failure = FailureMode::Allow,
+        "local" => limit.on_store_failure = FailureMode::Local,
+        _ => {}
+    }
+    (account, charge_of(hits, limit))
+}
+
+#[test]
+fn what_fits_is_charged_and_the_rest_remains() {
+    check([0, 0], "charge 3 to a/5", "2", [3, 0]);
+    check([3, 0], "charge 2 to a/5, charge 1 to b/9", "0, 8", [5, 1]);
+}
+
+#[test]
+fn if_one_charge_is_over_none_is_made() {
+    check([3, 0], "charge 3 to a/5, charge 1 to b/9", "over, 9", [3, 0]);
+    check([3, 0], "charge 1 to b/9, charge 3 to a/5", "9, over", [3, 0]);
+    check([5, 0], "check a/5, charge 1 to b/9", "over, 9", [5, 0]);
+    check([0, 0], "charge 1 to a/0", "over", [0, 0]);
+}
+
+#[test]
+fn hits_on_one_account_are_summed() {
+    check([0, 0], "charge 2 to a/5, charge 3 to a/5", "0, 0", [5, 0]);
+    check([0, 0], "charge 3 to a/5, charge 3 to a/5", "over, over", [0, 0]);
+    check([0, 0], "charge 3 to a/9, charge 3 to a/5", "9, over", [0, 0]);
+}
+
+#[test]
+fn hits_that_count_when_denied_are_charged_in_full_in_any_case() {
+    check([3, 0], "count 2 to a/5", "0", [5, 0]);
+    check([3, 0], "count 3 to a/5", "over", [6, 0]);
+    check([3, 0], "count 3 to a/5, charge 1 to b/9", "over, 9", [6, 0]);
+    check([3, 9], "count 1 to a/5, charge 1 to b/9", "1, over", [4, 9]);
+    check([3, 0], "count 1 to a/5, charge 2 to a/5", "over, over", [4, 0]);
+    check([6, 0], "count 1 to a/5, refund 9 of a/5", "4, 4", [1, 0]);
+    let most = Hits::MAX;
+    let twice = format!("count {most} to a/5, count {most} to a/5");
+    check([3, 0], &twice, "over, over", [most, 0]);
+}
+
+#[test]
+fn a_shadow_never_denies_and_is_charged_only_if_it_fits() {
+    check([5, 0], "shadow 1 to a/5, charge 1 to b/9", "over, 8", [5, 1]);
+    check([4, 0], "shadow 1 to a/5, charge 1 to b/9", "0, 8", [5, 1]);
+    check([4, 9], "shadow 1 to a/5, charge 1 to b/9", "1, over", [4, 9]);
+}
+
+#[test]
+fn quotas_deny_only_together_and_count_work_that_is_done() {
+    check([5, 0], "quota 1 to a/5, quota 1 to b/9", "over, 8", [6, 1]);
+    check([5, 9], "quota 1 to a/5, quota 1 to b/9", "over, over", [6, 10]);
+    check([4, 0], "quota 3 to a/5", "over", [7, 0]);
+    // A call that an enforced limit denies uncharged did no work.
+    check([0, 9], "quota 1 to a/5, charge 1 to b/9", "5, over", [0, 9]);
+    check([0, 9], "quota 1 to a/5, count 1 to b/9", "4, over", [1, 10]);
+}
+
+#[test]
+fn refunds_come_first_apply_to_denied_calls_and_stop_at_zero() {
+    check([5, 0], "charge 1 to a/5, refund 2 of a/5", "1, 1", [4, 0]);
+    check([5, 9], "refund 2 of a/5, charge 1 to b/9", "2, over", [3, 9]);
+    check([1, 0], "refund 7 of a/5", "5", [0, 0]);
+    check([9, 0], "refund 1 of a/5", "0", [8, 0]);
+}
+
+#[test]
+fn checks_see_refunds_but_no_charges() {
+    check([4, 0], "check a/5, charge 1 to a/5", "1, 0", [5, 0]);
+    check([5, 0], "check a/5, refund 1 of a/5", "1, 1", [4, 0]);
+}
+
+#[test]
+fn a_check_that_passes_at_an_exhausted_limit_is_over_only_beyond_it() {
+    check([4, 0], "inclusive a/5", "1", [4, 0]);
+    check([5, 0], "inclusive a/5", "0", [5, 0]);
+    check([6, 0], "inclusive a/5", "over", [6, 0]);
+}
+
+#[test]
+fn the_failure_mode_applies_to_a_corrupt_counter_and_siblings_are_judged_as_usual() {
+    check([0, 0], "allow 1 to x/5, charge 1 to b/9", "5, 8", [0, 1]);
+    check([0, 0], "deny 1 to x/5, charge 1 to b/9", "over, 9", [0, 0]);
+    check([0, 0], "deny 1 to x/5, count 1 to b/9, refund 3 of a/9", "over, 8, 9", [0, 1]);
+    check([3, 0], "shadow 1 to x/5, refund 3 of a/9", "5, 9", [0, 0]);
+    // Only quotas whose counters can be read have a vote.
+    check([0, 9], "quota 1 to b/9, allow 1 to x/9", "over, 9", [0, 10]);
+}
+
+#[test]
+fn a_corrupt_counter_fails_the_call_unless_something_denies_it() {
+    check([3, 0], "charge 1 to x/5, count 1 to b/9, refund 3 of a/9", "fails", [3, 0]);
+    check([3, 9], "charge 1 to x/5, charge 1 to b/9, refund 3 of a/9", "5, over, 9", [0, 9]);
+    check([0, 0], "charge 1 to x/5, deny 1 to x/5", "5, over", [0, 0]);
+    // A refund denies nothing, but its loss must not go unnoticed.
+    check([0, 0], "refund 1 of x/5", "fails", [0, 0]);
+    check([0, 0], "local 1 to x/5, deny 1 to x/5", "fails", [0, 0]);
+}
+
+fn any_charge() -> impl Strategy<Value = IndexedCharge> {
+    let hits = prop_oneof![
+        (1..9_u64).prop_map(Hits::Charge),
+        Just(Hits::Charge(Hits::MAX)),
+        Just(Hits::Check),
+        (0..9_u64).prop_map(Hits::Refund),
+    ];
+    (0..2_usize, hits, 0..20_u64, any::<bool>()).prop_map(|(account, hits, requests, counted)| {
+        let when_denied = if counted { WhenDenied::Counted } else { WhenDenied::Free };
+        (Some(account), charge_of(hits, Limit { when_denied, ..limit(requests) }))
+    })
+}
+
+fn any_call() -> impl Strategy<Value = (Vec<IndexedCharge>, [AnyAccount; 2])> {
+    let accounts = [0..25_u64, 0..25].prop_map(|used| used.map(account));
+    (prop::collection::vec(any_charge(), 1..6), accounts)
+}
+
+/// The sum of `hits` over the charges on an account.
+fn total(call: &[IndexedCharge], account: usize, hits: fn(&Charge) -> u64) -> u64 {
+    let on_account = call.iter().filter(|(index, _)| *index == Some(account));
+    on_account.map(|(_, charge)| hits(charge)).sum()
+}
+
+fn charged(charge: &Charge) -> u64 {
+    if let Hits::Charge(hits) = charge.hits { hits } else { 0 }
+}
+
+fn given_back(charge: &Charge) -> u64 {
+    if let Hits::Refund(hits) = charge.hits { hits } else { 0 }
+}
+
+fn counted_when_denied(charge: &Charge) -> u64 {
+    if charge.counter.limit.when_denied == WhenDenied::Counted { charged(charge) } else { 0 }
+}
+
+fn tallies(call: &[IndexedCharge], accounts: &mut [AnyAccount]) -> Vec<Tally> {
+    judge(&postings(call), accounts).expect("no counter is corrupt").tallies
+}
+
+fn pass(tallies: &[Tally]) -> bool {
+    tallies.iter().all(|tally| tally.fit != Fit::Over)
+}
+
+proptest! {
+    #[test]
+    fn one_charge_is_settled_as_a_list_of_one((charge, before) in (any_charge(), [0..25_u64, 0..25])) {
+        let (call, before) = ([charge], before.map(account));
+        let (mut one, mut listed) = (before.clone(), before);
+        let postings = postings(&call);
+        prop_assert_eq!(settle_one(&postings[0], &mut one), settle(&postings, &mut listed));
+        prop_assert_eq!(one, listed);
+    }
+
+    /// P5, P6: all charges of a call are made, or only those that count when denied; refunds always.
+    #[test]
+    fn a_call_is_charged_as_a_whole((call, before) in any_call()) {
+        let mut after = before.clone();
+        let charges = if pass(&tallies(&call, &mut after)) { charged } else { counted_when_denied };
+        for account in 0..2 {
+            let refunded = used(&before, account).saturating_sub(total(&call, account, given_back));
+            let expected = refunded + total(&call, account, charges);
+            prop_assert_eq!(used(&after, account), expected.min(Hits::MAX));
+        }
+    }
+
+    /// P1, P13: an admitted charge leaves its account within its limit, and reports what remains.
+    #[test]
+    fn an_admitted_charge_is_within_its_limit((call, before) in any_call()) {
+        let mut after = before;
+        let tallies = tallies(&call, &mut after);
+        if !pass(&tallies) {
+            return Ok(());
+        }
+        for ((account, charge), tally) in call.iter().zip(tallies) {
+            if let (Hits::Charge(_), Fit::Fits { remaining }) = (charge.hits, tally.fit) {
+                let used = used(&after, account.unwrap());
+                let requests = charge.counter.limit.requests_per_unit;
+                prop_assert_eq!(used + remaining, requests);
+            }
+        }
+    }
+
+    /// P14.
+    #[test]
+    fn checks_change_nothing((mut call, before) in any_call()) {
+        for (_, charge) in &mut call {
+            charge.hits = Hits::Check;
+        }
+        let mut after = before.clone();
+        tallies(&call, &mut after);
+        prop_assert_eq!(after, before);
+    }
+
+    /// P17: what passes, passes under a higher limit too.
+    #[test]
+    fn a_higher_limit_denies_nothing_more((mut call, before) in any_call(), more in 0..9_u64) {
+        let passes_before = pass(&tallies(&call, &mut before.clone()));
+        for (_, charge) in &mut call {
+            let limit = (*charge.counter.limit).clone();
+            let requests_per_unit = limit.requests_per_unit + more;
+            *charge = charge_of(charge.hits, Limit { requests_per_unit, ..limit });
+        }
+        let passes_after = pass(&tallies(&call, &mut before.clone()));
+        prop_assert!(!passes_before || passes_after);
+    }
+
+    /// P18.
+    #[test]
+    fn more_hits_are_never_admitted_instead(used in 0..25_u64, hits in 1..25_u64, requests in 0..20_u64) {
+        let [fewer, more] = [hits, hits + 1].map(|hits| {
+            let call = [(Some(0), charge_of(Hits::Charge(hits), limit(requests)))];
+            pass(&tallies(&call, &mut [account(used)]))
+        });
+        prop_assert!(fewer || !more);
+    }
+}

@@ -1,0 +1,166 @@
+//! Votes: what each charge contributes to the verdict on its call.
+
+use smallvec::SmallVec;
+
+use super::{
+    charge::Charge,
+    tally::{Fit, Tally},
+};
+use crate::rule::{Mode, WhenDenied};
+
+/// The result of the votes on a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum VoteResult {
+    Admitted,
+    /// Denied by quotas, or by enforced limits that charge denied calls.
+    Denied,
+    /// Denied by an enforced limit that does not charge denied calls.
+    DeniedUncharged,
+}
+
+/// How a charge compares with its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FitKind {
+    Fits,
+    Over,
+    /// The counter is corrupt.
+    Corrupt,
+    /// It has no vote, and is not charged: another quota of its group is, or it is a commit.
+    Silent,
+}
+
+/// The vote of one charge on its call. Shadows have no effect, and refunds never deny.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Vote<'call> {
+    pub(super) charge: &'call Charge,
+    pub(super) fit: FitKind,
+}
+
+/// Counts these votes: a call is denied if a charge denies it, or if it has quota charges and there is room neither in
+/// one of its own nor in all of a group.
+pub(super) fn decide<'call>(votes: impl Iterator<Item = Vote<'call>>) -> VoteResult {
+    let (mut is_denied, mut has_quota, mut quota_fits) = (false, false, false);
+    let mut groups: SmallVec<[(usize, bool); 4]> = SmallVec::new();
+    for vote in votes {
+        if vote.denies_uncharged() {
+            return VoteResult::DeniedUncharged;
+        }
+        is_denied |= vote.denies();
+        if vote.is_quota() {
+            has_quota = true;
+            let (group, fits) = (vote.charge.quota_group, vote.has_room());
+            match groups.iter_mut().find(|(known, _)| *known == group) {
+                _ if group == 0 => quota_fits |= fits,
+                Some((_, has_room)) => *has_room &= fits,
+                None => groups.push((group, fits)),
+            }
+        }
+    }
+    quota_fits |= groups.iter().any(|(_, has_room)| *has_room);
+    if is_denied || (has_quota && !quota_fits) { VoteResult::Denied } else { VoteResult::Admitted }
+}
+
+/// Leaves one vote to each group of quotas that is charged once: the first that fits, or if none does the last.
+pub(super) fn draw(votes: &mut [Vote<'_>]) {
+    let draws =
+        |vote: &Vote<'_>| vote.charge.draws_first && vote.mode() != Mode::Enforced && vote.asks();
+    let mut drawn: SmallVec<[(usize, usize, bool); 4]> = SmallVec::new();
+    for (index, vote) in votes.iter().enumerate().filter(|(_, vote)| draws(vote)) {
+        let own = (vote.charge.quota_group, index, vote.has_room());
+        match drawn.iter_mut().find(|(group, ..)| *group == own.0) {
+            Some((_, _, true)) => {}
+            Some(before) => *before = own,
+            None => drawn.push(own),
+        }
+    }
+    for (index, vote) in votes.iter_mut().enumerate().filter(|(_, vote)| draws(vote)) {
+        if !drawn.iter().any(|(_, of_group, _)| *of_group == index) {
+            vote.fit = FitKind::Silent;
+        }
+    }
+}
+
+/// Whether a call of these charges is denied, by their tallies.
+pub fn denies(charges: &[Charge], tallies: &[Tally]) -> bool {
+    let mut votes = votes(charges, tallies);
+    draw(&mut votes);
+    decide(votes.into_iter()) != VoteResult::Admitted
+}
+
+fn votes<'call>(charges: &'call [Charge], tallies: &[Tally]) -> Vec<Vote<'call>> {
+    charges.iter().zip(tallies).map(|(charge, tally)| Vote::new(charge, tally)).collect()
+}
+
+/// The indices of the quotas in whose place another one of their group is charged. `unknown` has the indices
+/// of charges whose counters gave no answer.
+pub fn skipped(charges: &[Charge], tallies: &[Tally], unknown: &[usize]) -> Vec<usize> {
+    let mut votes = votes(charges, tallies);
+    for index in unknown {
+        votes.get_mut(*index).into_iter().for_each(|vote| vote.fit = FitKind::Corrupt);
+    }
+    draw(&mut votes);
+    let silent = votes.iter().enumerate().filter(|(_, vote)| vote.fit == FitKind::Silent);
+    silent.map(|(index, _)| index).collect()
+}
+
+/// Whether a charge with this tally denies its call, and is not charged then.
+pub fn denies_uncharged(charge: &Charge, tally: &Tally) -> bool {
+    Vote::new(charge, tally).denies_uncharged()
+}
+
+impl<'call> Vote<'call> {
+    fn new(charge: &'call Charge, tally: &Tally) -> Self {
+        let fit = match tally.fit {
+            Fit::Fits { .. } => FitKind::Fits,
+            Fit::Commit(_) => FitKind::Silent,
+            Fit::Over => FitKind::Over,
+        };
+        Self { charge, fit }
+    }
+
+    fn mode(self) -> Mode {
+        self.charge.counter.limit.mode
+    }
+
+    fn when_denied(self) -> WhenDenied {
+        self.charge.when_denied()
+    }
+
+    /// Whether this charge alone denies the call.
+    fn denies(self) -> bool {
+        match self.fit {
+            FitKind::Fits | FitKind::Silent => false,
+            FitKind::Over => self.mode() == Mode::Enforced && !self.charge.hits.is_refund(),
+            FitKind::Corrupt => self.charge.denies_by_failure_mode(),
+        }
+    }
+
+    fn denies_uncharged(self) -> bool {
+        self.denies() && self.when_denied() == WhenDenied::Free
+    }
+
+    fn is_quota(self) -> bool {
+        (self.mode() == Mode::Quota || self.charge.has_room) && self.asks()
+    }
+
+    fn asks(self) -> bool {
+        !self.charge.hits.is_refund() && matches!(self.fit, FitKind::Fits | FitKind::Over)
+    }
+
+    fn has_room(self) -> bool {
+        self.fit == FitKind::Fits || self.charge.has_room
+    }
+
+    /// Whether the hits of this charge are charged in a call with this result of its votes.
+    pub(super) fn is_charged(self, result: VoteResult) -> bool {
+        let is_taken = result == VoteResult::Admitted && self.fit == FitKind::Fits;
+        if self.charge.is_take() || self.fit == FitKind::Silent {
+            return is_taken;
+        }
+        is_taken
+            || self.when_denied() == WhenDenied::Counted
+            || (self.mode() == Mode::Quota
+                && !self.charge.draws_first
+                && result != VoteResult::DeniedUncharged)
+    }
+}

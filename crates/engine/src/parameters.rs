@@ -1,0 +1,187 @@
+//! The parameters of holds: entries of a descriptor whose keys begin with `hold.`, and which are no part of its path.
+//!
+//! Their values are written by end users and models, so a bad one counts as missing: it is never an error.
+
+use crate::{algorithm::account::COUNT_MAX, hold::HoldPolicy, request::Entry};
+
+/// What the keys of parameters begin with.
+const PREFIX: &[u8] = b"hold.";
+
+/// Longer numbers, in bytes, are no numbers.
+const NUMBER_BYTES_MAX: usize = 40;
+
+/// The entries of a descriptor, some of which are parameters.
+#[derive(Debug, Clone, Copy)]
+pub struct Parameters<'call>(&'call [Entry]);
+
+impl<'call> Parameters<'call> {
+    /// The parameters among these entries. Most calls have no parameters.
+    pub fn of(entries: &'call [Entry]) -> Option<Self> {
+        entries.iter().any(Self::is_parameter).then_some(Self(entries))
+    }
+
+    /// Whether this entry is one.
+    pub fn is_parameter(entry: &Entry) -> bool {
+        entry.key.starts_with(PREFIX)
+    }
+
+    /// Whether this key of a rule would be one.
+    pub fn is_parameter_key(key: &str) -> bool {
+        key.as_bytes().starts_with(PREFIX)
+    }
+
+    /// The token of a commit.
+    pub fn commit(self) -> Option<&'call [u8]> {
+        self.value(b"commit")
+    }
+
+    /// The id of a take and of its commit.
+    pub fn id(self) -> Option<&'call [u8]> {
+        self.value(b"id")
+    }
+
+    /// The hits that a take announces.
+    pub fn estimate(self, weights: &[(Box<str>, u64)]) -> Option<u64> {
+        self.weighed(b"estimate", weights)
+    }
+
+    /// The hits that a commit states.
+    pub fn used(self, weights: &[(Box<str>, u64)]) -> Option<u64> {
+        self.weighed(b"used", weights)
+    }
+
+    /// The hits that it stands for as the commit of a hold of `held` hits: all of them if it has no number, unless its end
+    /// shows that no work was done.
+    pub fn used_of(self, policy: &HoldPolicy, held: u64) -> u64 {
+        match self.used(&policy.weights) {
+            Some(used) => used,
+            None if self.ended_in(policy) => 0,
+            None => held,
+        }
+    }
+
+    /// The end of the call, such as `503 UF`.
+    pub fn end(self) -> Option<&'call [u8]> {
+        self.value(b"end")
+    }
+
+    /// Whether the end of the call has a flag, a code, or a class of codes after which nothing was used.
+    pub fn ended_in(self, policy: &HoldPolicy) -> bool {
+        let end = self.end().unwrap_or_default();
+        let mut words = end.split(|byte| matches!(byte, b' ' | b','));
+        words.any(|word| policy.unused_ends().any(|end| is_end(word, end.as_bytes())))
+    }
+
+    /// The value of a parameter; none if empty.
+    fn value(self, name: &[u8]) -> Option<&'call [u8]> {
+        let named = self.0.iter().find(|entry| entry.key.strip_prefix(PREFIX) == Some(name))?;
+        Some(&*named.value).filter(|value| !value.is_empty())
+    }
+
+    /// The plain number, or the sum of the kinds by their weights. `None` without a valid number.
+    fn weighed(self, name: &[u8], weights: &[(Box<str>, u64)]) -> Option<u64> {
+        if weights.is_empty() {
+            return number(self.value(name)?);
+        }
+        let mut sum = None;
+        for entry in self.0 {
+            let Some(kind) = entry.key.strip_prefix(PREFIX).and_then(|key| key.strip_prefix(name))
+            else {
+                continue;
+            };
+            let known =
+                weights.iter().find(|(known, _)| kind.strip_prefix(b".") == Some(known.as_bytes()));
+            if let (Some((_, weight)), Some(number)) = (known, number(&entry.value)) {
+                sum = Some(number.saturating_mul(*weight).saturating_add(sum.unwrap_or(0)));
+            }
+        }
+        sum.map(|sum: u64| sum.min(COUNT_MAX))
+    }
+}
+
+fn is_end(word: &[u8], end: &[u8]) -> bool {
+    match end {
+        [class, b'x', b'x'] => matches!(word, [first, _, _] if first == class),
+        end => !word.is_empty() && word == end,
+    }
+}
+
+/// A whole number, perhaps with a fraction, which is rounded up: Envoy writes `12.000000`. More than [`COUNT_MAX`] counts
+/// as that.
+fn number(text: &[u8]) -> Option<u64> {
+    let (whole, fraction) = match text.iter().position(|byte| *byte == b'.') {
+        Some(point) => (text.get(..point)?, text.get(point + 1..)?),
+        None => (text, &b"0"[..]),
+    };
+    let are_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    if text.len() > NUMBER_BYTES_MAX || !are_digits(whole) || !are_digits(fraction) {
+        return None;
+    }
+    let digit = |byte: &u8| u64::from(byte - b'0');
+    let whole =
+        whole.iter().fold(0_u64, |sum, byte| sum.saturating_mul(10).saturating_add(digit(byte)));
+    let rounded = whole.saturating_add(u64::from(fraction.iter().any(|byte| *byte != b'0')));
+    Some(rounded.min(COUNT_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(text: &str) -> Vec<Entry> {
+        let entry = |pair: &str| {
+            let (key, value) = pair.split_once('=').unwrap();
+            Entry { key: key.to_owned().into(), value: value.to_owned().into() }
+        };
+        text.split(' ').map(entry).collect()
+    }
+
+    #[test]
+    fn a_number_is_digits_and_anything_else_is_none() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("42", Some(42)),
+            ("0.500000", Some(1)),
+            ("1000000000000.000000", Some(1_000_000_000_000)),
+            ("9007199254740992", Some(COUNT_MAX)),
+            ("99999999999999999999999999999999999999", Some(COUNT_MAX)),
+        ] {
+            assert_eq!(number(text.as_bytes()), expected, "{text}");
+        }
+        for bad in [
+            "", "none", "-1", "+1", "1e3", "0x10", "nan", "inf", "1.", ".5", "1.2.3", " 1", "1 ",
+            "١",
+        ] {
+            assert_eq!(number(bad.as_bytes()), None, "{bad}");
+        }
+        assert_eq!(number(&[b'1'; 41]), None);
+    }
+
+    #[test]
+    fn kinds_are_weighed_and_a_limit_without_weights_takes_the_plain_number() {
+        let usage = entries("hold.used=99 hold.used.input=10 hold.used.output=2 hold.used.other=5");
+        let usage = Parameters::of(&usage).unwrap();
+        let weights = [("input".into(), 250), ("output".into(), 1000)];
+        assert_eq!(usage.used(&weights), Some(4500));
+        assert_eq!(usage.used(&[]), Some(99));
+        assert_eq!(usage.estimate(&weights), None);
+        assert_eq!(usage.used(&[("cached".into(), 1)]), None);
+    }
+
+    #[test]
+    fn an_end_is_recognized_by_its_flags_and_by_its_code() {
+        let ended = |end: &str, ends: &[&str]| {
+            let entry = Entry { key: "hold.end".into(), value: end.to_owned().into() };
+            let unused_on = Some(ends.iter().map(|end| (*end).into()).collect());
+            let policy = HoldPolicy { unused_on, ..HoldPolicy::new(1000) };
+            Parameters::of(&[entry]).unwrap().ended_in(&policy)
+        };
+        assert!(ended("503 UF", &["UF"]));
+        assert!(ended("503 UF,URX", &["URX"]));
+        assert!(ended("503 -", &["5xx"]));
+        assert!(ended("429 RL", &["429"]));
+        assert!(!ended("200 -", &["UF", "5xx"]));
+        assert!(!ended("", &["UF", "5xx"]));
+        assert!(!ended("0 DC", &["UF", "5xx"]));
+    }
+}

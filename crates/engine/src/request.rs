@@ -1,0 +1,127 @@
+//! A request, after the protocol's defaults have been applied and invalid messages refused.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::{algorithm::account::COUNT_MAX, rule::Limit};
+
+/// The longest key of a rule, in bytes. Requests may have longer ones, which match no rule.
+pub const KEY_BYTES_MAX: usize = 256;
+
+/// Most descriptors in one request, unless `--max-descriptors` sets another number.
+pub const DESCRIPTORS_MAX_DEFAULT: usize = 64;
+
+/// Most entries in one descriptor.
+pub const ENTRIES_MAX: usize = 32;
+
+/// Checks the number of descriptors in a request.
+///
+/// # Errors
+/// If there are more than `max`; the message names the field and the bound.
+pub fn check_descriptors(count: usize, max: usize) -> Result<(), String> {
+    if count > max {
+        return Err(format!("descriptors: {count} exceeds {max}"));
+    }
+    Ok(())
+}
+
+/// Checks the number of entries in the descriptor of this index.
+///
+/// # Errors
+/// If there are more than [`ENTRIES_MAX`]; the message names the field and the bound.
+pub fn check_entries(descriptor: usize, count: usize) -> Result<(), String> {
+    if count > ENTRIES_MAX {
+        return Err(format!("descriptors[{descriptor}].entries: {count} exceeds {ENTRIES_MAX}"));
+    }
+    Ok(())
+}
+
+/// One call: may all of these descriptors pass, in this domain?
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// The name of a set of rules; not empty.
+    pub domain: String,
+    /// What to limit; at least one.
+    pub descriptors: Vec<Descriptor>,
+}
+
+impl Request {
+    /// The same request with this number of hits in place of those that it charges.
+    pub fn with_hits(&self, hits: u64) -> Self {
+        let mut request = self.clone();
+        for descriptor in &mut request.descriptors {
+            if let Hits::Charge(charged) = &mut descriptor.hits {
+                *charged = hits;
+            }
+        }
+        request
+    }
+}
+
+/// One thing to limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Descriptor {
+    /// The path through the rules. Envoy does send empty ones.
+    pub entries: Vec<Entry>,
+    /// What to do with its counters.
+    pub hits: Hits,
+    /// Whether it has a number of hits of its own.
+    pub states_hits: bool,
+    /// A limit that replaces the configured rule.
+    pub limit: Option<Limit>,
+}
+
+/// One step of a descriptor's path. Any bytes are allowed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The name of the thing, such as `user`; not empty.
+    pub key: Bytes,
+    /// Its value, such as `alice`; may be empty.
+    pub value: Bytes,
+}
+
+/// Values are people's names, addresses and tokens, so `{:?}` must not write them to a log.
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry").finish_non_exhaustive()
+    }
+}
+
+/// What a descriptor does with its counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hits {
+    /// Charges this many hits, at least 1.
+    Charge(u64),
+    /// Checks whether one hit would pass, and charges nothing.
+    Check,
+    /// Gives this many hits back.
+    Refund(u64),
+}
+
+/// What the hits that a call states stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HitsMeaning {
+    /// What is charged; the true number where a commit has no name.
+    Charged,
+    /// What the work is expected to need: an estimate where hits are held.
+    Expected,
+    /// Work that is done: it is charged whether it fits or not.
+    Done,
+    /// A part of what the work could use: it is not held.
+    Part,
+    /// None, since the call is only judged: it holds nothing.
+    Checked,
+    /// None, since counters are only read: a limit is whole if the class of the call is not given.
+    Read,
+}
+
+impl Hits {
+    /// The most hits that a descriptor can charge or give back; more count as this many.
+    pub const MAX: u64 = COUNT_MAX;
+
+    /// Whether it gives hits back.
+    pub const fn is_refund(self) -> bool {
+        matches!(self, Self::Refund(_))
+    }
+}

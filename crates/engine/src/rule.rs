@@ -1,0 +1,456 @@
+//! Rules: what the operator wrote, checked.
+
+mod priority;
+mod tier;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+pub use self::{
+    priority::{Priority, Share},
+    tier::{Tier, TierHeader, headers_of},
+};
+/// What a [`Limit`] consists of.
+pub use crate::{algorithm::Algorithm, time::Unit};
+use crate::{
+    algorithm::account::{COUNT_MAX, Terms},
+    hold::{HoldBy, HoldPolicy},
+    time::Timestamp,
+    window::Window,
+};
+
+/// Most hits of a limit that stores each hit.
+pub const STORED_HITS_MAX: u64 = 10_000;
+
+/// A number of requests per window, and how they are counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limit {
+    /// The most hits that one window admits, or a bucket's rate, up to 2^53 - 1; 0 admits none.
+    pub requests_per_unit: u64,
+    /// The unit of the window.
+    pub unit: Unit,
+    /// Units per window, at least 1.
+    pub unit_multiplier: u32,
+    /// The window of `unit_multiplier` units, or a calendar's.
+    pub window: Window,
+    /// How hits are counted.
+    pub algorithm: Algorithm,
+    /// What is charged here for a denied call.
+    pub when_denied: WhenDenied,
+    /// What happens to a check when the limit is exactly used up.
+    pub exhausted_checks: ExhaustedChecks,
+    /// The answer if the store gives none.
+    pub on_store_failure: FailureMode,
+    /// Its effect on the decision.
+    pub mode: Mode,
+    /// The mode in the rule, before `--shadow-mode` or `--quota-mode` changes it.
+    pub mode_written: Mode,
+    /// The name by which other rules replace it; also in answers.
+    pub name: Option<Arc<str>>,
+    /// The most hits that a limit in a request may admit in a window of this one.
+    pub override_max: Option<u64>,
+    /// How it holds hits, if it does; always for `in_flight`.
+    pub hold: Option<Arc<HoldPolicy>>,
+    /// The body of a denial by this limit; `None` for the body that the settings choose.
+    pub denied_body: Option<DeniedBody>,
+    /// The classes of calls that share it.
+    pub priority: Option<Arc<Priority>>,
+    /// The class that it applies to, with its share, if it is the limit of one.
+    pub class: Option<(Arc<str>, Share)>,
+    /// The most hits at the start of a window, from where it grows evenly to `requests_per_unit` at the end.
+    pub opens_from: Option<u64>,
+    /// How long the counter is closed after a call did not fit, in milliseconds.
+    pub ban_ms: Option<u64>,
+    /// Its soft limits.
+    pub tiers: Option<Arc<[Tier]>>,
+}
+
+impl Limit {
+    /// A limit on fixed windows of `unit_multiplier` units, with the defaults of everything else;
+    /// `None` if there is no such [`Window`].
+    pub fn new(requests_per_unit: u64, unit: Unit, unit_multiplier: u32) -> Option<Self> {
+        Some(Self {
+            requests_per_unit,
+            unit,
+            unit_multiplier,
+            window: Window::new(unit, unit_multiplier)?,
+            algorithm: Algorithm::FixedWindow,
+            when_denied: WhenDenied::Free,
+            exhausted_checks: ExhaustedChecks::Denied,
+            on_store_failure: FailureMode::Error,
+            mode: Mode::Enforced,
+            mode_written: Mode::Enforced,
+            name: None,
+            override_max: None,
+            hold: None,
+            denied_body: None,
+            priority: None,
+            class: None,
+            opens_from: None,
+            ban_ms: None,
+            tiers: None,
+        })
+    }
+
+    /// What a limit in a request counts as where this one has an `override_max`: as it is if it admits no more in any
+    /// window of this one, else as `override_max` in such a window.
+    pub fn bound(&self, sent: Self) -> Self {
+        let Some(requests_per_unit) = self.override_max else { return sent };
+        let [own, other] = [self, &sent].map(|limit| u128::from(limit.window.seconds()));
+        let most = u128::from(requests_per_unit) * other;
+        if u128::from(sent.requests_per_unit) * own.max(other) <= most {
+            return sent;
+        }
+        let (unit, unit_multiplier, window) =
+            (self.unit, self.unit_multiplier, self.window.clone());
+        Self { requests_per_unit, unit, unit_multiplier, window, ..sent }
+    }
+
+    /// The most hits that an unused counter admits at once.
+    pub fn capacity(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::TokenBucket { burst } => burst,
+            _ => self.requests_per_unit,
+        }
+    }
+
+    /// The most hits that its counter can hold at once: scripts multiply the hits of buckets and sliding windows by
+    /// milliseconds, and Lua's numbers are exact below 2^53 only; a log stores each hit.
+    pub fn capacity_max(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::TokenBucket { .. } | Algorithm::SlidingWindow => {
+                COUNT_MAX / self.window.millis()
+            }
+            Algorithm::SlidingLog { .. } | Algorithm::InFlight { .. } => STORED_HITS_MAX,
+            Algorithm::FixedWindow | Algorithm::FirstHitWindow { .. } => COUNT_MAX,
+        }
+    }
+
+    /// The largest number for [`with_requests`](Self::with_requests).
+    pub fn requests_max(&self) -> u64 {
+        let max = self.capacity_max();
+        scaled(max, self.requests_per_unit, self.capacity()).min(max)
+    }
+
+    /// This limit on the same counter with another number, at most [`requests_max`](Self::requests_max). The burst of a
+    /// bucket changes by the same ratio.
+    #[must_use]
+    pub fn with_requests(&self, requests: u64) -> Self {
+        let requests_per_unit = requests.min(self.requests_max());
+        let algorithm = match &self.algorithm {
+            Algorithm::TokenBucket { burst } => {
+                let burst = scaled(requests_per_unit, *burst, self.requests_per_unit);
+                Algorithm::TokenBucket { burst: burst.max(requests_per_unit.min(1)) }
+            }
+            other => other.clone(),
+        };
+        Self { requests_per_unit, algorithm, ..self.clone() }
+    }
+
+    /// Whether the store knows which of its holds are open, beside the hits that it counts.
+    pub fn has_open_holds(&self) -> bool {
+        let is_in_flight = matches!(self.algorithm, Algorithm::InFlight { .. });
+        !is_in_flight && self.hold.as_ref().is_some_and(|policy| policy.by == HoldBy::Counter)
+    }
+
+    /// How long after its last charge a first-hit window ends, if before its full length, in milliseconds.
+    pub fn idle_ms(&self) -> Option<u64> {
+        match self.algorithm {
+            Algorithm::FirstHitWindow { idle_ms } => idle_ms,
+            _ => None,
+        }
+    }
+
+    /// The numbers of this limit at `now`.
+    pub fn terms(&self, now: Timestamp) -> Terms {
+        let (window_ms, span) = (self.window_ms(), self.window.at(now));
+        Terms {
+            requests_per_unit: self.requests_at(span, now),
+            capacity: self.capacity(),
+            window_ms,
+            idle_ms: self.idle_ms().unwrap_or(window_ms),
+            now,
+            span,
+        }
+    }
+
+    /// Whether it counts calls that have begun and not ended. It has no unit then; [`unit`](Self::unit) and
+    /// [`window`](Self::window) only name the counter.
+    pub const fn counts_calls(&self) -> bool {
+        matches!(self.algorithm, Algorithm::InFlight { .. })
+    }
+
+    /// The length of its window in milliseconds; with `in_flight`, the longest time that a call counts.
+    pub fn window_ms(&self) -> u64 {
+        match (&self.algorithm, &self.hold) {
+            (Algorithm::InFlight { .. }, Some(policy)) => policy.lifetime_ms,
+            _ => self.window.millis(),
+        }
+    }
+
+    /// How long hits count that were charged at `made`, at most.
+    pub fn remaining_window(&self, made: Timestamp) -> Duration {
+        if self.algorithm.is_aligned() {
+            made.until(self.window.at(made).end)
+        } else {
+            Duration::from_millis(self.window_ms())
+        }
+    }
+
+    /// The answer for this limit if its counter gives none. A shadow lets the call pass, and a quota
+    /// counts as enforced.
+    pub fn failure_mode(&self) -> FailureMode {
+        match self.mode {
+            Mode::Shadow => FailureMode::Allow,
+            Mode::Enforced | Mode::Quota => self.on_store_failure,
+        }
+    }
+}
+
+/// `number` times a ratio; `number` itself if the ratio is of 0.
+fn scaled(number: u64, times: u64, by: u64) -> u64 {
+    let product = u128::from(number) * u128::from(times);
+    let scaled = product.checked_div(u128::from(by));
+    scaled.map_or(number, |scaled| u64::try_from(scaled).unwrap_or(u64::MAX))
+}
+
+/// As people write it: `10 per minute`, `100 per 5 minutes`, `20 at once`.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (requests, unit) = (self.requests_per_unit, self.unit.name());
+        match self.unit_multiplier {
+            _ if self.counts_calls() => write!(f, "{requests} at once"),
+            1 => write!(f, "{requests} per {unit}"),
+            several => write!(f, "{requests} per {several} {unit}s"),
+        }
+    }
+}
+
+/// What is charged for a denied call.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum WhenDenied {
+    /// Nothing.
+    #[default]
+    Free,
+    /// All of its hits, since they count work that is already done.
+    Counted,
+}
+
+/// What happens to a check when its limit is exactly used up, so that a hit would not fit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ExhaustedChecks {
+    /// It is denied, as a hit would be.
+    #[default]
+    Denied,
+    /// It passes: only a limit that is exceeded denies it.
+    Allowed,
+}
+
+impl ExhaustedChecks {
+    /// The hits that must fit for a check to fit.
+    pub const fn asked(self) -> u64 {
+        match self {
+            Self::Denied => 1,
+            Self::Allowed => 0,
+        }
+    }
+}
+
+/// What happens to a call that does not fit a limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The call is denied.
+    #[default]
+    Enforced,
+    /// The call passes; only the status and the metrics show it.
+    Shadow,
+    /// The call is denied if no other quota fits. Its hits are charged even if they do not fit, since they
+    /// count work that is already done.
+    Quota,
+}
+
+/// The answer for a limit if the store gives none, or if the counter is corrupt.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FailureMode {
+    /// An error, UNAVAILABLE: the caller decides.
+    #[default]
+    Error,
+    /// The call is over its limit.
+    Deny,
+    /// This limit lets the call pass.
+    Allow,
+    /// This replica counts in memory, against its share of the limit.
+    Local,
+}
+
+impl FailureMode {
+    /// Every failure mode.
+    pub const ALL: [Self; 4] = [Self::Error, Self::Deny, Self::Allow, Self::Local];
+
+    /// The name in rule files and settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Deny => "deny",
+            Self::Allow => "allow",
+            Self::Local => "local",
+        }
+    }
+}
+
+/// The body of a denial, for the client of the proxy that asks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DeniedBody {
+    /// Empty: the proxy chooses.
+    #[default]
+    None,
+    /// A problem of RFC 9457, of a type that draft-ietf-httpapi-ratelimit-headers-10 registers.
+    Problem,
+    /// An error as OpenAI's API has it, which its clients read.
+    OpenAi,
+}
+
+impl DeniedBody {
+    /// Every body, with its name in rule files and settings.
+    pub const NAMED: [(&str, Self); 3] =
+        [("none", Self::None), ("problem", Self::Problem), ("openai", Self::OpenAi)];
+
+    /// The names.
+    pub fn names() -> Vec<&'static str> {
+        Self::NAMED.map(|(name, _)| name).to_vec()
+    }
+}
+
+/// Defaults of limits that do not set these themselves, including those in requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Defaults {
+    /// What is charged for a denied call.
+    pub when_denied: WhenDenied,
+    /// What happens to a check when a limit is exactly used up.
+    pub exhausted_checks: ExhaustedChecks,
+    /// The answer if the store gives none.
+    pub on_store_failure: FailureMode,
+    /// The mode of all limits, whatever their rules set.
+    pub mode_override: ModeOverride,
+}
+
+impl Defaults {
+    /// `limit`, which sets none of these itself, with these defaults.
+    pub fn complete(self, limit: Limit) -> Limit {
+        let Self { when_denied, exhausted_checks, on_store_failure, mode_override } = self;
+        Limit {
+            when_denied,
+            exhausted_checks,
+            on_store_failure,
+            mode: mode_override.mode(limit.mode_written),
+            ..limit
+        }
+    }
+}
+
+/// How the settings change the modes of all limits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ModeOverride {
+    /// Each limit has the mode of its rule.
+    #[default]
+    AsWritten,
+    /// All are shadows; statuses still show what is over, and the call passes.
+    Shadow,
+    /// All but shadows are quotas; a descriptor without a limit counts as a quota that fits.
+    Quota,
+}
+
+impl ModeOverride {
+    /// The mode of a limit whose rule sets `written`. A shadow remains a shadow: it never denies.
+    pub fn mode(self, written: Mode) -> Mode {
+        match (self, written) {
+            (Self::AsWritten, _) => written,
+            (Self::Shadow, _) | (Self::Quota, Mode::Shadow) => Mode::Shadow,
+            (Self::Quota, Mode::Enforced | Mode::Quota) => Mode::Quota,
+        }
+    }
+}
+
+/// A rule of the configuration.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Its path through the configuration, such as `path=/login|user`. It labels metrics, so it holds
+    /// configured names and values only.
+    pub path: Arc<str>,
+    /// Its location in the rule files: `file:line`.
+    pub location: String,
+    /// Its limits.
+    pub policy: Policy,
+    /// The names of limits that do not apply in a call that matches this rule.
+    pub replaces: Vec<Arc<str>>,
+    /// For each entry of the path, the pattern by which it is counted instead of its value.
+    pub shared: Vec<Option<Arc<str>>>,
+    /// What its metrics show of each entry; `None` for its path, as written.
+    pub shown: Option<Vec<Shown>>,
+    /// What the answer carries if this rule lets the call pass.
+    pub metadata: Option<Arc<Metadata>>,
+}
+
+impl Rule {
+    /// A rule with this policy and nothing else.
+    pub fn new(path: impl Into<Arc<str>>, location: String, policy: Policy) -> Self {
+        let path = path.into();
+        let (replaces, shared, shown, metadata) = (Vec::new(), Vec::new(), None, None);
+        Self { path, location, policy, replaces, shared, shown, metadata }
+    }
+
+    /// What a limit in a request counts as that replaces the limits of this rule, by each [`Limit::bound`].
+    pub fn bound(&self, sent: Limit) -> Limit {
+        self.limits().iter().fold(sent, |sent, limit| limit.bound(sent))
+    }
+
+    /// Its limits; empty if it is unlimited.
+    pub fn limits(&self) -> &[Arc<Limit>] {
+        match &self.policy {
+            Policy::Limited(limits) => limits,
+            Policy::Unlimited => &[],
+        }
+    }
+}
+
+/// Identifies a rule across reloads: its line number changes with every edit above it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RuleId {
+    /// The configured domain.
+    pub domain: Arc<str>,
+    /// [`Rule::path`]. Two rules whose paths are spelled alike (key `a=b`; key `a` with value `b`)
+    /// share one label, and so one identity.
+    pub path: Arc<str>,
+}
+
+/// What metrics show of one entry of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// What is configured: the key, and perhaps a value or a pattern.
+    AsWritten(Box<str>),
+    /// The key and the value of the request.
+    Value,
+}
+
+/// A tree of values for the answer, of the types that JSON has.
+#[derive(Debug, Clone, PartialEq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Metadata {
+    Null,
+    Truth(bool),
+    Number(f64),
+    Text(String),
+    List(Vec<Metadata>),
+    Map(Vec<(String, Metadata)>),
+}
+
+/// YAML has NaN, which is not equal to itself; nothing here depends on that.
+impl Eq for Metadata {}
+
+/// The limits of a rule.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Each of these applies; at least one.
+    Limited(Vec<Arc<Limit>>),
+    /// Everything passes, and nothing is counted.
+    Unlimited,
+}

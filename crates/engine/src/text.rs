@@ -1,0 +1,10 @@
+//! Text for people: escaping what comes from outside, near names, and lengths of time.
+
+pub mod did_you_mean;
+pub mod duration;
+pub mod printable;
+
+/// A number of things: `1 rule`, `2 rules`.
+pub fn counted(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}

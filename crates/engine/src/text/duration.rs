@@ -1,0 +1,111 @@
+//! Lengths of time as people write them in settings, flags and rule files.
+
+use std::time::Duration;
+
+/// Units of time in milliseconds, longest first.
+const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+
+/// Reads a duration such as `15ms`, `5s`, `2m` or `1h30m`.
+///
+/// # Errors
+/// A sentence with the allowed durations. It has no more of `text` than a duration that may have been meant.
+pub fn duration(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
+    let read = |text: &str| {
+        let duration = millis(text).map(Duration::from_millis);
+        duration.filter(|duration| (min..=max).contains(duration))
+    };
+    read(text).ok_or_else(|| {
+        let unit = if max > Duration::from_secs(60) { "s" } else { "ms" };
+        let mut meant = text.replace(' ', "").to_lowercase();
+        if meant.bytes().all(|byte| byte.is_ascii_digit()) {
+            meant += unit;
+        }
+        let hint = read(&meant).map(|_| format!("; did you mean {meant}?")).unwrap_or_default();
+        let (min, max) = (spelled(min), spelled(max));
+        format!("must be a duration from {min} to {max}{hint}")
+    })
+}
+
+/// The sum of numbers with units, each unit at most once, longest first.
+fn millis(text: &str) -> Option<u64> {
+    let (mut sum, mut rest, mut units) = (0_u64, text, UNITS.into_iter());
+    loop {
+        let (number, after) = rest.split_at(rest.bytes().take_while(u8::is_ascii_digit).count());
+        let name_end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let (name, after) = after.split_at(name_end);
+        let (_, unit) = units.find(|(known, _)| *known == name)?;
+        sum = sum.checked_add(number.parse::<u64>().ok()?.checked_mul(unit)?)?;
+        if after.is_empty() {
+            return Some(sum);
+        }
+        rest = after;
+    }
+}
+
+/// Writes a duration of whole milliseconds as [`duration`] reads it.
+pub fn spelled(duration: Duration) -> String {
+    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    for (name, unit) in UNITS {
+        if millis >= unit && millis.is_multiple_of(unit) {
+            return format!("{}{name}", millis / unit);
+        }
+    }
+    "0s".to_owned()
+}
+
+/// Seconds in the two longest units that fit, such as `4 h 37 min`.
+pub fn in_words(seconds: u64) -> String {
+    const UNITS: [(&str, u64); 4] = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)];
+    let index = UNITS.iter().position(|(_, unit)| seconds >= *unit).unwrap_or(UNITS.len() - 1);
+    let mut rest = seconds;
+    let mut words = Vec::new();
+    for (name, unit) in UNITS.iter().skip(index).take(2) {
+        let number = rest / unit;
+        rest %= unit;
+        if number > 0 || words.is_empty() {
+            words.push(format!("{number} {name}"));
+        }
+    }
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_said_in_the_two_longest_units() {
+        for (seconds, expected) in [
+            (0, "0 s"),
+            (42, "42 s"),
+            (60, "1 min"),
+            (61, "1 min 1 s"),
+            (3_600, "1 h"),
+            (16_629, "4 h 37 min"),
+            (86_399, "23 h 59 min"),
+            (86_460, "1 d"),
+            (31_536_000, "365 d"),
+        ] {
+            assert_eq!(in_words(seconds), expected);
+        }
+    }
+
+    #[test]
+    fn a_duration_is_a_sum_of_numbers_with_units_the_longest_first() {
+        for (text, expected) in [
+            ("15ms", Some(15)),
+            ("007s", Some(7_000)),
+            ("90m", Some(5_400_000)),
+            ("1h30m", Some(5_400_000)),
+            ("1h2m3s4ms", Some(3_723_004)),
+            ("0s", Some(0)),
+            ("0m5s", Some(5_000)),
+        ] {
+            assert_eq!(millis(text), expected, "{text}");
+        }
+        let malformed = ["", "5", "s", "5d", "-1s", "+1s", "1.5s", "30m1h", "1m1m", "1h 30m"];
+        for wrong in malformed.into_iter().chain(["99999999999999999h"]) {
+            assert_eq!(millis(wrong), None, "{wrong}");
+        }
+    }
+}
