@@ -1,6 +1,7 @@
 //! A real Redis, or Valkey.
 
 use std::{
+    collections::BTreeSet,
     fs,
     net::{SocketAddr, TcpListener},
     path::PathBuf,
@@ -67,6 +68,9 @@ impl Setup {
         self
     }
 }
+
+/// The name of the connections that tests open themselves.
+const OURS: &str = "test";
 
 /// An empty Redis.
 pub struct Redis {
@@ -267,7 +271,17 @@ impl Redis {
     }
 
     fn try_connect(&self) -> Option<redis::Connection> {
-        redis::Client::open(self.url()).unwrap().get_connection().ok()
+        let mut connection = redis::Client::open(self.url()).unwrap().get_connection().ok()?;
+        let name = redis::cmd("CLIENT").arg(&["SETNAME", OURS]).exec(&mut connection);
+        name.ok().map(|()| connection)
+    }
+
+    /// The addresses of the connections that the test itself has not opened. One of the test's is listed even after it is
+    /// closed, as long as a program that another test has just forked holds a copy of it.
+    pub fn clients(&self) -> BTreeSet<String> {
+        let list: String = self.query(&["CLIENT", "LIST", "TYPE", "normal"]);
+        let others = list.lines().filter(|line| !line.contains(&format!(" name={OURS} ")));
+        others.filter_map(|line| line.split(' ').nth(1)).map(str::to_owned).collect()
     }
 
     pub fn query<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {

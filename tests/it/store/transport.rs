@@ -1,7 +1,6 @@
 //! How the service reaches Redis: TLS, Unix sockets, users, passwords and databases.
 
 use std::{
-    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
@@ -68,13 +67,6 @@ fn close_all(redis: &Redis) {
     redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
 }
 
-/// The connections of the service.
-fn connections(redis: &Redis) -> BTreeSet<String> {
-    let list: String = redis.query(&["CLIENT", "LIST", "TYPE", "normal"]);
-    let others = list.lines().filter(|line| !line.contains("cmd=client|list"));
-    others.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
-}
-
 #[tokio::test]
 async fn a_unix_socket_is_a_store_like_any_other() {
     let folder = TempDir::new().unwrap();
@@ -105,11 +97,11 @@ async fn tls_connections_are_verified_and_used_again() {
     let service = service(&store, &["--store-tls-ca", text(&authority.certificate)]);
     eventually_ok(&service).await;
     let open =
-        eventually("two connections", || Some(connections(&redis)).filter(|open| open.len() == 2));
+        eventually("two connections", || Some(redis.clients()).filter(|open| open.len() == 2));
     for _ in 0..20 {
         eventually_ok(&service).await;
     }
-    assert_eq!(connections(&redis), open, "session tickets are no reason to close one");
+    assert_eq!(redis.clients(), open, "session tickets are no reason to close one");
 }
 
 #[tokio::test]
