@@ -30,9 +30,7 @@ use tollkeeper::{
         decode::{Bounds, Decoded, Echo},
         encode,
         headers::Headers,
-        json,
-        pb::{self, v1::verdict::Code},
-        precheck,
+        json, precheck,
         refusal::Refusal,
     },
     rules::{self, LoadOptions, Rules},
@@ -46,6 +44,7 @@ use tollkeeper::{
     },
     telemetry::Telemetry,
 };
+use tollkeeper_proto::{self as pb, v1::verdict::Code};
 
 /// A function that takes any bytes.
 pub type Target = fn(&[u8]);

@@ -14,77 +14,10 @@ pub(crate) mod reset;
 mod service;
 pub mod v1;
 
+use tollkeeper_proto as pb;
+pub use tollkeeper_proto::FILE_DESCRIPTORS;
+
 pub use self::{
     connection::serve::{ConnectionBounds, GrpcServices, Listener, serve},
     service::{BatchContext, Service},
 };
-
-/// The messages, compiled from `proto/`.
-#[expect(clippy::all, reason = "generated")]
-#[allow(unreachable_pub, reason = "generated")]
-pub mod pb {
-    /// Nested like the packages, since generated code refers to its neighbours by relative paths.
-    pub mod envoy {
-        pub mod config {
-            pub mod core {
-                pub mod v3 {
-                    tonic::include_proto!("envoy.config.core.v3");
-                }
-            }
-        }
-        pub mod extensions {
-            pub mod common {
-                pub mod ratelimit {
-                    pub mod v3 {
-                        tonic::include_proto!("envoy.extensions.common.ratelimit.v3");
-
-                        /// Blank, so that no value reaches a log through `{:?}`.
-                        impl std::fmt::Debug for rate_limit_descriptor::Entry {
-                            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                                f.debug_struct("Entry").finish_non_exhaustive()
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        pub mod service {
-            pub mod ratelimit {
-                pub mod v3 {
-                    tonic::include_proto!("envoy.service.ratelimit.v3");
-                }
-            }
-        }
-        pub mod r#type {
-            pub mod v3 {
-                tonic::include_proto!("envoy.r#type.v3");
-            }
-        }
-    }
-    pub mod google {
-        pub mod rpc {
-            tonic::include_proto!("google.rpc");
-        }
-    }
-    pub mod tollkeeper {
-        pub mod v1 {
-            tonic::include_proto!("tollkeeper.v1");
-        }
-    }
-
-    pub use envoy::{
-        extensions::common::ratelimit::v3::{
-            RateLimitDescriptor,
-            rate_limit_descriptor::{Entry, RateLimitOverride},
-        },
-        service::ratelimit::v3::{
-            RateLimitRequest, RateLimitResponse, rate_limit_response,
-            rate_limit_service_client::RateLimitServiceClient,
-        },
-        r#type::v3::RateLimitUnit,
-    };
-    pub use tollkeeper::v1;
-}
-
-/// The compiled `.proto` files, for reflection.
-pub const FILE_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/services.binpb"));

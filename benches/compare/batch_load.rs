@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tollkeeper::rls::pb::{
+use tollkeeper_proto::{
     Entry, RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient,
     v1::{Call, DecideRequest, Verdict, tollkeeper_client::TollkeeperClient},
 };

@@ -7,19 +7,17 @@ use tollkeeper::{
     app::{self, instruments, stores},
     overrides::Overrides,
     process::workers::Workers,
-    rls::{
-        self, decode,
-        pb::{
-            RateLimitRequest, RateLimitResponse,
-            envoy::service::ratelimit::v3::rate_limit_service_server::{
-                RateLimitService, RateLimitServiceServer,
-            },
-        },
-    },
+    rls::{self, decode},
     rules::{self, Rules},
     settings::{self, Environment, Settings, TypedFlags},
     store::{Store, guard::Arrival},
     telemetry::Telemetry,
+};
+use tollkeeper_proto::{
+    RateLimitRequest, RateLimitResponse,
+    envoy::service::ratelimit::v3::rate_limit_service_server::{
+        RateLimitService, RateLimitServiceServer,
+    },
 };
 use tonic::{Code, Request, Response, Status, service::Routes};
 

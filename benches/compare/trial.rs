@@ -4,10 +4,8 @@ use std::{cell::RefCell, error::Error, future, sync::atomic::AtomicBool, thread,
 
 use tokio::runtime::Builder;
 
-use tollkeeper::{
-    bench::{self, Calls, Distribution, Load, Pace, Report},
-    rls::pb::{Entry, RateLimitDescriptor, RateLimitRequest},
-};
+use tollkeeper::bench::{self, Calls, Distribution, Load, Pace, Report};
+use tollkeeper_proto::{Entry, RateLimitDescriptor, RateLimitRequest};
 
 use crate::{
     baseline, batch_load, cpu,

@@ -6,12 +6,10 @@
 use bytes::Bytes;
 use prost::Message as _;
 use prost_types::value::Kind;
+use tollkeeper_proto::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 
 use super::keys::{Distribution, Numbers};
-use crate::{
-    net::grpc::{self, PREFIX_BYTES},
-    rls::pb::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse},
-};
+use crate::net::grpc::{self, PREFIX_BYTES};
 
 /// Stands for the number of a key.
 const PLACEHOLDER: &[u8] = b"{}";
@@ -147,7 +145,7 @@ fn fill(mut value: &[u8], number: usize) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rls::pb::Entry;
+    use tollkeeper_proto::Entry;
 
     fn descriptor(value: &'static str) -> RateLimitDescriptor {
         let entry = Entry { key: "user".into(), value: value.into() };

@@ -4,6 +4,10 @@ use std::{process::ExitCode, sync::Arc};
 
 use prost::Message as _;
 use prost_types::value::Kind;
+use tollkeeper_proto::{
+    self as pb, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
+    rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
+};
 
 use super::{
     address::ServiceAddr,
@@ -17,13 +21,7 @@ use crate::{
         request::{Entry, Hits},
     },
     net::{grpc::SHOULD_RATE_LIMIT, tls::client::TlsClient},
-    rls::{
-        json,
-        pb::{
-            self, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
-            rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
-        },
-    },
+    rls::json,
     settings::{self, Environment},
     text::{duration::in_words, printable::printable},
 };

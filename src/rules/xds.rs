@@ -7,12 +7,13 @@ mod connection;
 mod control_plane;
 mod follow;
 pub mod metrics;
-mod pb;
 mod received;
 mod resource;
 mod stream;
 mod subscription;
 mod target;
+
+use tollkeeper_proto::xds as pb;
 
 pub use control_plane::{ControlPlane, ControlPlaneReport, Responses, Streams};
 pub use follow::follow;

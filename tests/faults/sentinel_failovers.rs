@@ -11,7 +11,7 @@ use std::{
 };
 
 use tokio::task::JoinSet;
-use tollkeeper::rls::pb::rate_limit_response::Code;
+use tollkeeper_proto::rate_limit_response::Code;
 
 use crate::support::{
     eventually,

@@ -79,8 +79,8 @@ fn the_engine_reads_no_clock_and_does_no_io() {
 
 #[test]
 fn generated_types_are_used_only_by_the_wire_code_and_clients() {
-    only_in(&["src/rls", "src/cli/call.rs", "src/bench/calls.rs"], &["pb::Rate", "rls::pb"]);
-    only_in(&["src/rules/xds"], &["xds::pb", "DiscoveryRe", "RateLimitConfig"]);
+    let users = ["src/rls.rs", "src/rules/xds.rs", "src/cli/call.rs", "src/bench/calls.rs"];
+    only_in(&users, &["tollkeeper_proto"]);
 }
 
 #[test]

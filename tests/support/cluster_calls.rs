@@ -10,9 +10,9 @@ use tollkeeper::{
         request::{Entry, Hits},
         rule::{Algorithm, Limit, Unit},
     },
-    rls::pb::RateLimitDescriptor,
     store::{redis::RedisStore, system_clock},
 };
+use tollkeeper_proto::RateLimitDescriptor;
 
 use super::{
     cluster::{Cluster, ClusterSetup, SLOTS},

@@ -10,7 +10,7 @@ use std::{
 };
 
 use tokio::{sync::watch, task::JoinSet};
-use tollkeeper::rls::pb::rate_limit_response::Code;
+use tollkeeper_proto::rate_limit_response::Code;
 
 use super::{
     cluster_calls::described,

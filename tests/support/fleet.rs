@@ -10,7 +10,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use tollkeeper_proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 
 use super::{
     cluster::{Cluster, ClusterSetup},

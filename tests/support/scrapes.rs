@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
-use tollkeeper::rls::pb::RateLimitUnit;
+use tollkeeper_proto::RateLimitUnit;
 
 use super::{
     ads::FakeAds,

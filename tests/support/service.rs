@@ -9,7 +9,7 @@ use std::{
 
 use prost_types::value::Kind;
 use tempfile::{NamedTempFile, TempDir};
-use tollkeeper::rls::pb::{
+use tollkeeper_proto::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
     RateLimitServiceClient, RateLimitUnit, rate_limit_response::DescriptorStatus,
 };

@@ -1,6 +1,6 @@
 //! A scenario on every store.
 
-use tollkeeper::rls::pb::RateLimitDescriptor;
+use tollkeeper_proto::RateLimitDescriptor;
 
 use super::{
     redis_server::Redis,

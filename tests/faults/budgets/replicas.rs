@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use tokio::time::sleep;
-use tollkeeper::rls::pb::RateLimitServiceClient;
+use tollkeeper_proto::RateLimitServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::support::{

@@ -13,7 +13,7 @@ use tokio::{
     task::JoinSet,
     time::{MissedTickBehavior, interval, timeout},
 };
-use tollkeeper::rls::pb::{RateLimitServiceClient, rate_limit_response::Code};
+use tollkeeper_proto::{RateLimitServiceClient, rate_limit_response::Code};
 use tonic::transport::Channel;
 
 use super::{Reach, outcome::Recovery};

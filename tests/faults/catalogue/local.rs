@@ -4,7 +4,7 @@
 use std::{thread, time::Duration};
 
 use futures_util::future::join_all;
-use tollkeeper::rls::pb::rate_limit_response::Code;
+use tollkeeper_proto::rate_limit_response::Code;
 
 use crate::support::{
     redis_server::Redis,

@@ -237,21 +237,24 @@ fn files_do_not_import_each_other_in_a_cycle() {
     let graphs = folders().into_iter().map(|folder| (graph_of_files(&folder, "lib"), folder));
     let compare = "benches/compare".to_owned();
     let graphs: Vec<_> = graphs.chain([(graph_of_files(&compare, "main"), compare)]).collect();
+    let files: usize = graphs.iter().map(|(graph, _)| graph.len()).sum();
+    assert!(files >= 300, "{files} files were found");
     for (graph, folder) in &graphs {
-        assert!(graph.len() >= 10, "{} files of {folder} were found", graph.len());
         assert_no_cycles(folder, graph);
     }
 }
 
 #[test]
 fn folders_and_files_side_by_side_do_not_import_each_other_in_a_cycle() {
+    let mut count = 0;
     for top in folders() {
         let graphs = graphs_of_folders(&graph_of_files(&top, "lib"));
-        assert!(!graphs.is_empty(), "no folders in {top} were found");
+        count += graphs.len();
         for (folder, graph) in graphs {
             assert_no_cycles(&format!("{top}/{folder}"), &graph);
         }
     }
+    assert!(count >= 20, "{count} folders were found");
 }
 
 /// Each part defines its own instruments, and telemetry lies below them all.

@@ -3,7 +3,7 @@
 use std::process::Output;
 
 use serde_json::Value;
-use tollkeeper::rls::pb::{RateLimitDescriptor, rate_limit_response::Code};
+use tollkeeper_proto::{RateLimitDescriptor, rate_limit_response::Code};
 
 use crate::support::{
     cluster::{Cluster, ClusterSetup},

@@ -24,7 +24,7 @@ use crate::support::{
     run,
     service::{descriptor, exchange, hits, request, spell, tollkeeper},
 };
-use tollkeeper::rls::pb::{RateLimitRequest, RateLimitServiceClient};
+use tollkeeper_proto::{RateLimitRequest, RateLimitServiceClient};
 use tonic::transport::Channel;
 
 const RULES: &str = "

@@ -8,9 +8,9 @@ use tollkeeper::{
         request::Hits,
         rule::{Algorithm, Unit},
     },
-    rls::pb::rate_limit_response::Code,
     store::redis::script::ScriptVerdict,
 };
+use tollkeeper_proto::rate_limit_response::Code;
 
 use crate::support::{
     backends::{Backend as _, ScriptInRedis},

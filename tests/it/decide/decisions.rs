@@ -1,7 +1,7 @@
 //! Promises "all or nothing" and "statuses", on every store: hits, overrides, and descriptors without
 //! a limit.
 
-use tollkeeper::rls::pb::{
+use tollkeeper_proto::{
     RateLimitDescriptor, RateLimitRequest, RateLimitUnit, rate_limit_response::Code,
 };
 

@@ -1,7 +1,7 @@
 //! What a domain asks of its calls, and how it groups their quotas: `require` and `quota_group`, on every store.
 
 use serde_json::{Value, json};
-use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitResponse};
+use tollkeeper_proto::{RateLimitDescriptor, RateLimitResponse};
 
 use crate::support::{
     cluster::Cluster,

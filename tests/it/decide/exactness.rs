@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::task::JoinSet;
-use tollkeeper::rls::pb::rate_limit_response::Code;
+use tollkeeper_proto::rate_limit_response::Code;
 use tonic::Code as Status;
 
 use crate::support::{

@@ -14,13 +14,13 @@ use tollkeeper::{
         rule::{Algorithm, Limit, Unit},
         time::Timestamp,
     },
-    rls::pb::{RateLimitDescriptor, rate_limit_response::Code},
     store::{
         StoreError,
         fallback::Fallback,
         redis::script::{KeyDeclaration, ScriptVerdict},
     },
 };
+use tollkeeper_proto::{RateLimitDescriptor, rate_limit_response::Code};
 
 use crate::support::{
     backends::{Backend, ScriptInRedis, memory},

@@ -5,7 +5,7 @@ mod differences;
 
 use prost::Message as _;
 use prost_types::value::Kind;
-use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitOverride, RateLimitResponse};
+use tollkeeper_proto::{RateLimitDescriptor, RateLimitOverride, RateLimitResponse};
 
 use crate::support::{
     redis_server::Redis,

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use prost_types::value::Kind;
-use tollkeeper::rls::pb::{RateLimitResponse, rate_limit_response::Code};
+use tollkeeper_proto::{RateLimitResponse, rate_limit_response::Code};
 
 use crate::support::{
     service::{Service, request},

@@ -2,7 +2,7 @@
 
 use prost_types::value::Kind;
 use serde_json::{Value, json};
-use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitUnit};
+use tollkeeper_proto::{RateLimitDescriptor, RateLimitUnit};
 
 use crate::support::{
     overrides::{end, list, send, set, set_for, try_set},

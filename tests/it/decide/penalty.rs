@@ -39,7 +39,7 @@ async fn closes_and_opens(store: &str) {
         let asked = if store == "memory://" { &service } else { &replica };
         asked.ask(request("shop", descriptors)).await.unwrap()
     };
-    let reset = |answer: &tollkeeper::rls::pb::RateLimitResponse| {
+    let reset = |answer: &tollkeeper_proto::RateLimitResponse| {
         answer.statuses[0].duration_until_reset.as_ref().unwrap().seconds
     };
     let answer = service.ask(request("shop", vec![hits(user(), 2)])).await.unwrap();

@@ -1,7 +1,7 @@
 //! Classes of calls share a limit, and each gets its share to the hit.
 
 use tokio::task::JoinSet;
-use tollkeeper::rls::pb::{RateLimitDescriptor, rate_limit_response::Code};
+use tollkeeper_proto::{RateLimitDescriptor, rate_limit_response::Code};
 
 use crate::support::{
     cluster::Cluster,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use prost::Message as _;
-use tollkeeper::rls::pb::v1::{Call, DecideRequest, tollkeeper_client::TollkeeperClient};
+use tollkeeper_proto::v1::{Call, DecideRequest, tollkeeper_client::TollkeeperClient};
 
 use crate::support::{
     eventually,

@@ -1,6 +1,6 @@
 //! Names and values that callers invent: nothing in the service grows with them, and nothing repeats them.
 
-use tollkeeper::rls::pb::RateLimitDescriptor;
+use tollkeeper_proto::RateLimitDescriptor;
 
 use crate::support::{
     redis_server::Redis,

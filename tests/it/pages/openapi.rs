@@ -98,7 +98,7 @@ fn check_enum(written: &EnumDescriptorProto) {
 
 #[test]
 fn the_messages_of_v1_have_the_fields_and_the_values_of_the_proto() {
-    let files = FileDescriptorSet::decode(tollkeeper::rls::FILE_DESCRIPTORS).unwrap().file;
+    let files = FileDescriptorSet::decode(tollkeeper_proto::FILE_DESCRIPTORS).unwrap().file;
     let ours = files.iter().find(|file| file.package() == "tollkeeper.v1").unwrap();
     assert!(ours.message_type.len() > 10);
     ours.message_type.iter().for_each(check_message);

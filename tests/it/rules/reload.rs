@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::symlink, path::Path, process::Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tollkeeper::rls::pb::RateLimitResponse;
+use tollkeeper_proto::RateLimitResponse;
 
 use crate::support::{
     eventually,

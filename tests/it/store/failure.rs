@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollkeeper::rls::pb::RateLimitDescriptor;
+use tollkeeper_proto::RateLimitDescriptor;
 
 use crate::support::{
     eventually,

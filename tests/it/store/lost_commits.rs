@@ -1,6 +1,6 @@
 //! A commit whose answer is lost is counted exactly once: it waits in the service, and is sent until it is answered.
 
-use tollkeeper::rls::pb::RateLimitResponse;
+use tollkeeper_proto::RateLimitResponse;
 
 use crate::support::{
     eventually,

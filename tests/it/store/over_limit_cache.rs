@@ -11,12 +11,12 @@ use tollkeeper::{
         request::Hits,
         rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
     },
-    rls::pb::{RateLimitDescriptor, RateLimitUnit},
     store::{
         metrics::StoreMetrics,
         over_limit_cache::{Denials, OverLimitCache},
     },
 };
+use tollkeeper_proto::{RateLimitDescriptor, RateLimitUnit};
 
 use crate::support::{
     backends::memory,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tollkeeper::rls::pb::RateLimitDescriptor;
+use tollkeeper_proto::RateLimitDescriptor;
 
 use crate::support::{
     certificates::Authority,

@@ -1,6 +1,6 @@
 //! Debits and refunds that could not be sent to Redis wait until it answers, or until their window ends.
 
-use tollkeeper::rls::pb::RateLimitDescriptor;
+use tollkeeper_proto::RateLimitDescriptor;
 
 use crate::support::{
     eventually,

@@ -14,9 +14,9 @@ use tollkeeper::{
         request::Hits,
         rule::{Limit, Mode, Unit, WhenDenied},
     },
-    rls::pb::rate_limit_response::Code,
     store::{memory::MemoryStore, system_clock},
 };
+use tollkeeper_proto::rate_limit_response::Code;
 
 use crate::support::{
     charges,

@@ -6,7 +6,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost_types::value::Kind;
 use serde_json::json;
 use tokio::net::TcpListener;
-use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitServiceClient};
+use tollkeeper_proto::{RateLimitDescriptor, RateLimitServiceClient};
 use tonic::{Request, transport::Channel};
 
 use crate::support::{

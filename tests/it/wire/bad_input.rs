@@ -22,7 +22,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
 use prost::Message as _;
 use tokio_stream::StreamExt as _;
-use tollkeeper::rls::pb::{
+use tollkeeper_proto::{
     RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient, RateLimitUnit,
 };
 use tonic::{Code, Status, body::Body, transport::Channel};

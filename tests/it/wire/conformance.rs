@@ -51,7 +51,7 @@ fn theirs() -> RateLimitRequest {
 #[test]
 fn requests_have_the_same_bytes_as_those_of_envoys_protos() {
     let bytes = theirs().encode_to_vec();
-    let ours = tollkeeper::rls::pb::RateLimitRequest::decode(bytes.as_slice()).unwrap();
+    let ours = tollkeeper_proto::RateLimitRequest::decode(bytes.as_slice()).unwrap();
     assert_eq!(ours.encode_to_vec(), bytes);
     let descriptor = &ours.descriptors[0];
     assert_eq!(&descriptor.entries[0].value[..], b"alice");

@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tollkeeper::rls::pb::v1::{
+use tollkeeper_proto::v1::{
     Call, Commit, CommitRequest, CommitResult, DecideRequest, RenewRequest, Renewal, Status,
     Verdict, call::Mode, tollkeeper_client::TollkeeperClient,
 };

@@ -8,7 +8,7 @@ use std::{
 
 use futures_util::future::join_all;
 use serde_json::Value;
-use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitResponse};
+use tollkeeper_proto::{RateLimitDescriptor, RateLimitResponse};
 
 use crate::support::{
     cluster::{Cluster, ClusterSetup},

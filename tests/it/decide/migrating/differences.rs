@@ -1,7 +1,7 @@
 //! Rule files of envoyproxy/ratelimit are read alike here, or docs/migrating-reference.md lists the difference.
 
 use tempfile::TempDir;
-use tollkeeper::rls::pb::RateLimitUnit;
+use tollkeeper_proto::RateLimitUnit;
 
 use super::{ask, check, headers, json};
 use crate::support::{

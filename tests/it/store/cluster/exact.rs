@@ -13,9 +13,9 @@ use tollkeeper::{
         request::Hits,
         rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
     },
-    rls::pb::rate_limit_response::Code,
     store::{redis::RedisStore, system_clock},
 };
+use tollkeeper_proto::rate_limit_response::Code;
 
 use crate::support::{
     backends::memory,

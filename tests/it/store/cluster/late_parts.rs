@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollkeeper::rls::pb::{RateLimitResponse, rate_limit_response::Code};
+use tollkeeper_proto::{RateLimitResponse, rate_limit_response::Code};
 use tonic::{Request, Status};
 
 use crate::support::{

@@ -3,7 +3,7 @@
 use std::{net::TcpListener, time::Duration};
 
 use serde_json::Value;
-use tollkeeper::rls::pb::rate_limit_response::Code;
+use tollkeeper_proto::rate_limit_response::Code;
 
 use crate::support::{
     certificates::Authority,

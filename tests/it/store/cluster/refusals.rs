@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tollkeeper::rls::pb::rate_limit_response::Code;
+use tollkeeper_proto::rate_limit_response::Code;
 
 use crate::support::{
     cluster_calls::{masters, serve, values_on},

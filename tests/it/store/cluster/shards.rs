@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use tollkeeper::{
     engine::request::Hits,
-    rls::pb::rate_limit_response::Code,
     store::redis::script::{self, KeyDeclaration},
 };
+use tollkeeper_proto::rate_limit_response::Code;
 
 use crate::support::{
     cluster::Cluster,

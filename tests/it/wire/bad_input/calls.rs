@@ -4,9 +4,7 @@ use ::http::{HeaderValue, Request};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use prost::Message as _;
-use tollkeeper::rls::pb::{
-    RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit,
-};
+use tollkeeper_proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit};
 use tonic::{Code, Status, body::Body, transport::Channel};
 use tower::Service as _;
 

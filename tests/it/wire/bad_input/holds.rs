@@ -4,7 +4,7 @@
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use prost_types::value::Kind;
 use serde_json::json;
-use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitResponse};
+use tollkeeper_proto::{RateLimitDescriptor, RateLimitResponse};
 
 use super::Table;
 use crate::support::{

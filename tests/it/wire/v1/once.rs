@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use tokio::time::sleep;
-use tollkeeper::rls::pb::v1::{Call, RenewRequest, Renewal, Verdict};
+use tollkeeper_proto::v1::{Call, RenewRequest, Renewal, Verdict};
 
 use super::{HOLDS, call, check, client, commit, decide, post, spell, used};
 use crate::support::{
@@ -139,8 +139,7 @@ async fn of_a_hundred_attempts_at_once_one_is_charged() {
         let mut client = client(service).await;
         let attempts = (0..100).map(|_| {
             let calls = vec![named("x", "work=w 5")];
-            let request =
-                tollkeeper::rls::pb::v1::DecideRequest { domain: "shop".to_owned(), calls };
+            let request = tollkeeper_proto::v1::DecideRequest { domain: "shop".to_owned(), calls };
             let mut client = client.clone();
             async move { client.decide(request).await.unwrap().into_inner().verdicts.remove(0) }
         });
@@ -154,7 +153,7 @@ async fn of_a_hundred_attempts_at_once_one_is_charged() {
         assert!(decided > 0);
         let repeated = decide(service, "shop", vec![named("x", "work=w 5")]).await;
         check(repeated, &[("", "OK: OK work 995/1000")]);
-        let request = tollkeeper::rls::pb::v1::DecideRequest {
+        let request = tollkeeper_proto::v1::DecideRequest {
             domain: "shop".to_owned(),
             calls: vec![call("work=w READ")],
         };

@@ -8,7 +8,7 @@ use crate::support::{
     service::{Options, RULES, Service, descriptor, hits, refund},
     stores::{on_every_store, one},
 };
-use tollkeeper::rls::pb::v1::{Call, call::Mode};
+use tollkeeper_proto::v1::{Call, call::Mode};
 
 /// Sends each call as a batch of its own, and compares the hits of its verdict too.
 async fn check_parts(service: &Service, domain: &str, expected: &[(&str, u64, &str)]) {

@@ -1,7 +1,4 @@
-//! The discovery service and its resources, compiled from `proto/`.
-
-#![expect(clippy::all, reason = "generated")]
-#![allow(unreachable_pub, dead_code, reason = "generated")]
+//! Envoy's discovery service, and the resources with rules of a control plane.
 
 /// Nested like the packages, since generated code refers to its neighbours by relative paths.
 pub mod envoy {
@@ -37,18 +34,17 @@ pub mod ratelimit {
     }
 }
 
-pub(super) use envoy::{
+pub use envoy::{
     config::core::v3::Node,
     service::discovery::v3::{
         DiscoveryRequest, DiscoveryResponse,
         aggregated_discovery_service_client::AggregatedDiscoveryServiceClient,
     },
 };
-pub(super) use google::rpc::Status;
-pub(super) use ratelimit::config::ratelimit::v3::{
+pub use google::rpc::Status;
+pub use ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
 };
 
 /// The type of the resources with rules.
-pub(super) const TYPE_URL: &str =
-    "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";

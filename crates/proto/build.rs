@@ -1,0 +1,70 @@
+//! Compiles the wire's `.proto` files; protox needs no protoc on the machine.
+
+use std::{
+    env,
+    error::Error,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use prost::Message as _;
+
+/// At the top of the repository.
+const PROTO: &str = "../../proto";
+
+#[expect(clippy::disallowed_methods, reason = "cargo passes OUT_DIR to build scripts so")]
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed={PROTO}");
+    let files = ["envoy/service/ratelimit/v3/rls.proto", "tollkeeper/v1/tollkeeper.proto"];
+    let descriptors = protox::compile(files, [PROTO])?;
+
+    // Reflection hands this set to its clients.
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    fs::write(out.join("services.binpb"), descriptors.encode_to_vec())?;
+
+    tonic_prost_build::configure()
+        // Entries borrow from the received message instead of copying it.
+        .bytes(".envoy.extensions.common.ratelimit.v3")
+        // A value of a descriptor must not reach a log through `{:?}`.
+        .skip_debug([".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry"])
+        // Equal calls have equal bytes.
+        .btree_map(".tollkeeper.v1")
+        // It is equal on the wire, so that one decoder reads both.
+        .extern_path(".tollkeeper.v1.Descriptor", "crate::RateLimitDescriptor")
+        .compile_fds(descriptors)?;
+
+    generate_client(&out)?;
+
+    // In a folder of its own, since both sets have a part of the package envoy.config.core.v3.
+    let xds = out.join("xds");
+    fs::create_dir_all(&xds)?;
+    let files =
+        ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
+    tonic_prost_build::configure()
+        .build_server(false)
+        .out_dir(xds)
+        .compile_fds(protox::compile(files, [PROTO])?)?;
+    Ok(())
+}
+
+/// The messages of clients/rust, which has a copy of them, and the service of its tests.
+fn generate_client(out: &Path) -> Result<(), Box<dyn Error>> {
+    let descriptors = protox::compile(["tollkeeper/v1/tollkeeper.proto"], [PROTO])?;
+    let folders = [out.join("client"), out.join("client/tests")];
+    folders.iter().try_for_each(fs::create_dir_all)?;
+    tonic_prost_build::configure()
+        .build_server(false)
+        .build_transport(false)
+        .skip_debug([".tollkeeper.v1.Descriptor.Entry"])
+        .extern_path(".google.rpc", "::tonic_types::pb")
+        .out_dir(&folders[0])
+        .compile_fds(descriptors.clone())?;
+    tonic_prost_build::configure()
+        .build_client(false)
+        .build_transport(false)
+        .extern_path(".tollkeeper.v1", "::tollkeeper_client::v1")
+        .extern_path(".google.rpc", "::tonic_types::pb")
+        .out_dir(&folders[1])
+        .compile_fds(descriptors)?;
+    Ok(())
+}
