@@ -11,7 +11,9 @@ use proptest::{
 use tokio::task::JoinSet;
 use tollkeeper::{
     engine::{
-        ledger::{Charge, Fit, Verdict},
+        hold::HoldPolicy,
+        hold_id::HoldId,
+        ledger::{Charge, Fit, HoldAction, Verdict},
         request::Hits,
         rule::{Algorithm, Limit, Unit, WhenDenied},
         time::Timestamp,
@@ -207,6 +209,61 @@ async fn a_script_run_has_at_most_96_keys_and_equal_calls_are_sent_once() {
     assert_eq!(admitted, 50);
     assert_eq!(monitor.commands(&redis).len(), 1, "one run for all");
     assert_eq!(redis.query::<String>(&["GET", &redis.key("hot")]), "100");
+}
+
+/// Calls that cost Redis more share a run with fewer others.
+#[tokio::test]
+async fn the_calls_of_a_run_are_as_heavy_together_as_96_on_fixed_windows() {
+    let redis = Redis::start();
+    let store = store(&redis, system_clock, TIMEOUT);
+    let year = |algorithm| Limit { algorithm, ..Limit::new(1000, Unit::Year, 100).unwrap() };
+    let bucket = || year(Algorithm::TokenBucket { burst: 1000 });
+    let in_flight = || year(Algorithm::InFlight { remember: None });
+    let held = |limit: Limit, id: usize, hold: fn(HoldId) -> HoldAction| {
+        let hold = hold(HoldId::new(id as u128));
+        let is_commit = matches!(hold, HoldAction::Commit { .. });
+        let hits = if is_commit { Hits::Refund(0) } else { Hits::Charge(1) };
+        let limit = Limit { hold: Some(Arc::new(HoldPolicy::new(60_000))), ..limit };
+        Charge { hold: Some(hold), ..charge("held", hits, &Arc::new(limit)) }
+    };
+    let occupy = |id| HoldAction::Occupy { id, lifetime_ms: 60_000 };
+    let by_id = |id| HoldAction::ById { id, used: None, is_end: false, lifetime_ms: 60_000 };
+    let commit = |id| {
+        let (made, deadline) = (system_clock(), system_clock().plus_millis(60_000));
+        HoldAction::Commit { id, held: 1, used: 1, made, deadline }
+    };
+    type Call<'a> = &'a dyn Fn(usize) -> Vec<Charge>;
+    let calls: [(Call<'_>, usize); 8] = [
+        (&|user| vec![charge_hits(&user.to_string(), 1, 1000)], 96),
+        (&|user| vec![charge_hits(&user.to_string(), 1, 1000), charge_hits("all", 1, 1000)], 48),
+        (&|id| vec![held(year(Algorithm::FixedWindow), id, commit)], 48),
+        (&|user| vec![charge_on(&user.to_string(), 1, bucket())], 16),
+        (&|_| vec![charge_on("log", 1, year(Algorithm::SlidingLog { remember: None }))], 8),
+        (&|id| vec![held(in_flight(), id, occupy)], 8),
+        (&|id| vec![held(bucket(), id, by_id)], 8),
+        // Heavier than a run may be.
+        (
+            &|call| {
+                (0..20).map(|user| charge_on(&(call + user).to_string(), 1, bucket())).collect()
+            },
+            1,
+        ),
+    ];
+    // The script for commits leaves those on a counter without a key to the other.
+    store.charge(&[charge_hits("held", 1, 1000)], redis_store::soon()).await.unwrap();
+    for (call, shares_a_run) in calls {
+        // Redis knows the script then.
+        store.charge(&call(1000), redis_store::soon()).await.unwrap();
+        let calls: Vec<Vec<Charge>> = (0..2 * shares_a_run).map(call).collect();
+        let monitor = Monitor::start(&redis);
+        for answer in
+            join_all(calls.iter().map(|call| store.charge(call, redis_store::soon()))).await
+        {
+            assert!(!answer.unwrap().denied);
+        }
+        let runs = monitor.commands(&redis).len();
+        assert_eq!(runs, 2, "of {} calls like {:?}", calls.len(), calls[0]);
+    }
 }
 
 /// The limit of each user.

@@ -296,6 +296,25 @@ async fn a_batch_reaches_redis_in_full_batches_and_keeps_the_order_on_a_counter(
     redis.assert_no_key_leaks();
 }
 
+/// Calls of others come in between: what is heavier is sent in smaller groups, one after the other.
+#[tokio::test]
+async fn heavier_calls_of_a_batch_go_to_redis_in_smaller_groups() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    check_batch(&service, "shop", &[("user=warm", "OK: OK user 9/10")]).await;
+    // A call weighs as many descriptors as it has, and one more for each 256 bytes; 80 go together.
+    for (bytes, descriptors, groups) in [(0, 1, 1), (0, 4, 4), (1024, 1, 5), (8 << 10, 2, 40)] {
+        let descriptor = |of: usize, number: usize| format!("user={of}-{number:0bytes$}");
+        let names = |of| (0..descriptors).map(move |number| descriptor(of, number));
+        let calls = (0..80).map(|of| call(&names(of).collect::<Vec<_>>().join(" "))).collect();
+        let before = redis.runs_of("evalsha");
+        let verdicts = decide(&service, "shop", calls).await.unwrap();
+        assert!(verdicts.iter().all(|verdict| verdict.code().as_str_name() == "OK"));
+        let runs = redis.runs_of("evalsha") - before;
+        assert!(runs >= groups, "{runs} runs of {descriptors} descriptors of {bytes} bytes");
+    }
+}
+
 #[tokio::test]
 async fn a_call_without_a_store_fails_alone_by_its_own_rule() {
     let rules = "
