@@ -87,7 +87,7 @@ fn texts<const N: usize>(
     Ok(texts)
 }
 
-/// The parameters of a query, percent-decoded to their bytes: text would take all that is no UTF-8 for the same.
+/// The parameters of a query, percent-decoded to their bytes, since text cannot hold bytes that are not UTF-8.
 fn pairs(query: Option<&str>) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     let decode = |part: &str| percent_decode_str(&part.replace('+', " ")).collect();
     let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());

@@ -1,9 +1,6 @@
 //! Backends that judge a call at a given time: the model, the memory store, and the scripts in a Redis.
 
-use std::{
-    ops::{Deref, DerefMut},
-    time::Duration,
-};
+use std::ops::{Deref, DerefMut};
 
 use redis::{ConnectionLike as _, FromRedisValue, Value};
 use tollkeeper::{
@@ -16,7 +13,7 @@ use tollkeeper::{
         Clear,
         memory::MemoryStore,
         redis::script::{
-            self, KeyDeclaration, ScriptVerdict,
+            self, KeyDeclaration, Reply, ScriptVerdict,
             commit::{self, CommitRun},
             fixed::{self, FixedRun},
             ledger::LedgerRun,
@@ -282,14 +279,11 @@ impl Scripts {
         run.add_reading(counter, clear, now, "");
         let command = run.command("EVALSHA", &self.counter, KeyDeclaration::Declared);
         let reply: Vec<Value> = self.run(&command, now);
-        let numbers: Vec<u64> =
-            reply.into_iter().map_while(|value| redis::from_redis_value(value).ok()).collect();
-        let [_, _, 1, used, remaining, reset, held, open_holds, closed, ..] = numbers[..] else {
-            panic!("{numbers:?}");
+        let Some(Reply { verdict: ScriptVerdict::Read(state), .. }) = script::counter::read(reply)
+        else {
+            panic!("no state of {counter:?}");
         };
-        let reset = Duration::from_millis(reset);
-        let closed = closed == 1;
-        CounterState { used, remaining, held, open_holds, closed, reset, remembered: Vec::new() }
+        state
     }
 
     /// Runs the ledger script for the one call of `run`.

@@ -8,7 +8,7 @@ use tollkeeper::{
     engine::{
         hold::{Abandoned, HoldBy, HoldPolicy},
         hold_id::HoldId,
-        ledger::{Charge, HoldAction},
+        ledger::{Charge, CounterState, HoldAction},
         request::Hits,
         rule::{Algorithm, Limit, Unit},
         time::Timestamp,
@@ -98,6 +98,8 @@ fn a_call_costs_itself_beside_ten_thousand_calls_in_flight() {
     measured.run("commit of one of 10,000", |redis| redis.charge(&commit(77, 1, at(2)), at(6)));
     let read = measured.run("READ", |redis| redis.read(&counter, Clear::No, at(7)));
     assert_eq!(read.used, MOST - 1);
+    let shown = measured.run("show", |redis| redis.read(&counter, Clear::Show, at(7)));
+    assert_eq!(shown.remembered.len(), CounterState::REMEMBERED_MAX);
     let back = [charge("a", Hits::Refund(MOST), &limit)];
     measured.run("refund of 10,000 places, which ends 100", |redis| redis.charge(&back, at(8)));
     measured.run("take as 9,000 deadlines pass, of which 100 leave", |redis| {
@@ -152,6 +154,8 @@ fn a_call_costs_itself_beside_a_full_log() {
     measured.run("a denied hit", |redis| redis.charge(&hit(1), now));
     measured.run("denied hits, 5,000", |redis| redis.charge(&hit(MOST / 2), now));
     measured.run("READ", |redis| redis.read(&counter, Clear::No, now));
+    let shown = measured.run("show", |redis| redis.read(&counter, Clear::Show, now));
+    assert_eq!(shown.remembered.len(), CounterState::REMEMBERED_MAX);
     let back = [charge("a", Hits::Refund(MOST / 2), &limit)];
     measured.run("refund of 5,000 hits", |redis| redis.charge(&back, now));
     measured.run("a hit after all others", |redis| redis.charge(&hit(1), at(200_000)));

@@ -47,9 +47,10 @@ impl LogEntry {
 }
 
 impl SlidingLog {
-    /// The hits that still count, the oldest first.
-    pub fn remembered(&self, terms: &Terms) -> impl Iterator<Item = &Remembered> {
-        self.entries.range(self.expired(terms)..).map(|entry| &entry.remembered)
+    /// The newest `most` of the hits that still count, the oldest of them first.
+    pub fn remembered(&self, terms: &Terms, most: usize) -> impl Iterator<Item = &Remembered> {
+        let first = self.expired(terms).max(self.entries.len().saturating_sub(most));
+        self.entries.range(first..).map(|entry| &entry.remembered)
     }
 
     /// About the bytes of its entries.

@@ -34,18 +34,25 @@ pub struct CounterState {
     pub closed: bool,
     /// The time until the window ends, or until no hit counts any more; of one that is closed, until it opens.
     pub reset: Duration,
-    /// The hits in a log, the oldest first; or the calls in flight, by their deadlines.
+    /// The newest hits in a log, the oldest of them first; or the calls in flight whose deadlines are next.
     pub remembered: Vec<Remembered>,
 }
 
 impl CounterState {
+    /// The most hits or calls that are [`remembered`](Self::remembered); a store reads no more of them.
+    pub const REMEMBERED_MAX: usize = 500;
+
     /// The state of `account`.
     pub fn of(account: &AnyAccount, terms: &Terms) -> Self {
         let remembered = match account {
-            AnyAccount::SlidingLog(log) => log.remembered(terms).cloned().collect(),
-            AnyAccount::InFlight(calls) => {
-                calls.calls(terms.now).map(|((at, _), call)| remembered(at, call)).collect()
+            AnyAccount::SlidingLog(log) => {
+                log.remembered(terms, Self::REMEMBERED_MAX).cloned().collect()
             }
+            AnyAccount::InFlight(calls) => calls
+                .calls(terms.now)
+                .take(Self::REMEMBERED_MAX)
+                .map(|((at, _), call)| remembered(at, call))
+                .collect(),
             _ => Vec::new(),
         };
         let is_in_flight = matches!(account, AnyAccount::InFlight(_));

@@ -7,6 +7,9 @@
 --          no count; what is used and what remains; the reset in milliseconds; what open holds hold, and
 --          their number; 1 if it is closed, else 0; with 'show' what a log remembers, each as in its key
 
+-- The most entries of one counter that are shown.
+local SHOWN_MAX = 500
+
 local charges, at = parse(1)
 local charge = charges[1]
 local algorithm = charge.algorithm
@@ -30,7 +33,7 @@ else
   local closed = hold and closed_until(charge)
   if closed then reply[5], reply[6], reply[9] = 0, closed - now, 1 end
   if algorithm.entries and ARGV[at] == 'show' then
-    for _, entry in ipairs(algorithm.entries(account)) do reply[#reply + 1] = entry end
+    for _, entry in ipairs(algorithm.entries(account, SHOWN_MAX)) do reply[#reply + 1] = entry end
   end
 end
 -- What holds no count is cleared too.

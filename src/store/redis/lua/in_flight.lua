@@ -106,7 +106,7 @@ local function end_call(set, id)
   return call.hits
 end
 
--- Ends the call with the earliest deadline. Returns it; nil if there is none.
+-- Ends the call with the earliest deadline. Returns the call, or nil if none is left.
 local function end_oldest_call(set)
   local oldest = set.stored and oldest_calls(set, 1)[1]
   if oldest then
@@ -202,8 +202,8 @@ function in_flight.used(set)
 end
 
 -- Each call as a log writes its hits. The sum in it is not used here.
-function in_flight.entries(set)
-  local calls = set.stored and oldest_calls(set, COUNT_MAX) or {}
+function in_flight.entries(set, most)
+  local calls = set.stored and oldest_calls(set, most) or {}
   for i, call in ipairs(calls) do calls[i] = text(call.deadline) .. ' 0 ' .. text(call.hits) .. call.rest end
   return calls
 end

@@ -141,8 +141,8 @@ function sliding_log.used(account)
   return account.used
 end
 
-function sliding_log.entries(account)
-  return redis.call('LRANGE', account.key, account.first, -1)
+function sliding_log.entries(account, most)
+  return redis.call('LRANGE', account.key, math.max(account.first, account.stored - most), -1)
 end
 
 function sliding_log.remaining(account, charge)

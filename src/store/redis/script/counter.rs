@@ -11,7 +11,7 @@ use crate::engine::{
 };
 
 /// The counter's state by the reply; `None` if it has another form.
-pub(in crate::store::redis) fn read(reply: Vec<Value>) -> Option<Reply> {
+pub fn read(reply: Vec<Value>) -> Option<Reply> {
     let mut numbers = Vec::new();
     let mut remembered = Vec::new();
     for value in reply {
