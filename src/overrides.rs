@@ -21,19 +21,15 @@ use crate::{
         time::Timestamp,
     },
     store::Store,
-    telemetry::InstrumentRow,
+    telemetry::instruments,
 };
 
-const OVERRIDES: InstrumentRow =
-    InstrumentRow::gauge("ratelimit.overrides", &["action"], "overrides in force, by action");
-const OVERRIDES_KNOWN: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.overrides.known",
-    &[],
-    "1 once the replica has read the overrides; while 0, it decides without",
-);
-
-/// Every instrument of overrides, beside the decisions by them.
-pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[&OVERRIDES, &OVERRIDES_KNOWN];
+// Beside the decisions by them.
+instruments! {
+    OVERRIDES = Gauge("ratelimit.overrides", ["action"], "overrides in force, by action");
+    OVERRIDES_KNOWN = Gauge("ratelimit.overrides.known", [],
+        "1 once the replica has read the overrides; while 0, it decides without");
+}
 
 /// The overrides of this replica, which follow the store.
 #[derive(Debug)]

@@ -19,10 +19,10 @@ mod trace;
 pub(crate) use self::{
     events::{EventKind, breaker_openings, happened, last_events},
     families::{Families, label, value},
-    instrument::{Observe, Observed, float, observe_together},
+    instrument::{Observe, Observed, Recorder, float, instruments, observe_together},
     log_filter::DECISIONS,
     log_throttle::{LogCause, due_line},
-    metrics::{BUILD_INFO, PROCESS, START_TIME},
+    metrics::{INSTRUMENTS, PROCESS, START_TIME},
     trace::{CallSpan, StoreSpan, Wait, current, in_call, in_span_of_caller, with_call},
 };
 pub use self::{

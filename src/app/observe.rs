@@ -9,7 +9,7 @@ use crate::{
     edge, limiter, overrides,
     rules::{self, xds},
     store::{self, memory, redis::RedisStore, report},
-    telemetry::{self, InstrumentRow, Observed, observe_together},
+    telemetry::{self, InstrumentRow, observe_together},
 };
 
 /// Every instrument, as docs/observability.md lists them.
@@ -19,21 +19,16 @@ pub fn instruments() -> impl Iterator<Item = &'static InstrumentRow> {
         limiter::holds::INSTRUMENTS,
         overrides::INSTRUMENTS,
         store::metrics::INSTRUMENTS,
-        &rows(report::OBSERVED),
-        &rows(memory::metrics::OBSERVED),
+        report::INSTRUMENTS,
+        memory::metrics::INSTRUMENTS,
         edge::metrics::INSTRUMENTS,
         renewal::INSTRUMENTS,
-        &rows(xds::metrics::OBSERVED),
+        xds::metrics::INSTRUMENTS,
         telemetry::PROCESS,
-        &[&memory::metrics::COUNTERS_EVICTED],
         rules::metrics::INSTRUMENTS,
-        &[&telemetry::BUILD_INFO],
+        telemetry::INSTRUMENTS,
     ];
     lists.concat().into_iter()
-}
-
-fn rows<T>(observed: &[Observed<'static, T>]) -> Vec<&'static InstrumentRow> {
-    observed.iter().map(|(row, _)| *row).collect()
 }
 
 impl App {

@@ -12,22 +12,20 @@ use crate::{
     net::tls::client::TlsClient,
     settings::{RuleSource, Settings, StoreUrl},
     store::redis::wire::{endpoint::Access, password::Password},
-    telemetry::{InstrumentRow, InstrumentUnit},
+    telemetry::instruments,
 };
 
-const FILES_IN_USE: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.tls.files.in_use",
-    &["files"],
-    "1 if the newest content of the files is in use, 0 while an older one is kept: `certificates`, `client_domains`, `admin_token`, `rules_certificates`, `otlp_traces_certificates`, `otlp_metrics_certificates`, `store_certificates`, `store_password`, `store_sentinel_password`",
-);
-const CERTIFICATE_EXPIRES_IN: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.tls.certificate.expires_in",
-    &["files"],
-    "seconds until the certificate expires, negative afterwards",
-)
-.in_unit(InstrumentUnit::Seconds);
-
-pub(super) const INSTRUMENTS: &[&InstrumentRow] = &[&FILES_IN_USE, &CERTIFICATE_EXPIRES_IN];
+instruments! {
+    /// Metrics of certificates, and of files about clients.
+    pub(super) struct FileMetrics {
+        in_use: Gauge<u64> => FILES_IN_USE = Gauge("ratelimit.tls.files.in_use", ["files"],
+            "1 if the newest content of the files is in use, 0 while an older one is kept: `certificates`, `client_domains`, `admin_token`, `rules_certificates`, `otlp_traces_certificates`, `otlp_metrics_certificates`, `store_certificates`, `store_password`, `store_sentinel_password`");
+        expires_in: Gauge<i64> => CERTIFICATE_EXPIRES_IN = Gauge(
+            "ratelimit.tls.certificate.expires_in", ["files"],
+            "seconds until the certificate expires, negative afterwards"
+        ) in Seconds;
+    }
+}
 
 /// How often the files are read.
 const READ_EVERY: Duration = Duration::from_secs(1);
@@ -92,20 +90,10 @@ fn renew_password(files: &'static str, access: &Access, metrics: &FileMetrics) {
     }
 }
 
-/// Metrics of certificates, and of files about clients.
-#[derive(Debug, Clone)]
-pub(super) struct FileMetrics {
-    in_use: Gauge<u64>,
-    expires_in: Gauge<i64>,
-}
-
 impl FileMetrics {
     /// Instruments of `meter`.
     pub(super) fn new(meter: &Meter) -> Self {
-        Self {
-            in_use: FILES_IN_USE.new_gauge(meter),
-            expires_in: CERTIFICATE_EXPIRES_IN.new_signed_gauge(meter),
-        }
+        Self::of_meter(meter)
     }
 
     /// Records whether the newest content of some files is in use.

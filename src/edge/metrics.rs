@@ -15,40 +15,31 @@ use opentelemetry::{
 };
 use parking_lot::Mutex;
 
-use crate::{process::calls::CallTracker, telemetry::InstrumentRow};
+use crate::{process::calls::CallTracker, telemetry::instruments};
 
-const CONNECTIONS: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.connections",
-    &["listener"],
-    "open connections of `grpc`, `http` and `admin`",
-);
-const CONNECTIONS_REFUSED: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.connections.refused",
-    &["listener", "reason"],
-    "connections refused: `full` (`--max-connections` have calls), `silent` (closed for another), `accept` (too many open files, or another error)",
-);
-const CALLS_OPEN: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.calls.open",
-    &[],
-    "gRPC calls in progress, also of clients that left",
-);
-const PANICS: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.panics",
-    &[],
-    "panics, each a bug; the log names the source line",
-);
+instruments! {
+    /// What is recorded of connections and panics.
+    struct EdgeInstruments {
+        open: UpDownCounter<i64> => CONNECTIONS = Gauge("ratelimit.connections", ["listener"],
+            "open connections of `grpc`, `http` and `admin`");
+        refused: Counter<u64> => CONNECTIONS_REFUSED = Counter(
+            "ratelimit.connections.refused", ["listener", "reason"],
+            "connections refused: `full` (`--max-connections` have calls), `silent` (closed for another), `accept` (too many open files, or another error)"
+        );
+        panics: Counter<u64> => PANICS = Counter("ratelimit.panics", [],
+            "panics, each a bug; the log names the source line");
+    }
 
-pub(crate) const INSTRUMENTS: &[&InstrumentRow] =
-    &[&CONNECTIONS, &CONNECTIONS_REFUSED, &CALLS_OPEN, &PANICS];
+    CALLS_OPEN = Gauge("ratelimit.calls.open", [],
+        "gRPC calls in progress, also of clients that left");
+}
 
 /// Metrics of connections and panics.
 #[derive(Debug, Clone)]
 pub struct EdgeMetrics {
-    open: UpDownCounter<i64>,
+    of: EdgeInstruments,
     /// The sum of `open`.
     connections: Arc<AtomicUsize>,
-    refused: Counter<u64>,
-    panics: Counter<u64>,
 }
 
 /// Why a connection is refused.
@@ -77,12 +68,7 @@ impl RefusedConnection {
 impl EdgeMetrics {
     /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
-        Self {
-            open: CONNECTIONS.new_up_down_counter(meter),
-            connections: Arc::default(),
-            refused: CONNECTIONS_REFUSED.new_counter(meter),
-            panics: PANICS.new_counter(meter),
-        }
+        Self { of: EdgeInstruments::of_meter(meter), connections: Arc::default() }
     }
 
     pub fn of_listener(&self, name: &'static str) -> ListenerMetrics {
@@ -90,7 +76,7 @@ impl EdgeMetrics {
         for reason in RefusedConnection::ALL {
             metrics.count_refused(reason, 0);
         }
-        metrics.edge.open.add(0, &[metrics.label()]);
+        metrics.edge.of.open.add(0, &[metrics.label()]);
         metrics
     }
 
@@ -101,7 +87,7 @@ impl EdgeMetrics {
 
     /// Counts a panic.
     pub(crate) fn panicked(&self) {
-        self.panics.add(1, &[]);
+        self.of.panics.add(1, &[]);
     }
 }
 
@@ -118,7 +104,7 @@ impl ListenerMetrics {
 
     /// Counts a connection as open until the result is dropped.
     pub(crate) fn opened(&self) -> OpenConnection {
-        self.edge.open.add(1, &[self.label()]);
+        self.edge.of.open.add(1, &[self.label()]);
         self.edge.connections.fetch_add(1, Ordering::Relaxed);
         OpenConnection(self.clone())
     }
@@ -129,7 +115,7 @@ impl ListenerMetrics {
     }
 
     fn count_refused(&self, reason: RefusedConnection, count: u64) {
-        self.edge.refused.add(count, &[self.label(), KeyValue::new("reason", reason.reason())]);
+        self.edge.of.refused.add(count, &[self.label(), KeyValue::new("reason", reason.reason())]);
     }
 
     fn label(&self) -> KeyValue {
@@ -143,7 +129,7 @@ pub(crate) struct OpenConnection(ListenerMetrics);
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.0.edge.open.add(-1, &[self.0.label()]);
+        self.0.edge.of.open.add(-1, &[self.0.label()]);
         self.0.edge.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -17,7 +17,8 @@ use std::{
 
 use opentelemetry::{KeyValue, metrics::Meter};
 
-use self::open::OpenHolds;
+pub(crate) use self::open::INSTRUMENTS;
+use self::open::{HOLDS, OpenHolds};
 pub use self::{keys::HoldKeys, token::SpanIds};
 use crate::{
     engine::{
@@ -34,20 +35,12 @@ use crate::{
         time::Timestamp,
     },
     limiter::metrics::rule_series::RuleSeries,
-    telemetry::{InstrumentRow, LogCause, current, due_line, with_call},
+    telemetry::{LogCause, current, due_line, with_call},
 };
-
-const HOLDS: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.holds",
-    &["rule", "outcome"],
-    "holds `taken`; `committed`, `overrun` (used more than held), `unused` (0); without effect: `repeated`, `late`, `bad` token, `unsent` to the store. After the hold's time: `expired` if taken and not ended here, `elsewhere` if only ended here",
-);
 
 /// Most charges of earlier calls that one call commits, and most characters of their tokens. A further token has no effect.
 const COMMITTED_MAX: usize = 2 * token::TOKEN_CHARGES_MAX;
 const COMMITTED_CHARS_MAX: usize = 4 * token::TOKEN_CHARS_MAX;
-
-pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[&HOLDS, &open::OPEN, &open::HELD];
 
 /// What a limiter knows of holds.
 pub struct Holds {

@@ -31,76 +31,48 @@ use crate::{
         rule_set::{RequireMode, RuleSet},
     },
     net::grpc::{self, ServedMethod, is_server_error},
-    telemetry::{InstrumentRow, InstrumentUnit},
+    telemetry::instruments,
 };
 
-pub(crate) const DURATION: InstrumentRow = InstrumentRow::histogram(
-    "rpc.server.call.duration",
-    &["rpc.system.name", "rpc.method", "rpc.response.status_code", "error.type"],
-    "duration of calls that decide; `error.type`: a status that is the server's fault",
-)
-.in_unit(InstrumentUnit::Seconds);
-pub(crate) const DECISIONS: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.decisions",
-    &["domain", "rule", "code"],
-    "descriptors decided: `ok`, `over_limit`, or `shadow` (over a shadow limit only)",
-);
-pub(crate) const HITS: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.hits",
-    &["domain", "rule", "standing"],
-    "requested hits: `within` the limit, `near` it (beyond `--near-limit-ratio`), `over` it, or over a `shadow` limit",
-);
-const OVERRIDES_DECISIONS: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.overrides.decisions",
-    &["domain", "rule", "action", "code"],
-    "descriptors decided by an override, by its action",
-);
-const OVERRIDES_INVALID: InstrumentRow =
-    InstrumentRow::counter("ratelimit.overrides.invalid", &[], "limit overrides that were ignored");
-const DEBITS_REFUSED: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.debits.refused",
-    &["rule"],
-    "refused charges of rules without `count_denied` that are checked with 0 hits",
-);
-const COUNTERS_CORRUPT: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.counters.corrupt",
-    &["rule"],
-    "charges to a key in Redis without a count",
-);
-pub(crate) const FALLBACKS: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.fallbacks",
-    &["rule", "mode"],
-    "charges decided by `on_store_failure` (`mode`)",
-);
-pub(crate) const CALLS_INCOMPLETE: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.calls.incomplete",
-    &["domain", "mode"],
-    "calls without the entries of `require`, by `require_mode`",
-);
-const EMPTY_CALLS: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.empty.calls",
-    &["peer"],
-    "calls refused without descriptors; `peer`: the client's first certificate name, or address (1,000, then `other`)",
-);
-pub(crate) const CALLS_LATE: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.calls.late",
-    &[],
-    "calls decided after their timeout; without one, after four thirds of the decision budget",
-);
-
-pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[
-    &DURATION,
-    &DECISIONS,
-    &HITS,
-    &OVERRIDES_DECISIONS,
-    &OVERRIDES_INVALID,
-    &DEBITS_REFUSED,
-    &COUNTERS_CORRUPT,
-    &FALLBACKS,
-    &CALLS_INCOMPLETE,
-    &EMPTY_CALLS,
-    &CALLS_LATE,
-];
+instruments! {
+    /// What is counted and measured of calls.
+    struct CallInstruments {
+        duration: Histogram<f64> => DURATION = Histogram(
+            "rpc.server.call.duration", ["rpc.system.name", "rpc.method", "rpc.response.status_code", "error.type"],
+            "duration of calls that decide; `error.type`: a status that is the server's fault"
+        ) in Seconds;
+        decisions: RuleSeries => DECISIONS = Counter(
+            "ratelimit.decisions", ["domain", "rule", "code"],
+            "descriptors decided: `ok`, `over_limit`, or `shadow` (over a shadow limit only)"
+        );
+        hits: RuleSeries => HITS = Counter("ratelimit.hits", ["domain", "rule", "standing"],
+            "requested hits: `within` the limit, `near` it (beyond `--near-limit-ratio`), `over` it, or over a `shadow` limit");
+        by_override: RuleSeries => OVERRIDES_DECISIONS = Counter(
+            "ratelimit.overrides.decisions", ["domain", "rule", "action", "code"],
+            "descriptors decided by an override, by its action"
+        );
+        invalid_overrides: Counter<u64> => OVERRIDES_INVALID = Counter(
+            "ratelimit.overrides.invalid", [],
+            "limit overrides that were ignored"
+        );
+        refused_debits: RuleSeries => DEBITS_REFUSED = Counter("ratelimit.debits.refused", ["rule"],
+            "refused charges of rules without `count_denied` that are checked with 0 hits");
+        corrupt_counters: RuleSeries => COUNTERS_CORRUPT = Counter(
+            "ratelimit.counters.corrupt", ["rule"],
+            "charges to a key in Redis without a count"
+        );
+        failure_modes: RuleSeries => FALLBACKS = Counter("ratelimit.fallbacks", ["rule", "mode"],
+            "charges decided by `on_store_failure` (`mode`)");
+        incomplete: Counter<u64> => CALLS_INCOMPLETE = Counter(
+            "ratelimit.calls.incomplete", ["domain", "mode"],
+            "calls without the entries of `require`, by `require_mode`"
+        );
+        empty: RuleSeries => EMPTY_CALLS = Counter("ratelimit.empty.calls", ["peer"],
+            "calls refused without descriptors; `peer`: the client's first certificate name, or address (1,000, then `other`)");
+        late: Counter<u64> => CALLS_LATE = Counter("ratelimit.calls.late", [],
+            "calls decided after their timeout; without one, after four thirds of the decision budget");
+    }
+}
 
 /// Number of methods, and of gRPC statuses.
 const METHODS: usize = ServedMethod::ALL.len();
@@ -112,44 +84,24 @@ const HITS_MAX: u64 = u32::MAX as u64;
 
 #[derive(Debug, Clone)]
 pub struct CallMetrics {
-    duration: Histogram<f64>,
+    of: CallInstruments,
     /// By the method, and the number of the gRPC status.
     durations: Arc<[[OnceLock<BoundHistogram<f64>>; STATUSES]; METHODS]>,
-    decisions: RuleSeries,
-    hits: RuleSeries,
-    by_override: RuleSeries,
     labels: RuleLabels,
     by_rule: Arc<RuleCounters>,
     /// The part of a limit from which hits are near it.
     near_ratio: f64,
-    invalid_overrides: Counter<u64>,
-    corrupt_counters: RuleSeries,
-    refused_debits: RuleSeries,
-    failure_modes: RuleSeries,
-    late: Counter<u64>,
-    incomplete: Counter<u64>,
-    empty: RuleSeries,
 }
 
 impl CallMetrics {
     /// Instruments of `meter`. Hits beyond `near_ratio` of a limit, from 0 to 1, are near it.
     pub fn new(meter: &Meter, near_ratio: f64) -> Self {
         Self {
+            of: CallInstruments::of_meter(meter),
             near_ratio,
             labels: RuleLabels::default(),
             by_rule: Arc::default(),
             durations: Arc::default(),
-            hits: RuleSeries::new(&HITS, meter),
-            by_override: RuleSeries::new(&OVERRIDES_DECISIONS, meter),
-            duration: DURATION.new_histogram(meter),
-            decisions: RuleSeries::new(&DECISIONS, meter),
-            invalid_overrides: OVERRIDES_INVALID.new_counter(meter),
-            corrupt_counters: RuleSeries::new(&COUNTERS_CORRUPT, meter),
-            failure_modes: RuleSeries::new(&FALLBACKS, meter),
-            late: CALLS_LATE.new_counter(meter),
-            incomplete: CALLS_INCOMPLETE.new_counter(meter),
-            empty: RuleSeries::new(&EMPTY_CALLS, meter),
-            refused_debits: RuleSeries::new(&DEBITS_REFUSED, meter),
         }
     }
 
@@ -161,7 +113,7 @@ impl CallMetrics {
         let of_method = self.durations.get(method as usize);
         let bound = usize::try_from(code as i32).ok().and_then(|code| of_method?.get(code));
         if let Some(bound) = bound {
-            let bound = bound.get_or_init(|| self.duration.bind(&attributes(method, code)));
+            let bound = bound.get_or_init(|| self.of.duration.bind(&attributes(method, code)));
             bound.record(began.elapsed().as_secs_f64());
         }
     }
@@ -181,7 +133,7 @@ impl CallMetrics {
                 },
             };
             if let Some(directive) = &status.directive {
-                self.by_override.add(
+                self.of.by_override.add(
                     1,
                     &[
                         KeyValue::new("domain", domain_of(&status.matched)),
@@ -196,7 +148,7 @@ impl CallMetrics {
                 _ => None,
             };
             match known {
-                Some(known) => known.count(&self.decisions, &self.hits, counts),
+                Some(known) => known.count(&self.of.decisions, &self.of.hits, counts),
                 None => self.count(&status.matched, &descriptor.entries, counts),
             }
         }
@@ -207,11 +159,11 @@ impl CallMetrics {
         let (domain, rule) = self.labels.of(matched, entries);
         let [domain, rule] = [KeyValue::new("domain", domain), KeyValue::new("rule", rule)];
         let code = KeyValue::new("code", code.name());
-        self.decisions.add(1, &[domain.clone(), rule.clone(), code]);
+        self.of.decisions.add(1, &[domain.clone(), rule.clone(), code]);
         for (standing, count) in STANDINGS.into_iter().zip(hits) {
             if count > 0 {
                 let standing = KeyValue::new("standing", standing);
-                self.hits.add(count, &[domain.clone(), rule.clone(), standing]);
+                self.of.hits.add(count, &[domain.clone(), rule.clone(), standing]);
             }
         }
     }
@@ -219,8 +171,8 @@ impl CallMetrics {
     /// Binds the counters of these rules, and forgets the series of others. Returns the labels that remain.
     pub fn rules_in_force(&self, rules: &RuleSet) -> HashSet<[String; 2]> {
         let in_force = self.labels.retain(rules);
-        let Self { decisions, hits, by_override, .. } = self;
-        let Self { corrupt_counters, refused_debits, failure_modes, .. } = self;
+        let CallInstruments { decisions, hits, by_override, .. } = &self.of;
+        let CallInstruments { corrupt_counters, refused_debits, failure_modes, .. } = &self.of;
         for series in
             [decisions, hits, by_override, corrupt_counters, refused_debits, failure_modes]
         {
@@ -232,40 +184,40 @@ impl CallMetrics {
 
     pub fn overrides_ignored(&self, count: u64) {
         if count > 0 {
-            self.invalid_overrides.add(count, &[]);
+            self.of.invalid_overrides.add(count, &[]);
         }
     }
 
     /// Records hits that were refused by a rule that gets checks.
     pub fn debit_refused(&self, rule: &Rule) {
-        self.refused_debits.add(1, &[KeyValue::new("rule", rule.path.clone())]);
+        self.of.refused_debits.add(1, &[KeyValue::new("rule", rule.path.clone())]);
     }
 
     /// Records a charge for this rule that was decided without the store.
     pub(crate) fn failure_mode_applied(&self, rule: String, mode: FailureMode) {
         let labels = [KeyValue::new("rule", rule), KeyValue::new("mode", mode.name())];
-        self.failure_modes.add(1, &labels);
+        self.of.failure_modes.add(1, &labels);
     }
 
     /// Records a call of this domain that lacks required entries.
     pub(crate) fn incomplete(&self, domain: Arc<str>, mode: RequireMode) {
         let labels = [KeyValue::new("domain", domain), KeyValue::new("mode", mode.name())];
-        self.incomplete.add(1, &labels);
+        self.of.incomplete.add(1, &labels);
     }
 
     /// Records a call without descriptors.
     pub(crate) fn empty_call(&self, peer: String) {
-        self.empty.add_bounded(KeyValue::new("peer", peer));
+        self.of.empty.add_bounded(KeyValue::new("peer", peer));
     }
 
     /// Records calls that were decided after their caller had given up.
     pub(crate) fn late(&self, calls: u64) {
-        self.late.add(calls, &[]);
+        self.of.late.add(calls, &[]);
     }
 
     /// Records a counter of this rule that holds something other than a count.
     pub fn corrupt_counter(&self, rule: &str) {
-        self.corrupt_counters.add(1, &[KeyValue::new("rule", rule.to_owned())]);
+        self.of.corrupt_counters.add(1, &[KeyValue::new("rule", rule.to_owned())]);
     }
 }
 

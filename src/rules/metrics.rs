@@ -8,44 +8,27 @@ use opentelemetry::{
 };
 
 use super::watch::{Loaded, Rules};
-use crate::telemetry::{InstrumentRow, InstrumentUnit};
+use crate::telemetry::instruments;
 
-pub(crate) const RELOADS: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.rules.reloads",
-    &["outcome"],
-    "reloads of changed rule files: `good` or `bad`",
-);
-const LAST_RELOAD: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.rules.last_reload_successful",
-    &[],
-    "1 if the newest rule files are in force, else 0",
-);
-const RULES_INFO: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.rules.info",
-    &["version"],
-    "always 1; version of the rules in force",
-);
-const RULES_LOADED: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.rules.loaded.timestamp",
-    &[],
-    "Unix time when the rules in force were loaded",
-)
-.in_unit(InstrumentUnit::Seconds);
+instruments! {
+    /// What is recorded of reloads.
+    pub(crate) struct RuleMetrics {
+        reloads: Counter<u64> => RELOADS = Counter("ratelimit.rules.reloads", ["outcome"],
+            "reloads of changed rule files: `good` or `bad`");
+        successful: Gauge<u64> => LAST_RELOAD = Gauge("ratelimit.rules.last_reload_successful", [],
+            "1 if the newest rule files are in force, else 0");
+    }
 
-pub(crate) const INSTRUMENTS: &[&InstrumentRow] =
-    &[&RELOADS, &LAST_RELOAD, &RULES_INFO, &RULES_LOADED];
-
-#[derive(Debug, Clone)]
-pub(crate) struct RuleMetrics {
-    reloads: Counter<u64>,
-    successful: Gauge<u64>,
+    RULES_INFO = Gauge("ratelimit.rules.info", ["version"],
+        "always 1; version of the rules in force");
+    RULES_LOADED = Gauge("ratelimit.rules.loaded.timestamp", [],
+        "Unix time when the rules in force were loaded") in Seconds;
 }
 
 impl RuleMetrics {
     /// Instruments of `meter`. The rules at the start are valid.
     pub(crate) fn new(meter: &Meter) -> Self {
-        let metrics =
-            Self { reloads: RELOADS.new_counter(meter), successful: LAST_RELOAD.new_gauge(meter) };
+        let metrics = Self::of_meter(meter);
         metrics.successful.record(1, &[]);
         // Rates begin with the first reload.
         for outcome in ["good", "bad"] {

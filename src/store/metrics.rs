@@ -11,154 +11,64 @@ use opentelemetry::{
 };
 use redis::{RedisError, RedisResult};
 
-use crate::telemetry::{InstrumentRow, InstrumentUnit, StoreSpan, current, with_call};
+use crate::telemetry::{StoreSpan, current, instruments, with_call};
 
-pub(crate) const ROUND_TRIPS: InstrumentRow = InstrumentRow::histogram(
-    "db.client.operation.duration",
-    &["db.system.name", "db.operation.name", "error.type"],
-    "duration of round trips to Redis; one may serve many calls",
-)
-.in_unit(InstrumentUnit::Seconds);
-const CACHED: InstrumentRow =
-    InstrumentRow::counter("ratelimit.store.cached", &[], "calls denied by the over-limit cache");
-const FAILOVERS: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.store.failovers",
-    &[],
-    "masters replaced by another server (Sentinel, Cluster)",
-);
-const CHARGES_LOST: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.store.charges.lost",
-    &[],
-    "acknowledged charges that a new master lacks, estimated",
-);
-const CHARGES_UNREPLICATED: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.store.charges.unreplicated",
-    &[],
-    "acknowledged charges that too few replicas had after 5 ms (`--store-wait-replicas`)",
-);
-const CHECK_FAILED: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.store.check.failed",
-    &["check"],
-    "servers that failed a check (docs/redis.md) at their last new connection",
-);
-pub(crate) const UP: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.store.up",
-    &["server"],
-    "1 while the server answers and accepts writes, else 0; remains 1 for a server no longer in use; absent before its first request",
-);
-pub(crate) const BREAKER_OPEN: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.store.breaker.open",
-    &["server"],
-    "1 while calls are answered without the server, else 0; absent before its first request",
-);
-const SHED: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.store.shed",
-    &[],
-    "calls not sent in time: more arrive than Redis can decide",
-);
-const STARVED: InstrumentRow =
-    InstrumentRow::counter("ratelimit.starved", &[], "time that calls waited for CPU, from 5 ms")
-        .in_unit(InstrumentUnit::Seconds);
-const COMMITS_QUEUED: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.commits.queued",
-    &[],
-    "commits, debits and refunds that wait for Redis",
-);
-const DEBITS_DROPPED: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.debits.dropped",
-    &["reason"],
-    "debits and refunds never sent: queue `full` (`--debits-queued-max`), window `ended`, service `stopped`",
-);
-const BATCH_CALLS: InstrumentRow = InstrumentRow::histogram(
-    "ratelimit.store.batch.calls",
-    &[],
-    "calls sent to Redis in one batch",
-);
-const BATCH_WAIT: InstrumentRow = InstrumentRow::histogram(
-    "ratelimit.store.batch.wait",
-    &[],
-    "time that a batch's first call waited in queue and for a connection",
-)
-.in_unit(InstrumentUnit::Seconds);
-const SCRIPT_RUNS: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.store.script.runs",
-    &["script"],
-    "script runs: `fixed` for fixed windows, `commit` for commits on them, `ledger` for the rest",
-);
-const STALE: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.store.stale",
-    &[],
-    "calls sent again: their window was not current by Redis's clock",
-);
-const CONNECTION_FAILURES: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.store.connection.failures",
-    &[],
-    "failed attempts to connect to Redis",
-);
-
-pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[
-    &ROUND_TRIPS,
-    &CACHED,
-    &FAILOVERS,
-    &CHARGES_LOST,
-    &CHARGES_UNREPLICATED,
-    &CHECK_FAILED,
-    &UP,
-    &BREAKER_OPEN,
-    &SHED,
-    &STARVED,
-    &COMMITS_QUEUED,
-    &DEBITS_DROPPED,
-    &BATCH_CALLS,
-    &BATCH_WAIT,
-    &SCRIPT_RUNS,
-    &STALE,
-    &CONNECTION_FAILURES,
-];
-
-#[derive(Debug, Clone)]
-pub struct StoreMetrics {
-    duration: Histogram<f64>,
-    connection_failures: Counter<u64>,
-    cached: Counter<u64>,
-    failovers: Counter<u64>,
-    charges_lost: Counter<u64>,
-    unreplicated: Counter<u64>,
-    failed_checks: UpDownCounter<i64>,
-    shed: Counter<u64>,
-    starved: Counter<f64>,
-    commits_queued: UpDownCounter<i64>,
-    debits_dropped: Counter<u64>,
-    up: Gauge<u64>,
-    breaker: Gauge<u64>,
-    batch_calls: Histogram<f64>,
-    batch_wait: Histogram<f64>,
-    script_runs: Counter<u64>,
-    stale: Counter<u64>,
+instruments! {
+    /// What is measured of the store.
+    pub struct StoreMetrics {
+        duration: Histogram<f64> => ROUND_TRIPS = Histogram(
+            "db.client.operation.duration", ["db.system.name", "db.operation.name", "error.type"],
+            "duration of round trips to Redis; one may serve many calls"
+        ) in Seconds;
+        cached: Counter<u64> => CACHED = Counter("ratelimit.store.cached", [],
+            "calls denied by the over-limit cache");
+        failovers: Counter<u64> => FAILOVERS = Counter("ratelimit.store.failovers", [],
+            "masters replaced by another server (Sentinel, Cluster)");
+        charges_lost: Counter<u64> => CHARGES_LOST = Counter("ratelimit.store.charges.lost", [],
+            "acknowledged charges that a new master lacks, estimated");
+        unreplicated: Counter<u64> => CHARGES_UNREPLICATED = Counter(
+            "ratelimit.store.charges.unreplicated", [],
+            "acknowledged charges that too few replicas had after 5 ms (`--store-wait-replicas`)"
+        );
+        failed_checks: UpDownCounter<i64> => CHECK_FAILED = Gauge(
+            "ratelimit.store.check.failed", ["check"],
+            "servers that failed a check (docs/redis.md) at their last new connection"
+        );
+        up: Gauge<u64> => UP = Gauge("ratelimit.store.up", ["server"],
+            "1 while the server answers and accepts writes, else 0; remains 1 for a server no longer in use; absent before its first request");
+        breaker: Gauge<u64> => BREAKER_OPEN = Gauge("ratelimit.store.breaker.open", ["server"],
+            "1 while calls are answered without the server, else 0; absent before its first request");
+        shed: Counter<u64> => SHED = Counter("ratelimit.store.shed", [],
+            "calls not sent in time: more arrive than Redis can decide");
+        starved: Counter<f64> => STARVED = Counter("ratelimit.starved", [],
+            "time that calls waited for CPU, from 5 ms") in Seconds;
+        commits_queued: UpDownCounter<i64> => COMMITS_QUEUED = Gauge("ratelimit.commits.queued", [],
+            "commits, debits and refunds that wait for Redis");
+        debits_dropped: Counter<u64> => DEBITS_DROPPED = Counter(
+            "ratelimit.debits.dropped", ["reason"],
+            "debits and refunds never sent: queue `full` (`--debits-queued-max`), window `ended`, service `stopped`"
+        );
+        batch_calls: Histogram<f64> => BATCH_CALLS = Histogram("ratelimit.store.batch.calls", [],
+            "calls sent to Redis in one batch");
+        batch_wait: Histogram<f64> => BATCH_WAIT = Histogram("ratelimit.store.batch.wait", [],
+            "time that a batch's first call waited in queue and for a connection") in Seconds;
+        script_runs: Counter<u64> => SCRIPT_RUNS = Counter(
+            "ratelimit.store.script.runs", ["script"],
+            "script runs: `fixed` for fixed windows, `commit` for commits on them, `ledger` for the rest"
+        );
+        stale: Counter<u64> => STALE = Counter("ratelimit.store.stale", [],
+            "calls sent again: their window was not current by Redis's clock");
+        connection_failures: Counter<u64> => CONNECTION_FAILURES = Counter(
+            "ratelimit.store.connection.failures", [],
+            "failed attempts to connect to Redis"
+        );
+    }
 }
 
 impl StoreMetrics {
     /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
-        let metrics = Self {
-            duration: ROUND_TRIPS.new_histogram(meter),
-            connection_failures: CONNECTION_FAILURES.new_counter(meter),
-            shed: SHED.new_counter(meter),
-            starved: STARVED.new_float_counter(meter),
-            commits_queued: COMMITS_QUEUED.new_up_down_counter(meter),
-            debits_dropped: DEBITS_DROPPED.new_counter(meter),
-            up: UP.new_gauge(meter),
-            breaker: BREAKER_OPEN.new_gauge(meter),
-            cached: CACHED.new_counter(meter),
-            failovers: FAILOVERS.new_counter(meter),
-            charges_lost: CHARGES_LOST.new_counter(meter),
-            unreplicated: CHARGES_UNREPLICATED.new_counter(meter),
-            batch_calls: BATCH_CALLS.new_histogram(meter),
-            batch_wait: BATCH_WAIT.new_histogram(meter),
-            script_runs: SCRIPT_RUNS.new_counter(meter),
-            stale: STALE.new_counter(meter),
-            failed_checks: CHECK_FAILED.new_up_down_counter(meter),
-        };
+        let metrics = Self::of_meter(meter);
         // Rates begin with the first event.
         metrics.starved.add(0.0, &[]);
         metrics.commits_queued.add(0, &[]);

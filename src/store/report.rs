@@ -2,52 +2,28 @@
 
 use opentelemetry::KeyValue;
 
-use crate::telemetry::{InstrumentRow, InstrumentUnit, Observe, Observed, float};
+use crate::telemetry::{Observe, Observed, float, instruments};
 
-pub(crate) const CONNECTIONS: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.store.connections",
-    &["server", "state"],
-    "open connections, `idle` or `busy`",
-);
-pub(crate) const CONNECTIONS_LIMIT: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.store.connections.limit",
-    &["server"],
-    "maximum number of connections (`--store-pool-size`)",
-);
-const CONNECTIONS_WAITING: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.store.connections.waiting",
-    &["server"],
-    "batches waiting for a connection",
-);
-pub(crate) const QUEUE: InstrumentRow =
-    InstrumentRow::gauge("ratelimit.store.queue.calls", &["server"], "calls waiting to be sent");
-const CLOCK_OFFSET: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.store.clock.offset",
-    &["server"],
-    "the server's clock, which windows follow, minus this host's",
-)
-.in_unit(InstrumentUnit::Seconds);
-pub(crate) const MEMORY_USED: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.store.memory.used",
-    &["server"],
-    "memory that the server uses; from INFO, like the next four: at each new connection and every 10 s, absent without that right",
-)
-.in_unit(InstrumentUnit::Bytes);
-pub(crate) const MEMORY_LIMIT: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.store.memory.limit",
-    &["server"],
-    "the server's `maxmemory`; absent if it has none",
-)
-.in_unit(InstrumentUnit::Bytes);
-const CLIENTS: InstrumentRow =
-    InstrumentRow::gauge("ratelimit.store.clients", &["server"], "clients connected to the server");
-const CLIENTS_LIMIT: InstrumentRow =
-    InstrumentRow::gauge("ratelimit.store.clients.limit", &["server"], "the server's `maxclients`");
-const KEYS_EVICTED: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.store.keys.evicted",
-    &["server"],
-    "keys that the server evicted since its start; their limits started again",
-);
+instruments! {
+    CONNECTIONS = Gauge("ratelimit.store.connections", ["server", "state"],
+        "open connections, `idle` or `busy`");
+    CONNECTIONS_LIMIT = Gauge("ratelimit.store.connections.limit", ["server"],
+        "maximum number of connections (`--store-pool-size`)");
+    CONNECTIONS_WAITING = Gauge("ratelimit.store.connections.waiting", ["server"],
+        "batches waiting for a connection");
+    QUEUE = Gauge("ratelimit.store.queue.calls", ["server"], "calls waiting to be sent");
+    CLOCK_OFFSET = Gauge("ratelimit.store.clock.offset", ["server"],
+        "the server's clock, which windows follow, minus this host's") in Seconds;
+    MEMORY_USED = Gauge("ratelimit.store.memory.used", ["server"],
+        "memory that the server uses; from INFO, like the next four: at each new connection and every 10 s, absent without that right") in Bytes;
+    MEMORY_LIMIT = Gauge("ratelimit.store.memory.limit", ["server"],
+        "the server's `maxmemory`; absent if it has none") in Bytes;
+    CLIENTS = Gauge("ratelimit.store.clients", ["server"], "clients connected to the server");
+    CLIENTS_LIMIT = Gauge("ratelimit.store.clients.limit", ["server"], "the server's `maxclients`");
+    KEYS_EVICTED = Gauge("ratelimit.store.keys.evicted", ["server"],
+        "keys that the server evicted since its start; their limits started again");
+}
+
 pub(crate) const OBSERVED: &[Observed<'_, Vec<ServerReport>>] = &[
     (&CONNECTIONS, connections),
     (&CONNECTIONS_LIMIT, |servers, to| each(servers, to, |server| Some(server.connections_max))),

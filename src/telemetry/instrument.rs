@@ -71,47 +71,6 @@ impl InstrumentUnit {
 }
 
 impl InstrumentRow {
-    /// A counter of a plain number.
-    pub(crate) const fn counter(
-        name: &'static str,
-        attributes: &'static [&'static str],
-        description: &'static str,
-    ) -> Self {
-        Self::of_kind(InstrumentKind::Counter, name, attributes, description)
-    }
-
-    /// A gauge of a plain number.
-    pub(crate) const fn gauge(
-        name: &'static str,
-        attributes: &'static [&'static str],
-        description: &'static str,
-    ) -> Self {
-        Self::of_kind(InstrumentKind::Gauge, name, attributes, description)
-    }
-
-    pub(crate) const fn histogram(
-        name: &'static str,
-        attributes: &'static [&'static str],
-        description: &'static str,
-    ) -> Self {
-        Self::of_kind(InstrumentKind::Histogram, name, attributes, description)
-    }
-
-    const fn of_kind(
-        kind: InstrumentKind,
-        name: &'static str,
-        attributes: &'static [&'static str],
-        description: &'static str,
-    ) -> Self {
-        Self { name, kind, unit: InstrumentUnit::Number, attributes, description }
-    }
-
-    /// The same in another unit.
-    pub(crate) const fn in_unit(self, unit: InstrumentUnit) -> Self {
-        let Self { name, kind, attributes, description, .. } = self;
-        Self { name, kind, unit, attributes, description }
-    }
-
     /// The name on `/metrics`.
     pub fn prometheus_name(&self) -> String {
         let total = match self.kind {
@@ -119,45 +78,6 @@ impl InstrumentRow {
             InstrumentKind::Gauge | InstrumentKind::Histogram => "",
         };
         format!("{}{}{total}", self.name.replace('.', "_"), self.unit.suffix())
-    }
-
-    /// A counter. Without attributes it begins at 0, so that rates begin with the first event.
-    pub(crate) fn new_counter(&self, meter: &Meter) -> Counter<u64> {
-        let counter = meter.u64_counter(self.name).with_description(self.description);
-        let counter = counter.with_unit(self.unit.ucum()).build();
-        if self.attributes.is_empty() {
-            counter.add(0, &[]);
-        }
-        counter
-    }
-
-    pub(crate) fn new_float_counter(&self, meter: &Meter) -> Counter<f64> {
-        let counter = meter.f64_counter(self.name).with_description(self.description);
-        counter.with_unit(self.unit.ucum()).build()
-    }
-
-    pub(crate) fn new_up_down_counter(&self, meter: &Meter) -> UpDownCounter<i64> {
-        let counter = meter.i64_up_down_counter(self.name).with_description(self.description);
-        counter.with_unit(self.unit.ucum()).build()
-    }
-
-    pub(crate) fn new_gauge(&self, meter: &Meter) -> Gauge<u64> {
-        let gauge = meter.u64_gauge(self.name).with_description(self.description);
-        gauge.with_unit(self.unit.ucum()).build()
-    }
-
-    pub(crate) fn new_signed_gauge(&self, meter: &Meter) -> Gauge<i64> {
-        let gauge = meter.i64_gauge(self.name).with_description(self.description);
-        gauge.with_unit(self.unit.ucum()).build()
-    }
-
-    pub(crate) fn new_histogram(&self, meter: &Meter) -> Histogram<f64> {
-        let boundaries = match self.unit {
-            InstrumentUnit::Seconds => SECONDS,
-            InstrumentUnit::Number | InstrumentUnit::Bytes => CALLS,
-        };
-        let histogram = meter.f64_histogram(self.name).with_description(self.description);
-        histogram.with_unit(self.unit.ucum()).with_boundaries(boundaries.to_vec()).build()
     }
 
     /// Observes a counter of a plain number whenever metrics are read.
@@ -190,6 +110,100 @@ impl InstrumentRow {
                 gauge.with_description(self.description).with_callback(values).build();
             }
         }
+    }
+}
+
+/// Defines the instruments of a file, each once: the row, and unless it is observed, what records it and the field of a
+/// struct that holds it. `INSTRUMENTS` lists the rows.
+macro_rules! instruments {
+    ($(#[$doc:meta])* $vis:vis struct $all:ident {
+        $($field:ident: $recorder:ty => $row:ident = $kind:ident($($of_row:tt)*) $(in $unit:ident)?;)*
+    } $($observed:tt)*) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone)]
+        $vis struct $all {
+            $($field: $recorder,)*
+        }
+
+        impl $all {
+            fn of_meter(meter: &opentelemetry::metrics::Meter) -> Self {
+                Self { $($field: $crate::telemetry::Recorder::of_row(&$row, meter),)* }
+            }
+        }
+
+        $crate::telemetry::instruments! {
+            $($row = $kind($($of_row)*) $(in $unit)?;)* $($observed)*
+        }
+    };
+    ($($row:ident = $kind:ident($name:literal, [$($attribute:literal),*], $meaning:literal) $(in $unit:ident)?;)*) => {
+        $(pub(crate) const $row: $crate::telemetry::InstrumentRow = $crate::telemetry::InstrumentRow {
+            name: $name,
+            kind: $crate::telemetry::InstrumentKind::$kind,
+            unit: $crate::telemetry::instruments!(@ $($unit)?),
+            attributes: &[$($attribute),*],
+            description: $meaning,
+        };)*
+
+        pub(crate) const INSTRUMENTS: &[&$crate::telemetry::InstrumentRow] = &[$(&$row),*];
+    };
+    (@) => { $crate::telemetry::InstrumentUnit::Number };
+    (@ $unit:ident) => { $crate::telemetry::InstrumentUnit::$unit };
+}
+pub(crate) use instruments;
+
+/// What values of an instrument are recorded with.
+pub(crate) trait Recorder {
+    fn of_row(row: &InstrumentRow, meter: &Meter) -> Self;
+}
+
+/// Without attributes it begins at 0, so that rates begin with the first event.
+impl Recorder for Counter<u64> {
+    fn of_row(row: &InstrumentRow, meter: &Meter) -> Self {
+        let counter = meter.u64_counter(row.name).with_description(row.description);
+        let counter = counter.with_unit(row.unit.ucum()).build();
+        if row.attributes.is_empty() {
+            counter.add(0, &[]);
+        }
+        counter
+    }
+}
+
+impl Recorder for Counter<f64> {
+    fn of_row(row: &InstrumentRow, meter: &Meter) -> Self {
+        let counter = meter.f64_counter(row.name).with_description(row.description);
+        counter.with_unit(row.unit.ucum()).build()
+    }
+}
+
+impl Recorder for UpDownCounter<i64> {
+    fn of_row(row: &InstrumentRow, meter: &Meter) -> Self {
+        let counter = meter.i64_up_down_counter(row.name).with_description(row.description);
+        counter.with_unit(row.unit.ucum()).build()
+    }
+}
+
+impl Recorder for Gauge<u64> {
+    fn of_row(row: &InstrumentRow, meter: &Meter) -> Self {
+        let gauge = meter.u64_gauge(row.name).with_description(row.description);
+        gauge.with_unit(row.unit.ucum()).build()
+    }
+}
+
+impl Recorder for Gauge<i64> {
+    fn of_row(row: &InstrumentRow, meter: &Meter) -> Self {
+        let gauge = meter.i64_gauge(row.name).with_description(row.description);
+        gauge.with_unit(row.unit.ucum()).build()
+    }
+}
+
+impl Recorder for Histogram<f64> {
+    fn of_row(row: &InstrumentRow, meter: &Meter) -> Self {
+        let boundaries = match row.unit {
+            InstrumentUnit::Seconds => SECONDS,
+            InstrumentUnit::Number | InstrumentUnit::Bytes => CALLS,
+        };
+        let histogram = meter.f64_histogram(row.name).with_description(row.description);
+        histogram.with_unit(row.unit.ucum()).with_boundaries(boundaries.to_vec()).build()
     }
 }
 
@@ -233,11 +247,14 @@ mod tests {
 
     use super::*;
 
-    const FIRST: InstrumentRow = InstrumentRow::gauge("first", &[], "the number of readings");
-    const SECOND: InstrumentRow = InstrumentRow::gauge("second", &[], "the same");
+    instruments! {
+        FIRST = Gauge("first", [], "the number of readings");
+        SECOND = Gauge("second", [], "the same");
+    }
 
     #[test]
     fn instruments_that_are_observed_together_need_one_reading_per_scrape() {
+        assert_eq!(INSTRUMENTS.iter().map(|row| row.name).collect::<Vec<_>>(), ["first", "second"]);
         let registry = Registry::new();
         let exporter = opentelemetry_prometheus::exporter().with_registry(registry.clone());
         let meters = SdkMeterProvider::builder().with_reader(exporter.build().unwrap()).build();

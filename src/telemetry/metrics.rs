@@ -3,17 +3,21 @@
 
 mod process;
 
-use opentelemetry::{KeyValue, metrics::Meter};
+use opentelemetry::{
+    KeyValue,
+    metrics::{Gauge, Meter},
+};
 
 pub(super) use self::process::observe as observe_process;
 pub(crate) use self::process::{INSTRUMENTS as PROCESS, START_TIME};
-use super::instrument::InstrumentRow;
+use super::instrument::{Recorder as _, instruments};
 use crate::VERSION;
 
-pub(crate) const BUILD_INFO: InstrumentRow =
-    InstrumentRow::gauge("ratelimit.build_info", &["version"], "always 1; version of the program");
+instruments! {
+    BUILD_INFO = Gauge("ratelimit.build_info", ["version"], "always 1; version of the program");
+}
 
 /// Records the version, as a gauge that is always 1.
 pub(super) fn build_info(meter: &Meter) {
-    BUILD_INFO.new_gauge(meter).record(1, &[KeyValue::new("version", VERSION)]);
+    Gauge::<u64>::of_row(&BUILD_INFO, meter).record(1, &[KeyValue::new("version", VERSION)]);
 }

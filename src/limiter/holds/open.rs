@@ -14,19 +14,16 @@ use parking_lot::{Mutex, RwLock};
 use crate::{
     engine::{hold::HoldPolicy, time::Timestamp},
     limiter::metrics::rule_series::RuleSeries,
-    telemetry::{InstrumentRow, Observe, observe_together},
+    telemetry::{Observe, instruments, observe_together},
 };
 
-pub(super) const OPEN: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.holds.open",
-    &["rule"],
-    "open holds with a token or id: taken minus ended here, also below 0",
-);
-pub(super) const HELD: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.holds.hits",
-    &["rule"],
-    "hits of the holds in `ratelimit.holds.open`",
-);
+instruments! {
+    HOLDS = Counter("ratelimit.holds", ["rule", "outcome"],
+        "holds `taken`; `committed`, `overrun` (used more than held), `unused` (0); without effect: `repeated`, `late`, `bad` token, `unsent` to the store. After the hold's time: `expired` if taken and not ended here, `elsewhere` if only ended here");
+    OPEN = Gauge("ratelimit.holds.open", ["rule"],
+        "open holds with a token or id: taken minus ended here, also below 0");
+    HELD = Gauge("ratelimit.holds.hits", ["rule"], "hits of the holds in `ratelimit.holds.open`");
+}
 
 /// The most times of a rule at which holds lapse. Takes of one limit need 65; tokens that are not signed may state any.
 const LAPSES_MAX: usize = 256;

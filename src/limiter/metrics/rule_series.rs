@@ -17,7 +17,10 @@ use opentelemetry::{
 use parking_lot::RwLock;
 
 use super::labels::SERIES_MAX;
-use crate::{limiter::matched::OTHER, telemetry::InstrumentRow};
+use crate::{
+    limiter::matched::OTHER,
+    telemetry::{InstrumentRow, Recorder},
+};
 
 pub(in crate::limiter) type Count = Arc<AtomicU64>;
 
@@ -25,13 +28,15 @@ pub(in crate::limiter) type Count = Arc<AtomicU64>;
 #[derive(Debug, Clone, Default)]
 pub(in crate::limiter) struct RuleSeries(Arc<RwLock<HashMap<Vec<KeyValue>, Count>>>);
 
-impl RuleSeries {
-    pub(in crate::limiter) fn new(row: &InstrumentRow, meter: &Meter) -> Self {
+impl Recorder for RuleSeries {
+    fn of_row(row: &InstrumentRow, meter: &Meter) -> Self {
         let series = Self::default();
         series.observe(row, meter);
         series
     }
+}
 
+impl RuleSeries {
     /// Shows them as this instrument.
     pub(in crate::limiter) fn observe(&self, row: &InstrumentRow, meter: &Meter) {
         let observed = self.clone();

@@ -3,31 +3,19 @@
 use opentelemetry::KeyValue;
 
 use super::ControlPlaneReport;
-use crate::telemetry::{InstrumentRow, InstrumentUnit, Observe, Observed, float};
+use crate::telemetry::{Observe, Observed, float, instruments};
 
-const CONNECTED: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.xds.connected",
-    &[],
-    "1 while connected to the control plane, else 0",
-);
-const CONNECTIONS: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.xds.connections",
-    &["outcome"],
-    "attempts to connect to the control plane, `opened` or `failed`",
-);
-const RESPONSES: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.xds.responses",
-    &["outcome"],
-    "responses of the control plane: `accepted`, `unchanged` or `refused`",
-);
-const NACKS: InstrumentRow =
-    InstrumentRow::counter("ratelimit.xds.nacks", &[], "refusals sent to the control plane");
-const ACCEPTED: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.xds.accepted.timestamp",
-    &[],
-    "Unix time of the last response not refused, 0 before",
-)
-.in_unit(InstrumentUnit::Seconds);
+instruments! {
+    CONNECTED = Gauge("ratelimit.xds.connected", [],
+        "1 while connected to the control plane, else 0");
+    CONNECTIONS = Counter("ratelimit.xds.connections", ["outcome"],
+        "attempts to connect to the control plane, `opened` or `failed`");
+    RESPONSES = Counter("ratelimit.xds.responses", ["outcome"],
+        "responses of the control plane: `accepted`, `unchanged` or `refused`");
+    NACKS = Counter("ratelimit.xds.nacks", [], "refusals sent to the control plane");
+    ACCEPTED = Gauge("ratelimit.xds.accepted.timestamp", [],
+        "Unix time of the last response not refused, 0 before") in Seconds;
+}
 
 /// What is observed of the subscription to a control plane.
 pub(crate) const OBSERVED: &[Observed<'_, ControlPlaneReport>] = &[

@@ -5,34 +5,24 @@ use opentelemetry::{
     metrics::{Counter, Meter},
 };
 
-use crate::telemetry::{InstrumentRow, InstrumentUnit, Observe, Observed, float};
+use crate::telemetry::{Observe, Observed, float, instruments};
 
-pub(crate) const MEMORY_COUNTERS: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.memory.counters",
-    &["use"],
-    "counters in memory, also expired, for `memory://` (`store`) or `local` (`fallback`)",
-);
-pub(crate) const MEMORY_COUNTERS_LIMIT: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.memory.counters.limit",
-    &["use"],
-    "maximum number of counters in memory (`--memory-counters-max`)",
-);
-const MEMORY_SIZE: InstrumentRow =
-    InstrumentRow::gauge("ratelimit.memory.size", &["use"], "memory that these counters use")
-        .in_unit(InstrumentUnit::Bytes);
+instruments! {
+    /// Metrics of counters in memory.
+    pub struct MemoryMetrics {
+        evicted: Counter<u64> => COUNTERS_EVICTED = Counter("ratelimit.counters.evicted", [],
+            "live counters evicted at `--memory-counters-max` or `--memory-size-max`");
+    }
 
-const MEMORY_SIZE_LIMIT: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.memory.size.limit",
-    &["use"],
-    "maximum memory that these counters use (`--memory-size-max`)",
-)
-.in_unit(InstrumentUnit::Bytes);
-
-pub(crate) const COUNTERS_EVICTED: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.counters.evicted",
-    &[],
-    "live counters evicted at `--memory-counters-max` or `--memory-size-max`",
-);
+    MEMORY_COUNTERS = Gauge("ratelimit.memory.counters", ["use"],
+        "counters in memory, also expired, for `memory://` (`store`) or `local` (`fallback`)");
+    MEMORY_COUNTERS_LIMIT = Gauge("ratelimit.memory.counters.limit", ["use"],
+        "maximum number of counters in memory (`--memory-counters-max`)");
+    MEMORY_SIZE = Gauge("ratelimit.memory.size", ["use"],
+        "memory that these counters use") in Bytes;
+    MEMORY_SIZE_LIMIT = Gauge("ratelimit.memory.size.limit", ["use"],
+        "maximum memory that these counters use (`--memory-size-max`)") in Bytes;
+}
 
 /// What is observed of counters in memory, and of the use that they have.
 pub(crate) const OBSERVED: &[Observed<'_, (&'static str, MemoryReport)>] = &[
@@ -59,16 +49,10 @@ pub struct MemoryReport {
     pub max: MemorySize,
 }
 
-/// Metrics of counters in memory.
-#[derive(Debug, Clone)]
-pub struct MemoryMetrics {
-    evicted: Counter<u64>,
-}
-
 impl MemoryMetrics {
     /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
-        Self { evicted: COUNTERS_EVICTED.new_counter(meter) }
+        Self::of_meter(meter)
     }
 
     /// Counts live counters that were evicted.

@@ -6,27 +6,17 @@ use opentelemetry::metrics::Meter;
 
 use crate::{
     process::clock::system_clock,
-    telemetry::instrument::{InstrumentRow, InstrumentUnit, Observe, observe_together},
+    telemetry::instrument::{Observe, instruments, observe_together},
 };
 
-const CPU: InstrumentRow = InstrumentRow::counter("process.cpu", &[], "CPU time of the process")
-    .in_unit(InstrumentUnit::Seconds);
-const RESIDENT_MEMORY: InstrumentRow =
-    InstrumentRow::gauge("process.resident_memory", &[], "memory of the process in RAM")
-        .in_unit(InstrumentUnit::Bytes);
-const VIRTUAL_MEMORY: InstrumentRow =
-    InstrumentRow::gauge("process.virtual_memory", &[], "address space of the process")
-        .in_unit(InstrumentUnit::Bytes);
-const OPEN_FILES: InstrumentRow =
-    InstrumentRow::gauge("process.open_fds", &[], "open file descriptors");
-const OPEN_FILES_MAX: InstrumentRow =
-    InstrumentRow::gauge("process.max_fds", &[], "maximum number of open file descriptors");
-pub(crate) const START_TIME: InstrumentRow =
-    InstrumentRow::gauge("process.start_time", &[], "Unix time of the process's start")
-        .in_unit(InstrumentUnit::Seconds);
-
-pub(crate) const INSTRUMENTS: &[&InstrumentRow] =
-    &[&CPU, &RESIDENT_MEMORY, &VIRTUAL_MEMORY, &OPEN_FILES, &OPEN_FILES_MAX, &START_TIME];
+instruments! {
+    CPU = Counter("process.cpu", [], "CPU time of the process") in Seconds;
+    RESIDENT_MEMORY = Gauge("process.resident_memory", [], "memory of the process in RAM") in Bytes;
+    VIRTUAL_MEMORY = Gauge("process.virtual_memory", [], "address space of the process") in Bytes;
+    OPEN_FILES = Gauge("process.open_fds", [], "open file descriptors");
+    OPEN_FILES_MAX = Gauge("process.max_fds", [], "maximum number of open file descriptors");
+    START_TIME = Gauge("process.start_time", [], "Unix time of the process's start") in Seconds;
+}
 
 /// Clock ticks per second in `/proc`: the same on every architecture of Linux.
 const TICKS: f64 = 100.0;
