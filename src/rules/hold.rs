@@ -27,25 +27,17 @@ const NAME_BYTES_MAX: usize = HoldPolicy::NAME_BYTES_MAX;
 const LEARNED_WITHOUT_DEFAULT: &str =
     "estimate: needs a number to start with, such as `{ default: 2000, learned: true }`";
 
+#[rustfmt::skip]
 pub(crate) static HOLD: KeyTable = KeyTable {
     name: "`hold`",
     elsewhere: |_| None,
     keys: &[
-        required(
-            "for",
-            Shape::Time { min: FOR_MIN, max: FOR_MAX },
-            "Time in which a commit must come, 1s to 7 days (168h)",
-        ),
-        key(
-            "by",
-            Shape::OneOf(|| HoldBy::ALL.map(HoldBy::name).to_vec()),
-            "How a commit finds its hold: `token` (default), `id` or `counter`",
-        ),
-        key(
-            "estimate",
-            Shape::Other(estimate_schema),
-            "Hits to hold: a number or a mapping; the call's hits if absent",
-        ),
+        required("for", Shape::Time { min: FOR_MIN, max: FOR_MAX },
+            "Time in which a commit must come, 1s to 7 days (168h)"),
+        key("by", Shape::OneOf(|| HoldBy::ALL.map(HoldBy::name).to_vec()),
+            "How a commit finds its hold: `token` (default), `id` or `counter`"),
+        key("estimate", Shape::Other(estimate_schema),
+            "Hits to hold: a number or a mapping; the call's hits if absent"),
         key(
             "weights",
             Shape::Other(
@@ -60,14 +52,12 @@ pub(crate) static HOLD: KeyTable = KeyTable {
             ),
             "Response flags, codes and classes (`5xx`) of calls that used nothing; UF, UH, UO, NR, NC and RL if absent",
         ),
-        key(
-            "abandoned",
-            Shape::OneOf(|| vec!["keep", "release"]),
-            "Hits of a hold without a commit: `keep` (default) or `release`",
-        ),
+        key("abandoned", Shape::OneOf(|| vec!["keep", "release"]),
+            "Hits of a hold without a commit: `keep` (default) or `release`"),
     ],
 };
 
+#[rustfmt::skip]
 pub(crate) static ESTIMATE: KeyTable = KeyTable {
     name: "`estimate`",
     elsewhere: |_| None,

@@ -22,88 +22,51 @@ use crate::{
 pub(super) const LIMITS_MAX: usize = 16;
 
 /// The keys at the top of a rule file.
+#[rustfmt::skip]
 pub(crate) static FILE: KeyTable = KeyTable {
     name: "a rule file",
     elsewhere: |name| level_of(name, 0),
     keys: &[
         required("domain", TEXT, "Name by which requests select them"),
         key("descriptors", Shape::Other(descriptors), "List of descriptors"),
-        key(
-            "defaults",
-            Shape::Other(|| reference("defaults")),
-            "Keys of `rate_limit` for limits that lack them",
-        ),
-        key(
-            "require",
-            Shape::Other(texts),
-            "Keys of entries: calls without a descriptor that has all are denied",
-        ),
-        key(
-            "require_mode",
-            Shape::OneOf(|| RequireMode::ALL.map(RequireMode::name).to_vec()),
-            "deny (default), or report: counts and logs such calls",
-        ),
-        key(
-            "quota_group",
-            Shape::Other(texts),
-            "Keys of entries: quotas with equal values are a group, over if one quota is, with `draw: first` if all are; a call is denied if all its groups are",
-        ),
-        key(
-            "draw",
-            Shape::OneOf(|| vec!["first"]),
-            "`first`: charges only the first quota of a call, or of each group, that fits; for the whole domain",
-        ),
-        key(
-            "slot_by",
-            Shape::OneOf(|| vec![SlotBy::DOMAIN]),
-            "`domain`: keeps the whole domain in one slot of a Redis Cluster",
-        ),
+        key("defaults", Shape::Other(|| reference("defaults")),
+            "Keys of `rate_limit` for limits that lack them"),
+        key("require", Shape::Other(texts),
+            "Keys of entries: calls without a descriptor that has all are denied"),
+        key("require_mode", Shape::OneOf(|| RequireMode::ALL.map(RequireMode::name).to_vec()),
+            "deny (default), or report: counts and logs such calls"),
+        key("quota_group", Shape::Other(texts),
+            "Keys of entries: quotas with equal values are a group, over if one quota is, with `draw: first` if all are; a call is denied if all its groups are"),
+        key("draw", Shape::OneOf(|| vec!["first"]),
+            "`first`: charges only the first quota of a call, or of each group, that fits; for the whole domain"),
+        key("slot_by", Shape::OneOf(|| vec![SlotBy::DOMAIN]),
+            "`domain`: keeps the whole domain in one slot of a Redis Cluster"),
     ],
 };
 
+#[rustfmt::skip]
 pub(super) static DESCRIPTOR: KeyTable = KeyTable {
     name: "a descriptor",
     elsewhere: |name| level_of(name, 1),
     keys: &[
-        required(
-            "key",
-            Shape::Text { bytes_max: KEY_BYTES_MAX },
-            "Key of the request's entry, at most 256 bytes",
-        ),
-        key(
-            "value",
-            TEXT,
-            "Value of the entry; any if absent. `*` matches any text. Each value has its own counter",
-        ),
-        key(
-            "rate_limit",
-            Shape::Other(|| reference("rate_limit")),
-            "Limit for descriptors that end here; without one, they pass",
-        ),
-        key(
-            "rate_limits",
-            Shape::Other(rate_limits),
-            "Up to 16 limits, no two with the same algorithm and window",
-        ),
+        required("key", Shape::Text { bytes_max: KEY_BYTES_MAX },
+            "Key of the request's entry, at most 256 bytes"),
+        key("value", TEXT,
+            "Value of the entry; any if absent. `*` matches any text. Each value has its own counter"),
+        key("rate_limit", Shape::Other(|| reference("rate_limit")),
+            "Limit for descriptors that end here; without one, they pass"),
+        key("rate_limits", Shape::Other(rate_limits),
+            "Up to 16 limits, no two with the same algorithm and window"),
         key("descriptors", Shape::Other(descriptors), "List of descriptors for the next entry"),
         key("shadow_mode", Shape::Switch, "true: counts and reports, without enforcing"),
-        key(
-            "quota_mode",
-            Shape::Switch,
-            "true: a call is denied only if none of its quotas fits; hits that do not fit are counted too",
-        ),
+        key("quota_mode", Shape::Switch,
+            "true: a call is denied only if none of its quotas fits; hits that do not fit are counted too"),
         key("share_threshold", Shape::Switch, "true: all values that match share a counter"),
         key("detailed_metric", Shape::Switch, "true: the rule's metrics show up to 1,000 values"),
-        key(
-            "value_to_metric",
-            Shape::Switch,
-            "true: metrics of this rule and rules below show the value",
-        ),
-        key(
-            "metadata",
-            Shape::Other(|| json!({ "type": ["object", "null"] })),
-            "Mapping for Envoy when the rule admits a call, with `--dynamic-metadata`",
-        ),
+        key("value_to_metric", Shape::Switch,
+            "true: metrics of this rule and rules below show the value"),
+        key("metadata", Shape::Other(|| json!({ "type": ["object", "null"] })),
+            "Mapping for Envoy when the rule admits a call, with `--dynamic-metadata`"),
     ],
 };
 
@@ -120,42 +83,25 @@ pub(super) const OF_ONE_ALGORITHM: [(&str, &[&str]); 5] = [
 pub(super) const OF_A_LIMIT: [&str; 6] =
     ["unit", "requests_per_unit", "unlimited", "unit_multiplier", "name", "replaces"];
 
+#[rustfmt::skip]
 pub(super) static LIMIT: KeyTable = KeyTable {
     name: "a rate_limit",
     elsewhere: |name| level_of(name, 2),
     keys: &[
-        key(
-            "unit",
-            Shape::Other(unit),
-            "Window: second, minute, hour, day, week, month (30 days) or year (365 days); not for in_flight",
-        ),
-        key(
-            "unit_multiplier",
-            Shape::Whole { min: 1, max: u32::MAX as u64 },
-            "Number of units in a window; 1 if absent",
-        ),
-        key(
-            "requests_per_unit",
-            Shape::Whole { min: 0, max: Hits::MAX },
-            "Hits per window, or at once with in_flight: 0 (default, denies every call) to 9007199254740991",
-        ),
-        key(
-            "scale",
-            Shape::Whole { min: 1, max: Hits::MAX },
-            "Multiplies `requests_per_unit`, for an overlay: a control plane's field ends at 4294967295",
-        ),
+        key("unit", Shape::Other(unit),
+            "Window: second, minute, hour, day, week, month (30 days) or year (365 days); not for in_flight"),
+        key("unit_multiplier", Shape::Whole { min: 1, max: u32::MAX as u64 },
+            "Number of units in a window; 1 if absent"),
+        key("requests_per_unit", Shape::Whole { min: 0, max: Hits::MAX },
+            "Hits per window, or at once with in_flight: 0 (default, denies every call) to 9007199254740991"),
+        key("scale", Shape::Whole { min: 1, max: Hits::MAX },
+            "Multiplies `requests_per_unit`, for an overlay: a control plane's field ends at 4294967295"),
         key("unlimited", Shape::Switch, "true: no limit and no counter, without `unit`"),
         key("count_denied", Shape::Switch, "true: charges denied calls too, for work already done"),
-        key(
-            "algorithm",
-            Shape::OneOf(algorithm_names),
-            "fixed_window (default), first_hit_window, sliding_log, sliding_window, token_bucket or in_flight",
-        ),
-        key(
-            "burst",
-            Shape::Whole { min: 1, max: Hits::MAX },
-            "For token_bucket: hits at once from an unused bucket; `requests_per_unit` if absent",
-        ),
+        key("algorithm", Shape::OneOf(algorithm_names),
+            "fixed_window (default), first_hit_window, sliding_log, sliding_window, token_bucket or in_flight"),
+        key("burst", Shape::Whole { min: 1, max: Hits::MAX },
+            "For token_bucket: hits at once from an unused bucket; `requests_per_unit` if absent"),
         key(
             "idle",
             Shape::Time {
@@ -164,46 +110,22 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             },
             "For first_hit_window: time without a charge, such as 30m, that ends the window",
         ),
-        key(
-            "time_zone",
-            TEXT,
-            "For fixed_window of a day or longer: its time zone, such as Europe/Berlin",
-        ),
-        key(
-            "starts",
-            TEXT,
-            "With `time_zone`: start of the day (\"06:00\"), week (friday), month (1 to 31) or year (\"04-01\")",
-        ),
-        key(
-            "override_max",
-            Shape::Whole { min: 0, max: Hits::MAX },
-            "Most hits in a window of the rule that a limit sent with a call may admit; one that could admit more counts as this number in the rule's window",
-        ),
-        key(
-            "remember",
-            TEXT,
-            "For sliding_log and in_flight: entry whose value is stored with each hit",
-        ),
-        key(
-            "on_store_failure",
-            Shape::OneOf(failure_names),
-            "Decision without the store: error, deny, allow or local",
-        ),
-        key(
-            "denied_body",
-            Shape::OneOf(DeniedBody::names),
-            "Body of a denial: none, problem or openai; `--denied-body` if absent",
-        ),
-        key(
-            "hold",
-            Shape::Other(hold::schema),
-            "Holds hits until a commit: a time such as `10m`, or a mapping; see docs/budgets.md",
-        ),
-        key(
-            "priority",
-            Shape::Other(nested::priority_schema),
-            "Classes of calls, each with a share of the limit",
-        ),
+        key("time_zone", TEXT,
+            "For fixed_window of a day or longer: its time zone, such as Europe/Berlin"),
+        key("starts", TEXT,
+            "With `time_zone`: start of the day (\"06:00\"), week (friday), month (1 to 31) or year (\"04-01\")"),
+        key("override_max", Shape::Whole { min: 0, max: Hits::MAX },
+            "Most hits in a window of the rule that a limit sent with a call may admit; one that could admit more counts as this number in the rule's window"),
+        key("remember", TEXT,
+            "For sliding_log and in_flight: entry whose value is stored with each hit"),
+        key("on_store_failure", Shape::OneOf(failure_names),
+            "Decision without the store: error, deny, allow or local"),
+        key("denied_body", Shape::OneOf(DeniedBody::names),
+            "Body of a denial: none, problem or openai; `--denied-body` if absent"),
+        key("hold", Shape::Other(hold::schema),
+            "Holds hits until a commit: a time such as `10m`, or a mapping; see docs/budgets.md"),
+        key("priority", Shape::Other(nested::priority_schema),
+            "Classes of calls, each with a share of the limit"),
         key(
             "ban_for",
             Shape::Time {
@@ -212,20 +134,15 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             },
             "Time for which a call that does not fit closes the counter, 1s to 7 days (168h)",
         ),
-        key(
-            "tiers",
-            Shape::Other(nested::tiers_schema),
-            "Soft limits: a list of `at` and `request_headers`",
-        ),
+        key("tiers", Shape::Other(nested::tiers_schema),
+            "Soft limits: a list of `at` and `request_headers`"),
         key("name", TEXT, "Name of the limit in answers and in `replaces`"),
-        key(
-            "replaces",
-            Shape::Other(replaces),
-            "List of `name: other_limit`: limits ignored in calls that match this rule",
-        ),
+        key("replaces", Shape::Other(replaces),
+            "List of `name: other_limit`: limits ignored in calls that match this rule"),
     ],
 };
 
+#[rustfmt::skip]
 pub(super) static REPLACED: KeyTable = KeyTable {
     name: "an item of `replaces`",
     elsewhere: |_| None,

@@ -15,6 +15,7 @@ use crate::{
     },
 };
 
+#[rustfmt::skip]
 static PRIORITY: KeyTable = KeyTable {
     name: "`priority`",
     elsewhere: |_| None,
@@ -28,28 +29,20 @@ static PRIORITY: KeyTable = KeyTable {
             }),
             "Percent for each class, 1 to 100, such as `batch: 50`",
         ),
-        key(
-            "default",
-            Shape::Whole { min: 1, max: 100 },
-            "Percent for other classes; the lowest share if absent",
-        ),
-        key(
-            "release",
-            Shape::OneOf(|| vec!["linear"]),
-            "`linear`: shares grow to the whole limit until a fixed_window ends",
-        ),
+        key("default", Shape::Whole { min: 1, max: 100 },
+            "Percent for other classes; the lowest share if absent"),
+        key("release", Shape::OneOf(|| vec!["linear"]),
+            "`linear`: shares grow to the whole limit until a fixed_window ends"),
     ],
 };
 
+#[rustfmt::skip]
 static TIER: KeyTable = KeyTable {
     name: "an item of `tiers`",
     elsewhere: |_| None,
     keys: &[
-        required(
-            "at",
-            Shape::Whole { min: 1, max: 100 },
-            "Used percent that reaches the tier, 1 to 100",
-        ),
+        required("at", Shape::Whole { min: 1, max: 100 },
+            "Used percent that reaches the tier, 1 to 100"),
         required(
             "request_headers",
             Shape::Other(|| {

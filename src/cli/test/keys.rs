@@ -9,23 +9,19 @@ use crate::yaml::{
 };
 
 /// The keys at the top of a test file.
+#[rustfmt::skip]
 pub(super) static SUITE: KeyTable = KeyTable {
     name: "a test file",
     elsewhere: |_| None,
     keys: &[
-        required(
-            "rules",
-            Shape::Other(texts),
-            "Rule file or folder, or a list, relative to this file",
-        ),
-        required(
-            "tests",
-            Shape::Other(|| list_of("test")),
-            "List of tests, each with empty counters",
-        ),
+        required("rules", Shape::Other(texts),
+            "Rule file or folder, or a list, relative to this file"),
+        required("tests", Shape::Other(|| list_of("test")),
+            "List of tests, each with empty counters"),
     ],
 };
 
+#[rustfmt::skip]
 pub(super) static TEST: KeyTable = KeyTable {
     name: "a test",
     elsewhere: |_| None,
@@ -42,6 +38,7 @@ pub(super) static TEST: KeyTable = KeyTable {
     ],
 };
 
+#[rustfmt::skip]
 pub(super) static CALL: KeyTable = KeyTable {
     name: "a call",
     elsewhere: |_| None,
@@ -62,29 +59,17 @@ pub(super) static CALL: KeyTable = KeyTable {
             )
         },
         key("hold", TEXT, "Name for the hold that the call takes by token"),
-        key(
-            "commit",
-            Shape::Other(|| json!({ "type": ["integer", "string", "null"] })),
-            "Hits to commit, or entries such as `hold.used.output=17`, in place of descriptors",
-        ),
+        key("commit", Shape::Other(|| json!({ "type": ["integer", "string", "null"] })),
+            "Hits to commit, or entries such as `hold.used.output=17`, in place of descriptors"),
         key("of", TEXT, "Hold to commit; the last one taken if absent"),
         key("abandon", TEXT, "Hold whose time has passed, in place of descriptors"),
-        key(
-            "hits",
-            Shape::Other(|| json!({ "type": ["integer", "null"] })),
-            "Hits of each descriptor; 1 if absent, 0 checks, a negative number refunds",
-        ),
-        key(
-            "expect",
-            Shape::OneOf(code_names),
-            "OK or OVER_LIMIT; of a commit committed, overrun, unused, repeated or late",
-        ),
+        key("hits", Shape::Other(|| json!({ "type": ["integer", "null"] })),
+            "Hits of each descriptor; 1 if absent, 0 checks, a negative number refunds"),
+        key("expect", Shape::OneOf(code_names),
+            "OK or OVER_LIMIT; of a commit committed, overrun, unused, repeated or late"),
         key("remaining", Shape::Other(numbers), "Remaining hits of each descriptor, or a list"),
-        key(
-            "rule",
-            Shape::Other(nullable_texts),
-            "Rule of each descriptor, as in `explain`, or a list; `none` for no rule; any if absent",
-        ),
+        key("rule", Shape::Other(nullable_texts),
+            "Rule of each descriptor, as in `explain`, or a list; `none` for no rule; any if absent"),
     ],
 };
 
