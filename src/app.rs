@@ -91,9 +91,6 @@ struct App {
 }
 
 /// Runs the service until a signal ends it.
-///
-/// # Errors
-/// If an address is taken, or a listener fails.
 pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error>> {
     let mut signals = Signals::listen(settings.process.hang_up)?;
     let telemetry = Telemetry::start(&settings.telemetry.export, instruments())?;
@@ -180,9 +177,6 @@ impl App {
     }
 
     /// Starts the tasks that run until [`App::stop`] is cancelled.
-    ///
-    /// # Errors
-    /// If the services cannot be built.
     fn start(&self, settings: &Settings, listeners: Listeners) -> Result<Tasks, Box<dyn Error>> {
         let meter = self.telemetry.meter();
         self.observe(&meter);

@@ -156,9 +156,6 @@ impl Audit {
     }
 
     /// Entries, the newest first, and the id after which there are more.
-    ///
-    /// # Errors
-    /// If the store gives no answer.
     pub async fn read(
         &self,
         query: &AuditQuery,

@@ -92,9 +92,6 @@ impl Limiter {
     }
 
     /// Decides one call.
-    ///
-    /// # Errors
-    /// If the store gives no answer; see [`StoreError`].
     pub async fn decide(
         &self,
         request: &Request,
@@ -121,9 +118,6 @@ impl Limiter {
 
     /// Decides one call whose hits have this meaning. If the store is `away`, it is not asked, and `on_store_failure`
     /// decides.
-    ///
-    /// # Errors
-    /// If the store gives no answer; see [`StoreError`].
     pub async fn decide_by(
         &self,
         by: &Deciding,
@@ -152,9 +146,6 @@ impl Limiter {
     }
 
     /// Like [`decide_by`](Self::decide_by), on a store that answers at once. It costs less than a future.
-    ///
-    /// # Errors
-    /// See [`decide_by`](Self::decide_by).
     pub fn decide_at_once(
         &self,
         store: AtOnce<'_>,

@@ -83,9 +83,6 @@ pub fn resolve(flags: &TypedFlags, environment: &Environment) -> Resolved {
 }
 
 /// The address of gRPC that a service with these flags and variables has, for its health checks.
-///
-/// # Errors
-/// Every problem with it, and with the file of settings.
 pub fn grpc_address(
     flags: &TypedFlags,
     environment: &Environment,

@@ -14,9 +14,6 @@ use crate::{
 const REFLECTION_BYTES_MAX: usize = 4 << 10;
 
 /// All services of the gRPC address.
-///
-/// # Errors
-/// If the compiled `.proto` files cannot be read.
 pub(super) fn services(
     rate_limit: Arc<rls::Service>,
     health: &Health,

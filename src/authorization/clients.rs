@@ -30,9 +30,6 @@ struct OfClient {
 
 impl ClientDomains {
     /// Reads a file.
-    ///
-    /// # Errors
-    /// The first problem, with file, line and column.
     pub(crate) fn read(path: &Path) -> Result<Self, Problem> {
         let source = files::read(path)?;
         Self::parse(&source.name, &source.text)

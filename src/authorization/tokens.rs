@@ -36,9 +36,6 @@ const NAME_BYTES_MAX: usize = 64;
 
 impl AdminTokens {
     /// The tokens in this file.
-    ///
-    /// # Errors
-    /// A sentence that names the file and the line, without a token.
     pub fn load(path: PathBuf) -> Result<Self, String> {
         OfFile::load("the tokens of the admin address", path, read).map(Self)
     }

@@ -17,9 +17,6 @@ pub(super) struct ServiceAddr<'a> {
 
 impl<'a> ServiceAddr<'a> {
     /// The address, unchanged.
-    ///
-    /// # Errors
-    /// If it is not HOST:PORT; with the address that was probably meant.
     pub(super) fn checked(&self) -> Result<&'a str, String> {
         let (name, addr) = match (self.flag, self.variable) {
             (Some(addr), _) => ("--addr", addr),
@@ -31,9 +28,6 @@ impl<'a> ServiceAddr<'a> {
 }
 
 /// Checks the address that the flag or variable `name` gives.
-///
-/// # Errors
-/// If it is not HOST:PORT; with the address that was probably meant.
 pub(super) fn check(name: &str, addr: &str, default: &str) -> Result<(), String> {
     if port(addr).is_some() {
         return Ok(());

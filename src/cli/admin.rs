@@ -120,9 +120,6 @@ impl AdminFlags {
 }
 
 /// The address: the flag, else the one of a service with the same environment.
-///
-/// # Errors
-/// If it is not HOST:PORT, or such a service has none.
 pub(super) fn address<'text>(
     flag: Option<&'text str>,
     environment: &'text Environment,
@@ -152,9 +149,6 @@ pub(super) struct AdminServer<'a> {
 
 impl<'a> AdminServer<'a> {
     /// The server at HOST:PORT.
-    ///
-    /// # Errors
-    /// A message that names the flag and the file, if one of the files cannot be used.
     pub(super) fn new(addr: impl Into<String>, access: &'a AdminAccess) -> Result<Self, String> {
         let tls = access.tls.client(b"http/1.1")?;
         let server = Self { addr: addr.into(), token_file: access.token_file.as_deref(), tls };

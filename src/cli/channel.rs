@@ -27,9 +27,6 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const DIAGNOSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Connects to HOST:PORT, and makes one call of `method`.
-///
-/// # Errors
-/// The address, the cause and what to try, if connecting or the call fails or takes longer than [`TIMEOUT`].
 pub(super) fn ask<T>(
     addr: &str,
     tls: Option<Arc<TlsClient>>,

@@ -31,9 +31,6 @@ pub(super) struct TlsFlags {
 
 impl TlsFlags {
     /// TLS for a protocol such as `h2`, if the flags ask for TLS.
-    ///
-    /// # Errors
-    /// A sentence that names the flag and the file, if one cannot be used.
     pub(super) fn client(&self, protocol: &'static [u8]) -> Result<Option<TlsClient>, String> {
         let Some(ca) = self.tls_ca.clone() else { return Ok(None) };
         let identity = self.tls_cert.clone().zip(self.tls_key.clone());

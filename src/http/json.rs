@@ -56,9 +56,6 @@ impl Decisions {
     }
 
     /// The body of a request, and what it holds.
-    ///
-    /// # Errors
-    /// If the body is too slow, too large or incomplete, or its client holds too much.
     pub(super) async fn body(&self, request: Request) -> Result<(Bytes, HeldBytes), Refusal> {
         let memory = self.memory(&request);
         let body = time::timeout(BODY_WITHIN, self.read(request.into_body(), &memory)).await;

@@ -28,9 +28,6 @@ pub(super) fn refused_parameter<B>(request: &Request<B>) -> Option<String> {
 }
 
 /// The values of these parameters: at most one of each, but for [`REPEATED`].
-///
-/// # Errors
-/// A message that names the parameter, for one that is unknown, given twice, or no text.
 pub(super) fn read<const N: usize>(
     query: Option<&str>,
     names: [&str; N],
@@ -105,18 +102,12 @@ pub(super) fn limit(given: &[String], default: usize, max: usize) -> Result<usiz
 }
 
 /// Reads which counters are asked for: `domain=D`, and `k=v,k=v` from the parameter of this name.
-///
-/// # Errors
-/// A message that names the parameter, for one that is missing, unknown, malformed or given twice.
 pub(super) fn counters(query: Option<&str>, name: &str) -> Result<request::Request, String> {
     let ([domain, _], paths) = read_with_descriptors(query, ["domain", name])?;
     asked(domain, name, paths)
 }
 
 /// Reads a call: `domain=D`, each descriptor from a parameter `d`, and `hits`, negative for a refund.
-///
-/// # Errors
-/// A message that names the parameter, for one that is missing, unknown or malformed.
 pub(super) fn call(query: &str, bounds: Bounds) -> Result<request::Request, String> {
     let names = ["domain", REPEATED, "hits"];
     let ([domain, _, hits], paths) = read_with_descriptors(Some(query), names)?;
@@ -144,9 +135,6 @@ pub(super) fn call(query: &str, bounds: Bounds) -> Result<request::Request, Stri
 }
 
 /// The counters of a domain and of these paths, which come from the parameter of this name.
-///
-/// # Errors
-/// A message that names the parameter, for one that is missing or malformed.
 pub(super) fn asked(
     mut domain: Vec<String>,
     name: &str,

@@ -57,9 +57,6 @@ pub struct Listed {
 
 impl Limiter {
     /// The counters that match, as they are now. Counters without a rule in force are left out.
-    ///
-    /// # Errors
-    /// If the store does not show its keys.
     pub async fn list(&self, listing: &Listing) -> Result<Listed, StoreError> {
         let (patterns, mut listed) = (listing.patterns(), Listed::default());
         let started = Instant::now();

@@ -61,9 +61,6 @@ impl Once {
 
 impl Limiter {
     /// Begins a call that has an id, unless it has begun before.
-    ///
-    /// # Errors
-    /// If the store gives no answer; see [`StoreError`].
     pub async fn begin(&self, once: &Once, arrival: Arrival) -> Result<Begun, StoreError> {
         let begin = once.hit(1, once.digest.clone());
         match self.store.charge(&[begin], arrival).await.verdict {

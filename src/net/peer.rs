@@ -71,9 +71,6 @@ impl PeerError {
 }
 
 /// Connects to HOST:PORT by TCP.
-///
-/// # Errors
-/// If that fails or takes longer than `within`.
 pub(crate) async fn reach(addr: &str, within: Duration) -> Result<TcpStream, PeerError> {
     match time::timeout(within, TcpStream::connect(addr)).await {
         Ok(Err(error)) if is_end(&error) => Err(PeerError::Ended),
@@ -101,9 +98,6 @@ pub(crate) async fn secure(
 }
 
 /// Connects to HOST:PORT by TCP, and by TLS if there is some.
-///
-/// # Errors
-/// If one of them fails or takes longer than `within`.
 pub(crate) async fn open(
     addr: &str,
     tls: Option<&TlsClient>,

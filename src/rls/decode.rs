@@ -50,26 +50,17 @@ impl Default for Bounds {
 
 impl Bounds {
     /// Checks the number of descriptors.
-    ///
-    /// # Errors
-    /// If there are too many.
     pub fn check_descriptors(self, count: usize) -> Result<(), Refusal> {
         request::check_descriptors(count, self.descriptors_max).map_err(Refusal::Invalid)
     }
 
     /// Checks the number of entries of one descriptor.
-    ///
-    /// # Errors
-    /// If there are too many.
     pub fn check_entries(self, descriptor: usize, count: usize) -> Result<(), Refusal> {
         request::check_entries(descriptor, count).map_err(Refusal::Invalid)
     }
 }
 
 /// Checks a message and fills in its defaults. Its descriptors and entries are within [`Bounds`] already.
-///
-/// # Errors
-/// If the domain or a key is empty, or there are no descriptors.
 pub fn request(message: pb::RateLimitRequest, echo: Echo) -> Result<Decoded, Refusal> {
     if message.domain.is_empty() {
         return Err(Refusal::Invalid("domain: must not be empty".to_owned()));

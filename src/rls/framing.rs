@@ -155,9 +155,6 @@ pub(super) struct OtherCall {
 
 impl OtherCall {
     /// A call that may send up to `bytes` bytes, without an answer.
-    ///
-    /// # Errors
-    /// If the client has no free slot or holds too much.
     pub(super) fn begin(
         bytes: usize,
         slots: &Arc<Semaphore>,
@@ -211,9 +208,6 @@ impl Messages {
     }
 
     /// The next message; `None` if the client sends no more. If this future is dropped, nothing is lost.
-    ///
-    /// # Errors
-    /// As of [`read`]. Nothing may be read then.
     pub(super) async fn next(&mut self) -> Result<Option<HeldMessage>, Refusal> {
         loop {
             if let Some(end) = self.end_of_first()? {

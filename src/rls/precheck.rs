@@ -11,9 +11,6 @@ use super::{
 };
 
 /// Decodes a request that is within `bounds`.
-///
-/// # Errors
-/// If it exceeds a bound, or is not Protobuf.
 pub fn request(message: Bytes, bounds: Bounds) -> Result<Decoded, Refusal> {
     check_counts(repeated(&message, DESCRIPTORS), bounds)?;
     let message = pb::RateLimitRequest::decode(message)

@@ -170,9 +170,6 @@ impl Service {
     }
 
     /// Decides a decoded call of this client: the part that gRPC and HTTP share.
-    ///
-    /// # Errors
-    /// If the client may not use the domain, or the store gives no answer.
     pub async fn decide(
         &self,
         decoded: Decoded,

@@ -128,9 +128,6 @@ fn resource(options: &TelemetryOptions) -> Resource {
 
 impl Telemetry {
     /// Starts the exporters in `options`, for these instruments.
-    ///
-    /// # Errors
-    /// If an exporter cannot be built from the standard variables.
     pub fn start(
         options: &TelemetryOptions,
         instruments: impl Iterator<Item = &'static InstrumentRow>,

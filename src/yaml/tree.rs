@@ -156,9 +156,6 @@ pub(crate) fn parse(text: &str) -> (Option<YamlNode>, Vec<YamlError>) {
 
 impl Builder {
     /// Reads up to the end or the second document that is not empty.
-    ///
-    /// # Errors
-    /// The first syntax error or exceeded bound.
     fn read(&mut self, text: &str) -> Result<(), YamlError> {
         for event in Parser::new_from_str(text) {
             let (event, span) = event.map_err(|error| {

@@ -94,9 +94,6 @@ impl Actor {
     }
 
     /// Whether the client has a right on a domain.
-    ///
-    /// # Errors
-    /// 403, if it has not.
     pub(super) fn check(&self, domain: &str, right: Right) -> Result<(), Refused> {
         if right == Right::Change && self.right != Ok(Right::Change) {
             return Err(Refused::forbidden("this token may only read"));

@@ -35,9 +35,6 @@ const LISTED: usize = 100;
 const LISTED_MAX: usize = 1000;
 
 /// Reads the query of `/counters`: `domain=D&descriptor=k=v,k=v`, each part percent-encoded.
-///
-/// # Errors
-/// A message that names the parameter, for one that is missing, unknown, malformed or given twice.
 pub fn request(query: Option<&str>) -> Result<Request, String> {
     parameters::counters(query, "descriptor")
 }

@@ -162,9 +162,6 @@ impl HoldKeys {
 
     /// Learns the keys that the replicas have at this time by the store's clock, and makes those that are missing. What was
     /// known stays accepted.
-    ///
-    /// # Errors
-    /// If the key of this time is not known.
     pub async fn look_at(&self, servers: &RedisStore, now: Timestamp) -> Result<(), StoreError> {
         let epoch = now.as_millis() / EPOCH_MS;
         let signing = self.kept(servers, epoch, now).await?;

@@ -34,9 +34,6 @@ impl Pem {
     }
 
     /// Its certificates, in their order.
-    ///
-    /// # Errors
-    /// A sentence that names the file, if it holds none, or a broken one.
     pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, String> {
         let certificates =
             CertificateDer::pem_slice_iter(&self.bytes).collect::<Result<Vec<_>, _>>();

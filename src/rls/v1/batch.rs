@@ -77,9 +77,6 @@ pub(super) fn check_items(field: &str, count: usize, domain: &str) -> Result<(),
 
 impl Service {
     /// Answers all items, of this number, in their order, each to `to`. A span shows the decision of a single one.
-    ///
-    /// # Errors
-    /// If the client may not use the domain.
     pub(super) async fn answer_each<Item: BatchItem>(
         &self,
         domain: &str,

@@ -21,9 +21,6 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 const WINDOW_BYTES: u32 = 1 << 20;
 
 /// Connects to a control plane. The files of TLS are read again.
-///
-/// # Errors
-/// The cause of the failure, and what to try.
 pub(super) async fn connect(target: &XdsTarget) -> Result<Channel, String> {
     let endpoint = Endpoint::from_shared(format!("http://{}", target.authority()))
         .and_then(|endpoint| endpoint.user_agent(format!("tollkeeper/{VERSION}")))
@@ -35,9 +32,6 @@ pub(super) async fn connect(target: &XdsTarget) -> Result<Channel, String> {
 }
 
 /// Finds out whether a server that does not answer speaks HTTP/2.
-///
-/// # Errors
-/// What it shows instead, and what to try.
 pub(super) async fn diagnose(target: &XdsTarget) -> Result<(), String> {
     let (addr, tls) = (target.authority(), target.tls.as_deref());
     let shown = peer::diagnose(&addr, tls, Protocol::Http2, CONNECT_WITHIN).await;

@@ -17,9 +17,6 @@ use crate::{
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
 /// The rules until a control plane has sent some: none, so that no call is limited.
-///
-/// # Errors
-/// The problems of the overlays in these files and folders.
 pub fn none_yet(overlays: &[PathBuf], options: LoadOptions) -> Result<InForce, Vec<Problem>> {
     ReceivedRules::default().compile(options, &RuleFiles::read_overlays(overlays))
 }
@@ -138,9 +135,6 @@ impl<F: Fn(Loaded)> RuleSubscription<F> {
     }
 
     /// Compiles the rules and puts them in force, unless they are.
-    ///
-    /// # Errors
-    /// Every problem.
     async fn put_in_force(&mut self, next: ReceivedRules) -> Result<ResponseOutcome, Vec<Problem>> {
         let (options, present) = (self.options, self.rules.current().version.clone());
         let overlays = Arc::clone(&self.overlays);
