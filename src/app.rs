@@ -68,10 +68,8 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 /// Longest time for calls in progress after the listeners have closed.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often readiness follows what it needs.
 const FOLLOW_EVERY: Duration = Duration::from_millis(100);
 
-/// Tasks that run until the service stops.
 type Tasks = JoinSet<()>;
 
 /// The parts that start and end with the service.

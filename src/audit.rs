@@ -22,7 +22,6 @@ use crate::{
     text::printable::printable_start,
 };
 
-/// The key's hash tag.
 const HASH_TAG: &str = "audit";
 
 /// The number of entries that are kept, about.
@@ -69,10 +68,8 @@ pub struct Attempt<'attempt> {
     pub refused: Option<(RefusalKind, String)>,
 }
 
-/// Which entries are read.
 #[derive(Debug, Default)]
 pub struct AuditQuery {
-    /// The most entries.
     pub limit: usize,
     /// Only entries before this one.
     pub after: Option<EntryId>,

@@ -54,7 +54,6 @@ impl<T> fmt::Debug for OfFile<T> {
     }
 }
 
-/// The domains that each client may use.
 #[derive(Debug)]
 pub struct DomainAccess(OfFile<ClientDomains>);
 

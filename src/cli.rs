@@ -92,7 +92,6 @@ enum Command {
     Man(manual::ManFlags),
 }
 
-/// Runs the program.
 pub fn main() -> ExitCode {
     let environment = Environment::of_process();
     let run = |command, environment: &Environment| {

@@ -51,7 +51,6 @@ pub fn incomplete<'a>(
 /// The problem of a corrupt counter, as it is reported.
 pub const CORRUPT: &str = "it holds something other than a count";
 
-/// What one descriptor would match and charge.
 #[derive(Serialize, Deserialize)]
 pub struct DescriptorExplanation {
     /// Its path as the command line writes it, escaped.
@@ -61,7 +60,6 @@ pub struct DescriptorExplanation {
     pub parameters: Vec<String>,
     /// How its entries were matched, up to the first without a match.
     pub steps: Vec<EntryMatch>,
-    /// What the whole descriptor matches.
     #[serde(flatten)]
     pub matched: MatchExplanation,
     /// What an operator has set for it, such as `ban 5f2c01aa`.
@@ -83,7 +81,6 @@ pub struct EntryMatch {
     pub skipped: Vec<String>,
 }
 
-/// What a descriptor matches.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "match", rename_all = "snake_case")]
 pub enum MatchExplanation {
@@ -118,7 +115,6 @@ pub struct Replaced {
     pub written_at: String,
 }
 
-/// What would be charged to one counter.
 #[derive(Default, Serialize, Deserialize)]
 pub struct ChargeExplanation {
     /// The limit, such as `10 per minute`.

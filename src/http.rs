@@ -70,7 +70,6 @@ pub fn router(decisions: Decisions, reports: Reports, health: Health) -> Router 
         .with_state(health)
 }
 
-/// Metrics alone, at this path.
 pub fn metrics_router(reports: Reports, path: Arc<str>) -> Router {
     // A path from the settings is compared, since a router would give some characters a meaning.
     Router::new()

@@ -47,11 +47,9 @@ use crate::{
 /// The counter of one limit of a descriptor.
 #[derive(Debug)]
 pub struct LimitUsage {
-    /// The index of the descriptor.
     pub descriptor: usize,
     pub matched: Matched,
     pub limit: Arc<Limit>,
-    /// What the counter holds.
     pub reading: CounterReading,
 }
 
@@ -91,7 +89,6 @@ impl Limiter {
         limiter
     }
 
-    /// Decides one call.
     pub async fn decide(
         &self,
         request: &Request,
@@ -168,7 +165,6 @@ impl Limiter {
         !plan.charges.iter().any(|charge| charge.counter.limit.counts_calls())
     }
 
-    /// The store, if it answers at once.
     pub fn at_once(&self) -> Option<AtOnce<'_>> {
         self.store.at_once()
     }
@@ -225,7 +221,6 @@ impl Limiter {
         self.rules.current()
     }
 
-    /// What operators have set.
     pub fn overrides(&self) -> &Overrides {
         &self.overrides
     }

@@ -63,7 +63,6 @@ impl Overrides {
         (known.in_force().cloned().collect(), known.now(), known.is_known)
     }
 
-    /// The time by the store's clock.
     pub fn now(&self) -> Timestamp {
         self.known.lock().now()
     }

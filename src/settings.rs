@@ -41,7 +41,6 @@ use std::net::SocketAddr;
 use self::{envoyproxy_ratelimit::Compat, reader::SettingReader};
 use crate::rules::Algorithms;
 
-/// The settings of `serve`, by component.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Where the service listens, and what it serves there.
@@ -58,7 +57,6 @@ pub struct Settings {
     pub warnings: Vec<String>,
 }
 
-/// The settings, and every problem with them.
 #[derive(Debug)]
 pub struct Resolved {
     /// The settings, with the default in place of each bad value.

@@ -42,7 +42,6 @@ const PERIOD_MS: u64 = 30_000;
 
 const LISTED_MAX: usize = 20;
 
-/// Counts the decisions about keys.
 #[derive(Debug)]
 pub struct TopKeys {
     names: TopKeyNames,
@@ -68,9 +67,7 @@ pub type LeadingKey = (TopKey, Limit, u64);
 pub struct TopReport {
     /// The time in which these decisions were made, until now.
     pub seconds: f64,
-    /// The keys with the most decisions.
     pub hottest: Vec<TopKey>,
-    /// The keys with the most denials.
     pub denied: Vec<TopKey>,
     /// The keys that passed beyond the near-limit ratio, the one with the smallest remaining part of its limit first, and
     /// those without remaining hits last.

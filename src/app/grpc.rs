@@ -13,7 +13,6 @@ use crate::{
 /// The largest request for reflection, in bytes: it holds a name.
 const REFLECTION_BYTES_MAX: usize = 4 << 10;
 
-/// All services of the gRPC address.
 pub(super) fn services(
     rate_limit: Arc<rls::Service>,
     health: &Health,

@@ -21,7 +21,6 @@ use crate::{
 /// Connections that wait to be accepted, if the system allows as many.
 const ACCEPT_QUEUE: u32 = 4096;
 
-/// The sockets on which the service listens.
 pub(super) struct Listeners {
     pub grpc: TcpListener,
     pub http: TcpListener,

@@ -27,7 +27,6 @@ instruments! {
     }
 }
 
-/// How often the files are read.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
 /// Renews what the listeners and the store have from files, and never returns.
@@ -91,7 +90,6 @@ fn renew_password(files: &'static str, access: &Access, metrics: &FileMetrics) {
 }
 
 impl FileMetrics {
-    /// Instruments of `meter`.
     pub(super) fn new(meter: &Meter) -> Self {
         Self::of_meter(meter)
     }

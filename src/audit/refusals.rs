@@ -21,7 +21,6 @@ const CLIENTS_MAX: usize = 1000;
 /// The name of clients that are counted together.
 const OTHERS: &str = "others";
 
-/// Why a change is not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RefusalKind {
     Unauthorized,
@@ -41,7 +40,6 @@ impl RefusalKind {
         matches!(self, Self::Unauthorized | Self::CrossSite)
     }
 
-    /// Its name in entries.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Unauthorized => "unauthorized",

@@ -16,7 +16,6 @@ use crate::yaml::{
 /// The domain that stands for all.
 pub(crate) const EVERY_DOMAIN: &str = "*";
 
-/// Which domains each client may use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ClientDomains(HashMap<String, OfClient>);
 
@@ -29,7 +28,6 @@ struct OfClient {
 }
 
 impl ClientDomains {
-    /// Reads a file.
     pub(crate) fn read(path: &Path) -> Result<Self, Problem> {
         let source = files::read(path)?;
         Self::parse(&source.name, &source.text)

@@ -1,6 +1,5 @@
 //! The rights of clients.
 
-/// What a client may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Right {
     Decide,

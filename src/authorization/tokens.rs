@@ -15,7 +15,6 @@ use super::{OfFile, right::Right};
 #[derive(Debug)]
 pub struct AdminTokens(OfFile<Vec<NamedToken>>);
 
-/// A token, and who has it.
 #[derive(Clone, PartialEq)]
 pub(crate) struct NamedToken {
     digest: [u8; 32],
@@ -28,14 +27,11 @@ pub(crate) struct NamedToken {
 /// The name of a token that has none.
 const UNNAMED: &str = "admin";
 
-/// The shortest token, in bytes.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
 impl AdminTokens {
-    /// The tokens in this file.
     pub fn load(path: PathBuf) -> Result<Self, String> {
         OfFile::load("the tokens of the admin address", path, read).map(Self)
     }

@@ -93,7 +93,6 @@ pub(super) struct AdminFlags {
 }
 
 impl AdminFlags {
-    /// Runs a command with the server.
     pub(super) fn with_server(
         &self,
         environment: &Environment,
@@ -148,7 +147,6 @@ pub(super) struct AdminServer<'a> {
 }
 
 impl<'a> AdminServer<'a> {
-    /// The server at HOST:PORT.
     pub(super) fn new(addr: impl Into<String>, access: &'a AdminAccess) -> Result<Self, String> {
         let tls = access.tls.client(b"http/1.1")?;
         let server = Self { addr: addr.into(), token_file: access.token_file.as_deref(), tls };
@@ -244,7 +242,6 @@ pub(super) fn incomplete(answer: &Value) -> Option<&str> {
     answer.get("incomplete").and_then(Value::as_str)
 }
 
-/// A path with these parameters.
 pub(super) fn path_and_query<'a>(
     path: &str,
     parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -273,7 +270,6 @@ pub(super) fn instant(millis: u64) -> String {
     instant.map_or_else(|| format!("{millis} ms"), |instant| instant.to_string())
 }
 
-/// Why a request got no usable answer.
 enum Failure {
     /// The service refused the request, for the reason in the text.
     Refused(String),

@@ -52,7 +52,6 @@ pub(super) fn main(flags: &AuditFlags, environment: &Environment) -> Ended {
     })
 }
 
-/// An entry as a line.
 fn line(entry: &Value) -> String {
     let (at, [who, action, outcome]) = (
         instant(number(entry, "at_ms")),

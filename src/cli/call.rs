@@ -138,7 +138,6 @@ impl CallFlags {
     }
 }
 
-/// Whether no limit applies to a descriptor.
 fn lacks_limit(response: &RateLimitResponse) -> bool {
     let is_free = |status: &DescriptorStatus| {
         status.current_limit.is_none() && status.limit_remaining != u32::MAX
@@ -205,7 +204,6 @@ impl RequestFlags {
     }
 }
 
-/// The message of a call.
 pub(super) type CallRequest = RateLimitRequest;
 
 /// The request for a domain, hits and descriptors as they were typed.

@@ -38,7 +38,6 @@ pub(super) struct CheckFlags {
     strict: bool,
 }
 
-/// The result of the check.
 struct CheckReport {
     rules: usize,
     domains: usize,

@@ -78,7 +78,6 @@ pub(super) fn main(flags: &ExplainFlags, environment: &Environment) -> Ended {
     })
 }
 
-/// Whose rules explain.
 enum ExplainedBy<'given> {
     Service(Box<AdminServer<'given>>),
     Files {

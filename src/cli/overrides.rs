@@ -215,7 +215,6 @@ fn also(answer: &Value, name: &str, what: &str) -> String {
     other.map(|other| what.to_owned() + &line(other)).unwrap_or_default()
 }
 
-/// An override as a line.
 fn line(one: &Value) -> String {
     let [id, action, descriptor, domain, because, by] =
         ["id", "action", "descriptor", "domain", "because", "by"].map(|name| text(one, name));

@@ -20,7 +20,6 @@ pub(super) struct StatusFlags {
     output: Format,
 }
 
-/// What is known of one replica.
 struct Replica {
     addr: String,
     /// Or the reason why it cannot be read.
@@ -108,7 +107,6 @@ impl Replica {
 }
 
 impl ReplicaStatus {
-    /// Asks a replica.
     pub(super) fn ask(server: &AdminServer<'_>) -> Result<Self, String> {
         server.ask(Method::GET, "/status", String::new()).map(Self)
     }

@@ -69,7 +69,6 @@ impl Health {
         }
     }
 
-    /// The phase now.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
     }

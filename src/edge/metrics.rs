@@ -18,7 +18,6 @@ use parking_lot::Mutex;
 use crate::{process::calls::CallTracker, telemetry::instruments};
 
 instruments! {
-    /// What is recorded of connections and panics.
     struct EdgeInstruments {
         open: UpDownCounter<i64> => CONNECTIONS = Gauge("ratelimit.connections", ["listener"],
             "open connections of `grpc`, `http` and `admin`");
@@ -34,7 +33,6 @@ instruments! {
         "gRPC calls in progress, also of clients that left");
 }
 
-/// Metrics of connections and panics.
 #[derive(Debug, Clone)]
 pub struct EdgeMetrics {
     of: EdgeInstruments,
@@ -42,7 +40,6 @@ pub struct EdgeMetrics {
     connections: Arc<AtomicUsize>,
 }
 
-/// Why a connection is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RefusedConnection {
     /// The system did not hand it over: too many open files, for example.
@@ -66,7 +63,6 @@ impl RefusedConnection {
 }
 
 impl EdgeMetrics {
-    /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
         Self { of: EdgeInstruments::of_meter(meter), connections: Arc::default() }
     }
@@ -85,7 +81,6 @@ impl EdgeMetrics {
         self.connections.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts a panic.
     pub(crate) fn panicked(&self) {
         self.of.panics.add(1, &[]);
     }
@@ -109,7 +104,6 @@ impl ListenerMetrics {
         OpenConnection(self.clone())
     }
 
-    /// Counts a connection that is refused.
     pub(crate) fn refused(&self, reason: RefusedConnection) {
         self.count_refused(reason, 1);
     }

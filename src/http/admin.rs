@@ -43,7 +43,6 @@ use crate::{
     },
 };
 
-/// The endpoints for operators only.
 pub fn router(admin: Admin) -> Router {
     let guarded = |pages| middleware::from_fn_with_state(pages, refuse_strangers);
     let of_all_domains = |right| middleware::from_fn_with_state(right, needs_all_domains);
@@ -106,7 +105,6 @@ async fn explain(
     Ok((status_of(explanation.incomplete.as_deref()), Json(explanation)).into_response())
 }
 
-/// What the status page shows.
 async fn show_status(
     State(admin): State<Admin>,
     RawQuery(query): RawQuery,

@@ -33,7 +33,6 @@ const KINDS: [(&str, &str, &[&str]); 5] = [
 /// The values of series by their labels.
 type Series = BTreeMap<Vec<(String, String)>, u64>;
 
-/// The text of `/metrics`.
 pub(super) fn scrape(telemetry: &Telemetry) -> String {
     let mut families = telemetry.families();
     if telemetry.compat() == MetricsCompat::Envoyproxy {

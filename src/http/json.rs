@@ -35,7 +35,6 @@ const BATCH_WAITS: Duration = Duration::from_secs(1);
 /// Longest time that a body may take to arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
-/// Decisions for the clients of one address.
 #[derive(Debug, Clone)]
 pub struct Decisions {
     pub service: Arc<rls::Service>,
@@ -48,7 +47,6 @@ pub struct Decisions {
 }
 
 impl Decisions {
-    /// Decisions for an address.
     pub fn new(service: Arc<rls::Service>, needs_certificate: bool, is_tls: bool) -> Self {
         let scheme = if is_tls { "https" } else { "http" };
         let batches = Arc::new(Semaphore::new(BATCHES_MAX));

@@ -34,12 +34,10 @@ static REPORT_TURN: Semaphore = Semaphore::const_new(1);
 /// The size of the frames in which a report is sent.
 const REPORT_FRAME_BYTES: usize = 64 << 10;
 
-/// What reports are about.
 #[derive(Debug, Clone)]
 pub struct Reports {
     /// The source of `/metrics`.
     pub telemetry: Arc<Telemetry>,
-    /// The rules in force.
     pub rules: Arc<Rules>,
     /// The source of the rules, if that is a control plane.
     pub control_plane: Option<Arc<ControlPlane>>,

@@ -101,10 +101,8 @@ const NO_DATE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 60\
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer(pub(super) IpAddr);
 
-/// Bounds on the connections of a listener.
 #[derive(Debug, Clone)]
 pub struct HttpBounds {
-    /// Most connections.
     pub connections_max: usize,
     /// The memory for requests that arrive, and for answers that are not read.
     pub arriving: Arc<ArrivalBudget>,
@@ -232,7 +230,6 @@ struct Clients {
     crowd: Arc<Crowd>,
 }
 
-/// What all clients share.
 #[derive(Default)]
 struct Crowd {
     /// Whether as many are connected as may be.

@@ -16,7 +16,6 @@ use crate::{
     overrides::NewOverride,
 };
 
-/// Most keys that are shown.
 const SHOWN_MAX: usize = 20;
 
 impl Limiter {

@@ -42,7 +42,6 @@ use crate::{
 const COMMITTED_MAX: usize = 2 * token::TOKEN_CHARGES_MAX;
 const COMMITTED_CHARS_MAX: usize = 4 * token::TOKEN_CHARS_MAX;
 
-/// What a limiter knows of holds.
 pub struct Holds {
     keys: HoldKeys,
     /// Random, so that no two processes give the same ids, and then counted.

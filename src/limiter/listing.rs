@@ -31,7 +31,6 @@ const READ_MAX: usize = 10_000;
 /// The number of descriptors that are read at a time.
 const AT_A_TIME: usize = 64;
 
-/// Which counters are listed.
 #[derive(Debug)]
 pub struct Listing {
     pub domain: String,

@@ -13,7 +13,6 @@ pub(super) const OVERRIDE: &str = "override";
 /// The name where a domain has no limit for a descriptor, in place of a rule.
 pub(super) const NONE: &str = "none";
 
-/// How a descriptor was judged.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum DecidedCode {
     Ok,

@@ -35,7 +35,6 @@ use crate::{
 };
 
 instruments! {
-    /// What is counted and measured of calls.
     struct CallInstruments {
         duration: Histogram<f64> => DURATION = Histogram(
             "rpc.server.call.duration", ["rpc.system.name", "rpc.method", "rpc.response.status_code", "error.type"],
@@ -118,7 +117,6 @@ impl CallMetrics {
         }
     }
 
-    /// The counters of the rules in force.
     pub(super) fn known_rules(&self) -> KnownRules {
         self.by_rule.known()
     }
@@ -205,7 +203,6 @@ impl CallMetrics {
         self.of.incomplete.add(1, &labels);
     }
 
-    /// Records a call without descriptors.
     pub(crate) fn empty_call(&self, peer: String) {
         self.of.empty.add_bounded(KeyValue::new("peer", peer));
     }

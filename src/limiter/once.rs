@@ -23,13 +23,11 @@ use crate::{
 /// Keys that begin like this are parameters, so that no counter of a rule has it.
 pub(super) const ID_KEY: &[u8] = b"hold.once";
 
-/// A call with an id.
 pub struct Once {
     counter: Counter,
     digest: String,
 }
 
-/// What is known of an id.
 pub enum Begun {
     /// Nothing: this call is the first.
     Now,
@@ -42,7 +40,6 @@ pub enum Begun {
 }
 
 impl Once {
-    /// The call with these bytes.
     pub fn new(domain: &str, id: &str, call: &[u8]) -> Self {
         let entry = Entry { key: ID_KEY.into(), value: id.to_owned().into() };
         let of_minute = Limit::new(1, Unit::Minute, 1).expect("a minute is a window");

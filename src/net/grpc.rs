@@ -59,7 +59,6 @@ pub(crate) struct GrpcMethod {
 pub(crate) const SHOULD_RATE_LIMIT: GrpcMethod =
     GrpcMethod { service: "rate-limit service", name: METHOD };
 
-/// The content type of calls and answers.
 pub(crate) const CONTENT_TYPE: &str = "application/grpc";
 
 /// Bytes before each message: whether it is compressed (1), and its length (4).

@@ -26,7 +26,6 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// A request by HTTP/1 that changes nothing.
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
-/// A protocol that a server should speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http1,
@@ -70,7 +69,6 @@ impl PeerError {
     }
 }
 
-/// Connects to HOST:PORT by TCP.
 pub(crate) async fn reach(addr: &str, within: Duration) -> Result<TcpStream, PeerError> {
     match time::timeout(within, TcpStream::connect(addr)).await {
         Ok(Err(error)) if is_end(&error) => Err(PeerError::Ended),

@@ -20,7 +20,6 @@ pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
 
-/// The cryptography of all TLS connections.
 pub(crate) fn crypto() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }

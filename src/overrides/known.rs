@@ -11,7 +11,6 @@ use crate::{
     store::StoreError,
 };
 
-/// What is known of the store's overrides.
 #[derive(Debug, Default)]
 pub(super) struct KnownOverrides {
     /// What the store keeps, the newest first; some may have ended.
@@ -51,14 +50,12 @@ impl KnownOverrides {
         self.all.iter().filter(move |one| one.directive.until > now)
     }
 
-    /// The ids of those that have ended.
     pub(super) fn ended(&self) -> Vec<String> {
         let now = self.now();
         let ended = self.all.iter().filter(|one| one.directive.until <= now);
         ended.map(|one| one.directive.id.to_string()).collect()
     }
 
-    /// The one in force with this id.
     pub(super) fn find(&self, id: &str) -> Option<Arc<Override>> {
         self.in_force().find(|one| &*one.directive.id == id).cloned()
     }

@@ -22,7 +22,6 @@ use crate::{
     },
 };
 
-/// Most overrides in force at a time.
 pub(super) const OVERRIDES_MAX: usize = 1000;
 
 /// The longest life of an override.
@@ -69,13 +68,11 @@ pub enum OverrideError {
     Unsure(StoreError),
 }
 
-/// An override that is to be set.
 #[derive(Debug, Clone)]
 pub struct NewOverride {
     pub domain: String,
     /// What it is for; a value with a star is a pattern.
     pub entries: Vec<Entry>,
-    /// What it does.
     pub action: DirectiveAction,
     /// How long.
     pub lasts: Duration,
@@ -178,7 +175,6 @@ fn action(name: &str, value: Option<u64>) -> Option<DirectiveAction> {
 }
 
 impl NewOverride {
-    /// Reads the body of a request.
     pub fn read(body: &[u8]) -> Result<Self, String> {
         // The derived code would also read a list.
         if !body.trim_ascii_start().starts_with(b"{") {

@@ -31,7 +31,6 @@ impl CallTracker {
         TrackedCall { call: Some(Box::pin(call)), tracker: self.clone() }
     }
 
-    /// Number of calls that have not ended.
     pub(crate) fn in_progress(&self) -> usize {
         self.0.tasks.len()
     }
@@ -50,7 +49,6 @@ impl<F: Future<Output: Send + 'static> + Send + 'static> Executor<F> for CallTra
     }
 }
 
-/// A call in progress.
 pub(crate) struct TrackedCall<F: Future<Output: Send + 'static> + Send + 'static> {
     /// `None` once the call has ended.
     call: Option<Pin<Box<F>>>,

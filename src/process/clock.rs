@@ -15,7 +15,6 @@ pub fn system_clock() -> Timestamp {
     Timestamp::from_millis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Whole seconds since 1970.
 pub(crate) fn unix_seconds() -> i64 {
     i64::try_from(system_clock().as_secs()).unwrap_or(i64::MAX)
 }

@@ -10,7 +10,6 @@ pub(crate) fn jittered(time: Duration) -> Duration {
     between(time, time + time / 8)
 }
 
-/// A random time in this range.
 pub(crate) fn between(min: Duration, max: Duration) -> Duration {
     min + max.saturating_sub(min).mul_f64(f64::from(random()) / f64::from(u32::MAX))
 }
@@ -33,7 +32,6 @@ impl Pause {
         Self { present: min, range: (min, max) }
     }
 
-    /// How long to wait now.
     pub(crate) fn time(&self) -> Duration {
         jittered(self.present)
     }

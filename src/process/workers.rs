@@ -43,7 +43,6 @@ struct Worker {
 }
 
 impl Workers {
-    /// Starts `count` workers.
     pub fn start(count: usize) -> io::Result<Self> {
         (0..count).map(Worker::start).collect::<io::Result<_>>().map(Self)
     }

@@ -15,10 +15,8 @@ use crate::engine::{
     rule::{Limit, Unit},
 };
 
-/// Bounds and options for decoding a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Most descriptors in one request.
     pub descriptors_max: usize,
     /// Whether the answer's dynamic metadata repeats the request.
     pub echo: Echo,
@@ -49,7 +47,6 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// Checks the number of descriptors.
     pub fn check_descriptors(self, count: usize) -> Result<(), Refusal> {
         request::check_descriptors(count, self.descriptors_max).map_err(Refusal::Invalid)
     }

@@ -321,7 +321,6 @@ pub(super) fn answer(body: AnswerBody) -> Response<AnswerBody> {
 pub(super) struct Framed(Vec<u8>);
 
 impl Framed {
-    /// A message without fields.
     pub(super) fn with_capacity(bytes: usize) -> Self {
         let mut framed = Vec::with_capacity(PREFIX_BYTES + bytes);
         framed.extend_from_slice(&grpc::prefix(0));

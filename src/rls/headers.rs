@@ -16,7 +16,6 @@ use crate::engine::{
     rule::{DeniedBody, Limit, Mode},
 };
 
-/// Which headers an answer carries.
 #[derive(Debug, Clone, Default)]
 pub struct Headers {
     /// The names of the three classic headers, in this order: limit, remaining, reset.

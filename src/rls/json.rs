@@ -181,7 +181,6 @@ fn whole_float(number: f64) -> Option<u64> {
     number.to_string().parse().ok()
 }
 
-/// An answer in JSON.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JsonResponse {
@@ -224,7 +223,6 @@ struct JsonLimit {
     unit_multiplier: Option<u32>,
 }
 
-/// Converts an answer to JSON.
 pub fn response(response: &RateLimitResponse) -> JsonResponse {
     JsonResponse {
         overall_code: code(response.overall_code),

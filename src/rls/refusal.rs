@@ -53,7 +53,6 @@ pub enum Refusal {
     /// Too many requests are in progress.
     #[error("too many concurrent requests")]
     TooMany,
-    /// The client may not use this domain.
     #[error(transparent)]
     Forbidden(#[from] ForbiddenDomain),
     #[error("requests from web pages are not allowed")]

@@ -75,7 +75,6 @@ impl BatchContext<'_> {
     }
 }
 
-/// What the calls of one connection share.
 pub(super) struct ConnectedClient {
     pub(super) calls: CallTracker,
     /// The memory that it may make us hold.
@@ -182,7 +181,6 @@ impl Service {
         Ok(encode::response(decision, &self.headers, decoded.echo))
     }
 
-    /// Whether a client may use a domain.
     pub(crate) fn check_domain(
         &self,
         client: Option<&Identity>,

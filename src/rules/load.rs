@@ -99,7 +99,6 @@ impl RuleFiles {
         read
     }
 
-    /// Reads these files and folders as overlays.
     pub(super) fn read_overlays(paths: &[PathBuf]) -> Self {
         let mut read = Self::default();
         read.overlays = read.add(paths);
@@ -156,7 +155,6 @@ pub fn parse(name: &str, text: &str, options: LoadOptions) -> Result<InForce, Ve
     compile_files(RuleFiles { sources: vec![source], ..RuleFiles::default() }, options)
 }
 
-/// Checks the files, and compiles their rules.
 pub(super) fn compile_files(
     read: RuleFiles,
     options: LoadOptions,

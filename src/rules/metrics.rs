@@ -11,7 +11,6 @@ use super::watch::{Loaded, Rules};
 use crate::telemetry::instruments;
 
 instruments! {
-    /// What is recorded of reloads.
     pub(crate) struct RuleMetrics {
         reloads: Counter<u64> => RELOADS = Counter("ratelimit.rules.reloads", ["outcome"],
             "reloads of changed rule files: `good` or `bad`");
@@ -47,7 +46,6 @@ impl RuleMetrics {
     }
 }
 
-/// Observes which rules are in force.
 pub(crate) fn observe(meter: &Meter, rules: &Arc<Rules>) {
     let in_force = Arc::clone(rules);
     RULES_INFO.observe(meter, move |observe| {

@@ -6,11 +6,9 @@ use crate::engine::rule::Defaults;
 pub struct LoadOptions {
     /// Values for limits that do not set them.
     pub defaults: Defaults,
-    /// Which algorithms the store can run.
     pub algorithms: Algorithms,
 }
 
-/// Which algorithms a store can run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Algorithms {
     #[default]

@@ -30,7 +30,6 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Puts the first rules in force.
     pub fn new(first: InForce) -> Self {
         Self { current: ArcSwap::from_pointee(first), problems: Mutex::new(Vec::new()) }
     }
@@ -40,7 +39,6 @@ impl Rules {
         self.current.load_full()
     }
 
-    /// Puts the next rules in force.
     pub fn replace(&self, next: InForce) {
         next.rules.inherit(&self.current().rules);
         self.current.store(Arc::new(next));

@@ -18,7 +18,6 @@ use crate::{
 /// Bounds on a request, and the content of its answer.
 #[derive(Debug, Clone)]
 pub struct CallSettings {
-    /// The largest request, in bytes.
     pub message_bytes_max: usize,
     /// Most bytes of what clients have sent in part or not yet read.
     pub arriving_bytes_max: usize,
@@ -32,7 +31,6 @@ pub struct CallSettings {
 
 const HOLD_KEYS: &str = "hold-key-file";
 
-/// The shortest key that signs tokens.
 const HOLD_KEY_BYTES_MIN: usize = 32;
 
 /// Whether a response has the classic headers, and the draft's headers.

@@ -122,7 +122,6 @@ impl<'a> Translator<'a> {
         self.values.get(name).copied()
     }
 
-    /// Whether a switch is on.
     fn is_on(&self, name: &'static str) -> bool {
         self.text(name).and_then(go::boolean).unwrap_or(false)
     }

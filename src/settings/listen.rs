@@ -24,14 +24,12 @@ pub struct ListenSettings {
     pub metrics: Option<(Given<SocketAddr>, Arc<str>)>,
     /// The address of `/rlconfig`, as envoyproxy/ratelimit has it.
     pub debug: Option<Given<SocketAddr>>,
-    /// Whether gRPC reflection is served.
     pub reflection: bool,
     /// The system's receive buffer of each connection to gRPC, in bytes; `None` leaves it to the system.
     pub receive_buffer: Option<usize>,
     pub connections: ConnectionBounds,
     /// TLS, if any address speaks it.
     pub tls: Option<Arc<TlsServer>>,
-    /// Which addresses speak it.
     pub tls_scope: TlsScope,
     /// The domains of clients, if they are restricted.
     pub access: Option<Arc<DomainAccess>>,
@@ -39,7 +37,6 @@ pub struct ListenSettings {
     pub admin_tokens: Option<Arc<AdminTokens>>,
 }
 
-/// Which addresses speak TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsScope {
     /// The addresses of gRPC, HTTP and the admin API.

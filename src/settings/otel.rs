@@ -14,11 +14,9 @@ use crate::{
     },
 };
 
-/// Which values a variable may have.
 enum Allowed {
     /// Any text.
     Anything,
-    /// One of these, in any case.
     Among(&'static [&'static str]),
     /// Several of these, separated by commas.
     Several(&'static [&'static str]),

@@ -19,11 +19,9 @@ use crate::{
 /// Which rules are in force, and the defaults for all rules.
 #[derive(Debug, Clone)]
 pub struct RuleSettings {
-    /// Where they come from.
     pub source: Given<RuleSource>,
     /// Files and folders that are laid over them.
     pub overlays: Vec<PathBuf>,
-    /// The defaults for all rules.
     pub options: LoadOptions,
     /// Whether the service is ready without rules.
     pub needed: RulesNeeded,

@@ -20,13 +20,10 @@ use crate::store::{guard::Patience, memory::metrics::MemorySize};
 /// Where counters are kept, and how long a decision may wait for them.
 #[derive(Debug, Clone)]
 pub struct StoreSettings {
-    /// Where counters are kept.
     pub url: StoreUrl,
-    /// Maximum number of connections to Redis.
     pub pool_size: u32,
     /// Number of replicas of Redis that charges are expected on; 0 is off.
     pub wait_replicas: u32,
-    /// Prefix of all keys in Redis.
     pub key_prefix: String,
     /// Number of counters to remember as over their limit.
     pub over_limit_cache: usize,

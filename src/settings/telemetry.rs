@@ -19,7 +19,6 @@ pub struct TelemetrySettings {
     pub log: Log,
     /// Part of a limit beyond which hits count as near it, 0 to 1.
     pub near_limit_ratio: f64,
-    /// What `/top` shows.
     pub top_keys: TopKeyNames,
     /// The shortest time between two log lines about denials, if any are logged.
     pub denial_lines: Option<Duration>,

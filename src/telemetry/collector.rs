@@ -18,7 +18,6 @@ use opentelemetry_sdk::{
 use super::export_failure::ExportFailure;
 use crate::process::clock::system_clock;
 
-/// An endpoint, which may receive both signals.
 #[derive(Debug)]
 pub(super) struct Collector {
     /// The environment variable that holds the endpoint. Its value may hold a secret.

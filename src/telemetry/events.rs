@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use crate::process::clock::unix_seconds;
 
-/// The most events that are kept.
 const EVENTS_MAX: usize = 50;
 
 /// An event that repeats within this time, in seconds, is one with a number: a breaker may open again and again.
@@ -19,7 +18,6 @@ const REPEATS_WITHIN: i64 = 60;
 static EVENTS: Mutex<VecDeque<Event>> = Mutex::new(VecDeque::new());
 static BREAKER_OPENINGS: AtomicU64 = AtomicU64::new(0);
 
-/// What has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum EventKind {
@@ -59,7 +57,6 @@ pub(crate) fn happened(kind: EventKind, text: String) {
     record(&mut EVENTS.lock(), kind, text, unix_seconds());
 }
 
-/// The last events, the newest first.
 pub(crate) fn last_events() -> Vec<Event> {
     EVENTS.lock().iter().rev().cloned().collect()
 }

@@ -27,7 +27,6 @@ pub(super) struct ExportFailure {
 }
 
 impl ExportFailure {
-    /// For the server at HOST:PORT.
     pub(super) fn new(
         addr: String,
         tls: Option<Arc<TlsClient>>,
@@ -37,12 +36,10 @@ impl ExportFailure {
         Self { addr, tls, protocol, timeout, runtime: Handle::current(), recorded: Arc::default() }
     }
 
-    /// Connects to the server.
     pub(super) async fn connect(&self) -> Result<Box<dyn ByteStream>, PeerError> {
         peer::open(&self.addr, self.tls.as_deref(), self.protocol, self.timeout).await
     }
 
-    /// Forgets what an earlier answer has shown.
     pub(super) fn forget(&self) {
         *self.recorded.lock() = None;
     }

@@ -7,7 +7,6 @@ use prometheus::{
 
 use super::instrument::InstrumentRow;
 
-/// All metrics at one moment.
 #[derive(Debug)]
 pub(crate) struct Families(pub(crate) Vec<MetricFamily>);
 
@@ -24,7 +23,6 @@ impl Families {
         self.metrics(row).iter().find(|metric| label(metric, name) == expected).map(value)
     }
 
-    /// The sum of all series.
     pub(crate) fn sum(&self, row: &InstrumentRow) -> u64 {
         self.metrics(row).iter().map(value).fold(0, u64::saturating_add)
     }

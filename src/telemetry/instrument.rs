@@ -33,7 +33,6 @@ pub struct InstrumentRow {
     pub description: &'static str,
 }
 
-/// What an instrument measures with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstrumentKind {
     /// A number that only rises.

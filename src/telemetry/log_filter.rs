@@ -33,7 +33,6 @@ const TARGETS_MAX: usize = 32;
 const FORM: &str = "a level (error, warn, info, debug, off) and up to 32 of TARGET=LEVEL, separated by commas, such \
                     as info,tollkeeper::decision=debug";
 
-/// Which log lines are written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogFilter {
     /// As it is written.

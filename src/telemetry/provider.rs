@@ -44,20 +44,16 @@ const SERIES_MAX: usize = 200_000;
 /// How long a collector that does not answer may delay the exit.
 const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 
-/// Which exporters to start.
 #[derive(Debug, Clone)]
 pub struct TelemetryOptions {
-    /// Where spans are sent by OTLP.
     pub export_traces: Option<OtlpEndpoint>,
     /// Where metrics are sent by OTLP, besides `/metrics`.
     pub export_metrics: Option<OtlpEndpoint>,
     /// What describes this service, besides what the standard variables set.
     pub resource: Vec<(&'static str, String)>,
-    /// Which calls have spans.
     pub sampling: Sampling,
     /// How callers describe their spans.
     pub propagators: Vec<Propagator>,
-    /// The most that one span holds.
     pub limits: SpanLimits,
     /// Other names that metrics also have on `/metrics`.
     pub compat: MetricsCompat,
@@ -71,7 +67,6 @@ pub enum MetricsCompat {
     Envoyproxy,
 }
 
-/// Which log lines are written, and how.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Log {
     /// The log lines that are written, until the filter is changed.
@@ -219,7 +214,6 @@ impl Telemetry {
         self.meters.meter("tollkeeper")
     }
 
-    /// All metrics.
     pub(crate) fn families(&self) -> Families {
         Families(self.registry.gather())
     }

@@ -103,7 +103,6 @@ impl<N> SpaceSaving<N> {
         }
     }
 
-    /// Forgets all keys.
     pub(super) fn clear(&mut self) {
         self.ranks.clear();
         self.slots.clear();

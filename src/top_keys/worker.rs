@@ -49,7 +49,6 @@ impl WorkerKeys {
         }
     }
 
-    /// Counts a decision about a key.
     pub(super) fn add(
         &mut self,
         list: TopList,

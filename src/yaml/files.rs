@@ -9,7 +9,6 @@ use std::{
 
 use super::{Problem, file_name, problem::STANDARD_INPUT};
 
-/// Largest size of a file.
 const BYTES_MAX: u64 = 8 << 20;
 
 #[derive(Debug)]

@@ -4,7 +4,6 @@ use serde_json::{Map, Value, json};
 
 use super::keys::{Key, KeyTable, Need, Shape};
 
-/// A whole schema, in draft 2020-12.
 pub(crate) fn document(title: &str, mut root: Value, definitions: Value) -> Value {
     let schema = "https://json-schema.org/draft/2020-12/schema";
     extend(&mut root, json!({ "$schema": schema, "title": title, "$defs": definitions }));

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// The keys of one kind of mapping.
 #[derive(Debug)]
 pub(crate) struct KeyTable {
     /// The mapping's name in messages.

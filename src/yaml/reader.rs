@@ -91,7 +91,6 @@ impl<'node> Fields<'node> {
         Some(Located { location, value })
     }
 
-    /// Whether this switch is written and true.
     pub(crate) fn is_on(&self, name: &str) -> bool {
         self.switch(name).is_some_and(|switch| switch.value)
     }
@@ -344,7 +343,6 @@ impl Reader<'_> {
         }
     }
 
-    /// A whole number without quotes.
     pub(crate) fn integer(&mut self, node: &YamlNode, name: &str) -> Option<i128> {
         let Content::Scalar(text, Style::Plain) = &node.content else { return None };
         let Plain::Whole(whole) = scalar::resolve(text) else { return None };

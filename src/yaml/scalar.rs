@@ -1,7 +1,6 @@
 //! The meaning of a scalar without quotes, as in envoyproxy/ratelimit's YAML library (YAML 1.1, with `0o` of
 //! 1.2): `010` is eight, `yes` is true.
 
-/// The meaning of a scalar without quotes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Plain {
     Null,

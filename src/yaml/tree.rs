@@ -32,7 +32,6 @@ pub(crate) enum Content {
     Map(Pairs),
 }
 
-/// How a scalar is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     /// Without quotes: it may mean a number, a boolean or null.

@@ -4,7 +4,6 @@ use std::fmt;
 
 use crate::net::peer::PeerError;
 
-/// The address to which a command connects.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cli) struct ClientTarget {
     /// Which of a service's addresses it should be.

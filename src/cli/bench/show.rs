@@ -9,11 +9,9 @@ use serde_json::json;
 
 use crate::bench::{Progress, Report};
 
-/// The percentiles shown, with their names.
 const QUANTILES: [(&str, f64); 6] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
 
-/// Length of a full bar, in characters.
 const BAR: usize = 40;
 
 pub(super) fn text(report: &Report) -> String {

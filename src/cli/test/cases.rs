@@ -40,11 +40,9 @@ pub(crate) struct Suite {
 
 #[derive(Debug)]
 pub(crate) struct Case {
-    /// The name: what the test claims.
     pub name: String,
     /// Its location: `file:line:column`.
     pub location: String,
-    /// Its calls, in order of time.
     pub calls: Vec<TestCall>,
 }
 
@@ -77,7 +75,6 @@ pub(crate) fn find(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<Problem>) {
     (found.files, found.problems)
 }
 
-/// Reads a file of tests.
 pub(crate) fn read(path: &Path) -> Result<Suite, Vec<Problem>> {
     let source = files::read(path).map_err(|problem| vec![problem])?;
     let mut findings = Findings::default();
@@ -343,7 +340,6 @@ impl Reader<'_> {
         }
     }
 
-    /// A location as `file:line:column`.
     fn located(&self, node: &YamlNode) -> String {
         let (line, column) = node.location;
         format!("{}:{line}:{column}", self.origin.name)

@@ -7,7 +7,6 @@ use crate::{
     top_keys::{TopKey, TopReport},
 };
 
-/// What all replicas report.
 #[derive(Default)]
 pub(super) struct Fleet {
     pub(super) top: Option<TopReport>,

@@ -11,7 +11,6 @@ Keys without `=` are digests, which no command takes. To see values: `tollkeeper
 pub(super) const OVER: char = '!';
 pub(super) const NEAR: char = '~';
 
-/// How long texts are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TextWidth {
     Whole,

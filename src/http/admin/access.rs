@@ -39,7 +39,6 @@ pub struct Admin {
     pub access: Option<Arc<DomainAccess>>,
 }
 
-/// Which web pages may use an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WebPages {
     /// None: the status page does not need it.
@@ -63,7 +62,6 @@ pub(super) struct Actor {
     right: Result<Right, &'static str>,
 }
 
-/// Adds the [`Actor`] to a request.
 pub(super) async fn identify(
     State(admin): State<Admin>,
     mut request: Request<Body>,

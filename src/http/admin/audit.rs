@@ -29,7 +29,6 @@ const SHOWN_MAX: usize = 1000;
 /// Most bytes of an id as asked for, about.
 const ID_BYTES_MAX: usize = 64;
 
-/// What an endpoint changes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Change {
     /// Such as `reset counters`.
@@ -95,7 +94,6 @@ pub(super) async fn note_change(
     answer
 }
 
-/// Shows entries, the newest first.
 pub(super) async fn show(
     State(admin): State<Admin>,
     RawQuery(query): RawQuery,

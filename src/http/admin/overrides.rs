@@ -26,7 +26,6 @@ use crate::{
     text::printable::printable,
 };
 
-/// Most overrides in one answer.
 const LISTED_MAX: usize = 100;
 
 pub(super) async fn list(

@@ -28,7 +28,6 @@ pub(super) enum Severity {
 
 use Severity::{Amber, Red};
 
-/// What is wrong.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Condition {
     /// What it is about, such as `store`; the page marks the number with this name.
@@ -37,7 +36,6 @@ pub(super) struct Condition {
     text: String,
 }
 
-/// What is judged.
 pub(super) struct Situation<'a> {
     pub(super) phase: Phase,
     pub(super) recent: &'a Recent,

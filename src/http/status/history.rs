@@ -18,7 +18,6 @@ use crate::{
     telemetry::{Telemetry, breaker_openings},
 };
 
-/// The time between two readings.
 const READ_EVERY: Duration = Duration::from_secs(10);
 
 /// Six hours of points, of 64 bytes each.
@@ -110,7 +109,6 @@ impl History {
         }
     }
 
-    /// The rates until now.
     pub(super) fn recent(&self, now: Instant, numbers: &StatusNumbers) -> Recent {
         self.readings.lock().recent(now, numbers)
     }

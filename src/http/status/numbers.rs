@@ -35,7 +35,6 @@ pub(super) struct StatusNumbers {
     memory: Option<MemoryStatus>,
     /// When the process started, in Unix seconds.
     pub(super) started_at: u64,
-    /// All descriptors decided.
     pub(super) decisions: RuleDecisions,
     /// The descriptors decided, by domain and by label of the rule.
     #[serde(skip)]
@@ -63,9 +62,7 @@ pub(super) struct ServerStatus {
     pub(super) address: String,
     /// Whether it answers and takes writes; `None` until it was queried.
     pub(super) up: Option<bool>,
-    /// Whether calls are answered without it.
     pub(super) breaker_open: bool,
-    /// Open connections to it.
     connections: u64,
     /// Calls that wait to be sent.
     queued: u64,
@@ -75,7 +72,6 @@ pub(super) struct ServerStatus {
     memory_limit: Option<u64>,
 }
 
-/// The counters in memory.
 #[derive(Debug, Serialize)]
 pub(super) struct MemoryStatus {
     counters: u64,

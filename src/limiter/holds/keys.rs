@@ -114,7 +114,6 @@ impl HoldKeys {
         keys.iter().any(|known| hmac::verify(&known.key, bytes, signature).is_ok())
     }
 
-    /// Whether tokens can be made.
     pub fn are_known(&self) -> bool {
         !self.0.keys.load().is_empty()
     }

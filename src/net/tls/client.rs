@@ -43,12 +43,10 @@ pub struct TlsFiles {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct TlsFileProblem {
-    /// The part of TLS that is bad.
     pub part: TlsPart,
     pub problem: String,
 }
 
-/// Which part of TLS is bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsPart {
     Ca,

@@ -72,7 +72,6 @@ impl<C: PartialEq, T: Clone> LastGood<C, T> {
 }
 
 impl<C, T> LastGood<C, T> {
-    /// Whether the newest contents are in use.
     pub fn is_newest(&self) -> bool {
         self.known.lock().problem.is_none()
     }

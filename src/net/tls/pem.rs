@@ -25,7 +25,6 @@ impl fmt::Debug for Pem {
 pub(super) const BROKEN: &str = "a certificate in it cannot be read";
 
 impl Pem {
-    /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, String> {
         match fs::read(path) {
             Ok(bytes) => Ok(Self { path: path.to_owned(), bytes }),
@@ -33,7 +32,6 @@ impl Pem {
         }
     }
 
-    /// Its certificates, in their order.
     pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, String> {
         let certificates =
             CertificateDer::pem_slice_iter(&self.bytes).collect::<Result<Vec<_>, _>>();
@@ -44,7 +42,6 @@ impl Pem {
         }
     }
 
-    /// Its first private key.
     pub fn key(&self) -> Result<PrivateKeyDer<'static>, String> {
         PrivateKeyDer::from_pem_slice(&self.bytes)
             .map_err(|_| self.problem("no private key in PEM format without a passphrase"))

@@ -20,7 +20,6 @@ use super::{
 };
 use crate::process::clock::unix_seconds;
 
-/// Longest time for a handshake.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// Longest time for a handshake after the stop.
 const AFTER_STOP: Duration = Duration::from_secs(2);
@@ -60,7 +59,6 @@ struct ServerConfigs {
     not_after: i64,
 }
 
-/// The TLS of all listeners.
 pub struct TlsServer {
     files: ServerFiles,
     last_good: LastGood<ServerContents, Arc<ServerConfigs>>,
@@ -78,14 +76,12 @@ impl std::fmt::Debug for TlsServer {
 pub struct Identity(pub Arc<[String]>);
 
 impl TlsServer {
-    /// TLS with these files.
     pub fn load(files: ServerFiles) -> Result<Self, String> {
         let last_good = LastGood::new("the TLS files of the listeners");
         let first = last_good.renew(files.read(), ServerContents::configs)?;
         Ok(Self { files, last_good, current: ArcSwap::new(first) })
     }
 
-    /// Whether clients need a certificate.
     pub const fn identifies_clients(&self) -> bool {
         self.files.client_ca.is_some()
     }
@@ -124,7 +120,6 @@ impl TlsServer {
     }
 }
 
-/// A connection as its listener serves it.
 pub(crate) struct SecuredStream {
     pub(crate) stream: Box<dyn ByteStream>,
     /// Who the client is, if it has shown a certificate.
@@ -136,7 +131,6 @@ pub(crate) struct SecuredStream {
 pub struct ListenerTls(Option<(Arc<TlsServer>, TlsUse)>);
 
 impl ListenerTls {
-    /// Plain TCP.
     pub const fn none() -> Self {
         Self(None)
     }

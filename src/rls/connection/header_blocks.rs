@@ -36,7 +36,6 @@ impl HeaderBlocks {
         Self { memory, payload_remaining: PREFACE.len(), head, block: None, ends: false }
     }
 
-    /// Follows the next bytes of the client.
     pub(crate) fn follow(&mut self, mut bytes: &[u8]) -> Result<(), BudgetSpent> {
         while !bytes.is_empty() {
             let wanted = match self.payload_remaining {

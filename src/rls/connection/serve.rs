@@ -75,7 +75,6 @@ const CLOSE_AFTER: Duration = Duration::from_millis(100);
 /// The pause before the next look whether a connection may be accepted.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// The services on the gRPC address.
 #[derive(Debug, Clone)]
 pub struct GrpcServices {
     pub rate_limit: Arc<Service>,
@@ -150,7 +149,6 @@ async fn close_after(stop: CancellationToken) {
     time::sleep(CLOSE_AFTER).await;
 }
 
-/// Serves a connection until it ends.
 async fn serve_connection(
     stream: std::net::TcpStream,
     services: GrpcServices,

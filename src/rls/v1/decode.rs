@@ -16,7 +16,6 @@ use crate::{
     },
 };
 
-/// A call as the limiter takes it.
 pub(super) struct DecodedCall {
     pub(super) request: Request,
     pub(super) mode: Mode,

@@ -82,7 +82,6 @@ fn write_number(field: u8, value: u64, to: &mut Vec<u8>) {
     write_varint(value, to);
 }
 
-/// Writes a text, unless it is empty.
 fn text(field: u8, value: &str, to: &mut Vec<u8>) {
     if !value.is_empty() {
         write_bytes(field, value.as_bytes(), to);

@@ -238,7 +238,6 @@ fn check_size(limit: &Limit, location: Location, problems: &mut Problems<'_>) {
     }
 }
 
-/// Checks a limit that stores each hit.
 fn check_stored(
     limit: &Limit,
     Located { location, value: written }: &Located<RateLimit>,

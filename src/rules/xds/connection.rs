@@ -45,7 +45,6 @@ fn advise(error: &PeerError, target: &XdsTarget) -> String {
     }
 }
 
-/// What to try after an error.
 fn advice(error: &PeerError, target: &XdsTarget) -> Option<&'static str> {
     match error {
         PeerError::SpeaksTls => Some("use xds+tls:// in --rules"),

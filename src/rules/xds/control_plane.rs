@@ -38,7 +38,6 @@ pub struct ControlPlaneReport {
     pub streams: Streams,
 }
 
-/// Numbers of responses by their outcome.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Responses {
     /// With new content, which is in force.

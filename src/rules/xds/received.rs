@@ -78,7 +78,6 @@ impl ReceivedRules {
         domains
     }
 
-    /// Checks the resources, and compiles their rules.
     pub(super) fn compile(
         &self,
         options: LoadOptions,

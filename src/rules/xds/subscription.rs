@@ -35,9 +35,7 @@ pub(super) struct RuleSubscription<F> {
     rules: Arc<Rules>,
     options: LoadOptions,
     on_load: F,
-    /// What is laid over the resources.
     overlays: Arc<RuleFiles>,
-    /// The resources in force.
     in_force: ReceivedRules,
     /// The newest response, if more than its resources are in force.
     without_kept: Option<ReceivedRules>,
@@ -47,7 +45,6 @@ pub(super) struct RuleSubscription<F> {
     refused: Option<(Version, String)>,
 }
 
-/// The answer to a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Ack(ResponseOutcome),

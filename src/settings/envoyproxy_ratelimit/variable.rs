@@ -13,7 +13,6 @@ pub struct EnvoyproxyRatelimitVariable {
     pub(super) effect: Effect,
 }
 
-/// What a variable does here.
 #[derive(Debug)]
 pub(super) enum Effect {
     /// It sets this: a phrase with the flags.
@@ -37,7 +36,6 @@ pub(super) enum VariableForm {
     Fraction,
     Time,
     Host,
-    /// One of these, in any case.
     Among(&'static [&'static str]),
     Text,
 }
@@ -62,7 +60,6 @@ impl EnvoyproxyRatelimitVariable {
 }
 
 impl VariableForm {
-    /// Checks a value.
     pub(super) fn check(&self, text: &str) -> Result<(), String> {
         let (is_good, allowed) = match self {
             Self::Switch => {

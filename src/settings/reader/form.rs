@@ -27,14 +27,12 @@ pub enum Arity {
     Repeated,
 }
 
-/// How a value is written.
 pub(crate) trait Form {
     type Value;
 
     /// Stands for a value in help.
     fn name(&self) -> String;
 
-    /// Reads a value.
     fn read(&self, text: &str) -> Result<Self::Value, String>;
 
     /// The least and the greatest value, as they are written.
@@ -239,7 +237,6 @@ fn bytes(size: usize) -> String {
     }
 }
 
-/// One of several names.
 #[derive(Debug)]
 pub(crate) struct OneOf<T: 'static>(pub &'static [(&'static str, T)]);
 

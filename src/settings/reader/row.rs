@@ -13,7 +13,6 @@ pub struct Row {
     pub value: String,
     /// The least and the greatest value.
     pub range: Option<(String, String)>,
-    /// How the flag is written.
     pub arity: Arity,
     /// The default as an operator would type it; a phrase if no value means the same as unset, and empty
     /// if unset has no effect.

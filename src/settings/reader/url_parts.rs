@@ -6,7 +6,6 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 use crate::store::redis::wire::endpoint::Address;
 
-/// Reads HOST or HOST:PORT.
 pub(crate) fn read_host(text: &str, default_port: u16) -> Result<Address, &'static str> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {

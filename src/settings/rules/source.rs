@@ -16,7 +16,6 @@ use crate::{
     store::redis::wire::endpoint::Address,
 };
 
-/// Where the rules come from.
 #[derive(Debug, Clone)]
 pub enum RuleSource {
     /// Files and folders; empty for the shipped example.

@@ -42,7 +42,6 @@ pub struct RedisUrl {
     pub sentinel_access: Arc<Access>,
 }
 
-/// How the servers with counters are found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TopologyKind {
     /// There is one, and the URL has its address.

@@ -21,7 +21,6 @@ instruments! {
 /// Clock ticks per second in `/proc`: the same on every architecture of Linux.
 const TICKS: f64 = 100.0;
 
-/// Observes the process, which starts now.
 pub(in crate::telemetry) fn observe(meter: &Meter) {
     let started = seconds(system_clock().as_millis());
     START_TIME.observe(meter, move |observe| observe(started, &[]));

@@ -7,7 +7,6 @@ use opentelemetry_sdk::trace::{
 
 use super::parent::{Caller, SampledFlag};
 
-/// Which calls are sampled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
     /// Whether a caller's own decision is followed.
