@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     engine::request::Hits,
-    members::set_member,
+    members::{present, set_member},
     settings::{Environment, whole_numbers},
     text::duration::in_words,
 };
@@ -189,14 +189,12 @@ fn list_all(server: &AdminServer<'_>, flags: &ListOverrideFlags) -> Result<ExitC
             break (page.get("known").cloned(), page.get("problem").cloned());
         }
     };
-    let mut answer = json!({ "overrides": overrides, "known": known });
-    if known == Some(Value::Bool(false)) {
-        let problem = "the overrides are not known: the store has not shown them yet";
-        set_member(&mut answer, "incomplete", problem);
-    }
-    if let Some(problem) = problem {
-        set_member(&mut answer, "problem", problem);
-    }
+    let unknown = "the overrides are not known: the store has not shown them yet";
+    let incomplete = (known == Some(Value::Bool(false))).then_some(unknown);
+    let answer = json!({
+        "overrides": overrides, "known": known, "incomplete": incomplete, "problem": problem,
+    });
+    let answer = present(answer);
     Ok(flags.admin.show(server, &answer, |answer| {
         let lines = match list(answer, "overrides") {
             [] if known != Some(Value::Bool(false)) => "no override matches\n".to_owned(),

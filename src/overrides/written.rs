@@ -13,7 +13,7 @@ use crate::{
         rule_set::{Domain, RuleSet},
         time::Timestamp,
     },
-    members::set_member,
+    members::present,
     store::StoreError,
     text::{
         did_you_mean::hint,
@@ -147,19 +147,25 @@ impl Override {
     }
 
     pub fn json(&self, now: Timestamp) -> Value {
-        let Directive { id, set_at, until, .. } = &*self.directive;
-        let mut json = self.kept();
-        for (name, time) in [("until", until), ("set_at", set_at)] {
+        let Directive { id, domain, action, set_at, until, .. } = &*self.directive;
+        let date = |time: &Timestamp| {
             let millis = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-            let date = jiff::Timestamp::from_millisecond(millis).map(|date| date.to_string());
-            set_member(&mut json, name, date.unwrap_or_default());
-        }
-        set_member(&mut json, "id", &**id);
-        set_member(&mut json, "seconds_left", now.until(*until).as_secs_f64());
-        if let Some(members) = json.as_object_mut() {
-            members.retain(|name, _| !name.ends_with("_ms"));
-        }
-        json
+            jiff::Timestamp::from_millisecond(millis)
+                .map(|date| date.to_string())
+                .unwrap_or_default()
+        };
+        present(json!({
+            "id": **id,
+            "domain": **domain,
+            "descriptor": self.descriptor(),
+            "action": action.name(),
+            "value": action.value(),
+            "until": date(until),
+            "set_at": date(set_at),
+            "seconds_left": now.until(*until).as_secs_f64(),
+            "because": self.because,
+            "by": self.by,
+        }))
     }
 }
 

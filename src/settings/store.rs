@@ -57,7 +57,9 @@ impl StoreSettings {
         let help =
             "Count charges that fewer than N replicas of Redis have after 5ms (WAIT); 0 is off";
         let wait_replicas = reader.read("store-wait-replicas", WholeNumber(0..=10), "0", help);
-        let key_prefix = Self::read_key_prefix(reader);
+        let help = "Prefix of all keys in Redis: at most 64 visible ASCII characters, no braces";
+        let form = Custom { name: "TEXT", read: key_prefix };
+        let key_prefix = reader.read("key-prefix", form, "", help);
         let help = "Counters remembered for a second as over their limit; 0 is off";
         let form = WholeNumber(0..=10_000_000);
         let over_limit_cache = reader.read("over-limit-cache", form, "100000", help);
@@ -120,11 +122,6 @@ impl StoreSettings {
             }
         }
         StoreUrl::Memory
-    }
-
-    fn read_key_prefix(reader: &mut SettingReader<'_>) -> String {
-        let help = "Prefix of all keys in Redis: at most 64 visible ASCII characters, no braces";
-        reader.read("key-prefix", Custom { name: "TEXT", read: key_prefix }, "", help)
     }
 }
 

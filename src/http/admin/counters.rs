@@ -24,7 +24,7 @@ use crate::{
     explain::{CORRUPT, incomplete},
     http::parameters,
     limiter::listing::Listing,
-    members::set_member,
+    members::{present, set_member},
     overrides::check_because,
     store::{Clear, CounterReading},
     telemetry::{LogCause, due_line},
@@ -216,34 +216,29 @@ fn listing(query: Option<&str>) -> Result<Listing, String> {
 
 fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
     let limit = &charge.counter.limit;
-    let mut shown = json!({ "algorithm": limit.algorithm.name(), "limit": limit.to_string() });
-    let mut set = |name: &str, value: Value| set_member(&mut shown, name, value);
+    let (algorithm, text) = (limit.algorithm.name(), limit.to_string());
     let state = match reading {
         CounterReading::State(state) => state,
         CounterReading::Corrupt => {
-            set("problem", CORRUPT.into());
-            return shown;
+            return json!({ "algorithm": algorithm, "limit": text, "problem": CORRUPT });
         }
         CounterReading::NoAnswer(cause) => {
-            set("error", cause.as_str().into());
-            return shown;
+            return json!({ "algorithm": algorithm, "limit": text, "error": cause });
         }
     };
-    set("used", state.used.into());
-    set("remaining", state.remaining.into());
-    set("reset_ms", u64::try_from(state.reset.as_millis()).unwrap_or(u64::MAX).into());
-    set("remembered", state.remembered.iter().map(|call| remembered(call, limit)).collect());
-    if let Some(name) = &limit.name {
-        set("name", (**name).into());
-    }
-    if limit.has_open_holds() {
-        set("held", state.held.into());
-        set("open_holds", state.open_holds.into());
-    }
-    if state.closed {
-        set("closed", true.into());
-    }
-    shown
+    let has_holds = limit.has_open_holds();
+    present(json!({
+        "algorithm": algorithm,
+        "limit": text,
+        "name": limit.name.as_deref(),
+        "used": state.used,
+        "remaining": state.remaining,
+        "reset_ms": u64::try_from(state.reset.as_millis()).unwrap_or(u64::MAX),
+        "remembered": state.remembered.iter().map(|call| remembered(call, limit)).collect::<Value>(),
+        "held": has_holds.then_some(state.held),
+        "open_holds": has_holds.then_some(state.open_holds),
+        "closed": state.closed.then_some(true),
+    }))
 }
 
 fn remembered(call: &Remembered, limit: &Limit) -> Value {

@@ -21,7 +21,7 @@ use crate::{
     authorization::{Right, clients::EVERY_DOMAIN},
     engine::{directive::Directive, time::Timestamp},
     http::parameters,
-    members::set_member,
+    members::{present, set_member},
     overrides::{NewOverride, Override, OverrideError, check_because},
     text::printable::printable,
 };
@@ -60,14 +60,11 @@ pub(super) async fn list(
     let more = shown.len() > limit;
     shown.truncate(limit);
     let overrides: Vec<Value> = shown.iter().map(|one| one.json(now)).collect();
-    let mut answer = json!({ "overrides": overrides, "known": known });
-    if let Some(problem) = actor.limiter().overrides().list_problem() {
-        set_member(&mut answer, "problem", problem);
-    }
-    if let (true, Some(last)) = (more, shown.last()) {
-        set_member(&mut answer, "more", cursor(last));
-    }
-    Ok(Json(answer))
+    let problem = actor.limiter().overrides().list_problem();
+    let more = shown.last().filter(|_| more).map(|last| cursor(last));
+    let answer =
+        json!({ "overrides": overrides, "known": known, "problem": problem, "more": more });
+    Ok(Json(present(answer)))
 }
 
 /// Whether a text has the form of the cursors of [`list`].

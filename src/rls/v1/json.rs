@@ -14,6 +14,7 @@ use super::{
 use crate::{
     edge::arriving::{BudgetSpent, ConnectionBudget, HeldBytes},
     engine::request::{ENTRIES_MAX, Hits, Request},
+    members::present,
     net::{
         grpc::{ServedMethod, status_name},
         tls::server::Identity,
@@ -258,14 +259,6 @@ fn status(status: &v1::Status) -> Value {
         "used": status.used,
         "held": status.held,
     }))
-}
-
-/// The fields that are not null.
-fn present(mut object: Value) -> Value {
-    if let Value::Object(fields) = &mut object {
-        fields.retain(|_, field| !field.is_null());
-    }
-    object
 }
 
 fn commit_result(result: &v1::CommitResult) -> Value {
