@@ -65,7 +65,7 @@ fn requests(keys: usize, distribution: Distribution) -> Vec<Request> {
 fn record(rules: &RuleSet, requests: &[Request], names: TopKeyNames) -> f64 {
     let keys = TopKeys::new(names, 1, 0.8);
     let fit = Fit::Fits { remaining: 900 };
-    let tally = Tally { fit, reset: std::time::Duration::from_secs(60) };
+    let tally = Tally::new(fit, std::time::Duration::from_secs(60));
     let verdict = Verdict { tallies: vec![tally], ..Verdict::default() };
     let began = Instant::now();
     for request in requests {

@@ -233,7 +233,7 @@ impl Explanation {
         }
         let tallies = ledger::foresee(&plan.charges, &states);
         let denied = ledger::denies(&plan.charges, &tallies);
-        let skipped = ledger::skipped(&plan.charges, &tallies, &[]);
+        let skipped = ledger::skipped(&plan.charges, &tallies);
         let explained = self.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.charges);
         let judged = plan.charges.iter().zip(&tallies).zip(&states);
         for (index, (explained, ((charge, tally), state))) in explained.zip(judged).enumerate() {

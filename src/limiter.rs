@@ -25,7 +25,7 @@ use crate::{
         decision::{Decision, Matched, Status},
         directive::Directives,
         key::Counter,
-        ledger::{Charge, Verdict},
+        ledger::{Charge, Source, Verdict},
         plan::Plan,
         request::{Hits, HitsMeaning, Request},
         rule::{Algorithm, FailureMode, Limit, Mode, WhenDenied},
@@ -37,7 +37,7 @@ use crate::{
     rules::{InForce, Rules},
     store::{
         AtOnce, Clear, CounterReading, StoreError,
-        guard::{Answered, Arrival, Guard},
+        guard::{Arrival, Guard},
         outage,
     },
     telemetry::{LogCause, due_line, with_call},
@@ -135,11 +135,11 @@ impl Limiter {
             None if !self.holds.can_sign(&plan, until).await => Some(unknown()),
             away => away,
         };
-        let answered = match away {
+        let verdict = match away {
             None => self.store.charge(&plan.charges, arrival).await,
             Some(error) => self.store.without_answer(&plan.charges, error),
         };
-        self.settle(by, request, meaning, arrival, plan, answered)
+        self.settle(by, request, meaning, arrival, plan, verdict)
     }
 
     /// Like [`decide_by`](Self::decide_by), on a store that answers at once. It costs less than a future.
@@ -152,9 +152,8 @@ impl Limiter {
         arrival: Arrival,
     ) -> Result<Decision, StoreError> {
         let plan = self.plan(by, request, meaning);
-        let answered =
-            Answered { verdict: Ok(store.charge(&plan.charges)), by_failure_mode: Vec::new() };
-        self.settle(by, request, meaning, arrival, plan, answered)
+        let verdict = Ok(store.charge(&plan.charges));
+        self.settle(by, request, meaning, arrival, plan, verdict)
     }
 
     /// Whether a part of this call can be charged: places are for whole calls in flight.
@@ -191,15 +190,17 @@ impl Limiter {
         meaning: HitsMeaning,
         arrival: Arrival,
         plan: Plan,
-        Answered { verdict, by_failure_mode }: Answered,
+        verdict: Result<Verdict, StoreError>,
     ) -> Result<Decision, StoreError> {
-        self.report_fallbacks(&plan, &by_failure_mode);
-        let corrupt = match &verdict {
-            Ok(Verdict { corrupt, .. }) | Err(StoreError::Corrupt(corrupt)) => &corrupt[..],
-            Err(_) => &[],
+        let (corrupt, absent) = match &verdict {
+            Ok(verdict) => (verdict.judged_by(Source::Corrupt), verdict.judged_by(Source::Absent)),
+            Err(StoreError::Corrupt(corrupt)) => (corrupt.clone(), Vec::new()),
+            Err(StoreError::Unreachable { charges, .. }) => (Vec::new(), charges.clone()),
+            Err(_) => (Vec::new(), (0..plan.charges.len()).collect()),
         };
+        self.report_fallbacks(&plan, &absent);
         for charge in corrupt {
-            self.report_corrupt(&request.domain, &plan.label(*charge));
+            self.report_corrupt(&request.domain, &plan.label(charge));
         }
         let verdict = verdict.or_else(|error| plan.refusal().ok_or(error))?;
         self.top_keys.record(&plan, &verdict, arrival.at);
@@ -261,7 +262,7 @@ impl Limiter {
         let hits = hits.chain((used > 0).then_some(Hits::Charge(used)));
         let charge = |hits| Charge::new(counter.with_limit(Arc::clone(&limit)), hits);
         let charges: Vec<Charge> = hits.map(charge).collect();
-        match store.charge(&charges, Arrival::now()).await.verdict {
+        match store.charge(&charges, Arrival::now()).await {
             Ok(_) => Ok(store.read_counter(counter, Clear::No).await),
             Err(error) => Err(format!("{error}; the counter may have been set")),
         }

@@ -398,7 +398,7 @@ mod tests {
         let descriptors =
             vec![Descriptor { entries, hits: Hits::Charge(1), states_hits: false, limit: None }];
         let plan = Plan::draw(&rules(mode), &Request { domain: "shop".into(), descriptors });
-        let tally = Tally { fit, reset: Duration::from_secs(20) };
+        let tally = Tally::new(fit, Duration::from_secs(20));
         let denied = fit == Fit::Over && mode != Mode::Shadow;
         let verdict = Verdict { denied, tallies: vec![tally], ..Verdict::default() };
         keys.record(&plan, &verdict, keys.began + Duration::from_secs(after_s));

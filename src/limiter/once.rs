@@ -60,7 +60,7 @@ impl Limiter {
     /// Begins a call that has an id, unless it has begun before.
     pub async fn begin(&self, once: &Once, arrival: Arrival) -> Result<Begun, StoreError> {
         let begin = once.hit(1, once.digest.clone());
-        match self.store.charge(&[begin], arrival).await.verdict {
+        match self.store.charge(&[begin], arrival).await {
             Ok(Verdict { denied: false, .. }) => return Ok(Begun::Now),
             Ok(_) | Err(StoreError::Corrupt(_)) => {}
             Err(error) => return Err(error),

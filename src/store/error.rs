@@ -44,6 +44,14 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// The indices of the charges that are left to their `on_store_failure`, if it is not all of them.
+    pub fn by_failure_mode(&self) -> &[usize] {
+        match self {
+            Self::Corrupt(charges) | Self::Unreachable { charges, .. } => charges,
+            _ => &[],
+        }
+    }
+
     /// Whether the store answers, and the error says nothing about other calls.
     pub(crate) const fn is_of_the_call(&self) -> bool {
         matches!(self, Self::Corrupt(_) | Self::CallFailed)

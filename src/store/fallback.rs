@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{StoreError, memory::MemoryStore};
 use crate::engine::{
-    ledger::{Charge, GiveBack, Tally, Verdict},
+    ledger::{Charge, GiveBack, Source, Tally, Verdict},
     request::Hits,
     rule::{Algorithm, FailureMode, Limit, Mode},
     time::Timestamp,
@@ -32,8 +32,9 @@ impl Fallback {
     /// # Errors
     /// `error`, if a limit is `error` and none denies.
     pub fn answer(&self, charges: &[Charge], error: StoreError) -> Result<Verdict, StoreError> {
+        let absent = |charge| Tally::by_failure_mode(charge, Source::Absent);
         if charges.iter().any(Charge::denies_by_failure_mode) {
-            let tallies = charges.iter().map(Tally::by_failure_mode).collect();
+            let tallies = charges.iter().map(absent).collect();
             return Ok(Verdict { denied: true, tallies, ..Verdict::default() });
         }
         let mut local = Vec::new();
@@ -45,13 +46,14 @@ impl Fallback {
             }
         }
         let Verdict { denied, tallies: local_tallies, part, .. } = self.local(&local, self.now());
-        let mut local_tallies = local_tallies.into_iter();
+        let in_memory = |tally| Tally { source: Source::Absent, ..tally };
+        let mut local_tallies = local_tallies.into_iter().map(in_memory);
         let mut tallies = Vec::with_capacity(charges.len());
         for charge in charges {
             if charge.counter.limit.failure_mode() == FailureMode::Local {
                 tallies.extend(local_tallies.next());
             } else {
-                tallies.push(Tally::by_failure_mode(charge));
+                tallies.push(absent(charge));
             }
         }
         Ok(Verdict { denied, tallies, part, ..Verdict::default() })

@@ -30,14 +30,6 @@ pub struct Arrival {
     pub timeout: Option<Duration>,
 }
 
-/// The verdict of a call, and what it was made without.
-#[derive(Debug)]
-pub struct Answered {
-    pub verdict: Result<Verdict, StoreError>,
-    /// The indices of the charges whose `on_store_failure` decided, since the store gave no answer.
-    pub by_failure_mode: Vec<usize>,
-}
-
 /// Of the time that a caller waits, this part is for the decision, and the rest for the way of the answer: 15 ms of
 /// Envoy's 20 ms.
 const DECISION_PART: (u32, u32) = (3, 4);
@@ -95,22 +87,26 @@ impl Guard {
 
     /// Like [`Store::charge`], within the budget from the call's arrival on. It fails if the `on_store_failure` of a
     /// limit is `error`.
-    pub async fn charge(&self, charges: &[Charge], arrival: Arrival) -> Answered {
-        let verdict = self.charge_store(charges, arrival).await;
-        // The store has applied the failure modes of the charges that have no counter.
-        let by_failure_mode = match &verdict {
-            Ok(verdict) => verdict.absent.clone(),
-            Err(StoreError::Corrupt(_)) => Vec::new(),
-            Err(StoreError::Unreachable { charges, .. }) => charges.clone(),
-            Err(error) => return self.without_answer(charges, error.clone()),
-        };
-        Answered { verdict, by_failure_mode }
+    pub async fn charge(
+        &self,
+        charges: &[Charge],
+        arrival: Arrival,
+    ) -> Result<Verdict, StoreError> {
+        match self.charge_store(charges, arrival).await {
+            // The store has applied the failure modes of the charges that have no counter.
+            Err(error @ (StoreError::Corrupt(_) | StoreError::Unreachable { .. })) => Err(error),
+            Err(error) => self.without_answer(charges, error),
+            Ok(verdict) => Ok(verdict),
+        }
     }
 
     /// The answer to a call for which the store gives none.
-    pub fn without_answer(&self, charges: &[Charge], error: StoreError) -> Answered {
-        let by_failure_mode = (0..charges.len()).collect();
-        Answered { verdict: self.fallback.answer(charges, error), by_failure_mode }
+    pub fn without_answer(
+        &self,
+        charges: &[Charge],
+        error: StoreError,
+    ) -> Result<Verdict, StoreError> {
+        self.fallback.answer(charges, error)
     }
 
     /// The store, if it answers at once, and so needs no guard.
@@ -202,38 +198,19 @@ impl Guard {
         until: time::Instant,
     ) -> Result<Verdict, StoreError> {
         let mut answer = self.store.charge(charges, until).await;
-        let without = match &answer {
-            Err(StoreError::Corrupt(charges)) => WithoutCounter::corrupt(charges),
-            Err(StoreError::Unreachable { charges, refunded, .. }) => {
-                WithoutCounter { charges, absent: charges, refunded }
+        if let Err(error) = &answer {
+            let is_local = |index: &usize| failure_mode(charges, *index) == FailureMode::Local;
+            let left = error.by_failure_mode();
+            let local: Vec<usize> = left.iter().copied().filter(is_local).collect();
+            if !local.is_empty() {
+                // Boxed, so that this rare case does not enlarge the future of every call.
+                answer = Box::pin(self.charge_with_local(charges, &local, error, until)).await;
             }
-            Ok(_) | Err(_) => WithoutCounter::corrupt(&[]),
-        };
-        let is_local = |index: &usize| failure_mode(charges, *index) == FailureMode::Local;
-        if without.charges.iter().any(is_local) {
-            // Boxed, so that this rare case does not enlarge the future of every call.
-            answer = Box::pin(self.charge_with_local(charges, without, until)).await;
         }
         if let Ok(verdict) = &answer {
             self.over_limit.learn(charges, verdict, sent);
         }
         answer
-    }
-}
-
-/// The store's report of the charges whose counters give no answer.
-struct WithoutCounter<'answer> {
-    /// Their indices.
-    charges: &'answer [usize],
-    /// The charges whose counters need no second request.
-    absent: &'answer [usize],
-    /// The indices of refunds that have been applied.
-    refunded: &'answer [usize],
-}
-
-impl<'answer> WithoutCounter<'answer> {
-    const fn corrupt(charges: &'answer [usize]) -> Self {
-        Self { charges, absent: &[], refunded: &[] }
     }
 }
 

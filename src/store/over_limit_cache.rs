@@ -17,7 +17,7 @@ use self::entries::{CachedTally, Entries, LIFE_MAX};
 use super::metrics::StoreMetrics;
 use crate::engine::{
     key::Counter,
-    ledger::{self, Charge, Fit, Tally, Verdict},
+    ledger::{self, Charge, Fit, Source, Tally, Verdict},
     request::Hits,
 };
 
@@ -113,10 +113,8 @@ impl OverLimitCache {
         if !denied && self.is_quiet(sent) {
             return;
         }
-        for (index, (charge, tally)) in charges.iter().zip(&verdict.tallies).enumerate() {
-            // The tally of a charge without a counter is not the store's.
-            let is_unknown = verdict.corrupt.contains(&index) || verdict.absent.contains(&index);
-            if is_unknown || charge.is_part || is_held(charge) {
+        for (charge, tally) in charges.iter().zip(&verdict.tallies) {
+            if tally.source != Source::Counter || charge.is_part || is_held(charge) {
                 continue;
             }
             let mut tally = CachedTally::new(*tally, || ledger::asked(charge, charges), sent);

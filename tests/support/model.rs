@@ -268,7 +268,7 @@ impl Model {
             let closed = self.closed(charge, now);
             (Fit::Over, closed.unwrap_or_else(|| self.admits_at(charge, hits, now)))
         };
-        Tally { fit, reset: Duration::from_millis((at - now).max(0) as u64) }
+        Tally::new(fit, Duration::from_millis((at - now).max(0) as u64))
     }
 
     /// Until when its counter is closed, if it is.

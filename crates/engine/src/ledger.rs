@@ -29,11 +29,10 @@ pub use self::{
     holds::taken::{HeldCharge, TakenHold},
     part::{fitting_by_checks, part_asked},
     parts::{
-        JudgedParts, PartTally, PartsVerdict, given_back, judge_parts, past_corrupt_counter,
-        reservation,
+        JudgedParts, PartsVerdict, given_back, judge_parts, past_corrupt_counter, reservation,
     },
     posting::{Few, Posting},
-    tally::{Fit, Tally},
+    tally::{Fit, Source, Tally},
     vote::{denies, denies_uncharged, skipped},
 };
 pub use crate::algorithm::sliding_log::Remembered;
@@ -54,10 +53,14 @@ pub struct Verdict {
     pub part: Option<u64>,
     /// The holds without ids that were ended, and that may be open on other counters too.
     pub ended: Vec<HoldId>,
-    /// The indices of charges on corrupt counters; the `on_store_failure` of their limits was applied.
-    pub corrupt: Vec<usize>,
-    /// The indices of charges on counters that gave no answer; the `on_store_failure` of their limits was applied.
-    pub absent: Vec<usize>,
+}
+
+impl Verdict {
+    /// The indices of the charges that were judged by this.
+    pub fn judged_by(&self, source: Source) -> Vec<usize> {
+        let tallies = self.tallies.iter().enumerate();
+        tallies.filter(|(_, tally)| tally.source == source).map(|(index, _)| index).collect()
+    }
 }
 
 /// Judges one call, and changes `accounts` accordingly.
@@ -150,14 +153,11 @@ fn count_votes<'call>(
         ..Verdict::default()
     };
     verdict.at.extend(assessments.first().map(|assessment| assessment.posting.terms.now));
-    for (index, assessment) in assessments.iter().enumerate() {
+    for assessment in assessments {
         verdict.tallies.push(match assessment.checked {
             Some(tally) => tally,
             None => assessment.tally(accounts),
         });
-        if assessment.fit == FitKind::Corrupt {
-            verdict.corrupt.push(index);
-        }
     }
     verdict
 }

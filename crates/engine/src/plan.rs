@@ -9,7 +9,8 @@ use crate::{
     hold_id::HoldId,
     key::{self, Counter, SlotBy},
     ledger::{
-        self, Charge, CommitOutcome, Few, Fit, HeldCharge, HoldAction, TakenHold, Tally, Verdict,
+        self, Charge, CommitOutcome, Few, Fit, HeldCharge, HoldAction, Source, TakenHold, Tally,
+        Verdict,
     },
     parameters::Parameters,
     request::{Descriptor, Entry, Hits, HitsMeaning, Request},
@@ -180,10 +181,10 @@ impl Plan {
 
     /// The verdict on a call that is denied even if the store gives none.
     pub fn refusal(&self) -> Option<Verdict> {
-        let tallies = || self.charges.iter().map(Tally::by_failure_mode).collect();
+        let tally = |charge| Tally::by_failure_mode(charge, Source::Absent);
         self.is_refused().then(|| Verdict {
             denied: true,
-            tallies: tallies(),
+            tallies: self.charges.iter().map(tally).collect(),
             ..Verdict::default()
         })
     }
@@ -305,7 +306,7 @@ impl Plan {
             && let Outcome::Over { limit, reset } = outcome
         {
             let counter = Counter::shared(&domain.name, &asked.path, shared, Arc::clone(limit));
-            let tally = Tally { fit: Fit::Over, reset: *reset };
+            let tally = Tally::new(Fit::Over, *reset);
             let (matched, directive) = (matched.clone(), Arc::clone(directive));
             self.banned.push(BannedKey { matched, directive, counter, tally });
         }
@@ -415,8 +416,10 @@ impl Plan {
     /// The decision, from the store's verdict, which has one tally for each charge, in their order.
     pub fn settle(mut self, mut verdict: Verdict) -> Decision {
         // Nothing is charged for them.
-        let skipped = self.skipped(&verdict);
-        verdict.absent.extend(skipped);
+        for skipped in self.skipped(&verdict) {
+            let tally = verdict.tallies.get_mut(skipped);
+            tally.into_iter().for_each(|tally| tally.source = Source::Absent);
+        }
         let Verdict { tallies, denied, .. } = &verdict;
         debug_assert_eq!(tallies.len(), self.charges.len(), "a store answers every charge");
         let own = self.charges.len() - self.commits;
@@ -485,8 +488,7 @@ impl Plan {
         if !self.charges.iter().any(|charge| charge.draws_first) {
             return Vec::new();
         }
-        let unknown = [&verdict.corrupt[..], &verdict.absent].concat();
-        ledger::skipped(&self.charges, &verdict.tallies, &unknown)
+        ledger::skipped(&self.charges, &verdict.tallies)
     }
 
     fn tier_headers(&self, verdict: &Verdict) -> Vec<TierHeader> {
@@ -496,33 +498,28 @@ impl Plan {
 
     /// What the call has charged for work under way, with an id of its own.
     fn taken_by_id(&self, verdict: &Verdict) -> Vec<(Arc<Limit>, u64)> {
-        let uncounted = [&verdict.corrupt, &verdict.absent];
-        let counts = |index| !verdict.denied && !uncounted.iter().any(|of| of.contains(&index));
-        let charges = self.charges.iter().zip(&verdict.tallies).enumerate();
-        let taken = charges.filter_map(|(index, (charge, tally))| {
-            match (charge.hold, charge.hits, tally.fit) {
-                (Some(HoldAction::ById { .. }), Hits::Charge(hits), Fit::Fits { .. })
-                    if counts(index) =>
-                {
+        let charges = self.charges.iter().zip(&verdict.tallies);
+        let charges = charges.filter(|(_, tally)| tally.source == Source::Counter);
+        let taken =
+            charges.filter_map(|(charge, tally)| match (charge.hold, charge.hits, tally.fit) {
+                (Some(HoldAction::ById { .. }), Hits::Charge(hits), Fit::Fits { .. }) => {
                     Some((Arc::clone(&charge.counter.limit), hits))
                 }
                 _ => None,
-            }
-        });
-        taken.collect()
+            });
+        if verdict.denied { Vec::new() } else { taken.collect() }
     }
 
     /// The numbers of the groups of which a quota is over, but for those in whose place another one is charged.
-    fn full_groups(&self, Verdict { tallies, absent, .. }: &Verdict) -> Vec<usize> {
+    fn full_groups(&self, Verdict { tallies, .. }: &Verdict) -> Vec<usize> {
         if self.groups.is_empty() {
             return Vec::new();
         }
-        let charges = self.charges.iter().zip(tallies).enumerate();
-        let is_passed = |index, charge: &Charge| charge.draws_first && absent.contains(&index);
-        let charges = charges.filter(|(index, (charge, _))| !is_passed(*index, charge));
-        let charges = charges.map(|(_, judged)| judged);
+        let charges = self.charges.iter().zip(tallies);
         let over = charges.filter(|(charge, tally)| {
-            charge.quota_group > 0 && !charge.has_room && tally.fit == Fit::Over
+            let is_passed = charge.draws_first && tally.source == Source::Absent;
+            let is_over = charge.quota_group > 0 && !charge.has_room && tally.fit == Fit::Over;
+            is_over && !is_passed
         });
         over.map(|(charge, _)| charge.quota_group).collect()
     }
@@ -531,11 +528,10 @@ impl Plan {
     fn taken(&mut self, verdict: &Verdict) -> Option<TakenHold> {
         let mut charges: Vec<HeldCharge> = Vec::new();
         for (index, (charge, tally)) in self.charges.iter_mut().zip(&verdict.tallies).enumerate() {
-            let uncounted = [&verdict.corrupt, &verdict.absent];
             if let Hits::Charge(hits) = charge.hits
                 && is_by_token(charge)
                 && matches!(tally.fit, Fit::Fits { .. })
-                && !uncounted.iter().any(|without| without.contains(&index))
+                && tally.source == Source::Counter
                 && let Some(made) = verdict.at.get(index).or(verdict.at.first())
             {
                 let counter = &mut charge.counter;
@@ -789,7 +785,7 @@ fn caller(entries: &[Entry], algorithm: &Algorithm) -> Option<Box<str>> {
     Some(key::caller(&entry.value))
 }
 
-fn outcome(charge: Charge, Tally { fit, reset }: Tally) -> Outcome {
+fn outcome(charge: Charge, Tally { fit, reset, .. }: Tally) -> Outcome {
     let limit = charge.counter.limit;
     match fit {
         // A limit that is a shadow by the settings alone still has the status OVER_LIMIT.
@@ -863,11 +859,11 @@ mod tests {
     }
 
     fn over(seconds: u64) -> Tally {
-        Tally { fit: Fit::Over, reset: Duration::from_secs(seconds) }
+        Tally::new(Fit::Over, Duration::from_secs(seconds))
     }
 
     fn fits(remaining: u64, seconds: u64) -> Tally {
-        Tally { fit: Fit::Fits { remaining }, reset: Duration::from_secs(seconds) }
+        Tally::new(Fit::Fits { remaining }, Duration::from_secs(seconds))
     }
 
     #[test]

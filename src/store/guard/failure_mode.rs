@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{Guard, WithoutCounter};
+use super::Guard;
 use crate::{
     engine::{
-        ledger::{Charge, Fit, Verdict},
+        ledger::{Charge, Fit, Tally, Verdict},
         request::Hits,
         rule::{FailureMode, Limit, WhenDenied},
         time::Timestamp,
@@ -68,15 +68,20 @@ fn counts_if_denied(charge: &Charge) -> bool {
 }
 
 impl Guard {
-    /// Makes the charges of a call in which those on `local` limits without a counter are judged in memory.
+    /// Makes the charges of a call in which those at the indices `local` are judged in memory, since their counters are corrupt
+    /// or gave no answer, which was this error.
     pub(super) async fn charge_with_local(
         &self,
         charges: &[Charge],
-        without: WithoutCounter<'_>,
+        local: &[usize],
+        error: &StoreError,
         until: Instant,
     ) -> Result<Verdict, StoreError> {
-        let is_local = |index: &usize| super::failure_mode(charges, *index) == FailureMode::Local;
-        let local: Vec<usize> = without.charges.iter().copied().filter(is_local).collect();
+        // The store is asked once more for a counter that is corrupt.
+        let (absent, refunded) = match error {
+            StoreError::Unreachable { charges, refunded, .. } => (&charges[..], &refunded[..]),
+            _ => (&[][..], &[][..]),
+        };
         let corrupt = local.iter().filter_map(|index| charges.get(*index)).cloned().collect();
         let mut in_memory = LocalVerdict::new(&self.fallback, corrupt);
 
@@ -92,16 +97,16 @@ impl Guard {
                 charge.counter = charge.counter.with_limit(Arc::new(limit));
             }
         }
-        for index in without.refunded {
+        for index in refunded {
             if let Some(charge) = resolved.get_mut(*index) {
                 charge.hits = Hits::Refund(0);
             }
         }
-        let mut verdict = self.store.charge_without(&resolved, without.absent, until).await?;
+        let mut verdict = self.store.charge_without(&resolved, absent, until).await?;
 
         for (index, tally) in local.iter().zip(&in_memory.verdict.tallies) {
             if let Some(resolved) = verdict.tallies.get_mut(*index) {
-                *resolved = *tally;
+                *resolved = Tally { source: resolved.source, ..*tally };
             }
         }
         in_memory.settle(verdict.denied);
@@ -113,7 +118,7 @@ impl Guard {
 mod tests {
     use super::*;
     use crate::{
-        engine::{key::Counter, ledger::Tally, rule::Unit},
+        engine::{key::Counter, rule::Unit},
         store::memory::MemoryStore,
     };
 

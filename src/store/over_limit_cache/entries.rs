@@ -57,7 +57,7 @@ enum CachedFit {
 impl CachedTally {
     /// The store's tally of a charge of `asked` hits.
     pub(super) fn new(
-        Tally { fit, reset }: Tally,
+        Tally { fit, reset, .. }: Tally,
         asked: impl FnOnce() -> u64,
         sent: Instant,
     ) -> Self {
@@ -84,7 +84,7 @@ impl CachedTally {
                 if asked() > remaining { Fit::Over } else { Fit::Fits { remaining } }
             }
         };
-        Tally { fit, reset: self.reset.saturating_sub(self.age(now)) }
+        Tally::new(fit, self.reset.saturating_sub(self.age(now)))
     }
 
     fn counts_at(&self, now: Instant) -> bool {

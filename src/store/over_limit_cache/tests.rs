@@ -60,10 +60,10 @@ fn tally(text: &str) -> Tally {
         None => Fit::Over,
         Some((remaining, _)) => Fit::Fits { remaining: remaining.parse().unwrap() },
     };
-    Tally { fit, reset: Duration::from_millis(reset.parse().unwrap()) }
+    Tally::new(fit, Duration::from_millis(reset.parse().unwrap()))
 }
 
-fn spell(Tally { fit, reset }: &Tally) -> String {
+fn spell(Tally { fit, reset, .. }: &Tally) -> String {
     match fit {
         Fit::Over | Fit::Commit(_) => format!("over {}", reset.as_millis()),
         Fit::Fits { remaining } => format!("{remaining} left {}", reset.as_millis()),

@@ -123,7 +123,7 @@ async fn write_log(
     let (now, answers) = exchange("MULTI", &write, connection, metrics).await?;
     let denied = answers.first() != Some(&Value::Okay);
     let fit = if denied { Fit::Over } else { Fit::Fits { remaining: 0 } };
-    let tallies = vec![Tally { fit, reset: Duration::from_millis(window_ms) }];
+    let tallies = vec![Tally::new(fit, Duration::from_millis(window_ms))];
     let verdict = Verdict { denied, tallies, ..Verdict::default() };
     Ok(Reply { now, verdict: ScriptVerdict::Decided(verdict) })
 }

@@ -11,7 +11,7 @@ use tollkeeper::{
         hold::{HoldBy, HoldPolicy},
         hold_id::HoldId,
         ledger::{
-            Charge, Fit, GiveBack, HoldAction, PartTally, PartsVerdict, Tally, judge_parts,
+            Charge, Fit, GiveBack, HoldAction, PartsVerdict, Source, Tally, judge_parts,
             reservation,
         },
         request::Hits,
@@ -156,7 +156,7 @@ fn limits_by_id() -> Vec<Arc<Limit>> {
 struct Decided {
     /// `None` if no part was answered.
     verdict: Option<PartsVerdict>,
-    tallies: Vec<PartTally>,
+    tallies: Vec<Tally>,
 }
 
 /// Counters on several nodes.
@@ -171,7 +171,8 @@ impl Nodes {
     fn charge(&self, call: &Call, now: Timestamp) -> Decided {
         let Call { charges, .. } = call;
         let parts: Vec<usize> = charges.iter().map(Self::of).collect();
-        let mut tallies = vec![PartTally::Unknown; charges.len()];
+        let absent = |charge| Tally::by_failure_mode(charge, Source::Absent);
+        let mut tallies: Vec<Tally> = charges.iter().map(absent).collect();
         for (number, node) in self.0.iter().enumerate() {
             let indices: Vec<usize> =
                 (0..charges.len()).filter(|index| parts[*index] == number).collect();
@@ -183,11 +184,11 @@ impl Nodes {
             let verdict = node.charge_at(&part, now);
             if fate == Fate::Answered {
                 for (index, tally) in indices.into_iter().zip(verdict.tallies) {
-                    tallies[index] = PartTally::Known(tally);
+                    tallies[index] = tally;
                 }
             }
         }
-        if tallies.iter().all(|tally| *tally == PartTally::Unknown) {
+        if tallies.iter().all(|tally| tally.source == Source::Absent) {
             return Decided { verdict: None, tallies };
         }
         let judged = judge_parts(charges, &tallies, &parts);
@@ -251,9 +252,9 @@ fn cases() -> ProptestConfig {
 }
 
 /// Whether hits count after a call of this outcome: all hits of an admitted call, and hits that count when denied.
-fn stays(charge: &Charge, tally: &PartTally, verdict: PartsVerdict) -> bool {
+fn stays(charge: &Charge, tally: &Tally, verdict: PartsVerdict) -> bool {
     let Limit { mode, when_denied, .. } = *charge.counter.limit;
-    let (PartTally::Known(tally), Hits::Charge(_)) = (tally, charge.hits) else { return false };
+    let (Source::Counter, Hits::Charge(_)) = (tally.source, charge.hits) else { return false };
     let is_counted = when_denied == WhenDenied::Counted;
     match verdict {
         PartsVerdict::Admitted => fits(tally) || is_counted || mode == Mode::Quota,
@@ -275,7 +276,7 @@ fn check_whole(history: Vec<Call>) -> Result<(), TestCaseError> {
         prop_assert_eq!(verdict == Some(PartsVerdict::Denied), expected.denied, "{:?}", call);
         for ((tally, expected), charge) in tallies.iter().zip(&expected.tallies).zip(&call.charges)
         {
-            let PartTally::Known(tally) = tally else { panic!("every part is known") };
+            assert_eq!(tally.source, Source::Counter, "every part is known");
             prop_assert_eq!(fits(tally), fits(expected), "{:?} of {:?}", charge, call);
             let counters = (nodes.checked(charge, now), checked(&whole, charge, now));
             prop_assert_eq!(counters.0, counters.1, "{:?} of {:?}", charge, call);

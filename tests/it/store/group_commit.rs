@@ -654,7 +654,7 @@ async fn a_refund_in_the_batch_of_a_denial_removes_the_cached_denial() {
         metrics,
     );
     let charge_all =
-        async |charges: &[Charge]| guard.charge(charges, Arrival::now()).await.verdict.unwrap();
+        async |charges: &[Charge]| guard.charge(charges, Arrival::now()).await.unwrap();
     assert!(!charge_all(&[charge_hits("alice", 5, 5)]).await.denied);
     let limit = Limit::new(5, Unit::Year, 100).unwrap();
     let refund = [charge("alice", Hits::Refund(1), &Arc::new(limit))];

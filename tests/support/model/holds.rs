@@ -354,7 +354,7 @@ impl HoldModel {
         // Without hits it ends at once.
         let ends = if ends == at { now } else { ends };
         let reset = (ends - now).max(0) as u64;
-        Tally { fit: Fit::Commit(outcome), reset: Duration::from_millis(reset) }
+        Tally::new(Fit::Commit(outcome), Duration::from_millis(reset))
     }
 
     /// Takes back what a reservation charged, and what it noted of a take by id.

@@ -100,7 +100,7 @@ pub fn foresee(charges: &[Charge], states: &[CounterState]) -> Vec<Tally> {
         let remaining = remaining_after_refunds(charge, charges, state);
         let remaining = remaining.checked_sub(asked(charge, charges));
         let fit = remaining.map_or(Fit::Over, |remaining| Fit::Fits { remaining });
-        tallies.push(Tally { fit, reset: state.reset });
+        tallies.push(Tally::new(fit, state.reset));
     }
     tallies
 }

@@ -4,25 +4,14 @@
 use super::{
     charge::{Charge, applied_failure_mode},
     hold_action::HoldAction,
-    tally::{Fit, Tally},
-    vote::{FitKind, Vote, VoteResult, decide, draw},
+    tally::{Source, Tally},
+    vote::{FitKind, Vote, VoteResult, decide, drawn},
 };
 use crate::{
     request::Hits,
     rule::{FailureMode, Limit, Mode, WhenDenied},
 };
 use std::sync::Arc;
-
-/// What is known of a charge once its part was tried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PartTally {
-    /// The part was decided.
-    Known(Tally),
-    /// The part was decided without this charge's counter, which is corrupt.
-    Corrupt,
-    /// The part gave no answer.
-    Unknown,
-}
 
 /// A call in parts, judged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +63,7 @@ pub fn past_corrupt_counter(charge: &Charge) -> Charge {
 }
 
 /// Judges a call by the tallies of its [reservations](reservation). `parts` names each charge's part.
-pub fn judge_parts(charges: &[Charge], tallies: &[PartTally], parts: &[usize]) -> JudgedParts {
+pub fn judge_parts(charges: &[Charge], tallies: &[Tally], parts: &[usize]) -> JudgedParts {
     let verdict = verdict(charges, tallies);
     JudgedParts { verdict, gives_back: given_back(charges, tallies, parts, verdict) }
 }
@@ -83,14 +72,14 @@ pub fn judge_parts(charges: &[Charge], tallies: &[PartTally], parts: &[usize]) -
 /// found before all of these tallies were known.
 pub fn given_back(
     charges: &[Charge],
-    tallies: &[PartTally],
+    tallies: &[Tally],
     parts: &[usize],
     verdict: PartsVerdict,
 ) -> Vec<bool> {
-    let fits: Vec<FitKind> = tallies.iter().map(PartTally::fit).collect();
+    let votes = drawn(charges, tallies);
     let result = match verdict {
         PartsVerdict::Admitted => Some(VoteResult::Admitted),
-        PartsVerdict::Denied => Some(match decide(votes(charges, &fits).into_iter()) {
+        PartsVerdict::Denied => Some(match decide(votes.iter().copied()) {
             // What denied the call was the want of an answer.
             VoteResult::Admitted => VoteResult::DeniedUncharged,
             _ if charges.iter().any(|charge| charge.is_part) => VoteResult::DeniedUncharged,
@@ -101,70 +90,44 @@ pub fn given_back(
         PartsVerdict::Again => None,
     };
     let mut gives_back = Vec::with_capacity(charges.len());
-    let votes = votes(charges, &fits);
-    for (((charge, tally), part), vote) in charges.iter().zip(tallies).zip(parts).zip(votes) {
+    for (((charge, tally), part), vote) in charges.iter().zip(tallies).zip(parts).zip(&votes) {
         let is_of_part = |index: usize| parts.get(index) == Some(part);
         let opens = matches!(charge.hold, Some(HoldAction::Open { .. }));
+        let alone = Vote::new(charge, tally);
         let is_reserved = (opens || matches!(charge.hits, Hits::Charge(_)))
-            && matches!(tally.fit(), FitKind::Fits | FitKind::Over)
-            && stands_in_part(charge, tally.fit(), charges, &fits, is_of_part);
+            && matches!(alone.fit, FitKind::Fits | FitKind::Over)
+            && stands_in_part(alone, &votes, is_of_part);
         let stays = result.is_some_and(|result| vote.is_charged(result));
         gives_back.push(is_reserved && !stays);
     }
     gives_back
 }
 
-fn verdict(charges: &[Charge], tallies: &[PartTally]) -> PartsVerdict {
-    let fits: Vec<FitKind> = tallies.iter().map(PartTally::fit).collect();
-    let failure_modes = charges.iter().zip(tallies).filter_map(|(charge, tally)| match tally {
-        PartTally::Known(_) => None,
-        PartTally::Corrupt | PartTally::Unknown => Some(applied_failure_mode(charge)),
-    });
-    let failure_modes: Vec<FailureMode> = failure_modes.collect();
+fn verdict(charges: &[Charge], tallies: &[Tally]) -> PartsVerdict {
+    let judged = charges.iter().zip(tallies);
+    let failure_modes = judged.filter(|(_, tally)| tally.source != Source::Counter);
+    let failure_modes: Vec<FailureMode> =
+        failure_modes.map(|(charge, _)| applied_failure_mode(charge)).collect();
     if failure_modes.contains(&FailureMode::Local) {
         return PartsVerdict::Again;
     }
-    match decide(votes(charges, &fits).into_iter()) {
+    match decide(drawn(charges, tallies).into_iter()) {
         VoteResult::Admitted if failure_modes.contains(&FailureMode::Error) => PartsVerdict::Failed,
         VoteResult::Admitted => PartsVerdict::Admitted,
         VoteResult::Denied | VoteResult::DeniedUncharged => PartsVerdict::Denied,
     }
 }
 
-fn votes<'call>(charges: &'call [Charge], fits: &[FitKind]) -> Vec<Vote<'call>> {
-    let votes = charges.iter().zip(fits).map(|(charge, fit)| Vote { charge, fit: *fit });
-    let mut votes: Vec<Vote<'call>> = votes.collect();
-    draw(&mut votes);
-    votes
-}
-
 /// Whether the reservation of a charge was charged, by the verdict on its part.
-fn stands_in_part(
-    charge: &Charge,
-    fit: FitKind,
-    charges: &[Charge],
-    fits: &[FitKind],
-    is_of_part: impl Fn(usize) -> bool,
-) -> bool {
+fn stands_in_part(alone: Vote<'_>, votes: &[Vote<'_>], is_of_part: impl Fn(usize) -> bool) -> bool {
     // A reserved quota has no vote, and is always charged, but for a take.
     let has_vote = |charge: &Charge| charge.counter.limit.mode != Mode::Quota;
-    let votes = votes(charges, fits).into_iter().enumerate();
+    let votes = votes.iter().copied().enumerate();
     let votes = votes.filter(|(index, vote)| is_of_part(*index) && has_vote(vote.charge));
     let result = decide(votes.map(|(_, vote)| vote));
+    let charge = alone.charge;
     let is_always_charged = !has_vote(charge) && !charge.is_take() && !charge.draws_first;
-    is_always_charged || Vote { charge, fit }.is_charged(result)
-}
-
-impl PartTally {
-    fn fit(&self) -> FitKind {
-        match self {
-            Self::Known(Tally { fit: Fit::Fits { .. }, .. }) => FitKind::Fits,
-            // It is done, and no part of the verdict.
-            Self::Known(Tally { fit: Fit::Commit(_), .. }) => FitKind::Silent,
-            Self::Known(Tally { fit: Fit::Over, .. }) => FitKind::Over,
-            Self::Corrupt | Self::Unknown => FitKind::Corrupt,
-        }
-    }
+    is_always_charged || alone.is_charged(result)
 }
 
 #[cfg(test)]
@@ -172,13 +135,16 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{key::Counter, ledger::CommitOutcome, rule::Unit};
+    use crate::{
+        key::Counter,
+        ledger::{CommitOutcome, Fit},
+        rule::Unit,
+    };
 
-    const FITS: PartTally =
-        PartTally::Known(Tally { fit: Fit::Fits { remaining: 1 }, reset: Duration::ZERO });
-    const OVER: PartTally = PartTally::Known(Tally { fit: Fit::Over, reset: Duration::ZERO });
-    const UNKNOWN: PartTally = PartTally::Unknown;
-    const CORRUPT: PartTally = PartTally::Corrupt;
+    const FITS: Tally = Tally::new(Fit::Fits { remaining: 1 }, Duration::ZERO);
+    const OVER: Tally = Tally::new(Fit::Over, Duration::ZERO);
+    const ABSENT: Tally = Tally { source: Source::Absent, ..FITS };
+    const CORRUPT: Tally = Tally { source: Source::Corrupt, ..FITS };
 
     fn charge(mode: Mode, when_denied: WhenDenied, on_store_failure: FailureMode) -> Charge {
         let limit =
@@ -208,7 +174,7 @@ mod tests {
 
     /// Judges charges that are each a part of its own.
     #[track_caller]
-    fn check(charges: &[(Charge, PartTally)], verdict: PartsVerdict, gives_back: &[bool]) {
+    fn check(charges: &[(Charge, Tally)], verdict: PartsVerdict, gives_back: &[bool]) {
         let parts: Vec<usize> = (0..charges.len()).collect();
         let (charges, tallies): (Vec<_>, Vec<_>) = charges.iter().cloned().unzip();
         let gives_back = gives_back.to_vec();
@@ -246,7 +212,7 @@ mod tests {
     #[test]
     fn what_turned_out_to_be_a_commit_is_not_given_back() {
         let committed = Fit::Commit(CommitOutcome::Applied);
-        let committed = PartTally::Known(Tally { fit: committed, reset: Duration::ZERO });
+        let committed = Tally::new(committed, Duration::ZERO);
         check(&[(enforced(), committed), (enforced(), OVER)], PartsVerdict::Denied, &[false; 2]);
         check(&[(quota(), committed), (enforced(), OVER)], PartsVerdict::Denied, &[false; 2]);
         // It is no quota with room.
@@ -257,7 +223,7 @@ mod tests {
     fn a_charge_without_a_counter_follows_its_failure_mode() {
         use FailureMode::{Allow, Deny, Error, Local};
         let with = |mode, verdict, gives_back: &[bool]| {
-            check(&[(enforced(), FITS), (failing(mode), UNKNOWN)], verdict, gives_back);
+            check(&[(enforced(), FITS), (failing(mode), ABSENT)], verdict, gives_back);
             check(&[(enforced(), FITS), (failing(mode), CORRUPT)], verdict, gives_back);
         };
         with(Allow, PartsVerdict::Admitted, &[false, false]);
@@ -265,9 +231,9 @@ mod tests {
         with(Error, PartsVerdict::Failed, &[true, false]);
         with(Local, PartsVerdict::Again, &[true, false]);
         // What denies the call anyway goes before an error.
-        check(&[(enforced(), OVER), (failing(Error), UNKNOWN)], PartsVerdict::Denied, &[false; 2]);
+        check(&[(enforced(), OVER), (failing(Error), ABSENT)], PartsVerdict::Denied, &[false; 2]);
         // A debit of a call that fails stays, unless the call is judged again.
-        check(&[(counted(), FITS), (failing(Error), UNKNOWN)], PartsVerdict::Failed, &[false; 2]);
-        check(&[(counted(), FITS), (failing(Local), UNKNOWN)], PartsVerdict::Again, &[true, false]);
+        check(&[(counted(), FITS), (failing(Error), ABSENT)], PartsVerdict::Failed, &[false; 2]);
+        check(&[(counted(), FITS), (failing(Local), ABSENT)], PartsVerdict::Again, &[true, false]);
     }
 }

@@ -18,6 +18,19 @@ pub struct Tally {
     /// fits, or if it never will, until no hit counts any more; if it fits, the time until no hit counts any
     /// more.
     pub reset: Duration,
+    /// What the charge was judged by.
+    pub source: Source,
+}
+
+/// What a charge was judged by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Its counter.
+    Counter,
+    /// The `on_store_failure` of its limit, since its counter is corrupt.
+    Corrupt,
+    /// The `on_store_failure` of its limit, since its counter gave no answer.
+    Absent,
 }
 
 /// Whether a charge fits.
@@ -35,6 +48,11 @@ pub enum Fit {
 }
 
 impl Tally {
+    /// The tally by a counter.
+    pub const fn new(fit: Fit, reset: Duration) -> Self {
+        Self { fit, reset, source: Source::Counter }
+    }
+
     /// The tally of a charge that fits or does not, in a call that needs `asked` hits of its account.
     pub(super) fn of(account: &dyn Account, fits: bool, asked: u64, terms: &Terms) -> Self {
         let (fit, at) = if fits {
@@ -42,7 +60,7 @@ impl Tally {
         } else {
             (Fit::Over, account.admits_at(asked, terms))
         };
-        Self { fit, reset: terms.now.until(at) }
+        Self::new(fit, terms.now.until(at))
     }
 
     /// The tier of its limit that is reached after the call.
@@ -64,12 +82,12 @@ impl Tally {
 
     /// The tally of a charge whose counter gives no answer: over its limit for a second if its
     /// `on_store_failure` is `deny`, else as if no hit were counted.
-    pub fn by_failure_mode(charge: &Charge) -> Self {
+    pub fn by_failure_mode(charge: &Charge, source: Source) -> Self {
         let fit = if charge.denies_by_failure_mode() {
             Fit::Over
         } else {
             Fit::Fits { remaining: charge.counter.limit.capacity() }
         };
-        Self { fit, reset: Duration::from_secs(1) }
+        Self { fit, reset: Duration::from_secs(1), source }
     }
 }

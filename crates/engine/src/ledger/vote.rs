@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{
     charge::Charge,
-    tally::{Fit, Tally},
+    tally::{Fit, Source, Tally},
 };
 use crate::rule::{Mode, WhenDenied};
 
@@ -23,7 +23,7 @@ pub(super) enum VoteResult {
 pub(super) enum FitKind {
     Fits,
     Over,
-    /// The counter is corrupt.
+    /// The counter is corrupt, or gave no answer.
     Corrupt,
     /// It has no vote, and is not charged: another quota of its group is, or it is a commit.
     Silent,
@@ -82,24 +82,21 @@ pub(super) fn draw(votes: &mut [Vote<'_>]) {
 
 /// Whether a call of these charges is denied, by their tallies.
 pub fn denies(charges: &[Charge], tallies: &[Tally]) -> bool {
-    let mut votes = votes(charges, tallies);
-    draw(&mut votes);
-    decide(votes.into_iter()) != VoteResult::Admitted
+    decide(drawn(charges, tallies).into_iter()) != VoteResult::Admitted
 }
 
-fn votes<'call>(charges: &'call [Charge], tallies: &[Tally]) -> Vec<Vote<'call>> {
-    charges.iter().zip(tallies).map(|(charge, tally)| Vote::new(charge, tally)).collect()
+/// The votes on a call of these charges, by their tallies, once they are [drawn](draw).
+pub(super) fn drawn<'call>(charges: &'call [Charge], tallies: &[Tally]) -> Vec<Vote<'call>> {
+    let votes = charges.iter().zip(tallies).map(|(charge, tally)| Vote::new(charge, tally));
+    let mut votes: Vec<Vote<'call>> = votes.collect();
+    draw(&mut votes);
+    votes
 }
 
-/// The indices of the quotas in whose place another one of their group is charged. `unknown` has the indices
-/// of charges whose counters gave no answer.
-pub fn skipped(charges: &[Charge], tallies: &[Tally], unknown: &[usize]) -> Vec<usize> {
-    let mut votes = votes(charges, tallies);
-    for index in unknown {
-        votes.get_mut(*index).into_iter().for_each(|vote| vote.fit = FitKind::Corrupt);
-    }
-    draw(&mut votes);
-    let silent = votes.iter().enumerate().filter(|(_, vote)| vote.fit == FitKind::Silent);
+/// The indices of the quotas in whose place another one of their group is charged.
+pub fn skipped(charges: &[Charge], tallies: &[Tally]) -> Vec<usize> {
+    let votes = drawn(charges, tallies).into_iter().enumerate();
+    let silent = votes.filter(|(_, vote)| vote.fit == FitKind::Silent);
     silent.map(|(index, _)| index).collect()
 }
 
@@ -109,8 +106,9 @@ pub fn denies_uncharged(charge: &Charge, tally: &Tally) -> bool {
 }
 
 impl<'call> Vote<'call> {
-    fn new(charge: &'call Charge, tally: &Tally) -> Self {
+    pub(super) fn new(charge: &'call Charge, tally: &Tally) -> Self {
         let fit = match tally.fit {
+            _ if tally.source != Source::Counter => FitKind::Corrupt,
             Fit::Fits { .. } => FitKind::Fits,
             Fit::Commit(_) => FitKind::Silent,
             Fit::Over => FitKind::Over,

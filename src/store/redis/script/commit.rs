@@ -93,7 +93,7 @@ impl CommitRun {
             0 => Some(ScriptVerdict::Corrupt(Vec::new())),
             1 => {
                 let fit = Fit::Commit(CommitOutcome::Applied);
-                let tallies = ends.iter().map(|end| Tally { fit, reset: now.until(*end) });
+                let tallies = ends.iter().map(|end| Tally::new(fit, now.until(*end)));
                 let (tallies, at) = (tallies.collect(), Few::from_iter([now]));
                 Some(ScriptVerdict::Decided(Verdict { tallies, at, ..Verdict::default() }))
             }

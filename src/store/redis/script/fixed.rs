@@ -239,7 +239,7 @@ impl Group {
                 None => Fit::Over,
                 Some(rest) => Fit::Fits { remaining: if is_admitted { rest } else { remaining } },
             };
-            verdict.tallies.push(Tally { fit, reset: now.until(terms.span.end) });
+            verdict.tallies.push(Tally::new(fit, now.until(terms.span.end)));
         }
         Some(ScriptVerdict::Decided(verdict))
     }

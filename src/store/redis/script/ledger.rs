@@ -12,7 +12,8 @@ use crate::{
         hold::Abandoned,
         key::Counter,
         ledger::{
-            Charge, CommitOutcome, Few, Fit, GiveBack, HoldAction, Tally, Verdict, part_asked,
+            Charge, CommitOutcome, Few, Fit, GiveBack, HoldAction, Source, Tally, Verdict,
+            part_asked,
         },
         request::Hits,
         rule::{Algorithm, FailureMode, Mode, WhenDenied},
@@ -315,12 +316,12 @@ fn read_call(
     let mut tallies = Vec::with_capacity(charges.len());
     for (charge, answer) in charges.iter().zip(answers) {
         tallies.push(match answer {
-            [-2, _] => Tally::by_failure_mode(charge),
+            [-2, _] => Tally::by_failure_mode(charge, Source::Corrupt),
             answer => one_tally(charge, *answer)?,
         });
     }
     let at = Few::from_iter([now]);
-    let verdict = Verdict { denied, tallies, part, at, corrupt, ..Verdict::default() };
+    let verdict = Verdict { denied, tallies, part, at, ..Verdict::default() };
     Some(ScriptVerdict::Decided(verdict))
 }
 
@@ -333,7 +334,7 @@ fn one_tally(charge: &Charge, [answer, reset]: [i64; 2]) -> Option<Tally> {
         -5 if charge.hold.is_some() => Fit::Commit(CommitOutcome::Late),
         remaining => Fit::Fits { remaining: count(remaining)? },
     };
-    Some(Tally { fit, reset })
+    Some(Tally::new(fit, reset))
 }
 
 #[cfg(test)]
@@ -378,7 +379,7 @@ mod tests {
     fn a_reply_holds_redis_time_in_milliseconds_and_the_verdict() {
         let (now, answer) =
             run(2).read(&[1_795_215_600, 123_999, 0, -1, 1500, 7, 20]).expect("a good reply");
-        let tally = |fit, ms| Tally { fit, reset: Duration::from_millis(ms) };
+        let tally = |fit, ms| Tally::new(fit, Duration::from_millis(ms));
         assert_eq!(now, Timestamp::from_millis(1_795_215_600_123));
         let tallies = vec![tally(Fit::Over, 1500), tally(Fit::Fits { remaining: 7 }, 20)];
         let at = Few::from_iter([now]);
@@ -390,9 +391,9 @@ mod tests {
     fn a_reply_names_the_charges_whose_counters_are_corrupt() {
         let read = |verdict| run(2).read(&[1_795_215_600, 0, verdict, 7, 20, -2, 0]).unwrap().1;
         assert_eq!(read(-2), [ScriptVerdict::Corrupt(vec![1])]);
-        let [ScriptVerdict::Decided(Verdict { denied: false, corrupt, .. })] = &read(1)[..] else {
+        let [ScriptVerdict::Decided(verdict @ Verdict { denied: false, .. })] = &read(1)[..] else {
             panic!("{:?}", read(1));
         };
-        assert_eq!(*corrupt, [1]);
+        assert_eq!(verdict.judged_by(Source::Corrupt), [1]);
     }
 }

@@ -14,7 +14,7 @@ use super::{directory::Directory, redirect::decide_alone};
 use crate::{
     engine::{
         ledger::{
-            Charge, Few, Fit, GiveBack, PartTally, PartsVerdict, Tally, Verdict, given_back,
+            Charge, Few, Fit, GiveBack, PartsVerdict, Source, Tally, Verdict, given_back,
             judge_parts, past_corrupt_counter, reservation,
         },
         request::Hits,
@@ -133,10 +133,7 @@ impl Reservation {
                     denied: verdict == PartsVerdict::Denied,
                     tallies: known.settled(&self.charges, &judged_parts.gives_back, &given_back),
                     at: known.times(),
-                    part: None,
-                    ended: Vec::new(),
-                    corrupt: known.like(PartTally::Corrupt),
-                    absent: known.like(PartTally::Unknown),
+                    ..Verdict::default()
                 };
                 Ok((verdict, owed))
             }
@@ -253,7 +250,7 @@ impl Reservation {
 
 /// The parts' answers for each charge.
 struct KnownParts {
-    tallies: Vec<PartTally>,
+    tallies: Vec<Tally>,
     /// The index of each charge's part among the answers; [`NO_PART`] without an answer.
     parts: Vec<usize>,
     answers: Vec<(Part, PartAnswer)>,
@@ -263,8 +260,9 @@ struct KnownParts {
 
 impl KnownParts {
     fn new(charges: &[Charge]) -> Self {
+        let unknown = |charge| Tally::by_failure_mode(charge, Source::Absent);
         Self {
-            tallies: vec![PartTally::Unknown; charges.len()],
+            tallies: charges.iter().map(unknown).collect(),
             parts: vec![NO_PART; charges.len()],
             answers: Vec::new(),
             owed: Vec::new(),
@@ -278,10 +276,12 @@ impl KnownParts {
                 (verdict, at)
             });
             for (position, index) in part.charges.iter().enumerate() {
-                if let (Some(tally), Some(of_part)) =
-                    (self.tallies.get_mut(*index), self.parts.get_mut(*index))
-                {
-                    (*tally, *of_part) = (part_tally(&answer, position), self.answers.len());
+                let tally = answer.as_ref().ok().and_then(|(one, _)| one.tallies.get(position));
+                if let (Some(known), Some(tally)) = (self.tallies.get_mut(*index), tally) {
+                    *known = *tally;
+                }
+                if let Some(of_part) = self.parts.get_mut(*index) {
+                    *of_part = self.answers.len();
                 }
             }
             self.answers.push((part, answer));
@@ -298,10 +298,10 @@ impl KnownParts {
         owed
     }
 
-    /// The charges of which this is known.
-    fn like(&self, known: PartTally) -> Vec<usize> {
+    /// The charges that were judged by this.
+    fn judged_by(&self, source: Source) -> Vec<usize> {
         let tallies = self.tallies.iter().enumerate();
-        tallies.filter(|(_, tally)| **tally == known).map(|(index, _)| index).collect()
+        tallies.filter(|(_, tally)| tally.source == source).map(|(index, _)| index).collect()
     }
 
     /// The time of each charge, by the clock of its part.
@@ -324,17 +324,16 @@ impl KnownParts {
 
     /// Why the call is not decided.
     fn failure(&self, verdict: PartsVerdict, charges: &[Charge]) -> StoreError {
-        let absent = self.like(PartTally::Unknown);
+        let absent = self.judged_by(Source::Absent);
         if absent.is_empty() && verdict == PartsVerdict::Failed {
-            return StoreError::Corrupt(self.like(PartTally::Corrupt));
+            return StoreError::Corrupt(self.judged_by(Source::Corrupt));
         }
         let cause = match absent.is_empty() {
             true => StoreError::Corrupt(Vec::new()),
             false => self.cause(),
         };
-        let is_known =
-            |index: &usize| matches!(self.tallies.get(*index), Some(PartTally::Known(_)));
-        let (known, unknown): (Vec<_>, Vec<_>) = (0..charges.len()).partition(is_known);
+        let known = self.judged_by(Source::Counter);
+        let unknown = (0..charges.len()).filter(|index| !known.contains(index)).collect();
         let is_refund =
             |index: &usize| charges.get(*index).is_some_and(|charge| charge.hits.is_refund());
         StoreError::Unreachable {
@@ -361,9 +360,11 @@ impl KnownParts {
                 })
             };
             tallies.push(match tally {
-                PartTally::Known(Tally { fit: Fit::Fits { remaining }, reset })
-                    if charge.hits != Hits::Check =>
-                {
+                // Its part was charged with another failure mode.
+                tally if tally.source != Source::Counter => {
+                    Tally::by_failure_mode(charge, tally.source)
+                }
+                Tally { fit: Fit::Fits { remaining }, reset, .. } if charge.hits != Hits::Check => {
                     let hits = of_counter()
                         .map(|((other, _), _)| match other.hits {
                             Hits::Charge(hits) => hits,
@@ -373,24 +374,12 @@ impl KnownParts {
                     let resets = of_counter().filter_map(|(_, left)| Some(left.as_ref()?.reset));
                     let remaining =
                         with_hits_back(*remaining, hits, charge.counter.limit.capacity());
-                    Tally { fit: Fit::Fits { remaining }, reset: resets.min().unwrap_or(*reset) }
+                    Tally::new(Fit::Fits { remaining }, resets.min().unwrap_or(*reset))
                 }
-                PartTally::Known(tally) => *tally,
-                PartTally::Corrupt | PartTally::Unknown => Tally::by_failure_mode(charge),
+                tally => *tally,
             });
         }
         tallies
-    }
-}
-
-fn part_tally(answer: &PartAnswer, position: usize) -> PartTally {
-    match answer {
-        Ok((verdict, _)) if verdict.corrupt.contains(&position) => PartTally::Corrupt,
-        Ok((verdict, _)) => {
-            let tally = verdict.tallies.get(position).copied();
-            tally.map_or(PartTally::Unknown, PartTally::Known)
-        }
-        Err(_) => PartTally::Unknown,
     }
 }
 
