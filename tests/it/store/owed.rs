@@ -61,11 +61,14 @@ fn refund(user: &str, hits: u64) -> Charge {
 
 /// The commit of 10 hits, of which 2 were used.
 fn commit(user: &str) -> Charge {
+    committing(charge(user, Hits::Refund(0), &holding(HoldBy::Token, limit(1000))), 10, 2)
+}
+
+fn committing(charge: Charge, held: u64, used: u64) -> Charge {
     let made = system_clock();
     let deadline = made.plus_millis(LIFETIME_MS);
-    let hold = HoldAction::Commit { id: HoldId::new(1), held: 10, used: 2, made, deadline };
-    let limit = holding(HoldBy::Token, limit(1000));
-    Charge { hold: Some(hold), ..charge(user, Hits::Refund(0), &limit) }
+    let hold = HoldAction::Commit { id: HoldId::new(1), held, used, made, deadline };
+    Charge { hits: Hits::Refund(0), hold: Some(hold), ..charge }
 }
 
 /// A take of 10 hits by an id, or its end.
@@ -125,10 +128,12 @@ async fn used(store: &RedisStore, charge: &Charge) -> u64 {
     }
 }
 
-/// Done work of each kind; what its counter holds before, after it, and if it is lost.
+/// Done work of each kind; what its counter holds before, after it, and if it is lost. And what charges nothing unless it
+/// is answered.
 struct DoneWork {
     before: Vec<Charge>,
     work: Vec<(Charge, u64, u64)>,
+    takes: Vec<Charge>,
 }
 
 impl DoneWork {
@@ -141,11 +146,26 @@ impl DoneWork {
             (commit("committed"), 2, 10),
         ];
         let mut before = Vec::from(before);
+        let mut takes = vec![charge("charged", Hits::Charge(10), &years(limit(10))), take("taken")];
         if has_scripts {
             before.push(by_id("by id", None));
             work.push((by_id("by id", Some(2)), 2, 10));
+            takes.extend([by_id("taken by id", None), occupy("place", 1), open("held")]);
         }
-        Self { before, work }
+        Self { before, work, takes }
+    }
+
+    /// With the release of a place, which needs no memory and no INCRBY.
+    fn with_a_release(mut self) -> Self {
+        if self.before.len() > 2 {
+            self.before.push(occupy("released", 1));
+            self.work.push((committing(occupy("released", 1), 1, 0), 0, 1));
+        }
+        self
+    }
+
+    fn calls(&self) -> impl Iterator<Item = &Charge> {
+        self.work.iter().map(|(charge, ..)| charge).chain(&self.takes)
     }
 
     async fn begin(&self, store: &RedisStore) {
@@ -160,6 +180,9 @@ impl DoneWork {
         for (charge, after, lost) in &self.work {
             let found = used(store, charge).await;
             assert_eq!(found, *after, "{cause}: {:?} (lost: {lost})", charge.counter);
+        }
+        for take in &self.takes {
+            assert_eq!(used(store, take).await, 0, "{cause}: {:?}", take.counter);
         }
     }
 }
@@ -178,7 +201,7 @@ async fn done_work_whose_write_is_refused_is_counted_once_redis_takes_writes() {
             let done = DoneWork::new(has_scripts);
             done.begin(&store).await;
             redis.refuse_writes(code);
-            for (charge, ..) in &done.work {
+            for charge in done.calls() {
                 assert_eq!(ask(&store, charge).await, None, "{code}: {charge:?}");
             }
             redis.accept_writes();
@@ -194,7 +217,7 @@ async fn done_work_that_redis_answers_with_a_refusal_is_counted_once_it_takes_ca
     for code in ["BUSY", "LOADING", "MASTERDOWN"] {
         for index in 0..2 {
             let redis = Redis::start();
-            let done = DoneWork::new(index == 0);
+            let done = DoneWork::new(index == 0).with_a_release();
             let store = async || {
                 let (store, _) = stores(&redis).into_iter().nth(index).unwrap();
                 assert_eq!(ask(&store, &refund("nobody", 0)).await, Some(true));
@@ -202,12 +225,12 @@ async fn done_work_that_redis_answers_with_a_refusal_is_counted_once_it_takes_ca
             };
             let first = store().await;
             done.begin(&first).await;
-            let of_each = join_all(done.work.iter().map(|_| store())).await;
+            let of_each = join_all(done.calls().map(|_| store())).await;
             let refusing = Refusing::begin(&redis, code);
-            for (store, (charge, ..)) in of_each.iter().zip(&done.work) {
+            for (store, charge) in of_each.iter().zip(done.calls()) {
                 assert_eq!(ask(store, charge).await, None, "{code}: {charge:?}");
             }
-            refusing.end(&redis);
+            refusing.end();
             for store in &of_each {
                 store.ended().await;
             }
@@ -217,7 +240,11 @@ async fn done_work_that_redis_answers_with_a_refusal_is_counted_once_it_takes_ca
 }
 
 /// A Redis that answers with an error, until it is ended.
-struct Refusing(&'static str, JoinHandle<()>);
+struct Refusing {
+    code: &'static str,
+    keeping: JoinHandle<()>,
+    connection: redis::Connection,
+}
 
 impl Refusing {
     fn begin(redis: &Redis, code: &'static str) -> Self {
@@ -238,24 +265,24 @@ impl Refusing {
                 redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).take()
             }
         };
-        let mut connection = redis.connect();
+        let (mut keeping, mut connection) = (redis.connect(), redis.connect());
         // A script that is ended is an error.
-        let keeping = thread::spawn(move || drop(keeps_busy.query::<()>(&mut connection)));
+        let keeping = thread::spawn(move || drop(keeps_busy.query::<()>(&mut keeping)));
         eventually("redis refuses", || {
-            let refused = redis::cmd("GET").arg("other").query::<()>(&mut redis.connect());
+            let refused = redis::cmd("GET").arg("other").query::<()>(&mut connection);
             (refused.err()?.code() == Some(code)).then_some(())
         });
-        Self(code, keeping)
+        Self { code, keeping, connection }
     }
 
-    fn end(self, redis: &Redis) {
-        let Self(code, keeping) = self;
-        match code {
-            "BUSY" => redis.query::<()>(&["SCRIPT", "KILL"]),
-            "LOADING" => redis.query::<()>(&["CONFIG", "SET", "key-load-delay", "0"]),
-            _ => redis.query::<()>(&["REPLICAOF", "NO", "ONE"]),
-        }
-        keeping.join().unwrap();
+    fn end(mut self) {
+        let (name, words) = match self.code {
+            "BUSY" => ("SCRIPT", &["KILL"][..]),
+            "LOADING" => ("CONFIG", &["SET", "key-load-delay", "0"][..]),
+            _ => ("REPLICAOF", &["NO", "ONE"][..]),
+        };
+        redis::cmd(name).arg(words).query::<()>(&mut self.connection).unwrap();
+        self.keeping.join().unwrap();
     }
 }
 
@@ -264,14 +291,14 @@ async fn done_work_that_finds_no_connection_is_counted_once_there_is_one() {
     for index in 0..2 {
         let mut redis = Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
         let (store, has_scripts) = stores(&redis).into_iter().nth(index).unwrap();
-        let done = DoneWork::new(has_scripts);
+        let done = DoneWork::new(has_scripts).with_a_release();
         done.begin(&store).await;
         redis.stop();
         // What is written to a connection before it is known to be closed may have run.
         for _ in 0..3 {
             assert_eq!(ask_within(&store, &refund("nobody", 0), PATIENT).await, None);
         }
-        for (charge, ..) in &done.work {
+        for charge in done.calls() {
             assert_eq!(ask_within(&store, charge, IMPATIENT).await, None, "{charge:?}");
         }
         redis.start_again();
@@ -448,9 +475,10 @@ async fn done_work_whose_slot_is_half_moved_counts_where_the_slot_is_then() {
         let counter = charge.counter.clone().with_slot_by(SlotBy::Domain);
         Charge { counter, ..charge.clone() }
     };
-    let DoneWork { before, work } = DoneWork::new(true);
+    let DoneWork { before, work, .. } = DoneWork::new(true);
     let work = work.iter().map(|(charge, after, lost)| (in_one_slot(charge), *after, *lost));
-    let done = DoneWork { before: before.iter().map(in_one_slot).collect(), work: work.collect() };
+    let before = before.iter().map(in_one_slot).collect();
+    let done = DoneWork { before, work: work.collect(), takes: Vec::new() };
     let moved = in_one_slot(&debit("moved", 1));
     tokio::select! {
         () = store.follow() => {}
