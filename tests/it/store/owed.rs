@@ -491,8 +491,8 @@ async fn done_work_whose_slot_is_half_moved_counts_where_the_slot_is_then() {
     for (charge, _, has_a_key) in &done.work {
         let (charges, until) = ([charge.clone(), moved.clone()], Instant::now() + IMPATIENT);
         let answer = tokio::time::timeout_at(until, store.charge(&charges, until)).await;
-        // Redis creates no key where it refuses others.
-        assert_eq!(matches!(answer, Ok(Ok(_))), *has_a_key == 0, "{charge:?}: {answer:?}");
+        // One that has no key yet may be created where the other is.
+        assert!(*has_a_key == 0 || !matches!(answer, Ok(Ok(_))), "{charge:?}: {answer:?}");
     }
     migration.move_keys();
     migration.finish();
