@@ -14,27 +14,31 @@ use axum::{
     Extension, Json, Router,
     body::Body,
     extract::{RawQuery, State},
-    http::{Request, header},
+    http::{Request, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{delete, get, post},
+    routing::{any, delete, get, post},
 };
 use serde_json::{Value, json};
 
-pub use self::{access::Admin, counters::request};
 use self::{
-    access::{Actor, WebPages, needs_all_domains, refuse_strangers},
+    Query::{Empty, Parameters},
+    access::{
+        Actor,
+        WebPages::{self, NoPage, StatusPage, StatusPageWithToken},
+    },
     audit::Change,
     counters::status_of,
     refused::Refused,
 };
+pub use self::{access::Admin, counters::request};
 use super::{
     compat,
     parameters::{self, refused_parameter},
     status::{self, PageState},
 };
 use crate::{
-    authorization::Right,
+    authorization::{Right, clients::EVERY_DOMAIN},
     rls::{self, refusal::Refusal},
     store::system_clock,
     telemetry::{
@@ -44,47 +48,96 @@ use crate::{
 };
 
 pub fn router(admin: Admin) -> Router {
-    let guarded = |pages| middleware::from_fn_with_state(pages, refuse_strangers);
-    let of_all_domains = |right| middleware::from_fn_with_state(right, needs_all_domains);
-    let guard = || guarded(WebPages::StatusPageWithToken);
-    let noted = |action, shown, event| {
-        middleware::from_fn_with_state(Change { action, shown, event }, audit::note_change)
-    };
-    let plain = middleware::from_fn(refuse_parameters);
+    const READ: Option<Right> = Some(Right::Read);
+    const CHANGE: Option<Right> = Some(Right::Change);
+    const COUNTER: &[&str] = &["descriptor", "domain", "used", "limit", "because"];
+    let noted = |action, shown, event| Some(Change { action, shown, event });
     let log = noted("change log filter", &["filter"], Some(LogFilterSet));
-    let counters: &[&str] = &["descriptor", "domain", "used", "limit", "because"];
-    let reset = noted("reset counters", counters, Some(CountersReset));
-    let set = noted("set counter", counters, Some(CounterSet));
+    let reset = noted("reset counters", COUNTER, Some(CountersReset));
+    let set = noted("set counter", COUNTER, Some(CounterSet));
     let set_override = noted("set override", &[], None);
     let undo = noted("undo override", &["because"], None);
-    let of_log = of_all_domains(Right::Change);
-    let changes = Router::new()
-        .route("/log", post(change_log).layer(of_log).layer(guard()).layer(log))
-        .route("/counters/reset", post(counters::reset).layer(guard()).layer(reset))
-        .route("/counters/set", post(counters::set).layer(guard()).layer(set))
-        .route("/overrides", post(overrides::set).layer(plain).layer(guard()).layer(set_override))
-        .route("/overrides/{id}", delete(overrides::end).layer(guard()).layer(undo));
-    let page = Router::new()
-        .route("/status", get(show_status))
-        .layer(of_all_domains(Right::Read))
-        .route("/counters", get(counters::show))
-        .route("/overrides", get(overrides::list))
-        .route("/explain", post(explain))
-        .layer(guarded(WebPages::StatusPage))
-        .route("/", get(status::page));
-    Router::new()
-        .route("/top", get(show_top_keys).layer(middleware::from_fn(refuse_parameters)))
-        .route("/log", get(show_log).layer(middleware::from_fn(refuse_parameters)))
-        .route("/stats", get(stats))
-        .route("/audit", get(audit::show))
-        .layer(of_all_domains(Right::Read))
-        .route("/counters/list", get(counters::list))
-        .route("/overrides/{id}", get(overrides::show))
-        .layer(guarded(WebPages::Refused))
-        .merge(changes)
-        .merge(page)
-        .layer(middleware::from_fn_with_state(admin.clone(), access::identify))
-        .with_state(admin)
+    // An endpoint without a right on all domains checks the domain by itself.
+    #[rustfmt::skip]
+    let endpoints = [
+        // path, method and handler, web pages, right on all domains, query, note in the audit
+        ("/audit", get(audit::show), NoPage, READ, Parameters, None),
+        ("/counters", get(counters::show), StatusPage, None, Parameters, None),
+        ("/counters/list", get(counters::list), NoPage, None, Parameters, None),
+        ("/counters/reset", post(counters::reset), StatusPageWithToken, None, Parameters, reset),
+        ("/counters/set", post(counters::set), StatusPageWithToken, None, Parameters, set),
+        ("/explain", post(explain), StatusPage, None, Parameters, None),
+        ("/log", get(show_log), NoPage, READ, Empty, None),
+        ("/log", post(change_log), StatusPageWithToken, CHANGE, Parameters, log),
+        ("/overrides", get(overrides::list), StatusPage, None, Parameters, None),
+        ("/overrides", post(overrides::set), StatusPageWithToken, None, Empty, set_override),
+        ("/overrides/{id}", get(overrides::show), NoPage, None, Parameters, None),
+        ("/overrides/{id}", delete(overrides::end), StatusPageWithToken, None, Parameters, undo),
+        ("/stats", get(stats), NoPage, READ, Parameters, None),
+        ("/status", get(show_status), StatusPage, READ, Parameters, None),
+        ("/top", get(show_top_keys), NoPage, READ, Empty, None),
+    ];
+    let guarded = |pages, of_all_domains, query, change| {
+        let guard = EndpointGuard { pages, of_all_domains, query, change };
+        middleware::from_fn_with_state(guard, admit)
+    };
+    // Strangers do not learn which paths there are.
+    let unknown = any(async || StatusCode::NOT_FOUND);
+    let unknown = unknown.layer(guarded(StatusPage, READ, Parameters, None));
+    // The page itself shows nothing before it has asked the others.
+    let mut router = Router::new().route("/", get(status::page)).fallback_service(unknown);
+    for (path, handler, pages, of_all_domains, query, change) in endpoints {
+        router = router.route(path, handler.layer(guarded(pages, of_all_domains, query, change)));
+    }
+    router.layer(middleware::from_fn_with_state(admin.clone(), access::identify)).with_state(admin)
+}
+
+/// What a request needs to reach an endpoint, and what the audit notes of it.
+#[derive(Debug, Clone, Copy)]
+struct EndpointGuard {
+    pages: WebPages,
+    /// The right that its client needs on all domains.
+    of_all_domains: Option<Right>,
+    query: Query,
+    change: Option<Change>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Query {
+    Parameters,
+    /// None are known, so any is refused.
+    Empty,
+}
+
+impl EndpointGuard {
+    fn check(&self, actor: &Actor, request: &Request<Body>) -> Result<(), Refused> {
+        actor.refuse_stranger(self.pages, request.headers())?;
+        if let Some(right) = self.of_all_domains {
+            actor.check(EVERY_DOMAIN, right)?;
+        }
+        match refused_parameter(request) {
+            Some(problem) if self.query == Empty => Err(problem.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Lets a request reach its endpoint if it may, and notes it if it is to change something.
+async fn admit(
+    State(guard): State<EndpointGuard>,
+    Extension(actor): Extension<Actor>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    let uri = request.uri().clone();
+    let answer = match guard.check(&actor, &request) {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refused.into_response(),
+    };
+    match guard.change {
+        Some(change) => audit::note_change(change, &actor, &uri, answer).await,
+        None => answer,
+    }
 }
 
 /// Takes the same body as `/json`, or the domain, descriptors and hits as parameters, which can have any bytes.
@@ -167,12 +220,4 @@ async fn stats(State(Admin { reports, .. }): State<Admin>) -> Response {
         None => Refused::not_found("set --metrics-compat envoyproxy").into_response(),
     };
     reports.send(answer).await
-}
-
-/// For endpoints that take no parameters.
-async fn refuse_parameters(request: Request<Body>, next: Next) -> Result<Response, Refused> {
-    match refused_parameter(&request) {
-        Some(problem) => Err(problem.into()),
-        None => Ok(next.run(request).await),
-    }
 }

@@ -3,18 +3,17 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension,
     body::Body,
     extract::State,
-    http::{HeaderMap, HeaderValue, Request, StatusCode, header},
+    http::{HeaderMap, Request, header},
     middleware::Next,
-    response::{IntoResponse as _, Response},
+    response::Response,
 };
 
 use super::refused::Refused;
 use crate::{
-    audit::{Audit, RefusalKind},
-    authorization::{AdminTokens, DomainAccess, Right, clients::EVERY_DOMAIN},
+    audit::Audit,
+    authorization::{AdminTokens, DomainAccess, Right},
     edge::health::Health,
     http::{browser, json::Decisions, report::Reports, serve::Peer, status::History},
     limiter::Limiter,
@@ -42,7 +41,7 @@ pub struct Admin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WebPages {
     /// None: the status page does not need it.
-    Refused,
+    NoPage,
     /// The status page, which has the endpoint's origin.
     StatusPage,
     /// The status page, if its user has typed in a token. Without tokens no page may change anything: a browser makes
@@ -91,6 +90,36 @@ impl Actor {
         &self.admin.decisions.service.limiter
     }
 
+    /// Refuses a client that shows no token, if there are any. Web pages are recognized by their headers; without tokens
+    /// or certificates, `Host` must be an IP address or localhost too.
+    pub(super) fn refuse_stranger(
+        &self,
+        pages: WebPages,
+        headers: &HeaderMap,
+    ) -> Result<(), Refused> {
+        let Self { admin, right, .. } = self;
+        if let Err(problem) = right {
+            return Err(Refused::unauthorized(problem));
+        }
+        let may_be_own_page = match pages {
+            WebPages::NoPage => false,
+            WebPages::StatusPage => true,
+            WebPages::StatusPageWithToken => admin.tokens.is_some(),
+        };
+        let is_from_web_page = match may_be_own_page {
+            true => browser::is_from_other_origin(headers),
+            false => browser::is_from_web_page(headers),
+        };
+        let is_identified = admin.tokens.is_some() || admin.identifies_clients;
+        if is_from_web_page {
+            Err(Refused::cross_site("requests from web pages are not allowed"))
+        } else if !is_identified && !browser::host_is_ip_or_localhost(headers) {
+            Err(Refused::cross_site("host: must be an IP address or localhost"))
+        } else {
+            Ok(())
+        }
+    }
+
     /// Whether the client has a right on a domain.
     pub(super) fn check(&self, domain: &str, right: Right) -> Result<(), Refused> {
         if right == Right::Change && self.right != Ok(Right::Change) {
@@ -100,55 +129,6 @@ impl Actor {
         let checked = access.check(self.identity.as_ref(), domain, right);
         checked.map_err(|problem| Refused::forbidden(&problem.to_string()))
     }
-}
-
-/// For endpoints that show or change something of all domains.
-pub(super) async fn needs_all_domains(
-    State(right): State<Right>,
-    Extension(actor): Extension<Actor>,
-    request: Request<Body>,
-    next: Next,
-) -> Result<Response, Refused> {
-    actor.check(EVERY_DOMAIN, right)?;
-    Ok(next.run(request).await)
-}
-
-/// Lets only clients pass that show a token, if there are any. Web pages are recognized by their headers; without tokens
-/// or certificates, `Host` must be an IP address or localhost too.
-pub(super) async fn refuse_strangers(
-    State(pages): State<WebPages>,
-    Extension(Actor { admin, right, .. }): Extension<Actor>,
-    request: Request<Body>,
-    next: Next,
-) -> Response {
-    let headers = request.headers();
-    let is_from_web_page = match pages {
-        WebPages::Refused => browser::is_from_web_page(headers),
-        WebPages::StatusPage => browser::is_from_other_origin(headers),
-        WebPages::StatusPageWithToken if admin.tokens.is_none() => {
-            browser::is_from_web_page(headers)
-        }
-        WebPages::StatusPageWithToken => browser::is_from_other_origin(headers),
-    };
-    let is_identified = admin.tokens.is_some() || admin.identifies_clients;
-    let (refused, kind) = if let Err(problem) = right {
-        (Refused(StatusCode::UNAUTHORIZED, problem.to_owned()), RefusalKind::Unauthorized)
-    } else if is_from_web_page {
-        let problem = "requests from web pages are not allowed";
-        (Refused::forbidden(problem), RefusalKind::CrossSite)
-    } else if !is_identified && !browser::host_is_ip_or_localhost(headers) {
-        let problem = "host: must be an IP address or localhost";
-        (Refused::forbidden(problem), RefusalKind::CrossSite)
-    } else {
-        return next.run(request).await;
-    };
-    let mut answer = refused.into_response();
-    if kind == RefusalKind::Unauthorized {
-        let bearer = HeaderValue::from_static("Bearer");
-        answer.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
-    }
-    answer.extensions_mut().insert(kind);
-    answer
 }
 
 /// The token of `Authorization: Bearer TOKEN`.

@@ -1,11 +1,9 @@
 //! The audit of the admin address: what endpoints add to it, and `GET /audit`, which shows it.
 
 use axum::{
-    Extension, Json,
-    body::Body,
+    Json,
     extract::{RawQuery, State},
-    http::{Request, StatusCode},
-    middleware::Next,
+    http::{StatusCode, Uri},
     response::Response,
 };
 use serde_json::{Value, json};
@@ -46,21 +44,20 @@ pub(super) struct Details(pub(super) Value);
 #[derive(Debug, Clone)]
 pub(super) struct Unchanged;
 
-/// Notes each request to an endpoint in the audit.
+/// Notes the request that got this answer in the audit.
 pub(super) async fn note_change(
-    State(Change { action, shown, event }): State<Change>,
-    Extension(actor): Extension<Actor>,
-    request: Request<Body>,
-    next: Next,
+    Change { action, shown, event }: Change,
+    actor: &Actor,
+    uri: &Uri,
+    answer: Response,
 ) -> Response {
-    let uri = request.uri().clone();
-    let answer = next.run(request).await;
     let (said, status) = (answer.extensions(), answer.status());
     if said.get::<Unchanged>().is_some() {
         return answer;
     }
     let kind = said.get().copied().unwrap_or(match status {
         _ if status.is_server_error() => RefusalKind::Failed,
+        StatusCode::UNAUTHORIZED => RefusalKind::Unauthorized,
         StatusCode::FORBIDDEN => RefusalKind::Forbidden,
         _ => RefusalKind::Invalid,
     });

@@ -37,9 +37,9 @@ pub(super) async fn list(
     let limit = parameters::limit(&limit, LISTED_MAX, LISTED_MAX)?;
     let (domain, text, after) = (domain.first(), text.first(), after.first());
     let checked = actor.check(domain.map_or(EVERY_DOMAIN, |domain| domain), Right::Read);
-    checked.map_err(|Refused(status, problem)| match domain {
-        Some(_) => Refused(status, problem),
-        None => Refused(status, problem + "; give a `domain`"),
+    checked.map_err(|refused| match domain {
+        Some(_) => refused,
+        None => refused.and("; give a `domain`"),
     })?;
     if after.is_some_and(|after| !is_cursor(after)) {
         return Err("after: must be the `more` of an answer".to_owned().into());

@@ -2,38 +2,58 @@
 
 use axum::{
     Json,
-    http::StatusCode,
+    http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde_json::json;
 
-use crate::{overrides::OverrideError, rls::refusal::Refusal, store::StoreError};
+use crate::{
+    audit::RefusalKind, overrides::OverrideError, rls::refusal::Refusal, store::StoreError,
+};
 
-/// A request that is refused, with the reason. A text alone is a bad request.
+/// A request that is refused, with the reason, and its kind if the status does not tell. A text alone is a bad request.
 #[derive(Debug)]
-pub(super) struct Refused(pub(super) StatusCode, pub(super) String);
+pub(super) struct Refused(pub(super) StatusCode, pub(super) String, Option<RefusalKind>);
 
 /// Why a request was refused, in the extensions of its answer.
 #[derive(Debug, Clone)]
 pub(super) struct RefusalReason(pub(super) String);
 
 impl Refused {
+    pub(super) fn unauthorized(problem: &str) -> Self {
+        Self(StatusCode::UNAUTHORIZED, problem.to_owned(), None)
+    }
+
+    pub(super) fn cross_site(problem: &str) -> Self {
+        Self(StatusCode::FORBIDDEN, problem.to_owned(), Some(RefusalKind::CrossSite))
+    }
+
     pub(super) fn forbidden(problem: &str) -> Self {
-        Self(StatusCode::FORBIDDEN, problem.to_owned())
+        Self(StatusCode::FORBIDDEN, problem.to_owned(), None)
     }
 
     pub(super) fn not_found(problem: &str) -> Self {
-        Self(StatusCode::NOT_FOUND, problem.to_owned())
+        Self(StatusCode::NOT_FOUND, problem.to_owned(), None)
     }
 
     pub(super) fn unavailable(problem: impl ToString) -> Self {
-        Self(StatusCode::SERVICE_UNAVAILABLE, problem.to_string())
+        Self(StatusCode::SERVICE_UNAVAILABLE, problem.to_string(), None)
+    }
+
+    /// The same with more to say.
+    pub(super) fn and(self, more: &str) -> Self {
+        Self(self.0, self.1 + more, self.2)
     }
 }
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let mut response = (self.0, Json(json!({ "error": self.1 }))).into_response();
+        if self.0 == StatusCode::UNAUTHORIZED {
+            let bearer = HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+        }
+        self.2.and_then(|kind| response.extensions_mut().insert(kind));
         response.extensions_mut().insert(RefusalReason(self.1));
         response
     }
@@ -41,13 +61,13 @@ impl IntoResponse for Refused {
 
 impl From<String> for Refused {
     fn from(problem: String) -> Self {
-        Self(StatusCode::BAD_REQUEST, problem)
+        Self(StatusCode::BAD_REQUEST, problem, None)
     }
 }
 
 impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
-        Self(refusal.codes().1, refusal.to_string())
+        Self(refusal.codes().1, refusal.to_string(), None)
     }
 }
 
@@ -66,6 +86,6 @@ impl From<OverrideError> for Refused {
                 StatusCode::SERVICE_UNAVAILABLE
             }
         };
-        Self(status, error.to_string())
+        Self(status, error.to_string(), None)
     }
 }

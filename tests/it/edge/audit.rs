@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     eventually,
+    pages::{documents, page},
     redis_server::Redis,
     secured::Secured,
     service::{Options, Service, exchange_with},
@@ -151,6 +152,73 @@ fn named_tokens_say_who_and_a_read_only_one_changes_nothing() {
     let everything = service.log() + &ask(admin, "GET", "/audit", &with(&alice)).1.to_string();
     for letter in ['a', 'b', 'c', 'd'] {
         assert!(!everything.contains(&letter.to_string().repeat(16)), "{everything}");
+    }
+}
+
+/// The endpoints of docs/openapi.yaml, each with what a token that may only read gets, what one that may change gets, and
+/// whether the status page may use it.
+#[test]
+fn every_admin_endpoint_refuses_strangers_readers_who_change_and_pages_that_it_is_not_for() {
+    const OVERRIDE: &str = r#"{"domain":"shop","descriptor":"user=alice","action":"shadow","for":"60s","because":"a test"}"#;
+    let endpoints = [
+        ("GET /audit", "", 200, 200, false),
+        ("GET /counters?domain=shop&descriptor=user%3Dalice", "", 200, 200, true),
+        ("GET /counters/list?domain=shop", "", 200, 200, false),
+        ("POST /counters/reset?domain=shop&descriptor=user%3Dalice", "", 403, 200, true),
+        ("POST /counters/set?domain=shop&descriptor=user%3Dalice&used=7", "", 403, 200, true),
+        ("POST /explain?domain=shop&d=user%3Dalice", "", 200, 200, true),
+        ("GET /log", "", 200, 200, false),
+        ("POST /log?filter=info", "", 403, 200, true),
+        ("GET /overrides", "", 200, 200, true),
+        ("POST /overrides", OVERRIDE, 403, 200, true),
+        ("GET /overrides/{id}", "", 404, 404, false),
+        ("DELETE /overrides/{id}", "", 404, 404, true),
+        ("GET /stats", "", 404, 404, false),
+        ("GET /status", "", 200, 200, true),
+        ("GET /top", "", 200, 200, false),
+        ("GET /nothing", "", 404, 404, true),
+    ];
+    let mut described = BTreeSet::from(["GET /", "GET /nothing"].map(str::to_owned));
+    let document = documents(&page("openapi.yaml")).remove(0);
+    for (path, of_path) in document["paths"].as_object().unwrap() {
+        let server = of_path["servers"][0]["description"].as_str().unwrap_or_default();
+        let methods =
+            ["get", "post", "delete"].into_iter().filter(|name| of_path.get(name).is_some());
+        let described_here = methods.map(|method| format!("{} {path}", method.to_uppercase()));
+        described.extend(described_here.filter(|_| server.starts_with("The admin address")));
+    }
+    let walked =
+        endpoints.iter().map(|(endpoint, ..)| endpoint.split('?').next().unwrap().to_owned());
+    assert_eq!(walked.chain(["GET /".to_owned()]).collect::<BTreeSet<_>>(), described);
+
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("tokens");
+    fs::write(&file, "alice aaaaaaaaaaaaaaaa\nbob bbbbbbbbbbbbbbbb read-only\n").unwrap();
+    let path = file.display().to_string();
+    let flags = ["--admin-token-file", &path];
+    let service = Service::start(Options { flags: &flags, ..Options::default() });
+    let [alice, bob, wrong] =
+        ['a', 'b', 'c'].map(|letter| format!("Bearer {}", letter.to_string().repeat(16)));
+    let own = format!("http://{}", service.admin);
+    let page = ("origin", own.as_str());
+    let foreign = ("origin", "https://evil.example");
+    for (endpoint, body, read, change, is_for_page) in endpoints {
+        let of_page = if is_for_page { change } else { 403 };
+        for (headers, expected) in [
+            (&[][..], 401),
+            (&with(&wrong), 401),
+            (&[page], 401),
+            (&with(&bob), read),
+            (&with(&alice), change),
+            (&[with(&alice)[0], page], of_page),
+            (&[with(&alice)[0], foreign], 403),
+        ] {
+            let (method, path) = endpoint.split_once(' ').unwrap();
+            let path = path.replace("{id}", "00");
+            let (status, ..) =
+                exchange_with(service.admin, method, &path, headers, body.as_bytes());
+            assert_eq!(status, expected, "{endpoint} {headers:?}");
+        }
     }
 }
 

@@ -93,10 +93,10 @@ pub(super) fn routes() -> BTreeMap<String, &'static str> {
     let mut routes = BTreeMap::new();
     for file in ["src/http.rs", "src/http/admin.rs"] {
         let source = fs::read_to_string(root().join(file)).unwrap();
-        for route in source.split(".route(\"").skip(1) {
+        for route in source.split("(\"/").skip(1) {
             let (path, rest) = route.split_once("\", ").unwrap();
             let (method, _) = rest.split_once('(').unwrap();
-            routes.insert(format!("{} {path}", method.to_uppercase()), file);
+            routes.insert(format!("{} /{path}", method.to_uppercase()), file);
         }
     }
     routes
