@@ -172,10 +172,9 @@ fn is_counted(charge: &Charge) -> bool {
 }
 
 impl Model {
-    /// Judges one call at `now`, and counts it. Of parts it tries all hits, and then one fewer at a time.
+    /// Judges one call at `now`, and counts it: of parts as many hits as let it pass, or one.
     pub fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
-        let most = part_asked(charges).unwrap_or(1);
-        for hits in (1..=most).rev() {
+        let judge = |hits| {
             let with_hits = |charge: &Charge| match charge.hits {
                 Hits::Charge(_) if charge.is_part => {
                     Charge { hits: Hits::Charge(hits), ..charge.clone() }
@@ -185,12 +184,20 @@ impl Model {
             let charges: Vec<Charge> = charges.iter().map(with_hits).collect();
             let mut after = self.clone();
             let (tallies, denied) = after.judge(&charges, now);
-            if !denied || hits == 1 {
-                *self = after;
-                return tallies;
+            (after, tallies, denied)
+        };
+        let most = part_asked(charges).unwrap_or(1);
+        let (mut after, mut tallies, denied) = judge(most);
+        if denied && most > 1 {
+            let (mut fitting, mut over) = (1, most);
+            while over - fitting > 1 {
+                let middle = fitting.midpoint(over);
+                *(if judge(middle).2 { &mut over } else { &mut fitting }) = middle;
             }
+            (after, tallies, _) = judge(fitting);
         }
-        unreachable!("a part of one hit is judged");
+        *self = after;
+        tallies
     }
 
     /// The tallies of a call, and whether it is denied.

@@ -147,6 +147,7 @@ impl Plan {
         {
             plan.drop_checks();
         }
+        ledger::bound_parts(&mut plan.charges);
         plan.commit(request, commits);
         plan
     }

@@ -139,9 +139,12 @@ impl Dice {
         let count = [1, 1, 2, 3][(passed % 4) as usize];
         let mut charges: Vec<Charge> = (0..count).map(charge).collect();
         if self.below(10) == 0 {
-            let hits = Hits::Charge(1 + self.below(12));
+            let most = [Hits::MAX - self.below(70), 1 + self.below(12)];
+            let hits = Hits::Charge(most[self.below(2) as usize]);
             let part = |charge| Charge { hits, is_part: true, ..charge };
             charges = charges.into_iter().map(part).collect();
+            // As each plan does.
+            ledger::bound_parts(&mut charges);
         }
         let gives_back = self.below(3 * RESERVATIONS as u64) as usize;
         Step { passed: if back { -(passed as i64) } else { passed as i64 }, charges, gives_back }

@@ -8,7 +8,7 @@ use super::{
     tally::{Fit, Tally},
     vote::{Vote, VoteResult, decide, denies, draw},
 };
-use crate::{algorithm::AnyAccount, request::Hits};
+use crate::{algorithm::AnyAccount, request::Hits, rule::Mode};
 
 /// The hits that the parts of a call ask for; `None` if it has none.
 pub fn part_asked<'call>(charges: impl IntoIterator<Item = &'call Charge>) -> Option<u64> {
@@ -16,6 +16,29 @@ pub fn part_asked<'call>(charges: impl IntoIterator<Item = &'call Charge>) -> Op
         Hits::Charge(hits) if charge.is_part => Some(hits),
         _ => None,
     })
+}
+
+/// Lowers what the parts of a call ask for to what its limits can admit at all, and so that their sum on one counter is a
+/// number that scripts add exactly.
+pub fn bound_parts(charges: &mut [Charge]) {
+    let Some(asked) = part_asked(&*charges) else { return };
+    let of_mode = |mode| charges.iter().filter(move |charge| charge.counter.limit.mode == mode);
+    let capacity = |charge: &Charge| charge.counter.limit.capacity();
+    let enforced = of_mode(Mode::Enforced).map(capacity).min();
+    let has_room = charges.iter().any(|charge| charge.has_room);
+    // One of them is enough.
+    let quotas = of_mode(Mode::Quota).map(capacity).max().filter(|_| !has_room);
+    let most = [enforced, quotas].into_iter().flatten().fold(asked, u64::min);
+    let number = u64::try_from(charges.len()).unwrap_or(u64::MAX);
+    let sum_exceeds = most.saturating_mul(number) > Hits::MAX;
+    let on_one_counter =
+        if sum_exceeds { on_same_counter(charges).into_iter().max() } else { None };
+    let most = most.min(Hits::MAX / on_one_counter.unwrap_or(1)).max(1);
+    for charge in charges {
+        if let (Hits::Charge(hits), true) = (&mut charge.hits, charge.is_part) {
+            *hits = most;
+        }
+    }
 }
 
 /// The most hits, up to those that the parts of a call ask for, with which it is admitted; 1 if it never is.
@@ -36,11 +59,7 @@ pub(super) fn fitting(
 
 /// Like `fitting`, by the tallies that checks of the same counters got.
 pub fn fitting_by_checks(most: u64, charges: &[Charge], checked: &[Tally]) -> u64 {
-    let same = |charge: &Charge| {
-        let same = charges.iter().filter(|other| other.counter.same_counter(&charge.counter));
-        u64::try_from(same.count()).unwrap_or(u64::MAX)
-    };
-    let same: Few<u64> = charges.iter().map(same).collect();
+    let same = on_same_counter(charges);
     most_admitted(most, |hits| {
         let tallies = checked.iter().zip(&same).map(|(tally, same)| match tally.fit {
             Fit::Fits { remaining } if hits.saturating_mul(*same) > remaining => {
@@ -50,6 +69,15 @@ pub fn fitting_by_checks(most: u64, charges: &[Charge], checked: &[Tally]) -> u6
         });
         !denies(charges, &tallies.collect::<Vec<_>>())
     })
+}
+
+/// The number of charges on the counter of each.
+fn on_same_counter(charges: &[Charge]) -> Few<u64> {
+    let same = |charge: &Charge| {
+        let same = charges.iter().filter(|other| other.counter.same_counter(&charge.counter));
+        u64::try_from(same.count()).unwrap_or(u64::MAX)
+    };
+    charges.iter().map(same).collect()
 }
 
 fn most_admitted(most: u64, admits: impl Fn(u64) -> bool) -> u64 {

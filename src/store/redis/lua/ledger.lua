@@ -134,7 +134,7 @@ local function fit_parts(charges, answers, most)
   local function admits(hits)
     for _, charge in ipairs(charges) do
       if charge.is_part and charge.kind == 'charge' then
-        if charge.account then charge.account.sum = charge.account.sum + hits - charge.hits end
+        if charge.account then charge.account.sum = charge.account.sum + (hits - charge.hits) end
         charge.hits = hits
       end
     end

@@ -82,6 +82,53 @@ descriptors:
     }
 }
 
+/// 2^53 - 1: the most hits of a call.
+const HITS_MAX: u64 = (1 << 53) - 1;
+
+/// Scripts count exactly up to 2^53 only.
+#[tokio::test]
+async fn parts_that_ask_for_the_most_hits_get_exactly_what_fits() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: fixed, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: log, rate_limit: { algorithm: sliding_log, unit: year, requests_per_unit: 10 } }
+  - { key: sliding, rate_limit: { algorithm: sliding_window, unit: year, requests_per_unit: 10 } }
+  - { key: bucket, rate_limit: { algorithm: token_bucket, unit: year, requests_per_unit: 10 } }
+  - { key: first, rate_limit: { algorithm: first_hit_window, unit: year, requests_per_unit: 10 } }
+  - { key: quota, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: huge, rate_limit: { unit: year, requests_per_unit: 9007199254740991 } }
+  - { key: seen, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 10 } }
+";
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let service = Service::start(Options { rules, store, ..Options::default() });
+        for back in [0, 1, 2, 9, 10, 63] {
+            let part = async |descriptors: String| {
+                let text = format!("{} {} PART", descriptors.trim_end(), HITS_MAX - back);
+                decide(&service, "shop", vec![call(&text)]).await.unwrap()[0].hits
+            };
+            for key in ["fixed", "log", "sliding", "bucket", "first", "quota"] {
+                for (count, hits) in [(1, 10), (3, 3), (64, 0)] {
+                    let one = format!("{key}={back}-{count} ");
+                    assert_eq!(part(one.repeat(count)).await, hits, "{one}");
+                }
+            }
+            for key in ["huge", "seen"] {
+                let alone = HITS_MAX - back;
+                for (count, hits) in [(1, alone), (3, HITS_MAX / 3), (64, HITS_MAX / 64)] {
+                    let one = format!("{key}={back}-{count} ");
+                    assert_eq!(part(one.repeat(count)).await, hits, "{one}");
+                }
+            }
+            let several = format!("huge={back}-x seen={back}-x huge={back}-y");
+            assert_eq!(part(several).await, HITS_MAX - back);
+            let tightest = format!("huge={back}-v fixed={back}-v quota={back}-v");
+            assert_eq!(part(tightest).await, 10);
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_part_is_not_held_and_refused_where_places_are_for_whole_calls() {
     let service = Service::start(Options { rules: HOLDS, ..Options::default() });
