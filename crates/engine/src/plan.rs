@@ -100,6 +100,8 @@ impl Plan {
             has_no_token: false,
             groups: Vec::new(),
         };
+        // A check charges nothing, and commits nothing either.
+        let commits = if meaning == HitsMeaning::Checked { &[] } else { commits };
         let Some(domain) = rules.domain(&request.domain) else {
             for _ in &request.descriptors {
                 plan.settle_at_once(Matched::NoDomain, Outcome::NoLimit);

@@ -428,6 +428,14 @@ async fn holds_are_taken_with_the_hits_of_the_call_and_committed_once() {
             ("money=a READ", "OK: OK money 9998500/10000000 used 1500"),
         ];
         check_batch(service, "llm", &after).await;
+        let named = take(service, "user=a 8", "OK: OK user 950/1000").await;
+        let parameters = descriptor(&[("hold.commit", &named), ("hold.used", "700")]);
+        let check_of = Call { descriptors: vec![parameters], ..call("CHECK") };
+        let verdicts = decide(service, "llm", vec![check_of]).await.unwrap();
+        assert_eq!(verdicts[0].code().as_str_name(), "OK", "{verdicts:?}");
+        let unchanged = [("user=a READ", "OK: OK user 950/1000 used 50")];
+        check_batch(service, "llm", &unchanged).await;
+        assert_eq!(commit(service, vec![used(&named, 0)]).await, ["APPLIED 0/8"]);
         let debit = take(service, "user=a 8 DEBIT", "OK: OK user 950/1000").await;
         assert_eq!(debit, "", "work that is done is not held");
         let plain = take(service, "plain=a 8", "OK: OK plain 992/1000").await;
