@@ -24,19 +24,15 @@ use crate::{
 
 const HASH_TAG: &str = "audit";
 
-/// The number of entries that are kept, about.
 const ENTRIES_MAX: usize = 10_000;
 
-/// How long entries are kept after the last one.
 const KEPT_MS: u64 = 366 * 86_400_000;
 
-/// How long the store may take.
 const WITHIN: Duration = Duration::from_secs(1);
 
 /// How often windows are looked for that have ended.
 const COUNTED_EVERY: Duration = Duration::from_secs(5);
 
-/// The number of entries that are read at a time.
 const READ_AT_A_TIME: usize = 500;
 
 /// Most bytes of a text in an entry, about: a client chooses some.
@@ -232,7 +228,6 @@ pub(crate) fn bounded(text: &str) -> String {
     printable_start(text.as_bytes(), TEXT_BYTES_MAX)
 }
 
-/// The value with each of its texts escaped and bounded.
 fn bounded_texts(value: Value) -> Value {
     match value {
         Value::String(text) => bounded(&text).into(),

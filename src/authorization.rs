@@ -66,7 +66,6 @@ pub struct ForbiddenDomain {
 }
 
 impl DomainAccess {
-    /// The domains of the clients in this file.
     pub fn load(path: PathBuf) -> Result<Self, String> {
         let read = |path: &Path| ClientDomains::read(path).map_err(|problem| problem.to_string());
         OfFile::load("the domains of clients", path, read).map(Self)
@@ -77,7 +76,6 @@ impl DomainAccess {
         self.0.renew()
     }
 
-    /// Whether this client has a right on a domain.
     pub(crate) fn check(
         &self,
         client: Option<&Identity>,

@@ -121,7 +121,6 @@ const OTHER_NAMES: [(&str, &str); 7] = [
 ];
 
 impl Arguments {
-    /// Reads the command line, or ends the process.
     fn read() -> Self {
         Self::try_parse().unwrap_or_else(|error| with_our_hint(error).exit())
     }

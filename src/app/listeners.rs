@@ -41,7 +41,6 @@ pub(super) struct Addresses {
     pub call_flags: String,
 }
 
-/// A socket on which the service answers HTTP.
 pub(super) struct HttpListener {
     /// Its name in metrics.
     pub name: &'static str,

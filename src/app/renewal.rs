@@ -99,7 +99,6 @@ impl FileMetrics {
         self.in_use.record(u64::from(in_use), &[KeyValue::new("files", files)]);
     }
 
-    /// Records the seconds until the certificate of these files expires.
     pub(super) fn expires_in(&self, files: &'static str, seconds: i64) {
         self.expires_in.record(seconds, &[KeyValue::new("files", files)]);
     }

@@ -8,7 +8,6 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// How long attempts are counted for one entry.
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// The most entries in a window about a client and a kind, if the client has shown valid credentials or needs none.

@@ -38,7 +38,6 @@ pub(super) const ADDR_DEFAULT: &str = "127.0.0.1:6070";
 /// How long to wait for a connection, and for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Upper bound on an answer's size in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// How a command reaches an admin address that is not open.
@@ -182,7 +181,6 @@ impl<'a> AdminServer<'a> {
         })
     }
 
-    /// The error when something else answers at the address.
     pub(super) fn not_tollkeeper(&self) -> String {
         self.problem(self.advise(Failure::NotTollkeeper))
     }

@@ -9,7 +9,6 @@ use super::{
 };
 use crate::settings::{Environment, whole_numbers};
 
-/// Most entries that the service shows at a time.
 const PAGE_MAX: usize = 1000;
 
 #[derive(Debug, clap::Args)]

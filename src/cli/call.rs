@@ -193,7 +193,6 @@ impl RequestFlags {
         ServiceAddr { flag: self.addr.as_deref(), variable, default: ADDR_DEFAULT }.checked()
     }
 
-    /// TLS, if the flags ask for it.
     pub(super) fn tls(&self) -> Result<Option<Arc<TlsClient>>, String> {
         Ok(self.tls.client(b"h2")?.map(Arc::new))
     }

@@ -59,7 +59,6 @@ pub(super) fn main(InitFlags { folder }: &InitFlags) -> Ended {
     Ok(say(&format!("wrote {names} to {shown}\n{next}\n"), ExitCode::SUCCESS))
 }
 
-/// Writes a file that does not exist.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;

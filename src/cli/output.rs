@@ -25,7 +25,6 @@ impl Failed {
         Self { problems, code: ExitCode::from(2) }
     }
 
-    /// Writes the lines, and returns the exit code.
     pub(super) fn report(self) -> ExitCode {
         self.problems.iter().for_each(complain);
         self.code

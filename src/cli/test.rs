@@ -197,7 +197,6 @@ fn remaining(status: &Status) -> u64 {
     }
 }
 
-/// The path of the rule that a descriptor matches.
 fn matched(status: &Status) -> &str {
     match &status.matched {
         Matched::Rule(_, rule) => &rule.path,

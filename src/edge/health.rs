@@ -24,7 +24,6 @@ const NAMES: [&str; 4] = ["", grpc::SERVICE, grpc::V1_SERVICE, "ratelimit"];
 /// The largest request for gRPC health, in bytes: it holds a name.
 const REQUEST_BYTES_MAX: usize = 4 << 10;
 
-/// A phase in the life of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {

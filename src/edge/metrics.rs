@@ -76,7 +76,6 @@ impl EdgeMetrics {
         metrics
     }
 
-    /// Whether a connection to any listener is open.
     pub fn has_connections(&self) -> bool {
         self.connections.load(Ordering::Relaxed) > 0
     }

@@ -32,7 +32,6 @@ use crate::{
 const BATCHES_MAX: usize = 16;
 const BATCH_WAITS: Duration = Duration::from_secs(1);
 
-/// Longest time that a body may take to arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]
@@ -119,7 +118,6 @@ pub(super) async fn decide_batch(
     Ok(([(CONTENT_TYPE, "application/json")], answer).into_response())
 }
 
-/// Refuses a request that a web page made.
 pub(super) async fn refuse_web_pages(request: Request, next: Next) -> Result<Response, Refusal> {
     if browser::is_from_web_page(request.headers()) {
         return Err(Refusal::WebPage);

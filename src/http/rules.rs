@@ -53,7 +53,6 @@ pub(super) fn rules_state(problems: Vec<String>, in_force: &InForce) -> [(&'stat
     ]
 }
 
-/// The state of the subscription to a control plane.
 pub(super) fn control_plane_json(control_plane: &ControlPlane) -> Value {
     let report = control_plane.report();
     let (version, accepted_at) = report.accepted.unzip();

@@ -19,16 +19,13 @@ use crate::{
     store::{Clear, CounterReading, StoreError},
 };
 
-/// How long a listing may take to find keys.
 const FIND_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long it may take until the last counters are read; then an operator waits for them.
 const READ_WITHIN: Duration = Duration::from_secs(3);
 
-/// Most descriptors that are read for one listing.
 const READ_MAX: usize = 10_000;
 
-/// The number of descriptors that are read at a time.
 const AT_A_TIME: usize = 64;
 
 #[derive(Debug)]

@@ -197,7 +197,6 @@ impl CallMetrics {
         self.of.failure_modes.add(1, &labels);
     }
 
-    /// Records a call of this domain that lacks required entries.
     pub(crate) fn incomplete(&self, domain: Arc<str>, mode: RequireMode) {
         let labels = [KeyValue::new("domain", domain), KeyValue::new("mode", mode.name())];
         self.of.incomplete.add(1, &labels);

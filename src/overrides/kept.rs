@@ -31,7 +31,6 @@ const VERSION: &str = "version";
 const NAMED_MAX: usize = 5;
 const ID_BYTES_MAX: usize = 32;
 
-/// How long the store may take for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
 

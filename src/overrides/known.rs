@@ -44,7 +44,6 @@ impl KnownOverrides {
         shown.plus_millis(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Those that have not ended, the newest first.
     pub(super) fn in_force(&self) -> impl Iterator<Item = &Arc<Override>> {
         let now = self.now();
         self.all.iter().filter(move |one| one.directive.until > now)

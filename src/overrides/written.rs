@@ -24,7 +24,6 @@ use crate::{
 
 pub(super) const OVERRIDES_MAX: usize = 1000;
 
-/// The longest life of an override.
 pub(super) const LASTS_MAX: Duration = Duration::from_secs(30 * 86_400);
 
 /// The longest descriptor and the longest reason, in bytes.

@@ -51,7 +51,6 @@ impl Bounds {
         request::check_descriptors(count, self.descriptors_max).map_err(Refusal::Invalid)
     }
 
-    /// Checks the number of entries of one descriptor.
     pub fn check_entries(self, descriptor: usize, count: usize) -> Result<(), Refusal> {
         request::check_entries(descriptor, count).map_err(Refusal::Invalid)
     }

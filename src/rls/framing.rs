@@ -28,7 +28,6 @@ use crate::{
     net::grpc::{self, PREFIX_BYTES},
 };
 
-/// Longest time that a request may take to arrive.
 pub(super) const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 
 /// About what a call takes that waits for its message, in bytes.

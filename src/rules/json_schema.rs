@@ -9,7 +9,6 @@ use crate::{
     yaml::json_schema::{document, extend, in_any_case, mapping},
 };
 
-/// The schema of a rule file, in draft 2020-12.
 pub fn schema_of_rules() -> Value {
     let mut defaults = mapping(&keys::LIMIT);
     if let Some(properties) = defaults.get_mut("properties").and_then(Value::as_object_mut) {

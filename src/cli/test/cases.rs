@@ -46,7 +46,6 @@ pub(crate) struct Case {
     pub calls: Vec<TestCall>,
 }
 
-/// One call of a test, and the expected decision.
 #[derive(Debug)]
 pub(crate) struct TestCall {
     /// Its location: `file:line:column`.
@@ -57,7 +56,6 @@ pub(crate) struct TestCall {
     pub request: Request,
     /// Its descriptors as written.
     pub written: Vec<String>,
-    /// The name of the hold that it takes.
     pub hold: Option<String>,
     /// The overall code, `OK` or `OVER_LIMIT`; for a commit what becomes of it.
     pub code: Option<&'static str>,
@@ -355,7 +353,6 @@ fn of_rules(root: &YamlNode) -> Option<String> {
     (is_rules && !is_suite).then(|| message.to_owned())
 }
 
-/// A duration such as `90s`, in milliseconds.
 fn millis(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

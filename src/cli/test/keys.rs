@@ -73,7 +73,6 @@ pub(super) static CALL: KeyTable = KeyTable {
     ],
 };
 
-/// The schema of a test file, in draft 2020-12.
 pub(in crate::cli) fn schema() -> Value {
     let mut call = mapping(&CALL);
     let one_of = ["descriptors", "commit", "abandon"].map(|name| json!({ "required": [name] }));

@@ -49,7 +49,6 @@ impl CaseReport {
 }
 
 impl TestReport {
-    /// The failed tests as problems of their files.
     pub(super) fn failures(&self) -> Vec<Problem> {
         let failed = self.tests.iter().filter_map(|test| Some((test, test.failure.as_ref()?)));
         let problem = |(test, failure): (&CaseReport, &String)| {

@@ -120,7 +120,6 @@ impl Actor {
         }
     }
 
-    /// Whether the client has a right on a domain.
     pub(super) fn check(&self, domain: &str, right: Right) -> Result<(), Refused> {
         if right == Right::Change && self.right != Ok(Right::Change) {
             return Err(Refused::forbidden("this token may only read"));

@@ -48,7 +48,6 @@ pub(super) struct Durations {
     buckets: Vec<(f64, u64)>,
 }
 
-/// How the descriptors of a rule were decided.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct RuleDecisions {
     pub(super) ok: u64,

@@ -36,7 +36,6 @@ const EPOCH_MS: u64 = HoldPolicy::LIFETIME_MS_MAX + 86_400_000;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LOOK_UNKNOWN_EVERY: Duration = Duration::from_millis(250);
 
-/// How long the store may take for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// The most keys that are accepted. A store that lost its data may have had others.

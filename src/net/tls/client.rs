@@ -250,7 +250,6 @@ pub(crate) fn host_of(addr: &str) -> &str {
     addr.rsplit_once(':').map_or(addr, |(host, _)| host).trim_matches(['[', ']'])
 }
 
-/// Whether a certificate can be for this name.
 pub fn is_certificate_name(name: &str) -> bool {
     ServerName::try_from(name).is_ok()
 }

@@ -78,7 +78,6 @@ impl<C, T> LastGood<C, T> {
 }
 
 impl<C, T: Clone> LastGood<C, T> {
-    /// The last good value, if there was one.
     pub fn value(&self) -> Option<T> {
         self.known.lock().good.as_ref().map(|(_, value)| value.clone())
     }

@@ -21,7 +21,6 @@ use super::{
 use crate::process::clock::unix_seconds;
 
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-/// Longest time for a handshake after the stop.
 const AFTER_STOP: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone)]

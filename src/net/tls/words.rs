@@ -77,7 +77,6 @@ pub(crate) fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
-/// Whether the error is that the server demands our certificate.
 pub(crate) fn demands_certificate(error: &io::Error) -> bool {
     let demanded = rustls::Error::AlertReceived(AlertDescription::CertificateRequired);
     of_rustls(error) == Some(&demanded)
@@ -109,7 +108,6 @@ fn is_of_ca(error: &CertificateError) -> bool {
     matches!(error, CertificateError::Other(error) if error.0.to_string() == "CaUsedAsEndEntity")
 }
 
-/// Whether the server sent bytes that are not TLS.
 const fn is_not_tls(error: &rustls::Error) -> bool {
     matches!(
         error,

@@ -29,7 +29,6 @@ const SILENT_MAX: usize = 512;
 /// A silent connection is not closed for others before this time. Meanwhile they wait in the system's accept queue.
 const SILENT_AFTER: Duration = Duration::from_millis(500);
 
-/// How long a silent connection is kept open.
 const SILENT_FOR: Duration = Duration::from_secs(10);
 
 /// Most connections over the maximum, while those that are closed for them end.
