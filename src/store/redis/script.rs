@@ -49,6 +49,9 @@ const ELSEWHERE: i64 = -7;
 /// What the scripts reply for a call of which a command failed for a reason that has no code, see `lua/refusal.lua`.
 const FAILED: i64 = -9;
 
+/// What is added to the refusal of a call that is denied, see `lua/ledger.lua`.
+const UNWRITTEN: i64 = -10;
+
 /// How a run names its keys to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyDeclaration {
@@ -134,6 +137,8 @@ pub(crate) struct Script {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScriptVerdict {
     Decided(Verdict),
+    /// The call is denied, and the server refuses to write what counts nevertheless: debits, refunds and commits.
+    Unwritten(Verdict, WriteRefusal),
     Read(CounterState),
     /// A window is not the present one.
     Stale,

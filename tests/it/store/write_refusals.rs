@@ -48,7 +48,7 @@ fn spell(answer: &Result<Verdict, StoreError>) -> String {
 }
 
 #[tokio::test]
-async fn exhausted_limits_deny_and_calls_that_would_pass_fail_with_the_reason() {
+async fn exhausted_limits_deny_and_what_counts_nevertheless_is_counted_later() {
     for code in REFUSALS {
         let redis = Redis::start();
         let store = redis_store::store(&redis.url(), 0, system_clock, TIMEOUT);
@@ -57,8 +57,9 @@ async fn exhausted_limits_deny_and_calls_that_would_pass_fail_with_the_reason() 
         }
         redis.refuse_writes(code);
         let no_hits = charge_on(Algorithm::FixedWindow, WhenDenied::Free, "new", Hits::Check);
-        let debit = charge_on(Algorithm::FixedWindow, WhenDenied::Counted, "full", Hits::Charge(1));
-        let refund = charge_on(Algorithm::FixedWindow, WhenDenied::Free, "full", Hits::Refund(1));
+        let debit = charge_on(Algorithm::FixedWindow, WhenDenied::Counted, "full", Hits::Charge(3));
+        let refund =
+            |user| charge_on(Algorithm::FixedWindow, WhenDenied::Free, user, Hits::Refund(1));
         let calls = [
             (vec![charge_hits("full", 1)], "denied"),
             (vec![charge_hits("new", 1)], code),
@@ -74,21 +75,26 @@ async fn exhausted_limits_deny_and_calls_that_would_pass_fail_with_the_reason() 
             (vec![no_hits], "admitted"),
             (vec![debit], "denied"),
             (vec![charge_hits("new", 6)], "denied"),
-            (vec![refund], code),
+            (vec![refund("full")], code),
+            (vec![refund("used"), charge_hits("full", 1)], "denied"),
         ];
         let answers =
             join_all(calls.iter().map(|(call, _)| store.charge(call, redis_store::soon()))).await;
         for ((call, expected), answer) in calls.iter().zip(&answers) {
             assert_eq!(spell(answer), *expected, "{code}: {call:?}");
         }
+        // What was kept is refused once more.
+        tokio::time::sleep(Duration::from_millis(200)).await;
         redis.accept_writes();
+        store.ended().await;
         assert_eq!(
             spell(&store.charge(&[charge_hits("used", 2)], redis_store::soon()).await),
             "admitted",
             "{code}"
         );
-        assert_eq!(redis.query::<String>(&["GET", &redis.key("used")]), "5", "{code}");
-        assert_eq!(redis.query::<String>(&["GET", &redis.key("full")]), "5", "{code}");
+        assert_eq!(redis.query::<String>(&["GET", &redis.key("used")]), "4", "{code}");
+        // 5, a debit of 3 and a refund of 1.
+        assert_eq!(redis.query::<String>(&["GET", &redis.key("full")]), "7", "{code}");
         redis.assert_no_key_leaks();
     }
 }

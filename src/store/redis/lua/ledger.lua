@@ -8,11 +8,14 @@
 --                       -2 a counter is corrupt and its limit does not decide the call, -3 to -6 and -8 it
 --                       would be admitted, but the server takes no writes, see refusal.lua; -7 another server
 --                       of the cluster has one of its keys; -9 a command of it failed for another reason, and those
---                       before it may have been done
+--                       before it may have been done; -13 to -18 it is denied, and for the reason -3 to -8 what counts
+--                       nevertheless was not written
 --            answers    two for each charge: what remains, -1 where it does not fit, -2 where the counter
 --                       is corrupt, or what became of a commit, see holds.lua; and the reset in milliseconds. Where nothing was charged
 --                       all are 0, but for -2.
 local ADMITTED, DENIED, STALE, CORRUPT, ELSEWHERE = 1, 0, -1, -2, -7
+-- Is added to the refusal of a denied call.
+local UNWRITTEN = -10
 
 local function answer(charge, answers, i)
   local algorithm, account = charge.algorithm, charge.account
@@ -195,8 +198,9 @@ local function judge(charges, answers)
   if #opened > 0 then open_holds(opened, known) end
 
   local written, problem = pcall(write_all, accounts, known)
+  local refusal
   if not written then
-    local refusal = refusal_of(problem)
+    refusal = refusal_of(problem)
     if not refusal then error(problem) end
     if not denied then return refusal end
   end
@@ -204,7 +208,8 @@ local function judge(charges, answers)
     local is_answered = charge.kind == 'check' and charge.account and not (charge.hold and charge.hold.action == 'open')
     if not is_answered then answer(charge, answers, i) end
   end
-  return denied and DENIED or part or ADMITTED
+  if denied then return refusal and refusal + UNWRITTEN or DENIED end
+  return part or ADMITTED
 end
 
 local reply = { tonumber(time[1]), tonumber(time[2]) }
@@ -215,7 +220,7 @@ while at <= last_argument do
   local is_judged, verdict = pcall(judge, charges, answers)
   if not is_judged then verdict = refusal_of(verdict) or FAILED end
   reply[#reply + 1] = verdict
-  local is_decided = verdict >= DENIED
+  local is_decided = verdict >= DENIED or verdict < UNWRITTEN
   for i = 1, 2 * #charges do
     local known = answers[i] or 0
     reply[#reply + 1] = (is_decided or known == CORRUPT) and known or 0

@@ -40,6 +40,9 @@ pub(super) enum Fate {
     Admitted(Timestamp),
     /// The server has decided it, and it has taken nothing.
     Done,
+    /// The server has denied the call, and refused to write what counts nevertheless: that is kept although the caller
+    /// has its answer.
+    Unwritten,
 }
 
 impl Owed {
@@ -69,6 +72,11 @@ impl Owed {
         (!self.work.counts_once()).then_some(owner.made)
     }
 
+    /// Whether it was kept, and no caller waits.
+    pub(super) fn is_kept(&self) -> bool {
+        self.owner.as_ref().is_some_and(|owner| owner.until.is_some())
+    }
+
     /// Notes what is known of it now.
     pub(super) fn is(&mut self, fate: Fate) {
         if let Some(owner) = &mut self.owner {
@@ -78,7 +86,8 @@ impl Owed {
 
     /// Nothing is owed any more: its caller has the answer, or sends it in another form.
     pub(crate) fn settle(mut self) {
-        if let Some(owner) = self.owner.take().filter(|owner| owner.until.is_some()) {
+        let settled = self.owner.take_if(|owner| !matches!(owner.fate, Fate::Unwritten));
+        if let Some(owner) = settled.filter(|owner| owner.until.is_some()) {
             owner.unsent.replace(Some(&self.work), Vec::new());
         }
     }
@@ -94,7 +103,9 @@ impl Drop for Owed {
             UnsentWork { work, made, until, not_before }
         };
         let kept: Vec<UnsentWork> = match fate {
-            Fate::NotRun => work.outliving().map(|work| keep(work, now)).collect(),
+            Fate::NotRun | Fate::Unwritten => {
+                work.outliving().map(|work| keep(work, now)).collect()
+            }
             Fate::Sent => {
                 let again = work.outliving().filter(NodeWork::counts_once);
                 let later = now + RELEASED_AFTER;

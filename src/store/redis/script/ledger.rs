@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use redis::Cmd;
 
 use super::{
-    ELSEWHERE, KeyDeclaration, ScriptVerdict, count, keys::KeyIndex, timestamp, work::NodeWork,
+    ELSEWHERE, KeyDeclaration, ScriptVerdict, UNWRITTEN, WriteRefusal, count, keys::KeyIndex,
+    timestamp, work::NodeWork,
 };
 use crate::{
     engine::{
@@ -295,6 +296,11 @@ fn denied(charge: &Charge) -> &'static str {
     }
 }
 
+/// Why what counts of a denied call could not be written.
+fn unwritten(verdict: i64) -> Option<WriteRefusal> {
+    WriteRefusal::from_reply(verdict - UNWRITTEN)
+}
+
 fn read_call(
     verdict: i64,
     charges: &[Charge],
@@ -307,6 +313,7 @@ fn read_call(
         hits @ 1.. if part_asked(charges).is_some() => (false, Some(count(hits)?)),
         1 => (false, None),
         0 => (true, None),
+        code if unwritten(code).is_some() => (true, None),
         -1 => return Some(ScriptVerdict::Stale),
         ELSEWHERE => return Some(ScriptVerdict::Elsewhere),
         -2 if corrupt.is_empty() => return None,
@@ -321,8 +328,11 @@ fn read_call(
         });
     }
     let at = Few::from_iter([now]);
-    let verdict = Verdict { denied, tallies, part, at, ..Verdict::default() };
-    Some(ScriptVerdict::Decided(verdict))
+    let judged = Verdict { denied, tallies, part, at, ..Verdict::default() };
+    Some(match unwritten(verdict) {
+        Some(refusal) => ScriptVerdict::Unwritten(judged, refusal),
+        None => ScriptVerdict::Decided(judged),
+    })
 }
 
 fn one_tally(charge: &Charge, [answer, reset]: [i64; 2]) -> Option<Tally> {

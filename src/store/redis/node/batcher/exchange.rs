@@ -165,12 +165,18 @@ impl QueuedCall {
                 self.owed.is(Fate::Admitted(now))
             }
             ScriptVerdict::Decided(_) | ScriptVerdict::Read(_) => self.owed.is(Fate::Done),
+            ScriptVerdict::Unwritten(..) => self.owed.is(Fate::Unwritten),
             ScriptVerdict::Failed => self.owed.is(Fate::Failed),
             _ => self.owed.is(Fate::NotRun),
         }
         let decided = |verdict, state, owed| Ok(Decided { verdict, state, at: now, owed });
         let answer = match verdict {
-            ScriptVerdict::Decided(verdict) => decided(verdict, None, self.owed),
+            ScriptVerdict::Unwritten(_, refusal) if self.owed.is_kept() => {
+                Err(NotDecided::Failed(refusal.into()))
+            }
+            ScriptVerdict::Decided(verdict) | ScriptVerdict::Unwritten(verdict, _) => {
+                decided(verdict, None, self.owed)
+            }
             ScriptVerdict::Read(state) => decided(Verdict::default(), Some(state), self.owed),
             ScriptVerdict::Stale if self.owed.only_at().is_some() => {
                 self.owed.settle();
