@@ -28,6 +28,9 @@ pub(super) const LASTS_MAX: Duration = Duration::from_secs(30 * 86_400);
 
 /// The longest descriptor and the longest reason, in bytes.
 const DESCRIPTOR_BYTES_MAX: usize = 1024;
+
+/// The most stars of one value: what lies between two takes hundreds of bytes of memory, and time to search.
+const STARS_MAX: usize = 8;
 const BECAUSE_BYTES_MAX: usize = 200;
 
 /// The largest number by which limits are multiplied.
@@ -336,7 +339,13 @@ fn entries(text: &str) -> Result<Vec<Entry>, String> {
     if text.to_ascii_lowercase().contains("\\x2a") {
         return Err("descriptor: a star is a pattern, also as \\x2a".to_owned());
     }
-    let is_star = |entry: &Entry| entry.value.contains(&b'*');
+    let stars = |entry: &Entry| entry.value.iter().filter(|byte| **byte == b'*').count();
+    if let Some(stars) = entries.iter().map(stars).find(|stars| *stars > STARS_MAX) {
+        return Err(format!(
+            "descriptor: a value has {stars} stars, and at most {STARS_MAX} are allowed"
+        ));
+    }
+    let is_star = |entry: &Entry| stars(entry) > 0;
     if entries.iter().any(|entry| is_star(entry) && std::str::from_utf8(&entry.value).is_err()) {
         return Err("descriptor: a pattern must be UTF-8".to_owned());
     }

@@ -400,6 +400,12 @@ fn bad_input_is_refused_by_the_name_of_its_field() {
             "1m",
             "limit: must be a whole number from 0 to 9007199254740991",
         ),
+        (
+            "user=*a*b*c*d*e*f*g*h*",
+            ban.clone(),
+            "1m",
+            "descriptor: a value has 9 stars, and at most 8 are allowed",
+        ),
         ("user=x", json!({ "times": 1 }), "1m", "times: must be a whole number from 2 to 1000000"),
         (
             "user=x",
