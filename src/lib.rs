@@ -13,8 +13,6 @@
     )
 )]
 
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
-
 // The decision: what a call is, which rules it matches, where its hits are counted.
 pub use tollkeeper_engine as engine;
 
@@ -43,9 +41,8 @@ pub mod top_keys;
 
 // The ground floor, which all use.
 mod members;
-pub mod net;
-pub mod process;
-pub mod telemetry;
 pub mod yaml;
 
+use tollkeeper_base::VERSION;
+pub use tollkeeper_base::{net, process, telemetry};
 use tollkeeper_engine::text;

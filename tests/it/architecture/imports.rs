@@ -257,22 +257,6 @@ fn folders_and_files_side_by_side_do_not_import_each_other_in_a_cycle() {
     assert!(count >= 20, "{count} folders were found");
 }
 
-/// Each part defines its own instruments, and telemetry lies below them all.
-#[test]
-fn telemetry_names_no_part_of_the_program_that_it_measures() {
-    let mut files = 0;
-    for (module, uses) in graph_of_files("src", "lib") {
-        let is_telemetry = module.split('/').next() == Some("telemetry");
-        files += usize::from(is_telemetry);
-        for used in uses.iter().filter(|_| is_telemetry) {
-            let part = used.split('/').next().unwrap();
-            let below = ["telemetry", "net", "process", "text", "lib"];
-            assert!(below.contains(&part), "{module} names {used}");
-        }
-    }
-    assert!(files >= 10, "{files} files of telemetry were found");
-}
-
 #[test]
 fn imports_are_expanded_and_visibilities_are_not_imports() {
     let code = "

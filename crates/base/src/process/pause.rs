@@ -1,0 +1,59 @@
+//! Pauses between attempts.
+
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    time::Duration,
+};
+
+/// This time, or up to an eighth longer, so that replicas do not all try at once.
+pub fn jittered(time: Duration) -> Duration {
+    between(time, time + time / 8)
+}
+
+pub fn between(min: Duration, max: Duration) -> Duration {
+    min + max.saturating_sub(min).mul_f64(f64::from(random()) / f64::from(u32::MAX))
+}
+
+/// A random number. Nothing depends on how random it is.
+pub fn random() -> u32 {
+    let [a, b, c, d, ..] = RandomState::new().hash_one(0).to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
+
+/// A pause that doubles with each failure.
+#[derive(Debug)]
+pub struct Pause {
+    present: Duration,
+    range: (Duration, Duration),
+}
+
+impl Pause {
+    pub const fn new(min: Duration, max: Duration) -> Self {
+        Self { present: min, range: (min, max) }
+    }
+
+    pub fn time(&self) -> Duration {
+        jittered(self.present)
+    }
+
+    pub fn longer(&mut self) {
+        self.present = (2 * self.present).min(self.range.1);
+    }
+
+    pub const fn shortest(&mut self) {
+        self.present = self.range.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_random_time_is_in_its_range_and_another_each_time() {
+        let range = (Duration::from_secs(90), Duration::from_secs(110));
+        let random = || between(range.0, range.1);
+        assert_ne!(random(), random());
+        assert!((0..1000).all(|_| (range.0..=range.1).contains(&random())));
+    }
+}
