@@ -137,7 +137,7 @@ pub(crate) struct Script {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScriptVerdict {
     Decided(Verdict),
-    /// The call is denied, and the server refuses to write what counts nevertheless: debits, refunds and commits.
+    /// The call is denied, and the server refuses to write what still counts: debits, refunds and commits.
     Unwritten(Verdict, WriteRefusal),
     Read(CounterState),
     /// A window is not the present one.

@@ -8,8 +8,8 @@
 --                       -2 a counter is corrupt and its limit does not decide the call, -3 to -6 and -8 it
 --                       would be admitted, but the server takes no writes, see refusal.lua; -7 another server
 --                       of the cluster has one of its keys; -9 a command of it failed for another reason, and those
---                       before it may have been done; -13 to -18 it is denied, and for the reason -3 to -8 what counts
---                       nevertheless was not written
+--                       before it may have been done; -13 to -18 it is denied, and for the reason -3 to -8 what
+--                       still counts was not written
 --            answers    two for each charge: what remains, -1 where it does not fit, -2 where the counter
 --                       is corrupt, or what became of a commit, see holds.lua; and the reset in milliseconds. Where nothing was charged
 --                       all are 0, but for -2.

@@ -40,8 +40,8 @@ pub(super) enum Fate {
     Admitted(Timestamp),
     /// The server has decided it, and it has taken nothing.
     Done,
-    /// The server has denied the call, and refused to write what counts nevertheless: that is kept although the caller
-    /// has its answer.
+    /// The server has denied the call, and refused to write what still counts: that is kept although the caller has its
+    /// answer.
     Unwritten,
 }
 
