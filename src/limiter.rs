@@ -25,7 +25,7 @@ use crate::{
         decision::{Decision, Matched, Status},
         directive::Directives,
         key::Counter,
-        ledger::{Charge, Source, Verdict},
+        ledger::{self, Charge, JudgedBy, Verdict},
         plan::Plan,
         request::{Hits, HitsMeaning, Request},
         rule::{Algorithm, FailureMode, Limit, Mode, WhenDenied},
@@ -193,7 +193,10 @@ impl Limiter {
         verdict: Result<Verdict, StoreError>,
     ) -> Result<Decision, StoreError> {
         let (corrupt, absent) = match &verdict {
-            Ok(verdict) => (verdict.judged_by(Source::Corrupt), verdict.judged_by(Source::Absent)),
+            Ok(Verdict { tallies, .. }) => {
+                let indices = |judged_by| ledger::indices_judged_by(judged_by, tallies);
+                (indices(JudgedBy::Corrupt), indices(JudgedBy::Absent))
+            }
             Err(StoreError::Corrupt(corrupt)) => (corrupt.clone(), Vec::new()),
             Err(StoreError::Unreachable { charges, .. }) => (Vec::new(), charges.clone()),
             Err(_) => (Vec::new(), (0..plan.charges.len()).collect()),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{StoreError, memory::MemoryStore};
 use crate::engine::{
-    ledger::{Charge, GiveBack, Source, Tally, Verdict},
+    ledger::{Charge, GiveBack, JudgedBy, Tally, Verdict},
     request::Hits,
     rule::{Algorithm, FailureMode, Limit, Mode},
     time::Timestamp,
@@ -32,7 +32,7 @@ impl Fallback {
     /// # Errors
     /// `error`, if a limit is `error` and none denies.
     pub fn answer(&self, charges: &[Charge], error: StoreError) -> Result<Verdict, StoreError> {
-        let absent = |charge| Tally::by_failure_mode(charge, Source::Absent);
+        let absent = |charge| Tally::by_failure_mode(charge, JudgedBy::Absent);
         if charges.iter().any(Charge::denies_by_failure_mode) {
             let tallies = charges.iter().map(absent).collect();
             return Ok(Verdict { denied: true, tallies, ..Verdict::default() });
@@ -46,7 +46,7 @@ impl Fallback {
             }
         }
         let Verdict { denied, tallies: local_tallies, part, .. } = self.local(&local, self.now());
-        let in_memory = |tally| Tally { source: Source::Absent, ..tally };
+        let in_memory = |tally| Tally { judged_by: JudgedBy::Absent, ..tally };
         let mut local_tallies = local_tallies.into_iter().map(in_memory);
         let mut tallies = Vec::with_capacity(charges.len());
         for charge in charges {

@@ -17,7 +17,7 @@ use self::entries::{CachedTally, Entries, LIFE_MAX};
 use super::metrics::StoreMetrics;
 use crate::engine::{
     key::Counter,
-    ledger::{self, Charge, Fit, Source, Tally, Verdict},
+    ledger::{self, Charge, Fit, JudgedBy, Tally, Verdict},
     request::Hits,
 };
 
@@ -114,7 +114,7 @@ impl OverLimitCache {
             return;
         }
         for (charge, tally) in charges.iter().zip(&verdict.tallies) {
-            if tally.source != Source::Counter || charge.is_part || is_held(charge) {
+            if tally.judged_by != JudgedBy::Counter || charge.is_part || is_held(charge) {
                 continue;
             }
             let mut tally = CachedTally::new(*tally, || ledger::asked(charge, charges), sent);

@@ -32,7 +32,7 @@ pub use self::{
         JudgedParts, PartsVerdict, given_back, judge_parts, past_corrupt_counter, reservation,
     },
     posting::{Few, Posting},
-    tally::{Fit, Source, Tally},
+    tally::{Fit, JudgedBy, Tally},
     vote::{denies, denies_uncharged, skipped},
 };
 pub use crate::algorithm::sliding_log::Remembered;
@@ -55,12 +55,10 @@ pub struct Verdict {
     pub ended: Vec<HoldId>,
 }
 
-impl Verdict {
-    /// The indices of the charges that were judged by this.
-    pub fn judged_by(&self, source: Source) -> Vec<usize> {
-        let tallies = self.tallies.iter().enumerate();
-        tallies.filter(|(_, tally)| tally.source == source).map(|(index, _)| index).collect()
-    }
+/// The indices of the charges that were judged by this.
+pub fn indices_judged_by(judged_by: JudgedBy, tallies: &[Tally]) -> Vec<usize> {
+    let tallies = tallies.iter().enumerate();
+    tallies.filter(|(_, tally)| tally.judged_by == judged_by).map(|(index, _)| index).collect()
 }
 
 /// Judges one call, and changes `accounts` accordingly.

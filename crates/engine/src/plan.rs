@@ -9,7 +9,7 @@ use crate::{
     hold_id::HoldId,
     key::{self, Counter, SlotBy},
     ledger::{
-        self, Charge, CommitOutcome, Few, Fit, HeldCharge, HoldAction, Source, TakenHold, Tally,
+        self, Charge, CommitOutcome, Few, Fit, HeldCharge, HoldAction, JudgedBy, TakenHold, Tally,
         Verdict,
     },
     parameters::Parameters,
@@ -184,7 +184,7 @@ impl Plan {
 
     /// The verdict on a call that is denied even if the store gives none.
     pub fn refusal(&self) -> Option<Verdict> {
-        let tally = |charge| Tally::by_failure_mode(charge, Source::Absent);
+        let tally = |charge| Tally::by_failure_mode(charge, JudgedBy::Absent);
         self.is_refused().then(|| Verdict {
             denied: true,
             tallies: self.charges.iter().map(tally).collect(),
@@ -421,7 +421,7 @@ impl Plan {
         // Nothing is charged for them.
         for skipped in self.skipped(&verdict) {
             let tally = verdict.tallies.get_mut(skipped);
-            tally.into_iter().for_each(|tally| tally.source = Source::Absent);
+            tally.into_iter().for_each(|tally| tally.judged_by = JudgedBy::Absent);
         }
         let Verdict { tallies, denied, .. } = &verdict;
         debug_assert_eq!(tallies.len(), self.charges.len(), "a store answers every charge");
@@ -502,7 +502,7 @@ impl Plan {
     /// What the call has charged for work under way, with an id of its own.
     fn taken_by_id(&self, verdict: &Verdict) -> Vec<(Arc<Limit>, u64)> {
         let charges = self.charges.iter().zip(&verdict.tallies);
-        let charges = charges.filter(|(_, tally)| tally.source == Source::Counter);
+        let charges = charges.filter(|(_, tally)| tally.judged_by == JudgedBy::Counter);
         let taken =
             charges.filter_map(|(charge, tally)| match (charge.hold, charge.hits, tally.fit) {
                 (Some(HoldAction::ById { .. }), Hits::Charge(hits), Fit::Fits { .. }) => {
@@ -520,7 +520,7 @@ impl Plan {
         }
         let charges = self.charges.iter().zip(tallies);
         let over = charges.filter(|(charge, tally)| {
-            let is_passed = charge.draws_first && tally.source == Source::Absent;
+            let is_passed = charge.draws_first && tally.judged_by == JudgedBy::Absent;
             let is_over = charge.quota_group > 0 && !charge.has_room && tally.fit == Fit::Over;
             is_over && !is_passed
         });
@@ -534,7 +534,7 @@ impl Plan {
             if let Hits::Charge(hits) = charge.hits
                 && is_by_token(charge)
                 && matches!(tally.fit, Fit::Fits { .. })
-                && tally.source == Source::Counter
+                && tally.judged_by == JudgedBy::Counter
                 && let Some(made) = verdict.at.get(index).or(verdict.at.first())
             {
                 let counter = &mut charge.counter;

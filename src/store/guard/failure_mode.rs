@@ -106,7 +106,7 @@ impl Guard {
 
         for (index, tally) in local.iter().zip(&in_memory.verdict.tallies) {
             if let Some(resolved) = verdict.tallies.get_mut(*index) {
-                *resolved = Tally { source: resolved.source, ..*tally };
+                *resolved = Tally { judged_by: resolved.judged_by, ..*tally };
             }
         }
         in_memory.settle(verdict.denied);

@@ -11,7 +11,7 @@ use tollkeeper::{
         hold::{HoldBy, HoldPolicy},
         hold_id::HoldId,
         ledger::{
-            Charge, Fit, GiveBack, HoldAction, PartsVerdict, Source, Tally, judge_parts,
+            Charge, Fit, GiveBack, HoldAction, JudgedBy, PartsVerdict, Tally, judge_parts,
             reservation,
         },
         request::Hits,
@@ -171,7 +171,7 @@ impl Nodes {
     fn charge(&self, call: &Call, now: Timestamp) -> Decided {
         let Call { charges, .. } = call;
         let parts: Vec<usize> = charges.iter().map(Self::of).collect();
-        let absent = |charge| Tally::by_failure_mode(charge, Source::Absent);
+        let absent = |charge| Tally::by_failure_mode(charge, JudgedBy::Absent);
         let mut tallies: Vec<Tally> = charges.iter().map(absent).collect();
         for (number, node) in self.0.iter().enumerate() {
             let indices: Vec<usize> =
@@ -188,7 +188,7 @@ impl Nodes {
                 }
             }
         }
-        if tallies.iter().all(|tally| tally.source == Source::Absent) {
+        if tallies.iter().all(|tally| tally.judged_by == JudgedBy::Absent) {
             return Decided { verdict: None, tallies };
         }
         let judged = judge_parts(charges, &tallies, &parts);
@@ -254,7 +254,7 @@ fn cases() -> ProptestConfig {
 /// Whether hits count after a call of this outcome: all hits of an admitted call, and hits that count when denied.
 fn stays(charge: &Charge, tally: &Tally, verdict: PartsVerdict) -> bool {
     let Limit { mode, when_denied, .. } = *charge.counter.limit;
-    let (Source::Counter, Hits::Charge(_)) = (tally.source, charge.hits) else { return false };
+    let (JudgedBy::Counter, Hits::Charge(_)) = (tally.judged_by, charge.hits) else { return false };
     let is_counted = when_denied == WhenDenied::Counted;
     match verdict {
         PartsVerdict::Admitted => fits(tally) || is_counted || mode == Mode::Quota,
@@ -276,7 +276,7 @@ fn check_whole(history: Vec<Call>) -> Result<(), TestCaseError> {
         prop_assert_eq!(verdict == Some(PartsVerdict::Denied), expected.denied, "{:?}", call);
         for ((tally, expected), charge) in tallies.iter().zip(&expected.tallies).zip(&call.charges)
         {
-            assert_eq!(tally.source, Source::Counter, "every part is known");
+            assert_eq!(tally.judged_by, JudgedBy::Counter, "every part is known");
             prop_assert_eq!(fits(tally), fits(expected), "{:?} of {:?}", charge, call);
             let counters = (nodes.checked(charge, now), checked(&whole, charge, now));
             prop_assert_eq!(counters.0, counters.1, "{:?} of {:?}", charge, call);

@@ -6,7 +6,7 @@ use super::{
     hold_action::CommitOutcome,
     holds,
     posting::{Few, Posting},
-    tally::{Fit, Source, Tally},
+    tally::{Fit, JudgedBy, Tally},
     vote::{FitKind, Vote},
 };
 use crate::{algorithm::AnyAccount, request::Hits};
@@ -62,7 +62,7 @@ impl<'call> Assessment<'call> {
                     (None, _) => tally.less(holds::held(self.posting, accounts)),
                 }
             }
-            None => Tally::by_failure_mode(self.posting.charge, Source::Corrupt),
+            None => Tally::by_failure_mode(self.posting.charge, JudgedBy::Corrupt),
         }
     }
 }

@@ -4,7 +4,7 @@
 use super::{
     charge::{Charge, applied_failure_mode},
     hold_action::HoldAction,
-    tally::{Source, Tally},
+    tally::{JudgedBy, Tally},
     vote::{FitKind, Vote, VoteResult, decide, drawn},
 };
 use crate::{
@@ -105,7 +105,7 @@ pub fn given_back(
 
 fn verdict(charges: &[Charge], tallies: &[Tally]) -> PartsVerdict {
     let judged = charges.iter().zip(tallies);
-    let failure_modes = judged.filter(|(_, tally)| tally.source != Source::Counter);
+    let failure_modes = judged.filter(|(_, tally)| tally.judged_by != JudgedBy::Counter);
     let failure_modes: Vec<FailureMode> =
         failure_modes.map(|(charge, _)| applied_failure_mode(charge)).collect();
     if failure_modes.contains(&FailureMode::Local) {
@@ -143,8 +143,8 @@ mod tests {
 
     const FITS: Tally = Tally::new(Fit::Fits { remaining: 1 }, Duration::ZERO);
     const OVER: Tally = Tally::new(Fit::Over, Duration::ZERO);
-    const ABSENT: Tally = Tally { source: Source::Absent, ..FITS };
-    const CORRUPT: Tally = Tally { source: Source::Corrupt, ..FITS };
+    const ABSENT: Tally = Tally { judged_by: JudgedBy::Absent, ..FITS };
+    const CORRUPT: Tally = Tally { judged_by: JudgedBy::Corrupt, ..FITS };
 
     fn charge(mode: Mode, when_denied: WhenDenied, on_store_failure: FailureMode) -> Charge {
         let limit =

@@ -19,12 +19,12 @@ pub struct Tally {
     /// more.
     pub reset: Duration,
     /// What the charge was judged by.
-    pub source: Source,
+    pub judged_by: JudgedBy,
 }
 
 /// What a charge was judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum JudgedBy {
     /// Its counter.
     Counter,
     /// The `on_store_failure` of its limit, since its counter is corrupt.
@@ -50,7 +50,7 @@ pub enum Fit {
 impl Tally {
     /// The tally by a counter.
     pub const fn new(fit: Fit, reset: Duration) -> Self {
-        Self { fit, reset, source: Source::Counter }
+        Self { fit, reset, judged_by: JudgedBy::Counter }
     }
 
     /// The tally of a charge that fits or does not, in a call that needs `asked` hits of its account.
@@ -82,12 +82,12 @@ impl Tally {
 
     /// The tally of a charge whose counter gives no answer: over its limit for a second if its
     /// `on_store_failure` is `deny`, else as if no hit were counted.
-    pub fn by_failure_mode(charge: &Charge, source: Source) -> Self {
+    pub fn by_failure_mode(charge: &Charge, judged_by: JudgedBy) -> Self {
         let fit = if charge.denies_by_failure_mode() {
             Fit::Over
         } else {
             Fit::Fits { remaining: charge.counter.limit.capacity() }
         };
-        Self { fit, reset: Duration::from_secs(1), source }
+        Self { fit, reset: Duration::from_secs(1), judged_by }
     }
 }

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{
     charge::Charge,
-    tally::{Fit, Source, Tally},
+    tally::{Fit, JudgedBy, Tally},
 };
 use crate::rule::{Mode, WhenDenied};
 
@@ -108,7 +108,7 @@ pub fn denies_uncharged(charge: &Charge, tally: &Tally) -> bool {
 impl<'call> Vote<'call> {
     pub(super) fn new(charge: &'call Charge, tally: &Tally) -> Self {
         let fit = match tally.fit {
-            _ if tally.source != Source::Counter => FitKind::Corrupt,
+            _ if tally.judged_by != JudgedBy::Counter => FitKind::Corrupt,
             Fit::Fits { .. } => FitKind::Fits,
             Fit::Commit(_) => FitKind::Silent,
             Fit::Over => FitKind::Over,

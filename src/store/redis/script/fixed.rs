@@ -77,11 +77,6 @@ fn byte(count: usize) -> u8 {
 }
 
 impl FixedRun {
-    /// Whether it has no calls.
-    pub fn is_empty(&self) -> bool {
-        self.calls.is_empty()
-    }
-
     /// Adds a call that [`accepts`] accepts, in the windows that hold `assumed_now`, on keys that begin
     /// with `prefix`. All calls together have at most [`KEYS_MAX`] charges.
     pub fn add(&mut self, charges: &[Charge], assumed_now: Timestamp, prefix: &str) {

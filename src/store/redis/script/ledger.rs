@@ -13,7 +13,7 @@ use crate::{
         hold::Abandoned,
         key::Counter,
         ledger::{
-            Charge, CommitOutcome, Few, Fit, GiveBack, HoldAction, Source, Tally, Verdict,
+            Charge, CommitOutcome, Few, Fit, GiveBack, HoldAction, JudgedBy, Tally, Verdict,
             part_asked,
         },
         request::Hits,
@@ -50,11 +50,6 @@ struct Columns<'call> {
 }
 
 impl LedgerRun {
-    /// Whether it has no calls.
-    pub fn is_empty(&self) -> bool {
-        self.calls.is_empty()
-    }
-
     /// Whether an earlier call is on a counter of one of these charges.
     pub(in crate::store::redis) fn has_counter_of(&self, charges: &[Charge]) -> bool {
         let mut counters = self.calls.iter().flat_map(|call| call.iter());
@@ -323,7 +318,7 @@ fn read_call(
     let mut tallies = Vec::with_capacity(charges.len());
     for (charge, answer) in charges.iter().zip(answers) {
         tallies.push(match answer {
-            [-2, _] => Tally::by_failure_mode(charge, Source::Corrupt),
+            [-2, _] => Tally::by_failure_mode(charge, JudgedBy::Corrupt),
             answer => one_tally(charge, *answer)?,
         });
     }
@@ -404,6 +399,6 @@ mod tests {
         let [ScriptVerdict::Decided(verdict @ Verdict { denied: false, .. })] = &read(1)[..] else {
             panic!("{:?}", read(1));
         };
-        assert_eq!(verdict.judged_by(Source::Corrupt), [1]);
+        assert_eq!(verdict.tallies[1].judged_by, JudgedBy::Corrupt);
     }
 }

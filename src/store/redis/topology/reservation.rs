@@ -14,8 +14,8 @@ use super::{directory::Directory, redirect::decide_alone};
 use crate::{
     engine::{
         ledger::{
-            Charge, Few, Fit, GiveBack, PartsVerdict, Source, Tally, Verdict, given_back,
-            judge_parts, past_corrupt_counter, reservation,
+            Charge, Few, Fit, GiveBack, JudgedBy, PartsVerdict, Tally, Verdict, given_back,
+            indices_judged_by, judge_parts, past_corrupt_counter, reservation,
         },
         request::Hits,
         time::Timestamp,
@@ -260,7 +260,7 @@ struct KnownParts {
 
 impl KnownParts {
     fn new(charges: &[Charge]) -> Self {
-        let unknown = |charge| Tally::by_failure_mode(charge, Source::Absent);
+        let unknown = |charge| Tally::by_failure_mode(charge, JudgedBy::Absent);
         Self {
             tallies: charges.iter().map(unknown).collect(),
             parts: vec![NO_PART; charges.len()],
@@ -298,10 +298,8 @@ impl KnownParts {
         owed
     }
 
-    /// The charges that were judged by this.
-    fn judged_by(&self, source: Source) -> Vec<usize> {
-        let tallies = self.tallies.iter().enumerate();
-        tallies.filter(|(_, tally)| tally.source == source).map(|(index, _)| index).collect()
+    fn judged_by(&self, judged_by: JudgedBy) -> Vec<usize> {
+        indices_judged_by(judged_by, &self.tallies)
     }
 
     /// The time of each charge, by the clock of its part.
@@ -324,15 +322,15 @@ impl KnownParts {
 
     /// Why the call is not decided.
     fn failure(&self, verdict: PartsVerdict, charges: &[Charge]) -> StoreError {
-        let absent = self.judged_by(Source::Absent);
+        let absent = self.judged_by(JudgedBy::Absent);
         if absent.is_empty() && verdict == PartsVerdict::Failed {
-            return StoreError::Corrupt(self.judged_by(Source::Corrupt));
+            return StoreError::Corrupt(self.judged_by(JudgedBy::Corrupt));
         }
         let cause = match absent.is_empty() {
             true => StoreError::Corrupt(Vec::new()),
             false => self.cause(),
         };
-        let known = self.judged_by(Source::Counter);
+        let known = self.judged_by(JudgedBy::Counter);
         let unknown = (0..charges.len()).filter(|index| !known.contains(index)).collect();
         let is_refund =
             |index: &usize| charges.get(*index).is_some_and(|charge| charge.hits.is_refund());
@@ -361,8 +359,8 @@ impl KnownParts {
             };
             tallies.push(match tally {
                 // Its part was charged with another failure mode.
-                tally if tally.source != Source::Counter => {
-                    Tally::by_failure_mode(charge, tally.source)
+                tally if tally.judged_by != JudgedBy::Counter => {
+                    Tally::by_failure_mode(charge, tally.judged_by)
                 }
                 Tally { fit: Fit::Fits { remaining }, reset, .. } if charge.hits != Hits::Check => {
                     let hits = of_counter()

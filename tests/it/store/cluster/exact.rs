@@ -235,7 +235,7 @@ fn any_call(dice: &mut Dice, limits: &[Arc<Limit>]) -> Vec<Charge> {
 fn same(charge: &Charge, ours: &Tally, theirs: &Tally) -> bool {
     let is_over_quota = charge.counter.limit.mode == Mode::Quota && theirs.fit == Fit::Over;
     let is_reset_same = ours.reset.abs_diff(theirs.reset) < Duration::from_secs(20);
-    (ours.fit, ours.source) == (theirs.fit, theirs.source) && (is_over_quota || is_reset_same)
+    (ours.fit, ours.judged_by) == (theirs.fit, theirs.judged_by) && (is_over_quota || is_reset_same)
 }
 
 /// Makes the same calls one after the other on the cluster and in memory.
