@@ -144,6 +144,35 @@ async fn debits_beyond_the_bound_are_dropped_counted_and_logged_once() {
 }
 
 #[tokio::test]
+async fn a_commit_that_is_repeated_waits_once_and_leaves_room_for_others() {
+    let outage = InOutage::before(&["--debits-queued-max", "30"]).await;
+    let tokens = [outage.take("budget").await, outage.take("place").await];
+    outage.begin().await;
+    let before = outage.queued();
+    for used in 0..50 {
+        for token in &tokens {
+            let used = used.to_string();
+            let commit = descriptor(&[("hold.commit", token), ("hold.used", &used)]);
+            outage.ask(commit).await.unwrap_err();
+        }
+    }
+    outage.debit("bob", 7).await.unwrap_err();
+    assert_eq!(outage.queued(), before + 3);
+    assert_eq!(outage.metric("ratelimit_debits_dropped_total{"), 0);
+    outage.answers_again();
+    assert_eq!(outage.counted("tokens=bob"), 7);
+    assert_eq!(outage.counted("budget=alice"), 0, "the first counts");
+
+    // What was sent makes room for the same work again.
+    outage.begin().await;
+    let before = outage.queued();
+    let commit = descriptor(&[("hold.commit", &tokens[0]), ("hold.used", "1")]);
+    outage.ask(commit).await.unwrap_err();
+    assert_eq!(outage.queued(), before + 1);
+    outage.answers_again();
+}
+
+#[tokio::test]
 async fn a_debit_whose_window_has_ended_is_dropped_and_counts_in_no_other() {
     let outage = InOutage::start(&[]).await;
     outage.ask(hits(descriptor(&[("second", "alice")]), 5)).await.unwrap_err();

@@ -1,7 +1,11 @@
 //! Work that is sent later, since nobody waits for it any more; `owed` decides what that is, and `topology/resend` sends it. It
 //! waits until its server answers, or until its window or its hold has ended.
 
-use std::{collections::VecDeque, mem, time::Duration};
+use std::{
+    collections::{HashSet, VecDeque},
+    mem,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
@@ -16,7 +20,7 @@ use crate::{
 /// release.
 pub(crate) const RELEASED_AFTER: Duration = Duration::from_secs(1);
 
-/// About what one takes, in bytes, beside its counter's name.
+/// About what one takes, in bytes, beside its counter's name; and what its name takes, if it counts once.
 const KEPT_BYTES: usize = 256;
 
 /// How many bytes each may take on average.
@@ -37,6 +41,8 @@ struct UnsentQueue {
     /// Of all, with those that are being sent.
     count: usize,
     bytes: usize,
+    /// The names of those that count once: a repeat waits no second time.
+    once: HashSet<(bool, String)>,
 }
 
 #[derive(Debug)]
@@ -61,8 +67,15 @@ impl Unsent {
             queue.bytes = queue.bytes.saturating_sub(bytes(sent));
             queue.count = queue.count.saturating_sub(1);
             change -= 1;
+            if let Some(name) = sent.name_of_once() {
+                queue.once.remove(&name);
+            }
         }
         for kept in works {
+            let name = kept.work.name_of_once();
+            if name.as_ref().is_some_and(|name| queue.once.contains(name)) {
+                continue;
+            }
             let bytes = queue.bytes + bytes(&kept.work);
             if queue.count >= self.count_max || bytes > BYTES_EACH * self.count_max {
                 dropped += 1;
@@ -70,6 +83,7 @@ impl Unsent {
             }
             queue.bytes = bytes;
             queue.count += 1;
+            queue.once.extend(name);
             queue.kept.push_back(kept);
             change += 1;
         }
@@ -125,5 +139,6 @@ impl Unsent {
 
 /// About what work takes.
 fn bytes(work: &NodeWork) -> usize {
-    work.counters().map(|counter| KEPT_BYTES + counter.id_bytes()).sum()
+    let bytes: usize = work.counters().map(|counter| KEPT_BYTES + counter.id_bytes()).sum();
+    if work.counts_once() { 2 * bytes } else { bytes }
 }

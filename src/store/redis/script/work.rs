@@ -56,6 +56,23 @@ impl NodeWork {
         }
     }
 
+    /// The name of what counts once: whether it gives back, its counter and its id. Another of this name has no effect.
+    pub(crate) fn name_of_once(&self) -> Option<(bool, String)> {
+        let (is_back, hold) = match self {
+            Self::GiveBack(give_back) => (true, give_back.hold),
+            _ => (false, self.charges().first().and_then(|charge| charge.hold)),
+        };
+        match hold.filter(|_| self.counts_once())? {
+            HoldAction::Commit { id, .. }
+            | HoldAction::ById { id, .. }
+            | HoldAction::Occupy { id, .. }
+            | HoldAction::Open { id, .. } => {
+                Some((is_back, self.counters().next()?.hold_record_key(id)))
+            }
+            _ => None,
+        }
+    }
+
     /// What releases the places that it occupies in flight, and the holds that it has opened, if it has run: by their ids.
     pub(crate) fn releases(&self, made: Timestamp) -> impl Iterator<Item = Self> {
         self.given_back(made, |charge| match charge.hold {
