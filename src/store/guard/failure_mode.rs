@@ -77,7 +77,7 @@ impl Guard {
         error: &StoreError,
         until: Instant,
     ) -> Result<Verdict, StoreError> {
-        // The store is asked once more for a counter that is corrupt.
+        // The store is queried once more for a counter that is corrupt.
         let (absent, refunded) = match error {
             StoreError::Unreachable { charges, refunded, .. } => (&charges[..], &refunded[..]),
             _ => (&[][..], &[][..]),
