@@ -371,12 +371,20 @@ pub fn service(
     let metrics = CallMetrics::new(&telemetry.meter(), near_ratio);
     let top_keys = TopKeys::new(settings.telemetry.top_keys, settings.process.workers, near_ratio)
         .logging_denials(settings.telemetry.denial_lines);
-    let CallSettings { message_bytes_max, bounds, ref headers, arriving_bytes_max, ref hold_keys } =
-        settings.calls;
+    let CallSettings {
+        message_bytes_max,
+        bounds,
+        weight_max,
+        ref headers,
+        arriving_bytes_max,
+        ref hold_keys,
+    } = settings.calls;
     let holds = Holds::new(hold_keys.for_store(&store), &telemetry.meter());
     let guard = stores::guard(settings, telemetry, store);
     rls::Service {
-        limiter: Arc::new(Limiter::new(rules, overrides, guard, metrics, top_keys, holds)),
+        limiter: Arc::new(Limiter::new(
+            rules, overrides, guard, metrics, top_keys, holds, weight_max,
+        )),
         bounds,
         message_bytes_max,
         headers: Arc::clone(headers),

@@ -62,6 +62,19 @@ pub struct Deciding {
     pub keeps_order: bool,
 }
 
+/// Why a call gets no decision.
+#[derive(Debug, thiserror::Error)]
+pub enum Undecided {
+    /// Places are for whole calls in flight.
+    #[error("mode: must not be PART where a limit is `in_flight`")]
+    PartOfPlaces,
+    /// Its charges cost too much.
+    #[error("descriptors: charges of weight {weight} exceed {max} (`--max-charges`)")]
+    TooHeavy { weight: usize, max: usize },
+    #[error(transparent)]
+    NoAnswer(#[from] StoreError),
+}
+
 #[derive(Debug)]
 pub struct Limiter {
     rules: Arc<Rules>,
@@ -70,6 +83,8 @@ pub struct Limiter {
     metrics: CallMetrics,
     top_keys: TopKeys,
     holds: Holds,
+    /// The most that the charges of one call weigh.
+    weight_max: usize,
     refused_debits: RefusedDebits,
 }
 
@@ -82,18 +97,16 @@ impl Limiter {
         metrics: CallMetrics,
         top_keys: TopKeys,
         holds: Holds,
+        weight_max: usize,
     ) -> Self {
         let refused_debits = RefusedDebits::default();
-        let limiter = Self { rules, overrides, store, metrics, top_keys, holds, refused_debits };
+        let limiter =
+            Self { rules, overrides, store, metrics, top_keys, holds, weight_max, refused_debits };
         limiter.rules_changed();
         limiter
     }
 
-    pub async fn decide(
-        &self,
-        request: &Request,
-        arrival: Arrival,
-    ) -> Result<Decision, StoreError> {
+    pub async fn decide(&self, request: &Request, arrival: Arrival) -> Result<Decision, Undecided> {
         let (by, meaning) = (self.deciding(), HitsMeaning::Charged);
         let decided = match self.store.at_once() {
             Some(store) => self.decide_at_once(store, &by, request, meaning, arrival),
@@ -122,15 +135,15 @@ impl Limiter {
         meaning: HitsMeaning,
         arrival: Arrival,
         away: Option<StoreError>,
-    ) -> Result<Decision, StoreError> {
+    ) -> Result<Decision, Undecided> {
         let until = self.store.deadline(arrival);
         let unknown = || {
             StoreError::Unavailable("the key that signs tokens of holds is not known".to_owned())
         };
         if !self.holds.can_read(request, until).await {
-            return Err(unknown());
+            return Err(unknown().into());
         }
-        let plan = self.plan(by, request, meaning);
+        let plan = self.plan(by, request, meaning)?;
         let away = match away {
             None if !self.holds.can_sign(&plan, until).await => Some(unknown()),
             away => away,
@@ -150,18 +163,33 @@ impl Limiter {
         request: &Request,
         meaning: HitsMeaning,
         arrival: Arrival,
-    ) -> Result<Decision, StoreError> {
-        let plan = self.plan(by, request, meaning);
+    ) -> Result<Decision, Undecided> {
+        let plan = self.plan(by, request, meaning)?;
         let verdict = Ok(store.charge(&plan.charges));
         self.settle(by, request, meaning, arrival, plan, verdict)
     }
 
-    /// Whether a part of this call can be charged: places are for whole calls in flight.
-    pub fn takes_parts(&self, by: &Deciding, request: &Request) -> bool {
+    /// Checks what a call asks for, before anything is noted of it.
+    pub fn check(
+        &self,
+        by: &Deciding,
+        request: &Request,
+        meaning: HitsMeaning,
+    ) -> Result<(), Undecided> {
         let Deciding { rules, directives, .. } = by;
-        let meaning = HitsMeaning::Part;
         let plan = Plan::draw_as(&rules.rules, directives.as_deref(), request, &[], meaning);
-        !plan.charges.iter().any(|charge| charge.counter.limit.counts_calls())
+        let counts_calls = |charge: &Charge| charge.counter.limit.counts_calls();
+        if meaning == HitsMeaning::Part && plan.charges.iter().any(counts_calls) {
+            return Err(Undecided::PartOfPlaces);
+        }
+        self.check_weight(&plan)
+    }
+
+    fn check_weight(&self, plan: &Plan) -> Result<(), Undecided> {
+        match (plan.weight(), self.weight_max) {
+            (weight, max) if weight > max => Err(Undecided::TooHeavy { weight, max }),
+            _ => Ok(()),
+        }
     }
 
     pub fn at_once(&self) -> Option<AtOnce<'_>> {
@@ -173,14 +201,20 @@ impl Limiter {
         Plan::draw_as(&by.rules.rules, by.directives.as_deref(), request, &commits, meaning)
     }
 
-    fn plan(&self, by: &Deciding, request: &Request, meaning: HitsMeaning) -> Plan {
+    fn plan(
+        &self,
+        by: &Deciding,
+        request: &Request,
+        meaning: HitsMeaning,
+    ) -> Result<Plan, Undecided> {
         let mut plan = self.draw(by, request, meaning);
+        self.check_weight(&plan)?;
         plan.charges.iter_mut().for_each(|charge| charge.keeps_order = by.keeps_order);
         self.holds.prepare(&mut plan, &request.domain);
         if let Some((domain, mode)) = &plan.lacking {
             self.report_incomplete(domain, *mode);
         }
-        plan
+        Ok(plan)
     }
 
     fn settle(
@@ -191,7 +225,7 @@ impl Limiter {
         arrival: Arrival,
         plan: Plan,
         verdict: Result<Verdict, StoreError>,
-    ) -> Result<Decision, StoreError> {
+    ) -> Result<Decision, Undecided> {
         let (corrupt, absent) = match &verdict {
             Ok(Verdict { tallies, .. }) => {
                 let indices = |judged_by| ledger::indices_judged_by(judged_by, tallies);

@@ -69,7 +69,7 @@ pub(super) struct RequestFlags {
     /// Domain of the rules
     #[arg(short, long)]
     domain: String,
-    /// Hits of each descriptor: 0 reports without counting, a negative number refunds
+    /// Hits of each descriptor: 0 charges nothing, but takes a hold by id or counter; a negative number refunds
     #[arg(short = 'n', long, value_name = "N", allow_hyphen_values = true)]
     hits: Option<String>,
 }

@@ -19,7 +19,10 @@
 use http::StatusCode;
 use tonic::{Code, Status, metadata::MetadataValue};
 
-use crate::{authorization::ForbiddenDomain, edge::arriving::BudgetSpent, store::StoreError};
+use crate::{
+    authorization::ForbiddenDomain, edge::arriving::BudgetSpent, limiter::Undecided,
+    store::StoreError,
+};
 
 /// Why a request gets no decision. Its text is meant for the client.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -70,6 +73,15 @@ pub enum Refusal {
     /// The call panicked, which is a bug.
     #[error("internal error")]
     Panicked,
+}
+
+impl From<Undecided> for Refusal {
+    fn from(undecided: Undecided) -> Self {
+        match undecided {
+            Undecided::NoAnswer(error) => Self::NoAnswer(error),
+            bounded => Self::Invalid(bounded.to_string()),
+        }
+    }
 }
 
 fn detail(error: &StoreError) -> String {

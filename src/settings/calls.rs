@@ -23,6 +23,8 @@ pub struct CallSettings {
     pub arriving_bytes_max: usize,
     /// The bounds of a request, and whether its answer repeats it.
     pub bounds: Bounds,
+    /// The most that the charges of one call weigh.
+    pub weight_max: usize,
     /// The headers of an answer, and the body of a denial.
     pub headers: Arc<Headers>,
     /// The keys that sign the tokens of holds.
@@ -51,12 +53,14 @@ impl CallSettings {
         let arriving_bytes_max = reader.read("max-arriving-bytes", form, "256MiB", help);
         let help = "Maximum number of descriptors in a request";
         let descriptors_max = reader.read("max-descriptors", WholeNumber(1..=1000), "64", help);
+        let help = "Maximum weight of a call's charges: 1 to 4 for each limit of each descriptor";
+        let weight_max = reader.read("max-charges", WholeNumber(64..=65_536), "512", help);
         let help = "Return request and rules' metadata as Envoy's dynamic metadata";
         let echo = reader.read("dynamic-metadata", switch(Echo::On, Echo::Off), "off", help);
         let bounds = Bounds { descriptors_max, echo };
         let headers = Arc::new(read_headers(reader));
         let hold_keys = read_hold_keys(reader);
-        Self { message_bytes_max, arriving_bytes_max, bounds, headers, hold_keys }
+        Self { message_bytes_max, arriving_bytes_max, bounds, weight_max, headers, hold_keys }
     }
 }
 

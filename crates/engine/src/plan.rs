@@ -204,6 +204,12 @@ impl Plan {
         self.commits = self.charges.len() - own;
     }
 
+    /// What its charges cost the store at most, without commits of earlier holds.
+    pub fn weight(&self) -> usize {
+        let own = self.charges.len() - self.commits;
+        self.charges.iter().take(own).map(Charge::weight).sum()
+    }
+
     /// Whether it takes holds that need an id.
     pub fn takes_holds(&self) -> bool {
         self.charges.iter().any(|charge| match charge.hold {

@@ -12,7 +12,10 @@ use crate::{
         decision::{Code, Decision},
         request::{HitsMeaning, Request},
     },
-    limiter::once::{Begun, Once},
+    limiter::{
+        Undecided,
+        once::{Begun, Once},
+    },
     rls::{
         pb::{
             google::rpc,
@@ -50,7 +53,7 @@ impl BatchItem for ReadCall {
         };
         match batch.at_once {
             Some(store) if !waits => {
-                let call = self.decoded(batch.domain).and_then(|call| batch.checked(call));
+                let call = self.decoded(batch.domain).and_then(|call| batch.checked(call, false));
                 Ok(call.and_then(|call| batch.decide_at_once(store, &call)))
             }
             _ => Err(self),
@@ -64,7 +67,7 @@ impl BatchItem for ReadCall {
             }
             _ => None,
         };
-        let call = batch.checked(self.decoded(batch.domain)?)?;
+        let call = batch.checked(self.decoded(batch.domain)?, once.is_some())?;
         match once {
             None => batch.decide_call(call, None).await,
             Some(once) => Box::pin(batch.decide_once(&once, call)).await,
@@ -88,11 +91,7 @@ impl DecodedCall {
 }
 
 impl ItemContext<'_> {
-    async fn decide(
-        &self,
-        request: &Request,
-        meaning: HitsMeaning,
-    ) -> Result<Decision, StoreError> {
+    async fn decide(&self, request: &Request, meaning: HitsMeaning) -> Result<Decision, Undecided> {
         self.service.limiter.decide_by(&self.by, request, meaning, self.arrival, None).await
     }
 
@@ -103,11 +102,10 @@ impl ItemContext<'_> {
         Ok(call.verdict(&decided?))
     }
 
-    /// Refuses a part of what counts only whole calls, before anything is noted of the call.
-    fn checked(&self, call: DecodedCall) -> Result<DecodedCall, Refusal> {
-        if call.mode == Mode::Part && !self.service.limiter.takes_parts(&self.by, &call.request) {
-            let problem = "mode: must not be PART where a limit is `in_flight`";
-            return Err(Refusal::Invalid(problem.to_owned()));
+    /// Refuses what no call may ask for, before anything is noted of a call with an id.
+    fn checked(&self, call: DecodedCall, has_id: bool) -> Result<DecodedCall, Refusal> {
+        if call.mode == Mode::Part || has_id {
+            self.service.limiter.check(&self.by, &call.request, call.meaning)?;
         }
         Ok(call)
     }
@@ -201,7 +199,8 @@ impl BatchItem for v1::Renewal {
         let commit = commit_descriptor(self.commit.unwrap_or_default());
         call.request.descriptors.push(commit.map_err(in_field("commit"))?);
         batch.service.limiter.metrics().overrides_ignored(call.overrides_ignored);
-        let mut decision = batch.decide(&call.request, call.meaning).await?;
+        let decided = batch.decide(&call.request, call.meaning).await;
+        let mut decision = decided.map_err(|undecided| in_field("call")(undecided.into()))?;
         // The last is the status of the commit.
         decision.statuses.pop();
         let commit = encode::commit_result(&decision.commits);

@@ -176,7 +176,7 @@ async fn every_rule_has_a_series_of_its_own_however_many_there_are() {
             "  - {{ key: k{number}, rate_limit: {{ unit: year, requests_per_unit: 9 }} }}\n"
         );
     }
-    let flags = &["--max-descriptors", "1000"];
+    let flags = &["--max-descriptors", "1000", "--max-charges", "1000"];
     let service = Service::start(Options { rules: &rules, flags, ..Options::default() });
     for part in 0..3 {
         let one = |number| descriptor(&[(&format!("k{number}"), "x")]);
@@ -207,7 +207,7 @@ descriptors:
     detailed_metric: true
     rate_limit: { unit: year, requests_per_unit: 9000 }
 ";
-    let flags = &["--max-descriptors", "1000"];
+    let flags = &["--max-descriptors", "1000", "--max-charges", "1000"];
     let service = Service::start(Options { rules, flags, ..Options::default() });
     let call = vec![
         descriptor(&[("plain", "secret")]),
@@ -250,7 +250,7 @@ domain: shop
 descriptors:
   - { key: user, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 9 } }
 ";
-    let flags = &["--max-descriptors", "1000"];
+    let flags = &["--max-descriptors", "1000", "--max-charges", "1000"];
     let service = Service::start(Options { rules, flags, ..Options::default() });
     assert_eq!(series_of_users(&service, 0..1000).await, 1000);
     for (lines, users) in [(1, 1000..2000), (2, 2000..3000)] {

@@ -20,7 +20,7 @@ use tonic::{Code, transport::Channel};
 use crate::support::{
     redis_server::Redis,
     secured::Secured,
-    service::{Options, RULES, Service, descriptor, hits, refund},
+    service::{Options, RULES, Service, descriptor, hits, refund, request},
     stores::{on_every_store, one},
 };
 
@@ -192,6 +192,73 @@ async fn a_refused_call_is_named_by_its_index_and_the_others_are_decided() {
         ("", "OK: OK user 8/10"),
     ];
     check(decide(&service, "shop", calls).await, &expected);
+}
+
+/// Those that cost a store most weigh 4.
+#[tokio::test]
+async fn a_call_whose_charges_weigh_too_much_is_refused_alone_and_charges_nothing() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: plain, rate_limit: { unit: year, requests_per_unit: 9 } }
+  - { key: token, rate_limit: { unit: year, requests_per_unit: 9, hold: 1h } }
+  - key: two
+    rate_limits: [{ unit: year, requests_per_unit: 9 }, { unit: month, requests_per_unit: 9 }]
+  - { key: log, rate_limit: { unit: year, requests_per_unit: 9, algorithm: sliding_log } }
+  - { key: slot, rate_limit: { algorithm: in_flight, requests_per_unit: 9, hold: 1h } }
+  - { key: job, rate_limit: { unit: year, requests_per_unit: 9, hold: { for: 1h, by: id } } }
+  - { key: route, rate_limit: { unit: year, requests_per_unit: 9, hold: { for: 1h, by: counter, estimate: 1 } } }
+";
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let flags = &["--max-charges", "64", "--max-descriptors", "100"];
+        let service = Service::start(Options { rules, store, flags, ..Options::default() });
+        let of = |key: &str, count: u32| -> Vec<_> {
+            (0..count).map(|number| one(key, &number.to_string())).collect()
+        };
+        let refusal =
+            |weight| format!("descriptors: charges of weight {weight} exceed 64 (`--max-charges`)");
+        for (key, weight) in [
+            ("plain", 1),
+            ("token", 1),
+            ("two", 2),
+            ("log", 4),
+            ("slot", 4),
+            ("job", 4),
+            ("route", 4),
+        ] {
+            let most = 64 / weight;
+            let status = service.ask(request("shop", of(key, most + 1))).await.unwrap_err();
+            let expected = (Code::InvalidArgument, &*refusal((most + 1) * weight));
+            assert_eq!((status.code(), status.message()), expected, "{key}");
+            let answer = service.ask(request("shop", of(key, most))).await.unwrap();
+            let left = answer.statuses.iter().map(|status| status.limit_remaining);
+            assert!(left.into_iter().all(|left| left >= 7), "{key}: {answer:?}");
+        }
+        let heavy = |text: &str| Call { descriptors: of("plain", 65), ..call(text) };
+        let part = Call { descriptors: of("plain", 17), ..call("PART") };
+        let named = |heavy: Call| Call { id: "one".to_owned(), ..heavy };
+        let calls =
+            vec![heavy("TAKE"), call("plain=0"), part, heavy("DEBIT"), named(heavy("TAKE"))];
+        let refused =
+            |index, weight| format!("InvalidArgument: calls[{index}].{}", refusal(weight));
+        let expected = [
+            ("", &*refused(0, 65)),
+            ("", "OK: OK plain 7/9"),
+            ("", &*refused(2, 68)),
+            ("", &*refused(3, 65)),
+            ("", &*refused(4, 65)),
+        ];
+        check(decide(&service, "shop", calls).await, &expected);
+        // Nothing was noted of its id.
+        let again = decide(&service, "shop", vec![named(call("plain=0"))]).await;
+        check(again, &[("", "OK: OK plain 6/9")]);
+        let renewal = Renewal { call: Some(heavy("TAKE")), commit: Some(used("x", 1)) };
+        let request = RenewRequest { domain: "shop".to_owned(), renewals: vec![renewal] };
+        let answer = client(&service).await.renew(request).await.unwrap().into_inner();
+        let verdict = spell(answer.results[0].verdict.as_ref().unwrap());
+        assert_eq!(verdict, format!("InvalidArgument: renewals[0].call.{}", refusal(65)));
+    }
 }
 
 #[tokio::test]

@@ -72,6 +72,16 @@ impl Charge {
         }
     }
 
+    /// What it costs a store at most, relative to a charge that neither searches nor holds.
+    pub(crate) fn weight(&self) -> usize {
+        let limit = &self.counter.limit;
+        let by = limit.hold.as_ref().map(|policy| policy.by);
+        let is_heavy = self.is_part
+            || matches!(limit.algorithm, Algorithm::SlidingLog { .. } | Algorithm::InFlight { .. })
+            || matches!(by, Some(HoldBy::Id | HoldBy::Counter));
+        if is_heavy { 4 } else { 1 }
+    }
+
     /// Makes it a charge of a call that is denied whatever its votes are: only work that is done is charged.
     pub(crate) fn refuse(&mut self) {
         if self.is_take() || !self.applies_when_denied() {

@@ -368,6 +368,18 @@ const CASES: &[(&str, &str, &str, &str)] = &[
         "invalid value `-1`: must be a whole number from 1 to 1000",
     ),
     (
+        "max_charges_is_63",
+        "max-charges",
+        "63",
+        "invalid value `63`: must be a whole number from 64 to 65536",
+    ),
+    (
+        "max_charges_is_65537",
+        "max-charges",
+        "65537",
+        "invalid value `65537`: must be a whole number from 64 to 65536",
+    ),
+    (
         "headers_is_all",
         "headers",
         "all",
