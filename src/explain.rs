@@ -84,7 +84,6 @@ pub struct EntryMatch {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "match", rename_all = "snake_case")]
 pub enum MatchExplanation {
-    /// A rule with limits.
     Rule {
         rule: String,
         /// `file:line`.

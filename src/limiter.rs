@@ -116,7 +116,6 @@ impl Limiter {
         decided
     }
 
-    /// What decides now.
     pub fn deciding(&self) -> Deciding {
         Deciding {
             rules: self.rules.current(),

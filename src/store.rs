@@ -24,7 +24,6 @@ use crate::engine::{
     ledger::{Charge, CounterState, Verdict},
     time::Timestamp,
 };
-/// The clock that a store is given.
 pub use crate::process::clock::{Clock, system_clock};
 
 /// One of the stores, chosen by the settings.
@@ -101,9 +100,6 @@ impl Store {
 
     /// Shows the keys of the counters of a domain, in the form of a key, and perhaps others. Returns whether these are
     /// all.
-    ///
-    /// # Errors
-    /// If a server gives no answer, or its user may not run SCAN.
     pub async fn keys(
         &self,
         domain_part: &str,

@@ -13,7 +13,6 @@ use crate::yaml::{
     tree::{self, Content, YamlNode},
 };
 
-/// The domain that stands for all.
 pub(crate) const EVERY_DOMAIN: &str = "*";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

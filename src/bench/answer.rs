@@ -26,9 +26,6 @@ struct Head {
 const OVER_LIMIT: i32 = 2;
 
 /// Reads an answer to its end. Returns the decision, and the whole message.
-///
-/// # Errors
-/// The call's status, if it is not OK; UNAVAILABLE if the connection ends before it.
 pub(super) async fn read(response: Response<Incoming>) -> Result<(OverallCode, Bytes), Code> {
     // A status in the headers is the whole answer.
     status(response.headers()).unwrap_or(Ok(()))?;

@@ -71,9 +71,6 @@ impl ClientConnection {
     }
 
     /// Makes one call of an encoded request.
-    ///
-    /// # Errors
-    /// The call's gRPC status; UNAVAILABLE if the connection is lost or cannot be made.
     pub(super) async fn ask(&self, request: Bytes) -> Result<(OverallCode, Bytes), Code> {
         let mut sender = self.sender();
         if sender.is_closed() {

@@ -45,7 +45,6 @@ impl Default for Report {
     }
 }
 
-/// Longer latencies count as this.
 const LATENCY_MAX_NANOS: u64 = 3_600_000_000_000;
 
 impl Report {
@@ -58,7 +57,6 @@ impl Report {
         self.decisions() + self.errors.values().sum::<u64>()
     }
 
-    /// Decisions per second.
     pub fn per_second(&self) -> f64 {
         let seconds = self.elapsed.as_secs_f64();
         if seconds > 0.0 { self.decisions() as f64 / seconds } else { 0.0 }

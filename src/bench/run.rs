@@ -45,9 +45,6 @@ type Start = Option<Instant>;
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
 /// Runs `load` to its end, or until `interrupted`; calls `watch` with the progress five times a second.
-///
-/// # Errors
-/// If a connection cannot be made before the first call.
 pub fn run(
     load: &Load,
     interrupted: impl Future<Output = ()>,

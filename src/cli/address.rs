@@ -16,7 +16,6 @@ pub(super) struct ServiceAddr<'a> {
 }
 
 impl<'a> ServiceAddr<'a> {
-    /// The address, unchanged.
     pub(super) fn checked(&self) -> Result<&'a str, String> {
         let (name, addr) = match (self.flag, self.variable) {
             (Some(addr), _) => ("--addr", addr),

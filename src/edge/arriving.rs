@@ -209,7 +209,6 @@ impl HeldBytes {
         Bytes::from_owner(HeldAnswer { answer, _held: self })
     }
 
-    /// Takes over some of these bytes.
     pub(crate) fn split(&mut self, bytes: usize) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;

@@ -57,9 +57,6 @@ pub struct LimitadorRules {
 }
 
 /// Translates the limits of a file.
-///
-/// # Errors
-/// Why there are no rules at all: the file cannot be read, or is not a list of limits of one namespace.
 pub fn import(path: &Path, options: &LimitadorOptions) -> Result<LimitadorRules, Vec<Problem>> {
     let source = files::read(path).map_err(|problem| vec![problem])?;
     translate(&source, options)

@@ -35,7 +35,6 @@ pub enum Begun {
     Answered(Vec<u8>),
     /// The same call has begun, and has no answer.
     Unanswered,
-    /// Another call has the id.
     ByAnother,
 }
 

@@ -46,7 +46,6 @@ impl Overrides {
         }
     }
 
-    /// When the next one ends.
     fn next_end(&self) -> Option<Instant> {
         let known = self.known.lock();
         let ends = known.in_force().map(|one| one.directive.until).min()?;

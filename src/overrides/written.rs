@@ -78,7 +78,6 @@ pub struct NewOverride {
     pub action: DirectiveAction,
     /// How long.
     pub lasts: Duration,
-    /// Why.
     pub because: String,
     /// Whether only its effect is wanted.
     pub dry_run: bool,

@@ -62,9 +62,6 @@ struct JsonOverride {
 }
 
 /// Reads and checks a request.
-///
-/// # Errors
-/// If it is not such JSON (the error names line and column), or exceeds a bound (it names the field).
 pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, Refusal> {
     let Object::<JsonRequest>(request) =
         serde_json::from_slice(body).map_err(|error| Refusal::Invalid(problem(&error)))?;

@@ -43,7 +43,6 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Service {
     pub limiter: Arc<Limiter>,
-    /// Bounds for one call.
     pub bounds: Bounds,
     /// The largest message, in bytes. Larger ones are refused with OUT_OF_RANGE.
     pub message_bytes_max: usize,

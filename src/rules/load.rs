@@ -29,7 +29,6 @@ const EXAMPLE: &str = include_str!("../../examples/rules.yaml");
 pub struct InForce {
     pub rules: RuleSet,
     pub version: Version,
-    /// When they were loaded.
     pub since: SystemTime,
     /// The files, or the resources of a control plane, that they come from.
     pub files: Vec<String>,

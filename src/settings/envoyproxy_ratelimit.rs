@@ -31,7 +31,6 @@ pub const ENVOYPROXY_RATELIMIT_PROGRAM: &str = "ratelimit";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compat {
     Off,
-    /// Also the one of envoyproxy/ratelimit.
     EnvoyproxyRatelimit,
 }
 
@@ -84,7 +83,6 @@ struct Translator<'a> {
     environment: &'a Environment,
     /// The good values of the variables that are set.
     values: BTreeMap<&'static str, &'a str>,
-    /// The variables with bad values.
     bad: BTreeSet<&'static str>,
     /// The variables that a warning names: each is named once.
     warned: BTreeSet<String>,

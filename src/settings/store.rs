@@ -40,7 +40,6 @@ pub struct StoreSettings {
 
 const DECISION_TIME: Time = Time(Duration::from_millis(1)..=Duration::from_secs(60));
 
-/// What the service needs to be ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadyNeeds {
     /// The store must have answered once, or ten seconds must have passed.

@@ -28,7 +28,6 @@ pub enum StoreError {
     /// is already done.
     #[error("{cause}")]
     Unreachable {
-        /// The indices of the charges.
         charges: Vec<usize>,
         /// The indices of refunds that were still applied.
         refunded: Vec<usize>,

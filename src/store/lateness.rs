@@ -30,9 +30,6 @@ static STARVED_US: AtomicU64 = AtomicU64::new(0);
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// The output of `future`, if it is there at `due`. An output is used that is there when a late timer fires.
-///
-/// # Errors
-/// How late the timer was.
 pub(super) async fn until<F: Future>(
     due: Instant,
     mut future: Pin<&mut F>,

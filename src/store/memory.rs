@@ -43,7 +43,6 @@ const COUNTERS_PER_SHARD: usize = 4096;
 /// About the bytes of a counter with a short key.
 const COUNTER_BYTES: usize = 256;
 
-/// Counters in memory.
 #[derive(Debug)]
 pub struct MemoryStore {
     clock: Clock,

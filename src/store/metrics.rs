@@ -14,7 +14,6 @@ use redis::{RedisError, RedisResult};
 use crate::telemetry::{StoreSpan, current, instruments, with_call};
 
 instruments! {
-    /// What is measured of the store.
     pub struct StoreMetrics {
         duration: Histogram<f64> => ROUND_TRIPS = Histogram(
             "db.client.operation.duration", ["db.system.name", "db.operation.name", "error.type"],
@@ -156,7 +155,6 @@ impl StoreMetrics {
         self.batch_wait.record(waited.as_secs_f64(), &[]);
     }
 
-    /// Counts a run of this script.
     pub(crate) fn script_ran(&self, script: &'static str) {
         self.script_runs.add(1, &[KeyValue::new("script", script)]);
     }

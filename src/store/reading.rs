@@ -11,7 +11,6 @@ pub enum CounterReading {
     NoAnswer(String),
 }
 
-/// Whether reading a counter resets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clear {
     /// The counter stays as it is.

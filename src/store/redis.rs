@@ -118,9 +118,6 @@ impl RedisStore {
 
     /// Shows the keys of the counters of a domain on all servers, without their prefix. Returns whether these are all,
     /// or `until` has passed.
-    ///
-    /// # Errors
-    /// If a server gives no answer, or its user may not run SCAN.
     pub async fn keys(
         &self,
         domain_part: &str,
@@ -200,7 +197,6 @@ impl RedisStore {
         }
     }
 
-    /// What is known of each server.
     pub fn reports(&self) -> Vec<ServerReport> {
         self.directory.map().nodes().iter().map(|node| node.report()).collect()
     }

@@ -42,11 +42,9 @@ pub(crate) const OBSERVED: &[Observed<'_, Vec<ServerReport>>] = &[
 pub struct ServerReport {
     /// Its address, from the settings or from a server that they name.
     pub address: String,
-    /// Open connections to it.
     pub connections: u64,
     /// Open connections that are not in use.
     pub idle: u64,
-    /// Maximum number of connections to it.
     pub connections_max: u64,
     /// Batches that wait for a connection.
     pub waiting: u64,
@@ -61,12 +59,10 @@ pub struct ServerReport {
 /// A server's report of its own use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ServerUsage {
-    /// Bytes of memory.
     pub memory: Option<u64>,
     /// Most bytes of memory; `None` if the server has no such bound.
     pub memory_max: Option<u64>,
     pub clients: Option<u64>,
-    /// Most clients.
     pub clients_max: Option<u64>,
     /// Keys that were evicted since its start.
     pub evicted: Option<u64>,

@@ -21,7 +21,6 @@ struct MergedCount {
 }
 
 impl Merged {
-    /// Adds what a sketch has counted.
     pub(super) fn add<N>(&mut self, sketch: &SpaceSaving<N>) {
         let lowest = sketch.lowest();
         self.lowest = self.lowest.saturating_add(lowest);

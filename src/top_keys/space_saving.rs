@@ -55,7 +55,6 @@ pub(super) struct KeyCount {
 }
 
 impl LastTally {
-    /// The remaining part of the limit.
     pub(super) fn part_remaining(&self) -> f64 {
         real(self.remaining) / real(self.capacity.max(1))
     }

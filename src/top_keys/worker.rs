@@ -60,7 +60,6 @@ impl WorkerKeys {
         self.current.of_mut(list).add(key, last, current, name);
     }
 
-    /// Adds what this worker has counted.
     pub(super) fn merge_into(&self, merged: &mut Merged, list: TopList) {
         merged.add(self.previous.of(list));
         merged.add(self.current.of(list));

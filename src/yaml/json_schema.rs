@@ -65,7 +65,6 @@ fn offered_in_any_case(words: &[&str]) -> Value {
     json!({ "anyOf": [{ "enum": words }, in_any_case(words)] })
 }
 
-/// Words in any case.
 pub(crate) fn in_any_case(allowed: &[&str]) -> Value {
     let mut patterns = Vec::new();
     for word in allowed {

@@ -123,7 +123,6 @@ impl YamlNode {
 /// A list or mapping whose end has not been read yet.
 struct OpenCollection {
     node: YamlNode,
-    /// The key that waits for its value.
     key: Option<YamlNode>,
     anchor: usize,
 }

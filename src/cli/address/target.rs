@@ -19,7 +19,6 @@ pub(in crate::cli) enum UsesTls {
 }
 
 impl ClientTarget {
-    /// The error, and what to try.
     pub(in crate::cli) fn advise(self, error: &PeerError) -> String {
         match error {
             PeerError::SpeaksTls => format!("{error}; connect by TLS with --tls-ca"),

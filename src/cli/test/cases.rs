@@ -54,7 +54,6 @@ pub(crate) struct TestCall {
     pub at: String,
     pub now: Timestamp,
     pub request: Request,
-    /// Its descriptors as written.
     pub written: Vec<String>,
     pub hold: Option<String>,
     /// The overall code, `OK` or `OVER_LIMIT`; for a commit what becomes of it.

@@ -23,9 +23,6 @@ pub(super) struct Fleet {
 
 impl Fleet {
     /// Reads the `/status` of each replica, or the reason why it cannot be read.
-    ///
-    /// # Errors
-    /// The problem of the first replica, if none has answered.
     pub(super) fn read(
         answers: Vec<(&str, Result<ReplicaStatus, String>)>,
     ) -> Result<Self, String> {

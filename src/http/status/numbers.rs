@@ -27,7 +27,6 @@ pub(super) struct StatusNumbers {
     /// Charges that `on_store_failure` decided, by its modes, in the order of [`FailureMode::ALL`].
     #[serde(serialize_with = "by_mode")]
     pub(super) fallbacks: [u64; 4],
-    /// The durations of round trips to Redis.
     pub(super) round_trips: Durations,
     /// The servers of the store; none for memory.
     pub(super) servers: Vec<ServerStatus>,
@@ -74,7 +73,6 @@ pub(super) struct ServerStatus {
 #[derive(Debug, Serialize)]
 pub(super) struct MemoryStatus {
     counters: u64,
-    /// Most counters.
     counters_max: u64,
 }
 
@@ -121,7 +119,6 @@ impl StatusNumbers {
     }
 }
 
-/// Numbers of all modes, by their names.
 pub(super) fn by_mode<T: Serialize, S: Serializer>(
     numbers: &[T; 4],
     serializer: S,

@@ -21,9 +21,6 @@ pub(super) enum Relation {
 }
 
 /// Reads a condition: all of these comparisons must be true.
-///
-/// # Errors
-/// Why rules cannot express it, and what can be done.
 pub(super) fn condition(text: &str) -> Result<Vec<EntryComparison>, String> {
     let mut expression = CelExpression::new(text)?;
     let mut comparisons = Vec::new();

@@ -34,7 +34,6 @@ const TOKEN_BYTES_USUAL: usize = 160;
 /// The longest token, in characters.
 pub(crate) const TOKEN_CHARS_MAX: usize = 8192;
 
-/// Most charges that one token names.
 pub(crate) const TOKEN_CHARGES_MAX: usize = 64;
 
 /// The most bytes of a token with its signature.

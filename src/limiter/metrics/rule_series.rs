@@ -37,7 +37,6 @@ impl Recorder for RuleSeries {
 }
 
 impl RuleSeries {
-    /// Shows them as this instrument.
     pub(in crate::limiter) fn observe(&self, row: &InstrumentRow, meter: &Meter) {
         let observed = self.clone();
         row.observe_counts(meter, move |to: &dyn AsyncInstrument<u64>| {

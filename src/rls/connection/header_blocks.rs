@@ -26,7 +26,6 @@ pub(crate) struct HeaderBlocks {
     head: Vec<u8>,
     /// The header block that has not ended, and how many bytes it holds.
     block: Option<(HeldBytes, usize)>,
-    /// Whether the block ends with this frame.
     ends: bool,
 }
 

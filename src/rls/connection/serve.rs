@@ -80,7 +80,6 @@ pub struct GrpcServices {
     pub rate_limit: Arc<Service>,
     /// Health and, if it is on, reflection.
     pub others: Routes,
-    /// Counts the calls of all connections.
     pub(crate) in_progress: CallsInProgress,
 }
 

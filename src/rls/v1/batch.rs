@@ -60,7 +60,6 @@ pub(crate) trait BatchItem: Send + Sized {
         batch: &ItemContext<'_>,
     ) -> impl Future<Output = Result<Vec<u8>, Refusal>> + Send;
 
-    /// The answer to one that has failed.
     fn failed(error: rpc::Status) -> Vec<u8>;
 }
 

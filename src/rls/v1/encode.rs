@@ -128,7 +128,6 @@ pub(super) fn usage(usage: Vec<LimitUsage>) -> Result<Vec<u8>, Refusal> {
     Ok(verdict)
 }
 
-/// What has become of a commit.
 pub(super) fn commit_result(commits: &[Committed]) -> Result<v1::CommitResult, Refusal> {
     let charges: Vec<_> = commits.iter().filter_map(committed_charge).collect();
     if charges.is_empty() {

@@ -20,7 +20,6 @@ use crate::{
 /// Most patterns of its key that a descriptor is compared with, so that a check stays quick.
 const PATTERNS_MAX: usize = 1000;
 
-/// A descriptor whose value is a pattern.
 struct Patterned<'level> {
     /// Its position among its siblings.
     index: usize,

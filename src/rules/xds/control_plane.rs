@@ -57,7 +57,6 @@ pub struct Streams {
     pub failed: u64,
 }
 
-/// What was made of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResponseOutcome {
     Accepted,

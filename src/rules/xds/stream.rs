@@ -60,7 +60,6 @@ struct RuleStream<'a, F> {
     requests: Sender<DiscoveryRequest>,
     subscription: &'a Mutex<RuleSubscription<F>>,
     control_plane: &'a ControlPlane,
-    /// The version to name in requests.
     version: String,
     /// Until when vanished domains stay; `None` before the first response.
     keep_until: Option<Instant>,

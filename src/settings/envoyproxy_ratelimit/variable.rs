@@ -17,7 +17,6 @@ pub struct EnvoyproxyRatelimitVariable {
 pub(super) enum Effect {
     /// It sets this: a phrase with the flags.
     Sets(&'static str),
-    /// Nothing, for this reason.
     Nothing(&'static str),
     /// Nothing, for this reason; the first is the value that asks for what the service does anyway.
     AsAsked(&'static str, &'static str),
@@ -32,7 +31,6 @@ pub(super) enum VariableForm {
         min: i64,
         max: i64,
     },
-    /// A number, which may have a fraction.
     Fraction,
     Time,
     Host,

@@ -91,7 +91,6 @@ pub struct Given<T> {
     pub name: String,
 }
 
-/// What gives a setting.
 pub(in crate::settings) struct GivenSetting<'a> {
     /// The flag, the variable, the location in the file or the variable of envoyproxy/ratelimit.
     pub name: String,

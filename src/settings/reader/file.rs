@@ -27,7 +27,6 @@ struct WrittenSetting {
 }
 
 impl WrittenSetting {
-    /// A problem at the setting's name.
     fn problem(&self, message: impl Into<String>) -> Problem {
         Problem::at(&self.file, self.location, message)
     }

@@ -65,7 +65,6 @@ pub(crate) fn percent_encoded(text: &str) -> String {
 /// Longest id of a node, in bytes.
 const NODE_BYTES_MAX: usize = 256;
 
-/// What an id must be.
 pub(crate) const NODE_FORM: &str = "must be at most 256 bytes without control characters";
 
 /// Whether a control plane accepts this node id.

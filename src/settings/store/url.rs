@@ -38,7 +38,6 @@ pub struct RedisUrl {
     pub addresses: Vec<Address>,
     /// How the servers with counters are entered.
     pub access: Arc<Access>,
-    /// How Sentinels are entered.
     pub sentinel_access: Arc<Access>,
 }
 

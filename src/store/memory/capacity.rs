@@ -23,7 +23,6 @@ impl Capacity {
         Self { max, kept: AtomicUsize::new(shards), bytes: AtomicUsize::new(0), metrics }
     }
 
-    /// The bytes that counters take, at most.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }

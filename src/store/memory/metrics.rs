@@ -8,7 +8,6 @@ use opentelemetry::{
 use crate::telemetry::{Observe, Observed, float, instruments};
 
 instruments! {
-    /// Metrics of counters in memory.
     pub struct MemoryMetrics {
         evicted: Counter<u64> => COUNTERS_EVICTED = Counter("ratelimit.counters.evicted", [],
             "live counters evicted at `--memory-counters-max` or `--memory-size-max`");
@@ -36,16 +35,13 @@ pub(crate) const OBSERVED: &[Observed<'_, (&'static str, MemoryReport)>] = &[
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemorySize {
     pub counters: usize,
-    /// The bytes that they take.
     pub bytes: usize,
 }
 
 /// What counters in memory take now, and may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryReport {
-    /// What they take.
     pub used: MemorySize,
-    /// The most that they may take.
     pub max: MemorySize,
 }
 

@@ -35,7 +35,6 @@ struct OpenTake {
 }
 
 impl OpenTake {
-    /// The bytes that it takes, about.
     fn bytes(&self) -> usize {
         let counters =
             self.counters.iter().map(|counter| size_of::<Counter>() + counter.id_bytes());

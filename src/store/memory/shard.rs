@@ -57,7 +57,6 @@ struct Kept {
 }
 
 impl Kept {
-    /// The bytes that it takes, at most.
     fn bytes(&self) -> usize {
         COUNTER_BYTES + self.key.len() + self.account.heap_bytes()
     }
@@ -209,7 +208,6 @@ impl Shard {
         Some(self.table.find(key.hash, |kept| key.is_of(kept))?.account.clone())
     }
 
-    /// The keys of all counters.
     pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
         self.table.iter().map(|kept| &*kept.key)
     }

@@ -15,7 +15,6 @@ use crate::engine::{
     rule::Limit,
 };
 
-/// The lifetime of an entry, at most.
 pub(super) const LIFE_MAX: Duration = Duration::from_secs(1);
 
 /// How much too long a reset may be: stores cut their time to milliseconds.

@@ -53,7 +53,6 @@ pub struct NodeOptions {
     pub metrics: StoreMetrics,
     /// What the keys of counters begin with.
     pub key_prefix: String,
-    /// How each is probed in an outage.
     pub probe: Probe,
     /// Number of replicas that charges are expected on; those that are not there soon are counted. 0 is off.
     pub wait_replicas: u32,

@@ -302,7 +302,6 @@ fn timestamp(seconds: i64, micros: i64) -> Option<Timestamp> {
     Some(Timestamp::from_millis(u64::try_from(millis).ok()?))
 }
 
-/// A count that a script replies.
 fn count(number: i64) -> Option<u64> {
     u64::try_from(number).ok().filter(|count| *count <= COUNT_MAX)
 }

@@ -29,7 +29,7 @@ impl Reached {
     fn start(flags: &[&str]) -> Self {
         let redis = Redis::start();
         let proxy = FaultProxy::start(redis.port, 1);
-        let flags: Vec<_> = ["--decision-budget", "300ms"].iter().chain(flags).copied().collect();
+        let flags: Vec<_> = ["--decision-budget", "1s"].iter().chain(flags).copied().collect();
         let options =
             Options { rules: RULES, store: &proxy.url, flags: &flags, ..Options::default() };
         let service = Service::start(options);

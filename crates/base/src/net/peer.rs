@@ -78,9 +78,6 @@ pub async fn reach(addr: &str, within: Duration) -> Result<TcpStream, PeerError>
 }
 
 /// Makes a connection to HOST:PORT secure, if there is TLS.
-///
-/// # Errors
-/// Errors of TLS, which may say that the server speaks another protocol.
 pub async fn secure(
     stream: TcpStream,
     addr: &str,
@@ -109,9 +106,6 @@ pub async fn open(
 }
 
 /// Finds out why the server at HOST:PORT cannot be talked to: opens another connection, and reads the first bytes.
-///
-/// # Errors
-/// What the server shows instead of the protocol, or why it shows nothing within this time.
 pub async fn diagnose(
     addr: &str,
     tls: Option<&TlsClient>,

@@ -73,7 +73,6 @@ pub(super) struct Reported<E> {
     pub(super) exporter: E,
     pub(super) signal: Signal,
     pub(super) collector: Arc<Collector>,
-    /// What its server reports.
     pub(super) failure: ExportFailure,
 }
 

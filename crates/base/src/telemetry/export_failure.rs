@@ -18,7 +18,6 @@ pub(super) struct ExportFailure {
     addr: String,
     tls: Option<Arc<TlsClient>>,
     protocol: Protocol,
-    /// The time for one export.
     timeout: Duration,
     /// The exporter's own thread has no runtime.
     runtime: Handle,
@@ -77,7 +76,6 @@ impl ExportFailure {
     }
 }
 
-/// The error, and what to try.
 fn in_words(error: &PeerError) -> String {
     match error {
         PeerError::SpeaksTls => format!("{error}; use https:// in the endpoint"),

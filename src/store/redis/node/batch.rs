@@ -71,7 +71,6 @@ pub(crate) enum ScriptKind {
 }
 
 impl ScriptKind {
-    /// The cheapest script that can do this.
     pub(crate) fn of(work: &NodeWork) -> Self {
         match work {
             NodeWork::Charges(charges) if fixed::accepts(charges) => Self::Fixed,

@@ -15,7 +15,6 @@ use crate::{
 /// differ, and once more if it ends meanwhile.
 pub(crate) const ATTEMPTS_MAX: u8 = 3;
 
-/// What a server has decided.
 #[derive(Debug)]
 pub(crate) struct Decided {
     pub(crate) verdict: Verdict,

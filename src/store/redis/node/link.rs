@@ -15,7 +15,6 @@ use crate::{
     store::{Clock, StoreError, lateness, metrics::StoreMetrics},
 };
 
-/// The link to one server.
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
     pub(crate) state: Arc<ServerState>,

@@ -45,7 +45,6 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 /// Minimum number of connections of one worker: it needs several where answers are late.
 const PART_MIN: usize = 4;
 
-/// How to build a pool.
 #[derive(Clone)]
 pub struct PoolOptions {
     /// Where Redis is, and how to log in there.
@@ -216,7 +215,6 @@ impl Pool {
         &self.0.options.server
     }
 
-    /// How many workers use it.
     pub(crate) fn workers(&self) -> usize {
         self.0.options.workers
     }
@@ -273,7 +271,6 @@ impl PoolInner {
     }
 }
 
-/// The store's error for one of Redis.
 pub(crate) fn unavailable(error: &RedisError) -> StoreError {
     StoreError::Unavailable(match (error.kind(), error.code()) {
         (ErrorKind::AuthenticationFailed, _) => {

@@ -12,7 +12,6 @@ const KEY_LIVES_MS: u64 = 1000;
 /// The hash tag of the key on a server that is not part of a cluster.
 const TAG: &str = "probe";
 
-/// How a server is probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probe {
     /// By a script that writes a key.

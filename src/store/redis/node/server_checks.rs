@@ -73,7 +73,6 @@ impl Check {
 /// What was found, as sentences.
 type ServerFindings = BTreeMap<Check, String>;
 
-/// What a server has shown.
 #[derive(Debug, Default)]
 struct Seen {
     /// What the last connection found.

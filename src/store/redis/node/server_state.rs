@@ -46,7 +46,6 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// The least time that a probe has for its answer, where the budget is shorter.
 const ANSWER_WITHIN_MIN: Duration = Duration::from_millis(5);
 
-/// What is known of one server.
 #[derive(Debug)]
 pub(crate) struct ServerState {
     pub(crate) pool: Pool,
@@ -57,13 +56,11 @@ pub(crate) struct ServerState {
     /// Is notified when the breaker opens.
     opens: Notify,
     metrics: StoreMetrics,
-    /// The address, as a label.
     label: String,
     /// What the metrics show: a [`ShownState`].
     shown: AtomicU8,
     pub(crate) probe: ProbeWrite,
     is_probed: AtomicBool,
-    /// Cancelled when the server is retired.
     retired: CancellationToken,
     probes: TaskTracker,
 }
@@ -93,7 +90,6 @@ impl ServerState {
         }
     }
 
-    /// Records that a call got an answer.
     pub(crate) fn answered(&self) {
         self.breaker.answered();
         self.outage.answered();
@@ -215,7 +211,6 @@ impl ServerState {
     }
 }
 
-/// What the metrics show of a server.
 #[derive(Debug, Clone, Copy)]
 enum ShownState {
     Nothing,

@@ -137,7 +137,6 @@ impl Unsent {
     }
 }
 
-/// About what work takes.
 fn bytes(work: &NodeWork) -> usize {
     let bytes: usize = work.counters().map(|counter| KEPT_BYTES + counter.id_bytes()).sum();
     if work.counts_once() { 2 * bytes } else { bytes }

@@ -43,7 +43,6 @@ mod tests {
         static COMPARED: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// A key whose comparisons are counted.
     #[derive(Default, Eq)]
     struct Counted(usize);
 

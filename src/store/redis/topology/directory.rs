@@ -89,9 +89,6 @@ impl Directory {
     }
 
     /// The node that has the counters of a hash slot.
-    ///
-    /// # Errors
-    /// If there is none.
     pub(crate) fn owner(&self, slot: HashSlot) -> Result<Arc<RedisNode>, StoreError> {
         self.map().owner(slot).cloned().ok_or_else(|| self.no_node())
     }

@@ -50,7 +50,6 @@ struct StreamPace {
     charges: u64,
 }
 
-/// What a failover has cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cost {
     /// Acknowledged writes of all clients, in the stream's bytes.
@@ -143,7 +142,6 @@ impl StreamPace {
 }
 
 impl Replication {
-    /// Reads the answer to INFO.
     fn read(info: &str) -> Option<Self> {
         let field = |name: &str| info.lines().find_map(|line| line.trim().strip_prefix(name));
         Some(Self {

@@ -14,7 +14,6 @@ use crate::{
     },
 };
 
-/// The nodes at one time.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeMap {
     nodes: Vec<Arc<RedisNode>>,
@@ -91,12 +90,10 @@ impl NodeMap {
         &self.nodes
     }
 
-    /// Whether each counter has a node.
     pub(super) fn is_complete(&self) -> bool {
         !self.owners.contains(&NO_OWNER)
     }
 
-    /// Whether this is one of the nodes.
     pub(super) fn has(&self, node: &Arc<RedisNode>) -> bool {
         self.nodes.iter().any(|known| Arc::ptr_eq(known, node))
     }
@@ -132,7 +129,6 @@ impl NodeMap {
         }
     }
 
-    /// The node that has all these counters.
     pub(super) fn owner_of_all<'a>(
         &self,
         counters: impl Iterator<Item = &'a Counter>,

@@ -25,7 +25,6 @@ use crate::{
     telemetry::in_span_of_caller,
 };
 
-/// Most redirections that a call follows.
 pub(super) const REDIRECTIONS_MAX: usize = 3;
 
 /// How long work may take that goes on although its caller has gone.

@@ -57,7 +57,6 @@ pub(crate) async fn follow(directory: &Directory, monitored: &Monitored) {
     }
 }
 
-/// Why the Sentinels are queried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SearchCause {
     /// A Sentinel has announced a new master, or may have.

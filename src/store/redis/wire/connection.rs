@@ -49,7 +49,6 @@ pub struct Connection {
     usable: bool,
     /// How often its pool had discarded all connections when it was known to answer.
     pub(crate) discards: u64,
-    /// When its pool replaces it.
     pub(crate) replace_at: Instant,
     /// When it was last known to answer.
     pub(crate) answered_at: Instant,
@@ -63,9 +62,6 @@ impl fmt::Debug for Connection {
 }
 
 /// Connects, and logs in if the settings have a login. The caller bounds the time that it takes.
-///
-/// # Errors
-/// Errors of Redis and of the network, of TLS and of the files that it needs.
 pub async fn open(server: &Server) -> RedisResult<Connection> {
     let mut connection = Connection::new(connect(server).await?);
     connection.log_in(&server.access).await?;

@@ -9,8 +9,10 @@ use crate::{net::tls::client::TlsClient, text::printable::printable};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
     /// A host name or IP address, without brackets.
-    Tcp { host: String, port: u16 },
-    /// A Unix socket.
+    Tcp {
+        host: String,
+        port: u16,
+    },
     Unix(PathBuf),
 }
 

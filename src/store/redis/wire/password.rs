@@ -4,7 +4,6 @@ use std::{fmt, fs, path::PathBuf, sync::Arc};
 
 use parking_lot::Mutex;
 
-/// Where the password comes from.
 #[derive(Clone)]
 pub enum Password {
     Text(String),
@@ -22,7 +21,6 @@ impl fmt::Debug for Password {
 }
 
 impl Password {
-    /// The password as it is now.
     pub fn read(&self) -> Result<String, String> {
         match self {
             Self::Text(text) => Ok(text.clone()),
@@ -95,9 +93,6 @@ impl PasswordFile {
 
     /// The password in the file. If the file is missing or empty, that is logged once, and the last good password is
     /// returned.
-    ///
-    /// # Errors
-    /// A sentence that names the file, if it has no password and none was read before.
     pub fn read(&self) -> Result<String, String> {
         let read = self.read_file();
         let mut state = self.state.lock();

@@ -10,9 +10,6 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// How many bytes the first reply takes; `None` while it is incomplete.
-///
-/// # Errors
-/// If this is not a reply, or longer than that.
 pub fn reply_length(received: &[u8]) -> RedisResult<Option<usize>> {
     let (mut at, mut missing) = (0_usize, 1_usize);
     while missing > 0 {
@@ -43,9 +40,6 @@ fn length(digits: &[u8]) -> RedisResult<Option<usize>> {
 }
 
 /// The integers of a reply that is an array of nothing else.
-///
-/// # Errors
-/// The error that the reply is, or that it has another form.
 pub fn integers(reply: &[u8]) -> RedisResult<Vec<i64>> {
     if reply.first() == Some(&b'-') {
         value::<Value>(reply)?;
@@ -62,9 +56,6 @@ fn integer(line: &[u8]) -> Option<i64> {
 }
 
 /// A reply as any value.
-///
-/// # Errors
-/// The error that the reply is, or that it has another form.
 pub fn value<T: redis::FromRedisValue>(reply: &[u8]) -> RedisResult<T> {
     Ok(from_redis_value(parse_redis_value(reply)?.extract_error()?)?)
 }

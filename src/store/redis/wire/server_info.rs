@@ -8,14 +8,12 @@ use crate::store::report::ServerUsage;
 const REDIS_MIN: (u32, u32) = (6, 2);
 const VALKEY_MIN: (u32, u32) = (7, 2);
 
-/// What a server must be.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected {
     /// Whether it is part of a cluster.
     pub mode: ServerMode,
     /// The most connections that all replicas of the service open to it together.
     pub clients: u64,
-    /// Whether it runs our scripts.
     pub runs_scripts: bool,
 }
 
@@ -34,7 +32,6 @@ enum ServerKind {
     Sentinel,
 }
 
-/// The answer to INFO.
 #[derive(Clone, Copy)]
 pub(crate) struct ServerInfo<'text>(pub(crate) &'text str);
 
@@ -103,7 +100,6 @@ impl ServerInfo<'_> {
         policy.filter(|_| self.field("maxmemory:").is_some_and(|bytes| bytes != "0"))
     }
 
-    /// The most clients that the server takes.
     pub(crate) fn clients_max(&self) -> Option<u64> {
         self.number("maxclients:")
     }

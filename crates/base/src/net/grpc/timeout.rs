@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-/// The most digits of a timeout.
 const DIGITS_MAX: usize = 8;
 
 /// The timeout in these headers; `None` without one, or if it is malformed.

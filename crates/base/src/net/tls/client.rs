@@ -135,9 +135,6 @@ impl TlsClient {
     }
 
     /// Whether the files can be used now.
-    ///
-    /// # Errors
-    /// What is wrong, if no good files were read before.
     pub fn check(&self) -> Result<(), TlsFileProblem> {
         self.config().map(drop)
     }

@@ -28,9 +28,6 @@ impl<C: PartialEq, T: Clone> LastGood<C, T> {
 
     /// The value for these contents, which is made only if they differ from the contents of the last good value. If they
     /// cannot be read or are bad, that is logged once, and the last good value is returned.
-    ///
-    /// # Errors
-    /// What is wrong with the contents, if there is no good value yet.
     pub fn renew<E: Display>(
         &self,
         contents: Result<C, E>,

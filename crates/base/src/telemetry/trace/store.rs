@@ -25,7 +25,6 @@ pub struct StoreSpan {
     state: RoundTrip,
 }
 
-/// What has become of a round trip.
 #[derive(Debug, PartialEq, Eq)]
 enum RoundTrip {
     UnderWay,

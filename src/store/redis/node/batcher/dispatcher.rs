@@ -240,7 +240,6 @@ fn take_weight(room: &mut usize, call: &QueuedCall, runs: Runs, is_first: bool) 
     true
 }
 
-/// What has become of a batch.
 struct SentBatch<'pool> {
     number: u64,
     /// How long its round trip took; `None` if nothing was sent.

@@ -6,7 +6,6 @@ use tokio::time::Instant;
 
 use crate::telemetry::{CallSpan, Wait};
 
-/// A sampled call in the queue.
 #[derive(Debug)]
 pub(super) struct CallInQueue {
     span: Arc<CallSpan>,
