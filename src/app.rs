@@ -307,7 +307,7 @@ impl App {
         };
         let has_key = async {
             if self.rules.current().rules.has_holds_by_token() {
-                self.hold_keys.known_within(READY_WITHIN).await;
+                self.hold_keys.within(READY_WITHIN, HoldKeys::can_sign).await;
             }
         };
         tokio::join!(reached, has_rules, has_key);

@@ -139,15 +139,15 @@ impl Limiter {
         let unknown = || {
             StoreError::Unavailable("the key that signs tokens of holds is not known".to_owned())
         };
-        if !self.holds.can_read(request, until).await {
-            return Err(unknown().into());
-        }
+        let can_read = self.holds.can_read(request, until).await;
         let plan = self.plan(by, request, meaning)?;
         let away = match away {
-            None if !self.holds.can_sign(&plan, until).await => Some(unknown()),
+            None if !can_read || !self.holds.can_sign(&plan, until).await => Some(unknown()),
             away => away,
         };
         let verdict = match away {
+            // It only commits.
+            Some(error) if !can_read && plan.charges.is_empty() => Err(error),
             None => self.store.charge(&plan.charges, arrival).await,
             Some(error) => self.store.without_answer(&plan.charges, error),
         };

@@ -1,4 +1,4 @@
-//! Reads certificates, passwords, the domains of clients and the admin token again while the service runs.
+//! Reads certificates, passwords, keys, the domains of clients and the admin token again while the service runs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ instruments! {
     /// Metrics of certificates, and of files about clients.
     pub(super) struct FileMetrics {
         in_use: Gauge<u64> => FILES_IN_USE = Gauge("ratelimit.tls.files.in_use", ["files"],
-            "1 if the newest content of the files is in use, 0 while an older one is kept: `certificates`, `client_domains`, `admin_token`, `rules_certificates`, `otlp_traces_certificates`, `otlp_metrics_certificates`, `store_certificates`, `store_password`, `store_sentinel_password`");
+            "1 if the newest content of the files is in use, 0 while an older one is kept: `certificates`, `client_domains`, `admin_token`, `hold_keys`, `rules_certificates`, `otlp_traces_certificates`, `otlp_metrics_certificates`, `store_certificates`, `store_password`, `store_sentinel_password`");
         expires_in: Gauge<i64> => CERTIFICATE_EXPIRES_IN = Gauge(
             "ratelimit.tls.certificate.expires_in", ["files"],
             "seconds until the certificate expires, negative afterwards"
@@ -49,6 +49,9 @@ fn renew_once(settings: &Settings, metrics: &FileMetrics) {
     }
     if let Some(tokens) = &listen.admin_tokens {
         metrics.in_use("admin_token", tokens.renew());
+    }
+    if let Some(in_use) = settings.calls.hold_keys.renew() {
+        metrics.in_use("hold_keys", in_use);
     }
     if let RuleSource::ControlPlane(target) = &settings.rules.source.value
         && let Some(tls) = &target.tls

@@ -92,6 +92,9 @@ impl Holds {
                     named.push((index, hold));
                     with_call(|call| span.into_iter().for_each(|span| call.link(span)));
                 }
+                None if !self.keys.can_read() && token::has_form(token) => {
+                    self.count_other("unsent");
+                }
                 None => self.bad_token(),
             }
         }
@@ -132,21 +135,26 @@ impl Holds {
         self.keys.write(taken, current().map(|call| call.ids()))
     }
 
-    /// Whether the tokens that a call names can be read, after a wait for the key until then.
+    /// Whether the tokens that a call names can be read, after a wait for the keys until then.
     pub(super) async fn can_read(&self, request: &Request, until: Instant) -> bool {
         let names_one = |descriptor: &Descriptor| {
-            Parameters::of(&descriptor.entries).and_then(Parameters::commit).is_some()
+            let parameters = Parameters::of(&descriptor.entries);
+            parameters.and_then(Parameters::commit).is_some_and(token::has_form)
         };
-        self.keys.are_known()
+        self.keys.can_read()
             || !request.descriptors.iter().any(names_one)
-            || self.keys.known_within(until.saturating_duration_since(Instant::now())).await
+            || self.have_by(until, HoldKeys::can_read).await
     }
 
     /// Whether the token of what this call takes can be made, after a wait for the key until then.
     pub(super) async fn can_sign(&self, plan: &Plan, until: Instant) -> bool {
-        self.keys.are_known()
+        self.keys.can_sign()
             || plan.takes_by_token().next().is_none()
-            || self.keys.known_within(until.saturating_duration_since(Instant::now())).await
+            || self.have_by(until, HoldKeys::can_sign).await
+    }
+
+    async fn have_by(&self, until: Instant, can: fn(&HoldKeys) -> bool) -> bool {
+        self.keys.within(until.saturating_duration_since(Instant::now()), can).await
     }
 
     fn taken(&self, rules: &RuleSet, limit: &Limit, hits: u64, at: Option<Timestamp>) {
@@ -177,7 +185,7 @@ impl Holds {
 
     /// Counts a token that cannot be read. Any client can send one, so it is not an error of the call.
     fn bad_token(&self) {
-        self.holds.add(1, &[KeyValue::new("rule", "other"), KeyValue::new("outcome", "bad")]);
+        self.count_other("bad");
         if let Some(line) = due_line(LogCause::BadHoldToken, "") {
             tracing::warn!(
                 suppressed = line.suppressed,
@@ -185,6 +193,11 @@ impl Holds {
                  another key, has ended long ago, or is one of too many in its call"
             );
         }
+    }
+
+    /// Counts a token whose rule is not known.
+    fn count_other(&self, outcome: &'static str) {
+        self.holds.add(1, &[KeyValue::new("rule", "other"), KeyValue::new("outcome", outcome)]);
     }
 
     /// Returns the rule, if it is in force.

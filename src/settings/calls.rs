@@ -1,6 +1,6 @@
 //! Bounds on a request, and the content of its answer.
 
-use std::{fs, sync::Arc};
+use std::sync::Arc;
 
 use super::reader::{
     SettingReader,
@@ -33,8 +33,6 @@ pub struct CallSettings {
 
 const HOLD_KEYS: &str = "hold-key-file";
 
-const HOLD_KEY_BYTES_MIN: usize = 32;
-
 /// Whether a response has the classic headers, and the draft's headers.
 const HEADER_SETS: OneOf<(bool, bool)> = OneOf(&[
     ("none", (false, false)),
@@ -64,29 +62,13 @@ impl CallSettings {
     }
 }
 
-/// One key a line: the first signs, and all are accepted.
 fn read_hold_keys(reader: &mut SettingReader<'_>) -> HoldKeys {
-    let Some(path) = reader
-        .read_path(HOLD_KEYS, "File with one or two keys, a line each, that sign tokens of holds; without it, the store has one")
-    else {
-        return HoldKeys::default();
-    };
-    let problem = match fs::read_to_string(&path) {
-        Ok(text) => {
-            let keys: Vec<&[u8]> = text.lines().map(|line| line.trim().as_bytes()).collect();
-            let are_long = keys.iter().all(|key| key.len() >= HOLD_KEY_BYTES_MIN);
-            if (1..=2).contains(&keys.len()) && are_long {
-                return HoldKeys::new(keys.into_iter());
-            }
-            format!(
-                "{}: must have one or two lines of at least {HOLD_KEY_BYTES_MIN} bytes",
-                path.display()
-            )
-        }
-        Err(error) => format!("{}: {error}", path.display()),
-    };
-    reader.problem(HOLD_KEYS, &problem);
-    HoldKeys::default()
+    let help = "File with one or two keys, a line each, that sign tokens of holds; without it, the store has one";
+    let loaded = reader.read_path(HOLD_KEYS, help).map(HoldKeys::load);
+    loaded.transpose().map(Option::unwrap_or_default).unwrap_or_else(|problem| {
+        reader.problem(HOLD_KEYS, &problem);
+        HoldKeys::default()
+    })
 }
 
 fn read_headers(reader: &mut SettingReader<'_>) -> Headers {

@@ -1,7 +1,8 @@
 //! The keys that sign tokens: of a file, or one that the replicas keep in the store, each for an epoch.
 
 use std::{
-    fmt, future,
+    fmt, fs, future,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -9,52 +10,70 @@ use std::{
     time::Duration,
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
 use redis::{Value, from_redis_value};
 use ring::{
     digest, hmac,
     rand::{SecureRandom as _, SystemRandom},
 };
-use tokio::{sync::Notify, time};
+use tokio::{select, sync::Notify, time};
 
 use crate::{
     engine::{hold::HoldPolicy, time::Timestamp},
+    net::tls::last_good::LastGood,
     store::{
         Store, StoreError,
         redis::{RedisStore, topology::by_key::Steps},
     },
 };
 
-/// The bytes of a key that is made here, and the least of one that the store has.
+/// The bytes of a key that is made here, and the least of any other.
 const SECRET_BYTES: usize = digest::SHA256_OUTPUT_LEN;
 
 /// How long one key signs: a day longer than any token lives. A key is made in the epoch before, and accepted in the one
 /// after.
 const EPOCH_MS: u64 = HoldPolicy::LIFETIME_MS_MAX + 86_400_000;
 
-/// How often the store is queried for keys, and while none is known.
+/// How often the store is queried for keys; while it has none, or a token came that none has signed; and while it gives no
+/// answer.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-const LOOK_UNKNOWN_EVERY: Duration = Duration::from_millis(250);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const LOOK_UNANSWERED_AFTER: Duration = Duration::from_millis(250);
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// The most keys that are accepted. A store that lost its data may have had others.
 const KEYS_MAX: usize = 8;
 
-/// The keys that sign tokens: the first signs, and all are accepted. Clones share them.
+/// The keys that sign tokens. Clones share them.
 #[derive(Clone, Default)]
 pub struct HoldKeys(Arc<KnownKeys>);
 
 #[derive(Default)]
 struct KnownKeys {
-    keys: ArcSwap<Vec<HoldKey>>,
-    is_from_file: bool,
+    /// `None` until they were read.
+    keys: ArcSwapOption<TokenKeys>,
+    file: Option<KeyFile>,
     /// Is notified when keys were learned.
     changed: Notify,
     /// Is notified when one is needed that is not known.
     needed: Notify,
+    /// Is notified of tokens that none has signed.
+    missed: Notify,
     /// Whether the log says why none is known.
     is_reported: AtomicBool,
+}
+
+/// One may sign, and all are accepted.
+#[derive(Default)]
+struct TokenKeys {
+    signing: Option<HoldKey>,
+    accepted: Vec<HoldKey>,
+}
+
+struct KeyFile {
+    path: PathBuf,
+    last_good: LastGood<Vec<Vec<u8>>, Arc<TokenKeys>>,
 }
 
 #[derive(Clone)]
@@ -65,10 +84,11 @@ struct HoldKey {
     key: hmac::Key,
 }
 
-/// Keys are secrets.
+/// TokenKeys are secrets.
 impl fmt::Debug for HoldKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HoldKeys({})", self.0.keys.load().len())
+        let count = self.0.keys.load().as_ref().map(|keys| keys.accepted.len());
+        write!(f, "HoldKeys({count:?})")
     }
 }
 
@@ -86,45 +106,95 @@ impl HoldKey {
     }
 }
 
+impl TokenKeys {
+    /// The first signs.
+    fn new(accepted: Vec<HoldKey>) -> Arc<Self> {
+        Arc::new(Self { signing: accepted.first().cloned(), accepted })
+    }
+
+    fn of_secrets<'secret>(secrets: impl Iterator<Item = &'secret [u8]>) -> Arc<Self> {
+        Self::new(secrets.map(|secret| HoldKey::new(0, secret)).collect())
+    }
+}
+
+impl KeyFile {
+    fn renew(&self) -> Result<Arc<TokenKeys>, String> {
+        let made = |secrets: &Vec<_>| Ok(TokenKeys::of_secrets(secrets.iter().map(Vec::as_slice)));
+        self.last_good.renew(secrets_in(&self.path), made)
+    }
+}
+
 impl HoldKeys {
-    /// The keys of these secrets, of any length.
+    /// The keys of these secrets, of any length: the first signs, and all are accepted.
     pub fn new<'secret>(secrets: impl Iterator<Item = &'secret [u8]>) -> Self {
-        let keys: Vec<_> = secrets.map(|secret| HoldKey::new(0, secret)).collect();
-        let known = KnownKeys { keys: ArcSwap::from_pointee(keys), ..KnownKeys::default() };
-        Self(Arc::new(KnownKeys { is_from_file: true, ..known }))
+        let keys = ArcSwapOption::new(Some(TokenKeys::of_secrets(secrets)));
+        Self(Arc::new(KnownKeys { keys, ..KnownKeys::default() }))
+    }
+
+    /// The keys in a file, one a line: the first signs, and all are accepted.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn load(path: PathBuf) -> Result<Self, String> {
+        let file = KeyFile { path, last_good: LastGood::new("the keys that sign tokens of holds") };
+        let keys = ArcSwapOption::new(Some(file.renew()?));
+        Ok(Self(Arc::new(KnownKeys { keys, file: Some(file), ..KnownKeys::default() })))
+    }
+
+    /// Reads the file again, if there is one. A bad one is logged once, and the last good one stays. Returns whether the file is
+    /// in use.
+    pub fn renew(&self) -> Option<bool> {
+        let file = self.0.file.as_ref()?;
+        if let Ok(keys) = file.renew() {
+            self.0.keys.store(Some(keys));
+        }
+        Some(file.last_good.is_newest())
     }
 
     /// The keys for holds in this store. In memory, without a file, the process has a key of its own.
     #[must_use]
     pub fn for_store(&self, store: &Store) -> Self {
-        if store.servers().is_none() && !self.0.is_from_file {
-            self.0.keys.store(Arc::new(HoldKey::random(0).into_iter().collect()));
+        if store.servers().is_none() && self.0.file.is_none() {
+            self.0.keys.store(Some(TokenKeys::new(HoldKey::random(0).into_iter().collect())));
         }
         self.clone()
     }
 
     /// The signature of these bytes; `None` while no key is known.
     pub(super) fn sign(&self, bytes: &[u8]) -> Option<hmac::Tag> {
-        self.0.keys.load().first().map(|first| hmac::sign(&first.key, bytes))
+        let keys = self.0.keys.load();
+        let signing = keys.as_ref()?.signing.as_ref()?;
+        Some(hmac::sign(&signing.key, bytes))
     }
 
     pub(super) fn have_signed(&self, bytes: &[u8], signature: &[u8]) -> bool {
         let keys = self.0.keys.load();
-        keys.iter().any(|known| hmac::verify(&known.key, bytes, signature).is_ok())
+        let mut accepted = keys.iter().flat_map(|keys| &keys.accepted);
+        let is_known = accepted.any(|known| hmac::verify(&known.key, bytes, signature).is_ok());
+        if !is_known {
+            // Another replica may have made its key since.
+            self.0.missed.notify_one();
+        }
+        is_known
     }
 
-    pub fn are_known(&self) -> bool {
-        !self.0.keys.load().is_empty()
+    /// Whether it is known which keys there are, even if there are none.
+    pub fn can_read(&self) -> bool {
+        self.0.keys.load().is_some()
     }
 
-    /// Waits until tokens can be made, for this long at most. Returns whether they can.
-    pub async fn known_within(&self, span: Duration) -> bool {
+    pub fn can_sign(&self) -> bool {
+        self.0.keys.load().as_ref().is_some_and(|keys| keys.signing.is_some())
+    }
+
+    /// Waits until they can do this, for this long at most. Returns whether they can.
+    pub async fn within(&self, span: Duration, can: fn(&Self) -> bool) -> bool {
         self.0.needed.notify_one();
         let known = async {
-            while !self.are_known() {
+            while !can(self) {
                 let mut changed = std::pin::pin!(self.0.changed.notified());
                 changed.as_mut().enable();
-                if !self.are_known() {
+                if !can(self) {
                     changed.await;
                 }
             }
@@ -132,66 +202,97 @@ impl HoldKeys {
         time::timeout(span, known).await.is_ok()
     }
 
-    /// Follows the keys in the store while they are needed; never ends.
+    /// Follows the keys in the store, and makes them while they are needed; never ends.
     pub async fn follow(&self, store: &Store, are_needed: impl Fn() -> bool) {
-        let Some(servers) = store.servers().filter(|_| !self.0.is_from_file) else {
+        let Some(servers) = store.servers().filter(|_| self.0.file.is_none()) else {
             return future::pending().await;
         };
         loop {
-            if are_needed() {
-                let looked = self.look(servers).await;
+            let makes = are_needed();
+            let looked = self.look(servers, makes).await;
+            if makes {
                 self.report(&looked);
-                time::sleep(if self.are_known() { LOOK_EVERY } else { LOOK_UNKNOWN_EVERY }).await;
-            } else {
-                // New rules may need them.
-                drop(time::timeout(LOOK_UNKNOWN_EVERY, self.0.needed.notified()).await);
+            }
+            let pause = async {
+                if looked.is_err() {
+                    return time::sleep(LOOK_UNANSWERED_AFTER).await;
+                }
+                time::sleep(LOOK_AGAIN_AFTER).await;
+                if self.can_sign() {
+                    drop(time::timeout(LOOK_EVERY, self.0.missed.notified()).await);
+                }
+            };
+            select! {
+                () = pause => {}
+                // New rules need one.
+                () = self.0.needed.notified(), if looked.is_ok() && !makes => {}
             }
         }
     }
 
-    async fn look(&self, servers: &RedisStore) -> Result<(), StoreError> {
+    async fn look(&self, servers: &RedisStore, makes: bool) -> Result<(), StoreError> {
         let clock =
             servers.run("hold-key", ANSWER_WITHIN, Steps::One, |_| vec![redis::cmd("TIME")]);
         let Some((seconds, _)) = clock.await?.pop().and_then(read::<(u64, u64)>) else {
             return Err(unexpected());
         };
-        self.look_at(servers, Timestamp::from_secs(seconds)).await
+        self.look_at(servers, Timestamp::from_secs(seconds), makes).await
     }
 
-    /// Learns the keys that the replicas have at this time by the store's clock, and makes those that are missing. What was
+    /// Learns the keys that the replicas have at this time by the store's clock, and `makes` those that are missing. What was
     /// known stays accepted.
-    pub async fn look_at(&self, servers: &RedisStore, now: Timestamp) -> Result<(), StoreError> {
+    pub async fn look_at(
+        &self,
+        servers: &RedisStore,
+        now: Timestamp,
+        makes: bool,
+    ) -> Result<(), StoreError> {
         let epoch = now.as_millis() / EPOCH_MS;
-        let signing = self.kept(servers, epoch, now).await?;
+        let kept = self.kept(servers, epoch, now, makes).await;
         let before = self.0.keys.load_full();
-        let mut keys = vec![signing];
+        let (signing, looked) = match kept {
+            Ok(signing) => (signing, Ok(())),
+            // A store that answers has no other.
+            Err(
+                error @ (StoreError::TakesNoWrites(_)
+                | StoreError::NotPermitted(_)
+                | StoreError::WrongType),
+            ) => (before.as_ref().and_then(|keys| keys.signing.clone()), Err(error)),
+            Err(error) => return Err(error),
+        };
+        let mut accepted: Vec<_> = signing.iter().cloned().collect();
         // Without the one that signs next, or has signed, it can sign.
         for other in [epoch + 1, epoch.saturating_sub(1)] {
-            keys.extend(self.kept(servers, other, now).await.ok());
+            accepted.extend(self.kept(servers, other, now, makes).await.ok().flatten());
         }
-        let is_new = |old: &&HoldKey| keys.iter().all(|key| key.secret != old.secret);
-        let old: Vec<_> = before.iter().filter(is_new).cloned().collect();
-        keys.extend(old);
-        keys.truncate(KEYS_MAX);
-        self.0.keys.store(Arc::new(keys));
+        let is_new = |old: &&HoldKey| accepted.iter().all(|key| key.secret != old.secret);
+        let old = before.iter().flat_map(|keys| &keys.accepted).filter(is_new);
+        let old: Vec<_> = old.cloned().collect();
+        accepted.extend(old);
+        accepted.truncate(KEYS_MAX);
+        self.0.keys.store(Some(Arc::new(TokenKeys { signing, accepted })));
         self.0.changed.notify_waiters();
-        Ok(())
+        looked
     }
 
-    /// The key of an epoch. If the store has none, it gets the one that was known, or a new one.
+    /// The key of an epoch. If the store has none and this `makes` one, the store gets the one that was known, or a new one.
     async fn kept(
         &self,
         servers: &RedisStore,
         epoch: u64,
         now: Timestamp,
-    ) -> Result<HoldKey, StoreError> {
+        makes: bool,
+    ) -> Result<Option<HoldKey>, StoreError> {
         let tag = format!("hold-key-{epoch}");
         let get = |key: &str| redis::cmd("GET").arg(key).take();
         let answers = servers.run(&tag, ANSWER_WITHIN, Steps::One, |key| vec![get(key)]).await?;
-        if let Some(known) = found(epoch, answers)? {
-            return Ok(known);
+        let found_key = found(epoch, answers)?;
+        if found_key.is_some() || !makes {
+            return Ok(found_key);
         }
-        let known = self.0.keys.load().iter().find(|known| known.epoch == epoch).cloned();
+        let keys = self.0.keys.load_full();
+        let mut known = keys.iter().flat_map(|keys| &keys.accepted);
+        let known = known.find(|known| known.epoch == epoch).cloned();
         let ends = Timestamp::from_millis((epoch + 2).saturating_mul(EPOCH_MS));
         let ours = match known {
             Some(known) => known,
@@ -212,7 +313,7 @@ impl HoldKeys {
             StoreError::Unavailable(_) => unexpected(),
             other => other,
         })?;
-        found(epoch, answers)?.ok_or_else(unexpected)
+        found(epoch, answers)?.ok_or_else(unexpected).map(Some)
     }
 
     /// Logs that no token can be made, once, and that they can be again.
@@ -222,9 +323,10 @@ impl HoldKeys {
             Ok(()) if is_reported.swap(false, Ordering::Relaxed) => {
                 tracing::info!("the key that signs tokens of holds is known");
             }
-            Err(error) if !self.are_known() && !is_reported.swap(true, Ordering::Relaxed) => {
+            Err(error) if !self.can_sign() && !is_reported.swap(true, Ordering::Relaxed) => {
                 tracing::warn!(
-                    "the key that signs tokens of holds is not known, and on_store_failure decides takes by token: {error}"
+                    "the key that signs tokens of holds is not known, and on_store_failure decides calls that take or commit \
+                     holds by token: {error}"
                 );
             }
             _ => {}
@@ -232,10 +334,21 @@ impl HoldKeys {
     }
 }
 
+/// The secrets in a file, one or two, one a line.
+fn secrets_in(path: &Path) -> Result<Vec<Vec<u8>>, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let secrets: Vec<Vec<u8>> = text.lines().map(|line| line.trim().into()).collect();
+    let are_long = secrets.iter().all(|secret| secret.len() >= SECRET_BYTES);
+    if (1..=2).contains(&secrets.len()) && are_long {
+        return Ok(secrets);
+    }
+    Err(format!("{}: must have one or two lines of at least {SECRET_BYTES} bytes", path.display()))
+}
+
 /// The key that the last of these answers holds.
 fn found(epoch: u64, mut answers: Vec<Value>) -> Result<Option<HoldKey>, StoreError> {
     match answers.pop().and_then(read::<Option<Vec<u8>>>).ok_or_else(unexpected)? {
-        Some(secret) if secret.len() < SECRET_BYTES => Err(unexpected()),
+        Some(secret) if secret.len() < SECRET_BYTES => Err(StoreError::WrongType),
         secret => Ok(secret.map(|secret| HoldKey::new(epoch, &secret))),
     }
 }

@@ -164,13 +164,10 @@ impl HoldKeys {
     /// Decodes a token: the hold, and the span in which it was taken. `None` if the token is malformed, not signed with one
     /// of the keys, or says what no take at about `now` can have charged.
     pub fn read(&self, token: &[u8], now: Timestamp) -> Option<(TakenHold, Option<SpanIds>)> {
-        if token.len() > TOKEN_CHARS_MAX {
-            return None;
-        }
-        let bytes = BASE64.decode(token).ok()?;
+        let bytes = decoded(token)?;
         let (signed, signature) =
             bytes.split_at_checked(bytes.len().checked_sub(SIGNATURE_BYTES)?)?;
-        if !self.have_signed(signed, signature) || *signed.first()? != SIGNED {
+        if !self.have_signed(signed, signature) {
             return None;
         }
         let (nonce, rest) = signed.get(1..)?.split_first_chunk()?;
@@ -197,6 +194,19 @@ impl HoldKeys {
         }
         Some((TakenHold { id: HoldId::from_nonce(*nonce), charges }, span))
     }
+}
+
+/// Whether a value has the form of a token, by whatever key it is signed.
+pub(super) fn has_form(value: &[u8]) -> bool {
+    decoded(value).is_some()
+}
+
+/// The bytes of what has the form of a token.
+fn decoded(token: &[u8]) -> Option<Vec<u8>> {
+    let is_short = token.len() <= TOKEN_CHARS_MAX;
+    let bytes = is_short.then(|| BASE64.decode(token).ok())??;
+    let is_whole = bytes.len() > 1 + HoldId::NONCE_BYTES + SIGNATURE_BYTES;
+    (is_whole && bytes.first() == Some(&SIGNED)).then_some(bytes)
 }
 
 impl<'text> TokenCharge<'text> {

@@ -1,6 +1,6 @@
-//! The key that signs tokens of holds, which replicas share in their store.
+//! The keys that sign tokens of holds, which replicas share in their store, or have from a file.
 
-use std::{sync::Arc, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
 use tollkeeper::{
     engine::time::Timestamp,
@@ -28,6 +28,9 @@ descriptors:
   - key: open
     rate_limit:
       { unit: year, requests_per_unit: 1000, on_store_failure: allow, hold: { for: 10m, estimate: 100 } }
+  - key: closed
+    rate_limit:
+      { unit: year, requests_per_unit: 1000, on_store_failure: deny, hold: { for: 10m, estimate: 100 } }
 ";
 
 /// How long one key signs.
@@ -83,13 +86,144 @@ fn replicas_on_a_cluster_commit_tokens_of_each_other() {
     cluster.assert_no_key_leaks();
 }
 
-#[test]
-fn without_holds_by_token_no_key_is_made() {
+/// Values that name no hold: three that are no tokens, and one that is signed with a key of nobody.
+fn foreign() -> [String; 4] {
+    let nobody = HoldKeys::new([&b"a key that no replica has"[..]].into_iter());
+    let token = nobody.sealed(forged(&[], system_clock())).unwrap();
+    let cut = token[..40].to_owned();
+    ["none".to_owned(), "AQ".to_owned(), cut, token]
+}
+
+#[tokio::test]
+async fn without_holds_by_token_no_key_is_made_and_tokens_count_as_absent() {
     let redis = Redis::start();
     let store = redis.url();
-    let service = Service::start(Options { store: &store, ..Options::default() });
-    assert_eq!(service.exchange("POST", "/check?domain=shop&d=user=alice", b"").0, 200);
+    let rules = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 4 }
+";
+    let service = Service::start(Options { rules, store: &store, ..Options::default() });
+    service.wait_until_ready();
+    let call = |token: &str| {
+        request("shop", vec![descriptor(&[("user", "alice"), ("hold.commit", token)])])
+    };
+    for token in foreign() {
+        let answer = service.ask(call(&token)).await.expect("no error");
+        assert!(spell(&answer).starts_with("OK"), "{token}: {}", spell(&answer));
+        assert_eq!(commit(&service, &token), "none");
+    }
+    let answer = service.ask(call("none")).await.expect("no error");
+    assert!(spell(&answer).starts_with("OVER_LIMIT"), "each has counted: {}", spell(&answer));
     assert!(!redis.keys().iter().any(|key| key.contains("hold-key")), "{:?}", redis.keys());
+    assert!(service.log().contains("a commit has no effect"));
+}
+
+#[test]
+fn a_replica_without_holds_by_token_commits_those_of_others() {
+    let redis = Redis::start();
+    let store = redis.url();
+    let without = Service::start(Options { store: &store, ..Options::default() });
+    without.wait_until_ready();
+    let [before, ..] = foreign();
+    assert_eq!(commit(&without, &before), "none");
+    let with = replica(&store, &[]);
+    let token = take(&with).expect("a token");
+    eventually("a commit", || (commit(&without, &token) == "APPLIED").then_some(()));
+    // It has no key of its own yet when its rules need one.
+    redis.query::<()>(&["FLUSHALL"]);
+    without.reload(RULES);
+    let token = take(&without).expect("a token");
+    eventually("a commit", || (commit(&with, &token) == "APPLIED").then_some(()));
+}
+
+#[tokio::test]
+async fn until_the_keys_are_read_a_token_is_no_error_of_what_else_its_call_has() {
+    let mut redis = Redis::absent();
+    let store = redis.url();
+    let service = replica(&store, &["--decision-budget", "100ms"]);
+    let ask = async |entries: &[(&str, &str)]| {
+        service.ask(request("shop", vec![descriptor(entries)])).await
+    };
+    for token in foreign() {
+        let allowed = ask(&[("open", "alice"), ("hold.commit", &token)]).await.expect("allowed");
+        assert!(spell(&allowed).starts_with("OK"), "{}", spell(&allowed));
+        let denied = ask(&[("closed", "alice"), ("hold.commit", &token)]).await.expect("denied");
+        assert!(spell(&denied).starts_with("OVER_LIMIT"), "{}", spell(&denied));
+    }
+    let [none, .., token] = foreign();
+    assert!(ask(&[("hold.commit", &none)]).await.is_ok(), "it is no token");
+    assert_eq!(ask(&[("hold.commit", &token)]).await.unwrap_err().code(), Code::Unavailable);
+    let unsent = r#"ratelimit_holds_total{outcome="unsent",rule="other"} "#;
+    assert!(service.get("/metrics").contains(unsent), "{}", service.get("/metrics"));
+    redis.start_again();
+    for _ in 0..500 {
+        if ask(&[("hold.commit", &token)]).await.is_ok() {
+            return;
+        }
+    }
+    panic!("the keys are not read");
+}
+
+#[test]
+fn a_store_that_answers_without_a_key_is_no_error_of_tokens() {
+    let redis = Redis::start();
+    let epoch = system_clock().as_millis() / EPOCH_MS;
+    redis.query::<()>(&["SET", &format!("tk1:op:{{hold-key-{epoch}}}"), "short", "EX", "600"]);
+    let service = replica(&redis.url(), &[]);
+    let [.., token] = foreign();
+    let body = format!(r#"{{"domain":"shop","commits":[{{"hold":"{token}"}}]}}"#);
+    eventually("an answer", || {
+        let (_, _, answer) = service.exchange("POST", "/v1/commit", body.as_bytes());
+        (!answer.contains("UNAVAILABLE")).then_some(())
+    });
+    let line = "the key that signs tokens of holds is not known";
+    assert_eq!(service.log().matches(line).count(), 1, "{}", service.log());
+}
+
+#[test]
+fn a_changed_file_of_keys_is_in_use_without_a_restart_and_a_bad_one_is_not() {
+    let [old, new] = ["o", "n"].map(|key| key.repeat(32));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let write = |text: &str| fs::write(file.path(), text).unwrap();
+    write(&old);
+    let service = replica("memory://", &["--hold-key-file", file.path().to_str().unwrap()]);
+    let is_signed_with = |token: &str, key: &str| {
+        let keys = HoldKeys::new([key.as_bytes()].into_iter());
+        keys.read(token.as_bytes(), system_clock()).is_some()
+    };
+    let take = || take(&service).expect("a token");
+    let has_changed = |times: usize| {
+        let line = "the keys that sign tokens of holds have changed and are in use";
+        let has_changed = || service.log().matches(line).count() == times;
+        eventually(line, || has_changed().then_some(()));
+    };
+    let in_use = |value: u8| {
+        let line = format!("ratelimit_tls_files_in_use{{files=\"hold_keys\"}} {value}\n");
+        eventually(&line, || service.get("/metrics").contains(&line).then_some(()));
+    };
+    in_use(1);
+    let first = take();
+    // As docs/budgets.md has it: accepted first, then signing, then alone.
+    write(&format!("{old}\n{new}\n"));
+    has_changed(1);
+    assert!(is_signed_with(&first, &old) && is_signed_with(&take(), &old));
+    write(&format!("{new}\n{old}\n"));
+    has_changed(2);
+    let second = take();
+    assert!(is_signed_with(&second, &new));
+    assert_eq!(commit(&service, &first), "APPLIED");
+    write("short");
+    in_use(0);
+    assert!(is_signed_with(&take(), &new));
+    let log = "the keys that sign tokens of holds cannot be used, the last good ones stay";
+    assert!(service.log().contains(log), "{}", service.log());
+    write(&new);
+    in_use(1);
+    eventually("it is not accepted", || (commit(&service, &first) == "none").then_some(()));
+    assert_eq!(commit(&service, &second), "APPLIED");
+    assert!(!service.log().contains(&new), "a key is a secret");
 }
 
 #[tokio::test]
@@ -123,7 +257,7 @@ fn current_key(redis: &Redis) -> String {
 }
 
 async fn knows(keys: &HoldKeys, store: &RedisStore, now: Timestamp) {
-    keys.look_at(store, now).await.unwrap();
+    keys.look_at(store, now, true).await.unwrap();
 }
 
 #[tokio::test]
