@@ -115,7 +115,6 @@ impl Store {
         }
     }
 
-    /// The store on servers, if it is one.
     pub const fn servers(&self) -> Option<&redis::RedisStore> {
         match self {
             Self::Memory(_) => None,

@@ -52,7 +52,6 @@ impl ClientDomains {
         Ok(Self(clients))
     }
 
-    /// Whether a client with these names has a right on a domain.
     pub(crate) fn allow(&self, names: &[String], domain: &str, right: Right) -> bool {
         let has = |list: &HashSet<String>| list.contains(domain) || list.contains(EVERY_DOMAIN);
         names.iter().filter_map(|name| self.0.get(name)).any(|client| match right {

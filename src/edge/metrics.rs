@@ -116,7 +116,6 @@ impl ListenerMetrics {
     }
 }
 
-/// An open connection, as the metrics count it.
 #[derive(Debug)]
 pub(crate) struct OpenConnection(ListenerMetrics);
 

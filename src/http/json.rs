@@ -52,14 +52,12 @@ impl Decisions {
         Self { service, needs_certificate, scheme, batches }
     }
 
-    /// The body of a request, and what it holds.
     pub(super) async fn body(&self, request: Request) -> Result<(Bytes, HeldBytes), Refusal> {
         let memory = self.memory(&request);
         let body = time::timeout(BODY_WITHIN, self.read(request.into_body(), &memory)).await;
         body.unwrap_or(Err(Refusal::TooSlow))
     }
 
-    /// The memory that the connection of a request may make us hold.
     fn memory(&self, request: &Request) -> Arc<ConnectionBudget> {
         let memory = request.extensions().get::<Arc<ConnectionBudget>>().cloned();
         memory.unwrap_or_else(|| self.service.memory_of_a_connection())

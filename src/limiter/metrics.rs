@@ -217,7 +217,6 @@ impl CallMetrics {
     }
 }
 
-/// The attributes of a call of this method with this status.
 fn attributes(method: ServedMethod, code: Code) -> Vec<KeyValue> {
     let status = grpc::status_name(code);
     let mut attributes = vec![

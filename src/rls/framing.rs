@@ -326,7 +326,6 @@ impl Framed {
         Self(framed)
     }
 
-    /// Adds a message as the field with this number.
     pub(super) fn add(&mut self, number: u8, field: &[u8]) {
         write_bytes(number, field, &mut self.0);
     }

@@ -28,7 +28,6 @@ pub struct Headers {
     pub denied_body: DeniedBody,
 }
 
-/// The status of a descriptor that has a limit.
 struct LimitedStatus<'decision> {
     /// The name of the limit, or else the path of its rule.
     name: &'decision str,

@@ -35,7 +35,6 @@ pub(super) fn check_counts<'message>(
     Ok(())
 }
 
-/// The values of one repeated field of a message.
 pub(super) fn repeated(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> + Clone {
     fields(message).filter(move |(field, _)| *field == number).map(|(_, value)| value)
 }
@@ -99,7 +98,6 @@ mod tests {
         }
     }
 
-    /// An encoded field of this number and wire type.
     fn field(number: u32, wire_type: u8, payload: &[u8]) -> Vec<u8> {
         let mut field = Vec::new();
         prost::encoding::encode_varint(u64::from(number << 3 | u32::from(wire_type)), &mut field);

@@ -99,7 +99,6 @@ impl ConnectedClient {
 }
 
 impl Service {
-    /// The memory that a new connection may make us hold.
     pub(crate) fn memory_of_a_connection(&self) -> Arc<ConnectionBudget> {
         self.arriving.connection(CONNECTION_BYTES_MAX)
     }

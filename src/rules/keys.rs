@@ -21,7 +21,6 @@ use crate::{
 /// Most limits of one rule: each is a charge for each descriptor of a call.
 pub(super) const LIMITS_MAX: usize = 16;
 
-/// The keys at the top of a rule file.
 #[rustfmt::skip]
 pub(crate) static FILE: KeyTable = KeyTable {
     name: "a rule file",

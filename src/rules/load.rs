@@ -24,7 +24,6 @@ use crate::{
 /// The rules that ship with the program. They are in force if no others are named.
 const EXAMPLE: &str = include_str!("../../examples/rules.yaml");
 
-/// One set of rules, and when it was loaded.
 #[derive(Debug)]
 pub struct InForce {
     pub rules: RuleSet,
@@ -37,7 +36,6 @@ pub struct InForce {
 }
 
 impl InForce {
-    /// Logs that they are in force, and the warnings.
     pub fn log(&self) {
         let (domains, rules) = self.rules.counts();
         tracing::info!(version = %self.version, domains, rules, "rules loaded");

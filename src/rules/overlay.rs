@@ -73,7 +73,6 @@ fn lay(overlay: &RuleTree, trees: &mut [RuleTree], findings: &mut Findings) {
     lay_level(&overlay.root, &mut roots, &mut problems);
 }
 
-/// Lays the descriptors of one level over the descriptors of these rules.
 fn lay_level(over: &YamlNode, rules: &mut [&mut YamlNode], problems: &mut Problems<'_>) {
     for item in over.get("descriptors").map_or(&[][..], YamlNode::items) {
         let below = rules.iter_mut().flat_map(|rule| descriptors_mut(rule));

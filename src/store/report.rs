@@ -37,7 +37,6 @@ pub(crate) const OBSERVED: &[Observed<'_, Vec<ServerReport>>] = &[
     (&KEYS_EVICTED, |servers, to| each(servers, to, |server| server.usage?.evicted)),
 ];
 
-/// What is known of one server of the store now.
 #[derive(Debug, Clone, Default)]
 pub struct ServerReport {
     /// Its address, from the settings or from a server that they name.
@@ -68,7 +67,6 @@ pub struct ServerUsage {
     pub evicted: Option<u64>,
 }
 
-/// Observes a value of each server that has it.
 fn each(servers: &[ServerReport], observe: Observe<'_>, value: fn(&ServerReport) -> Option<u64>) {
     for server in servers {
         if let Some(value) = value(server) {

@@ -237,7 +237,6 @@ fn name(text: &str, rest: &str) -> Result<(Token, usize), String> {
     Ok((Token::Name(name.to_owned()), name.len()))
 }
 
-/// A text in quotes, and its length with them.
 fn quoted(text: &str, rest: &str, quote: char) -> Result<(Token, usize), String> {
     let inside = rest.get(1..).unwrap_or_default();
     let Some((value, behind)) = inside.split_once(quote) else {

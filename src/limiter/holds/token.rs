@@ -36,7 +36,6 @@ pub(crate) const TOKEN_CHARS_MAX: usize = 8192;
 
 pub(crate) const TOKEN_CHARGES_MAX: usize = 64;
 
-/// The most bytes of a token with its signature.
 const TOKEN_BYTES_MAX: usize = TOKEN_CHARS_MAX / 4 * 3;
 
 /// The most bytes of a token beside its charges, and of a charge beside its texts. Clocks of nodes differ by less than a month.

@@ -13,7 +13,6 @@ use crate::{
     text::printable::printable,
 };
 
-/// A control plane, and the state of our subscription.
 #[derive(Debug)]
 pub struct ControlPlane {
     pub target: Arc<XdsTarget>,

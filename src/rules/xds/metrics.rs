@@ -17,7 +17,6 @@ instruments! {
         "Unix time of the last response not refused, 0 before") in Seconds;
 }
 
-/// What is observed of the subscription to a control plane.
 pub(crate) const OBSERVED: &[Observed<'_, ControlPlaneReport>] = &[
     (&CONNECTED, |report, observe| observe(float(report.connected.into()), &[])),
     (&CONNECTIONS, |ControlPlaneReport { streams, .. }, observe| {

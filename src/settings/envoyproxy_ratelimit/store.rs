@@ -124,7 +124,6 @@ impl Translator<'_> {
     }
 }
 
-/// A single server, as our URL has it.
 fn server(url: Option<&str>) -> Result<&str, &'static str> {
     let url = url.ok_or("must be set: host and port of Redis, such as redis:6379")?;
     let server = url.strip_prefix(SCHEME).unwrap_or(url);

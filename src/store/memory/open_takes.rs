@@ -80,7 +80,6 @@ impl OpenTakes {
         self.capacity.resize(before, takes.bytes);
     }
 
-    /// The counters of a take that has ended on one of them.
     pub(super) fn end(&self, id: HoldId) -> Vec<Counter> {
         let mut takes = self.takes.lock();
         let Some(take) = takes.by_id.remove(&id) else { return Vec::new() };

@@ -74,7 +74,6 @@ pub(super) struct LocatedCounter<'call> {
     pub(super) is_committed: bool,
 }
 
-/// The key of a counter in one window, and its hash.
 pub(super) struct HashedKey<'call> {
     hash: u64,
     name: KeySource<'call>,

@@ -186,7 +186,6 @@ impl Entries {
         }
     }
 
-    /// Keeps the tally of this counter under its limit.
     pub(super) fn keep(&mut self, hash: u64, counter: &Counter, mut tally: CachedTally) {
         let Some(entry) = self.entry_or_new(hash, counter, tally.sent) else { return };
         if !entry.accepts(&tally) {

@@ -199,7 +199,6 @@ impl WriteRefusal {
         }
     }
 
-    /// The refusal that an error of Redis means.
     pub(super) fn from_error(error: &RedisError) -> Option<Self> {
         Self::OF_SERVER.into_iter().find(|refusal| error.code() == Some(refusal.code()))
     }

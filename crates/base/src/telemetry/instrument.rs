@@ -8,7 +8,6 @@ use opentelemetry::{
 };
 use parking_lot::Mutex;
 
-/// Records one value of an instrument that is observed.
 pub type Observe<'a> = &'a dyn Fn(f64, &[KeyValue]);
 
 /// Bucket boundaries of durations, in seconds. The boundaries of OpenTelemetry's conventions begin at 5 ms; a decision takes

@@ -10,7 +10,6 @@ use tracing_subscriber::{
 
 use crate::text::did_you_mean::hint;
 
-/// The levels, by their names in a filter.
 const LEVELS: [(&str, LevelFilter); 5] = [
     ("error", LevelFilter::ERROR),
     ("warn", LevelFilter::WARN),

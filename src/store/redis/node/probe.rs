@@ -39,7 +39,6 @@ impl ProbeWrite {
         self.target.lock().as_ref().map(|(slot, _)| *slot)
     }
 
-    /// Writes to this hash slot from now on.
     pub(crate) fn aim(&self, slot: HashSlot) {
         *self.target.lock() = slot.tag(TAG).map(|tag| (slot, tag));
     }

@@ -36,7 +36,6 @@ const REFUSED: &str = "if not redis.acl_check_cmd then return false end \
     end \
     return refused";
 
-/// The name of the check of the mode in the metric.
 pub(crate) const MODE: &str = "mode";
 
 /// What is checked. The first three are reasons not to use the server.

@@ -88,7 +88,6 @@ impl Directory {
         self.options.expected.mode == ServerMode::Cluster
     }
 
-    /// The node that has the counters of a hash slot.
     pub(crate) fn owner(&self, slot: HashSlot) -> Result<Arc<RedisNode>, StoreError> {
         self.map().owner(slot).cloned().ok_or_else(|| self.no_node())
     }
@@ -160,7 +159,6 @@ impl Directory {
         node
     }
 
-    /// Notes that a hash slot has moved to this node.
     pub(crate) fn move_slot(&self, slot: HashSlot, node: &Arc<RedisNode>) {
         let _change = self.change.lock();
         self.current.store(Arc::new(self.map().with_moved(slot, node)));

@@ -98,7 +98,6 @@ impl NodeMap {
         self.nodes.iter().any(|known| Arc::ptr_eq(known, node))
     }
 
-    /// The node that has the counters of a hash slot.
     pub(super) fn owner(&self, slot: HashSlot) -> Option<&Arc<RedisNode>> {
         if self.owners.is_empty() {
             return self.nodes.first();
@@ -141,7 +140,6 @@ impl NodeMap {
         owners.all(|owner| owner.is_some_and(|owner| Arc::ptr_eq(owner, first))).then_some(first)
     }
 
-    /// Whether there is a node at this address.
     pub(super) fn has_address(&self, address: &Address) -> bool {
         self.find(address).is_some()
     }

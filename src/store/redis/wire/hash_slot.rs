@@ -32,12 +32,10 @@ impl HashSlot {
         if number < Self::COUNT { Some(Self(number)) } else { None }
     }
 
-    /// The hash slot of all keys of a counter.
     pub(crate) fn of(counter: &Counter) -> Self {
         Self::of_tag(counter.hash_tag().as_bytes())
     }
 
-    /// The hash slot of keys with this hash tag.
     pub(crate) fn of_tag(tag: &[u8]) -> Self {
         let crc = tag.iter().fold(0_u16, |crc, byte| {
             let [high, low] = crc.to_be_bytes();

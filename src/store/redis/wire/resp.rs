@@ -55,7 +55,6 @@ fn integer(line: &[u8]) -> Option<i64> {
     std::str::from_utf8(line.strip_prefix(b":")?).ok()?.parse().ok()
 }
 
-/// A reply as any value.
 pub fn value<T: redis::FromRedisValue>(reply: &[u8]) -> RedisResult<T> {
     Ok(from_redis_value(parse_redis_value(reply)?.extract_error()?)?)
 }

@@ -65,7 +65,6 @@ impl CallSpan {
         &self.tracer
     }
 
-    /// The ids of its trace and its span.
     pub const fn context(&self) -> &SpanContext {
         &self.context
     }
@@ -82,12 +81,10 @@ impl CallSpan {
         details.wait = Some(wait);
     }
 
-    /// The ids of its trace and its span, as bytes.
     pub fn ids(&self) -> ([u8; 16], [u8; 8]) {
         (self.context.trace_id().to_bytes(), self.context.span_id().to_bytes())
     }
 
-    /// Links the span to one of another call.
     pub fn link(&self, (trace, span): ([u8; 16], [u8; 8])) {
         let ids = (TraceId::from_bytes(trace), SpanId::from_bytes(span));
         let other = SpanContext::new(ids.0, ids.1, TraceFlags::SAMPLED, true, TraceState::NONE);
