@@ -359,7 +359,6 @@ impl App {
     }
 }
 
-/// What decides the calls of all listeners.
 pub fn service(
     settings: &Settings,
     telemetry: &Telemetry,

@@ -38,7 +38,6 @@ const READ_AT_A_TIME: usize = 500;
 /// Most bytes of a text in an entry, about: a client chooses some.
 const TEXT_BYTES_MAX: usize = 512;
 
-/// Where the entries are.
 #[derive(Debug)]
 pub struct Audit {
     store: Arc<Store>,

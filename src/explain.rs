@@ -68,7 +68,6 @@ pub struct DescriptorExplanation {
     /// Limits of its rule that other rules replace in this call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<Replaced>,
-    /// One for each limit that applies.
     pub charges: Vec<ChargeExplanation>,
 }
 
@@ -94,7 +93,6 @@ pub enum MatchExplanation {
         /// `file:line`.
         written_at: String,
     },
-    /// A configured descriptor without a limit.
     NoLimit,
     OwnLimit,
     /// The commit of a hold that its token names, whatever the rules are.

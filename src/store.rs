@@ -29,9 +29,7 @@ pub use crate::process::clock::{Clock, system_clock};
 /// One of the stores, chosen by the settings.
 #[derive(Debug)]
 pub enum Store {
-    /// Counters in this process.
     Memory(memory::MemoryStore),
-    /// Counters in Redis, shared by all replicas.
     Redis(redis::RedisStore),
 }
 

@@ -42,7 +42,6 @@ pub(super) struct Addresses {
 }
 
 pub(super) struct HttpListener {
-    /// Its name in metrics.
     pub name: &'static str,
     pub socket: TcpListener,
     pub tls: ListenerTls,

@@ -27,7 +27,6 @@ pub enum RefusalKind {
     CrossSite,
     /// The client may not do this.
     Forbidden,
-    /// There is something wrong with the request.
     Invalid,
     /// The service could not do it.
     Failed,

@@ -20,7 +20,6 @@ pub(crate) struct ClientDomains(HashMap<String, OfClient>);
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct OfClient {
-    /// Where it decides calls.
     domains: HashSet<String>,
     /// What it reads and changes on the admin address.
     operates: HashSet<String>,

@@ -3,7 +3,6 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Right {
     Decide,
-    /// Read on the admin address.
     Read,
     /// Change counters, overrides and the log filter on the admin address.
     Change,

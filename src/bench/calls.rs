@@ -14,7 +14,6 @@ use crate::net::grpc::{self, PREFIX_BYTES};
 /// Stands for the number of a key.
 const PLACEHOLDER: &[u8] = b"{}";
 
-/// Encoded requests.
 #[derive(Debug, Clone)]
 pub struct Calls {
     /// The encoded message without its descriptors.

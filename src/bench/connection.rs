@@ -44,7 +44,6 @@ pub(super) struct ClientConnection {
     sender: Mutex<SendRequest<Message>>,
     /// Held by the call that connects again.
     repair: tokio::sync::Mutex<()>,
-    /// How often the connection was made again.
     pub(super) reconnects: AtomicU64,
 }
 
@@ -70,7 +69,6 @@ impl ClientConnection {
         })
     }
 
-    /// Makes one call of an encoded request.
     pub(super) async fn ask(&self, request: Bytes) -> Result<(OverallCode, Bytes), Code> {
         let mut sender = self.sender();
         if sender.is_closed() {

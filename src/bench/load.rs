@@ -5,15 +5,12 @@ use std::{sync::Arc, time::Duration};
 use super::calls::Calls;
 use crate::net::tls::client::TlsClient;
 
-/// What a run does.
 #[derive(Debug, Clone)]
 pub struct Load {
     /// The service, as `host:port`.
     pub addr: String,
-    /// TLS, if the service has it.
     pub tls: Option<Arc<TlsClient>>,
     pub calls: Calls,
-    /// When the next call is made.
     pub pace: Pace,
     /// Number of connections; each thread has at least one.
     pub connections: usize,
@@ -26,7 +23,6 @@ pub struct Load {
     pub calls_max: Option<u64>,
 }
 
-/// When the next call is made.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pace {
     /// When an earlier call is answered, with this number of calls under way at any time.

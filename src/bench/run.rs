@@ -19,7 +19,6 @@ use super::{
 };
 use crate::net::peer::{self, PeerError, Protocol};
 
-/// How far a run has come.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
     /// The part of its time that is over, 0 to 1.
@@ -27,13 +26,11 @@ pub struct Progress {
     pub answered: u64,
 }
 
-/// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// A connection could not be made.
     #[error("{0}")]
     Unreachable(PeerError),
-    /// The system provided no runtime.
     #[error(transparent)]
     System(#[from] io::Error),
 }

@@ -8,7 +8,6 @@ use std::{
 
 use tokio::sync::watch;
 
-/// Due times at a constant rate.
 #[derive(Debug)]
 pub struct Timetable {
     begin: Instant,

@@ -27,12 +27,10 @@ impl Workload {
         }
     }
 
-    /// Whether no further calls may be made.
     pub(super) fn is_over(&self) -> bool {
         self.ended.is_cancelled() || !self.has_calls()
     }
 
-    /// Whether there are calls left to make.
     pub(super) fn has_calls(&self) -> bool {
         self.calls_remaining.load(Relaxed) > 0
     }

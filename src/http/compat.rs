@@ -30,7 +30,6 @@ const KINDS: [(&str, &str, &[&str]); 5] = [
     ("shadow_mode", "hits over the limit of a rule in shadow mode", &["shadow"]),
 ];
 
-/// The values of series by their labels.
 type Series = BTreeMap<Vec<(String, String)>, u64>;
 
 pub(super) fn scrape(telemetry: &Telemetry) -> String {

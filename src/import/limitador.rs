@@ -36,7 +36,6 @@ const LIMITS_MAX: usize = 10_000;
 /// The entry of limits that apply to every call.
 const EVERY_CALL: (&str, &str) = ("generic_key", "every_call");
 
-/// How limits are translated.
 #[derive(Debug, Clone, Default)]
 pub struct LimitadorOptions {
     /// The namespace whose limits are translated; `None` if the file has one.
@@ -45,7 +44,6 @@ pub struct LimitadorOptions {
     pub order: Vec<String>,
 }
 
-/// The rules of a file of limits.
 #[derive(Debug)]
 pub struct LimitadorRules {
     /// A rule file, with what was refused as comments. It passes `tollkeeper check`.
@@ -56,7 +54,6 @@ pub struct LimitadorRules {
     pub warnings: Vec<Problem>,
 }
 
-/// Translates the limits of a file.
 pub fn import(path: &Path, options: &LimitadorOptions) -> Result<LimitadorRules, Vec<Problem>> {
     let source = files::read(path).map_err(|problem| vec![problem])?;
     translate(&source, options)

@@ -33,7 +33,6 @@ pub struct Listing {
     pub domain: String,
     /// The keys of the entries, and patterns for their values; empty for all descriptors.
     pub entries: Vec<Entry>,
-    /// Only those with no hit left.
     pub over: bool,
     /// The most descriptors in the answer.
     pub limit: usize,

@@ -73,7 +73,6 @@ instruments! {
     }
 }
 
-/// Number of methods, and of gRPC statuses.
 const METHODS: usize = ServedMethod::ALL.len();
 const STATUSES: usize = 17;
 

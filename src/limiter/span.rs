@@ -18,7 +18,6 @@ pub(super) fn decided(decision: &Decision) -> [KeyValue; 4] {
     ]
 }
 
-/// What operators have set for its descriptors.
 pub(super) fn directives(decision: &Decision) -> Option<KeyValue> {
     let statuses = decision.statuses.iter();
     let directives = statuses.filter_map(|status| status.directive.as_ref());

@@ -44,7 +44,6 @@ const KEY_BYTES_MAX: usize = 64;
 pub struct Override {
     /// What it does, for what and until when.
     pub directive: Arc<Directive>,
-    /// Why it was set.
     pub because: String,
     /// Who has set it.
     pub by: String,
@@ -76,7 +75,6 @@ pub struct NewOverride {
     /// What it is for; a value with a star is a pattern.
     pub entries: Vec<Entry>,
     pub action: DirectiveAction,
-    /// How long.
     pub lasts: Duration,
     pub because: String,
     /// Whether only its effect is wanted.

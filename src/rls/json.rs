@@ -61,7 +61,6 @@ struct JsonOverride {
     unit_multiplier: Option<Scalar>,
 }
 
-/// Reads and checks a request.
 pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, Refusal> {
     let Object::<JsonRequest>(request) =
         serde_json::from_slice(body).map_err(|error| Refusal::Invalid(problem(&error)))?;

@@ -30,13 +30,11 @@ pub enum Refusal {
     /// A field is outside of its bound, or missing. The text names both.
     #[error("{0}")]
     Invalid(String),
-    /// There are no descriptors.
     #[error("descriptors: at least 1")]
     Empty,
     /// The bytes are not such a message.
     #[error("{0}")]
     Malformed(String),
-    /// The message is too long.
     #[error("message: {bytes} bytes exceeds {bytes_max}")]
     TooLong { bytes: usize, bytes_max: usize },
     /// The message has more than this number of bytes; how many is not known before its end.
@@ -47,13 +45,11 @@ pub enum Refusal {
     /// The client left before its message was complete.
     #[error("the client left before its message was complete")]
     Unfinished,
-    /// The message took too long to arrive.
     #[error("the message took over 10 s to arrive")]
     TooSlow,
     /// Too much data is unfinished or not read.
     #[error(transparent)]
     Busy(#[from] BudgetSpent),
-    /// Too many requests are in progress.
     #[error("too many concurrent requests")]
     TooMany,
     #[error(transparent)]
@@ -100,7 +96,6 @@ fn detail(error: &StoreError) -> String {
 }
 
 impl Refusal {
-    /// The codes for gRPC and for HTTP.
     pub const fn codes(&self) -> (Code, StatusCode) {
         match self {
             Self::Invalid(_) | Self::Empty => (Code::InvalidArgument, StatusCode::BAD_REQUEST),

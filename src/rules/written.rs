@@ -22,7 +22,6 @@ use crate::{
     },
 };
 
-/// One file or resource as a tree.
 pub(super) struct RuleTree {
     pub(super) origin: Arc<Origin>,
     pub(super) root: YamlNode,

@@ -28,7 +28,6 @@ pub struct ListenSettings {
     /// The system's receive buffer of each connection to gRPC, in bytes; `None` leaves it to the system.
     pub receive_buffer: Option<usize>,
     pub connections: ConnectionBounds,
-    /// TLS, if any address speaks it.
     pub tls: Option<Arc<TlsServer>>,
     pub tls_scope: TlsScope,
     /// The domains of clients, if they are restricted.

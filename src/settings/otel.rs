@@ -15,7 +15,6 @@ use crate::{
 };
 
 enum Allowed {
-    /// Any text.
     Anything,
     Among(&'static [&'static str]),
     /// Several of these, separated by commas.

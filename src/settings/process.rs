@@ -19,7 +19,6 @@ pub struct ProcessSettings {
 /// What SIGHUP does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HangUp {
-    /// Nothing.
     Ignored,
     /// The same as SIGTERM.
     Stops,

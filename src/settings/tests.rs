@@ -369,7 +369,6 @@ fn an_unknown_variable_with_the_prefix_is_a_warning_unless_kubernetes_injected_i
     assert_eq!(settings.warnings, [expected]);
 }
 
-/// Whether traces and metrics are exported.
 #[track_caller]
 fn exports(variables: &[(&str, &str)]) -> (bool, bool) {
     let options = good(variables).telemetry.export;

@@ -48,7 +48,6 @@ pub struct Guard {
     metrics: StoreMetrics,
 }
 
-/// How long calls wait for a decision.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     /// For callers that announce no timeout.

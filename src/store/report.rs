@@ -45,13 +45,10 @@ pub struct ServerReport {
     /// Open connections that are not in use.
     pub idle: u64,
     pub connections_max: u64,
-    /// Batches that wait for a connection.
     pub waiting: u64,
-    /// Calls that wait to be sent.
     pub queued: u64,
     /// Its clock minus ours, in milliseconds.
     pub clock_offset_ms: i64,
-    /// Its own report, if it was queried.
     pub usage: Option<ServerUsage>,
 }
 

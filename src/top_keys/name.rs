@@ -13,18 +13,15 @@ use crate::engine::{
 /// What is shown of the values of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TopKeyNames {
-    /// Nothing is counted.
     Off,
     /// A digest, with a secret that ends with the process: values cannot be guessed from it.
     Digests,
-    /// The descriptor as sent.
     Values,
 }
 
 /// The longest descriptor that is kept, in bytes.
 pub(super) const DESCRIPTOR_BYTES_MAX: usize = 256;
 
-/// What a sketch keeps of a key.
 #[derive(Clone)]
 pub(super) struct KeyName {
     pub(super) domain: Arc<str>,

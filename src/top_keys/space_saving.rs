@@ -43,7 +43,6 @@ pub(super) struct LastTally {
     pub(super) resets_at_ms: u64,
 }
 
-/// How often a key occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KeyCount {
     pub(super) key: u64,

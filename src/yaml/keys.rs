@@ -6,7 +6,6 @@ use serde_json::Value;
 
 #[derive(Debug)]
 pub(crate) struct KeyTable {
-    /// The mapping's name in messages.
     pub(crate) name: &'static str,
     pub(crate) keys: &'static [Key],
     /// Where a key belongs that is not one of these, if that is known.
@@ -32,7 +31,6 @@ pub(crate) enum Need {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Shape {
-    /// Any scalar, as written.
     Text {
         bytes_max: usize,
     },

@@ -79,7 +79,6 @@ fn spell_path(descriptors: &[DescriptorStep], mut location: usize) -> String {
     steps.join("|")
 }
 
-/// Spells a step of a rule's path.
 pub(crate) fn spell_step((key, value): &PathStep) -> String {
     match value {
         Some(value) => format!("{key}={value}"),

@@ -58,7 +58,6 @@ pub(crate) struct TestCall {
     pub hold: Option<String>,
     /// The overall code, `OK` or `OVER_LIMIT`; for a commit what becomes of it.
     pub code: Option<&'static str>,
-    /// Remaining hits for each descriptor.
     pub remaining: Option<Vec<u64>>,
     /// The rule that each descriptor matches, by its path, or `none`.
     pub rules: Option<Vec<String>>,

@@ -20,7 +20,6 @@ use crate::{
     net::tls::server::Identity,
 };
 
-/// What the endpoints for operators use.
 #[derive(Debug, Clone)]
 pub struct Admin {
     /// The limiter, and the domains of each client.
@@ -85,7 +84,6 @@ pub(super) async fn identify(
 }
 
 impl Actor {
-    /// What decides and knows the counters.
     pub(super) fn limiter(&self) -> &Limiter {
         &self.admin.decisions.service.limiter
     }

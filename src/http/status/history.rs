@@ -46,7 +46,6 @@ const COLUMNS: [Column; 10] = [
 /// Rates per second, and quantiles of durations in seconds.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Recent {
-    /// The time in which they were measured.
     pub(super) seconds: f64,
     pub(super) calls: f64,
     pub(super) decisions: f64,
@@ -60,7 +59,6 @@ pub(super) struct Recent {
     pub(super) p50: Option<f64>,
     /// Of at least 100 calls: of fewer it is the longest.
     pub(super) p99: Option<f64>,
-    /// The median round trip to Redis.
     pub(super) round_trip: Option<f64>,
     /// How often breakers have opened in the last ten minutes.
     pub(super) breaker_openings: u64,
@@ -113,7 +111,6 @@ impl History {
         self.readings.lock().recent(now, numbers)
     }
 
-    /// All points, for the page.
     pub(super) fn json(&self) -> Value {
         let readings = self.readings.lock();
         let points: Vec<_> =

@@ -62,7 +62,6 @@ pub(super) struct ServerStatus {
     pub(super) up: Option<bool>,
     pub(super) breaker_open: bool,
     connections: u64,
-    /// Calls that wait to be sent.
     queued: u64,
     /// Bytes of memory that it uses, if it reports them.
     memory_used: Option<u64>,

@@ -33,7 +33,6 @@ static LIMITADOR_LIMIT: KeyTable = KeyTable {
     ],
 };
 
-/// A limit that rules can express.
 #[derive(Debug)]
 pub(super) struct EntryLimit {
     pub(super) location: Location,

@@ -23,7 +23,6 @@ fn problems(limits: &str, namespace: Option<&str>) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
-/// A limit that rules can express.
 const GOOD: &str = "- { namespace: shop, max_value: 1, seconds: 1, conditions: [], variables: ['descriptors[0].ok'] }\n";
 
 /// Compares what is refused of a limit with these conditions and variables.

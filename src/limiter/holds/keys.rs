@@ -54,7 +54,6 @@ struct KnownKeys {
     /// `None` until they were read.
     keys: ArcSwapOption<TokenKeys>,
     file: Option<KeyFile>,
-    /// Is notified when keys were learned.
     changed: Notify,
     /// Is notified when one is needed that is not known.
     needed: Notify,
@@ -84,7 +83,7 @@ struct HoldKey {
     key: hmac::Key,
 }
 
-/// TokenKeys are secrets.
+/// Keys are secrets.
 impl fmt::Debug for HoldKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.0.keys.load().as_ref().map(|keys| keys.accepted.len());

@@ -325,7 +325,6 @@ mod tests {
         HoldKeys::new(secrets.iter().copied())
     }
 
-    /// What a commit needs of each charge.
     fn essence(hold: &TakenHold) -> Vec<String> {
         let charges = hold.charges.iter().map(|charge| {
             let policy = charge.counter.limit.hold.as_deref().unwrap();

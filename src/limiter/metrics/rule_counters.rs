@@ -15,7 +15,6 @@ use crate::{
 /// The values of `standing`.
 pub(super) const STANDINGS: [&str; 4] = ["within", "near", "over", "shadow"];
 
-/// What one decided descriptor adds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Counts {
     pub(super) code: DecidedCode,
@@ -79,7 +78,6 @@ impl KnownRule {
         known.find(hash(rule), |known| Arc::ptr_eq(&known.rule, rule))
     }
 
-    /// Counts one descriptor that this rule decided.
     pub(super) fn count(&self, decisions: &RuleSeries, hits: &RuleSeries, counts: Counts) {
         let bound = self.bound.get_or_init(Box::default);
         if let Some(counter) = bound.decisions.get(counts.code as usize) {

@@ -18,7 +18,6 @@ use crate::{
     telemetry::in_call,
 };
 
-/// The most items in one request.
 pub(crate) const ITEMS_MAX: usize = 1000;
 
 /// The most items that are decided at a time (benches/batches.rs), and what they weigh at most, so that calls of others do

@@ -138,7 +138,6 @@ pub(super) fn commit_result(commits: &[Committed]) -> Result<v1::CommitResult, R
     Ok(v1::CommitResult { charges, error: None })
 }
 
-/// What has become of a renewal.
 pub(super) fn renew_result(commit: &[u8], verdict: &[u8]) -> Vec<u8> {
     let mut result = Vec::with_capacity(commit.len() + verdict.len() + ANSWER_BYTES);
     write_bytes(1, commit, &mut result);

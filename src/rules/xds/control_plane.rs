@@ -43,16 +43,13 @@ pub struct Responses {
     pub accepted: u64,
     /// With the content that is in force.
     pub unchanged: u64,
-    /// With a problem.
     pub refused: u64,
 }
 
-/// Numbers of attempts to connect.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Streams {
     /// Attempts after which there was a stream.
     pub opened: u64,
-    /// The other attempts.
     pub failed: u64,
 }
 
@@ -74,7 +71,6 @@ impl ControlPlane {
         self.report.lock().clone()
     }
 
-    /// Returns once a response has been accepted.
     pub async fn accepted(&self) {
         self.accepted.cancelled().await;
     }

@@ -22,7 +22,6 @@ use crate::{
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReceivedRules {
     configs: Vec<RateLimitConfig>,
-    /// The resources that are no rules.
     problems: Vec<Problem>,
     /// The resources with fields that this version does not know.
     newer: Vec<String>,

@@ -16,7 +16,6 @@ use crate::{
     text::duration::{duration, spelled},
 };
 
-/// How a flag is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arity {
     /// `--flag` or `--flag=on|off`.

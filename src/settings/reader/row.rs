@@ -11,7 +11,6 @@ pub struct Row {
     pub flag: &'static str,
     /// Stands for a value in help, such as `IP:PORT`.
     pub value: String,
-    /// The least and the greatest value.
     pub range: Option<(String, String)>,
     pub arity: Arity,
     /// The default as an operator would type it; a phrase if no value means the same as unset, and empty

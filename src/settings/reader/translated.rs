@@ -8,7 +8,6 @@ use crate::store::redis::wire::endpoint::AclUser;
 /// Our settings, and what has no setting, from the environment of another program.
 #[derive(Default)]
 pub(crate) struct Translated {
-    /// Our settings by their flags.
     pub settings: BTreeMap<&'static str, TranslatedValue>,
     /// The variables of settings that messages about each other name.
     pub variables: BTreeMap<&'static str, &'static str>,
@@ -27,7 +26,6 @@ pub(crate) struct Translated {
     pub warnings: Vec<String>,
 }
 
-/// A value of one of our settings.
 pub(crate) struct TranslatedValue {
     /// The variables that it comes from; the first one is for messages.
     pub variables: Vec<&'static str>,

@@ -32,7 +32,6 @@ pub enum StoreUrl {
 /// Which servers to use, and how they are found.
 #[derive(Clone)]
 pub struct RedisUrl {
-    /// How the servers are found.
     pub topology: TopologyKind,
     /// What the URL names, at least one: the server; else Sentinels; else some nodes of the cluster.
     pub addresses: Vec<Address>,
@@ -54,7 +53,6 @@ pub enum TopologyKind {
 }
 
 impl RedisUrl {
-    /// The first address.
     pub fn address(&self) -> &Address {
         self.addresses.first().expect("a URL has an address")
     }

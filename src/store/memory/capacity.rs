@@ -8,7 +8,6 @@ use crate::telemetry::{LogCause, due_line};
 /// With fewer counters a sweep is not worthwhile.
 const SWEPT_FROM: usize = 1024;
 
-/// The capacity that all shards share.
 #[derive(Debug)]
 pub(super) struct Capacity {
     pub(super) max: MemorySize,
@@ -56,7 +55,6 @@ impl Capacity {
         }
     }
 
-    /// Whether counters take too much.
     pub(super) fn is_exceeded(&self) -> bool {
         self.bytes() > self.max.bytes
     }

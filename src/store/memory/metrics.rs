@@ -51,7 +51,6 @@ impl MemoryMetrics {
         Self::of_meter(meter)
     }
 
-    /// Counts live counters that were evicted.
     pub(crate) fn evicted(&self, count: u64) {
         self.evicted.add(count, &[]);
     }

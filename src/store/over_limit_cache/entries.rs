@@ -120,7 +120,6 @@ impl CachedTally {
     }
 }
 
-/// The last tallies of one counter.
 #[derive(Debug)]
 struct CounterEntry {
     hash: u64,

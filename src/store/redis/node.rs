@@ -97,7 +97,6 @@ impl RedisNode {
         Self { server, link, batcher }
     }
 
-    /// What is known of it now.
     pub(super) fn report(&self) -> ServerReport {
         let queued = self.batcher.queued();
         ServerReport {

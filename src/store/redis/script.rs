@@ -169,7 +169,6 @@ pub struct Reply {
     pub verdict: ScriptVerdict,
 }
 
-/// Why a server takes no writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteRefusal {
     /// It is out of memory, and evicts nothing.

@@ -87,7 +87,6 @@ impl Worker {
     }
 }
 
-/// Counts a task until it ends.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {

@@ -22,19 +22,15 @@ const CALLS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 10
 /// An instrument: its name, kind, unit, attributes and meaning.
 #[derive(Debug)]
 pub struct InstrumentRow {
-    /// The name by OTLP.
     pub name: &'static str,
-    /// What it measures with.
     pub kind: InstrumentKind,
     pub unit: InstrumentUnit,
     pub attributes: &'static [&'static str],
-    /// What it measures, in Markdown.
     pub description: &'static str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstrumentKind {
-    /// A number that only rises.
     Counter,
     Gauge,
     /// How often values were in each bucket.
@@ -43,7 +39,6 @@ pub enum InstrumentKind {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstrumentUnit {
-    /// A plain number.
     Number,
     Seconds,
     Bytes,

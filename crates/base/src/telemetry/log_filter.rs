@@ -34,7 +34,6 @@ const FORM: &str = "a level (error, warn, info, debug, off) and up to 32 of TARG
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogFilter {
-    /// As it is written.
     text: String,
     targets: Targets,
     /// The most verbose level of all targets, of which the audit has INFO.

@@ -20,7 +20,6 @@ static LINES: LazyLock<LogThrottle> = LazyLock::new(LogThrottle::default);
 /// Why a line that may repeat is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LogCause {
-    /// Descriptors that match no rule.
     Unmatched,
     /// Calls that lack the entries that their domain requires; the subject is the domain.
     Incomplete,
@@ -28,7 +27,6 @@ pub enum LogCause {
     EmptyCall,
     /// A key in Redis that holds something other than a count; the subject is its rule.
     CorruptCounter,
-    /// Live counters in memory were evicted.
     Evicted,
     /// Connections that a listener refuses; the subject is the listener and the reason.
     RefusedConnection,

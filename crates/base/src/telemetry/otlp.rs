@@ -30,7 +30,6 @@ pub struct OtlpEndpoint {
     pub variable: String,
     /// The endpoint, which has a host, and `http` or `https`. It may hold a secret.
     pub url: Uri,
-    /// How it is spoken to.
     pub protocol: OtlpProtocol,
     /// What makes its connections secure, with `https`.
     pub tls: Option<Arc<TlsClient>>,

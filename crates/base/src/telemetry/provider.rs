@@ -52,7 +52,6 @@ pub struct TelemetryOptions {
     /// What describes this service, besides what the standard variables set.
     pub resource: Vec<(&'static str, String)>,
     pub sampling: Sampling,
-    /// How callers describe their spans.
     pub propagators: Vec<Propagator>,
     pub limits: SpanLimits,
     /// Other names that metrics also have on `/metrics`.
@@ -62,7 +61,6 @@ pub struct TelemetryOptions {
 /// Which other names metrics also have on `/metrics`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricsCompat {
-    /// None.
     Off,
     Envoyproxy,
 }
@@ -76,7 +74,6 @@ pub struct Log {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
     Text,
     Json,
 }
@@ -218,7 +215,6 @@ impl Telemetry {
         Families(self.registry.gather())
     }
 
-    /// Which other names metrics also have.
     pub const fn compat(&self) -> MetricsCompat {
         self.compat
     }

@@ -61,7 +61,6 @@ impl Runs {
     }
 }
 
-/// The script that does a call's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScriptKind {
     Fixed,
@@ -87,7 +86,6 @@ impl ScriptKind {
         }
     }
 
-    /// Its name in metrics and spans.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Fixed => "fixed",
@@ -132,7 +130,6 @@ pub(crate) struct Batch<'prefix> {
     keys: KeyDeclaration,
     key_prefix: &'prefix str,
     runs: Vec<Run>,
-    /// The index of each call's run.
     calls: Vec<usize>,
     /// The only call, and the time by which its windows are chosen, if the server runs no scripts.
     transaction: Option<(NodeWork, Timestamp)>,
@@ -221,7 +218,6 @@ impl<'prefix> Batch<'prefix> {
         script
     }
 
-    /// The index of each call's run.
     pub(super) fn runs_of_calls(&self) -> &[usize] {
         &self.calls
     }

@@ -178,12 +178,10 @@ impl Batcher {
         self.0.queue.lock().waiting.len()
     }
 
-    /// How batches are put into runs.
     pub(crate) fn runs(&self) -> Runs {
         self.0.queue.lock().runs
     }
 
-    /// Changes how batches are put into runs.
     pub(crate) fn set_runs(&self, runs: Runs) {
         self.0.queue.lock().runs = runs;
     }

@@ -16,7 +16,6 @@ pub(crate) struct Breaker {
     is_open: AtomicBool,
     /// Number of failures since the last answer.
     strikes: AtomicU32,
-    /// The last failure that counts.
     cause: Mutex<Option<StoreError>>,
 }
 
@@ -26,7 +25,6 @@ impl Breaker {
         self.is_open().then(|| self.cause.lock().clone())?
     }
 
-    /// Whether calls are answered without the server.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Acquire)
     }

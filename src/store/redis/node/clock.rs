@@ -7,7 +7,6 @@ use parking_lot::Mutex;
 
 use crate::{engine::time::Timestamp, store::Clock};
 
-/// Redis's clock, seen from here.
 #[derive(Debug)]
 pub(crate) struct RedisClock {
     clock: Clock,

@@ -26,7 +26,6 @@ const KEPT_BYTES: usize = 256;
 /// How many bytes each may take on average.
 const BYTES_EACH: usize = 1024;
 
-/// What waits to be sent.
 #[derive(Debug)]
 pub struct Unsent {
     queue: Mutex<UnsentQueue>,

@@ -35,7 +35,6 @@ struct Group {
     calls: Vec<u8>,
 }
 
-/// What a charge is judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FixedTerms {
     hits: u64,

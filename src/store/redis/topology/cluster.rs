@@ -139,7 +139,6 @@ async fn read_map(
     Err(format!("the map of the cluster cannot be read: {problem}"))
 }
 
-/// Whether each hash slot has an owner.
 fn is_complete(ranges: &[SlotRange]) -> bool {
     let owned: usize = ranges.iter().map(|range| range.slots.len()).sum();
     owned >= usize::from(HashSlot::COUNT)

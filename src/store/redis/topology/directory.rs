@@ -83,7 +83,6 @@ impl Directory {
         self.current.load_full()
     }
 
-    /// Whether counters are distributed over several servers.
     pub(crate) fn is_cluster(&self) -> bool {
         self.options.expected.mode == ServerMode::Cluster
     }

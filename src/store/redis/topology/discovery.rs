@@ -9,7 +9,6 @@ use super::{
 };
 use crate::store::redis::wire::endpoint::Server;
 
-/// How the servers with counters are found.
 #[derive(Debug)]
 pub enum Finder {
     Given(Server),

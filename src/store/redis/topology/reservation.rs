@@ -96,7 +96,6 @@ pub(crate) fn parts(
     parts
 }
 
-/// One call over several nodes.
 #[derive(Clone)]
 pub(crate) struct Reservation {
     pub(crate) directory: Arc<Directory>,
@@ -248,7 +247,6 @@ impl Reservation {
     }
 }
 
-/// The parts' answers for each charge.
 struct KnownParts {
     tallies: Vec<Tally>,
     /// The index of each charge's part among the answers; [`NO_PART`] without an answer.
@@ -314,13 +312,11 @@ impl KnownParts {
         self.answers.iter().all(|(_, answer)| answer.is_err())
     }
 
-    /// Why a part has no answer.
     fn cause(&self) -> StoreError {
         let failure = self.answers.iter().find_map(|(_, answer)| answer.as_ref().err());
         failure.cloned().unwrap_or(StoreError::TimedOut)
     }
 
-    /// Why the call is not decided.
     fn failure(&self, verdict: PartsVerdict, charges: &[Charge]) -> StoreError {
         let absent = self.judged_by(JudgedBy::Absent);
         if absent.is_empty() && verdict == PartsVerdict::Failed {

@@ -42,7 +42,6 @@ pub struct Monitored {
     pub name: String,
     /// Some of the Sentinels, at least one.
     pub sentinels: Vec<Server>,
-    /// How the master is entered.
     pub access: Arc<Access>,
 }
 
@@ -81,7 +80,6 @@ struct Resolver<'store> {
     pause: Pause,
 }
 
-/// The master that is in use.
 struct Present {
     named: Named,
     node: Arc<RedisNode>,

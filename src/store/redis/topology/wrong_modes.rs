@@ -10,7 +10,6 @@ pub(crate) struct WrongModes {
 }
 
 impl WrongModes {
-    /// None as yet.
     pub(crate) fn new(metrics: StoreMetrics) -> Self {
         metrics.check_failed(MODE, 0);
         Self { metrics, shown: 0 }

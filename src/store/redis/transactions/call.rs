@@ -45,7 +45,6 @@ struct CountedKey {
     charged: u64,
 }
 
-/// What a call comes to.
 struct Settlement {
     verdict: ScriptVerdict,
     /// What each counter is to hold.

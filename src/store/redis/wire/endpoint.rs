@@ -68,7 +68,6 @@ pub struct Access {
     pub user: Option<AclUser>,
     pub password: Option<Password>,
     pub database: u32,
-    /// TLS, if it is used.
     pub tls: Option<Arc<TlsClient>>,
 }
 
@@ -81,9 +80,7 @@ impl Access {
 
 #[derive(Debug, Clone)]
 pub struct Server {
-    /// Where it listens.
     pub address: Address,
-    /// How it is entered.
     pub access: Arc<Access>,
     /// The name that its certificate must have if that is not the address's host, such as the host name that
     /// a cluster announces beside an IP address. [`TlsClient`]'s own name has precedence.

@@ -10,7 +10,6 @@ const VALKEY_MIN: (u32, u32) = (7, 2);
 
 #[derive(Debug, Clone, Copy)]
 pub struct Expected {
-    /// Whether it is part of a cluster.
     pub mode: ServerMode,
     /// The most connections that all replicas of the service open to it together.
     pub clients: u64,
@@ -20,7 +19,6 @@ pub struct Expected {
 /// Whether a server owns all keys, or some slots of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerMode {
-    /// It owns all keys.
     Single,
     Cluster,
 }
@@ -89,7 +87,6 @@ impl ServerInfo<'_> {
         }
     }
 
-    /// Whether it copies another server.
     pub(crate) fn is_replica(&self) -> bool {
         self.field("role:") == Some("slave")
     }

@@ -33,7 +33,6 @@ const HANDSHAKE_WITHIN: Duration = Duration::from_millis(800);
 pub struct TlsFiles {
     /// The certificates of the CAs to trust, instead of those that the system trusts.
     pub ca: Option<PathBuf>,
-    /// Whether to trust the system's CAs too.
     pub trusts_system: bool,
     /// Our certificate chain and its key, for servers that demand one.
     pub identity: Option<(PathBuf, PathBuf)>,
@@ -91,7 +90,6 @@ pub struct TlsClient {
     advice: &'static TlsAdvice,
 }
 
-/// What the files have been made into.
 #[derive(Debug, Clone)]
 struct Identified {
     config: Arc<ClientConfig>,
@@ -134,7 +132,6 @@ impl TlsClient {
         (&self.files, &self.name, self.protocol) == (&other.files, &other.name, other.protocol)
     }
 
-    /// Whether the files can be used now.
     pub fn check(&self) -> Result<(), TlsFileProblem> {
         self.config().map(drop)
     }

@@ -47,7 +47,6 @@ impl Pem {
             .map_err(|_| self.problem("no private key in PEM format without a passphrase"))
     }
 
-    /// A sentence about this file.
     pub fn problem(&self, what: &str) -> String {
         format!("{}: {what}", self.path.display())
     }

@@ -20,11 +20,9 @@ const NOT_OF_CA: &str =
 pub struct TlsAdvice {
     /// The files, at the beginning of log lines: `the TLS files of Redis`.
     pub files: &'static str,
-    /// How to trust another CA.
     pub trust: &'static str,
     /// How to expect another name in the certificate.
     pub name: &'static str,
-    /// How to connect without TLS.
     pub plain: &'static str,
 }
 

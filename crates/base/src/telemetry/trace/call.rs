@@ -31,7 +31,6 @@ struct CallDetails {
     attributes: Vec<KeyValue>,
     /// The script runs that have served it, of which the last one decided it, and the takes of holds that it commits.
     links: Vec<Link>,
-    /// How it waited for the last run.
     wait: Option<Wait>,
 }
 

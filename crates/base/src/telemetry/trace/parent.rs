@@ -4,7 +4,6 @@
 use http::HeaderMap;
 use opentelemetry::trace::{SpanId, TraceId};
 
-/// How a caller describes its span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagator {
     /// `traceparent` and `tracestate`.
@@ -20,7 +19,6 @@ pub(super) struct Caller {
     pub(super) flag: SampledFlag,
 }
 
-/// What the caller has decided about sampling.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum SampledFlag {
     Sampled,

@@ -9,13 +9,11 @@ use super::parent::{Caller, SampledFlag};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// Whether a caller's own decision is followed.
     pub parent: ParentUse,
     /// The decision where no caller has made one.
     pub root: RootSampling,
 }
 
-/// What a caller's decision means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParentUse {
     Followed,
@@ -25,7 +23,6 @@ pub enum ParentUse {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RootSampling {
     All,
-    /// None.
     Nothing,
     /// This part, 0 to 1, chosen by the trace id, so that every service chooses the same traces.
     Ratio(f64),

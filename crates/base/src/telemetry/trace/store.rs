@@ -32,7 +32,6 @@ enum RoundTrip {
 }
 
 impl StoreSpan {
-    /// A round trip for one call.
     pub fn begin(operation: &'static str, attributes: Vec<KeyValue>, call: &CallSpan) -> Self {
         let (tracer, parent) = (Arc::clone(call.tracer()), call.context());
         let context = tracer.context(parent.trace_id(), parent.trace_state().clone());

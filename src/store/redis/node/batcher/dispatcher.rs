@@ -33,7 +33,6 @@ const WAIT_MS: u64 = 5;
 pub(super) struct Dispatcher {
     shared: Arc<SharedQueue>,
     index: usize,
-    /// How long the last batch took.
     round_trip: Duration,
 }
 

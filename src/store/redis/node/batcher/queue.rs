@@ -58,7 +58,6 @@ pub(super) struct Leader {
     pub(super) due: Instant,
 }
 
-/// What reaches one dispatcher.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
     /// That there is something to do: to lead, to watch the leader, or to hand out answers.
@@ -71,7 +70,6 @@ pub(super) struct Mailbox {
     pub(super) is_watching: AtomicBool,
 }
 
-/// A call that waits for its answer.
 #[derive(Debug)]
 pub(crate) struct QueuedCall {
     pub(crate) owed: Owed,

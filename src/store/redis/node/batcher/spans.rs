@@ -22,7 +22,6 @@ use crate::{
 /// The spans of the runs that serve sampled calls. Dropped before they [end](Self::end), the runs got no answer.
 pub(super) struct RunSpans {
     spans: Vec<(usize, StoreSpan)>,
-    /// The index of each call's run.
     runs: Vec<usize>,
 }
 

@@ -20,10 +20,8 @@ use crate::{
 /// How often the masters are queried.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The masters that the last map named.
 pub(super) struct Masters {
     watched: Vec<WatchedMaster>,
-    /// When they are queried next.
     due: Instant,
 }
 
@@ -50,7 +48,6 @@ impl WatchedMaster {
 }
 
 impl Masters {
-    /// None as yet.
     pub(super) fn new() -> Self {
         Self { watched: Vec::new(), due: Instant::now() }
     }

@@ -26,7 +26,6 @@ pub(super) const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// How long a Sentinel may take to answer. Opening a connection to it may take longer, and goes on between queries.
 const ANSWER_WITHIN: Duration = Duration::from_millis(300);
 
-/// How long a subscription may take.
 const SUBSCRIBE_WITHIN: Duration = Duration::from_secs(1);
 
 pub(super) struct Sentinel {
@@ -46,10 +45,8 @@ pub(super) struct Named {
     pub(super) is_being_replaced: bool,
 }
 
-/// Why a Sentinel names no master.
 #[derive(Debug)]
 pub(super) enum NotNamed {
-    /// It knows none of that name.
     Unknown,
     Failed(RedisError),
 }
@@ -98,7 +95,6 @@ impl Sentinel {
         tracing::warn!("Redis at {} is not a Sentinel: write {url}", self.address);
     }
 
-    /// The other Sentinels that it knows.
     pub(super) async fn others(&mut self, name: &str) -> Option<Vec<Address>> {
         let command = redis::cmd("SENTINEL").arg("SENTINELS").arg(name).take();
         let answer = self.connection.query(&command, ANSWER_WITHIN).await;
