@@ -291,11 +291,6 @@ fn denied(charge: &Charge) -> &'static str {
     }
 }
 
-/// Why what counts of a denied call could not be written.
-fn unwritten(verdict: i64) -> Option<WriteRefusal> {
-    WriteRefusal::from_reply(verdict - UNWRITTEN)
-}
-
 fn read_call(
     verdict: i64,
     charges: &[Charge],
@@ -304,11 +299,13 @@ fn read_call(
 ) -> Option<ScriptVerdict> {
     let corrupt = answers.iter().enumerate().filter(|(_, [answer, _])| *answer == -2);
     let corrupt: Vec<usize> = corrupt.map(|(charge, _)| charge).collect();
+    // Why what counts of a denied call was not written.
+    let unwritten = WriteRefusal::from_reply(verdict - UNWRITTEN);
     let (denied, part) = match verdict {
         hits @ 1.. if part_asked(charges).is_some() => (false, Some(count(hits)?)),
         1 => (false, None),
         0 => (true, None),
-        code if unwritten(code).is_some() => (true, None),
+        _ if unwritten.is_some() => (true, None),
         -1 => return Some(ScriptVerdict::Stale),
         ELSEWHERE => return Some(ScriptVerdict::Elsewhere),
         -2 if corrupt.is_empty() => return None,
@@ -324,7 +321,7 @@ fn read_call(
     }
     let at = Few::from_iter([now]);
     let judged = Verdict { denied, tallies, part, at, ..Verdict::default() };
-    Some(match unwritten(verdict) {
+    Some(match unwritten {
         Some(refusal) => ScriptVerdict::Unwritten(judged, refusal),
         None => ScriptVerdict::Decided(judged),
     })
