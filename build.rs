@@ -1,4 +1,4 @@
-//! Tells the program what it is built from.
+//! Compiles the commit and the version of the compiler into the program.
 
 use std::{env, path::Path, process::Command};
 

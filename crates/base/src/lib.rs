@@ -20,5 +20,5 @@ pub mod telemetry;
 
 use tollkeeper_engine::text;
 
-/// The version of the service; all of its crates have the same.
+/// The version of the service, which all its crates share.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

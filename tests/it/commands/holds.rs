@@ -193,7 +193,7 @@ verdict: OK"
         line(&["job=a,hold.id=x"], "holds"),
         "holds 200 (learned from commits) by id for 10m; a call with a known id commits"
     );
-    // Without the service there is no key that shows whether a token names a hold.
+    // The command has no keys, so it cannot check the token.
     let commit = explain(&["hold.commit=abc,hold.used=42"]);
     let expected = "commit\n  parameters: hold.commit=abc, hold.used=42\n  matches a descriptor without a limit: passes\nverdict: OK";
     assert_eq!(commit, expected);
