@@ -102,7 +102,7 @@ impl MemoryStore {
             let hold = hold.map(|hold| index_of(&mut counters, hold));
             let commits =
                 matches!(charge.hold, Some(HoldAction::Commit { .. } | HoldAction::ById { .. }));
-            let reset = commits.then(|| self.locate_reset(&charge.counter, terms)).flatten();
+            let reset = commits.then(|| self.locate_reset(&charge.counter, terms));
             let reset = reset.map(|reset| index_of(&mut counters, reset));
             postings.push(Posting { account, hold, reset, hits: charge.hits, charge, terms });
         }
@@ -207,14 +207,14 @@ impl MemoryStore {
             terms,
         };
         let state = CounterState::read(&posting, &mut accounts).expect("the account is there");
-        for counter in located.into_iter().filter(|_| clear == Clear::Yes) {
-            let shard = locked.shard(counter.shard);
-            let keys = [Some(counter.key), counter.previous_key];
-            keys.iter().flatten().for_each(|key| shard.remove(key));
-        }
-        if let Some(reset) = self.locate_reset(counter, terms).filter(|_| clear == Clear::Yes) {
+        if clear == Clear::Yes {
+            for counter in located {
+                let shard = locked.shard(counter.shard);
+                let keys = [Some(counter.key), counter.previous_key];
+                keys.iter().flatten().for_each(|key| shard.remove(key));
+            }
             let record = AnyAccount::HoldRecord(Box::new(HoldRecord::of_reset(now)));
-            locked.keep(&reset, record);
+            locked.keep(&self.locate_reset(counter, terms), record);
         }
         state
     }
@@ -261,10 +261,10 @@ impl MemoryStore {
         Some(self.locate_beside(counter, key, new_account, terms))
     }
 
-    /// The record of the counter's last reset, if commits give hits back to it.
-    fn locate_reset(&self, counter: &Counter, terms: Terms) -> Option<LocatedCounter<'_>> {
+    /// The record of the counter's last reset.
+    fn locate_reset(&self, counter: &Counter, terms: Terms) -> LocatedCounter<'_> {
         let record = || AnyAccount::HoldRecord(Box::default());
-        Some(self.locate_beside(counter, counter.reset_key()?, record, terms))
+        self.locate_beside(counter, counter.reset_key(), record, terms)
     }
 
     /// What is kept beside a counter, in the same shard.

@@ -27,7 +27,6 @@ use std::{
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    hold::HoldBy,
     hold_id::HoldId,
     request::Entry,
     rule::{Algorithm, Limit},
@@ -226,16 +225,12 @@ impl Counter {
         key
     }
 
-    /// The key of the time at which the counter was last reset, before which nothing is given back to it; `None` if no
-    /// commit gives anything back.
-    pub fn reset_key(&self) -> Option<String> {
-        let by = self.limit.hold.as_ref().map(|policy| policy.by);
-        if by.is_none_or(|by| by == HoldBy::Counter) || self.limit.counts_calls() {
-            return None;
-        }
+    /// The key of the time at which the counter was last reset, before which nothing is given back to it. Whatever the
+    /// limit says of holds: other rules may have held hits on the same counter.
+    pub fn reset_key(&self) -> String {
         let mut key = String::with_capacity(self.business_id.len() + 40);
         self.write_identity(&mut key, "tk1:rs:");
-        Some(key)
+        key
     }
 
     fn write_identity(&self, text: &mut String, prefix: &str) {

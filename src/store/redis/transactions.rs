@@ -80,10 +80,9 @@ async fn read(
     reads.cmd("GET").arg(&key);
     if clear == Clear::Yes {
         reads.cmd("DEL").arg(&key).ignore();
-        if let Some(reset) = counter.reset_key() {
-            reads.cmd("SET").arg(key_prefix.to_owned() + &reset).arg(assumed_now.as_millis());
-            reads.arg("PX").arg(HoldRecord::RESET_MS).ignore();
-        }
+        let reset = key_prefix.to_owned() + &counter.reset_key();
+        reads.cmd("SET").arg(reset).arg(assumed_now.as_millis());
+        reads.arg("PX").arg(HoldRecord::RESET_MS).ignore();
     }
     reads.cmd("TIME");
     let (now, mut answers) = exchange("MULTI", &reads, connection, metrics).await?;

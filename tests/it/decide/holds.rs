@@ -301,3 +301,17 @@ fn a_commit_whose_deadline_no_hold_can_have_is_late() {
         }
     });
 }
+
+#[test]
+fn a_reset_under_rules_without_holds_leaves_nothing_to_give_back() {
+    let plain = Arc::new(limit(100, Unit::Hour, Algorithm::FixedWindow));
+    let holding = holding(HoldBy::Token, Limit::clone(&plain));
+    on_each_backend(|backend| {
+        backend.charge(&[charge("a", Hits::Charge(4), &holding)], BEGIN);
+        backend.read(&charge("a", Hits::Check, &plain).counter, Clear::Yes, at(1));
+        backend.charge(&[charge("a", Hits::Charge(9), &holding)], at(2));
+        backend.charge(&[commit(HoldId::new(1), 4, 0, &holding)], at(3));
+        let used = backend.read(&charge("a", Hits::Check, &holding).counter, Clear::No, at(4)).used;
+        assert_eq!(used, 9, "on {}", backend.name());
+    });
+}

@@ -1,8 +1,7 @@
 -- Reads one counter, and clears it on request, with no hit in between.
 --
 -- KEYS     the counter, of a sliding window the one before, and the set of its open holds
--- ARGV     1 and one check, see charge.lua; 'read', 'show' or 'clear', and behind it the slot of the time of the reset, if it is
---          kept
+-- ARGV     1 and one check, see charge.lua; 'read', 'show' or 'clear', and behind that the slot of the time of the reset
 -- Returns  TIME's seconds and microseconds; 1, or -1 if the check is stale, or -2 if the counter holds
 --          no count; what is used and what remains; the reset in milliseconds; what open holds hold, and
 --          their number; 1 if it is closed, else 0; with 'show' what a log remembers, each as in its key
@@ -40,7 +39,6 @@ end
 if reply[3] ~= -1 and ARGV[at] == 'clear' then
   redis.call('DEL', unpack(KEYS))
   -- As long as a hold may be open.
-  local reset = KEYS[tonumber(ARGV[at + 1])]
-  if reset then redis.call('SET', reset, text(now), 'PXAT', text(now + 604800000)) end
+  redis.call('SET', KEYS[tonumber(ARGV[at + 1])], text(now), 'PXAT', text(now + 604800000))
 end
 return reply

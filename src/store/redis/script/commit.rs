@@ -60,7 +60,7 @@ impl CommitRun {
             }
             self.counters.push(prefix.to_owned() + &charge.counter.key(span.start));
             self.records.push(prefix.to_owned() + &charge.counter.hold_record_key(id));
-            self.resets.extend(charge.counter.reset_key().map(|key| prefix.to_owned() + &key));
+            self.resets.push(prefix.to_owned() + &charge.counter.reset_key());
             self.arguments.extend([format!("{sign}{change}"), deadline.as_millis().to_string()]);
             ends.push(span.end);
         }

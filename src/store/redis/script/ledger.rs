@@ -86,14 +86,15 @@ impl LedgerRun {
             Clear::Show => "show".to_owned(),
             Clear::Yes => "clear".to_owned(),
         });
-        let reset = self.reset_slot(counter, prefix).filter(|_| clear == Clear::Yes);
-        self.arguments.extend(reset.map(|slot| slot.to_string()));
+        if clear == Clear::Yes {
+            let reset = self.slot(prefix, &counter.reset_key());
+            self.arguments.push(reset.to_string());
+        }
     }
 
     /// The slot of the key with the time of the counter's last reset.
     fn reset_slot(&mut self, counter: &Counter, prefix: &str) -> Option<u64> {
-        let key = counter.reset_key()?;
-        u64::try_from(self.slot(prefix, &key)).ok()
+        u64::try_from(self.slot(prefix, &counter.reset_key())).ok()
     }
 
     /// Adds a call in the windows that hold `assumed_now`, on keys that begin with `prefix`.

@@ -60,8 +60,7 @@ impl<'call> TransactionCall<'call> {
             if let Some(hold @ HoldAction::Commit { deadline, .. }) = charge.hold {
                 let key = hold.key_beside(&charge.counter);
                 call.records.extend(key.map(|key| (index, key_prefix.to_owned() + &key, deadline)));
-                let reset = charge.counter.reset_key();
-                call.resets.extend(reset.map(|key| (index, key_prefix.to_owned() + &key)));
+                call.resets.push((index, key_prefix.to_owned() + &charge.counter.reset_key()));
             }
             let span = charge.terms(assumed_now).span;
             let key = key_prefix.to_owned() + &charge.counter.key(span.start);
