@@ -15,11 +15,11 @@
 
 // The decision: what a call is, which rules it matches, where its hits are counted.
 pub use tollkeeper_engine as engine;
+pub use tollkeeper_store as store;
 
 pub mod limiter;
 pub mod overrides;
 pub mod rules;
-pub mod store;
 
 // The edge: how calls arrive, and who may make them.
 pub mod audit;

@@ -1,5 +1,5 @@
 //! Calls in parts: random calls of all algorithms and modes, split over several stores, of which some fail. Each
-//! part is reserved, and what does not stay is given back, as `store/redis/reservation.rs` does on a Cluster.
+//! part is reserved, and what does not stay is given back, as `store/redis/topology/reservation.rs` does on a Cluster.
 //!
 //! `PARTS_CASES` is the number of histories of each property; docs/internals/correctness.md has long runs.
 

@@ -1,0 +1,219 @@
+//! Every call is answered within the decision budget: by the store, or by the `on_store_failure` of its
+//! limits. Recent denials are answered without asking the store.
+
+mod failure_mode;
+
+use std::{
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use tokio::time;
+use tollkeeper_engine::{
+    key::Counter,
+    ledger::{Charge, Verdict},
+    rule::FailureMode,
+};
+
+use super::{
+    AtOnce, Clear, CounterReading, Store, StoreError, fallback::Fallback, lateness,
+    metrics::StoreMetrics, over_limit_cache::OverLimitCache,
+};
+
+/// When a call arrived, and how long its caller waits, if that is announced.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival {
+    /// When its message was there.
+    pub at: Instant,
+    pub timeout: Option<Duration>,
+}
+
+/// Of the time that a caller waits, this part is for the decision, and the rest for the way of the answer: 15 ms of
+/// Envoy's 20 ms.
+const DECISION_PART: (u32, u32) = (3, 4);
+
+/// How long an operator waits for an answer about counters, as for one about overrides: longer than calls, since they are
+/// asked about when the store is slow.
+const OPERATOR_WAITS: Duration = Duration::from_secs(1);
+
+/// A store whose calls have a time limit, and an answer if it fails.
+#[derive(Debug, Clone)]
+pub struct Guard {
+    store: Arc<Store>,
+    over_limit: Arc<OverLimitCache>,
+    fallback: Arc<Fallback>,
+    patience: Patience,
+    metrics: StoreMetrics,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// For callers that announce no timeout.
+    pub budget: Duration,
+    /// For callers that announce a timeout, at most; a decision takes three quarters of it.
+    pub announced_max: Duration,
+}
+
+impl Arrival {
+    /// A call that arrives now, of a caller who waits as long as it takes.
+    pub fn now() -> Self {
+        Self { at: Instant::now(), timeout: None }
+    }
+}
+
+impl Guard {
+    /// Guards `store`: no call waits longer than its caller's `patience`. `over_limit` answers first, and `fallback` if
+    /// the store fails.
+    pub fn new(
+        store: Arc<Store>,
+        over_limit: OverLimitCache,
+        fallback: Fallback,
+        patience: Patience,
+        metrics: StoreMetrics,
+    ) -> Self {
+        let (over_limit, fallback) = (Arc::new(over_limit), Arc::new(fallback));
+        Self { store, over_limit, fallback, patience, metrics }
+    }
+
+    /// The same store for an operator, who waits for a second.
+    #[must_use]
+    pub fn for_operator(&self) -> Self {
+        let budget = self.patience.budget.max(OPERATOR_WAITS);
+        Self { patience: Patience { budget, ..self.patience }, ..self.clone() }
+    }
+
+    /// Like [`Store::charge`], within the budget from the call's arrival on. It fails if the `on_store_failure` of a
+    /// limit is `error`.
+    pub async fn charge(
+        &self,
+        charges: &[Charge],
+        arrival: Arrival,
+    ) -> Result<Verdict, StoreError> {
+        match self.charge_store(charges, arrival).await {
+            // The store has applied the failure modes of the charges that have no counter.
+            Err(error @ (StoreError::Corrupt(_) | StoreError::Unreachable { .. })) => Err(error),
+            Err(error) => self.without_answer(charges, error),
+            Ok(verdict) => Ok(verdict),
+        }
+    }
+
+    /// The answer to a call for which the store gives none.
+    pub fn without_answer(
+        &self,
+        charges: &[Charge],
+        error: StoreError,
+    ) -> Result<Verdict, StoreError> {
+        self.fallback.answer(charges, error)
+    }
+
+    /// The store, if it answers at once, and so needs no guard.
+    pub fn at_once(&self) -> Option<AtOnce<'_>> {
+        self.store.at_once()
+    }
+
+    /// Whether the caller has given up by now: its own timeout has passed, or the budget and the time for the way.
+    pub fn is_late(&self, arrival: Arrival) -> bool {
+        let (part, whole) = DECISION_PART;
+        arrival.at.elapsed() > arrival.timeout.unwrap_or(self.patience.budget * whole / part)
+    }
+
+    async fn charge_store(
+        &self,
+        charges: &[Charge],
+        arrival: Arrival,
+    ) -> Result<Verdict, StoreError> {
+        if charges.is_empty() {
+            return Ok(Verdict::default());
+        }
+        // The cache's answer proves nothing about the store's health.
+        if !self.over_limit.is_quiet(arrival.at)
+            && let Some(tallies) = self.over_limit.answer(charges, Instant::now())
+        {
+            return Ok(Verdict { denied: true, tallies, ..Verdict::default() });
+        }
+        let until = self.deadline(arrival).into();
+        // Boxed, so that it does not enlarge the future of a call in memory.
+        let asked = Box::pin(async {
+            lateness::until(until, pin!(self.ask(charges, arrival.at, until))).await
+        });
+        let answer = asked.await.unwrap_or_else(|late| {
+            lateness::starved(late, &self.metrics);
+            Err(StoreError::TimedOut)
+        });
+        // Even without an answer, the refunds of this call may have been applied.
+        if charges.iter().any(|charge| charge.hits.is_refund()) {
+            self.over_limit.forget_refunded(charges, Instant::now());
+        }
+        answer
+    }
+
+    /// Until when a call that arrived so is decided.
+    pub fn deadline(&self, arrival: Arrival) -> Instant {
+        let (part, whole) = DECISION_PART;
+        let announced = arrival.timeout.map(|timeout| timeout / whole * part);
+        let Patience { budget, announced_max } = self.patience;
+        arrival.at + announced.map_or(budget, |announced| announced.min(announced_max))
+    }
+
+    /// Like [`Store::keys`].
+    pub async fn keys(
+        &self,
+        domain_part: &str,
+        found: &mut (dyn FnMut(&str) + Send),
+        until: Instant,
+    ) -> Result<bool, StoreError> {
+        self.store.keys(domain_part, found, until.into()).await
+    }
+
+    /// Like [`read_counter`](Self::read_counter), of the counters of all these charges.
+    pub async fn read_counters(&self, charges: &[Charge], clear: Clear) -> Vec<CounterReading> {
+        join_all(charges.iter().map(|charge| self.read_counter(&charge.counter, clear))).await
+    }
+
+    /// Like [`Store::read_counter`], within the budget.
+    pub async fn read_counter(&self, counter: &Counter, clear: Clear) -> CounterReading {
+        let answer =
+            time::timeout(self.patience.budget, self.store.read_counter(counter, clear)).await;
+        if clear == Clear::Yes {
+            self.over_limit.forget(counter, Instant::now());
+        }
+        match answer.unwrap_or(Err(StoreError::TimedOut)) {
+            Ok(state) => CounterReading::State(state),
+            Err(StoreError::Corrupt(_)) => CounterReading::Corrupt,
+            Err(error) => {
+                let server = self.store.servers().and_then(|servers| servers.server_of(counter));
+                let server = server.as_deref().unwrap_or("the store");
+                CounterReading::NoAnswer(format!("no answer from {server}: {error}"))
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        charges: &[Charge],
+        sent: Instant,
+        until: time::Instant,
+    ) -> Result<Verdict, StoreError> {
+        let mut answer = self.store.charge(charges, until).await;
+        if let Err(error) = &answer {
+            let is_local = |index: &usize| failure_mode(charges, *index) == FailureMode::Local;
+            let left = error.by_failure_mode();
+            let local: Vec<usize> = left.iter().copied().filter(is_local).collect();
+            if !local.is_empty() {
+                // Boxed, so that this rare case does not enlarge the future of every call.
+                answer = Box::pin(self.charge_with_local(charges, &local, error, until)).await;
+            }
+        }
+        if let Ok(verdict) = &answer {
+            self.over_limit.learn(charges, verdict, sent);
+        }
+        answer
+    }
+}
+
+fn failure_mode(charges: &[Charge], index: usize) -> FailureMode {
+    let charge = charges.get(index);
+    charge.map_or(FailureMode::Error, |charge| charge.counter.limit.failure_mode())
+}

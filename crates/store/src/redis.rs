@@ -1,0 +1,260 @@
+//! Counters in Redis, shared by all replicas. Redis's own clock decides which window is the present one.
+//!
+//! Five rooms, each of which uses only those before it: `wire` (connections, bytes, a server's report of itself),
+//! `script` (work as arguments of Lua scripts, and their replies), `transactions` (the same work for a server that runs no
+//! scripts), `node` (one server: its state, and the calls that wait for it), `topology` (which server has a counter).
+
+pub mod node;
+pub mod script;
+pub mod topology;
+mod transactions;
+pub mod wire;
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{Cmd, Value};
+use tokio::time::{self, Instant};
+use tollkeeper_engine::{
+    key::{self, Counter},
+    ledger::{Charge, CounterState, Verdict},
+};
+
+use self::{
+    node::{NodeOptions, decided::NotDecided, owed::Owed, pool::unavailable},
+    script::work::NodeWork,
+    topology::{
+        by_key::{self, Steps},
+        directory::Directory,
+        discovery::Finder,
+        redirect::{decide_alone, redirected},
+        resend, route,
+    },
+    wire::{hash_slot::HashSlot, query_connection::KeptConnection},
+};
+use super::{Clear, StoreError, report::ServerReport};
+
+/// How often a store is tried that is absent at the start.
+const REACH_EVERY: Duration = Duration::from_millis(250);
+
+/// How long what was kept may take to be sent when the service stops.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long one that was kept may take to be sent, at most.
+const SENT_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long a counter may take to be read, at most.
+const READ_WITHIN: Duration = Duration::from_secs(1);
+
+/// The number of keys that a server looks at in one step of a walk: well below a millisecond.
+const KEYS_A_STEP: usize = 1000;
+
+/// How often servers are queried for their memory and the number of their clients.
+const USAGE_EVERY: Duration = Duration::from_secs(10);
+
+/// Counters in Redis servers. Servers that run scripts decide waiting calls in batches.
+#[derive(Debug)]
+pub struct RedisStore {
+    directory: Arc<Directory>,
+    finder: Finder,
+}
+
+impl RedisStore {
+    /// A store on the servers that `finder` finds. It connects when it is first used, and a cluster or Sentinels
+    /// must be [followed](Self::follow).
+    pub fn new(options: NodeOptions, finder: Finder) -> Self {
+        let directory = Directory::new(options);
+        if let Finder::Given(server) = &finder {
+            drop(directory.node_at(server));
+        }
+        Self { directory: Arc::new(directory), finder }
+    }
+
+    /// Makes all charges of one call, or none; its caller waits `until` then. A server that runs no scripts
+    /// takes only fixed windows.
+    pub async fn charge(&self, charges: &[Charge], until: Instant) -> Result<Verdict, StoreError> {
+        if charges.is_empty() {
+            return Ok(Verdict::default());
+        }
+        route::charge(&self.directory, charges, until).await
+    }
+
+    /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`: their
+    /// `on_store_failure` applies.
+    pub async fn charge_without(
+        &self,
+        charges: &[Charge],
+        absent: &[usize],
+        until: Instant,
+    ) -> Result<Verdict, StoreError> {
+        route::charge_without(&self.directory, charges, absent, until).await
+    }
+
+    /// The state of one counter; `clear` resets it.
+    pub async fn read_counter(
+        &self,
+        counter: &Counter,
+        clear: Clear,
+    ) -> Result<CounterState, StoreError> {
+        let work = NodeWork::Read(Box::new(counter.clone()), clear);
+        // The script that reads a counter takes declared keys only, which a node of a cluster does not take in batches.
+        let is_batched = clear != Clear::Yes
+            && self.directory.options.expected.runs_scripts
+            && !self.directory.is_cluster();
+        let node = self.directory.map().nodes().first().cloned().filter(|_| is_batched);
+        let batched = match node {
+            Some(node) => {
+                let owed = self.directory.owe(work.clone());
+                Some(node.batcher.decide(owed, Instant::now() + READ_WITHIN).await)
+            }
+            None => None,
+        };
+        let decided = match batched {
+            Some(Ok(decided)) => decided,
+            Some(Err(NotDecided::Failed(error))) => return Err(error),
+            _ => decide_alone(&self.directory, HashSlot::of(counter), work).await?,
+        };
+        decided.state.ok_or_else(|| StoreError::Unavailable("it has read no counter".to_owned()))
+    }
+
+    /// Shows the keys of the counters of a domain on all servers, without their prefix. Returns whether these are all,
+    /// or `until` has passed.
+    pub async fn keys(
+        &self,
+        domain_part: &str,
+        found: &mut (dyn FnMut(&str) + Send),
+        until: Instant,
+    ) -> Result<bool, StoreError> {
+        let prefix = &self.directory.options.key_prefix;
+        let pattern = key::pattern_of_domain(prefix, domain_part);
+        let map = self.directory.map();
+        if map.nodes().is_empty() {
+            return Err(self.directory.no_node());
+        }
+        for node in map.nodes() {
+            let mut connection = KeptConnection::new(node.server.clone());
+            let mut cursor = 0_u64;
+            loop {
+                if Instant::now() >= until {
+                    return Ok(false);
+                }
+                let mut step = redis::cmd("SCAN");
+                step.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(KEYS_A_STEP);
+                let answer = connection.query(&step, READ_WITHIN).await;
+                let (next, keys): (u64, Vec<Vec<u8>>) =
+                    answer.map_err(|error| unavailable(&error))?;
+                let keys = keys.iter().filter_map(|key| std::str::from_utf8(key).ok());
+                keys.filter_map(|key| key.strip_prefix(&**prefix)).for_each(&mut *found);
+                cursor = next;
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Runs commands on the key with this hash tag that replicas share beside counters, and returns their answers. `commands`
+    /// makes them from the key.
+    ///
+    /// # Errors
+    /// See [`StoreError`]. The commands may have run, unless it is [`StoreError::NotPermitted`] or [`StoreError::TakesNoWrites`].
+    pub async fn run(
+        &self,
+        hash_tag: &str,
+        within: Duration,
+        steps: Steps,
+        commands: impl FnOnce(&str) -> Vec<Cmd>,
+    ) -> Result<Vec<Value>, StoreError> {
+        let key = self.directory.options.key_prefix.clone() + &key::shared_key(hash_tag);
+        let commands = commands(&key);
+        let slot = HashSlot::of_tag(hash_tag.as_bytes());
+        let running = by_key::run(&self.directory, slot, steps, &commands);
+        time::timeout(within, running).await.unwrap_or(Err(StoreError::TimedOut))
+    }
+
+    pub fn server_of(&self, counter: &Counter) -> Option<String> {
+        self.directory.server_of(counter)
+    }
+
+    /// Finds the servers, follows their changes and their usage, and sends what was kept; never ends.
+    pub async fn follow(&self) {
+        tokio::join!(
+            self.finder.follow(&self.directory),
+            resend::follow(&self.directory.options.unsent, self),
+            self.follow_usage(),
+        );
+    }
+
+    /// Asks each server that answers how much memory and how many clients it has; never ends.
+    async fn follow_usage(&self) {
+        loop {
+            time::sleep(USAGE_EVERY).await;
+            for node in self.directory.map().nodes() {
+                if node.link.state.is_up() {
+                    node.link.state.pool.learn_usage().await;
+                }
+            }
+        }
+    }
+
+    pub fn reports(&self) -> Vec<ServerReport> {
+        self.directory.map().nodes().iter().map(|node| node.report()).collect()
+    }
+
+    /// Waits for work that goes on although its callers have gone, and sends what was kept, for a second at most each.
+    /// No call may follow.
+    pub async fn ended(&self) {
+        self.directory.outliving.close();
+        self.directory.outliving.wait().await;
+        resend::end(&self.directory.options.unsent, ENDS_WITHIN, self).await;
+    }
+
+    /// Whether no server is in an outage.
+    pub fn is_up(&self) -> bool {
+        self.directory.is_up()
+    }
+
+    /// Waits until a server has answered once.
+    pub async fn reached(&self) {
+        loop {
+            for node in self.directory.map().nodes() {
+                // Opening the connection goes on.
+                let reached = time::timeout(REACH_EVERY, node.link.state.is_reached()).await;
+                if reached.unwrap_or(false) {
+                    return;
+                }
+            }
+            time::sleep(REACH_EVERY).await;
+        }
+    }
+}
+
+impl resend::Resend for RedisStore {
+    fn server(&self, work: &NodeWork) -> Option<usize> {
+        let node = self.directory.owner(work.slot()?).ok()?;
+        Some(Arc::as_ptr(&node).addr())
+    }
+
+    async fn send(&self, owed: Owed) -> Result<(), NotDecided> {
+        let Some(slot) = owed.work.slot() else {
+            owed.settle();
+            return Ok(());
+        };
+        let node = self.directory.owner(slot);
+        let node = node.ok().filter(|_| self.directory.options.expected.runs_scripts);
+        let answer = match node {
+            Some(node) => node.batcher.decide(owed, Instant::now() + SENT_WITHIN).await,
+            None => Err(NotDecided::Elsewhere(None, owed)),
+        };
+        let decided = match answer {
+            Err(NotDecided::Elsewhere(_, owed)) => {
+                let sending = Box::pin(redirected(&self.directory, slot, owed));
+                let answer = time::timeout(SENT_WITHIN, sending).await;
+                answer.unwrap_or(Err(NotDecided::Failed(StoreError::TimedOut)))?
+            }
+            answer => answer?,
+        };
+        decided.delivered();
+        Ok(())
+    }
+}

@@ -1,0 +1,301 @@
+//! Sends the waiting calls in batches, and hands out the answers.
+
+use std::{
+    mem,
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use tokio::{
+    select, task,
+    time::{self, Instant},
+};
+
+use super::{
+    exchange::Exchanged,
+    queue::{Leader, Mailbox, QueuedCall, Recipient, SentAs, SharedQueue},
+};
+use crate::{
+    StoreError, lateness,
+    redis::node::{
+        batch::{Batch, Runs, WEIGHT_MAX},
+        decided::{CallAnswer, NotDecided},
+        pool::Connected,
+    },
+};
+
+/// How long charges may take to reach replicas, in milliseconds, before they are counted as missing there.
+const WAIT_MS: u64 = 5;
+
+/// The dispatcher of one worker. It lives as long as the worker's runtime, unless the node leaves.
+pub(super) struct Dispatcher {
+    shared: Arc<SharedQueue>,
+    index: usize,
+    round_trip: Duration,
+}
+
+/// Runs when the worker's runtime ends: gives up the lead, and discards answers that were not delivered. A later
+/// call for this mailbox starts another dispatcher.
+impl Drop for Dispatcher {
+    fn drop(&mut self) {
+        let mut queue = self.shared.queue.lock();
+        if queue.is_led_by(self.index) {
+            queue.leader = None;
+        }
+        if let Some(mailbox) = self.shared.mailboxes.get(self.index) {
+            mailbox.is_running.store(false, Ordering::Release);
+            mailbox.is_watching.store(false, Ordering::Release);
+            mailbox.answers.lock().clear();
+        }
+    }
+}
+
+impl Dispatcher {
+    pub(super) fn start(shared: Arc<SharedQueue>, index: usize) {
+        let dispatchers = shared.dispatchers.clone();
+        drop(dispatchers.spawn(Self { shared, index, round_trip: Duration::ZERO }.run()));
+    }
+
+    async fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        let Some(mailbox) = shared.mailboxes.get(self.index) else { return };
+        let (mut batches, mut replicas) = (FuturesUnordered::new(), FuturesUnordered::new());
+        // To set a timer again costs next to nothing, and a new one a system call.
+        let mut late = pin!(time::sleep(Duration::ZERO));
+        let mut watch = pin!(time::sleep(Duration::ZERO));
+        // The number of the last batch, and whether it is under way and not late.
+        let (mut last, mut is_under_way) = (0_u64, false);
+        let mut is_watching = false;
+        loop {
+            select! {
+                biased;
+                Some(SentBatch { number, took, acknowledged }) = batches.next() => {
+                    self.round_trip = took.unwrap_or(self.round_trip);
+                    is_under_way &= number != last;
+                    replicas.extend(acknowledged.map(|charges| shared.wait_for_replicas(charges)));
+                }
+                Some(()) = replicas.next() => {}
+                () = mailbox.notify.notified() => self.deliver(mailbox),
+                () = late.as_mut(), if is_under_way => {
+                    lateness::starved(late.deadline().elapsed(), &shared.link.metrics);
+                    if mailbox.is_connecting.load(Ordering::Relaxed) {
+                        shared.refuse_waiting(self.index);
+                        late.as_mut().reset(Instant::now() + shared.late_after());
+                    } else {
+                        // Calls that wait go out on another connection, and not after this answer.
+                        is_under_way = false;
+                    }
+                }
+                () = watch.as_mut(), if is_watching => is_watching = false,
+            }
+            if shared.queue.lock().is_over() {
+                self.deliver(mailbox);
+                return;
+            }
+            if !is_watching && let Some(due) = self.watch_until(mailbox) {
+                watch.as_mut().reset(due);
+                is_watching = true;
+            }
+            if !is_under_way && self.gather().await {
+                last += 1;
+                batches.push(shared.send(self.index, last, self.round_trip));
+                late.as_mut().reset(Instant::now() + shared.late_after());
+                is_under_way = true;
+            }
+        }
+    }
+
+    /// Hands its worker's calls the answers that others have received for them.
+    fn deliver(&self, mailbox: &Mailbox) {
+        for (call, answer) in mem::take(&mut *mailbox.answers.lock()) {
+            // If the caller has gone, the work in the answer decides what is left to do.
+            drop(call.send(answer));
+        }
+    }
+
+    /// Looks after the leader, if that is another dispatcher and calls wait. Takes over if the leader is
+    /// overdue; else returns when it will be. `None` if there is nothing to watch.
+    fn watch_until(&self, mailbox: &Mailbox) -> Option<Instant> {
+        let mut queue = self.shared.queue.lock();
+        if !mailbox.is_watching.load(Ordering::Acquire) {
+            return None;
+        }
+        let leader = queue.leader.filter(|leader| leader.mailbox != self.index);
+        let now = Instant::now();
+        match leader.filter(|_| !queue.waiting.is_empty()) {
+            Some(leader) if now <= leader.due => {
+                return Some(leader.due + Duration::from_millis(1));
+            }
+            Some(_) => {
+                let due = now + 2 * self.shared.late_after();
+                queue.leader = Some(Leader { mailbox: self.index, due });
+            }
+            None => {}
+        }
+        mailbox.is_watching.store(false, Ordering::Release);
+        None
+    }
+
+    /// Whether this dispatcher leads and calls wait. It yields as long as the queue grows, so that calls in this
+    /// thread's sockets join the batch, and sets no timer to wait for others.
+    async fn gather(&self) -> bool {
+        let mut known = 0;
+        loop {
+            let waiting = {
+                let mut queue = self.shared.queue.lock();
+                if !queue.is_led_by(self.index) {
+                    return false;
+                }
+                if queue.waiting.is_empty() {
+                    queue.leader = None;
+                    return false;
+                }
+                queue.waiting.len()
+            };
+            if waiting <= known || waiting >= WEIGHT_MAX {
+                return true;
+            }
+            known = waiting;
+            task::yield_now().await;
+        }
+    }
+}
+
+impl SharedQueue {
+    /// Sends the calls that wait, once there is a connection for them, and hands out the answers. Until then they stay
+    /// in the queue.
+    async fn send(&self, own: usize, number: u64, round_trip: Duration) -> SentBatch<'_> {
+        let mut sent = SentBatch { number, took: None, acknowledged: None };
+        let began = Instant::now();
+        if let Some(mut connection) = self.connection(own).await
+            && let Some(calls) = self.next(own, round_trip)
+        {
+            let waited = began.elapsed();
+            let runs = self.queue.lock().runs;
+            let batch = Batch::new(runs, runs.keys(), &self.key_prefix);
+            let exchanged = self.exchange(&mut connection, batch, calls, waited).await;
+            if let Some(Exchanged { answers, again, charges }) = exchanged {
+                self.hand_out(own, answers.into_iter());
+                self.enqueue_again(again, own);
+                if self.wait_replicas > 0 && charges > 0 {
+                    sent.acknowledged = Some(Acknowledged { connection, charges });
+                }
+            }
+            sent.took = Some(began.elapsed() - waited);
+            self.batch_ended();
+        }
+        sent
+    }
+
+    /// A connection. If none can be opened, the calls that wait fail.
+    async fn connection(&self, own: usize) -> Option<Connected<'_>> {
+        let connecting = self.mailboxes.get(own).map(|mailbox| &mailbox.is_connecting)?;
+        connecting.store(true, Ordering::Relaxed);
+        let opened = self.link.connection(self.owed_within(SentAs::Call)).await;
+        connecting.store(false, Ordering::Relaxed);
+        opened.map_err(|error| self.refuse(own, error)).ok()
+    }
+
+    /// The calls of the next batch, at least one; `None` if none waits, and then no dispatcher leads.
+    ///
+    /// Calls whose answer would come too late are not sent. Otherwise all answers would be late where
+    /// more calls arrive than Redis can decide.
+    fn next(&self, own: usize, round_trip: Duration) -> Option<Vec<QueuedCall>> {
+        let now = Instant::now();
+        if self.refuse_waiting(own) {
+            return None;
+        }
+        let mut queue = self.queue.lock();
+        let mut calls = Vec::with_capacity(queue.waiting.len().min(WEIGHT_MAX));
+        let (mut room, runs, mut shed) = (WEIGHT_MAX, queue.runs, Vec::new());
+        while let Some(call) = queue.waiting.front() {
+            if !call.is_awaited(now, round_trip) {
+                shed.extend(queue.waiting.pop_front());
+            } else if take_weight(&mut room, call, runs, calls.is_empty()) {
+                calls.extend(queue.waiting.pop_front());
+            } else {
+                break;
+            }
+        }
+        let due = now + 2 * self.late_after();
+        queue.leader = (!calls.is_empty()).then_some(Leader { mailbox: own, due });
+        queue.batches += usize::from(!calls.is_empty());
+        drop(queue);
+        self.link.metrics.shed(shed.len());
+        drop(shed);
+        (!calls.is_empty()).then_some(calls)
+    }
+}
+
+/// Whether a call still has room in a batch, which it then takes. One alone always has.
+fn take_weight(room: &mut usize, call: &QueuedCall, runs: Runs, is_first: bool) -> bool {
+    let weight = call.kind.weight(&call.owed.work, runs);
+    if !is_first && weight > *room {
+        return false;
+    }
+    *room = room.saturating_sub(weight);
+    true
+}
+
+struct SentBatch<'pool> {
+    number: u64,
+    /// How long its round trip took; `None` if nothing was sent.
+    took: Option<Duration>,
+    acknowledged: Option<Acknowledged<'pool>>,
+}
+
+/// Charges that were acknowledged on a connection, and may not be on replicas yet.
+struct Acknowledged<'pool> {
+    connection: Connected<'pool>,
+    charges: u64,
+}
+
+impl SharedQueue {
+    /// Counts charges that too few replicas have.
+    async fn wait_for_replicas(&self, mut acknowledged: Acknowledged<'_>) {
+        let wait = redis::cmd("WAIT").arg(self.wait_replicas).arg(WAIT_MS).take();
+        let asked = acknowledged.connection.query::<u32>(&wait);
+        let replicas = time::timeout(2 * Duration::from_millis(WAIT_MS), asked).await;
+        if !matches!(replicas, Ok(Ok(replicas)) if replicas >= self.wait_replicas) {
+            self.link.metrics.unreplicated(acknowledged.charges);
+        }
+    }
+
+    /// While the breaker is open, answers the calls that wait. Returns whether it is open.
+    fn refuse_waiting(&self, own: usize) -> bool {
+        let refusal = self.link.state.breaker.refusal();
+        refusal.map(|error| self.refuse(own, error)).is_some()
+    }
+
+    /// Answers the calls that wait, which are not sent, and no dispatcher leads.
+    fn refuse(&self, own: usize, error: StoreError) {
+        let mut queue = self.queue.lock();
+        queue.leader = None;
+        let waiting = mem::take(&mut queue.waiting);
+        drop(queue);
+        let refused = |call: QueuedCall| (call.caller, Err(NotDecided::Failed(error.clone())));
+        self.hand_out(own, waiting.into_iter().map(refused));
+    }
+
+    /// Hands the answers to the calls of `own` and of other mailboxes.
+    fn hand_out(&self, own: usize, answers: impl Iterator<Item = (Recipient, CallAnswer)>) {
+        let mut others = Vec::new();
+        for (caller, answer) in answers {
+            match self.mailboxes.get(caller.mailbox) {
+                Some(mailbox) if caller.mailbox != own => {
+                    mailbox.answers.lock().push((caller.answer, answer));
+                    others.push(caller.mailbox);
+                }
+                // If the caller has gone, the work in the answer decides what is left to do.
+                _ => drop(caller.answer.send(answer)),
+            }
+        }
+        others.sort_unstable();
+        others.dedup();
+        for mailbox in others.into_iter().filter_map(|mailbox| self.mailboxes.get(mailbox)) {
+            mailbox.notify.notify_one();
+        }
+    }
+}

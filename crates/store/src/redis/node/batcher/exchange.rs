@@ -1,0 +1,207 @@
+//! Sends one batch on a connection, and reads the answers to its calls.
+
+use std::{mem, pin::pin, time::Duration};
+
+use tokio::{select, sync::oneshot, time::Instant};
+use tollkeeper_engine::ledger::Verdict;
+
+use super::{
+    queue::{QueuedCall, Recipient, SentAs, SharedQueue},
+    spans::RunSpans,
+    waiting::WaitsFor,
+};
+use crate::{
+    StoreError, lateness,
+    redis::{
+        node::{
+            batch::{Batch, ScriptKind},
+            decided::{ATTEMPTS_MAX, CallAnswer, Decided, NotDecided},
+            owed::Fate,
+            pool::{self, Connected},
+        },
+        script::{self, Reply, ScriptVerdict},
+    },
+};
+
+/// What has become of the calls of a batch.
+pub(super) struct Exchanged {
+    pub(super) answers: Vec<(Recipient, CallAnswer)>,
+    /// The calls that are sent once more.
+    pub(super) again: Vec<QueuedCall>,
+    /// Number of charges that the server has acknowledged.
+    pub(super) charges: u64,
+}
+
+impl SharedQueue {
+    /// How long the server may take before it is considered late. A caller that sends its call by itself must still be
+    /// there to see that.
+    pub(super) fn owed_within(&self, sent_as: SentAs) -> Duration {
+        let timeout = self.link.state.pool.timeout();
+        match sent_as {
+            SentAs::Call | SentAs::Part => timeout,
+            SentAs::Lone => timeout / 4 * 3,
+        }
+    }
+
+    /// Sends these calls as `batch`, which is empty. An answer is used as long as a caller waits for it, though the server
+    /// is late; `None` if none came until then.
+    pub(super) async fn exchange(
+        &self,
+        connection: &mut Connected<'_>,
+        mut batch: Batch<'_>,
+        mut calls: Vec<QueuedCall>,
+        for_connection: Duration,
+    ) -> Option<Exchanged> {
+        let (now, timeout) = (Instant::now(), self.link.state.pool.timeout());
+        let QueuedCall { since, sent_as, .. } = *calls.first()?;
+        // Long enough to see that the server is late.
+        let until = calls.iter().map(|call| call.until).max()?.max(now + 2 * timeout);
+        let assumed_now = self.link.clock.now();
+        for QueuedCall { owed, kind, redis_now, .. } in &mut calls {
+            batch.add(*kind, &owed.work, redis_now.unwrap_or(assumed_now));
+            owed.is(Fate::Sent);
+        }
+        if sent_as != SentAs::Lone {
+            self.link.metrics.batch(calls.len(), now.duration_since(since));
+            batch.scripts().for_each(|script| self.link.metrics.script_ran(script.name()));
+        }
+        let address = &self.link.state.pool.server().address;
+        let spans = RunSpans::begin(&calls, &batch, address, for_connection);
+        let (operation, sent) = (batch.operation(), self.link.clock.send());
+        let answered = {
+            let run = pin!(batch.run(connection, &self.link.metrics));
+            let mut answer = pin!(self.link.owed(run, self.owed_within(sent_as)));
+            select! {
+                biased;
+                answered = lateness::until(until, answer.as_mut()) => answered,
+                error = self.link.state.opened() => {
+                    for call in calls.iter_mut().filter(|call| call.sent_as != SentAs::Part) {
+                        let (gone, _) = oneshot::channel();
+                        let waiting = mem::replace(&mut call.caller.answer, gone);
+                        drop(waiting.send(Err(NotDecided::Failed(error.clone()))));
+                    }
+                    // The connection may be used again if the answer still arrives.
+                    lateness::until(until, answer).await
+                }
+            }
+        };
+        let Ok(replies) = answered else {
+            self.link.metrics.lost(operation, now.elapsed());
+            return None;
+        };
+        spans.end(&replies);
+        self.link.state.pool.keep(connection);
+        if let Some(now) = replies.iter().flatten().map(|reply| reply.now).max() {
+            self.link.clock.learn(now, sent);
+        }
+        let is_stale = |reply: &&Reply| reply.verdict == ScriptVerdict::Stale;
+        self.link.metrics.stale(replies.iter().flatten().filter(is_stale).count());
+        let mut answers = Vec::with_capacity(calls.len());
+        let mut again = Vec::new();
+        for (mut call, reply) in calls.into_iter().zip(replies) {
+            match reply {
+                Ok(reply) => match call.answer_by(reply) {
+                    Ok(answered) => answers.push(answered),
+                    Err(call) => again.push(call),
+                },
+                // Nothing ran: the hash slot has moved, or is being moved.
+                Err(error) if script::is_elsewhere(&error) => {
+                    let error = (sent_as == SentAs::Lone).then_some(error);
+                    let QueuedCall { mut owed, caller, .. } = call;
+                    owed.is(Fate::NotRun);
+                    answers.push((caller, Err(NotDecided::Elsewhere(error, owed))));
+                }
+                Err(error) => {
+                    match script::has_run(&error) {
+                        Some(false) => call.owed.is(Fate::NotRun),
+                        Some(true) => call.owed.is(Fate::Failed),
+                        _ => {}
+                    }
+                    let error = pool::unavailable(&error);
+                    answers.push((call.caller, Err(NotDecided::Failed(error))));
+                }
+            }
+        }
+        let charges = self.report(answers.iter().map(|(_, answer)| answer));
+        Some(Exchanged { answers, again, charges })
+    }
+
+    /// Records whether the server answers. Returns the number of charges that it has acknowledged.
+    fn report<'a>(&self, answers: impl Iterator<Item = &'a CallAnswer>) -> u64 {
+        let (mut has_answered, mut failure, mut charges) = (false, None, 0);
+        for answer in answers {
+            match answer {
+                Err(NotDecided::Failed(error)) if !error.is_of_the_call() => {
+                    failure = Some(error.clone());
+                }
+                Err(NotDecided::Elsewhere(Some(error), _)) if script::is_cluster_down(error) => {
+                    failure = Some(pool::unavailable(error));
+                }
+                Ok(decided) => {
+                    charges += self.link.acknowledge(&decided.verdict);
+                    has_answered = true;
+                }
+                Err(_) => has_answered = true,
+            }
+        }
+        if let Some(error) = failure {
+            self.link.state.failed(&error);
+        } else if has_answered {
+            self.link.state.answered();
+        }
+        charges
+    }
+}
+
+impl QueuedCall {
+    /// The answer that a reply is. A call that was not decided for a reason that another attempt settles comes back as it
+    /// is sent again.
+    fn answer_by(mut self, Reply { now, verdict }: Reply) -> Result<(Recipient, CallAnswer), Self> {
+        self.redis_now = Some(now);
+        match &verdict {
+            ScriptVerdict::Decided(Verdict { denied: false, .. }) => {
+                self.owed.is(Fate::Admitted(now))
+            }
+            ScriptVerdict::Decided(_) | ScriptVerdict::Read(_) => self.owed.is(Fate::Done),
+            ScriptVerdict::Unwritten(..) => self.owed.is(Fate::Unwritten),
+            ScriptVerdict::Failed => self.owed.is(Fate::Failed),
+            _ => self.owed.is(Fate::NotRun),
+        }
+        let decided = |verdict, state, owed| Ok(Decided { verdict, state, at: now, owed });
+        let answer = match verdict {
+            ScriptVerdict::Unwritten(_, refusal) if self.owed.is_kept() => {
+                Err(NotDecided::Failed(refusal.into()))
+            }
+            ScriptVerdict::Decided(verdict) | ScriptVerdict::Unwritten(verdict, _) => {
+                decided(verdict, None, self.owed)
+            }
+            ScriptVerdict::Read(state) => decided(Verdict::default(), Some(state), self.owed),
+            ScriptVerdict::Stale if self.owed.only_at().is_some() => {
+                self.owed.settle();
+                Err(NotDecided::WindowEnded)
+            }
+            ScriptVerdict::Stale if self.stale + 1 < ATTEMPTS_MAX => {
+                self.stale += 1;
+                self.waits_for(WaitsFor::Window);
+                return Err(self);
+            }
+            ScriptVerdict::Stale => Err(NotDecided::Failed(StoreError::ClockUnsteady)),
+            // The ledger script applies `on_store_failure`.
+            ScriptVerdict::Corrupt(_)
+                if matches!(self.kind, ScriptKind::Fixed | ScriptKind::Commit) =>
+            {
+                self.kind = ScriptKind::Ledger;
+                self.waits_for(WaitsFor::OtherScript);
+                return Err(self);
+            }
+            ScriptVerdict::Corrupt(charges) => {
+                self.owed.settle();
+                Err(NotDecided::Failed(StoreError::Corrupt(charges)))
+            }
+            ScriptVerdict::WriteRefused(refusal) => Err(NotDecided::Failed(refusal.into())),
+            ScriptVerdict::Failed => Err(NotDecided::Failed(StoreError::CallFailed)),
+            ScriptVerdict::Elsewhere => Err(NotDecided::Elsewhere(None, self.owed)),
+        };
+        Ok((self.caller, answer))
+    }
+}

@@ -1,0 +1,112 @@
+//! Commands on one key that no counter has: what the replicas share beside counters. They take a connection of the pool
+//! for one round trip, and are no part of the path of a call.
+
+use std::sync::Arc;
+
+use redis::{Cmd, ErrorKind::Server, RedisResult, ServerErrorKind::Ask, Value};
+use tokio::time;
+
+use super::{
+    directory::Directory,
+    redirect::{REDIRECTIONS_MAX, WAIT, named},
+};
+use crate::{
+    StoreError,
+    redis::{
+        node::{RedisNode, pool::unavailable},
+        script::{self, WriteRefusal},
+        wire::{hash_slot::HashSlot, resp},
+    },
+};
+
+/// In how many steps commands run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Steps {
+    /// In one, which is atomic. A Redis that is full takes none, even if its commands only read.
+    One,
+    /// Each by itself.
+    Several,
+}
+
+/// Runs commands on a key of this hash slot, on the node that has the slot. Returns their answers.
+///
+/// # Errors
+/// See [`StoreError`]. The commands may have run, unless it is [`StoreError::NotPermitted`] or
+/// [`StoreError::TakesNoWrites`].
+pub(crate) async fn run(
+    directory: &Arc<Directory>,
+    slot: HashSlot,
+    steps: Steps,
+    commands: &[Cmd],
+) -> Result<Vec<Value>, StoreError> {
+    directory.searched().await;
+    let (mut node, mut is_asking) = (directory.owner(slot)?, false);
+    for _ in 0..=REDIRECTIONS_MAX {
+        let error = match on_node(&node, steps, commands, is_asking).await? {
+            Ok(answers) => return Ok(answers),
+            Err(error) => error,
+        };
+        if error.code() == Some("NOPERM") {
+            let user = node.server.access.user_in_words();
+            // The server's text repeats the name of the user.
+            return Err(StoreError::NotPermitted(user));
+        }
+        if error.code() == Some("WRONGTYPE") {
+            return Err(StoreError::WrongType);
+        }
+        directory.search_due.notify_one();
+        if let Some(refusal) = WriteRefusal::from_error(&error) {
+            return Err(refusal.into());
+        }
+        if !script::is_elsewhere(&error) {
+            return Err(unavailable(&error));
+        }
+        is_asking = error.kind() == Server(Ask);
+        match named(&error, &node) {
+            Some(address) => {
+                node = directory.node_at(&node.server.at(address));
+                if !is_asking {
+                    directory.move_slot(slot, &node);
+                }
+            }
+            None => {
+                time::sleep(WAIT).await;
+                node = directory.owner(slot)?;
+            }
+        }
+    }
+    Err(directory.no_node())
+}
+
+/// The answers of a node, or the first error among them.
+async fn on_node(
+    node: &RedisNode,
+    steps: Steps,
+    commands: &[Cmd],
+    is_asking: bool,
+) -> Result<RedisResult<Vec<Value>>, StoreError> {
+    let state = &node.link.state;
+    if let Some(refusal) = state.breaker.refusal() {
+        return Err(refusal);
+    }
+    let [ask, multi, exec] = ["ASKING", "MULTI", "EXEC"].map(redis::cmd);
+    let is_transaction = steps == Steps::One && commands.len() > 1;
+    let asked = is_asking.then_some(&ask);
+    let all: Vec<&Cmd> = if is_transaction {
+        asked.into_iter().chain([&multi]).chain(commands).chain([&exec]).collect()
+    } else {
+        // It holds for one command.
+        commands.iter().flat_map(|command| asked.into_iter().chain([command])).collect()
+    };
+    let mut bytes = Vec::new();
+    all.iter().for_each(|command| command.write_packed_command(&mut bytes));
+    let replies = state.pool.get().await?.exchange(&bytes, all.len(), resp::value).await;
+    let replies: RedisResult<Vec<Value>> = replies.into_iter().collect();
+    Ok(replies.map(|mut replies| match replies.pop() {
+        Some(Value::Array(answers)) if is_transaction => answers,
+        last => {
+            let others = replies.into_iter().skip(usize::from(is_asking));
+            others.step_by(1 + usize::from(is_asking)).chain(last).collect()
+        }
+    }))
+}
