@@ -298,7 +298,7 @@ fn read_call(
     let corrupt = answers.iter().enumerate().filter(|(_, [answer, _])| *answer == -2);
     let corrupt: Vec<usize> = corrupt.map(|(charge, _)| charge).collect();
     // Why what counts of a denied call was not written.
-    let unwritten = WriteRefusal::from_reply(verdict - UNWRITTEN);
+    let unwritten = WriteRefusal::from_reply(verdict.saturating_sub(UNWRITTEN));
     let (denied, part) = match verdict {
         hits @ 1.. if part_asked(charges).is_some() => (false, Some(count(hits)?)),
         1 => (false, None),
