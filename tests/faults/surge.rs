@@ -1,5 +1,5 @@
-//! Goodput in a surge: the decisions per second that arrive within the budget while calls arrive at three times the
-//! rate that the service can decide. The generator writes raw frames, so the service is what limits.
+//! A surge: calls arrive at three times the rate that the service can decide. The generator writes raw frames, so the service
+//! is what limits.
 //!
 //! docs/internals/reliability.md has the command for figures.
 
@@ -24,9 +24,9 @@ descriptors:
   - key: wide
     rate_limit: { unit: year, requests_per_unit: 4000000000 }
   - key: narrow
-    rate_limit: { unit: year, requests_per_unit: 1000 }
+    rate_limit: { unit: year, requests_per_unit: 100 }
 ";
-const NARROW: usize = 1000;
+const NARROW: usize = 100;
 
 /// One call of this number is on the narrow limit.
 const CYCLE: u64 = 16;
@@ -109,19 +109,17 @@ impl Phase {
     }
 }
 
-/// `SURGE_SECONDS` (0.3) is the length of each phase, and `SURGE_BUDGET_MS` (1000) the decision budget; callers wait a
-/// third longer, as Envoy's 20 ms are to the default budget of 15. They have at most `SURGE_OPEN` (1024) calls open: Envoy's
-/// default too.
+/// `SURGE_SECONDS` (0.3) is the length of each phase. Callers have at most `SURGE_OPEN` (1024) calls open: Envoy's default too. The
+/// decision budget is so long that a service which answers them in turn is never late. A shorter one, `SURGE_BUDGET_MS`, makes
+/// this a measurement, for callers that wait a third longer, as Envoy's 20 ms are to the default budget of 15.
 #[test]
-fn a_surge_beyond_what_the_service_can_decide_admits_exactly_the_limit_and_every_call_is_answered()
-{
-    let number = |name: &str, default: f64| {
-        std::env::var(name).map_or(default, |text| text.parse::<f64>().unwrap())
-    };
-    let time = Duration::from_secs_f64(number("SURGE_SECONDS", 0.3));
-    let budget = Duration::from_secs_f64(number("SURGE_BUDGET_MS", 1000.0) / 1000.0);
+fn a_surge_beyond_what_the_service_can_decide_admits_exactly_the_limit_and_decides_every_call() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<f64>().unwrap());
+    let time = Duration::from_secs_f64(number("SURGE_SECONDS").unwrap_or(0.3));
+    let measured = number("SURGE_BUDGET_MS");
+    let budget = Duration::from_secs_f64(measured.unwrap_or(20_000.0) / 1000.0);
     let patience = budget * 4 / 3;
-    let open_max = number("SURGE_OPEN", 1024.0) as u64 / CONNECTIONS;
+    let open_max = number("SURGE_OPEN").unwrap_or(1024.0) as u64 / CONNECTIONS;
     let redis = Redis::start();
     let service = start(&redis, budget);
     let messages: Vec<_> = (0..CYCLE)
@@ -160,10 +158,9 @@ fn a_surge_beyond_what_the_service_can_decide_admits_exactly_the_limit_and_every
     println!("a limit of {NARROW}: {admitted} admitted, {failed} answered by on_store_failure");
     // What was answered too late for the budget may have been charged.
     assert!(admitted <= counted && counted <= admitted + failed, "{counted} counted");
-    assert!(
-        counted == NARROW || (counted < NARROW && denied == 0),
-        "{counted} counted, {denied} denied"
-    );
+    assert_eq!(counted, NARROW.min(admitted + denied + failed), "{admitted}, {denied}, {failed}");
+    let undecided = calls.iter().filter(|call| call.answer == RawAnswer::Failed).count();
+    assert!(measured.is_some() || undecided == 0, "{undecided} of {} calls", calls.len());
 }
 
 /// Number of decisions so far.
