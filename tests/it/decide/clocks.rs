@@ -1,6 +1,6 @@
 //! Promise "Redis's clock": Redis's time decides, whatever the service's clock shows, also if Redis's clock jumps.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc, time::SystemTime};
 
 use tollkeeper::{
     engine::{
@@ -160,31 +160,48 @@ fn clock_aligned_algorithms_refuse_an_assumed_time_outside_the_current_window() 
     }
 }
 
+/// How many windows end meanwhile.
+const WINDOWS: u64 = 3;
+
 #[tokio::test(flavor = "multi_thread")]
-async fn no_call_fails_and_none_passes_over_the_limit_where_short_windows_end() {
+async fn each_short_window_admits_exactly_its_limit_and_no_call_fails_where_they_end() {
     let rules = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unit: second, requests_per_unit: 20 } }]";
     let redis = Redis::start();
     let right = Service::start(Options { rules, store: &redis.url(), ..Options::default() });
     let early = service_off_by("+0.4", rules, &redis);
-    let second = || redis.query::<Vec<i64>>(&["TIME"])[0];
+    // Redis has the clock of this machine.
+    let second = || SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     let begin = second();
     let mut clients = tokio::task::JoinSet::new();
     for number in 0..8 {
         let mut client = if number % 2 == 0 { right.client().await } else { early.client().await };
         clients.spawn(async move {
-            let mut passed = 0;
-            for _ in 0..500 {
+            let mut answers = Vec::new();
+            while second() < begin + WINDOWS {
                 let call = request("shop", vec![descriptor(&[("user", "alice")])]);
+                let sent = second();
                 let answer = client.should_rate_limit(call).await.unwrap().into_inner();
-                passed += i64::from(answer.overall_code() == Code::Ok);
+                answers.push((sent, second(), answer.overall_code() == Code::Ok));
             }
-            passed
+            answers
         });
     }
-    let mut passed = 0;
-    while let Some(ended) = clients.join_next().await {
-        passed += ended.unwrap();
+    let answers = clients.join_all().await.concat();
+    let passed = |is_counted: &dyn Fn(u64, u64) -> bool| {
+        let counted = |answer: &&(u64, u64, bool)| answer.2 && is_counted(answer.0, answer.1);
+        answers.iter().filter(counted).count() as u64
+    };
+    for first in begin..=begin + WINDOWS {
+        for last in first..=begin + WINDOWS {
+            let within = passed(&|sent, answered| first <= sent && answered <= last);
+            assert!(within <= 20 * (last - first + 1), "{within} in windows {first} to {last}");
+        }
     }
-    let windows = second() - begin + 1;
-    assert!((20..=20 * windows).contains(&passed), "{passed} passed in {windows} windows of 20");
+    // A call that was denied in a window has met a full one.
+    let denied = answers.iter().filter(|(sent, answered, passed)| sent == answered && !passed);
+    let windows: BTreeSet<_> = denied.map(|(sent, ..)| *sent).collect();
+    for window in windows {
+        let most = passed(&|sent, answered| sent <= window && window <= answered);
+        assert!(most >= 20, "a call was denied in window {window}, and {most} passed");
+    }
 }
