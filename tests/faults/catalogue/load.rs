@@ -161,7 +161,7 @@ async fn call_at_a_rate(
         is_small = !is_small && mode != SPARED_INDEX;
         let (client, ledger) = (client.clone(), Arc::clone(&ledger));
         calls.spawn(async move {
-            let call = call(client, mode, is_small).await;
+            let call = call(client, mode, is_small, None).await;
             ledger.lock().unwrap().push(call);
         });
         while calls.try_join_next().is_some() {}
@@ -169,17 +169,20 @@ async fn call_at_a_rate(
     calls.join_all().await;
 }
 
-/// One call on the large or the small limit of a mode.
+/// One call on the large or the small limit of a mode, by a client that may announce how long it waits.
 pub(super) async fn call(
     mut client: RateLimitServiceClient<Channel>,
     mode: usize,
     is_small: bool,
+    waits: Option<Duration>,
 ) -> Call {
     let value = if is_small { "small" } else { "large" };
     let key = MODES.get(mode).unwrap_or(&SPARED);
     let descriptors = vec![descriptor(&[(key, value)])];
+    let mut request = tonic::Request::new(request("faults", descriptors));
+    waits.inspect(|waits| request.set_timeout(*waits));
     let sent = Instant::now();
-    let answer = timeout(HANGS, client.should_rate_limit(request("faults", descriptors))).await;
+    let answer = timeout(HANGS, client.should_rate_limit(request)).await;
     let answer = match answer {
         Ok(Ok(answer)) if answer.get_ref().overall_code() == Code::Ok => Answer::Ok,
         Ok(Ok(_)) => Answer::OverLimit,

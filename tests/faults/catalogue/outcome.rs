@@ -27,6 +27,9 @@ const RECOVERY_MAX: Duration = Duration::from_secs(1);
 /// Threads for reading files, which start when they are needed.
 const MORE_THREADS: usize = 4;
 
+/// How long callers wait for an answer when the fault has ended.
+const WAITS: Duration = Duration::from_secs(2);
+
 /// More calls on one counter than a batch has in these tests.
 const BATCH_MAX: u64 = 8;
 
@@ -259,7 +262,7 @@ fn modes(row: &Row, ledger: &Ledger, times: &Times) -> Option<String> {
         // requests fails all of its calls.
         let is_served = |call: &Call| effect_on(row, call) == Effect::Served;
         let served = within.clone().filter(|call| is_served(call)).count();
-        if 2 * wrong.iter().filter(|call| is_served(call)).count() < served {
+        if 5 * wrong.iter().filter(|call| is_served(call)).count() < served {
             wrong.retain(|call| !is_served(call));
         }
     }
@@ -322,10 +325,14 @@ fn agrees(row: &Row, world: &World, ledger: &Ledger) -> Option<String> {
     let uncounted = MODES.iter().enumerate().filter_map(|(mode, name)| {
         let counts = counts_once(world.service(), mode, &mut ledger);
         let used = used(world.service(), name);
-        let admitted = ledger.iter().filter(|call| call.mode == mode && !call.is_small);
-        let admitted = admitted.filter(|call| call.answer == Answer::Ok).count() as u64;
-        let is_less = mode < 2 && row.counters == Counters::Kept && used < admitted;
-        counts.or_else(|| is_less.then(|| format!("{name}: {admitted} admitted, {used} counted")))
+        let calls = || ledger.iter().filter(|call| call.mode == mode && !call.is_small);
+        let admitted = calls().filter(|call| call.answer == Answer::Ok).count() as u64;
+        let least = if row.counters == Counters::Kept { admitted } else { 0 };
+        // A call that got no answer of Redis may be counted, and none twice.
+        let is_exact = mode >= 2 || (least..=calls().count() as u64).contains(&used);
+        let other =
+            || format!("{name}: {admitted} admitted of {}, {used} counted", calls().count());
+        counts.or_else(|| (!is_exact).then(other))
     });
     let uncounted: Vec<String> = uncounted.collect();
     if !uncounted.is_empty() {
@@ -342,33 +349,25 @@ fn agrees(row: &Row, world: &World, ledger: &Ledger) -> Option<String> {
     }
 }
 
-/// Makes some more calls, and adds them to the ledger.
+/// Makes some more calls, and adds them to the ledger. They wait so long that a busy machine has time to serve them.
 fn counts_once(service: &Service, mode: usize, ledger: &mut Ledger) -> Option<String> {
     const MORE: u64 = 5;
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let mut problem = None;
-    // On a busy machine a call may take longer than its budget.
-    for _ in 0..3 {
-        let before = used(service, MODES[mode]);
-        let calls = runtime.block_on(async {
-            let client = service.client().await;
-            let mut calls = Vec::new();
-            for _ in 0..MORE {
-                calls.push(load::call(client.clone(), mode, false).await);
-            }
-            calls
-        });
-        let passed = calls.iter().filter(|call| call.answer == Answer::Ok).count() as u64;
-        ledger.extend(calls);
-        let counted = used(service, MODES[mode]) - before;
-        if (passed, counted) == (MORE, MORE) {
-            return None;
+    let (name, runtime) = (MODES[mode], tokio::runtime::Runtime::new().unwrap());
+    let before = used(service, name);
+    let calls = runtime.block_on(async {
+        let client = service.client().await;
+        let mut calls = Vec::new();
+        for _ in 0..MORE {
+            calls.push(load::call(client.clone(), mode, false, Some(WAITS)).await);
         }
-        let name = MODES[mode];
-        problem =
-            Some(format!("{name}: {passed} of {MORE} more calls pass, {counted} are counted"));
-    }
-    problem
+        calls
+    });
+    let passed = calls.iter().filter(|call| call.answer == Answer::Ok).count() as u64;
+    ledger.extend(calls);
+    let counted = used(service, name) - before;
+    let is_exact = (passed, counted) == (MORE, MORE);
+    (!is_exact)
+        .then(|| format!("{name}: {passed} of {MORE} more calls pass, {counted} are counted"))
 }
 
 /// How the metrics differ from the ledger.
