@@ -27,6 +27,7 @@ pub mod prometheus;
 pub mod raw_load;
 pub mod redis_server;
 pub mod redis_store;
+pub mod rows;
 pub mod scrapes;
 pub mod secured;
 pub mod sentinels;

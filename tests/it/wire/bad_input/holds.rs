@@ -6,7 +6,6 @@ use prost_types::value::Kind;
 use serde_json::json;
 use tollkeeper_proto::{RateLimitDescriptor, RateLimitResponse};
 
-use super::Table;
 use crate::support::{
     overrides::set,
     service::{Options, Service, descriptor, hits, of_bytes, request, spell},
@@ -123,12 +122,6 @@ const ENDS: [&str; 12] = [
 /// Parameters that there are not.
 const PARAMETERS: [&str; 5] =
     ["hold.", "hold.x", "hold.Estimate", "hold.estimated", "hold.estimate.input"];
-
-/// How many there are.
-pub(super) const TABLE: Table = Table {
-    name: "holds",
-    cases: TOKENS.len() + 2 * NUMBERS.len() + KINDS.len() + ENDS.len() + PARAMETERS.len(),
-};
 
 struct Tried {
     service: Service,
