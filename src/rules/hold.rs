@@ -81,119 +81,117 @@ fn estimate_schema() -> Value {
     json!({ "anyOf": [{ "type": "null" }, number, mapping(&ESTIMATE)] })
 }
 
-impl Reader<'_> {
-    pub(super) fn hold(&mut self, fields: &Fields<'_>) -> Option<Located<HoldPolicy>> {
-        let node = fields.node("hold")?;
-        let value = if let Content::Map(_) = node.content {
-            self.hold_policy(node)?
-        } else {
-            match duration(self.scalar(node, "hold")?, FOR_MIN, FOR_MAX) {
-                Ok(lifetime) => HoldPolicy::new(millis(lifetime)),
-                Err(problem) => {
-                    self.problem(node.location, format!("hold: {problem}"));
-                    return None;
-                }
-            }
-        };
-        Some(Located { location: node.location, value })
-    }
-
-    fn hold_policy(&mut self, node: &YamlNode) -> Option<HoldPolicy> {
-        let fields = self.fields(node, &HOLD)?;
-        let by = fields.word("by").map(|word| word.value);
-        let estimate = fields.node("estimate").and_then(|node| self.estimate(node));
-        let weights = fields.node("weights").map(|node| self.weights(node));
-        let unused_on = fields.node("unused_on").map(|node| self.unused_on(node));
-        let policy = HoldPolicy::new(millis(fields.time("for")?.value));
-        Some(HoldPolicy {
-            by: HoldBy::ALL.into_iter().find(|known| Some(known.name()) == by).unwrap_or(policy.by),
-            estimate: estimate.unwrap_or(policy.estimate),
-            weights: weights.unwrap_or_default(),
-            unused_on,
-            abandoned: match fields.word("abandoned").map(|word| word.value) {
-                Some("release") => Abandoned::Release,
-                _ => Abandoned::Keep,
-            },
-            ..policy
-        })
-    }
-
-    fn estimate(&mut self, node: &YamlNode) -> Option<Estimate> {
-        let none = Estimate { default: None, min: 0, max: Hits::MAX, learned: None };
-        match &node.content {
-            Content::Scalar(text, _) if text == "learned" => {
-                self.problem(node.location, LEARNED_WITHOUT_DEFAULT);
-                None
-            }
-            Content::Scalar(..) => {
-                let default = self.whole(node, "estimate", 0, Hits::MAX)?;
-                Some(Estimate { default: Some(default), ..none })
-            }
-            Content::List(_) | Content::Map(_) => {
-                let fields = self.fields(node, &ESTIMATE)?;
-                let number = |name: &str| fields.whole(name).map(|whole| whole.value);
-                let (min, max) = (number("min").unwrap_or(0), number("max").unwrap_or(Hits::MAX));
-                if min > max {
-                    let message = format!("min: {min} exceeds max, which is {max}");
-                    self.problem(node.location, message);
-                    return None;
-                }
-                let (default, is_learned) = (number("default"), fields.is_on("learned"));
-                if is_learned && default.is_none() {
-                    self.problem(node.location, LEARNED_WITHOUT_DEFAULT);
-                }
-                let learned = default.filter(|_| is_learned).map(LearnedEstimate::new);
-                Some(Estimate { default, min, max, learned: learned.map(Arc::new) })
+pub(super) fn read(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<Located<HoldPolicy>> {
+    let node = fields.node("hold")?;
+    let value = if let Content::Map(_) = node.content {
+        policy(reader, node)?
+    } else {
+        match duration(reader.scalar(node, "hold")?, FOR_MIN, FOR_MAX) {
+            Ok(lifetime) => HoldPolicy::new(millis(lifetime)),
+            Err(problem) => {
+                reader.problem(node.location, format!("hold: {problem}"));
+                return None;
             }
         }
-    }
+    };
+    Some(Located { location: node.location, value })
+}
 
-    fn weights(&mut self, node: &YamlNode) -> Vec<(Box<str>, u64)> {
-        let Content::Map(pairs) = &node.content else {
-            self.problem(node.location, "weights: must be a mapping such as `input: 250`");
-            return Vec::new();
-        };
-        self.check_items("weights", node.location, pairs.len());
-        let mut weights = Vec::new();
-        for (key, value) in pairs {
-            let Some(kind) = self.short_text(key, "weights") else { continue };
-            if weights.iter().any(|(known, _): &(Box<str>, u64)| **known == *kind) {
-                self.problem(key.location, format!("{kind}: duplicate key"));
-            } else if let Some(weight) = self.whole(value, "weights", 0, Hits::MAX) {
-                weights.push((kind, weight));
+fn policy(reader: &mut Reader<'_>, node: &YamlNode) -> Option<HoldPolicy> {
+    let fields = reader.fields(node, &HOLD)?;
+    let by = fields.word("by").map(|word| word.value);
+    let estimate = fields.node("estimate").and_then(|node| estimate(reader, node));
+    let weights = fields.node("weights").map(|node| weights(reader, node));
+    let unused_on = fields.node("unused_on").map(|node| unused_on(reader, node));
+    let policy = HoldPolicy::new(millis(fields.time("for")?.value));
+    Some(HoldPolicy {
+        by: HoldBy::ALL.into_iter().find(|known| Some(known.name()) == by).unwrap_or(policy.by),
+        estimate: estimate.unwrap_or(policy.estimate),
+        weights: weights.unwrap_or_default(),
+        unused_on,
+        abandoned: match fields.word("abandoned").map(|word| word.value) {
+            Some("release") => Abandoned::Release,
+            _ => Abandoned::Keep,
+        },
+        ..policy
+    })
+}
+
+fn estimate(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Estimate> {
+    let none = Estimate { default: None, min: 0, max: Hits::MAX, learned: None };
+    match &node.content {
+        Content::Scalar(text, _) if text == "learned" => {
+            reader.problem(node.location, LEARNED_WITHOUT_DEFAULT);
+            None
+        }
+        Content::Scalar(..) => {
+            let default = reader.whole(node, "estimate", 0, Hits::MAX)?;
+            Some(Estimate { default: Some(default), ..none })
+        }
+        Content::List(_) | Content::Map(_) => {
+            let fields = reader.fields(node, &ESTIMATE)?;
+            let number = |name: &str| fields.whole(name).map(|whole| whole.value);
+            let (min, max) = (number("min").unwrap_or(0), number("max").unwrap_or(Hits::MAX));
+            if min > max {
+                let message = format!("min: {min} exceeds max, which is {max}");
+                reader.problem(node.location, message);
+                return None;
             }
-        }
-        weights
-    }
-
-    fn unused_on(&mut self, node: &YamlNode) -> Vec<Box<str>> {
-        let Content::List(items) = &node.content else {
-            self.problem(node.location, "unused_on: must be a list such as [5xx, UF]");
-            return Vec::new();
-        };
-        self.check_items("unused_on", node.location, items.len());
-        items.iter().filter_map(|item| self.short_text(item, "unused_on")).collect()
-    }
-
-    fn check_items(&mut self, name: &str, location: Location, count: usize) {
-        if count > ITEMS_MAX {
-            self.problem(location, format!("{name}: {count} items exceed {ITEMS_MAX}"));
+            let (default, is_learned) = (number("default"), fields.is_on("learned"));
+            if is_learned && default.is_none() {
+                reader.problem(node.location, LEARNED_WITHOUT_DEFAULT);
+            }
+            let learned = default.filter(|_| is_learned).map(LearnedEstimate::new);
+            Some(Estimate { default, min, max, learned: learned.map(Arc::new) })
         }
     }
+}
 
-    fn short_text(&mut self, node: &YamlNode, name: &str) -> Option<Box<str>> {
-        let text = self.scalar(node, name)?;
-        let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-        if (1..=NAME_BYTES_MAX).contains(&text.len()) && text.as_bytes().iter().all(is_word) {
-            return Some(text.into());
+fn weights(reader: &mut Reader<'_>, node: &YamlNode) -> Vec<(Box<str>, u64)> {
+    let Content::Map(pairs) = &node.content else {
+        reader.problem(node.location, "weights: must be a mapping such as `input: 250`");
+        return Vec::new();
+    };
+    check_items(reader, "weights", node.location, pairs.len());
+    let mut weights = Vec::new();
+    for (key, value) in pairs {
+        let Some(kind) = short_text(reader, key, "weights") else { continue };
+        if weights.iter().any(|(known, _): &(Box<str>, u64)| **known == *kind) {
+            reader.problem(key.location, format!("{kind}: duplicate key"));
+        } else if let Some(weight) = reader.whole(value, "weights", 0, Hits::MAX) {
+            weights.push((kind, weight));
         }
-        let message = format!(
-            "{name}: `{}` must be 1 to {NAME_BYTES_MAX} ASCII letters, digits and underscores",
-            shown(text)
-        );
-        self.problem(node.location, message);
-        None
     }
+    weights
+}
+
+fn unused_on(reader: &mut Reader<'_>, node: &YamlNode) -> Vec<Box<str>> {
+    let Content::List(items) = &node.content else {
+        reader.problem(node.location, "unused_on: must be a list such as [5xx, UF]");
+        return Vec::new();
+    };
+    check_items(reader, "unused_on", node.location, items.len());
+    items.iter().filter_map(|item| short_text(reader, item, "unused_on")).collect()
+}
+
+fn check_items(reader: &mut Reader<'_>, name: &str, location: Location, count: usize) {
+    if count > ITEMS_MAX {
+        reader.problem(location, format!("{name}: {count} items exceed {ITEMS_MAX}"));
+    }
+}
+
+fn short_text(reader: &mut Reader<'_>, node: &YamlNode, name: &str) -> Option<Box<str>> {
+    let text = reader.scalar(node, name)?;
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    if (1..=NAME_BYTES_MAX).contains(&text.len()) && text.as_bytes().iter().all(is_word) {
+        return Some(text.into());
+    }
+    let message = format!(
+        "{name}: `{}` must be 1 to {NAME_BYTES_MAX} ASCII letters, digits and underscores",
+        shown(text)
+    );
+    reader.problem(node.location, message);
+    None
 }
 
 fn millis(duration: Duration) -> u64 {

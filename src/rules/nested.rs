@@ -65,87 +65,88 @@ pub(super) fn priority_schema() -> Value {
     json!({ "anyOf": [{ "type": "null" }, mapping(&PRIORITY)] })
 }
 
-impl Reader<'_> {
-    pub(super) fn tiers(&mut self, fields: &Fields<'_>) -> Option<Arc<[Tier]>> {
-        fields.node("tiers")?;
-        let mut tiers: Vec<Tier> = Vec::new();
-        for item in self.list(fields, "tiers") {
-            let Some(fields) = self.fields(item, &TIER) else { continue };
-            let (Some(at), Some(node)) = (fields.whole("at"), fields.node("request_headers"))
-            else {
-                continue;
-            };
-            if tiers.iter().any(|known| known.at == at.value) {
-                self.problem(at.location, format!("at: another tier has {} too", at.value));
-            }
-            let request_headers = self.tier_headers(node);
-            tiers.push(Tier { at: at.value, request_headers });
+pub(super) fn tiers(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<Arc<[Tier]>> {
+    fields.node("tiers")?;
+    let mut tiers: Vec<Tier> = Vec::new();
+    for item in reader.list(fields, "tiers") {
+        let Some(fields) = reader.fields(item, &TIER) else { continue };
+        let (Some(at), Some(node)) = (fields.whole("at"), fields.node("request_headers")) else {
+            continue;
+        };
+        if tiers.iter().any(|known| known.at == at.value) {
+            reader.problem(at.location, format!("at: another tier has {} too", at.value));
         }
-        Some(tiers.into())
+        let request_headers = tier_headers(reader, node);
+        tiers.push(Tier { at: at.value, request_headers });
     }
+    Some(tiers.into())
+}
 
-    fn tier_headers(&mut self, node: &YamlNode) -> Vec<TierHeader> {
-        let pairs = self.pairs(node, "request_headers", "x-tier: warn");
-        let mut headers: Vec<TierHeader> = Vec::new();
-        for (key, node) in pairs {
-            let (Some(written), Some(value)) =
-                (self.scalar(key, "request_headers"), self.scalar(node, "request_headers"))
-            else {
-                continue;
-            };
-            let name = HeaderName::try_from(written).ok();
-            let name = name.filter(|name| !RESERVED.contains(&name.as_str()));
-            match name {
-                None => {
-                    let message = format!("request_headers: `{}` cannot be added", shown(written));
-                    self.problem(key.location, message);
-                }
-                Some(name) if headers.iter().any(|(known, _)| **known == *name.as_str()) => {
-                    self.problem(key.location, format!("{name}: duplicate key"));
-                }
-                Some(name) => headers.push((name.as_str().into(), value.into())),
+fn tier_headers(reader: &mut Reader<'_>, node: &YamlNode) -> Vec<TierHeader> {
+    let pairs = pairs(reader, node, "request_headers", "x-tier: warn");
+    let mut headers: Vec<TierHeader> = Vec::new();
+    for (key, node) in pairs {
+        let (Some(written), Some(value)) =
+            (reader.scalar(key, "request_headers"), reader.scalar(node, "request_headers"))
+        else {
+            continue;
+        };
+        let name = HeaderName::try_from(written).ok();
+        let name = name.filter(|name| !RESERVED.contains(&name.as_str()));
+        match name {
+            None => {
+                let message = format!("request_headers: `{}` cannot be added", shown(written));
+                reader.problem(key.location, message);
             }
-            if value.is_empty() || !value.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
-                let message = "request_headers: a value must be printable ASCII";
-                self.problem(node.location, message);
+            Some(name) if headers.iter().any(|(known, _)| **known == *name.as_str()) => {
+                reader.problem(key.location, format!("{name}: duplicate key"));
             }
+            Some(name) => headers.push((name.as_str().into(), value.into())),
         }
-        headers
+        if value.is_empty() || !value.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+            let message = "request_headers: a value must be printable ASCII";
+            reader.problem(node.location, message);
+        }
     }
+    headers
+}
 
-    /// The pairs of a mapping, at least one.
-    fn pairs<'node>(
-        &mut self,
-        node: &'node YamlNode,
-        name: &str,
-        example: &str,
-    ) -> &'node [(YamlNode, YamlNode)] {
-        match &node.content {
-            Content::Map(pairs) if !pairs.is_empty() => return pairs,
-            _ => self
-                .problem(node.location, format!("{name}: must be a mapping such as `{example}`")),
+/// The pairs of a mapping, at least one.
+fn pairs<'node>(
+    reader: &mut Reader<'_>,
+    node: &'node YamlNode,
+    name: &str,
+    example: &str,
+) -> &'node [(YamlNode, YamlNode)] {
+    match &node.content {
+        Content::Map(pairs) if !pairs.is_empty() => pairs,
+        _ => {
+            reader.problem(node.location, format!("{name}: must be a mapping such as `{example}`"));
+            &[]
         }
-        &[]
     }
+}
 
-    pub(super) fn priority(&mut self, fields: &Fields<'_>) -> Option<Located<Arc<Priority>>> {
-        let node = fields.node("priority")?;
-        let fields = self.fields(node, &PRIORITY)?;
-        let (entry, written) = (fields.text("entry")?.value, fields.node("share")?);
-        let pairs = self.pairs(written, "share", "batch: 50");
-        let mut shares: Vec<(Arc<str>, u64)> = Vec::new();
-        for (name, share) in pairs {
-            let Some(class) = self.scalar(name, "share") else { continue };
-            if shares.iter().any(|(known, _)| **known == *class) {
-                self.problem(name.location, format!("{class}: duplicate key"));
-            } else if let Some(share) = self.whole(share, "share", 1, 100) {
-                shares.push((class.into(), share));
-            }
+pub(super) fn priority(
+    reader: &mut Reader<'_>,
+    fields: &Fields<'_>,
+) -> Option<Located<Arc<Priority>>> {
+    let node = fields.node("priority")?;
+    let fields = reader.fields(node, &PRIORITY)?;
+    let (entry, written) = (fields.text("entry")?.value, fields.node("share")?);
+    let pairs = pairs(reader, written, "share", "batch: 50");
+    let mut shares: Vec<(Arc<str>, u64)> = Vec::new();
+    for (name, share) in pairs {
+        let Some(class) = reader.scalar(name, "share") else { continue };
+        if shares.iter().any(|(known, _)| **known == *class) {
+            reader.problem(name.location, format!("{class}: duplicate key"));
+        } else if let Some(share) = reader.whole(share, "share", 1, 100) {
+            shares.push((class.into(), share));
         }
-        let lowest = shares.iter().map(|(_, share)| *share).min();
-        let default = fields.whole("default").map(|share| share.value).or(lowest)?;
-        let releases = fields.word("release").is_some();
-        let value = Arc::new(Priority { entry: entry.into(), shares, default, releases });
-        Some(Located { location: node.location, value })
     }
+    let lowest = shares.iter().map(|(_, share)| *share).min();
+    let default = fields.whole("default").map(|share| share.value).or(lowest)?;
+    let releases = fields.word("release").is_some();
+    let value = Arc::new(Priority { entry: entry.into(), shares, default, releases });
+    Some(Located { location: node.location, value })
 }

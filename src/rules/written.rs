@@ -2,7 +2,11 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use super::keys::{DESCRIPTOR, FILE, LIMIT, LIMITS_MAX, OF_A_LIMIT, REPLACED};
+use super::{
+    hold,
+    keys::{DESCRIPTOR, FILE, LIMIT, LIMITS_MAX, OF_A_LIMIT, REPLACED},
+    nested,
+};
 use crate::{
     engine::{
         hold::HoldPolicy,
@@ -93,318 +97,324 @@ pub(super) fn parse(sources: &[Source], findings: &mut Findings) -> Vec<RuleTree
 
 /// Reads the tree of one file or resource. `None` if it has no valid domain.
 pub(super) fn read_tree(tree: &RuleTree, findings: &mut Findings) -> Option<File> {
-    Reader { origin: &tree.origin, findings }.file(tree, Reader::descriptors)
+    file(&mut Reader { origin: &tree.origin, findings }, tree, descriptors)
 }
 
 /// Reads what an overlay says of its domain, and checks its descriptors, which give keys to rules of others.
 pub(super) fn read_overlay(tree: &RuleTree, findings: &mut Findings) -> Option<File> {
-    Reader { origin: &tree.origin, findings }.file(tree, Reader::overlay)
+    file(&mut Reader { origin: &tree.origin, findings }, tree, overlay)
 }
 
 pub(super) fn check_defaults(origin: &Origin, given: &YamlNode, findings: &mut Findings) {
-    Reader { origin, findings }.given("`defaults`", given, &OF_A_LIMIT);
+    check_given(&mut Reader { origin, findings }, "`defaults`", given, &OF_A_LIMIT);
 }
 
-impl Reader<'_> {
-    fn file(
-        &mut self,
-        RuleTree { origin, root }: &RuleTree,
-        read: fn(&mut Self, &Fields<'_>) -> Vec<Located<WrittenDescriptor>>,
-    ) -> Option<File> {
-        let fields = self.fields(root, &FILE)?;
-        let descriptors = read(self, &fields);
-        let domain = fields.text("domain")?.value;
-        let slot_by = match fields.word("slot_by") {
-            Some(_) => SlotBy::Domain,
-            None => SlotBy::BusinessId,
-        };
-        let mode = fields.word("require_mode").map(|word| word.value);
-        let mode = RequireMode::ALL.into_iter().find(|known| Some(known.name()) == mode);
-        let mut keys = |name| {
-            let texts = self.texts(&fields, name).unwrap_or_default();
-            texts.into_iter().map(|(_, text)| text).collect()
-        };
-        let draws_first = fields.word("draw").is_some();
-        let (required, quota_group) = (keys("require"), keys("quota_group"));
-        let requirement = Requirement { keys: required, mode: mode.unwrap_or_default() };
-        let origin = Arc::clone(origin);
-        Some(File { origin, domain, slot_by, requirement, quota_group, draws_first, descriptors })
-    }
+fn file(
+    reader: &mut Reader<'_>,
+    RuleTree { origin, root }: &RuleTree,
+    read: fn(&mut Reader<'_>, &Fields<'_>) -> Vec<Located<WrittenDescriptor>>,
+) -> Option<File> {
+    let fields = reader.fields(root, &FILE)?;
+    let descriptors = read(reader, &fields);
+    let domain = fields.text("domain")?.value;
+    let slot_by = match fields.word("slot_by") {
+        Some(_) => SlotBy::Domain,
+        None => SlotBy::BusinessId,
+    };
+    let mode = fields.word("require_mode").map(|word| word.value);
+    let mode = RequireMode::ALL.into_iter().find(|known| Some(known.name()) == mode);
+    let mut keys = |name| {
+        let texts = reader.texts(&fields, name).unwrap_or_default();
+        texts.into_iter().map(|(_, text)| text).collect()
+    };
+    let draws_first = fields.word("draw").is_some();
+    let (required, quota_group) = (keys("require"), keys("quota_group"));
+    let requirement = Requirement { keys: required, mode: mode.unwrap_or_default() };
+    let origin = Arc::clone(origin);
+    Some(File { origin, domain, slot_by, requirement, quota_group, draws_first, descriptors })
+}
 
-    fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<Located<WrittenDescriptor>> {
-        let items = self.list_of_descriptors(fields).iter();
-        items.filter_map(|item| self.descriptor(item)).collect()
-    }
+fn descriptors(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Vec<Located<WrittenDescriptor>> {
+    let items = list_of_descriptors(reader, fields).iter();
+    items.filter_map(|item| descriptor(reader, item)).collect()
+}
 
-    fn overlay(&mut self, fields: &Fields<'_>) -> Vec<Located<WrittenDescriptor>> {
-        for item in self.list_of_descriptors(fields) {
-            let Some(fields) = self.fields(item, &DESCRIPTOR) else { continue };
-            if let Some(limit) = fields.node("rate_limit") {
-                self.given("an overlay", limit, OF_A_LIMIT.split_at(3).0);
-            }
-            self.overlay(&fields);
+fn overlay(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Vec<Located<WrittenDescriptor>> {
+    for item in list_of_descriptors(reader, fields) {
+        let Some(fields) = reader.fields(item, &DESCRIPTOR) else { continue };
+        if let Some(limit) = fields.node("rate_limit") {
+            check_given(reader, "an overlay", limit, OF_A_LIMIT.split_at(3).0);
         }
-        Vec::new()
+        overlay(reader, &fields);
     }
+    Vec::new()
+}
 
-    /// Checks keys that are given to limits elsewhere, which have these for themselves.
-    fn given(&mut self, place: &str, node: &YamlNode, of_a_limit: &[&str]) {
-        if node.is_null() || self.fields(node, &LIMIT).is_none() {
-            return;
-        }
-        for key in of_a_limit {
-            if let Some(node) = node.get(key) {
-                self.problem(
-                    node.location,
-                    format!("{key}: not in {place}; each limit has its own"),
-                );
-            }
+/// Checks keys that are given to limits elsewhere, which have these for themselves.
+fn check_given(reader: &mut Reader<'_>, place: &str, node: &YamlNode, of_a_limit: &[&str]) {
+    if node.is_null() || reader.fields(node, &LIMIT).is_none() {
+        return;
+    }
+    for key in of_a_limit {
+        if let Some(node) = node.get(key) {
+            reader.problem(node.location, format!("{key}: not in {place}; each limit has its own"));
         }
     }
+}
 
-    fn list_of_descriptors<'node>(&mut self, fields: &Fields<'node>) -> &'node [YamlNode] {
-        let Some(node) = fields.node("descriptors") else { return &[] };
-        if !matches!(node.content, Content::List(_)) {
-            self.problem(node.location, "descriptors: must be a list");
-        }
-        node.items()
+fn list_of_descriptors<'node>(
+    reader: &mut Reader<'_>,
+    fields: &Fields<'node>,
+) -> &'node [YamlNode] {
+    let Some(node) = fields.node("descriptors") else { return &[] };
+    if !matches!(node.content, Content::List(_)) {
+        reader.problem(node.location, "descriptors: must be a list");
     }
+    node.items()
+}
 
-    fn descriptor(&mut self, node: &YamlNode) -> Option<Located<WrittenDescriptor>> {
-        let fields = self.fields(node, &DESCRIPTOR)?;
-        let location = fields.location;
-        let descriptors = self.descriptors(&fields);
-        let limits = self.limits(&fields);
-        let metadata = fields.node("metadata").and_then(|node| self.metadata(node));
-        let value = fields.text("value").map(|value| value.value);
-        let share_threshold = fields.is_on("share_threshold");
-        if share_threshold && !value.as_ref().is_some_and(|value| value.contains('*')) {
-            self.problem(location, "share_threshold: needs a `value` with a `*`");
-        }
-        let key = fields.text("key")?;
-        if Parameters::is_parameter_key(&key.value) {
-            let message = "key: must not begin with `hold.`: such entries are parameters of holds";
-            self.problem(key.location, message);
-        }
-        let value = WrittenDescriptor {
-            key: key.value,
-            value,
-            limits,
-            shadow_mode: fields.is_on("shadow_mode"),
-            quota_mode: fields.is_on("quota_mode"),
-            detailed_metric: fields.is_on("detailed_metric"),
-            value_to_metric: fields.is_on("value_to_metric"),
-            share_threshold,
-            metadata,
-            descriptors,
-        };
-        Some(Located { location, value })
+fn descriptor(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Located<WrittenDescriptor>> {
+    let fields = reader.fields(node, &DESCRIPTOR)?;
+    let location = fields.location;
+    let descriptors = descriptors(reader, &fields);
+    let limits = limits(reader, &fields);
+    let metadata = fields.node("metadata").and_then(|node| metadata(reader, node));
+    let value = fields.text("value").map(|value| value.value);
+    let share_threshold = fields.is_on("share_threshold");
+    if share_threshold && !value.as_ref().is_some_and(|value| value.contains('*')) {
+        reader.problem(location, "share_threshold: needs a `value` with a `*`");
     }
-
-    fn limits(&mut self, fields: &Fields<'_>) -> Vec<Located<RateLimit>> {
-        if let Some(location) = fields.null("rate_limit") {
-            self.warning(location, "rate_limit: empty, so there is no limit here");
-        }
-        let one = fields.node("rate_limit").and_then(|node| self.rate_limit(node));
-        let Some(node) = fields.node("rate_limits") else { return one.into_iter().collect() };
-        if fields.node("rate_limit").is_some() {
-            self.problem(node.location, "rate_limits: not allowed beside `rate_limit`");
-        }
-        let Content::List(items) = &node.content else {
-            self.problem(node.location, "rate_limits: must be a list");
-            return Vec::new();
-        };
-        if items.is_empty() {
-            self.problem(node.location, "rate_limits: must have at least one item");
-        }
-        if items.len() > LIMITS_MAX {
-            let message = format!("rate_limits: {} items exceed {LIMITS_MAX}", items.len());
-            self.problem(node.location, message);
-        }
-        let limits: Vec<_> = items.iter().filter_map(|item| self.rate_limit(item)).collect();
-        for limit in limits.iter().filter(|limit| limit.value.unlimited) {
-            self.problem(limit.location, "unlimited: not allowed in `rate_limits`");
-        }
-        limits
+    let key = fields.text("key")?;
+    if Parameters::is_parameter_key(&key.value) {
+        let message = "key: must not begin with `hold.`: such entries are parameters of holds";
+        reader.problem(key.location, message);
     }
+    let value = WrittenDescriptor {
+        key: key.value,
+        value,
+        limits,
+        shadow_mode: fields.is_on("shadow_mode"),
+        quota_mode: fields.is_on("quota_mode"),
+        detailed_metric: fields.is_on("detailed_metric"),
+        value_to_metric: fields.is_on("value_to_metric"),
+        share_threshold,
+        metadata,
+        descriptors,
+    };
+    Some(Located { location, value })
+}
 
-    fn rate_limit(&mut self, node: &YamlNode) -> Option<Located<RateLimit>> {
-        let fields = self.fields(node, &LIMIT)?;
-        let unlimited = fields.is_on("unlimited");
-        let unit = self.unit(&fields, unlimited);
-        let [mode, body] =
-            ["on_store_failure", "denied_body"].map(|key| fields.word(key).map(|word| word.value));
-        let body = DeniedBody::NAMED.into_iter().find(|(name, _)| Some(*name) == body);
-        let name = self.limit_name(&fields);
-        let value = RateLimit {
-            requests_per_unit: self.requests_per_unit(&fields),
-            unit,
-            unit_multiplier: fields.whole_u32("unit_multiplier").unwrap_or(1),
-            unlimited,
-            count_denied: fields.switch("count_denied").map(|switch| switch.value),
-            algorithm: fields
-                .word("algorithm")
-                .map_or(Algorithm::FixedWindow.name(), |word| word.value),
-            burst: fields.whole("burst"),
-            override_max: fields.whole("override_max").map(|whole| whole.value),
-            idle: fields.time("idle"),
-            time_zone: fields.text("time_zone"),
-            starts: fields.text("starts"),
-            remember: fields.text("remember"),
-            on_store_failure: FailureMode::ALL.into_iter().find(|known| Some(known.name()) == mode),
-            denied_body: body.map(|(_, body)| body),
-            hold: self.hold(&fields),
-            priority: self.priority(&fields),
-            ban_for: fields.time("ban_for"),
-            tiers: self.tiers(&fields),
-            replaces: self.replaces(&fields, name.as_deref()),
-            name,
-        };
-        Some(Located { location: fields.location, value })
+fn limits(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Vec<Located<RateLimit>> {
+    if let Some(location) = fields.null("rate_limit") {
+        reader.warning(location, "rate_limit: empty, so there is no limit here");
     }
-
-    fn requests_per_unit(&mut self, fields: &Fields<'_>) -> Option<u64> {
-        let Located { location, value } = fields.whole("requests_per_unit")?;
-        let scale = fields.whole("scale").map_or(1, |scale| scale.value);
-        let product = value.checked_mul(scale).filter(|product| *product <= Hits::MAX);
-        if product.is_none() {
-            let message = format!("scale: {value} times {scale} exceeds {}", Hits::MAX);
-            self.problem(location, message);
-        }
-        product
+    let one = fields.node("rate_limit").and_then(|node| rate_limit(reader, node));
+    let Some(node) = fields.node("rate_limits") else { return one.into_iter().collect() };
+    if fields.node("rate_limit").is_some() {
+        reader.problem(node.location, "rate_limits: not allowed beside `rate_limit`");
     }
-
-    fn unit(&mut self, fields: &Fields<'_>, unlimited: bool) -> Option<Located<Unit>> {
-        let names = Unit::ALL.map(Unit::name);
-        if !unlimited && fields.word("algorithm").is_some_and(|word| word.value == "in_flight") {
-            let unit = fields.node("unit").map(|node| ("unit", node.location));
-            let multiplier = fields.whole("unit_multiplier");
-            let multiplier = multiplier.map(|whole| ("unit_multiplier", whole.location));
-            for (key, location) in unit.into_iter().chain(multiplier) {
-                let message = format!("{key}: not allowed with in_flight, which has no window");
-                self.problem(location, message);
-            }
-            return Some(Located { location: fields.location, value: Unit::Second });
-        }
-        let Some(node) = fields.node("unit") else {
-            if !unlimited {
-                let message = format!("unit: missing; must be one of: {}", names.join(", "));
-                self.problem(fields.location, message);
-            }
-            return None;
-        };
-        if unlimited {
-            self.unit_of_unlimited(node, &names);
-            return None;
-        }
-        let name = self.one_of(node, "unit", &names)?;
-        let unit = Unit::ALL.into_iter().find(|unit| unit.name() == name)?;
-        Some(Located { location: node.location, value: unit })
+    let Content::List(items) = &node.content else {
+        reader.problem(node.location, "rate_limits: must be a list");
+        return Vec::new();
+    };
+    if items.is_empty() {
+        reader.problem(node.location, "rate_limits: must have at least one item");
     }
-
-    /// envoyproxy/ratelimit refuses a known unit here, and ignores any other word.
-    fn unit_of_unlimited(&mut self, node: &YamlNode, names: &[&str]) {
-        let Some(text) = self.scalar(node, "unit") else { return };
-        if names.iter().any(|name| name.eq_ignore_ascii_case(text)) {
-            self.problem(node.location, "unit: not allowed with `unlimited: true`");
-        } else if !text.is_empty() {
-            let message = format!("unit: `{}` is ignored, since nothing is limited", shown(text));
-            self.warning(node.location, message);
-        }
+    if items.len() > LIMITS_MAX {
+        let message = format!("rate_limits: {} items exceed {LIMITS_MAX}", items.len());
+        reader.problem(node.location, message);
     }
-
-    /// `replaces: [{ name: one }, { name: another }]`.
-    fn replaces(&mut self, fields: &Fields<'_>, own: Option<&str>) -> Vec<Located<String>> {
-        let Some(node) = fields.node("replaces") else { return Vec::new() };
-        let Content::List(items) = &node.content else {
-            self.problem(
-                node.location,
-                "replaces: must be a list of items such as `- name: other_limit`",
-            );
-            return Vec::new();
-        };
-        let mut names = Vec::new();
-        for item in items {
-            if !matches!(item.content, Content::Map(_)) {
-                self.problem(item.location, "replaces: write each item as `- name: other_limit`");
-                continue;
-            }
-            let Some(fields) = self.fields(item, &REPLACED) else { continue };
-            let Some(name) = fields.text("name") else { continue };
-            if own == Some(&name.value) {
-                self.problem(item.location, "replaces: a limit cannot replace itself");
-            }
-            names.push(name);
-        }
-        names
+    let limits: Vec<_> = items.iter().filter_map(|item| rate_limit(reader, item)).collect();
+    for limit in limits.iter().filter(|limit| limit.value.unlimited) {
+        reader.problem(limit.location, "unlimited: not allowed in `rate_limits`");
     }
+    limits
+}
 
-    fn metadata(&mut self, node: &YamlNode) -> Option<Metadata> {
-        if !matches!(node.content, Content::Map(_)) {
-            self.problem(node.location, "metadata: must be a mapping");
-            return None;
-        }
-        Some(self.tree(node, Keys::Outermost))
+fn rate_limit(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Located<RateLimit>> {
+    let fields = reader.fields(node, &LIMIT)?;
+    let unlimited = fields.is_on("unlimited");
+    let unit = unit(reader, &fields, unlimited);
+    let [mode, body] =
+        ["on_store_failure", "denied_body"].map(|key| fields.word(key).map(|word| word.value));
+    let body = DeniedBody::NAMED.into_iter().find(|(name, _)| Some(*name) == body);
+    let name = reader.limit_name(&fields);
+    let value = RateLimit {
+        requests_per_unit: requests_per_unit(reader, &fields),
+        unit,
+        unit_multiplier: fields.whole_u32("unit_multiplier").unwrap_or(1),
+        unlimited,
+        count_denied: fields.switch("count_denied").map(|switch| switch.value),
+        algorithm: fields
+            .word("algorithm")
+            .map_or(Algorithm::FixedWindow.name(), |word| word.value),
+        burst: fields.whole("burst"),
+        override_max: fields.whole("override_max").map(|whole| whole.value),
+        idle: fields.time("idle"),
+        time_zone: fields.text("time_zone"),
+        starts: fields.text("starts"),
+        remember: fields.text("remember"),
+        on_store_failure: FailureMode::ALL.into_iter().find(|known| Some(known.name()) == mode),
+        denied_body: body.map(|(_, body)| body),
+        hold: hold::read(reader, &fields),
+        priority: nested::priority(reader, &fields),
+        ban_for: fields.time("ban_for"),
+        tiers: nested::tiers(reader, &fields),
+        replaces: replaces(reader, &fields, name.as_deref()),
+        name,
+    };
+    Some(Located { location: fields.location, value })
+}
+
+fn requests_per_unit(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<u64> {
+    let Located { location, value } = fields.whole("requests_per_unit")?;
+    let scale = fields.whole("scale").map_or(1, |scale| scale.value);
+    let product = value.checked_mul(scale).filter(|product| *product <= Hits::MAX);
+    if product.is_none() {
+        let message = format!("scale: {value} times {scale} exceeds {}", Hits::MAX);
+        reader.problem(location, message);
     }
+    product
+}
 
-    fn tree(&mut self, node: &YamlNode, keys: Keys) -> Metadata {
-        match &node.content {
-            Content::Scalar(text, Style::Quoted) => Metadata::Text(text.clone()),
-            Content::Scalar(text, Style::Plain) => self.plain(node.location, text),
-            Content::List(items) => {
-                Metadata::List(items.iter().map(|item| self.tree(item, Keys::Inner)).collect())
-            }
-            Content::Map(pairs) => {
-                let (mut tree, mut seen) = (Vec::new(), HashSet::new());
-                for (key, value) in pairs {
-                    let Some(name) = self.metadata_key(key, keys) else { continue };
-                    if seen.insert(name) {
-                        tree.push((name.to_owned(), self.tree(value, Keys::Inner)));
-                    } else {
-                        self.problem(key.location, format!("{}: duplicate key", shown(name)));
-                    }
+fn unit(reader: &mut Reader<'_>, fields: &Fields<'_>, unlimited: bool) -> Option<Located<Unit>> {
+    let names = Unit::ALL.map(Unit::name);
+    if !unlimited && fields.word("algorithm").is_some_and(|word| word.value == "in_flight") {
+        let unit = fields.node("unit").map(|node| ("unit", node.location));
+        let multiplier = fields.whole("unit_multiplier");
+        let multiplier = multiplier.map(|whole| ("unit_multiplier", whole.location));
+        for (key, location) in unit.into_iter().chain(multiplier) {
+            let message = format!("{key}: not allowed with in_flight, which has no window");
+            reader.problem(location, message);
+        }
+        return Some(Located { location: fields.location, value: Unit::Second });
+    }
+    let Some(node) = fields.node("unit") else {
+        if !unlimited {
+            let message = format!("unit: missing; must be one of: {}", names.join(", "));
+            reader.problem(fields.location, message);
+        }
+        return None;
+    };
+    if unlimited {
+        unit_of_unlimited(reader, node, &names);
+        return None;
+    }
+    let name = reader.one_of(node, "unit", &names)?;
+    let unit = Unit::ALL.into_iter().find(|unit| unit.name() == name)?;
+    Some(Located { location: node.location, value: unit })
+}
+
+/// envoyproxy/ratelimit refuses a known unit here, and ignores any other word.
+fn unit_of_unlimited(reader: &mut Reader<'_>, node: &YamlNode, names: &[&str]) {
+    let Some(text) = reader.scalar(node, "unit") else { return };
+    if names.iter().any(|name| name.eq_ignore_ascii_case(text)) {
+        reader.problem(node.location, "unit: not allowed with `unlimited: true`");
+    } else if !text.is_empty() {
+        let message = format!("unit: `{}` is ignored, since nothing is limited", shown(text));
+        reader.warning(node.location, message);
+    }
+}
+
+/// `replaces: [{ name: one }, { name: another }]`.
+fn replaces(
+    reader: &mut Reader<'_>,
+    fields: &Fields<'_>,
+    own: Option<&str>,
+) -> Vec<Located<String>> {
+    let Some(node) = fields.node("replaces") else { return Vec::new() };
+    let Content::List(items) = &node.content else {
+        reader.problem(
+            node.location,
+            "replaces: must be a list of items such as `- name: other_limit`",
+        );
+        return Vec::new();
+    };
+    let mut names = Vec::new();
+    for item in items {
+        if !matches!(item.content, Content::Map(_)) {
+            reader.problem(item.location, "replaces: write each item as `- name: other_limit`");
+            continue;
+        }
+        let Some(fields) = reader.fields(item, &REPLACED) else { continue };
+        let Some(name) = fields.text("name") else { continue };
+        if own == Some(&name.value) {
+            reader.problem(item.location, "replaces: a limit cannot replace itself");
+        }
+        names.push(name);
+    }
+    names
+}
+
+fn metadata(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Metadata> {
+    if !matches!(node.content, Content::Map(_)) {
+        reader.problem(node.location, "metadata: must be a mapping");
+        return None;
+    }
+    Some(tree(reader, node, Keys::Outermost))
+}
+
+fn tree(reader: &mut Reader<'_>, node: &YamlNode, keys: Keys) -> Metadata {
+    match &node.content {
+        Content::Scalar(text, Style::Quoted) => Metadata::Text(text.clone()),
+        Content::Scalar(text, Style::Plain) => plain(reader, node.location, text),
+        Content::List(items) => {
+            Metadata::List(items.iter().map(|item| tree(reader, item, Keys::Inner)).collect())
+        }
+        Content::Map(pairs) => {
+            let (mut read, mut seen) = (Vec::new(), HashSet::new());
+            for (key, value) in pairs {
+                let Some(name) = metadata_key(reader, key, keys) else { continue };
+                if seen.insert(name) {
+                    read.push((name.to_owned(), tree(reader, value, Keys::Inner)));
+                } else {
+                    reader.problem(key.location, format!("{}: duplicate key", shown(name)));
                 }
-                Metadata::Map(tree)
             }
+            Metadata::Map(read)
         }
     }
+}
 
-    /// envoyproxy/ratelimit keeps the outermost keys as written, and turns inner keys such as `on` and `010`
-    /// into `true` and `8`.
-    fn metadata_key<'node>(&mut self, key: &'node YamlNode, keys: Keys) -> Option<&'node str> {
-        match &key.content {
-            Content::Scalar(name, Style::Plain)
-                if keys == Keys::Inner && scalar::resolve(name) != Plain::Text =>
-            {
-                let message = format!("metadata: put the key `{}` in quotes", shown(name));
-                self.problem(key.location, message);
-                None
-            }
-            Content::Scalar(name, _) => Some(name),
-            Content::List(_) | Content::Map(_) => {
-                self.problem(key.location, "metadata: a key must be text");
-                None
-            }
+/// envoyproxy/ratelimit keeps the outermost keys as written, and turns inner keys such as `on` and `010`
+/// into `true` and `8`.
+fn metadata_key<'node>(
+    reader: &mut Reader<'_>,
+    key: &'node YamlNode,
+    keys: Keys,
+) -> Option<&'node str> {
+    match &key.content {
+        Content::Scalar(name, Style::Plain)
+            if keys == Keys::Inner && scalar::resolve(name) != Plain::Text =>
+        {
+            let message = format!("metadata: put the key `{}` in quotes", shown(name));
+            reader.problem(key.location, message);
+            None
+        }
+        Content::Scalar(name, _) => Some(name),
+        Content::List(_) | Content::Map(_) => {
+            reader.problem(key.location, "metadata: a key must be text");
+            None
         }
     }
+}
 
-    fn plain(&mut self, location: Location, text: &str) -> Metadata {
-        match scalar::resolve(text) {
-            Plain::Null => Metadata::Null,
-            Plain::Switch(on) => Metadata::Truth(on),
-            #[expect(
-                clippy::cast_precision_loss,
-                reason = "a protobuf Struct holds doubles; envoyproxy/ratelimit loses the same"
-            )]
-            Plain::Whole(whole) => Metadata::Number(whole.value as f64),
-            Plain::Float(number) if number.is_finite() => Metadata::Number(number),
-            Plain::Float(_) => {
-                let message = format!("metadata: `{}` cannot be written in JSON", shown(text));
-                self.problem(location, message);
-                Metadata::Null
-            }
-            Plain::Text => Metadata::Text(text.to_owned()),
+fn plain(reader: &mut Reader<'_>, location: Location, text: &str) -> Metadata {
+    match scalar::resolve(text) {
+        Plain::Null => Metadata::Null,
+        Plain::Switch(on) => Metadata::Truth(on),
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a protobuf Struct holds doubles; envoyproxy/ratelimit loses the same"
+        )]
+        Plain::Whole(whole) => Metadata::Number(whole.value as f64),
+        Plain::Float(number) if number.is_finite() => Metadata::Number(number),
+        Plain::Float(_) => {
+            let message = format!("metadata: `{}` cannot be written in JSON", shown(text));
+            reader.problem(location, message);
+            Metadata::Null
         }
+        Plain::Text => Metadata::Text(text.to_owned()),
     }
 }
 

@@ -78,7 +78,7 @@ pub(crate) fn read(path: &Path) -> Result<Suite, Vec<Problem>> {
     let mut reader = Reader { origin: &origin, findings: &mut findings };
     let root = reader.root(&source.text, "a test file starts with `rules:`", of_rules);
     let folder = path.parent().unwrap_or(Path::new(""));
-    let suite = root.and_then(|root| reader.suite(&root, folder));
+    let suite = root.and_then(|root| suite(&mut reader, &root, folder));
     // Warnings too: a test with a mistaken number would claim something else.
     findings.problems.append(&mut findings.warnings);
     findings.problems.sort();
@@ -88,258 +88,265 @@ pub(crate) fn read(path: &Path) -> Result<Suite, Vec<Problem>> {
     }
 }
 
-impl Reader<'_> {
-    fn suite(&mut self, root: &YamlNode, folder: &Path) -> Option<Suite> {
-        let fields = self.fields(root, &SUITE)?;
-        let rules = self.texts(&fields, "rules").unwrap_or_default();
-        let mut cases = Vec::new();
-        for node in self.list(&fields, "tests") {
-            cases.extend(self.case(node));
-        }
-        let mut paths = Vec::new();
-        for (location, name) in rules {
-            let path = folder.join(&name);
-            // Here, because the problem is a mistake of this file.
-            if let Err(error) = fs::metadata(&path) {
-                self.problem(location, format!("rules: {name}: {error}"));
-            }
-            paths.push(path);
-        }
-        Some(Suite { rules: paths, cases })
+fn suite(reader: &mut Reader<'_>, root: &YamlNode, folder: &Path) -> Option<Suite> {
+    let fields = reader.fields(root, &SUITE)?;
+    let rules = reader.texts(&fields, "rules").unwrap_or_default();
+    let mut cases = Vec::new();
+    for node in reader.list(&fields, "tests") {
+        cases.extend(case(reader, node));
     }
-
-    fn case(&mut self, node: &YamlNode) -> Option<Case> {
-        let fields = self.fields(node, &TEST)?;
-        let start = match fields.node("start") {
-            None => START,
-            Some(node) => self.start(node)?,
-        };
-        let domain = fields.text("domain").map(|domain| domain.value).unwrap_or_default();
-        let mut calls: Vec<TestCall> = Vec::new();
-        for node in self.list(&fields, "calls") {
-            let call = self.call(node, &domain, start, &calls);
-            calls.extend(call);
+    let mut paths = Vec::new();
+    for (location, name) in rules {
+        let path = folder.join(&name);
+        // Here, because the problem is a mistake of this file.
+        if let Err(error) = fs::metadata(&path) {
+            reader.problem(location, format!("rules: {name}: {error}"));
         }
-        let name = fields.text("name")?.value;
-        Some(Case { name, location: self.located(node), calls })
+        paths.push(path);
     }
+    Some(Suite { rules: paths, cases })
+}
 
-    fn start(&mut self, node: &YamlNode) -> Option<Timestamp> {
-        let instant: Option<jiff::Timestamp> = self.scalar(node, "start")?.parse().ok();
-        let millis = instant.and_then(|instant| u64::try_from(instant.as_millisecond()).ok());
-        if millis.is_none() {
-            self.problem(node.location, "start: must be a time such as 2026-03-29T00:30:00Z");
-        }
-        millis.map(Timestamp::from_millis)
+fn case(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Case> {
+    let fields = reader.fields(node, &TEST)?;
+    let start = match fields.node("start") {
+        None => START,
+        Some(node) => start(reader, node)?,
+    };
+    let domain = fields.text("domain").map(|domain| domain.value).unwrap_or_default();
+    let mut calls: Vec<TestCall> = Vec::new();
+    for node in reader.list(&fields, "calls") {
+        let call = call(reader, node, &domain, start, &calls);
+        calls.extend(call);
     }
+    let name = fields.text("name")?.value;
+    Some(Case { name, location: located(reader, node), calls })
+}
 
-    /// `before` are the previous calls.
-    fn call(
-        &mut self,
-        node: &YamlNode,
-        domain: &str,
-        start: Timestamp,
-        before: &[TestCall],
-    ) -> Option<TestCall> {
-        let fields = self.fields(node, &CALL)?;
-        let above = before.last().map(|call| (call.at.clone(), call.now));
-        let above = above.unwrap_or_else(|| ("0s".to_owned(), start));
-        let (at, now) = match fields.node("at") {
-            None => above,
-            Some(node) => self.time(node, start, &above)?,
-        };
-        let (abandoned, commit) = (fields.text("abandon"), fields.node("commit"));
-        let is_commit = abandoned.is_some() || commit.is_some();
-        let (written, descriptors) = if is_commit {
-            let entries = self.commit(&fields, before)?;
-            let written = abandoned.as_ref().map_or("commit", |_| "abandon").to_owned();
-            (
-                vec![written],
-                vec![Descriptor { entries, hits: Hits::Check, states_hits: true, limit: None }],
-            )
-        } else {
-            self.descriptors_of_call(&fields)?
-        };
-        let count = descriptors.len();
-        let code = fields.word("expect").map(|word| word.value);
-        Some(TestCall {
-            location: self.located(node),
-            at,
-            now,
-            request: Request { domain: domain.to_owned(), descriptors },
-            written,
-            hold: fields.text("hold").map(|hold| hold.value),
-            code: abandoned.map_or(code, |_| Some("late")),
-            remaining: self.numbers(&fields, "remaining", count),
-            rules: self.texts_of_each(&fields, "rule", count),
-        })
+fn start(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Timestamp> {
+    let instant: Option<jiff::Timestamp> = reader.scalar(node, "start")?.parse().ok();
+    let millis = instant.and_then(|instant| u64::try_from(instant.as_millisecond()).ok());
+    if millis.is_none() {
+        reader.problem(node.location, "start: must be a time such as 2026-03-29T00:30:00Z");
     }
+    millis.map(Timestamp::from_millis)
+}
 
-    /// The entries of a commit, whose token is the name of the hold.
-    fn commit(&mut self, fields: &Fields<'_>, before: &[TestCall]) -> Option<Vec<Entry>> {
-        for name in ["descriptors", "hits", "remaining", "rule"] {
-            if let Some(node) = fields.node(name) {
-                self.problem(
-                    node.location,
-                    format!("{name}: not part of a commit, which is a step of its own"),
-                );
-            }
-        }
-        let mut taken = before.iter().rev().filter_map(|call| call.hold.as_deref());
-        let name = fields.text("abandon").or_else(|| fields.text("of"));
-        let hold = match &name {
-            Some(name) => taken.find(|taken| *taken == name.value),
-            None => taken.next(),
-        };
-        let Some(hold) = hold else {
-            let location = name.map_or(fields.location, |name| name.location);
-            self.problem(location, "no call above takes this hold; a take has `hold: NAME`");
-            return None;
-        };
-        let name = Entry { key: "hold.commit".into(), value: hold.to_owned().into() };
-        let Some(node) = fields.node("commit") else { return Some(vec![name]) };
-        let text = self.scalar(node, "commit")?;
-        let entries = match text.bytes().all(|byte| byte.is_ascii_digit()) {
-            true => descriptor_syntax::parse(format!("hold.used={text}")),
-            false => descriptor_syntax::parse(text),
-        };
-        match entries {
-            Ok(entries) if entries.iter().all(Parameters::is_parameter) => {
-                Some(iter::once(name).chain(entries).collect())
-            }
-            _ => {
-                let message = "commit: must be a whole number, or entries such as hold.used.output=17,hold.end=200 -";
-                self.problem(node.location, message);
-                None
-            }
+/// `before` are the previous calls.
+fn call(
+    reader: &mut Reader<'_>,
+    node: &YamlNode,
+    domain: &str,
+    start: Timestamp,
+    before: &[TestCall],
+) -> Option<TestCall> {
+    let fields = reader.fields(node, &CALL)?;
+    let above = before.last().map(|call| (call.at.clone(), call.now));
+    let above = above.unwrap_or_else(|| ("0s".to_owned(), start));
+    let (at, now) = match fields.node("at") {
+        None => above,
+        Some(node) => time(reader, node, start, &above)?,
+    };
+    let (abandoned, commit) = (fields.text("abandon"), fields.node("commit"));
+    let is_commit = abandoned.is_some() || commit.is_some();
+    let (written, descriptors) = if is_commit {
+        let entries = entries_of_commit(reader, &fields, before)?;
+        let written = abandoned.as_ref().map_or("commit", |_| "abandon").to_owned();
+        (
+            vec![written],
+            vec![Descriptor { entries, hits: Hits::Check, states_hits: true, limit: None }],
+        )
+    } else {
+        descriptors_of_call(reader, &fields)?
+    };
+    let count = descriptors.len();
+    let code = fields.word("expect").map(|word| word.value);
+    Some(TestCall {
+        location: located(reader, node),
+        at,
+        now,
+        request: Request { domain: domain.to_owned(), descriptors },
+        written,
+        hold: fields.text("hold").map(|hold| hold.value),
+        code: abandoned.map_or(code, |_| Some("late")),
+        remaining: numbers(reader, &fields, "remaining", count),
+        rules: texts_of_each(reader, &fields, "rule", count),
+    })
+}
+
+/// The entries of a commit, whose token is the name of the hold.
+fn entries_of_commit(
+    reader: &mut Reader<'_>,
+    fields: &Fields<'_>,
+    before: &[TestCall],
+) -> Option<Vec<Entry>> {
+    for name in ["descriptors", "hits", "remaining", "rule"] {
+        if let Some(node) = fields.node(name) {
+            reader.problem(
+                node.location,
+                format!("{name}: not part of a commit, which is a step of its own"),
+            );
         }
     }
+    let mut taken = before.iter().rev().filter_map(|call| call.hold.as_deref());
+    let name = fields.text("abandon").or_else(|| fields.text("of"));
+    let hold = match &name {
+        Some(name) => taken.find(|taken| *taken == name.value),
+        None => taken.next(),
+    };
+    let Some(hold) = hold else {
+        let location = name.map_or(fields.location, |name| name.location);
+        reader.problem(location, "no call above takes this hold; a take has `hold: NAME`");
+        return None;
+    };
+    let name = Entry { key: "hold.commit".into(), value: hold.to_owned().into() };
+    let Some(node) = fields.node("commit") else { return Some(vec![name]) };
+    let text = reader.scalar(node, "commit")?;
+    let entries = match text.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => descriptor_syntax::parse(format!("hold.used={text}")),
+        false => descriptor_syntax::parse(text),
+    };
+    match entries {
+        Ok(entries) if entries.iter().all(Parameters::is_parameter) => {
+            Some(iter::once(name).chain(entries).collect())
+        }
+        _ => {
+            let message = "commit: must be a whole number, or entries such as hold.used.output=17,hold.end=200 -";
+            reader.problem(node.location, message);
+            None
+        }
+    }
+}
 
-    /// The descriptors of a call, as written and parsed; those that the service refuses are problems.
-    fn descriptors_of_call(
-        &mut self,
-        fields: &Fields<'_>,
-    ) -> Option<(Vec<String>, Vec<Descriptor>)> {
-        if fields.node("descriptors").is_none() {
-            self.problem(fields.location, "descriptors: missing");
+/// The descriptors of a call, as written and parsed; those that the service refuses are problems.
+fn descriptors_of_call(
+    reader: &mut Reader<'_>,
+    fields: &Fields<'_>,
+) -> Option<(Vec<String>, Vec<Descriptor>)> {
+    if fields.node("descriptors").is_none() {
+        reader.problem(fields.location, "descriptors: missing");
+    }
+    let (hits, states_hits) = match fields.node("hits") {
+        None => (Hits::Charge(1), false),
+        Some(node) => (hits(reader, node)?, true),
+    };
+    let nodes = reader.one_or_more(fields, "descriptors").unwrap_or_default();
+    let written = reader.texts_in(&nodes, "descriptors");
+    if let Err(refusal) = check_descriptors(nodes.len(), DESCRIPTORS_MAX_DEFAULT)
+        && let Some(node) = fields.node("descriptors")
+    {
+        reader.problem(node.location, refusal);
+    }
+    let mut descriptors = Vec::new();
+    for (index, (location, text)) in written.iter().enumerate() {
+        // The text is empty: that is reported already.
+        if text.is_empty() {
+            continue;
         }
-        let (hits, states_hits) = match fields.node("hits") {
-            None => (Hits::Charge(1), false),
-            Some(node) => (self.hits(node)?, true),
-        };
-        let nodes = self.one_or_more(fields, "descriptors").unwrap_or_default();
-        let written = self.texts_in(&nodes, "descriptors");
-        if let Err(refusal) = check_descriptors(nodes.len(), DESCRIPTORS_MAX_DEFAULT)
-            && let Some(node) = fields.node("descriptors")
-        {
-            self.problem(node.location, refusal);
-        }
-        let mut descriptors = Vec::new();
-        for (index, (location, text)) in written.iter().enumerate() {
-            // The text is empty: that is reported already.
-            if text.is_empty() {
+        let entries = match descriptor_syntax::parse(text) {
+            Ok(entries) => entries,
+            Err(problem) => {
+                reader.problem(*location, format!("descriptors: {problem}"));
                 continue;
             }
-            let entries = match descriptor_syntax::parse(text) {
-                Ok(entries) => entries,
-                Err(problem) => {
-                    self.problem(*location, format!("descriptors: {problem}"));
-                    continue;
-                }
-            };
-            if let Err(refusal) = check_entries(index, entries.len()) {
-                self.problem(*location, refusal);
-            }
-            descriptors.push(Descriptor { entries, hits, states_hits, limit: None });
-        }
-        Some((written.into_iter().map(|(_, text)| text).collect(), descriptors))
-    }
-
-    /// `90s`, `15m`, `24h`, `7d` or `1500ms` after the start.
-    fn time(
-        &mut self,
-        node: &YamlNode,
-        start: Timestamp,
-        (above, not_before): &(String, Timestamp),
-    ) -> Option<(String, Timestamp)> {
-        let text = self.scalar(node, "at")?;
-        let Some(millis) = millis(text) else {
-            self.problem(node.location, "at: must be a time such as 500ms, 90s, 15m, 24h or 7d");
-            return None;
         };
-        let now = start.plus_millis(millis);
-        if now < *not_before {
-            let message = format!("at: {text} is before {above}, the time of the call above");
-            self.problem(node.location, message);
+        if let Err(refusal) = check_entries(index, entries.len()) {
+            reader.problem(*location, refusal);
         }
-        Some((text.to_owned(), now))
+        descriptors.push(Descriptor { entries, hits, states_hits, limit: None });
     }
+    Some((written.into_iter().map(|(_, text)| text).collect(), descriptors))
+}
 
-    fn hits(&mut self, node: &YamlNode) -> Option<Hits> {
-        let hits = self.integer(node, "hits").and_then(|hits| i64::try_from(hits).ok());
-        match hits {
-            None => {
-                let message = "hits: must be a whole number; 0 checks without counting, a negative number refunds";
-                self.problem(node.location, message);
-                None
-            }
-            Some(0) => Some(Hits::Check),
-            Some(hits @ 1..) => Some(Hits::Charge(hits.unsigned_abs().min(Hits::MAX))),
-            Some(hits) => Some(Hits::Refund(hits.unsigned_abs().min(Hits::MAX))),
+/// `90s`, `15m`, `24h`, `7d` or `1500ms` after the start.
+fn time(
+    reader: &mut Reader<'_>,
+    node: &YamlNode,
+    start: Timestamp,
+    (above, not_before): &(String, Timestamp),
+) -> Option<(String, Timestamp)> {
+    let text = reader.scalar(node, "at")?;
+    let Some(millis) = millis(text) else {
+        reader.problem(node.location, "at: must be a time such as 500ms, 90s, 15m, 24h or 7d");
+        return None;
+    };
+    let now = start.plus_millis(millis);
+    if now < *not_before {
+        let message = format!("at: {text} is before {above}, the time of the call above");
+        reader.problem(node.location, message);
+    }
+    Some((text.to_owned(), now))
+}
+
+fn hits(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Hits> {
+    let hits = reader.integer(node, "hits").and_then(|hits| i64::try_from(hits).ok());
+    match hits {
+        None => {
+            let message = "hits: must be a whole number; 0 checks without counting, a negative number refunds";
+            reader.problem(node.location, message);
+            None
         }
+        Some(0) => Some(Hits::Check),
+        Some(hits @ 1..) => Some(Hits::Charge(hits.unsigned_abs().min(Hits::MAX))),
+        Some(hits) => Some(Hits::Refund(hits.unsigned_abs().min(Hits::MAX))),
     }
+}
 
-    /// One text for each of `count` descriptors.
-    fn texts_of_each(
-        &mut self,
-        fields: &Fields<'_>,
-        name: &str,
-        count: usize,
-    ) -> Option<Vec<String>> {
-        let nodes = self.one_or_more(fields, name)?;
-        self.check_count(fields, name, (nodes.len(), "rule"), count);
-        let texts = self.texts_in(&nodes, name);
-        Some(texts.into_iter().map(|(_, text)| text).collect())
-    }
+/// One text for each of `count` descriptors.
+fn texts_of_each(
+    reader: &mut Reader<'_>,
+    fields: &Fields<'_>,
+    name: &str,
+    count: usize,
+) -> Option<Vec<String>> {
+    let nodes = reader.one_or_more(fields, name)?;
+    check_count(reader, fields, name, (nodes.len(), "rule"), count);
+    let texts = reader.texts_in(&nodes, name);
+    Some(texts.into_iter().map(|(_, text)| text).collect())
+}
 
-    /// One number for each of `count` descriptors.
-    fn numbers(&mut self, fields: &Fields<'_>, name: &str, count: usize) -> Option<Vec<u64>> {
-        let nodes = self.one_or_more(fields, name)?;
-        self.check_count(fields, name, (nodes.len(), "number"), count);
-        let mut numbers = Vec::new();
-        for node in nodes {
-            numbers.extend(self.whole(node, name, 0, COUNT_MAX));
-        }
-        Some(numbers)
+/// One number for each of `count` descriptors.
+fn numbers(
+    reader: &mut Reader<'_>,
+    fields: &Fields<'_>,
+    name: &str,
+    count: usize,
+) -> Option<Vec<u64>> {
+    let nodes = reader.one_or_more(fields, name)?;
+    check_count(reader, fields, name, (nodes.len(), "number"), count);
+    let mut numbers = Vec::new();
+    for node in nodes {
+        numbers.extend(reader.whole(node, name, 0, COUNT_MAX));
     }
+    Some(numbers)
+}
 
-    /// `found` is a number and the word for what was counted. `expected` is 0 if the call has a problem, which
-    /// is reported already.
-    fn check_count(
-        &mut self,
-        fields: &Fields<'_>,
-        name: &str,
-        (found, word): (usize, &str),
-        expected: usize,
-    ) {
-        if found != expected
-            && expected > 0
-            && let Some(node) = fields.node(name)
-        {
-            let descriptors = counted(expected, "descriptor");
-            let verb = if found == 1 { "is" } else { "are" };
-            let found = counted(found, word);
-            let message = format!(
-                "{name}: the call has {descriptors}, but there {verb} {found}; list one for each"
-            );
-            self.problem(node.location, message);
-        }
+/// `found` is a number and the word for what was counted. `expected` is 0 if the call has a problem, which
+/// is reported already.
+fn check_count(
+    reader: &mut Reader<'_>,
+    fields: &Fields<'_>,
+    name: &str,
+    (found, word): (usize, &str),
+    expected: usize,
+) {
+    if found != expected
+        && expected > 0
+        && let Some(node) = fields.node(name)
+    {
+        let descriptors = counted(expected, "descriptor");
+        let verb = if found == 1 { "is" } else { "are" };
+        let found = counted(found, word);
+        let message = format!(
+            "{name}: the call has {descriptors}, but there {verb} {found}; list one for each"
+        );
+        reader.problem(node.location, message);
     }
+}
 
-    fn located(&self, node: &YamlNode) -> String {
-        let (line, column) = node.location;
-        format!("{}:{line}:{column}", self.origin.name)
-    }
+fn located(reader: &Reader<'_>, node: &YamlNode) -> String {
+    let (line, column) = node.location;
+    format!("{}:{line}:{column}", reader.origin.name)
 }
 
 /// The message for a rule file in place of a test file.
