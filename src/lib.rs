@@ -15,11 +15,11 @@
 
 // The decision: what a call is, which rules it matches, where its hits are counted.
 pub use tollkeeper_engine as engine;
+pub use tollkeeper_rules as rules;
 pub use tollkeeper_store as store;
 
 pub mod limiter;
 pub mod overrides;
-pub mod rules;
 
 // The edge: how calls arrive, and who may make them.
 pub mod audit;
@@ -41,8 +41,8 @@ pub mod top_keys;
 
 // The ground floor, which all use.
 mod members;
-pub mod yaml;
 
 use tollkeeper_base::VERSION;
 pub use tollkeeper_base::{net, process, telemetry};
 use tollkeeper_engine::text;
+pub use tollkeeper_yaml as yaml;

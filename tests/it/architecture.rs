@@ -79,18 +79,13 @@ fn the_engine_reads_no_clock_and_does_no_io() {
 
 #[test]
 fn generated_types_are_used_only_by_the_wire_code_and_clients() {
-    let users = ["src/rls.rs", "src/rules/xds.rs", "src/cli/call.rs", "src/bench/calls.rs"];
+    let users = ["src/rls.rs", "crates/rules/src/xds.rs", "src/cli/call.rs", "src/bench/calls.rs"];
     only_in(&users, &["tollkeeper_proto"]);
 }
 
 #[test]
 fn only_the_settings_read_the_environment() {
     only_in(&["src/settings/reader/environment.rs"], &["env::var"]);
-}
-
-#[test]
-fn only_yaml_names_the_yaml_parser() {
-    only_in(&["src/yaml"], &["saphyr"]);
 }
 
 /// Most files and folders side by side, where no reason is given for more.
@@ -106,7 +101,8 @@ const LARGE_FOLDERS: [(&str, &str); 3] = [
 #[test]
 fn no_folder_has_more_than_12_entries_without_a_reason() {
     let mut folders: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (file, _) in all_sources() {
+    // The front page of a crate is in its folder, that of any other folder beside it.
+    for (file, _) in all_sources().into_iter().filter(|(file, _)| !file.ends_with("/lib.rs")) {
         let names: Vec<&str> = file.trim_end_matches(".rs").split('/').collect();
         for depth in 1..names.len() {
             let folder = folders.entry(names[..depth].join("/")).or_default();

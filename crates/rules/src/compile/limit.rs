@@ -1,0 +1,285 @@
+//! Compiles one limit, and checks its keys against each other.
+
+use std::sync::Arc;
+
+use tollkeeper_engine::{
+    calendar::{self, Calendar, CalendarError},
+    hold::HoldBy,
+    rule::{Algorithm, Limit, Mode, STORED_HITS_MAX, Unit, WhenDenied},
+    text::did_you_mean::hint,
+    window::Window,
+};
+use tollkeeper_yaml::{
+    origin::{PathStep, Problems},
+    reader::{Located, shown},
+    tree::Location,
+};
+
+use crate::{
+    keys::OF_ONE_ALGORITHM,
+    options::{Algorithms, LoadOptions},
+    written::{RateLimit, WrittenDescriptor},
+};
+
+/// Compiles a limit; `None` if its unit or window is missing or invalid.
+pub(super) fn compile(
+    written: &Located<RateLimit>,
+    descriptor: &WrittenDescriptor,
+    path: &[PathStep],
+    options: LoadOptions,
+    problems: &mut Problems<'_>,
+) -> Option<Limit> {
+    let Located { location, value } = written;
+    let unit = value.unit.as_ref()?.value;
+    let Some(fixed) = Limit::new(value.requests_per_unit.unwrap_or(0), unit, value.unit_multiplier)
+    else {
+        let (multiplier, unit) = (value.unit_multiplier, unit.name());
+        problems.add(*location, format!("unit_multiplier: {multiplier} {unit}s exceed 100 years"));
+        return None;
+    };
+    check_keys_of_one_algorithm(value, problems);
+    let mode_written = match descriptor {
+        WrittenDescriptor { shadow_mode: true, .. } => Mode::Shadow,
+        WrittenDescriptor { quota_mode: true, .. } => Mode::Quota,
+        _ => Mode::Enforced,
+    };
+    let limit = Limit {
+        window: window(value, unit, problems).unwrap_or_else(|| fixed.window.clone()),
+        algorithm: algorithm(value),
+        when_denied: match value.count_denied {
+            // A denied call holds nothing.
+            None if value.hold.is_some() => WhenDenied::Free,
+            None => options.defaults.when_denied,
+            Some(true) => WhenDenied::Counted,
+            Some(false) => WhenDenied::Free,
+        },
+        exhausted_checks: options.defaults.exhausted_checks,
+        on_store_failure: value.on_store_failure.unwrap_or(options.defaults.on_store_failure),
+        mode: options.defaults.mode_override.mode(mode_written),
+        mode_written,
+        override_max: value.override_max,
+        denied_body: value.denied_body,
+        ban_ms: ban_ms(value),
+        tiers: value.tiers.clone(),
+        priority: value.priority.as_ref().map(|priority| Arc::clone(&priority.value)),
+        name: value.name.as_deref().map(Arc::from),
+        hold: value.hold.as_ref().map(|hold| Arc::new(hold.value.clone())),
+        ..fixed
+    };
+    if options.algorithms == Algorithms::FixedWindow && limit.algorithm != Algorithm::FixedWindow {
+        let name = limit.algorithm.name();
+        problems
+            .add(*location, format!("algorithm: {name} needs scripts, but --redis-scripts is off"));
+    }
+    let holds_by = limit.hold.as_ref().map(|policy| policy.by);
+    if options.algorithms == Algorithms::FixedWindow
+        && holds_by.is_some_and(|by| by != HoldBy::Token)
+    {
+        let message = "hold: needs scripts unless it is `by: token`, but --redis-scripts is off";
+        problems.add(*location, message);
+    }
+    if let Some(Located { location, .. }) = value.priority
+        && holds_by.is_some_and(|by| by != HoldBy::Token)
+    {
+        problems.add(location, "priority: not with a hold, unless it is `by: token`");
+    }
+    if let Some(Located { location, value: priority }) = &value.priority
+        && priority.releases
+        && limit.algorithm != Algorithm::FixedWindow
+    {
+        problems.add(*location, "release: only for algorithm fixed_window");
+    }
+    if let Some(Located { location, .. }) = value.ban_for {
+        let problem = if options.algorithms == Algorithms::FixedWindow {
+            Some("ban_for: needs scripts, but --redis-scripts is off")
+        } else if holds_by.is_some() {
+            Some("ban_for: not with a hold")
+        } else if value.priority.is_some() {
+            Some("ban_for: not with `priority`, since one class would close the counter for all")
+        } else if limit.mode == Mode::Quota {
+            Some("ban_for: not with quotas, which deny no call alone")
+        } else {
+            None
+        };
+        problem.into_iter().for_each(|problem| problems.add(location, problem));
+    }
+    if value.count_denied == Some(true) && limit.algorithm.carries_over() {
+        let name = limit.algorithm.name();
+        let message = format!(
+            "count_denied: on a {name} only for calls with a number of hits, or a steady client would be denied for good"
+        );
+        problems.warn(*location, message);
+    }
+    super::hold::check(&limit, value, *location, problems);
+    check_size(&limit, *location, problems);
+    match &limit.algorithm {
+        Algorithm::SlidingLog { .. } | Algorithm::InFlight { .. } => {
+            check_stored(&limit, written, path, problems);
+        }
+        Algorithm::TokenBucket { .. } if limit.requests_per_unit == 0 && value.burst.is_some() => {
+            let message = "burst: needs a requests_per_unit above 0, or the bucket never refills";
+            problems.add(*location, message);
+        }
+        _ => {}
+    }
+    if let Some(idle) = &value.idle
+        && idle_ms(value) >= Some(limit.window.millis())
+    {
+        problems.add(idle.location, "idle: must be shorter than the window");
+    }
+    Some(limit)
+}
+
+fn check_keys_of_one_algorithm(written: &RateLimit, problems: &mut Problems<'_>) {
+    let locations: [_; OF_ONE_ALGORITHM.len()] = [
+        written.burst.as_ref().map(|burst| burst.location),
+        written.idle.as_ref().map(|idle| idle.location),
+        written.time_zone.as_ref().map(|zone| zone.location),
+        written.starts.as_ref().map(|starts| starts.location),
+        written.remember.as_ref().map(|key| key.location),
+    ];
+    for ((key, algorithms), location) in OF_ONE_ALGORITHM.into_iter().zip(locations) {
+        if let Some(location) = location
+            && !algorithms.contains(&written.algorithm)
+        {
+            let (of, algorithm) = (algorithms.join(" or "), written.algorithm);
+            let message = format!("{key}: only for algorithm {of}, not {algorithm}");
+            problems.add(location, message);
+        }
+    }
+}
+
+fn algorithm(written: &RateLimit) -> Algorithm {
+    let remember = written.remember.as_ref().map(|key| Arc::from(key.value.as_str()));
+    let burst = written.burst.as_ref().map(|burst| burst.value).or(written.requests_per_unit);
+    let all = Algorithm::all(burst.unwrap_or(0), remember);
+    let named = all.into_iter().find(|algorithm| algorithm.name() == written.algorithm);
+    match named.expect("the reader accepts only these names") {
+        Algorithm::FirstHitWindow { .. } => Algorithm::FirstHitWindow { idle_ms: idle_ms(written) },
+        other => other,
+    }
+}
+
+fn ban_ms(written: &RateLimit) -> Option<u64> {
+    u64::try_from(written.ban_for.as_ref()?.value.as_millis()).ok()
+}
+
+fn idle_ms(written: &RateLimit) -> Option<u64> {
+    u64::try_from(written.idle.as_ref()?.value.as_millis()).ok()
+}
+
+/// The window of a time zone's calendar, if there is a valid time zone.
+fn window(written: &RateLimit, unit: Unit, problems: &mut Problems<'_>) -> Option<Window> {
+    if written.algorithm == "in_flight" {
+        return None;
+    }
+    let Some(Located { location, value: zone }) = &written.time_zone else {
+        if let Some(starts) = &written.starts {
+            problems.add(starts.location, "starts: needs a `time_zone`");
+        }
+        return None;
+    };
+    if written.unit_multiplier != 1 {
+        problems.add(*location, "time_zone: needs a unit_multiplier of 1");
+    }
+    match Calendar::new(unit, zone) {
+        Ok(calendar) => return starting(calendar, written, problems).map(Window::of_calendar),
+        Err(CalendarError::Unit) => {
+            let message = format!("time_zone: needs a unit of day or longer, not {}", unit.name());
+            problems.add(*location, message);
+        }
+        Err(CalendarError::Zone) => {
+            let names = calendar::zone_names();
+            let near = hint(zone, names.iter().map(String::as_str));
+            let message =
+                format!("time_zone: `{}` is not in the IANA time zone database{near}", shown(zone));
+            problems.add(*location, message);
+        }
+    }
+    None
+}
+
+/// The calendar, with its spans where `starts` says.
+fn starting(
+    calendar: Calendar,
+    written: &RateLimit,
+    problems: &mut Problems<'_>,
+) -> Option<Calendar> {
+    let Some(Located { location, value: starts }) = &written.starts else { return Some(calendar) };
+    let unit = calendar.unit();
+    let moved = calendar.starting(starts);
+    if moved.is_none() {
+        let form = match unit {
+            Unit::Week => "a weekday such as friday",
+            Unit::Month => "a day from 1 to 31",
+            Unit::Year => "a month and day such as \"04-01\"",
+            _ => "a time such as \"06:00\"",
+        };
+        let (starts, unit) = (shown(starts), unit.name());
+        problems.add(*location, format!("starts: `{starts}` is not {form}, for unit {unit}"));
+    }
+    moved
+}
+
+/// See [`Limit::capacity_max`].
+fn check_size(limit: &Limit, location: Location, problems: &mut Problems<'_>) {
+    let key = match limit.algorithm {
+        Algorithm::TokenBucket { .. } => "burst",
+        Algorithm::SlidingWindow => "requests_per_unit",
+        _ => return,
+    };
+    let (hits, hits_max) = (limit.capacity(), limit.capacity_max());
+    if hits > hits_max {
+        let name = limit.algorithm.name();
+        let message =
+            format!("{key}: {hits} exceeds {hits_max}, the largest for a {name} with this window");
+        problems.add(location, message);
+    }
+}
+
+fn check_stored(
+    limit: &Limit,
+    Located { location, value: written }: &Located<RateLimit>,
+    path: &[PathStep],
+    problems: &mut Problems<'_>,
+) {
+    let name = limit.algorithm.name();
+    if limit.requests_per_unit > STORED_HITS_MAX {
+        let requests = limit.requests_per_unit;
+        let message = format!(
+            "requests_per_unit: {requests} exceeds {STORED_HITS_MAX}, the largest for {name}"
+        );
+        problems.add(*location, message);
+    }
+    if limit.when_denied == WhenDenied::Counted {
+        let message = match written.count_denied {
+            Some(_) => {
+                format!("count_denied: not possible with {name}, which stores admitted hits only")
+            }
+            None => format!(
+                "count_denied: is on for all rules, but not possible with {name}; write \
+                 `count_denied: false` here"
+            ),
+        };
+        problems.add(*location, message);
+    }
+    if limit.mode == Mode::Quota {
+        let message =
+            format!("quota_mode: not possible with {name}, which stores admitted hits only");
+        problems.add(*location, message);
+    }
+    if limit.counts_calls() && limit.hold.is_none() {
+        problems.add(
+            *location,
+            "hold: missing; in_flight needs the longest time of a call, such as `10m`",
+        );
+    }
+    if let Some(Located { location, value: key }) = &written.remember
+        && !path.iter().any(|(step, _)| step == key)
+    {
+        let near = hint(key, path.iter().map(|(step, _)| step.as_str()));
+        let message =
+            format!("remember: no descriptor on the path to this rule has the key `{key}`{near}");
+        problems.add(*location, message);
+    }
+}

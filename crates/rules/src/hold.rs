@@ -1,0 +1,196 @@
+//! The key `hold` of a limit: its keys, how it is read, and what it needs of its limit.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+use tollkeeper_engine::{
+    hold::{Abandoned, Estimate, HoldBy, HoldPolicy, LearnedEstimate},
+    request::Hits,
+    text::duration::duration,
+};
+use tollkeeper_yaml::{
+    json_schema::mapping,
+    keys::{KeyTable, Shape, key, required},
+    reader::{Fields, Located, Reader, shown},
+    tree::{Content, Location, YamlNode},
+};
+
+const FOR_MIN: Duration = Duration::from_secs(1);
+const FOR_MAX: Duration = Duration::from_millis(HoldPolicy::LIFETIME_MS_MAX);
+
+const ITEMS_MAX: usize = HoldPolicy::ITEMS_MAX;
+const NAME_BYTES_MAX: usize = HoldPolicy::NAME_BYTES_MAX;
+
+const LEARNED_WITHOUT_DEFAULT: &str =
+    "estimate: needs a number to start with, such as `{ default: 2000, learned: true }`";
+
+#[rustfmt::skip]
+static HOLD: KeyTable = KeyTable {
+    name: "`hold`",
+    elsewhere: |_| None,
+    keys: &[
+        required("for", Shape::Time { min: FOR_MIN, max: FOR_MAX },
+            "Time in which a commit must come, 1s to 7 days (168h)"),
+        key("by", Shape::OneOf(|| HoldBy::ALL.map(HoldBy::name).to_vec()),
+            "How a commit finds its hold: `token` (default), `id` or `counter`"),
+        key("estimate", Shape::Other(estimate_schema),
+            "Hits to hold: a number or a mapping; the call's hits if absent"),
+        key(
+            "weights",
+            Shape::Other(
+                || json!({ "type": ["object", "null"], "additionalProperties": { "type": "integer", "minimum": 0 } }),
+            ),
+            "Hits for a unit of each kind of usage, such as `input: 250`",
+        ),
+        key(
+            "unused_on",
+            Shape::Other(
+                || json!({ "type": ["array", "null"], "items": { "type": ["string", "integer"] } }),
+            ),
+            "Response flags, codes and classes (`5xx`) of calls that used nothing; UF, UH, UO, NR, NC and RL if absent",
+        ),
+        key("abandoned", Shape::OneOf(|| vec!["keep", "release"]),
+            "Hits of a hold without a commit: `keep` (default) or `release`"),
+    ],
+};
+
+#[rustfmt::skip]
+static ESTIMATE: KeyTable = KeyTable {
+    name: "`estimate`",
+    elsewhere: |_| None,
+    keys: &[
+        key("default", HITS, "Hits for a call that announces no number"),
+        key("min", HITS, "Smallest estimate"),
+        key("max", HITS, "Largest estimate"),
+        key("learned", Shape::Switch, "true: starts with `default` and follows the commits"),
+    ],
+};
+
+const HITS: Shape = Shape::Whole { min: 0, max: Hits::MAX };
+
+/// The schema of `hold`: a time, or a mapping.
+pub(super) fn schema() -> Value {
+    json!({ "anyOf": [{ "type": ["string", "null"] }, mapping(&HOLD)] })
+}
+
+fn estimate_schema() -> Value {
+    let number = json!({ "type": "integer", "minimum": 0 });
+    json!({ "anyOf": [{ "type": "null" }, number, mapping(&ESTIMATE)] })
+}
+
+pub(super) fn read(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<Located<HoldPolicy>> {
+    let node = fields.node("hold")?;
+    let value = if let Content::Map(_) = node.content {
+        policy(reader, node)?
+    } else {
+        match duration(reader.scalar(node, "hold")?, FOR_MIN, FOR_MAX) {
+            Ok(lifetime) => HoldPolicy::new(millis(lifetime)),
+            Err(problem) => {
+                reader.problem(node.location, format!("hold: {problem}"));
+                return None;
+            }
+        }
+    };
+    Some(Located { location: node.location, value })
+}
+
+fn policy(reader: &mut Reader<'_>, node: &YamlNode) -> Option<HoldPolicy> {
+    let fields = reader.fields(node, &HOLD)?;
+    let by = fields.word("by").map(|word| word.value);
+    let estimate = fields.node("estimate").and_then(|node| estimate(reader, node));
+    let weights = fields.node("weights").map(|node| weights(reader, node));
+    let unused_on = fields.node("unused_on").map(|node| unused_on(reader, node));
+    let policy = HoldPolicy::new(millis(fields.time("for")?.value));
+    Some(HoldPolicy {
+        by: HoldBy::ALL.into_iter().find(|known| Some(known.name()) == by).unwrap_or(policy.by),
+        estimate: estimate.unwrap_or(policy.estimate),
+        weights: weights.unwrap_or_default(),
+        unused_on,
+        abandoned: match fields.word("abandoned").map(|word| word.value) {
+            Some("release") => Abandoned::Release,
+            _ => Abandoned::Keep,
+        },
+        ..policy
+    })
+}
+
+fn estimate(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Estimate> {
+    let none = Estimate { default: None, min: 0, max: Hits::MAX, learned: None };
+    match &node.content {
+        Content::Scalar(text, _) if text == "learned" => {
+            reader.problem(node.location, LEARNED_WITHOUT_DEFAULT);
+            None
+        }
+        Content::Scalar(..) => {
+            let default = reader.whole(node, "estimate", 0, Hits::MAX)?;
+            Some(Estimate { default: Some(default), ..none })
+        }
+        Content::List(_) | Content::Map(_) => {
+            let fields = reader.fields(node, &ESTIMATE)?;
+            let number = |name: &str| fields.whole(name).map(|whole| whole.value);
+            let (min, max) = (number("min").unwrap_or(0), number("max").unwrap_or(Hits::MAX));
+            if min > max {
+                let message = format!("min: {min} exceeds max, which is {max}");
+                reader.problem(node.location, message);
+                return None;
+            }
+            let (default, is_learned) = (number("default"), fields.is_on("learned"));
+            if is_learned && default.is_none() {
+                reader.problem(node.location, LEARNED_WITHOUT_DEFAULT);
+            }
+            let learned = default.filter(|_| is_learned).map(LearnedEstimate::new);
+            Some(Estimate { default, min, max, learned: learned.map(Arc::new) })
+        }
+    }
+}
+
+fn weights(reader: &mut Reader<'_>, node: &YamlNode) -> Vec<(Box<str>, u64)> {
+    let Content::Map(pairs) = &node.content else {
+        reader.problem(node.location, "weights: must be a mapping such as `input: 250`");
+        return Vec::new();
+    };
+    check_items(reader, "weights", node.location, pairs.len());
+    let mut weights = Vec::new();
+    for (key, value) in pairs {
+        let Some(kind) = short_text(reader, key, "weights") else { continue };
+        if weights.iter().any(|(known, _): &(Box<str>, u64)| **known == *kind) {
+            reader.problem(key.location, format!("{kind}: duplicate key"));
+        } else if let Some(weight) = reader.whole(value, "weights", 0, Hits::MAX) {
+            weights.push((kind, weight));
+        }
+    }
+    weights
+}
+
+fn unused_on(reader: &mut Reader<'_>, node: &YamlNode) -> Vec<Box<str>> {
+    let Content::List(items) = &node.content else {
+        reader.problem(node.location, "unused_on: must be a list such as [5xx, UF]");
+        return Vec::new();
+    };
+    check_items(reader, "unused_on", node.location, items.len());
+    items.iter().filter_map(|item| short_text(reader, item, "unused_on")).collect()
+}
+
+fn check_items(reader: &mut Reader<'_>, name: &str, location: Location, count: usize) {
+    if count > ITEMS_MAX {
+        reader.problem(location, format!("{name}: {count} items exceed {ITEMS_MAX}"));
+    }
+}
+
+fn short_text(reader: &mut Reader<'_>, node: &YamlNode, name: &str) -> Option<Box<str>> {
+    let text = reader.scalar(node, name)?;
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    if (1..=NAME_BYTES_MAX).contains(&text.len()) && text.as_bytes().iter().all(is_word) {
+        return Some(text.into());
+    }
+    let message = format!(
+        "{name}: `{}` must be 1 to {NAME_BYTES_MAX} ASCII letters, digits and underscores",
+        shown(text)
+    );
+    reader.problem(node.location, message);
+    None
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(HoldPolicy::LIFETIME_MS_MAX)
+}

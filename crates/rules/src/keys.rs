@@ -1,0 +1,201 @@
+//! The keys of rule files, each written once: the reader, "did you mean", the JSON Schema and the tables of
+//! docs/rules.md follow from here.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tollkeeper_engine::{
+    hold::HoldPolicy,
+    key::SlotBy,
+    request::{Hits, KEY_BYTES_MAX},
+    rule::{Algorithm, DeniedBody, FailureMode, Unit},
+    rule_set::RequireMode,
+    window::Window,
+};
+use tollkeeper_yaml::keys::{KeyTable, Shape, TEXT, key, required};
+
+use super::{hold, nested};
+
+/// Most limits of one rule: each is a charge for each descriptor of a call.
+pub(super) const LIMITS_MAX: usize = 16;
+
+#[rustfmt::skip]
+pub static FILE: KeyTable = KeyTable {
+    name: "a rule file",
+    elsewhere: |name| level_of(name, 0),
+    keys: &[
+        required("domain", TEXT, "Name by which requests select them"),
+        key("descriptors", Shape::Other(descriptors), "List of descriptors"),
+        key("defaults", Shape::Other(|| reference("defaults")),
+            "Keys of `rate_limit` for limits that lack them"),
+        key("require", Shape::Other(texts),
+            "Keys of entries: calls without a descriptor that has all are denied"),
+        key("require_mode", Shape::OneOf(|| RequireMode::ALL.map(RequireMode::name).to_vec()),
+            "deny (default), or report: counts and logs such calls"),
+        key("quota_group", Shape::Other(texts),
+            "Keys of entries: quotas with equal values are a group, over if one quota is, with `draw: first` if all are; a call is denied if all its groups are"),
+        key("draw", Shape::OneOf(|| vec!["first"]),
+            "`first`: charges only the first quota of a call, or of each group, that fits; for the whole domain"),
+        key("slot_by", Shape::OneOf(|| vec![SlotBy::DOMAIN]),
+            "`domain`: keeps the whole domain in one slot of a Redis Cluster"),
+    ],
+};
+
+#[rustfmt::skip]
+pub(super) static DESCRIPTOR: KeyTable = KeyTable {
+    name: "a descriptor",
+    elsewhere: |name| level_of(name, 1),
+    keys: &[
+        required("key", Shape::Text { bytes_max: KEY_BYTES_MAX },
+            "Key of the request's entry, at most 256 bytes"),
+        key("value", TEXT,
+            "Value of the entry; any if absent. `*` matches any text. Each value has its own counter"),
+        key("rate_limit", Shape::Other(|| reference("rate_limit")),
+            "Limit for descriptors that end here; without one, they pass"),
+        key("rate_limits", Shape::Other(rate_limits),
+            "Up to 16 limits, no two with the same algorithm and window"),
+        key("descriptors", Shape::Other(descriptors), "List of descriptors for the next entry"),
+        key("shadow_mode", Shape::Switch, "true: counts and reports, without enforcing"),
+        key("quota_mode", Shape::Switch,
+            "true: a call is denied only if none of its quotas fits; hits that do not fit are counted too"),
+        key("share_threshold", Shape::Switch, "true: all values that match share a counter"),
+        key("detailed_metric", Shape::Switch, "true: the rule's metrics show up to 1,000 values"),
+        key("value_to_metric", Shape::Switch,
+            "true: metrics of this rule and rules below show the value"),
+        key("metadata", Shape::Other(|| json!({ "type": ["object", "null"] })),
+            "Mapping for Envoy when the rule admits a call, with `--dynamic-metadata`"),
+    ],
+};
+
+/// Keys of a limit that need one of certain algorithms.
+pub(super) const OF_ONE_ALGORITHM: [(&str, &[&str]); 5] = [
+    ("burst", &["token_bucket"]),
+    ("idle", &["first_hit_window"]),
+    ("time_zone", &["fixed_window"]),
+    ("starts", &["fixed_window"]),
+    ("remember", &["sliding_log", "in_flight"]),
+];
+
+/// Keys that each limit has for itself: an overlay gives none of the first, and `defaults` none of all.
+pub(super) const OF_A_LIMIT: [&str; 6] =
+    ["unit", "requests_per_unit", "unlimited", "unit_multiplier", "name", "replaces"];
+
+#[rustfmt::skip]
+pub(super) static LIMIT: KeyTable = KeyTable {
+    name: "a rate_limit",
+    elsewhere: |name| level_of(name, 2),
+    keys: &[
+        key("unit", Shape::Other(unit),
+            "Window: second, minute, hour, day, week, month (30 days) or year (365 days); not for in_flight"),
+        key("unit_multiplier", Shape::Whole { min: 1, max: u32::MAX as u64 },
+            "Number of units in a window; 1 if absent"),
+        key("requests_per_unit", Shape::Whole { min: 0, max: Hits::MAX },
+            "Hits per window, or at once with in_flight: 0 (default, denies every call) to 9007199254740991"),
+        key("scale", Shape::Whole { min: 1, max: Hits::MAX },
+            "Multiplies `requests_per_unit`, for an overlay: a control plane's field ends at 4294967295"),
+        key("unlimited", Shape::Switch, "true: no limit and no counter, without `unit`"),
+        key("count_denied", Shape::Switch, "true: charges denied calls too, for work already done"),
+        key("algorithm", Shape::OneOf(algorithm_names),
+            "fixed_window (default), first_hit_window, sliding_log, sliding_window, token_bucket or in_flight"),
+        key("burst", Shape::Whole { min: 1, max: Hits::MAX },
+            "For token_bucket: hits at once from an unused bucket; `requests_per_unit` if absent"),
+        key(
+            "idle",
+            Shape::Time {
+                min: Duration::from_secs(1),
+                max: Duration::from_secs(Window::SECONDS_MAX),
+            },
+            "For first_hit_window: time without a charge, such as 30m, that ends the window",
+        ),
+        key("time_zone", TEXT,
+            "For fixed_window of a day or longer: its time zone, such as Europe/Berlin"),
+        key("starts", TEXT,
+            "With `time_zone`: start of the day (\"06:00\"), week (friday), month (1 to 31) or year (\"04-01\")"),
+        key("override_max", Shape::Whole { min: 0, max: Hits::MAX },
+            "Most hits in a window of the rule that a limit sent with a call may admit; one that could admit more counts as this number in the rule's window"),
+        key("remember", TEXT,
+            "For sliding_log and in_flight: entry whose value is stored with each hit"),
+        key("on_store_failure", Shape::OneOf(failure_names),
+            "Decision without the store: error, deny, allow or local"),
+        key("denied_body", Shape::OneOf(DeniedBody::names),
+            "Body of a denial: none, problem or openai; `--denied-body` if absent"),
+        key("hold", Shape::Other(hold::schema),
+            "Holds hits until a commit: a time such as `10m`, or a mapping; see docs/budgets.md"),
+        key("priority", Shape::Other(nested::priority_schema),
+            "Classes of calls, each with a share of the limit"),
+        key(
+            "ban_for",
+            Shape::Time {
+                min: Duration::from_secs(1),
+                max: Duration::from_millis(HoldPolicy::LIFETIME_MS_MAX),
+            },
+            "Time for which a call that does not fit closes the counter, 1s to 7 days (168h)",
+        ),
+        key("tiers", Shape::Other(nested::tiers_schema),
+            "Soft limits: a list of `at` and `request_headers`"),
+        key("name", TEXT, "Name of the limit in answers and in `replaces`"),
+        key("replaces", Shape::Other(replaces),
+            "List of `name: other_limit`: limits ignored in calls that match this rule"),
+    ],
+};
+
+#[rustfmt::skip]
+pub(super) static REPLACED: KeyTable = KeyTable {
+    name: "an item of `replaces`",
+    elsewhere: |_| None,
+    keys: &[required("name", TEXT, "Name of the ignored limit")],
+};
+
+/// An unlimited limit may have any word that is not a unit, as in envoyproxy/ratelimit.
+fn unit() -> Value {
+    let any = json!({ "type": ["string", "number", "boolean", "null"] });
+    json!({ "anyOf": [{ "enum": Unit::ALL.map(Unit::name) }, any] })
+}
+
+fn algorithm_names() -> Vec<&'static str> {
+    Algorithm::names()
+}
+
+fn failure_names() -> Vec<&'static str> {
+    FailureMode::ALL.map(FailureMode::name).to_vec()
+}
+
+fn texts() -> Value {
+    let text = json!({ "type": ["string", "number", "boolean"], "minLength": 1 });
+    json!({ "anyOf": [{ "type": "null" }, text, { "type": "array", "minItems": 1, "items": text }] })
+}
+
+fn reference(definition: &str) -> Value {
+    json!({ "anyOf": [{ "type": "null" }, { "$ref": format!("#/$defs/{definition}") }] })
+}
+
+fn descriptors() -> Value {
+    json!({ "type": ["array", "null"], "items": { "$ref": "#/$defs/descriptor" } })
+}
+
+fn rate_limits() -> Value {
+    json!({
+        "type": ["array", "null"],
+        "minItems": 1,
+        "maxItems": LIMITS_MAX,
+        "items": { "$ref": "#/$defs/rate_limit", "properties": { "unlimited": { "not": { "const": true } } } },
+    })
+}
+
+fn replaces() -> Value {
+    json!({ "type": ["array", "null"], "items": { "$ref": "#/$defs/replaced" } })
+}
+
+/// Where a key belongs that is not one of level `here`: 0 is the file, 1 a descriptor, 2 a rate_limit.
+fn level_of(name: &str, here: usize) -> Option<&'static str> {
+    let levels = [&FILE, &DESCRIPTOR, &LIMIT].into_iter().enumerate();
+    let with_key = levels.filter(|(_, table)| table.find(name).is_some()).map(|(level, _)| level);
+    // `descriptors` has two levels; the nearer one is meant.
+    Some(match (here, with_key.min_by_key(|level| level.abs_diff(here))?) {
+        (_, 0) => "at the top of the file",
+        (0, 1) => "in an item of `descriptors`, one level down",
+        (0, _) => "in the `rate_limit` of a descriptor, two levels down",
+        (1, _) => "in `rate_limit`, one level down",
+        _ => "in the descriptor, one level up",
+    })
+}

@@ -1,0 +1,214 @@
+//! The rules in force, and their reload while the service runs: when the content of the files changes. If
+//! the new content has a problem, the last good rules stay.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::{task::spawn_blocking, time};
+use tollkeeper_base::telemetry::{EventKind, happened};
+use tollkeeper_engine::text::counted;
+use tollkeeper_yaml::{Problem, first_lines};
+
+use super::{
+    load::{InForce, RuleFiles, Version, compile_files},
+    options::LoadOptions,
+};
+
+/// How often the files are read. The system's notifications would miss changes: network file systems send
+/// none, and kubelet swaps a link.
+const READ_EVERY: Duration = Duration::from_millis(500);
+
+/// The rules in force. Its users need not know where the rules come from.
+#[derive(Debug)]
+pub struct Rules {
+    current: ArcSwap<InForce>,
+    /// The problems of the newest content, if it could not be loaded.
+    problems: Mutex<Vec<Problem>>,
+}
+
+impl Rules {
+    pub fn new(first: InForce) -> Self {
+        Self { current: ArcSwap::from_pointee(first), problems: Mutex::new(Vec::new()) }
+    }
+
+    /// The rules for one call, which keeps this version to its end.
+    pub fn current(&self) -> Arc<InForce> {
+        self.current.load_full()
+    }
+
+    pub fn replace(&self, next: InForce) {
+        next.rules.inherit(&self.current().rules);
+        self.current.store(Arc::new(next));
+        self.set_problems(Vec::new());
+    }
+
+    /// The problems of the newest content; empty if it is in force.
+    pub fn problems(&self) -> Vec<Problem> {
+        self.problems.lock().clone()
+    }
+
+    /// Puts new content in force, with its warnings in the log.
+    pub(super) fn accept(&self, next: InForce) -> Loaded {
+        next.log();
+        let (domains, rules) = next.rules.counts();
+        let text = format!("version {}, rules: {rules}, domains: {domains}", next.version);
+        happened(EventKind::RulesLoaded, text);
+        self.replace(next);
+        Loaded::Good
+    }
+
+    /// Logs the problems of new content. The previous rules stay.
+    pub(super) fn refuse(&self, version: &Version, problems: Vec<Problem>) -> Loaded {
+        let count = counted(problems.len(), "problem");
+        tracing::error!(%version, "rules not loaded ({count}); the previous rules stay in force");
+        for problem in first_lines(&problems) {
+            tracing::error!("{problem}");
+        }
+        if let Some(first) = problems.first() {
+            happened(EventKind::RulesRefused, format!("version {version}, {count}: {first}"));
+        }
+        self.set_problems(problems);
+        Loaded::Bad
+    }
+
+    pub(super) fn set_problems(&self, problems: Vec<Problem>) {
+        *self.problems.lock() = problems;
+    }
+}
+
+/// The files to watch, and the options to load them with.
+#[derive(Debug, Clone)]
+pub struct Watched {
+    pub paths: Vec<PathBuf>,
+    pub overlays: Vec<PathBuf>,
+    /// Defaults for all rules, and the algorithms that the store can run.
+    pub options: LoadOptions,
+}
+
+/// Keeps `rules` up to date with the files. Never returns.
+pub async fn watch(rules: Arc<Rules>, watched: Watched, on_load: impl Fn(Loaded)) {
+    let Watched { paths, overlays, options } = watched;
+    let read = move || RuleFiles::read(&paths, &overlays);
+    let mut files = FollowedFiles::new(read, rules.current().version.clone());
+    loop {
+        on_load(reload(&rules, files.next().await, options, compile_files).await);
+    }
+}
+
+/// Compiles new content, and puts it in force if it has no problem.
+async fn reload(rules: &Rules, read: RuleFiles, options: LoadOptions, compile: Compile) -> Loaded {
+    let version = read.version();
+    let compiled = off_thread(move || compile(read, options)).await;
+    match compiled.unwrap_or_else(|problem| Err(vec![problem])) {
+        Ok(next) => rules.accept(next),
+        Err(problems) => rules.refuse(&version, problems),
+    }
+}
+
+/// Compiles the files. A test passes one that panics.
+type Compile = fn(RuleFiles, LoadOptions) -> Result<InForce, Vec<Problem>>;
+
+/// The content of files, from one read to the next.
+pub(super) struct FollowedFiles<R> {
+    read: R,
+    /// The newest content that was returned.
+    tried: Version,
+    /// The content of the last read.
+    seen: Version,
+}
+
+impl<R: Fn() -> RuleFiles + Clone + Send + 'static> FollowedFiles<R> {
+    pub(super) fn new(read: R, known: Version) -> Self {
+        Self { read, tried: known.clone(), seen: known }
+    }
+
+    /// Reads the files. Returns their content if it is new.
+    ///
+    /// New content is returned once two consecutive reads have found the same: a file may be half written, or some
+    /// files may be newer than others.
+    async fn poll(&mut self) -> Option<RuleFiles> {
+        let read = off_thread(self.read.clone()).await.unwrap_or_else(|problem| RuleFiles {
+            problems: vec![problem],
+            ..RuleFiles::default()
+        });
+        let version = read.version();
+        let settled = version == self.seen;
+        self.seen = version.clone();
+        if !settled || version == self.tried {
+            return None;
+        }
+        self.tried = version;
+        Some(read)
+    }
+
+    pub(super) async fn next(&mut self) -> RuleFiles {
+        loop {
+            time::sleep(READ_EVERY).await;
+            if let Some(read) = self.poll().await {
+                return read;
+            }
+        }
+    }
+}
+
+/// Runs `work` on a thread of its own. A panic becomes a problem of the rules: it must not end the service,
+/// nor the watching.
+pub(super) async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    spawn_blocking(work).await.map_err(|_| Problem {
+        file: "rules".to_owned(),
+        location: None,
+        message: "a bug in tollkeeper: reading them panicked; please report it".to_owned(),
+    })
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loaded {
+    /// It is in force.
+    Good,
+    /// The last good rules stay.
+    Bad,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::load;
+
+    fn compile_or_panic(read: RuleFiles, options: LoadOptions) -> Result<InForce, Vec<Problem>> {
+        assert!(!read.sources[0].text.contains("panic"), "a bug");
+        compile_files(read, options)
+    }
+
+    #[tokio::test]
+    async fn a_panic_while_compiling_is_a_problem_and_the_last_good_rules_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rules.yaml");
+        fs::write(&file, "domain: first").unwrap();
+        let (paths, options) = ([file.clone()], LoadOptions::default());
+        let rules = Rules::new(load(&paths, &[], options).unwrap());
+        let known = rules.current().version.clone();
+        let mut files = FollowedFiles::new(move || RuleFiles::read(&paths, &[]), known);
+        assert!(files.poll().await.is_none());
+
+        fs::write(&file, "domain: panic").unwrap();
+        assert!(files.poll().await.is_none(), "not settled yet");
+        let read = files.poll().await.unwrap();
+        assert_eq!(reload(&rules, read, options, compile_or_panic).await, Loaded::Bad);
+        assert!(files.poll().await.is_none(), "reported once");
+        let problems = rules.problems();
+        assert!(problems[0].message.contains("panicked"), "{problems:?}");
+        assert!(rules.current().rules.domain("first").is_some());
+
+        fs::write(&file, "domain: second").unwrap();
+        assert!(files.poll().await.is_none());
+        let read = files.poll().await.unwrap();
+        assert_eq!(reload(&rules, read, options, compile_or_panic).await, Loaded::Good);
+        assert_eq!(rules.problems(), []);
+        assert!(rules.current().rules.domain("second").is_some());
+    }
+}
