@@ -3,16 +3,7 @@
 pub mod contour;
 pub mod release;
 
-use std::{
-    fs,
-    io::Write as _,
-    process::{Command, Stdio},
-};
-
-use serde_json::Value;
-use tempfile::TempDir;
-
-use crate::support::{Process, eventually, pod::Source, redis_server::free_port, run, tool};
+use crate::support::{pod::Source, prelude::*, redis_server::free_port};
 
 /// The token of the administrator.
 const TOKEN: &str = "administrator";

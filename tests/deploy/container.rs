@@ -1,17 +1,9 @@
 //! What the service does for containers: threads within the CPU limit, health for probes, addresses of both families.
 
-use std::{fs, net::SocketAddr, process::Command};
-
-use tempfile::{NamedTempFile, TempDir};
+use tempfile::NamedTempFile;
 use tollkeeper::settings::{self, CONFIG, Environment, TypedFlags};
 
-use crate::support::{
-    eventually,
-    pages::{blocks, page},
-    run,
-    service::{Options, Service, serve, tollkeeper},
-    tool,
-};
+use crate::support::prelude::*;
 
 /// Mounts its own files over the kernel's files, and then becomes the command. Each file is `PATH=TEXT`.
 const WITH_FILES: &str = r#"

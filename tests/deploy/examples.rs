@@ -1,21 +1,8 @@
 //! The configurations in examples/: a real Envoy runs them, and other programs check what it cannot read.
 
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Stdio},
-};
-
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
 use crate::support::{
-    Process,
     envoy::{Answer, Envoy, PUBLIC, RLS, envoy, example, exchange, replace},
-    pages::{blocks, documents},
-    root, run,
-    service::{Options, Service, tollkeeper},
-    tool,
+    prelude::*,
 };
 
 /// Rules whose window does not end during the test.

@@ -9,27 +9,8 @@ mod pages;
 mod pod;
 mod samples;
 
-use std::{
-    fs,
-    io::Write as _,
-    net::{SocketAddr, TcpListener},
-    path::PathBuf,
-    process::Command,
-    thread,
-};
-
-use serde_json::Value;
-use tempfile::TempDir;
-
 use self::{backend::Backend, pod::Pod};
-use crate::support::{
-    Process, eventually,
-    pages::documents,
-    redis_server::{Redis, free_port},
-    root,
-    service::exchange_with,
-    tool,
-};
+use crate::support::{prelude::*, redis_server::free_port, service::exchange_with};
 
 /// The ports of Envoy Gateway, of its Envoy's readiness, and of the pod.
 const PORTS: [u16; 9] = [18000, 18001, 18002, 19000, 19001, 8081, 19003, pod::HTTP, pod::DEBUG];

@@ -7,21 +7,12 @@
 mod commands;
 mod translation;
 
-use std::{fs, process::Command};
-
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
 use self::translation::Gateway;
 use crate::support::{
     chart::invalid,
     envoy::{Envoy, exchange},
-    pages::{
-        DescriptorRow, blocks, descriptors, documents, page, request_of_row, requests, rules_with,
-    },
-    root, run,
-    service::{Options, Service, tollkeeper},
-    tool,
+    pages::{DescriptorRow, descriptors, request_of_row, requests, rules_with},
+    prelude::*,
 };
 
 const GATEWAYS: [Gateway; 4] =

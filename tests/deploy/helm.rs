@@ -8,21 +8,14 @@ mod operators;
 mod readme;
 mod refusals;
 
-use std::{fs, process::Command};
-
-use serde_json::{Value, json};
-use tempfile::TempDir;
 use tollkeeper::settings::{self, Arity, Row};
 
 use self::refusals::refused;
 use crate::support::{
-    certificates::{Authority, Issued},
+    certificates::Issued,
     chart::{helm, object, render},
-    pages::{blocks, documents, page},
     pod::{self, Source},
-    redis_server::Redis,
-    root, run,
-    service::Service,
+    prelude::*,
 };
 
 fn scenarios() -> Vec<String> {

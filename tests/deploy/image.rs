@@ -1,19 +1,7 @@
 //! The image's root folder, made by the script of the Dockerfile, and entered as a container would be: nothing else can be
 //! seen, nothing can be written, and the user is 65532 without any capability. And the archives of a release.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
-use tempfile::TempDir;
-
-use crate::support::{
-    root, run,
-    service::{Service, serve, tollkeeper},
-};
+use crate::support::prelude::*;
 
 /// Becomes a command in a folder as its read-only root. Root in a namespace may mount, and the user in the next one may
 /// do nothing.

@@ -19,16 +19,6 @@ mod api_server;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::{
-    fs,
-    io::{Read as _, Write as _},
-    net::TcpStream,
-    process::Command,
-};
-
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
 use self::{
     api_server::{
         ApiServer,
@@ -47,6 +37,8 @@ use self::{
         tool,
     },
 };
+
+use crate::support::prelude::*;
 
 fn rules(limit: u32) -> String {
     format!(

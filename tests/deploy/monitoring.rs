@@ -1,19 +1,9 @@
 //! The alerts and the dashboard of the chart, judged by the real promtool and by a real scrape.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    process::Command,
-};
-
-use serde_json::Value;
-
 use crate::support::{
     chart::{alerts, object, queries, render, text},
-    pages::documents,
-    root, run,
+    prelude::*,
     scrapes::scrapes,
-    tool,
 };
 
 /// The address of the runbook in the files; the chart replaces it.

@@ -3,10 +3,8 @@
 use tonic::Request;
 
 use crate::support::{
-    eventually,
     otel_collector::{OtelCollector, text_attribute},
-    redis_server::Redis,
-    service::{Options, Service, descriptor, request},
+    prelude::*,
 };
 
 const METHOD: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

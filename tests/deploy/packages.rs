@@ -1,14 +1,6 @@
 //! The deb and the rpm of a release, made from the binary that the tests use; the deb is unpacked, checked and started.
 
-use std::{fs, path::Path, process::Command};
-
-use tempfile::TempDir;
-
-use crate::support::{
-    root, run,
-    service::{Service, tollkeeper},
-    tool,
-};
+use crate::support::prelude::*;
 
 fn succeeds(command: &mut Command) -> String {
     let (code, out, error) = run(command);

@@ -1,18 +1,13 @@
 //! A real Prometheus scrapes real services, evaluates the alerts of the chart and answers its dashboard's queries.
 
-use std::{collections::BTreeMap, time::Duration};
-
-use tempfile::TempDir;
 use tokio::time::timeout;
 
 use crate::support::{
     ads::FakeAds,
     chart::{alerts, queries, text},
-    eventually,
+    prelude::*,
     prometheus::Prometheus,
-    redis_server::Redis,
     secured::Secured,
-    service::{Options, Service, descriptor, request, serve},
 };
 
 const RULES: &str = "

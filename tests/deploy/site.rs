@@ -1,14 +1,6 @@
 //! The site of docs/, as its script makes it.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
-use tempfile::TempDir;
-
-use crate::support::{root, run, tool};
+use crate::support::prelude::*;
 
 /// All pages except the one for missing pages, which may be shown in any folder.
 fn pages(site: &Path) -> Vec<PathBuf> {

@@ -1,13 +1,6 @@
 //! The status page on the admin address, in a real browser.
 
-use serde_json::{Value, json};
-
-use crate::support::{
-    browser::Browser,
-    eventually,
-    redis_server::Redis,
-    service::{Options, Service, descriptor, exchange_with, request, serve, spell, tollkeeper},
-};
+use crate::support::{browser::Browser, prelude::*, service::exchange_with};
 
 async fn ask(service: &Service, domain: &str, key: &str, value: &str, calls: usize) {
     for _ in 0..calls {

@@ -1,10 +1,8 @@
 //! The workflows of GitHub: their linter accepts them, what they name exists, and they may do no more than they must.
 
-use std::{env, fs, process::Command};
+use std::env;
 
-use tempfile::TempDir;
-
-use crate::support::{pages::documents, root, run, tool};
+use crate::support::prelude::*;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -10,10 +10,7 @@ mod model_server;
 mod replicas;
 mod streams;
 
-use std::{
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::{Duration, Instant},
-};
+use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::time::sleep;
 
@@ -24,10 +21,7 @@ use self::{
     replicas::Fleet,
     streams::Crowd,
 };
-use crate::support::{
-    envoy::Envoy,
-    redis_server::{Redis, Setup},
-};
+use crate::support::{envoy::Envoy, prelude::*, redis_server::Setup};
 
 /// What most streams hold, and about the most that they use.
 const ESTIMATE: u64 = 300;

@@ -11,28 +11,14 @@ mod rows;
 mod soak;
 mod topology_rows;
 
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, thread::JoinHandle};
 
 use self::{
     deployment::Deployment,
     load::{Load, MODES, SPARED},
     outcome::{Durations, Outcome, Times},
 };
-use crate::support::{
-    cluster::Cluster,
-    fault_proxy::FaultProxy,
-    redis_server::Redis,
-    sentinels::Sentinels,
-    service::{Options, Service},
-};
+use crate::support::{prelude::*, sentinels::Sentinels};
 
 /// Limit of the user `small` of each rule; the others have [`LARGE`].
 const SMALL: u64 = 40;

@@ -1,14 +1,9 @@
 //! Failovers under load. `FAILOVERS` is the number of each kind.
 
-use std::time::{Duration, Instant};
-
 use crate::support::{
-    cluster::Cluster,
     cluster_calls::{ALGORITHMS, rules, serve, slot_of, used, values_on},
     cluster_load::{Counted, Load},
-    dice::number,
-    eventually,
-    service::{Service, descriptor, request},
+    prelude::*,
 };
 
 /// How long after the announcement calls may still fail. It is below a second unless the machine is busy: the map is read

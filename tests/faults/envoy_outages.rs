@@ -4,24 +4,9 @@
 //! a hundred times its default, since the test machine is shared; the decision budget is three quarters of that. Clients
 //! make up to `ENVOY_RATE` (500) requests a second.
 
-use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::io::BufReader;
 
-use crate::support::{
-    envoy::Envoy,
-    eventually,
-    fault_proxy::{Connect, FaultProxy, Faults, Flow},
-    redis_server::Redis,
-    service::{Options, Service},
-};
+use crate::support::{envoy::Envoy, fault_proxy::Connect, prelude::*};
 
 /// By then the breaker is open.
 const OPENS_WITHIN: Duration = Duration::from_millis(50);

@@ -2,28 +2,12 @@
 //!
 //! `TOLLKEEPER_EXITS=200 cargo test --release --test faults loses_no_call -- --nocapture` ends as many services.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream},
-    process::{Child, Command, Stdio},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
-
-use tempfile::TempDir;
+use std::process::Child;
 
 use crate::support::{
     envoy::Envoy,
-    eventually,
     http2::{self, Frames},
-    redis_server::Redis,
-    root, run,
-    service::{Options, Service, serve},
-    tool,
+    prelude::*,
 };
 
 /// How often a service is ended.

@@ -4,21 +4,15 @@
 //! `TOLLKEEPER_FLOOD_SECONDS=10 cargo test --release --test faults flood_of -- --nocapture --test-threads 1` prints the
 //! figures of docs/internals/reliability.md.
 
-use std::{
-    io::Write as _,
-    net::{Shutdown, SocketAddr, TcpStream},
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
-    thread,
-    time::{Duration, Instant},
-};
+use std::net::Shutdown;
 
 use crate::support::{
-    eventually,
     hostile::{
         RULES, good_message, long_call, long_rules, open_header_block, resident_mib, unread_calls,
     },
     http2::{self, Frames},
-    service::{Options, Service, descriptor, open_files, request, spell},
+    prelude::*,
+    service::open_files,
 };
 
 /// The pause between two calls of the good client.

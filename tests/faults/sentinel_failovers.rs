@@ -1,24 +1,8 @@
 //! Failovers under load: how long they take, what they cost, and that they cost no more.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
-
 use tokio::task::JoinSet;
-use tollkeeper_proto::rate_limit_response::Code;
 
-use crate::support::{
-    eventually,
-    redis_server::Redis,
-    sentinels::Sentinels,
-    service::{Options, Service, descriptor, open_files, request},
-};
+use crate::support::{prelude::*, sentinels::Sentinels, service::open_files};
 
 /// Half of the calls are on a limit that is never reached, the others on limits of 10 that each get 30 calls.
 const RULES: &str = "

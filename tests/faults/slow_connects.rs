@@ -2,19 +2,11 @@
 //! `SLOW_CONNECTS=1 cargo test --release --locked --test faults slow_connects -- --nocapture` prints the table of
 //! docs/internals/reliability.md.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
-
-use prost::Message as _;
-
 use crate::support::{
-    fault_proxy::{Cut, FaultProxy},
+    fault_proxy::Cut,
+    prelude::*,
     raw_load::{RawAnswer, RawCall, RawClient},
-    redis_server::Redis,
     sentinels::{self, sentinel_of_port},
-    service::{Options, Service, descriptor, request},
 };
 
 const RULES: &str = "

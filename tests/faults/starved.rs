@@ -1,22 +1,10 @@
 //! A service that is short of CPU: it is stopped and continued by signals, as a quota or a busy neighbour does. Its
 //! own lateness does not count as a failure of Redis, and every call whose caller waits is decided.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::Duration,
-};
-
 use tokio::task::JoinSet;
 use tonic::Request;
 
-use crate::support::{
-    redis_server::Redis,
-    service::{Options, Service, descriptor, hits, request},
-};
+use crate::support::prelude::*;
 
 const RULES: &str = "
 domain: shop

@@ -3,19 +3,9 @@
 //!
 //! docs/internals/reliability.md has the command for figures.
 
-use std::{
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
-
-use prost::Message as _;
-use tempfile::TempDir;
-
 use crate::support::{
+    prelude::*,
     raw_load::{RawAnswer, RawCall, RawClient},
-    redis_server::Redis,
-    service::{Service, descriptor, request, serve},
 };
 
 const RULES: &str = "

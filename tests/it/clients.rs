@@ -1,19 +1,6 @@
 //! The packages in clients/: all tests of each, and the cases that they share, against real services.
 
-use std::{
-    fs,
-    net::{SocketAddr, TcpListener},
-    path::PathBuf,
-    process::Command,
-};
-
-use tempfile::TempDir;
-
-use crate::support::{
-    certificates::Authority,
-    root, run,
-    service::{Options, Service},
-};
+use crate::support::prelude::*;
 
 fn closed_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()

@@ -2,12 +2,7 @@
 
 use std::{
     pin::Pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-        mpsc::{self, RecvTimeoutError},
-    },
-    time::Duration,
+    sync::mpsc::{self, RecvTimeoutError},
 };
 
 use envoy_types::pb::{
@@ -22,7 +17,6 @@ use envoy_types::pb::{
         RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit,
     },
 };
-use prost::Message as _;
 use serde_json::Value as Json;
 use tokio::{runtime::Runtime, sync::mpsc as channel};
 use tokio_stream::{Stream, wrappers::UnboundedReceiverStream};
@@ -30,6 +24,8 @@ use tonic::{
     Request, Response, Status, Streaming,
     transport::{Server, server::TcpIncoming},
 };
+
+use super::prelude::*;
 
 pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 

@@ -4,11 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use redis::{ConnectionLike as _, FromRedisValue, Value};
 use tollkeeper::{
-    engine::{
-        key::Counter,
-        ledger::{Charge, CounterState, GiveBack, Tally},
-        time::Timestamp,
-    },
+    engine::ledger::{CounterState, GiveBack},
     store::{
         Clear,
         memory::MemoryStore,
@@ -22,9 +18,10 @@ use tollkeeper::{
 };
 
 use super::{
-    cluster::{Cluster, ClusterSetup},
+    charges::prelude::*,
+    cluster::ClusterSetup,
     model::{Model, holds::HoldModel},
-    redis_server::Redis,
+    prelude::*,
 };
 
 /// Judges one call after the other.

@@ -3,15 +3,12 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{BufRead as _, BufReader, Write as _},
-    process::{Command, Stdio},
+    io::BufReader,
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use super::{Process, eventually};
+use super::prelude::*;
 
 /// A browser with one page.
 pub struct Browser {

@@ -1,16 +1,11 @@
 //! Certificates as an operator has them, in PEM files. A second [`Authority`] is one that nobody trusts.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicUsize, Ordering},
-};
-
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, SanType, date_time_ymd,
 };
-use tempfile::TempDir;
+
+use super::prelude::*;
 
 /// A certificate authority. Its folder holds what it issues, and ends with it.
 pub struct Authority {

@@ -37,3 +37,22 @@ pub fn left(tally: &Tally) -> Option<u64> {
         Fit::Over | Fit::Commit(_) => None,
     }
 }
+
+/// What tests of stores use of the engine, and of this file.
+#[allow(unused_imports, reason = "each test binary uses a part of it")]
+pub mod prelude {
+    pub use tollkeeper::{
+        engine::{
+            hold::{HoldBy, HoldPolicy},
+            hold_id::HoldId,
+            key::Counter,
+            ledger::{Charge, Fit, HoldAction, Tally, Verdict},
+            request::{Hits, Request},
+            rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
+            time::Timestamp,
+        },
+        store::system_clock,
+    };
+
+    pub use super::{BEGIN, LOG, charge, limit};
+}

@@ -1,14 +1,6 @@
 //! The chart, as the real helm renders it, with its alerts and its dashboard.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    process::{Command, Stdio},
-};
-
-use serde_json::Value;
-
-use super::{pages::documents, root, tool};
+use super::prelude::*;
 
 /// Runs helm in the project's folder; returns stdout, or stderr if helm fails.
 pub fn helm(arguments: &[&str]) -> Result<String, String> {

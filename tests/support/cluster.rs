@@ -1,15 +1,6 @@
 //! A Redis Cluster.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant},
-};
-
-use super::{
-    certificates::Issued,
-    eventually,
-    redis_server::{Redis, Setup, Version},
-};
+use super::{certificates::Issued, prelude::*, redis_server::Setup};
 
 pub const SLOTS: u16 = 16_384;
 

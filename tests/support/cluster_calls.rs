@@ -1,25 +1,12 @@
 //! Calls on a cluster: rules, services, and the values whose counters are on a node.
 
-use std::{sync::Arc, time::Duration};
-
-use serde_json::Value;
-use tollkeeper::{
-    engine::{
-        key::Counter,
-        ledger::{Charge, Verdict},
-        request::{Entry, Hits},
-        rule::{Algorithm, Limit, Unit},
-    },
-    store::{redis::RedisStore, system_clock},
-};
-use tollkeeper_proto::RateLimitDescriptor;
+use tollkeeper::{engine::request::Entry, store::redis::RedisStore};
 
 use super::{
-    cluster::{Cluster, ClusterSetup, SLOTS},
-    eventually,
-    redis_server::Version,
+    charges::prelude::*,
+    cluster::{ClusterSetup, SLOTS},
+    prelude::*,
     redis_store,
-    service::{Options, Service, descriptor},
 };
 
 pub const ALGORITHMS: [&str; 5] =

@@ -1,21 +1,8 @@
 //! Clients that call without pause, and what they were answered.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
-};
-
 use tokio::{sync::watch, task::JoinSet};
-use tollkeeper_proto::rate_limit_response::Code;
 
-use super::{
-    cluster_calls::described,
-    service::{Service, request},
-};
+use super::{cluster_calls::described, prelude::*};
 
 /// A descriptor: its key and its value.
 pub type Counted = (&'static str, String);

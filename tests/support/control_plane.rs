@@ -1,16 +1,8 @@
 //! A real go-control-plane, whose snapshots a test sets. tests/run builds it from tests/control-plane.
 
-use std::{
-    io::{BufRead as _, BufReader, Write as _},
-    path::Path,
-    process::{ChildStdin, Command, Stdio},
-    sync::{Arc, Mutex},
-    thread,
-};
+use std::{io::BufReader, process::ChildStdin};
 
-use serde_json::{Value, json};
-
-use super::{Process, ads::NODE, eventually, tool};
+use super::{ads::NODE, prelude::*};
 
 /// A running server.
 pub struct ControlPlane {

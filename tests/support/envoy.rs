@@ -1,15 +1,6 @@
 //! A real Envoy.
 
-use std::{
-    fs,
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
-    process::{Command, Stdio},
-};
-
-use tempfile::TempDir;
-
-use super::{Process, eventually, root, service::Service, tool};
+use super::prelude::*;
 
 pub struct Envoy {
     pub public: SocketAddr,

@@ -1,14 +1,6 @@
 //! A TCP proxy in front of a real Redis. A test sets at any time what it does with connections and bytes.
 
-use std::{
-    io,
-    net::{Ipv4Addr, SocketAddr},
-    sync::{
-        Arc, LazyLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{io, net::Ipv4Addr, sync::LazyLock};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -20,6 +12,8 @@ use tokio::{
     sync::{Semaphore, watch},
     time::{sleep, timeout},
 };
+
+use super::prelude::*;
 
 /// Proxies do not share the runtime of a test: it may be blocked, or not exist.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {

@@ -1,22 +1,13 @@
 //! The fleet: an empty store of each kind and a service on it, started once in a test binary. A scenario takes a domain of its
 //! own instead of processes of its own.
 
-use std::{
-    fs,
-    sync::{
-        LazyLock,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
-
-use tempfile::TempDir;
-use tollkeeper_proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use std::sync::LazyLock;
 
 use super::{
-    cluster::{Cluster, ClusterSetup},
-    redis_server::Redis,
+    cluster::ClusterSetup,
+    prelude::*,
     sentinels::{NAME, sentinel_of},
-    service::{RULES, Service, request, serve},
+    service::RULES,
 };
 
 /// Number of scenarios that a binary may have.

@@ -1,10 +1,8 @@
 //! What clients send that mean harm, or that read nothing.
 
-use prost::Message as _;
-
 use super::{
     http2::{self, Frames},
-    service::{descriptor, request},
+    prelude::*,
 };
 
 pub const RULES: &str = "

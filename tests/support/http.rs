@@ -1,11 +1,6 @@
 //! Plain HTTP, byte by byte.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
-};
-
-use super::service::Service;
+use super::prelude::*;
 
 pub const CALL: &str =
     r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"white"}]}]}"#;

@@ -1,6 +1,6 @@
 //! HTTP/2 frames of a client, for tests of behaviour that a client library does not allow.
 
-use std::{io::Read as _, net::TcpStream};
+use super::prelude::*;
 
 /// The path of a call.
 pub const METHOD_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

@@ -23,6 +23,7 @@ pub mod otlp;
 pub mod overrides;
 pub mod pages;
 pub mod pod;
+pub mod prelude;
 pub mod prometheus;
 pub mod raw_load;
 pub mod redis_server;

@@ -3,19 +3,11 @@
 
 pub mod holds;
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::cmp::Reverse;
 
-use tollkeeper::engine::{
-    hold_id::HoldId,
-    ledger::{Charge, CommitOutcome, Fit, GiveBack, HoldAction, Tally, part_asked},
-    request::Hits,
-    rule::{Algorithm, Limit, Mode, WhenDenied},
-    time::Timestamp,
-};
+use tollkeeper::engine::ledger::{CommitOutcome, GiveBack, part_asked};
+
+use super::{charges::prelude::*, prelude::*};
 
 /// Largest count: Lua's numbers are exact up to here.
 const COUNT_MAX: i128 = (1 << 53) - 1;

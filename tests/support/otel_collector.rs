@@ -1,14 +1,8 @@
 //! A real OpenTelemetry Collector, which writes what it has decoded into a file.
 
-use std::{
-    fs::{self, File},
-    process::{Command, Stdio},
-};
+use std::fs::File;
 
-use serde_json::Value;
-use tempfile::TempDir;
-
-use super::{Process, eventually, tool};
+use super::prelude::*;
 
 /// A Collector that receives OTLP over gRPC and HTTP.
 pub struct OtelCollector {

@@ -1,12 +1,6 @@
 //! An OTLP receiver over gRPC and HTTP/protobuf, with or without TLS, that decodes what it receives, or refuses it.
 
-use std::{
-    convert::Infallible,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-};
+use std::convert::Infallible;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -35,7 +29,7 @@ use tokio_rustls::{
     },
 };
 
-use super::{certificates::Issued, eventually};
+use super::{certificates::Issued, prelude::*};
 
 /// What it has received.
 #[derive(Clone, Default)]

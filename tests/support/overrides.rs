@@ -1,8 +1,6 @@
 //! Overrides, by the admin address.
 
-use serde_json::{Value, json};
-
-use super::service::Service;
+use super::prelude::*;
 
 /// Sets an override for `descriptor` in the domain `shop`; `action` has one of `limit`, `times` and `action`.
 #[track_caller]

@@ -1,14 +1,6 @@
 //! What tests take from Markdown pages and YAML files: fenced blocks, rows of tables, documents.
 
-use std::{
-    fs,
-    io::Write as _,
-    process::{Command, Stdio},
-};
-
-use serde_json::Value;
-
-use super::{root, run, tool};
+use super::prelude::*;
 
 /// A page of docs/.
 pub fn page(name: &str) -> String {

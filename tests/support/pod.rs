@@ -1,14 +1,6 @@
 //! A pod of the chart as a process of this machine: its volumes are folders, its container is a command.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
-use serde_json::Value;
-
-use super::service::tollkeeper;
+use super::prelude::*;
 
 /// Where the ConfigMaps and Secrets are.
 pub trait Source {

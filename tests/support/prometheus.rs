@@ -1,16 +1,6 @@
 //! A real Prometheus, which scrapes real services and evaluates alerts.
 
-use std::{
-    fs,
-    io::{Read as _, Write as _},
-    net::TcpStream,
-    process::{Command, Stdio},
-};
-
-use serde_json::Value;
-use tempfile::TempDir;
-
-use super::{Process, eventually, tool};
+use super::prelude::*;
 
 /// A running Prometheus.
 pub struct Prometheus {

@@ -1,18 +1,12 @@
 //! A client that costs next to nothing: it writes HTTP/2 frames and counts answers on the raw stream, so that the
 //! service is what limits the load.
 
-use std::{
-    io::{BufReader, Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering},
-    },
-    thread::{self, JoinHandle},
-    time::{Duration, Instant},
-};
+use std::{io::BufReader, sync::atomic::AtomicI64, thread::JoinHandle};
 
-use super::http2::{DATA, Frames, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE, opening};
+use super::{
+    http2::{DATA, Frames, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE, opening},
+    prelude::*,
+};
 
 /// For the times at which calls were due, by their number modulo this.
 const TIMES: u64 = 1 << 16;

@@ -1,24 +1,8 @@
 //! A real Redis, or Valkey.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    net::{SocketAddr, TcpListener},
-    path::PathBuf,
-    process::Command,
-    sync::{
-        LazyLock,
-        atomic::{AtomicU16, Ordering},
-    },
-};
+use std::sync::{LazyLock, atomic::AtomicU16};
 
-use tempfile::TempDir;
-
-use super::{
-    Process,
-    certificates::{Authority, Issued},
-    eventually, note, root, tool,
-};
+use super::{certificates::Issued, note, prelude::*};
 
 /// Which server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,5 @@
 //! The service's Redis stores, without the service.
 
-use std::{sync::Arc, time::Duration};
-
 use tokio::time::Instant;
 use tollkeeper::{
     settings::{StoreUrl, TopologyKind},
@@ -20,6 +18,8 @@ use tollkeeper::{
         system_clock,
     },
 };
+
+use super::prelude::*;
 
 /// When a caller gives up that waits far longer than any call takes.
 pub fn soon() -> Instant {

@@ -1,19 +1,14 @@
 //! Scrapes of services that together have every metric.
 
-use std::fs;
-
-use serde_json::json;
-use tempfile::TempDir;
 use tokio::sync::OnceCell;
-use tollkeeper_proto::RateLimitUnit;
 
 use super::{
     ads::FakeAds,
-    eventually, overrides,
-    redis_server::Redis,
+    overrides,
+    prelude::*,
     secured::Secured,
     sentinels::{NAME, sentinel_of},
-    service::{Options, RULES, Service, descriptor, hits, request, serve, with_limit},
+    service::{RULES, with_limit},
 };
 
 /// A scrape after every event about Redis that a metric counts.

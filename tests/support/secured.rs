@@ -1,25 +1,12 @@
 //! A service with TLS.
 
-use std::{
-    fs,
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
-    path::Path,
-    process::Command,
-    sync::Arc,
-};
-
-use tempfile::TempDir;
 use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
 };
 
-use super::{
-    certificates::{Authority, Issued},
-    service::{Options, Service, tollkeeper},
-};
+use super::{certificates::Issued, prelude::*};
 
 /// A service with TLS and its authority. The certificates that it uses are copies, for tests that replace them.
 pub struct Secured {

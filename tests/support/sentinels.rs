@@ -1,12 +1,6 @@
 //! Three Sentinels that watch a master and two replicas.
 
-use std::time::{Duration, Instant};
-
-use super::{
-    certificates::Issued,
-    eventually,
-    redis_server::{Redis, Setup, Version},
-};
+use super::{certificates::Issued, prelude::*, redis_server::Setup};
 
 /// The name by which the Sentinels know the master.
 pub const NAME: &str = "counters";

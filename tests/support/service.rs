@@ -1,21 +1,11 @@
 //! A real tollkeeper, started as its users start it.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
-    path::PathBuf,
-    process::{Command, Stdio},
-};
-
 use prost_types::value::Kind;
-use tempfile::{NamedTempFile, TempDir};
-use tollkeeper_proto::{
-    Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
-    RateLimitServiceClient, RateLimitUnit, rate_limit_response::DescriptorStatus,
-};
-use tonic::{Status, transport::Channel};
+use tempfile::NamedTempFile;
+use tollkeeper_proto::{Entry, RateLimitOverride, rate_limit_response::DescriptorStatus};
+use tonic::Status;
 
-use super::{Process, eventually, fake_clock, note, redis_server::Redis};
+use super::{fake_clock, note, prelude::*};
 
 /// A running service.
 pub struct Service {

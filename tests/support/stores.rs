@@ -1,11 +1,6 @@
 //! A scenario on every store.
 
-use tollkeeper_proto::RateLimitDescriptor;
-
-use super::{
-    redis_server::Redis,
-    service::{Options, Service, descriptor},
-};
+use super::prelude::*;
 
 /// Runs a scenario on an empty memory store, on an empty Redis, and on one that runs no scripts.
 pub async fn on_every_store(rules: &str, flags: &[&str], scenario: impl AsyncFn(&Service)) {

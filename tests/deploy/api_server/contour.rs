@@ -2,19 +2,10 @@
 //!
 //! Without controllers, the test itself writes the EndpointSlices of the Services. Their addresses may not be loopback.
 
-use std::{
-    fs,
-    net::IpAddr,
-    process::{Command, Stdio},
-};
-
-use serde_json::{Value, json};
-use tempfile::TempDir;
+use std::net::IpAddr;
 
 use super::ApiServer;
-use crate::support::{
-    Process, eventually, pages::documents, redis_server::free_port, root, run, tool,
-};
+use crate::support::{prelude::*, redis_server::free_port};
 
 /// Contour, its Envoy, and the application behind it.
 pub struct Contour {

@@ -1,23 +1,7 @@
 //! A release of the chart, whose pods the test runs as the kubelet would.
 
-use std::{
-    fs,
-    path::PathBuf,
-    process::Command,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::Duration,
-};
-
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
 use super::ApiServer;
-use crate::support::{
-    pod, root, run,
-    service::{Service, tollkeeper},
-    tool,
-};
+use crate::support::{pod, prelude::*};
 
 const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/default/deployments/tollkeeper";
 

@@ -1,14 +1,8 @@
 //! An HTTP server that answers every request with 200.
 
-use std::{
-    io::{BufRead as _, BufReader, Write as _},
-    net::{TcpListener, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
-};
+use std::{io::BufReader, thread::JoinHandle};
+
+use crate::support::prelude::*;
 
 /// A running server.
 pub struct Backend {

@@ -1,8 +1,6 @@
 //! The certificates of Envoy Gateway, made by its own command: one authority, and a folder for each of its parts.
 
-use std::{fs, path::Path, process::Command};
-
-use crate::support::{run, tool};
+use crate::support::prelude::*;
 
 /// Each has `tls.crt`, `tls.key` and `ca.crt`.
 const FILES: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];

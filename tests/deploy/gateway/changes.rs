@@ -1,11 +1,7 @@
 //! Policies that change, and an Envoy Gateway that restarts, ends, or gets other certificates.
 
-use std::time::{Duration, Instant};
-
-use serde_json::Value;
-
 use super::{Gateway, LIMITS, certificates, record};
-use crate::support::eventually;
+use crate::support::prelude::*;
 
 /// The service keeps domains that are missing this long after it has reconnected.
 const GRACE: Duration = Duration::from_secs(10);

@@ -1,18 +1,7 @@
 //! The pod of the Deployment `envoy-ratelimit` as a process: the command and the variables that Envoy Gateway writes into it.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
-
-use serde_json::Value;
-use tempfile::TempDir;
-
 use super::deployment;
-use crate::support::{Process, eventually, redis_server::Redis, service::exchange};
+use crate::support::{prelude::*, service::exchange};
 
 /// The port of the Deployment's probes.
 pub const HTTP: u16 = 8080;

@@ -1,15 +1,7 @@
 //! The samples of docs/envoy-gateway.md, and the manifest of docs/ai-gateway.md.
 
-use std::{fs, process::Command};
-
-use tempfile::TempDir;
-
 use super::{Gateway, deployment, theirs};
-use crate::support::{
-    eventually,
-    pages::{blocks, page},
-    run, tool,
-};
+use crate::support::prelude::*;
 
 /// Envoy Gateway's own opinion of a manifest.
 fn check(text: &str) -> Result<(), String> {

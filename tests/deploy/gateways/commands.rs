@@ -1,17 +1,7 @@
 //! The commands of the pages about gateways: run in their order by programs that stand in for kubectl, helm and curl, and that
 //! refuse what would fail, or would change what the reader already has. And the other parts of these pages that are copied.
 
-use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
-
-use serde_json::Value;
-use tempfile::TempDir;
-
-use crate::support::{
-    pages::{blocks, documents, names, page},
-    root, run,
-    service::tollkeeper,
-    tool,
-};
+use crate::support::{pages::names, prelude::*};
 
 const PAGES: [&str; 6] =
     ["istio.md", "contour.md", "kgateway.md", "emissary.md", "envoy-gateway.md", "ai-gateway.md"];

@@ -2,7 +2,7 @@
 //! 1.33 (internal/envoy/v3/ratelimit.go), kgateway 2 (trafficpolicy/global_rate_limit_plugin.go and gateway_extension.go) and
 //! Emissary 4.1 (envoy/v3/v3ratelimitaction.py and v3httpfilter.py) translate.
 
-use serde_json::{Value, json};
+use crate::support::prelude::*;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Gateway {

@@ -1,11 +1,9 @@
 //! The objects of the chart for every combination of three of its switches, judged by the schemas of Kubernetes.
 
-use std::{collections::BTreeSet, fs, thread};
-
-use serde_json::Value;
-use tempfile::TempDir;
-
-use crate::support::chart::{helm, invalid, object, render};
+use crate::support::{
+    chart::{helm, invalid, object, render},
+    prelude::*,
+};
 
 /// The switches of the chart, as values that turn each on.
 const SWITCHES: [&str; 31] = [

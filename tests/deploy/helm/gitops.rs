@@ -1,13 +1,8 @@
 //! The page about Argo CD and Flux: its samples name this chart, and the chart accepts their values.
 
-use std::fs;
-
-use serde_json::Value;
-use tempfile::TempDir;
-
 use crate::support::{
     chart::{helm, invalid, object, render, text},
-    pages::{blocks, documents, page},
+    prelude::*,
 };
 
 /// The objects that the chart makes of the values in a sample.

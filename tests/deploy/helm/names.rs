@@ -1,9 +1,5 @@
 //! Values that the chart does not have: Helm's answer is the name of the value that is meant.
 
-use std::{collections::BTreeMap, fs};
-
-use serde_json::{Value, json};
-use tempfile::TempDir;
 use tollkeeper::settings;
 
 use super::{
@@ -12,8 +8,7 @@ use super::{
 };
 use crate::support::{
     chart::{helm, render, text},
-    pages::documents,
-    root,
+    prelude::*,
 };
 
 /// The paths of all values in the schema, except what a parent chart may add to `global`.

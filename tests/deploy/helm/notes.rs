@@ -1,16 +1,11 @@
 //! What Helm shows after an installation, and the commands in it.
 
-use std::process::Command;
-
-use serde_json::json;
-use tempfile::TempDir;
-
 use super::Files;
 use crate::support::{
     ads::FakeAds,
     chart::{helm, render},
-    eventually, pod, root, run,
-    service::{Options, Service, serve},
+    pod,
+    prelude::*,
 };
 
 fn notes(arguments: &[&str]) -> String {

@@ -1,12 +1,10 @@
 //! Objects that operators of the cluster act on: KEDA, cert-manager and the Grafana operator; and what OpenShift assigns.
 
-use std::fs;
-
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
 use super::refusals::refused;
-use crate::support::chart::{invalid, object, render, text};
+use crate::support::{
+    chart::{invalid, object, render, text},
+    prelude::*,
+};
 
 /// The objects that the chart makes of these values, of which the schemas refuse none.
 fn accepted(values: &str) -> Vec<Value> {

@@ -1,10 +1,6 @@
 //! The table of values in the chart's README, made from the comments of values.yaml.
 
-use std::fs;
-
-use serde_json::Value;
-
-use crate::support::{pages::documents, root};
+use crate::support::prelude::*;
 
 /// The rows of the table: path, default and comment of each value that has a comment, and of those without one that are
 /// not part of such a value.

@@ -1,8 +1,6 @@
 //! What happens to each stream, from a seed: both ends of it know the plan by its number.
 
-use std::time::Duration;
-
-use crate::support::dice::Dice;
+use crate::support::prelude::*;
 
 /// How a stream goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,10 +1,9 @@
 //! Envoys in front of the replicas: with the configuration of examples/envoy/budgets.yaml, and as Envoy AI Gateway configures them.
 
-use std::net::SocketAddr;
-
-use tempfile::TempDir;
-
-use crate::support::envoy::{Envoy, example, replace};
+use crate::support::{
+    envoy::{Envoy, example, replace},
+    prelude::*,
+};
 
 const ANY: &str = "socket_address: { address: 127.0.0.1, port_value: 0 }";
 

@@ -1,11 +1,10 @@
 //! The outside ledger: what the model server itself knows of each stream. It sees no counter and no hold.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Mutex,
-};
+use std::collections::HashSet;
 
 use super::course::Plan;
+
+use crate::support::prelude::*;
 
 /// How a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,5 @@
 //! A model server that streams: it keeps the ledger, and sends some commits once or twice more than Envoy does.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
-
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::BoxBody};
@@ -19,6 +17,8 @@ use super::{
     ledger::{Ending, Ledger},
     replicas::Replicas,
 };
+
+use crate::support::prelude::*;
 
 type Body = BoxBody<Bytes, Broken>;
 

@@ -1,15 +1,9 @@
 //! Replicas of the service, which are killed and started again, and what the harness asks of them.
 
-use std::{net::SocketAddr, time::Duration};
-
 use tokio::time::sleep;
-use tollkeeper_proto::RateLimitServiceClient;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
-use crate::support::{
-    redis_server::free_port,
-    service::{Options, Service, descriptor, hits, request},
-};
+use crate::support::{prelude::*, redis_server::free_port};
 
 /// Clients of all replicas.
 #[derive(Clone)]

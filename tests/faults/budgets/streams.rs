@@ -1,14 +1,6 @@
 //! Clients: many streams at a time, each on a connection of its own to one of the Envoys.
 
-use std::{
-    net::SocketAddr,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{pin::pin, sync::atomic::Ordering::Relaxed};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -25,6 +17,8 @@ use super::{
     course::{Course, Plan, Schedule},
     ledger::Ledger,
 };
+
+use crate::support::prelude::*;
 
 /// What became of the requests.
 #[derive(Default)]

@@ -1,12 +1,10 @@
 //! The Redis servers of rows that need several: where their counters are, and when a failed master is replaced.
 
-use std::time::Duration;
-
 use super::{
     Setup,
     load::{MODES, SPARED},
 };
-use crate::support::{cluster::Cluster, cluster::ClusterSetup, sentinels::Sentinels};
+use crate::support::{cluster::ClusterSetup, prelude::*, sentinels::Sentinels};
 
 /// No master is replaced before [`replace_master`](Deployment::replace_master), however slow the test machine is.
 const NEVER: Duration = Duration::from_secs(600);

@@ -1,23 +1,14 @@
 //! Clients that call at a steady rate, and the ledger of what they were answered.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-    thread,
-    time::{Duration, Instant},
-};
-
 use tokio::{
     runtime::{Builder, Runtime},
     sync::watch,
     task::JoinSet,
     time::{MissedTickBehavior, interval, timeout},
 };
-use tollkeeper_proto::{RateLimitServiceClient, rate_limit_response::Code};
-use tonic::transport::Channel;
 
 use super::{Reach, outcome::Recovery};
-use crate::support::service::{descriptor, request};
+use crate::support::prelude::*;
 
 /// The values of `on_store_failure`, each the key of a rule.
 pub(super) const MODES: [&str; 4] = ["error", "deny", "allow", "local"];

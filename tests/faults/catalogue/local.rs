@@ -1,15 +1,7 @@
 //! `on_store_failure: local` on several replicas: together they admit one limit per window, in however many
 //! outages.
 
-use std::{thread, time::Duration};
-
-use futures_util::future::join_all;
-use tollkeeper_proto::rate_limit_response::Code;
-
-use crate::support::{
-    redis_server::Redis,
-    service::{Options, Service, descriptor, request},
-};
+use crate::support::prelude::*;
 
 const LIMIT: u64 = 90;
 const RULES: &str = "

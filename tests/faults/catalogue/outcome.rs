@@ -1,21 +1,12 @@
 //! What a run of a row shows: its checks, and its line in the table.
 
-use std::{
-    fmt::Write as _,
-    fs,
-    time::{Duration, Instant},
-};
+use std::fmt::Write as _;
 
 use super::{
     BUDGET, Check, Counters, Effect, POOL_SIZE, Reach, Row, SMALL, Setup, World,
     load::{self, Answer, Call, Ledger, MODES, SPARED},
 };
-use crate::support::{
-    eventually,
-    redis_server::Redis,
-    root,
-    service::{Service, open_files},
-};
+use crate::support::{prelude::*, service::open_files};
 
 /// The table's header in docs/internals/reliability.md.
 pub(super) const HEADER: &str =

@@ -1,9 +1,10 @@
 //! The table of faults.
 
-use std::time::Duration;
-
 use super::{Counters, Effect, Reach, Row, Setup, World};
-use crate::support::fault_proxy::{Connect, Cut, Faults, Flow};
+use crate::support::{
+    fault_proxy::{Connect, Cut},
+    prelude::*,
+};
 
 /// A row whose fault is in the proxy.
 const fn of_proxy(fault: &'static str, stage: fn(&mut World), effect: Effect) -> Row {

@@ -1,7 +1,5 @@
 //! A long run with a random fault every 30 seconds.
 
-use std::time::{Duration, Instant};
-
 use super::{
     Counters, Reach, SMALL, Setup, World,
     load::{Answer, Load, MODES},
@@ -9,7 +7,7 @@ use super::{
     outcome::{Process, memory},
     rows::ROWS,
 };
-use crate::support::fault_proxy::below;
+use crate::support::{fault_proxy::below, prelude::*};
 
 /// `FAULT_SOAK_MINUTES` (60) sets how long it runs, and `FAULT_SEED` the seed. `FAULT_SOAK_SECONDS` is the time between
 /// faults. It prints how memory and descriptors develop, and violations.

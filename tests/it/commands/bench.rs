@@ -1,19 +1,8 @@
 //! The load generator, against a real service. The tests check its counts, never a speed.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream},
-    process::{Output, Stdio},
-    thread,
-};
+use std::process::Output;
 
-use serde_json::Value;
-
-use crate::support::{
-    Process, eventually,
-    redis_server::nobody,
-    service::{Options, Service, tollkeeper},
-};
+use crate::support::{prelude::*, redis_server::nobody};
 
 /// Runs `tollkeeper bench` against `addr`.
 fn bench(addr: &str, flags: &[&str]) -> (Option<i32>, String, String) {

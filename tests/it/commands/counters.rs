@@ -2,16 +2,7 @@
 
 use std::process::Output;
 
-use serde_json::Value;
-use tollkeeper_proto::{RateLimitDescriptor, rate_limit_response::Code};
-
-use crate::support::{
-    cluster::{Cluster, ClusterSetup},
-    fault_proxy::{FaultProxy, Faults, Flow},
-    redis_server::{Redis, Version},
-    run,
-    service::{Options, Service, descriptor, hits, refund, request, spell, tollkeeper},
-};
+use crate::support::{cluster::ClusterSetup, prelude::*};
 
 const RULES: &str = "
 domain: shop

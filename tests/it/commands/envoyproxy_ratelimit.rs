@@ -3,29 +3,7 @@
 
 mod ai_gateway;
 
-use std::{
-    fs,
-    net::SocketAddr,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
-
-use serde_json::json;
-use tempfile::TempDir;
-
-use crate::support::{
-    Process,
-    certificates::Authority,
-    control_plane::ControlPlane,
-    eventually,
-    pages::{blocks, page},
-    redis_server::Redis,
-    run,
-    service::{descriptor, exchange, hits, request, spell, tollkeeper},
-};
-use tollkeeper_proto::{RateLimitRequest, RateLimitServiceClient};
-use tonic::transport::Channel;
+use crate::support::{control_plane::ControlPlane, prelude::*, service::exchange};
 
 const RULES: &str = "
 domain: shop

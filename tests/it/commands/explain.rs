@@ -1,19 +1,8 @@
 //! `tollkeeper explain` and `POST /explain`: the decision for a call, and its reasons.
 
-use std::{
-    io::{BufRead as _, BufReader, Write as _},
-    net::TcpStream,
-};
+use std::io::BufReader;
 
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
-use crate::support::{
-    dice::Dice,
-    redis_server::{Redis, nobody},
-    root, run,
-    service::{Options, Service, descriptor, hits, refund, request, tollkeeper},
-};
+use crate::support::{prelude::*, redis_server::nobody};
 
 const RULES: &str = "domain: shop
 descriptors:

@@ -1,13 +1,6 @@
 //! Holds, as somebody at a terminal takes, commits and looks at them.
 
-use serde_json::Value;
-
-use crate::support::{
-    eventually,
-    redis_server::Redis,
-    run,
-    service::{Options, Service, tollkeeper},
-};
+use crate::support::prelude::*;
 
 const RULES: &str = "
 domain: llm

@@ -1,14 +1,6 @@
 //! `tollkeeper override` sets, lists, shows and undoes overrides, and `tollkeeper audit` shows who did.
 
-use std::process::Command;
-
-use serde_json::Value;
-
-use crate::support::{
-    run,
-    service::{Options, Service, descriptor, request, tollkeeper},
-    tool,
-};
+use crate::support::prelude::*;
 
 fn command(service: &Service, words: &[&str]) -> Command {
     let mut command = tollkeeper();

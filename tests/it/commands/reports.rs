@@ -1,15 +1,6 @@
 //! What commands print for other programs: `--output`, and the files of `init`.
 
-use std::{fs, process::Command};
-
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
-use crate::support::{
-    root, run,
-    service::{Options, RULES, Service, tollkeeper},
-    tool,
-};
+use crate::support::{prelude::*, service::RULES};
 
 const BAD: &str = "domain: a\ndescriptors:\n- { key: x, rate_limit: { unit: moment } }\n";
 

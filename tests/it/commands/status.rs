@@ -2,13 +2,7 @@
 
 use std::process::Output;
 
-use serde_json::Value;
-
-use crate::support::{
-    eventually,
-    redis_server::Redis,
-    service::{Options, Service, descriptor, request, tollkeeper},
-};
+use crate::support::prelude::*;
 
 const RULES: &str = "
 domain: shop

@@ -1,21 +1,8 @@
 //! The commands, as a user at a terminal sees them.
 
-use std::{
-    io::{BufRead as _, BufReader},
-    net::TcpListener,
-    process::{Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::io::BufReader;
 
-use tempfile::TempDir;
-
-use crate::support::{
-    Process, eventually,
-    redis_server::nobody,
-    root, run,
-    service::{Options, Service, serve, tollkeeper},
-    tool,
-};
+use crate::support::{prelude::*, redis_server::nobody};
 
 #[test]
 fn a_full_stdout_is_reported_and_a_closed_one_is_not() {

@@ -1,14 +1,6 @@
 //! The top keys: `/top` on the admin address, and `tollkeeper top`.
 
-use std::process::Stdio;
-
-use serde_json::Value;
-
-use crate::support::{
-    Process, eventually,
-    redis_server::Redis,
-    service::{Options, Service, descriptor, request, tollkeeper},
-};
+use crate::support::prelude::*;
 
 fn top(service: &Service) -> Value {
     let (status, head, body) = service.exchange_at(service.admin, "GET", "/top", b"");

@@ -1,21 +1,8 @@
 //! What the commands that are clients say about a server that they cannot talk to: one line with the address, the cause
 //! and what to try.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream},
-    path::Path,
-    thread,
-    time::Duration,
-};
-
 use crate::support::{
-    ads::FakeAds,
-    certificates::{Authority, Issued},
-    redis_server::{Redis, tls_redis},
-    run,
-    secured::Secured,
-    service::{Options, Service, tollkeeper},
+    ads::FakeAds, certificates::Issued, prelude::*, redis_server::tls_redis, secured::Secured,
 };
 
 /// The commands that connect to the gRPC address, each with its flag for the address.

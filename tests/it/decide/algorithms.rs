@@ -2,18 +2,11 @@
 
 use std::sync::Arc;
 
-use tollkeeper::engine::{
-    calendar::Calendar,
-    ledger::{Charge, Fit, GiveBack, Tally},
-    request::Hits,
-    rule::{Algorithm, Limit, Unit, WhenDenied},
-    time::Timestamp,
-    window::Window,
-};
+use tollkeeper::engine::{calendar::Calendar, ledger::GiveBack, window::Window};
 
 use crate::support::{
     backends::{Backend, ScriptInRedis, memory},
-    charges::{BEGIN, LOG, charge, left, limit, one_of_each},
+    charges::{left, one_of_each, prelude::*},
     model::Model,
 };
 

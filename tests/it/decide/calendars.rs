@@ -1,18 +1,14 @@
 //! Calendars that start anywhere, against those that Python computes from its own time zones.
 
-use std::{fmt::Write as _, fs, process::Command};
+use std::fmt::Write as _;
 
-use tempfile::TempDir;
 use tollkeeper::engine::{
     calendar::Calendar,
     rule::Unit,
     time::{Span, Timestamp},
 };
 
-use crate::support::{
-    dice::{Dice, number},
-    root, run, tool,
-};
+use crate::support::prelude::*;
 
 /// With changes at midnight, by half an hour, over a whole day, and none.
 const ZONES: [&str; 12] = [

@@ -1,25 +1,15 @@
 //! Promise "Redis's clock": Redis's time decides, whatever the service's clock shows, also if Redis's clock jumps.
 
-use std::{collections::BTreeSet, sync::Arc, time::SystemTime};
+use std::time::SystemTime;
 
-use tollkeeper::{
-    engine::{
-        ledger::Fit,
-        request::Hits,
-        rule::{Algorithm, Unit},
-    },
-    store::redis::script::ScriptVerdict,
-};
-use tollkeeper_proto::rate_limit_response::Code;
+use tollkeeper::store::redis::script::ScriptVerdict;
 
 use crate::support::{
     backends::{Backend as _, ScriptInRedis},
-    charges::{BEGIN, charge, limit},
-    eventually,
-    redis_server::{Redis, nobody},
-    service::{
-        Options, RULES, Service, descriptor, hits, request, service_at, service_off_by, spell,
-    },
+    charges::prelude::*,
+    prelude::*,
+    redis_server::nobody,
+    service::{RULES, service_at, service_off_by},
 };
 
 #[tokio::test]

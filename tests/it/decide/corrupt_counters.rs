@@ -5,15 +5,11 @@ use std::{cell::RefCell, sync::Arc};
 use proptest::{prelude::*, test_runner::TestRunner};
 use tollkeeper::engine::{
     algorithm::{AnyAccount, fixed_window},
-    ledger::{self, Charge, Posting},
-    request::Hits,
-    rule::{FailureMode, Limit, Mode, Unit, WhenDenied},
+    ledger::{self, Posting},
+    rule::FailureMode,
 };
 
-use crate::support::{
-    backends::ScriptInRedis,
-    charges::{BEGIN, charge},
-};
+use crate::support::{backends::ScriptInRedis, charges::prelude::*};
 use tollkeeper::store::redis::script::ScriptVerdict;
 
 /// The counters and their counts; `None` is a corrupt counter.

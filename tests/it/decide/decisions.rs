@@ -1,16 +1,11 @@
 //! Promises "all or nothing" and "statuses", on every store: hits, overrides, and descriptors without
 //! a limit.
 
-use tollkeeper_proto::{
-    RateLimitDescriptor, RateLimitRequest, RateLimitUnit, rate_limit_response::Code,
-};
-
 use crate::support::{
-    eventually,
     fleet::{Scenario, on_every_store},
     overrides::send,
-    redis_server::Redis,
-    service::{Options, Service, descriptor, hits, of_bytes, refund, request, spell, with_limit},
+    prelude::*,
+    service::{of_bytes, with_limit},
     stores::one,
 };
 

@@ -1,14 +1,6 @@
 //! What a domain asks of its calls, and how it groups their quotas: `require` and `quota_group`, on every store.
 
-use serde_json::{Value, json};
-use tollkeeper_proto::{RateLimitDescriptor, RateLimitResponse};
-
-use crate::support::{
-    cluster::Cluster,
-    redis_server::Redis,
-    service::{Options, Service, descriptor, hits, request, spell},
-    stores::{on_every_store, one},
-};
+use crate::support::{prelude::*, stores::one};
 
 const QUOTAS: &str = "
 domain: ai

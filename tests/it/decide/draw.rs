@@ -1,12 +1,8 @@
 //! `draw: first`: of several quotas, the first that fits is charged, and no other.
 
-use serde_json::json;
-
 use crate::support::{
-    cluster::Cluster,
     overrides::{send, set},
-    service::{Options, Service, descriptor, hits, request, spell},
-    stores::on_every_store,
+    prelude::*,
 };
 
 const RULES: &str = "

@@ -1,22 +1,9 @@
 //! Promise "exactly the limit": it is admitted, with any number of replicas and clients.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
-};
-
 use tokio::task::JoinSet;
-use tollkeeper_proto::rate_limit_response::Code;
 use tonic::Code as Status;
 
-use crate::support::{
-    redis_server::Redis,
-    sentinels::Sentinels,
-    service::{Options, Service, descriptor, request},
-};
+use crate::support::{prelude::*, sentinels::Sentinels};
 
 const RULES: &str = "
 domain: shop

@@ -1,15 +1,8 @@
 //! Give-backs: what a reservation charged is taken back, on every algorithm, and never more. Their timelines are
 //! in `algorithms.rs`, and random ones in `steps.rs`.
 
-use std::sync::Arc;
-
 use tollkeeper::{
-    engine::{
-        ledger::{Charge, GiveBack},
-        request::Hits,
-        rule::{Algorithm, FailureMode, Limit, Unit},
-        time::Timestamp,
-    },
+    engine::{ledger::GiveBack, rule::FailureMode},
     store::{
         memory::MemoryStore,
         redis::script::{KeyDeclaration, ScriptVerdict},
@@ -18,8 +11,8 @@ use tollkeeper::{
 
 use crate::support::{
     backends::{Backend, ScriptInRedis, memory},
-    charges::{BEGIN, LOG, charge, left, limit, one_of_each},
-    dice::{Dice, number},
+    charges::{left, one_of_each, prelude::*},
+    prelude::*,
 };
 
 /// An entry is found among the newest 257 only, so that a give-back rewrites no more of a log.

@@ -11,19 +11,15 @@ use std::sync::Arc;
 
 use tollkeeper::{
     engine::{
-        hold::{Abandoned, Estimate, HoldBy, HoldPolicy},
-        hold_id::HoldId,
-        ledger::{Charge, CommitOutcome, Fit, HoldAction},
-        request::Hits,
-        rule::{Algorithm, Limit, Unit, WhenDenied},
-        time::Timestamp,
+        hold::{Abandoned, Estimate},
+        ledger::CommitOutcome,
     },
     store::Clear,
 };
 
 use crate::support::{
     backends::{Backend, ScriptInRedis, memory},
-    charges::{BEGIN, charge, left, limit},
+    charges::{left, prelude::*},
     model::holds::HoldModel,
 };
 

@@ -1,18 +1,9 @@
 //! Calls in flight: never more than the limit at once, on every store, however the calls end.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
-
 use tollkeeper::{
     engine::{
-        hold::{Abandoned, HoldBy, HoldPolicy},
-        hold_id::HoldId,
-        ledger::{self, Charge, Fit, GiveBack, HoldAction, Tally},
-        request::Hits,
-        rule::{Algorithm, Limit, Unit},
-        time::Timestamp,
+        hold::Abandoned,
+        ledger::{self, GiveBack},
     },
     store::{
         StoreError,
@@ -20,17 +11,13 @@ use tollkeeper::{
         redis::script::{KeyDeclaration, ScriptVerdict},
     },
 };
-use tollkeeper_proto::{RateLimitDescriptor, rate_limit_response::Code};
 
 use crate::support::{
     backends::{Backend, ScriptInRedis, memory},
-    charges::{BEGIN, charge, limit},
-    cluster::{Cluster, ClusterSetup},
-    dice::{Dice, number},
+    charges::prelude::*,
+    cluster::ClusterSetup,
     model::Model,
-    redis_server::Redis,
-    run,
-    service::{Options, Service, descriptor, hits, request, spell, tollkeeper},
+    prelude::*,
 };
 
 const LIFETIME_MS: u64 = 60_000;

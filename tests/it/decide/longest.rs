@@ -5,20 +5,13 @@
 use std::sync::Arc;
 
 use tollkeeper::{
-    engine::{
-        hold::{Abandoned, HoldBy, HoldPolicy},
-        hold_id::HoldId,
-        ledger::{Charge, CounterState, HoldAction},
-        request::Hits,
-        rule::{Algorithm, Limit, Unit},
-        time::Timestamp,
-    },
+    engine::{hold::Abandoned, ledger::CounterState},
     store::Clear,
 };
 
 use crate::support::{
     backends::{Backend, ScriptInRedis},
-    charges::{BEGIN, LOG, charge, limit},
+    charges::prelude::*,
 };
 
 const MOST: u64 = 10_000;

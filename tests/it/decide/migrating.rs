@@ -3,15 +3,10 @@
 
 mod differences;
 
-use prost::Message as _;
 use prost_types::value::Kind;
-use tollkeeper_proto::{RateLimitDescriptor, RateLimitOverride, RateLimitResponse};
+use tollkeeper_proto::RateLimitOverride;
 
-use crate::support::{
-    redis_server::Redis,
-    service::{Options, Service, descriptor, hits, of_bytes, refund, request, spell},
-    stores::{on_every_store, one},
-};
+use crate::support::{prelude::*, service::of_bytes, stores::one};
 
 async fn ask(service: &Service, descriptors: Vec<RateLimitDescriptor>) -> RateLimitResponse {
     service.ask(request("shop", descriptors)).await.unwrap()

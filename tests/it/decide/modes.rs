@@ -1,15 +1,9 @@
 //! Shadows, quotas and the two global modes: every combination of up to three descriptors, compared with the
 //! answers of envoyproxy/ratelimit, whose rules are written here.
 
-use std::collections::BTreeSet;
-
 use prost_types::value::Kind;
-use tollkeeper_proto::{RateLimitResponse, rate_limit_response::Code};
 
-use crate::support::{
-    service::{Service, request},
-    stores::{on_every_store, one},
-};
+use crate::support::{prelude::*, stores::one};
 
 /// The rule that a descriptor of the call matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,13 +1,11 @@
 //! What operators set for some descriptors: which calls pass then, and what they charge.
 
 use prost_types::value::Kind;
-use serde_json::{Value, json};
-use tollkeeper_proto::{RateLimitDescriptor, RateLimitUnit};
 
 use crate::support::{
     overrides::{end, list, send, set, set_for, try_set},
-    redis_server::Redis,
-    service::{Options, Service, descriptor, exchange_with, hits, request, spell, with_limit},
+    prelude::*,
+    service::{exchange_with, with_limit},
 };
 
 const RULES: &str = "

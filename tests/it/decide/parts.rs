@@ -3,29 +3,16 @@
 //!
 //! `PARTS_CASES` is the number of histories of each property; docs/internals/correctness.md has long runs.
 
-use std::{collections::BTreeMap, sync::Arc};
-
 use proptest::prelude::*;
 use tollkeeper::{
     engine::{
-        hold::{HoldBy, HoldPolicy},
-        hold_id::HoldId,
-        ledger::{
-            Charge, Fit, GiveBack, HoldAction, JudgedBy, PartsVerdict, Tally, judge_parts,
-            reservation,
-        },
-        request::Hits,
-        rule::{Algorithm, FailureMode, Limit, Mode, Unit, WhenDenied},
-        time::Timestamp,
+        ledger::{GiveBack, JudgedBy, PartsVerdict, judge_parts, reservation},
+        rule::FailureMode,
     },
     store::memory::MemoryStore,
 };
 
-use crate::support::{
-    backends::memory,
-    charges::{BEGIN, charge},
-    dice::{Dice, number},
-};
+use crate::support::{backends::memory, charges::prelude::*, prelude::*};
 
 const NODES: usize = 4;
 

@@ -1,14 +1,6 @@
 //! Penalty boxes: a limit with `ban_for` closes its counter once a call does not fit.
 
-use serde_json::Value;
-use tempfile::TempDir;
-
-use crate::support::{
-    cluster::Cluster,
-    redis_server::Redis,
-    run,
-    service::{Options, Service, descriptor, hits, refund, request, spell, tollkeeper},
-};
+use crate::support::prelude::*;
 
 const RULES: &str = "
 domain: shop

@@ -1,15 +1,8 @@
 //! Classes of calls share a limit, and each gets its share to the hit.
 
 use tokio::task::JoinSet;
-use tollkeeper_proto::{RateLimitDescriptor, rate_limit_response::Code};
 
-use crate::support::{
-    cluster::Cluster,
-    redis_server::Redis,
-    run,
-    service::{Options, Service, descriptor, hits, request, spell, tollkeeper},
-    stores::on_every_store,
-};
+use crate::support::prelude::*;
 
 const RULES: &str = "
 domain: shop

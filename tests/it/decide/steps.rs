@@ -3,24 +3,17 @@
 //!
 //! CI runs a few steps; docs/internals/correctness.md has long runs, and how to repeat them.
 
-use std::{sync::Arc, time::Instant};
-
 use proptest::prelude::*;
 use tollkeeper::{
-    engine::{
-        ledger::{self, Charge, Fit, GiveBack, HoldAction, Tally},
-        request::Hits,
-        rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
-        time::Timestamp,
-    },
+    engine::ledger::{self, GiveBack},
     store::redis::script::KeyDeclaration,
 };
 
 use crate::support::{
     backends::{Backend, ScriptInRedis, memory},
-    charges::{BEGIN, LOG, charge, limit},
-    dice::{Dice, number},
+    charges::prelude::*,
     model::Model,
+    prelude::*,
 };
 
 /// After this number of steps all counters are removed, and the clock is set to [`BEGIN`].

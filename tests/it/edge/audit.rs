@@ -1,17 +1,6 @@
 //! Each change on the admin address is an entry of the audit, also one that was refused.
 
-use std::{collections::BTreeSet, fs, net::SocketAddr};
-
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
-use crate::support::{
-    eventually,
-    pages::{documents, page},
-    redis_server::Redis,
-    secured::Secured,
-    service::{Options, Service, exchange_with},
-};
+use crate::support::{prelude::*, secured::Secured, service::exchange_with};
 
 const RESET: &str = "/counters/reset?domain=shop&descriptor=user%3Dalice";
 const SET: &str = "/counters/set?domain=shop&descriptor=user%3Dalice&used=7";

@@ -1,20 +1,9 @@
 //! Bounds on connections: how many, how long, and what is held for them. The floods are in tests/faults.
 
-use std::{
-    fs,
-    io::{Read as _, Write as _},
-    net::TcpStream,
-    process::Command,
-    time::Duration,
-};
-
-use tempfile::TempDir;
-
 use crate::support::{
-    eventually,
     hostile::{RULES, good_message, long_call, long_rules, open_header_block, unread_calls},
     http2::{self, Frames},
-    service::{Options, Service, descriptor, request, serve},
+    prelude::*,
 };
 
 /// Whether the service has closed the connection.

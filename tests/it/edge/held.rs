@@ -1,20 +1,12 @@
 //! What clients make the service hold is counted until its answer is written, over gRPC and HTTP.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::TcpStream,
-    thread,
-    time::Duration,
-};
-
-use prost::Message as _;
 use tollkeeper_proto::v1::{Call, DecideRequest, tollkeeper_client::TollkeeperClient};
 
 use crate::support::{
-    eventually,
     hostile::{RULES, resident_mib},
     http2::{self, Frames},
-    service::{Options, Service, descriptor, exchange},
+    prelude::*,
+    service::exchange,
 };
 
 /// The smallest `--max-arriving-bytes`, and what a service may take with it: one and a half of it, and its program.

@@ -1,11 +1,6 @@
 //! Names and values that callers invent: nothing in the service grows with them, and nothing repeats them.
 
-use tollkeeper_proto::RateLimitDescriptor;
-
-use crate::support::{
-    redis_server::Redis,
-    service::{Options, Service, descriptor, request},
-};
+use crate::support::prelude::*;
 
 /// Part of every invented name and value.
 const MARKER: &str = "marker-5e1f";

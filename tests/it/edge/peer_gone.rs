@@ -1,17 +1,10 @@
 //! Calls whose client has left: a call that has arrived whole is counted, as Envoy expects when it shuts down.
 
-use std::{
-    io::Write as _,
-    net::{Shutdown, TcpStream},
-};
-
-use prost::Message as _;
+use std::net::Shutdown;
 
 use crate::support::{
-    eventually,
     http2::{self, Frames},
-    redis_server::Redis,
-    service::{Options, Service, descriptor, hits, request, spell},
+    prelude::*,
 };
 
 const RULES: &str = "

@@ -1,24 +1,13 @@
 //! TLS of the listeners: who is let in, who may ask what, and certificates that change.
 
-use std::{
-    fs,
-    io::Write as _,
-    net::TcpStream,
-    path::{Path, PathBuf},
-};
-
-use prost::Message as _;
-use tempfile::TempDir;
 use tokio_rustls::rustls::StreamOwned;
 
 use crate::support::{
-    certificates::{Authority, Issued},
-    eventually,
+    certificates::Issued,
     http::{CALL, ask_admin},
     http2::{self, Frames},
-    run,
+    prelude::*,
     secured::{Secured, add_tls, certificate, install},
-    service::{Options, Service, request, serve, tollkeeper},
 };
 
 #[test]

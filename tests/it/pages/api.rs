@@ -1,11 +1,6 @@
 //! The samples of pages with requests of `tollkeeper.v1`, in their order on one service. Samples after the first may omit limits.
 
-use serde_json::Value;
-
-use crate::support::{
-    pages::{blocks, page},
-    service::{Options, Service},
-};
+use crate::support::prelude::*;
 
 /// Without what differs from one run to the next. Remembers the last token.
 fn without_times(value: &mut Value, last_hold: &mut String) {

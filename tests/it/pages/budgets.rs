@@ -1,14 +1,6 @@
 //! docs/budgets.md: its rules, its commands, and its overlays. tests/faults/budgets.rs runs the Envoy that it names.
 
-use std::{fs, path::Path, process::Command};
-
-use tempfile::TempDir;
-
-use crate::support::{
-    pages::{blocks, page, without_times},
-    run,
-    service::{Service, descriptor, hits, request, serve, tollkeeper},
-};
+use crate::support::{pages::without_times, prelude::*};
 
 /// What control planes send, and the entries of its limit.
 const OVERLAID: [(&str, &[(&str, &str)]); 2] = [

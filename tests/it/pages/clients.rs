@@ -1,21 +1,14 @@
 //! docs/clients.md: its examples of clients, each run as the page says against the real service, and its other samples.
 
 use std::{
-    fs,
-    io::{BufRead as _, BufReader, Write as _},
-    net::TcpListener,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    process::{Child, ChildStdin, Command, Stdio},
+    io::BufReader,
+    process::{Child, ChildStdin},
     sync::mpsc::{Receiver, channel},
-    time::Duration,
 };
 
 use crate::support::{
-    eventually,
-    pages::{blocks, cells, names, page, rows},
-    root, run,
-    service::{Options, Service},
+    pages::{cells, names, rows},
+    prelude::*,
 };
 
 /// Long enough for a busy test machine, in milliseconds.

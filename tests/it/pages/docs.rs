@@ -1,16 +1,8 @@
 //! The samples of README.md and docs/: commands print what the pages show, and rules are valid.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
-
-use tempfile::TempDir;
-
 use crate::support::{
-    pages::{blocks, cells, page, rows, without_times},
-    root,
-    service::{Options, Service, tollkeeper},
+    pages::{cells, rows, without_times},
+    prelude::*,
 };
 
 #[path = "../../../examples/algorithms/draw.rs"]

@@ -1,21 +1,9 @@
 //! docs/getting-started.md, step by step: what a new user types, and what the page says that they see.
 
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
-use tempfile::TempDir;
-
 use crate::support::{
     envoy::{Envoy, PUBLIC, RLS, envoy},
-    eventually,
     pages::without_times,
-    redis_server::Redis,
-    root, run,
-    service::{Service, serve, tollkeeper},
+    prelude::*,
 };
 
 /// The user's folder, and the programs that they have started.

@@ -1,28 +1,12 @@
 //! docs/openapi.yaml describes every path of the service, and what real services answer.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io::Write as _,
-    net::SocketAddr,
-    process::{Command, Stdio},
-    sync::LazyLock,
-};
+use std::sync::LazyLock;
 
-use prost::Message as _;
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet};
-use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use super::tables::routes;
-use crate::support::{
-    overrides,
-    pages::{documents, page},
-    redis_server::Redis,
-    root, run,
-    secured::Secured,
-    service::{Options, Service, exchange_with},
-    tool,
-};
+use crate::support::{overrides, prelude::*, secured::Secured, service::exchange_with};
 
 static DOCUMENT: LazyLock<Value> = LazyLock::new(|| documents(&page("openapi.yaml")).remove(0));
 

@@ -1,14 +1,6 @@
 //! The documents, by the prose linter Vale with the rules of docs/site/styles: settled words, short sentences, lists.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
-use tempfile::TempDir;
-
-use crate::support::{root, run, tool};
+use crate::support::prelude::*;
 
 /// What Vale finds in files and folders, a line each: file, line, column, rule and message.
 fn found(places: &[&Path]) -> Vec<String> {

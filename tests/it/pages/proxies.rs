@@ -1,28 +1,8 @@
 //! docs/proxies.md: each of its proxies limits a browser's requests, and does what the page says while no service answers.
 
-use std::{
-    fs,
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpListener},
-    os::unix::net::UnixStream,
-    path::{Path, PathBuf},
-    process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    thread,
-};
+use std::{os::unix::net::UnixStream, sync::atomic::Ordering::Relaxed};
 
-use tempfile::TempDir;
-
-use crate::support::{
-    Process,
-    envoy::replace,
-    eventually,
-    pages::{blocks, page},
-    service::{Options, Service},
-};
+use crate::support::{envoy::replace, prelude::*};
 
 /// An application behind a proxy, which answers every request with 200.
 struct Application {

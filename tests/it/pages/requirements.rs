@@ -1,10 +1,6 @@
 //! What `tests/run` says on a machine that lacks programs.
 
-use std::{os::unix::fs::symlink, path::Path, process::Command};
-
-use tempfile::TempDir;
-
-use crate::support::{root, run};
+use crate::support::prelude::*;
 
 /// What `tests/run` itself calls before it has found every program that it needs.
 const BASICS: [&str; 4] = ["bash", "dirname", "id", "mkdir"];

@@ -1,19 +1,11 @@
 //! The tables of docs/ are complete, and agree with the program.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-};
-
-use serde_json::Value;
 use tollkeeper::settings::{self, Row};
 
 use self::scenarios::SCENARIOS;
 use crate::support::{
-    pages::{cells, check_table, names, page, rows},
-    redis_server::Redis,
-    root,
-    service::{Options, Service, tollkeeper},
+    pages::{cells, check_table, names, rows},
+    prelude::*,
 };
 
 #[expect(dead_code, reason = "the benchmark uses the rest")]

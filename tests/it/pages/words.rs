@@ -1,13 +1,6 @@
 //! Source code uses the settled words: a phrase or a name that was replaced does not come back. `prose` checks the documents.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
-
-use serde_json::Value;
-
-use crate::support::{pages::documents, root};
+use crate::support::prelude::*;
 
 /// Where the words count: files, and folders with all that is below them.
 const PLACES: &[&str] = &[

@@ -1,14 +1,6 @@
 //! `tollkeeper check`: what it warns about, reads and reports. `wire/bad_input/rule_files.txt` has the texts that it refuses.
 
-use std::os::unix::fs::symlink;
-
-use tempfile::TempDir;
-
-use crate::support::{
-    pages::{blocks, page},
-    root, run, run_with_input,
-    service::{serve, tollkeeper},
-};
+use crate::support::{prelude::*, run_with_input};
 
 /// Runs `tollkeeper check` on one file of this text, and compares its output without warnings.
 #[track_caller]

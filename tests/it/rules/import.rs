@@ -1,13 +1,6 @@
 //! `tollkeeper import limitador`: what it prints, and that the rules decide as limitador does.
 
-use std::fs;
-
-use tempfile::TempDir;
-
-use crate::support::{
-    root, run, run_with_input,
-    service::{Options, Service, descriptor, request, tollkeeper},
-};
+use crate::support::{prelude::*, run_with_input};
 
 const LIMITS: &str = "examples/limitador/limits.yaml";
 

@@ -1,16 +1,6 @@
 //! Reloads: rules that change while the service runs.
 
-use std::{fs, os::unix::fs::symlink, path::Path, process::Stdio};
-
-use serde_json::Value;
-use tempfile::TempDir;
-use tollkeeper_proto::RateLimitResponse;
-
-use crate::support::{
-    eventually,
-    redis_server::Redis,
-    service::{Options, Service, descriptor, request, serve, spell},
-};
+use crate::support::prelude::*;
 
 fn rules(limit: u32) -> String {
     format!(

@@ -1,9 +1,6 @@
 //! `tollkeeper test`: tests of rules, run by people and by CI systems.
 
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
-use crate::support::{root, run, service::tollkeeper, tool};
+use crate::support::prelude::*;
 
 const RULES: &str = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: 2, time_zone: Europe/Berlin }\n  - { key: k, value: free }\n";
 

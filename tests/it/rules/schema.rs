@@ -1,11 +1,6 @@
 //! The JSON Schemas of rule files and test files agree with the program and with the manual.
 
-use std::{fs, path::Path, process::Command};
-
-use serde_json::Value;
-use tempfile::TempDir;
-
-use crate::support::{pages::blocks, root, run, service::tollkeeper, tool};
+use crate::support::prelude::*;
 
 fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap()

@@ -9,13 +9,7 @@ mod shapes;
 mod stream;
 mod updates;
 
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
-use crate::support::{
-    eventually,
-    service::{Service, descriptor, request, serve, spell},
-};
+use crate::support::prelude::*;
 
 /// A service that takes its rules from this URL.
 fn start(url: &str, flags: &[&str]) -> Service {

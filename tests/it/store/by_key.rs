@@ -1,7 +1,5 @@
 //! Commands on a key that replicas share beside counters.
 
-use std::{sync::Arc, time::Duration};
-
 use redis::{Cmd, Value};
 use tollkeeper::store::{
     StoreError,
@@ -11,7 +9,7 @@ use tollkeeper::store::{
 
 use crate::support::{
     cluster_calls::{follow, masters},
-    redis_server::{Redis, Version},
+    prelude::*,
     redis_store,
 };
 

@@ -1,13 +1,10 @@
 //! What the service finds out about a Redis when it connects: a line in the log, and a metric.
 
-use tempfile::TempDir;
-
 use crate::support::{
     envoy::Envoy,
-    eventually,
-    redis_server::{Redis, Setup, Version},
+    prelude::*,
+    redis_server::Setup,
     sentinels::{NAME, SentinelSetup, Sentinels, sentinel_of},
-    service::{Options, Service, descriptor, request},
 };
 
 fn service(store: &str, flags: &[&str]) -> Service {

@@ -1,14 +1,6 @@
 //! Promises "an answer in time" and "corrupt counters": decisions while Redis does not answer, or for corrupt counters.
 
-use std::time::Duration;
-
-use tollkeeper_proto::RateLimitDescriptor;
-
-use crate::support::{
-    eventually,
-    redis_server::Redis,
-    service::{Options, Service, descriptor, hits, refund, request, spell},
-};
+use crate::support::prelude::*;
 
 const RULES: &str = "
 domain: shop

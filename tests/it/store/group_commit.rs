@@ -1,23 +1,14 @@
 //! Group commit: calls that wait are sent to Redis in one batch, and each is still decided by itself: all or
 //! nothing, with its own answer, failure and timeout.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::pin::pin;
 
-use futures_util::future::join_all;
 use proptest::{
     prelude::*,
     test_runner::{TestRng, TestRunner},
 };
 use tokio::task::JoinSet;
 use tollkeeper::{
-    engine::{
-        hold::HoldPolicy,
-        hold_id::HoldId,
-        ledger::{Charge, Fit, HoldAction, Verdict},
-        request::Hits,
-        rule::{Algorithm, Limit, Unit, WhenDenied},
-        time::Timestamp,
-    },
     process::workers::Workers,
     store::{
         Clock, Store, StoreError,
@@ -27,17 +18,10 @@ use tollkeeper::{
         metrics::StoreMetrics,
         over_limit_cache::{Denials, OverLimitCache},
         redis::RedisStore,
-        system_clock,
     },
 };
 
-use crate::support::{
-    charges::charge,
-    eventually,
-    fault_proxy::{Connect, FaultProxy, Faults, Flow},
-    redis_server::Redis,
-    redis_store,
-};
+use crate::support::{charges::prelude::*, fault_proxy::Connect, prelude::*, redis_store};
 
 fn store(redis: &Redis, clock: Clock, timeout: Duration) -> RedisStore {
     redis_store::store(&redis.url(), 0, clock, timeout)

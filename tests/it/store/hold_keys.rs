@@ -1,7 +1,5 @@
 //! The keys that sign tokens of holds, which replicas share in their store, or have from a file.
 
-use std::{fs, sync::Arc, time::Duration};
-
 use tollkeeper::{
     engine::time::Timestamp,
     limiter::holds::HoldKeys,
@@ -10,13 +8,7 @@ use tollkeeper::{
 use tonic::Code;
 
 use crate::{
-    support::{
-        cluster::Cluster,
-        eventually,
-        redis_server::Redis,
-        redis_store,
-        service::{Options, Service, descriptor, request, spell},
-    },
+    support::{prelude::*, redis_store},
     wire::fuzz::targets::forged,
 };
 

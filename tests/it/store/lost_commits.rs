@@ -1,13 +1,6 @@
 //! A commit whose answer is lost is counted exactly once: it waits in the service, and is sent until it is answered.
 
-use tollkeeper_proto::RateLimitResponse;
-
-use crate::support::{
-    eventually,
-    fault_proxy::{Cut, FaultProxy, Faults, Flow},
-    redis_server::Redis,
-    service::{Options, Service, descriptor, metadata, request},
-};
+use crate::support::{fault_proxy::Cut, prelude::*, service::metadata};
 
 const RULES: &str = "
 domain: llm

@@ -1,34 +1,14 @@
 //! Counters in memory: many threads at once, and the maximum number of counters.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
-};
-
 use tollkeeper::{
-    engine::{
-        hold::{Abandoned, HoldPolicy},
-        hold_id::HoldId,
-        ledger::{Charge, CommitOutcome, Fit, HoldAction},
-        request::Hits,
-        rule::{Algorithm, Limit, Unit, WhenDenied},
-        time::Timestamp,
-    },
+    engine::{hold::Abandoned, ledger::CommitOutcome},
     store::memory::{
         MemoryStore,
         metrics::{MemoryMetrics, MemorySize},
     },
 };
 
-use crate::support::{
-    charges::{BEGIN, LOG, charge, limit},
-    dice::Dice,
-    redis_server::nobody,
-    service::{Options, Service, descriptor, hits, request, spell},
-};
+use crate::support::{charges::prelude::*, prelude::*, redis_server::nobody};
 
 /// The smallest `--memory-counters-max`.
 const COUNTERS_MAX: usize = 1000;

@@ -1,20 +1,10 @@
 //! How soon calls are answered without a Redis that fails: the breaker opens by the third failure, and no call after
 //! that waits.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
-
-use prost::Message as _;
-
 use crate::support::{
-    dice::number,
-    eventually,
-    fault_proxy::{Connect, FaultProxy, Faults, Flow},
+    fault_proxy::Connect,
+    prelude::*,
     raw_load::{RawAnswer, RawClient},
-    redis_server::Redis,
-    service::{Options, Service, descriptor, request},
 };
 
 const RULES: &str = "

@@ -1,30 +1,14 @@
 //! The over-limit cache answers for at most a second without Redis, and denies no call wrongly.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
 use tollkeeper::{
-    engine::{
-        ledger::{self, Charge, Fit},
-        request::Hits,
-        rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
-    },
+    engine::ledger,
     store::{
         metrics::StoreMetrics,
         over_limit_cache::{Denials, OverLimitCache},
     },
 };
-use tollkeeper_proto::{RateLimitDescriptor, RateLimitUnit};
 
-use crate::support::{
-    backends::memory,
-    charges::{BEGIN, charge, limit},
-    dice::Dice,
-    redis_server::Redis,
-    service::{Options, Service, descriptor, hits, refund, request, spell, tollkeeper, with_limit},
-};
+use crate::support::{backends::memory, charges::prelude::*, prelude::*, service::with_limit};
 
 /// Limit for waits that should end within a second; a busy test machine may take longer.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,19 +1,10 @@
 //! Overrides on several replicas that share a Redis.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
-
-use serde_json::{Value, json};
-
 use crate::support::{
-    cluster::Cluster,
-    eventually,
     overrides::{end, list, send, set, set_for, try_set},
-    redis_server::{Redis, Version},
+    prelude::*,
     sentinels::Sentinels,
-    service::{Options, Service, service_at},
+    service::service_at,
 };
 
 const RULES: &str = "

@@ -1,33 +1,15 @@
 //! What a call charges for done work, commits, gives back or occupies is neither lost nor counted twice, whatever keeps it
 //! from its server, and callers that have left: each cause with each kind of work, on the store itself.
 
-use std::{
-    sync::Arc,
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::thread::JoinHandle;
 
-use futures_util::future::join_all;
 use tokio::time::Instant;
 use tollkeeper::{
-    engine::{
-        hold::{Abandoned, HoldBy, HoldPolicy},
-        hold_id::HoldId,
-        key::SlotBy,
-        ledger::{Charge, HoldAction},
-        request::Hits,
-        rule::{Algorithm, Limit, Unit, WhenDenied},
-        time::Timestamp,
-    },
-    store::{Clear, redis::RedisStore, system_clock},
+    engine::{hold::Abandoned, key::SlotBy},
+    store::{Clear, redis::RedisStore},
 };
 
-use crate::support::{
-    charges::charge,
-    cluster_calls, eventually,
-    redis_server::{Redis, Version},
-    redis_store,
-};
+use crate::support::{charges::prelude::*, cluster_calls, prelude::*, redis_store};
 
 const LIFETIME_MS: u64 = 600_000;
 

@@ -1,32 +1,17 @@
 //! The service and a real Redis: keys, clocks, scripts, outages.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
 use proptest::prelude::*;
-use tollkeeper::{
-    engine::{
-        ledger::{Charge, Fit, Verdict},
-        request::Hits,
-        rule::{Limit, Unit, WhenDenied},
-        time::Timestamp,
-    },
-    store::{
-        Clock,
-        memory::MemoryStore,
-        redis::{RedisStore, script},
-        system_clock,
-    },
+use tollkeeper::store::{
+    Clock,
+    memory::MemoryStore,
+    redis::{RedisStore, script},
 };
 use tonic::Code;
 
 use crate::support::{
-    charges, eventually,
-    redis_server::{Redis, Version},
+    charges::{self, prelude::*},
+    prelude::*,
     redis_store,
-    service::{Options, Service, descriptor, hits, refund, request, spell},
 };
 
 fn the_script() -> String {

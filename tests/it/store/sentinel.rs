@@ -1,17 +1,8 @@
 //! A store whose master Sentinels name: failovers under load, and Sentinels that fail.
 
-use std::time::Duration;
-
-use tempfile::TempDir;
-use tollkeeper_proto::RateLimitDescriptor;
-
 use crate::support::{
-    certificates::Authority,
-    eventually,
-    redis_server::Redis,
-    root,
+    prelude::*,
     sentinels::{NAME, SentinelSetup, Sentinels},
-    service::{Options, Service, descriptor, request, spell},
 };
 
 const RULES: &str = "

@@ -1,12 +1,10 @@
 //! What the service relies on in Redis's own behaviour, beyond one plain server. No test here runs the service.
 
-use std::{collections::HashMap, process::Command};
-
 use crate::support::{
-    certificates::{Authority, Issued},
-    cluster::{Cluster, ClusterSetup},
-    redis_server::{Redis, Setup, Version},
-    run,
+    certificates::Issued,
+    cluster::ClusterSetup,
+    prelude::*,
+    redis_server::Setup,
     sentinels::{SentinelSetup, Sentinels},
 };
 

@@ -1,28 +1,9 @@
 //! How the service reaches Redis: TLS, Unix sockets, users, passwords and databases.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::{Duration, SystemTime},
-};
-
-use tempfile::TempDir;
-use tollkeeper::{
-    engine::{
-        request::Hits,
-        rule::{Limit, Unit},
-    },
-    store::system_clock,
-};
+use std::time::SystemTime;
 
 use crate::support::{
-    certificates::{Authority, Issued},
-    charges::charge,
-    eventually,
-    fault_proxy::{FaultProxy, Faults, Flow},
-    redis_server::{Redis, tls_redis},
-    redis_store,
-    service::{Options, Service, descriptor, hits, request, serve, spell},
+    certificates::Issued, charges::prelude::*, prelude::*, redis_server::tls_redis, redis_store,
 };
 
 /// Starts a service with few connections.

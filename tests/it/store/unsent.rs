@@ -1,12 +1,6 @@
 //! Debits and refunds that could not be sent to Redis wait until it answers, or until their window ends.
 
-use tollkeeper_proto::RateLimitDescriptor;
-
-use crate::support::{
-    eventually,
-    redis_server::Redis,
-    service::{Options, Service, descriptor, hits, metadata, refund, request},
-};
+use crate::support::{prelude::*, service::metadata};
 
 const RULES: &str = "
 domain: shop

@@ -1,30 +1,11 @@
 //! `--redis-scripts off`, on a Redis whose ACL forbids scripts.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
-
-use tollkeeper::{
-    engine::{
-        ledger::Charge,
-        request::Hits,
-        rule::{Limit, Mode, Unit, WhenDenied},
-    },
-    store::{memory::MemoryStore, system_clock},
-};
-use tollkeeper_proto::rate_limit_response::Code;
+use tollkeeper::store::memory::MemoryStore;
 
 use crate::support::{
-    charges,
-    dice::Dice,
-    fault_proxy::FaultProxy,
-    redis_server::Redis,
+    charges::{self, prelude::*},
+    prelude::*,
     redis_store,
-    service::{Options, Service, descriptor, hits, refund, request, spell, tollkeeper},
 };
 
 /// Far longer than any call takes.

@@ -1,23 +1,9 @@
 //! Promise "an answer in time": a denial needs no write. While Redis refuses writes, calls over their limit are still denied, and
 //! only calls that would pass fail, each by itself.
 
-use std::{sync::Arc, time::Duration};
+use tollkeeper::store::StoreError;
 
-use futures_util::future::join_all;
-use tollkeeper::{
-    engine::{
-        ledger::{Charge, Verdict},
-        request::Hits,
-        rule::{Algorithm, Limit, Unit, WhenDenied},
-    },
-    store::{StoreError, system_clock},
-};
-
-use crate::support::{
-    charges::{LOG, charge},
-    redis_server::{Redis, Version},
-    redis_store,
-};
+use crate::support::{charges::prelude::*, prelude::*, redis_store};
 
 const REFUSALS: [&str; 4] = ["OOM", "NOREPLICAS", "MISCONF", "READONLY"];
 

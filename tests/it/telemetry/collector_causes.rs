@@ -1,14 +1,6 @@
 //! What is logged about an OTLP collector that cannot be used: one line, with one cause as a sentence.
 
-use std::net::TcpListener;
-
-use crate::support::{
-    certificates::Authority,
-    eventually,
-    redis_server::nobody,
-    secured::Secured,
-    service::{Options, Service, descriptor, request},
-};
+use crate::support::{prelude::*, redis_server::nobody, secured::Secured};
 
 /// The cause that a service logs once, though traces and metrics are sent several times to this endpoint.
 async fn cause(protocol: &str, endpoint: &str, ca: Option<&Authority>) -> String {

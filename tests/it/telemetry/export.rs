@@ -1,20 +1,10 @@
 //! Metrics, as an OTLP receiver and a scrape get them, and outages of the receiver; no value of a descriptor is in
 //! them.
 
-use std::{
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
-
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use tokio::net::TcpListener;
 
-use crate::support::{
-    eventually,
-    otlp::Receiver,
-    redis_server::Redis,
-    service::{Options, Service, descriptor, hits, request},
-};
+use crate::support::{otlp::Receiver, prelude::*};
 
 const CANARY: &str = "canary-7f3a";
 

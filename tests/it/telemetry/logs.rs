@@ -1,15 +1,8 @@
 //! Log lines: filters by target that change while the service runs, trace ids, and the lines of decisions.
 
-use serde_json::{Value, json};
 use tonic::Request;
 
-use crate::support::{
-    eventually,
-    otlp::Receiver,
-    pages::blocks,
-    redis_server::Redis,
-    service::{Options, Service, descriptor, request},
-};
+use crate::support::{otlp::Receiver, prelude::*};
 
 const CANARY: &str = "canary-7f3a";
 

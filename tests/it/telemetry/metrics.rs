@@ -1,22 +1,14 @@
 //! The metrics: their definitions, a scrape and docs/observability.md agree.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    io::Write as _,
-    process::{Command, Output, Stdio},
-    time::SystemTime,
-};
+use std::{process::Output, time::SystemTime};
 
 use tollkeeper::{app, telemetry::InstrumentRow};
 
 use crate::support::{
-    eventually,
-    pages::{cells, check_table, names, page, rows},
-    redis_server::Redis,
+    pages::{cells, check_table, names, rows},
+    prelude::*,
     scrapes::scrapes,
-    service::{Options, RULES, Service, descriptor, open_files, request, service_off_by},
-    tool,
+    service::{RULES, open_files, service_off_by},
 };
 
 /// A row of docs/observability.md.

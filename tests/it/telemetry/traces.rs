@@ -1,24 +1,15 @@
 //! Traces, as an OTLP receiver decodes them; no value of a descriptor is in them.
 
-use std::{sync::atomic::Ordering, time::Duration};
-
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost_types::value::Kind;
-use serde_json::json;
 use tokio::net::TcpListener;
-use tollkeeper_proto::{RateLimitDescriptor, RateLimitServiceClient};
-use tonic::{Request, transport::Channel};
+use tonic::Request;
 
 use crate::support::{
-    certificates::Authority,
-    eventually,
     http::status,
     otlp::{Receiver, attribute, hex},
     overrides::set,
-    pages::blocks,
-    redis_server::Redis,
-    run,
-    service::{Options, Service, descriptor, request, serve},
+    prelude::*,
 };
 
 /// The page of traces.

@@ -9,29 +9,20 @@ mod holds;
 mod http;
 mod rule_files;
 
-use std::{
-    io::{ErrorKind, Read as _, Write as _},
-    net::TcpStream,
-    time::{Duration, Instant},
-};
+use std::io::ErrorKind;
 
 use ::http::StatusCode;
 use bytes::Bytes;
 use futures_util::stream::FuturesUnordered;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
-use prost::Message as _;
-use tokio_stream::StreamExt as _;
-use tollkeeper_proto::{
-    RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient, RateLimitUnit,
-};
-use tonic::{Code, Status, body::Body, transport::Channel};
+use tonic::{Code, Status, body::Body};
 use tower::Service as _;
 
 use crate::support::{
-    eventually,
     http2::{self, Frames, METHOD_PATH},
-    service::{Options, Service, descriptor, of_bytes, open_files, request, spell, with_limit},
+    prelude::*,
+    service::{of_bytes, open_files, with_limit},
 };
 
 async fn refused(request: RateLimitRequest, code: Code, message: &str) {

@@ -1,11 +1,6 @@
 //! `/check`: a status for proxies that need no more, from the query and the headers of a request.
 
-use std::net::TcpListener;
-
-use crate::support::{
-    http::status,
-    service::{Options, Service, exchange_with},
-};
+use crate::support::{http::status, prelude::*, service::exchange_with};
 
 const RULES: &str = "
 domain: web

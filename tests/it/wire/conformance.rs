@@ -1,11 +1,6 @@
 //! Conformance to Envoy's protocol: clients generated from its protos, in Rust and in Python, and the
 //! standard gRPC services for health and reflection.
 
-use std::{
-    io::Write as _,
-    process::{Command, Stdio},
-};
-
 use envoy_types::pb::envoy::{
     extensions::common::ratelimit::v3::{
         RateLimitDescriptor,
@@ -17,18 +12,12 @@ use envoy_types::pb::envoy::{
 };
 use envoy_types::pb::google::protobuf::UInt64Value;
 use futures_util::FutureExt as _;
-use prost::Message as _;
-use tonic::transport::Channel;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 use tonic_reflection::pb::{v1, v1alpha};
 
-use crate::support::{
-    root,
-    service::{self as ours, Options, Service},
-    tool,
-};
+use crate::support::{prelude::*, service as ours};
 
 async fn channel(service: &Service) -> Channel {
     let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();

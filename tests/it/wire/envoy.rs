@@ -2,10 +2,8 @@
 
 use std::{
     convert::Infallible,
-    io::{Read as _, Write as _},
     os::unix::net::UnixListener,
     sync::mpsc::{Receiver, channel},
-    thread,
 };
 
 use bytes::Bytes;
@@ -17,14 +15,11 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tempfile::TempDir;
 use tokio_stream::pending;
 
 use crate::support::{
     envoy::{Envoy, replace},
-    eventually,
-    redis_server::Redis,
-    service::{Options, Service},
+    prelude::*,
 };
 
 mod traces;

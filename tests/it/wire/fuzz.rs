@@ -1,22 +1,12 @@
 //! The targets of `fuzz/`, on their corpora and on mutations of them. libFuzzer finds more in more time; see
 //! `fuzz/run`.
 
-use std::{
-    fs,
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    thread,
-    time::Instant,
-};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use tollkeeper::{limiter::holds::HoldKeys, store::system_clock};
 
 use self::targets::{TARGETS, Target};
-use crate::support::{
-    dependencies,
-    redis_server::Redis,
-    root,
-    service::{Options, Service, descriptor, request},
-};
+use crate::support::{dependencies, prelude::*};
 
 #[path = "../../../fuzz/targets.rs"]
 pub(crate) mod targets;

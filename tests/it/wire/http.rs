@@ -1,17 +1,11 @@
 //! The HTTP endpoints.
 
-use std::{
-    io::{ErrorKind, Read as _, Write as _},
-    net::TcpStream,
-};
-
-use serde_json::{Value, json};
+use std::io::ErrorKind;
 
 use crate::support::{
-    eventually,
     http::{CALL, ask_admin, rest, status},
-    redis_server::Redis,
-    service::{Options, Service, descriptor, open_files, request, spell},
+    prelude::*,
+    service::open_files,
 };
 
 fn post(service: &Service, body: &str) -> (u16, String, Value) {

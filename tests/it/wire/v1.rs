@@ -3,26 +3,13 @@
 mod once;
 mod part;
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    time::{Duration, Instant},
-};
-
-use serde_json::{Value, json};
-use tempfile::TempDir;
 use tollkeeper_proto::v1::{
     Call, Commit, CommitRequest, CommitResult, DecideRequest, RenewRequest, Renewal, Status,
     Verdict, call::Mode, tollkeeper_client::TollkeeperClient,
 };
-use tonic::{Code, transport::Channel};
+use tonic::Code;
 
-use crate::support::{
-    redis_server::Redis,
-    secured::Secured,
-    service::{Options, RULES, Service, descriptor, hits, refund, request},
-    stores::{on_every_store, one},
-};
+use crate::support::{prelude::*, secured::Secured, service::RULES, stores::one};
 
 /// A call: descriptors, a mode and hits.
 fn call(text: &str) -> Call {

@@ -4,18 +4,16 @@ use std::{cmp::Reverse, collections::HashSet, time::Duration};
 
 use tollkeeper::{
     engine::{
-        hold::{Abandoned, HoldBy, HoldPolicy},
-        hold_id::HoldId,
+        hold::Abandoned,
         key,
-        ledger::{Charge, CommitOutcome, CounterState, Fit, GiveBack, HoldAction, Tally},
-        request::Hits,
-        rule::Mode,
-        time::Timestamp,
+        ledger::{CommitOutcome, CounterState, GiveBack},
     },
     store::Clear,
 };
 
 use super::{Counter, Judged, Model, Place, denials, hits_to_judge, is_counted};
+
+use super::super::charges::prelude::*;
 
 /// Counters, and every hold that was ever made on them.
 #[derive(Default, Clone)]

@@ -1,15 +1,7 @@
 //! The service in the place of the one that users of Envoy AI Gateway deploy for its QuotaPolicies.
 
-use serde_json::json;
-
 use super::{EnvoyproxyRatelimit, Variables, get};
-use crate::support::{
-    control_plane::ControlPlane,
-    eventually,
-    pages::{blocks, documents, page},
-    run,
-    service::{descriptor, hits, request, tollkeeper},
-};
+use crate::support::{control_plane::ControlPlane, prelude::*};
 
 const NODE: &str = "envoy-ai-gateway-ratelimit";
 

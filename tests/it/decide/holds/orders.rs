@@ -1,26 +1,17 @@
 //! Takes, commits and deadlines of two calls, in every order, on one counter and on two beside a shared one: memory and Redis
 //! do what the model does, and a counter holds what was used.
 
-use std::{sync::Arc, time::Instant};
-
 use tollkeeper::{
-    engine::{
-        hold::{Abandoned, HoldBy, HoldPolicy},
-        hold_id::HoldId,
-        ledger::{self, Charge, HoldAction, Tally},
-        request::Hits,
-        rule::{Algorithm, Limit, Unit},
-        time::Timestamp,
-    },
+    engine::{hold::Abandoned, ledger},
     store::Clear,
 };
 
 use super::LIFETIME_MS;
 use crate::support::{
     backends::{Backend, ScriptInRedis, memory},
-    charges::{BEGIN, charge, limit},
-    dice::number,
+    charges::prelude::*,
     model::holds::HoldModel,
+    prelude::*,
 };
 
 /// What one take holds of a window.

@@ -2,25 +2,19 @@
 //!
 //! CI runs a few steps; docs/internals/correctness.md has long runs, and how to repeat them.
 
-use std::{sync::Arc, time::Instant};
-
 use tollkeeper::{
     engine::{
-        hold::{Abandoned, Estimate, HoldBy, HoldPolicy},
-        hold_id::HoldId,
-        ledger::{self, Charge, CommitOutcome, Fit, GiveBack, HoldAction, Tally},
-        request::Hits,
-        rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
-        time::Timestamp,
+        hold::{Abandoned, Estimate},
+        ledger::{self, CommitOutcome, GiveBack},
     },
     store::{Clear, redis::script::KeyDeclaration},
 };
 
 use crate::support::{
     backends::{Backend, ScriptInRedis, ScriptsInCluster, memory},
-    charges::{BEGIN, LOG, charge, limit},
-    dice::{Dice, number},
+    charges::prelude::*,
     model::holds::HoldModel,
+    prelude::*,
 };
 
 /// After this number of steps all counters are removed, and the clock is set to [`BEGIN`].

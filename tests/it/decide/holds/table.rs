@@ -1,21 +1,8 @@
 //! The scenarios of `table.txt`, through the service on every store.
 
-use std::{
-    collections::HashMap,
-    sync::atomic::{AtomicUsize, Ordering},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
-};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use futures_util::future::join_all;
-use serde_json::Value;
-use tollkeeper_proto::{RateLimitDescriptor, RateLimitResponse};
-
-use crate::support::{
-    cluster::{Cluster, ClusterSetup},
-    redis_server::Redis,
-    run,
-    service::{Options, Service, descriptor, hits, metadata, refund, request, tollkeeper},
-};
+use crate::support::{cluster::ClusterSetup, prelude::*, service::metadata};
 
 const TABLE: &str = include_str!("table.txt");
 

@@ -1,14 +1,7 @@
 //! Rule files of envoyproxy/ratelimit are read alike here, or docs/migrating-reference.md lists the difference.
 
-use tempfile::TempDir;
-use tollkeeper_proto::RateLimitUnit;
-
 use super::{ask, check, headers, json};
-use crate::support::{
-    root, run,
-    service::{Options, Service, descriptor, request, tollkeeper, with_limit},
-    stores::one,
-};
+use crate::support::{prelude::*, service::with_limit, stores::one};
 
 fn page() -> String {
     std::fs::read_to_string(root().join("docs/migrating-reference.md")).unwrap()

@@ -1,12 +1,7 @@
 //! Overlays: our own keys for the rules of a control plane.
 
-use std::fs;
-
-use serde_json::json;
-use tempfile::TempDir;
-
 use super::{ask, limit, rules, start};
-use crate::support::{ads::FakeAds, eventually, service::Service};
+use crate::support::{ads::FakeAds, prelude::*};
 
 const DENY: &str = "domain: shop\ndefaults: { algorithm: sliding_window }\n";
 

@@ -1,13 +1,10 @@
 //! Peers that are no control plane, and control planes without rules: what counts as connected, and what is logged.
 
-use std::net::TcpListener;
-
 use super::{metric, rules, start};
 use crate::support::{
     ads::{FakeAds, NODE},
-    eventually,
+    prelude::*,
     secured::Secured,
-    service::{Options, Service},
 };
 
 const NO_STREAM: &str = "no stream from the control plane";

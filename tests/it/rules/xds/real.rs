@@ -1,16 +1,10 @@
 //! A real go-control-plane, of Envoy Gateway's version and before it changed its semantics.
 
-use std::{fs, path::Path, thread, time::Duration};
-
-use tempfile::TempDir;
-
 use super::{ask, bad, limit, metric, rules, start, wait_for};
 use crate::support::{
     ads::NODE,
-    certificates::Authority,
     control_plane::{ControlPlane, Semantics},
-    eventually,
-    service::Service,
+    prelude::*,
 };
 
 const BOTH: [Semantics; 2] = [Semantics::New, Semantics::Old];

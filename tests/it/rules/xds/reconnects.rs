@@ -1,11 +1,9 @@
 //! Streams that end, control planes that restart, and what is in force meanwhile.
 
-use std::time::Duration;
-
 use super::{ask, limit, metric, rules, start};
 use crate::support::{
     ads::{FakeAds, NODE},
-    eventually,
+    prelude::*,
 };
 
 #[tokio::test]

@@ -1,13 +1,11 @@
 //! What a resource may hold, what is refused, and in which words.
 
 use envoy_types::pb::google::protobuf::Any;
-use serde_json::{Value, json};
 
 use super::{ask, rules, shapes::entry, start};
 use crate::support::{
     ads::{self, FakeAds, TYPE_URL},
-    run,
-    service::{Service, tollkeeper},
+    prelude::*,
 };
 
 fn config(descriptors: Value) -> Value {

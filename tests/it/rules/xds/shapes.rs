@@ -1,16 +1,7 @@
 //! The shapes that Envoy Gateway 1.9 and AI Gateway generate, and the verdicts for the calls that their Envoys send.
 
-use std::fs;
-
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
 use super::{ask, start};
-use crate::support::{
-    ads::FakeAds,
-    pages::{blocks, page},
-    service::{Service, descriptor, hits, request, spell},
-};
+use crate::support::{ads::FakeAds, prelude::*};
 
 const ROUTE: &str = "httproute/default/http-ratelimit/rule/0/match/0/ratelimit_example";
 const DOMAIN: &str = "default/eg/http";

@@ -1,15 +1,12 @@
 //! Requests, responses and the answers to them, frame by frame.
 
-use std::time::Duration;
-
-use serde_json::json;
 use tonic::Status;
 
 use super::{ask, bad, limit, metric, rules, start, wait_for};
 use crate::support::{
     ads::{Asked, FakeAds, NODE, TYPE_URL},
-    eventually,
-    fault_proxy::{Cut, FaultProxy, Faults, Flow},
+    fault_proxy::Cut,
+    prelude::*,
 };
 
 fn request(version: &str, nonce: &str) -> Asked {

@@ -1,18 +1,7 @@
 //! Many updates while calls arrive.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
-};
-
-use serde_json::{Value, json};
-
 use super::{ask, limit, metric, rules, start_on, wait_for};
-use crate::support::{
-    ads::FakeAds,
-    redis_server::Redis,
-    service::{descriptor, request},
-};
+use crate::support::{ads::FakeAds, prelude::*};
 
 const UPDATES: usize = 1000;
 

@@ -1,32 +1,13 @@
 //! Promises "exactly the limit" and "all or nothing", without faults.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use futures_util::future::join_all;
-use serde_json::{Value, json};
-use tollkeeper::{
-    engine::{
-        ledger::{Charge, Fit, Tally},
-        request::Hits,
-        rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
-    },
-    store::{redis::RedisStore, system_clock},
-};
-use tollkeeper_proto::rate_limit_response::Code;
+use tollkeeper::store::redis::RedisStore;
 
 use crate::support::{
     backends::memory,
-    charges::LOG,
-    cluster::Cluster,
+    charges::prelude::*,
     cluster_calls::{ALGORITHMS, ask, charge, follow, masters, rules, serve, used, values_on},
     cluster_load::{Counted, Load},
-    dice::{Dice, number},
-    eventually,
-    redis_server::Version,
-    service::{Service, descriptor, hits, request},
+    prelude::*,
 };
 
 /// Over three nodes, on every algorithm.

@@ -1,16 +1,10 @@
 //! Calls over two nodes of which one is late: what they have reserved is given back, also when the caller no longer waits.
 
-use std::time::Duration;
-
-use tollkeeper_proto::{RateLimitResponse, rate_limit_response::Code};
 use tonic::{Request, Status};
 
 use crate::support::{
-    cluster::Cluster,
     cluster_calls::{described, masters, serve, used, values_on},
-    eventually,
-    redis_server::Version,
-    service::{Service, hits, request},
+    prelude::*,
 };
 
 const RULES: &str = "

@@ -1,22 +1,12 @@
 //! Slots that move while calls are made.
 
-use std::{sync::Arc, time::Duration};
-
-use tollkeeper::engine::{
-    ledger::Charge,
-    request::Hits,
-    rule::{Algorithm, Limit, Unit, WhenDenied},
-};
-
 use crate::support::{
-    charges::limit,
-    cluster::Cluster,
+    charges::prelude::*,
     cluster_calls::{
         ALGORITHMS, ask, charge, follow, masters, rules, serve, slot_of, used, values_on, years,
     },
     cluster_load::{Counted, Load},
-    dice::{Dice, number},
-    redis_server::Version,
+    prelude::*,
 };
 
 /// How often all nodes together have sent clients elsewhere.

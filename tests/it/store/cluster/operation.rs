@@ -1,19 +1,11 @@
 //! What operators see and do: counters, explanations, rights, TLS, nodes that come and go.
 
-use std::{net::TcpListener, time::Duration};
-
-use serde_json::Value;
-use tollkeeper_proto::rate_limit_response::Code;
-
 use crate::support::{
-    certificates::Authority,
-    cluster::{Cluster, ClusterSetup},
+    cluster::ClusterSetup,
     cluster_calls::{ALGORITHMS, masters, rules, serve, slot_of, used, values_on},
     cluster_load::{Counted, Load},
-    eventually,
-    redis_server::{Redis, Version},
-    run,
-    service::{Options, Service, descriptor, open_files, request, spell, tollkeeper},
+    prelude::*,
+    service::open_files,
 };
 
 /// Makes a call with one descriptor; the answer as text.

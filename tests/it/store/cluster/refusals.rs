@@ -1,17 +1,8 @@
 //! Shards that refuse writes: they are in an outage until they take writes again.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
-
-use tollkeeper_proto::rate_limit_response::Code;
-
 use crate::support::{
     cluster_calls::{masters, serve, values_on},
-    eventually,
-    redis_server::{Redis, Version},
-    service::{Service, descriptor, request},
+    prelude::*,
 };
 
 const RULES: &str = "

@@ -1,24 +1,17 @@
 //! A shard that is dead or fails: it degrades its own keys, and no others.
 
-use std::time::{Duration, Instant};
-
 use tollkeeper::{
     engine::request::Hits,
     store::redis::script::{self, KeyDeclaration},
 };
-use tollkeeper_proto::rate_limit_response::Code;
 
 use crate::support::{
-    cluster::Cluster,
     cluster_calls::{
         ALGORITHMS, ask, charge, described, follow, masters, rules, serve, slot_of, used,
         values_on, years,
     },
     cluster_load::{Counted, Load},
-    dice::{Dice, number},
-    eventually,
-    redis_server::{Redis, Version},
-    service::{Service, request},
+    prelude::*,
 };
 
 const MODES: [&str; 4] = ["error", "deny", "allow", "local"];

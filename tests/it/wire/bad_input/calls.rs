@@ -3,16 +3,15 @@
 use ::http::{HeaderName, HeaderValue, Request};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
-use prost::Message as _;
-use tollkeeper_proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit};
-use tonic::{Code, Status, body::Body, transport::Channel};
+use tonic::{Code, Status, body::Body};
 use tower::Service as _;
 
 use super::framed;
 use crate::support::{
     http2::METHOD_PATH,
+    prelude::*,
     rows::rows,
-    service::{Options, Service, descriptor, hits, of_bytes, refund, request, spell, with_limit},
+    service::{of_bytes, with_limit},
 };
 
 const ROWS: &str = include_str!("calls.txt");

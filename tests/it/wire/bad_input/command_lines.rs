@@ -1,6 +1,6 @@
 //! Command lines that exit with 2, and the first line of what each prints.
 
-use crate::support::{root, rows::rows, run, service::tollkeeper};
+use crate::support::{prelude::*, rows::rows};
 
 const ROWS: &str = include_str!("command_lines.txt");
 

@@ -1,10 +1,6 @@
 //! Flags and variables: each bad value is tried as both. The service reports it, and exits with 2.
 
-use crate::support::{
-    rows::rows,
-    run,
-    service::{serve, tollkeeper},
-};
+use crate::support::{prelude::*, rows::rows};
 
 const ROWS: &str = include_str!("flags.txt");
 

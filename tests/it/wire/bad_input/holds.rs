@@ -3,13 +3,8 @@
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use prost_types::value::Kind;
-use serde_json::json;
-use tollkeeper_proto::{RateLimitDescriptor, RateLimitResponse};
 
-use crate::support::{
-    overrides::set,
-    service::{Options, Service, descriptor, hits, of_bytes, request, spell},
-};
+use crate::support::{overrides::set, prelude::*, service::of_bytes};
 
 const RULES: &str = "
 domain: shop

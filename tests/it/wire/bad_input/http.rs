@@ -1,17 +1,6 @@
 //! HTTP: bodies of `/json`, requests as they arrive on the wire, and queries of the admin address.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
-    time::Duration,
-};
-
-use serde_json::Value;
-
-use crate::support::{
-    rows::rows,
-    service::{Options, Service},
-};
+use crate::support::{prelude::*, rows::rows};
 
 const ROWS: &str = include_str!("http.txt");
 

@@ -1,8 +1,6 @@
 //! Rule files: each bad text, and every problem that `tollkeeper check` reports, with its location.
 
-use tempfile::TempDir;
-
-use crate::support::{rows::rows, run, service::tollkeeper};
+use crate::support::{prelude::*, rows::rows};
 
 const ROWS: &str = include_str!("rule_files.txt");
 

@@ -1,15 +1,12 @@
 //! One call through Envoy as one trace: from the client's span over Envoy's spans to the script run.
 
-use tempfile::TempDir;
 use tokio::net::UnixListener;
 
 use super::RULES;
 use crate::support::{
     envoy::Envoy,
-    eventually,
     otlp::{Receiver, attribute, hex},
-    redis_server::Redis,
-    service::{Options, Service},
+    prelude::*,
 };
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,19 +1,15 @@
 //! Calls with an id, which may be repeated.
 
-use std::time::{Duration, Instant};
-
-use futures_util::future::join_all;
 use tokio::time::sleep;
 use tollkeeper_proto::v1::{Call, RenewRequest, Renewal, Verdict};
 
 use super::{HOLDS, call, check, client, commit, decide, post, spell, used};
 use crate::support::{
     cluster_calls::{masters, serve},
-    fault_proxy::{Cut, FaultProxy, Faults, Flow},
-    redis_server::{Redis, Version},
+    fault_proxy::Cut,
+    prelude::*,
     sentinels::{NAME, sentinel_of},
-    service::{Options, RULES, Service, service_at},
-    stores::on_every_store,
+    service::{RULES, service_at},
 };
 
 fn named(id: &str, text: &str) -> Call {

@@ -1,13 +1,7 @@
 //! Mode PART: as many hits as fit.
 
-use futures_util::future::join_all;
-
 use super::{HOLDS, call, check, check_batch, decide, spell};
-use crate::support::{
-    redis_server::Redis,
-    service::{Options, RULES, Service, descriptor, hits, refund},
-    stores::{on_every_store, one},
-};
+use crate::support::{prelude::*, service::RULES, stores::one};
 use tollkeeper_proto::v1::{Call, call::Mode};
 
 /// Sends each call as a batch of its own, and compares the hits of its verdict too.
