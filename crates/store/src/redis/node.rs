@@ -11,10 +11,10 @@ pub(super) mod clock;
 pub(super) mod decided;
 pub(super) mod link;
 pub(super) mod owed;
-pub mod pool;
+pub(super) mod pool;
 pub mod probe;
-pub mod server_checks;
-pub mod server_state;
+pub(super) mod server_checks;
+pub(super) mod server_state;
 pub mod unsent;
 
 use std::{sync::Arc, time::Duration};

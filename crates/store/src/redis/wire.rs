@@ -3,7 +3,7 @@
 //!
 //! Nothing here knows calls or scripts, and nothing decides whether a server is usable: `node` does.
 
-pub mod connection;
+pub(super) mod connection;
 pub mod endpoint;
 pub(super) mod hash_slot;
 pub mod password;

@@ -44,7 +44,7 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 const PART_MIN: usize = 4;
 
 #[derive(Clone)]
-pub struct PoolOptions {
+pub(crate) struct PoolOptions {
     /// Where Redis is, and how to log in there.
     pub server: Server,
     pub checks: Arc<Checks>,
@@ -61,7 +61,7 @@ pub struct PoolOptions {
 /// Connections to one Redis. Each worker has its own, since its runtime waits for them; if there are too few,
 /// workers share.
 #[derive(Clone)]
-pub struct Pool(Arc<PoolInner>);
+pub(crate) struct Pool(Arc<PoolInner>);
 
 struct PoolInner {
     options: PoolOptions,
@@ -79,7 +79,7 @@ struct PoolInner {
 }
 
 /// A connection that a batch has to itself.
-pub type Connected<'pool> = bb8::PooledConnection<'pool, Manager>;
+pub(crate) type Connected<'pool> = bb8::PooledConnection<'pool, Manager>;
 
 /// Omits the connections, which are of no use in a log line.
 impl fmt::Debug for Pool {
@@ -90,7 +90,7 @@ impl fmt::Debug for Pool {
 
 impl Pool {
     /// A pool that connects when it is first used.
-    pub fn new(options: PoolOptions, metrics: StoreMetrics) -> Self {
+    pub(crate) fn new(options: PoolOptions, metrics: StoreMetrics) -> Self {
         let most = usize::try_from(options.connections_max).unwrap_or(usize::MAX);
         let parts = (most / PART_MIN).clamp(1, options.workers + 1);
         let parts = (0..parts).map(|_| OnceLock::new()).collect();
@@ -109,7 +109,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] if an attempt to open one fails while there is no other.
-    pub async fn get(&self) -> Result<Connected<'_>, StoreError> {
+    pub(crate) async fn get(&self) -> Result<Connected<'_>, StoreError> {
         let Some(connections) = self.part() else {
             return Err(StoreError::Unavailable("no connections are allowed".to_owned()));
         };
@@ -283,7 +283,7 @@ pub(crate) fn unavailable(error: &RedisError) -> StoreError {
 }
 
 /// Makes connections for the pool, and judges them when they come back.
-pub struct Manager {
+pub(crate) struct Manager {
     server: Server,
     checks: Arc<Checks>,
     outage: Outage,

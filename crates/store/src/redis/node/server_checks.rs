@@ -78,7 +78,7 @@ struct Seen {
     usage: Option<ServerUsage>,
 }
 
-pub struct Checks {
+pub(crate) struct Checks {
     server: Server,
     expected: Expected,
     /// A key that no counter has.

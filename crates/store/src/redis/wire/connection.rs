@@ -43,7 +43,7 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 const LOGIN_AGAIN: Duration = Duration::from_millis(100);
 
 /// A connection that one task has to itself.
-pub struct Connection {
+pub(crate) struct Connection {
     stream: Box<dyn ByteStream>,
     received: BytesMut,
     usable: bool,
@@ -62,7 +62,7 @@ impl fmt::Debug for Connection {
 }
 
 /// Connects, and logs in if the settings have a login. The caller bounds the time that it takes.
-pub async fn open(server: &Server) -> RedisResult<Connection> {
+pub(crate) async fn open(server: &Server) -> RedisResult<Connection> {
     let mut connection = Connection::new(connect(server).await?);
     connection.log_in(&server.access).await?;
     Ok(connection)
@@ -223,7 +223,7 @@ impl Connection {
     }
 
     /// Sends one command and reads its answer, with the same care.
-    pub async fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
+    pub(crate) async fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
         self.one(&command.get_packed_command()).await
     }
 
