@@ -29,8 +29,9 @@ pub mod http;
 pub mod rls;
 
 // The program: its settings, its parts together, its commands.
+pub use tollkeeper_bench as bench;
+
 pub mod app;
-pub mod bench;
 pub mod cli;
 pub mod import;
 pub mod settings;

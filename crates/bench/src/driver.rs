@@ -9,13 +9,13 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::{task::JoinSet, time};
+use tollkeeper_base::net::peer::PeerError;
 use tonic::Code;
 
 use super::{
     answer::OverallCode, calls::Calls, connection::ClientConnection, load::Pace, report::Report,
     timetable::Timetable, workload::Workload,
 };
-use crate::net::peer::PeerError;
 
 /// How long to wait for the last answers.
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(5);

@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use hdrhistogram::Histogram;
+use tollkeeper_base::net::grpc::status_name;
 use tonic::Code;
 
 use super::answer::OverallCode;
-use crate::net::grpc::status_name;
 
 /// Counts and latencies of the calls of a run.
 #[derive(Debug, Clone)]

@@ -20,14 +20,14 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
 use tokio::time;
-use tonic::Code;
-
-use super::answer::{self, OverallCode};
-use crate::net::{
+use tollkeeper_base::net::{
     grpc,
     peer::{self, PeerError, Protocol},
     tls::{client::TlsClient, root_cause},
 };
+use tonic::Code;
+
+use super::answer::{self, OverallCode};
 
 /// How long connecting by TCP may take, and how long the rest.
 pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(5);

@@ -6,10 +6,10 @@
 use bytes::Bytes;
 use prost::Message as _;
 use prost_types::value::Kind;
+use tollkeeper_base::net::grpc::{self, PREFIX_BYTES};
 use tollkeeper_proto::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 
 use super::keys::{Distribution, Numbers};
-use crate::net::grpc::{self, PREFIX_BYTES};
 
 /// Stands for the number of a key.
 const PLACEHOLDER: &[u8] = b"{}";

@@ -5,9 +5,8 @@ use http::{HeaderMap, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use prost::Message as _;
+use tollkeeper_base::net::grpc::PREFIX_BYTES;
 use tonic::Code;
-
-use crate::net::grpc::PREFIX_BYTES;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OverallCode {

@@ -13,11 +13,11 @@ use tokio::{
     sync::{mpsc, watch},
     time,
 };
+use tollkeeper_base::net::peer::{self, PeerError, Protocol};
 
 use super::{
     connection::CONNECT_WITHIN, driver::Driver, load::Load, report::Report, workload::Workload,
 };
-use crate::net::peer::{self, PeerError, Protocol};
 
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {

@@ -2,8 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tollkeeper_base::net::tls::client::TlsClient;
+
 use super::calls::Calls;
-use crate::net::tls::client::TlsClient;
 
 #[derive(Debug, Clone)]
 pub struct Load {
