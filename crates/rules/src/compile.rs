@@ -13,9 +13,9 @@ use tollkeeper_engine::{
     rule_set::RuleSet,
 };
 use tollkeeper_yaml::{
-    origin::{Origin, PathStep, Problems, spell_step},
+    origin::{Origin, PathStep, spell_step},
     problem::Findings,
-    reader::Located,
+    reader::{Located, Reader},
 };
 
 use self::lint::Names;
@@ -137,8 +137,8 @@ impl Compiler<'_> {
         }
         let mut limits: Vec<Arc<Limit>> = Vec::new();
         for item in &written.limits {
-            let mut problems = Problems { origin, findings: &mut *self.findings };
-            let limit = limit::compile(item, written, path, self.options, &mut problems);
+            let mut reader = Reader { origin, findings: &mut *self.findings };
+            let limit = limit::compile(item, written, path, self.options, &mut reader);
             let Some(mut limit) = limit else { continue };
             if let Some(policy) = &mut limit.hold {
                 let number = limit_number(domain, &spell(path), limits.len());
@@ -147,7 +147,7 @@ impl Compiler<'_> {
             if limits.iter().any(|other| share_counter(other, &limit)) {
                 let message = "rate_limits: another item has the same algorithm and window, so both \
                                would share a counter";
-                problems.add(item.location, message);
+                reader.problem(item.location, message);
             }
             let limit = Arc::new(limit);
             self.rules.add_hold(domain, &spell(path), &limit);

@@ -191,6 +191,6 @@ fn short_text(reader: &mut Reader<'_>, node: &YamlNode, name: &str) -> Option<Bo
     None
 }
 
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(HoldPolicy::LIFETIME_MS_MAX)
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

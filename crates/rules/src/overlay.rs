@@ -6,7 +6,7 @@ use tollkeeper_engine::{
     pattern::Pattern,
     rule::{Algorithm, Unit},
 };
-use tollkeeper_yaml::{origin::Problems, problem::Findings, tree::YamlNode};
+use tollkeeper_yaml::{problem::Findings, reader::Reader, tree::YamlNode};
 
 use super::{
     keys::OF_ONE_ALGORITHM,
@@ -64,20 +64,20 @@ fn lay(overlay: &RuleTree, trees: &mut [RuleTree], findings: &mut Findings) {
     }
     let of_domain = trees.iter_mut().filter(|tree| domain(tree) == domain(overlay));
     let mut roots: Vec<&mut YamlNode> = of_domain.map(|tree| &mut tree.root).collect();
-    let mut problems = Problems { origin: &overlay.origin, findings };
+    let mut reader = Reader { origin: &overlay.origin, findings };
     if roots.is_empty() {
-        problems.warn(overlay.root.location, "domain: no other file or resource has this domain");
+        reader.warning(overlay.root.location, "domain: no other file or resource has this domain");
         return;
     }
-    lay_level(&overlay.root, &mut roots, &mut problems);
+    lay_level(&overlay.root, &mut roots, &mut reader);
 }
 
-fn lay_level(over: &YamlNode, rules: &mut [&mut YamlNode], problems: &mut Problems<'_>) {
+fn lay_level(over: &YamlNode, rules: &mut [&mut YamlNode], reader: &mut Reader<'_>) {
     for item in over.get("descriptors").map_or(&[][..], YamlNode::items) {
         let below = rules.iter_mut().flat_map(|rule| descriptors_mut(rule));
         let mut matched: Vec<_> = below.filter(|rule| matches(item, rule)).collect();
         if matched.is_empty() {
-            problems.warn(item.location, "no rule matches this descriptor, so it has no effect");
+            reader.warning(item.location, "no rule matches this descriptor, so it has no effect");
             continue;
         }
         let mut limits = 0;
@@ -88,9 +88,9 @@ fn lay_level(over: &YamlNode, rules: &mut [&mut YamlNode], problems: &mut Proble
             && let Some(limit) = item.get("rate_limit")
         {
             let message = "rate_limit: no rule that this descriptor matches has a limit";
-            problems.warn(limit.location, message);
+            reader.warning(limit.location, message);
         }
-        lay_level(item, &mut matched, problems);
+        lay_level(item, &mut matched, reader);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use tollkeeper_engine::text::printable::printable;
 
-use super::{Problem, problem::Findings, tree::Location};
+use super::{Problem, tree::Location};
 
 /// A step of a rule's path: a key, and a value if one is written.
 pub type PathStep = (String, Option<String>);
@@ -84,21 +84,5 @@ pub fn spell_step((key, value): &PathStep) -> String {
     match value {
         Some(value) => format!("{key}={value}"),
         None => key.clone(),
-    }
-}
-
-/// Collects the problems and warnings of one file or resource.
-pub struct Problems<'a> {
-    pub origin: &'a Origin,
-    pub findings: &'a mut Findings,
-}
-
-impl Problems<'_> {
-    pub fn add(&mut self, location: Location, message: impl Into<String>) {
-        self.findings.problems.push(self.origin.problem(location, message));
-    }
-
-    pub fn warn(&mut self, location: Location, message: impl Into<String>) {
-        self.findings.warnings.push(self.origin.problem(location, message));
     }
 }

@@ -20,7 +20,7 @@ pub struct Located<T> {
     pub value: T,
 }
 
-/// Reads the nodes of one file or resource.
+/// Reads the nodes of one file or resource, and collects what is wrong with them, also what is found later.
 pub struct Reader<'a> {
     pub origin: &'a Origin,
     pub findings: &'a mut Findings,

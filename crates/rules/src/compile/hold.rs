@@ -4,21 +4,20 @@ use tollkeeper_engine::{
     hold::{Abandoned, HoldBy},
     rule::{Algorithm, Limit},
 };
-use tollkeeper_yaml::{origin::Problems, tree::Location};
+use tollkeeper_yaml::{reader::Reader, tree::Location};
 
 use crate::written::RateLimit;
 
-/// Checks a hold against the rest of its limit.
 pub(super) fn check(
     limit: &Limit,
     written: &RateLimit,
     location: Location,
-    problems: &mut Problems<'_>,
+    reader: &mut Reader<'_>,
 ) {
     let Some(policy) = &limit.hold else { return };
     let algorithm = &limit.algorithm;
     let is_in_flight = limit.counts_calls();
-    let mut problem = |message: String| problems.add(location, format!("hold: {message}"));
+    let mut problem = |message: String| reader.problem(location, format!("hold: {message}"));
     match (policy.by, algorithm) {
         (_, Algorithm::SlidingLog { .. }) => {
             problem("not possible with sliding_log, which stores admitted hits only".to_owned());

@@ -10,12 +10,13 @@ use tollkeeper_engine::{
     window::Window,
 };
 use tollkeeper_yaml::{
-    origin::{PathStep, Problems},
-    reader::{Located, shown},
+    origin::PathStep,
+    reader::{Located, Reader, shown},
     tree::Location,
 };
 
 use crate::{
+    hold::millis,
     keys::OF_ONE_ALGORITHM,
     options::{Algorithms, LoadOptions},
     written::{RateLimit, WrittenDescriptor},
@@ -27,24 +28,25 @@ pub(super) fn compile(
     descriptor: &WrittenDescriptor,
     path: &[PathStep],
     options: LoadOptions,
-    problems: &mut Problems<'_>,
+    reader: &mut Reader<'_>,
 ) -> Option<Limit> {
     let Located { location, value } = written;
     let unit = value.unit.as_ref()?.value;
     let Some(fixed) = Limit::new(value.requests_per_unit.unwrap_or(0), unit, value.unit_multiplier)
     else {
         let (multiplier, unit) = (value.unit_multiplier, unit.name());
-        problems.add(*location, format!("unit_multiplier: {multiplier} {unit}s exceed 100 years"));
+        reader
+            .problem(*location, format!("unit_multiplier: {multiplier} {unit}s exceed 100 years"));
         return None;
     };
-    check_keys_of_one_algorithm(value, problems);
+    check_keys_of_one_algorithm(value, reader);
     let mode_written = match descriptor {
         WrittenDescriptor { shadow_mode: true, .. } => Mode::Shadow,
         WrittenDescriptor { quota_mode: true, .. } => Mode::Quota,
         _ => Mode::Enforced,
     };
     let limit = Limit {
-        window: window(value, unit, problems).unwrap_or_else(|| fixed.window.clone()),
+        window: window(value, unit, reader).unwrap_or_else(|| fixed.window.clone()),
         algorithm: algorithm(value),
         when_denied: match value.count_denied {
             // A denied call holds nothing.
@@ -59,40 +61,36 @@ pub(super) fn compile(
         mode_written,
         override_max: value.override_max,
         denied_body: value.denied_body,
-        ban_ms: ban_ms(value),
+        ban_ms: value.ban_for.as_ref().map(|time| millis(time.value)),
         tiers: value.tiers.clone(),
         priority: value.priority.as_ref().map(|priority| Arc::clone(&priority.value)),
         name: value.name.as_deref().map(Arc::from),
         hold: value.hold.as_ref().map(|hold| Arc::new(hold.value.clone())),
         ..fixed
     };
-    if options.algorithms == Algorithms::FixedWindow && limit.algorithm != Algorithm::FixedWindow {
+    let has_scripts = options.algorithms == Algorithms::All;
+    if !has_scripts && limit.algorithm != Algorithm::FixedWindow {
         let name = limit.algorithm.name();
-        problems
-            .add(*location, format!("algorithm: {name} needs scripts, but --redis-scripts is off"));
+        let message = format!("algorithm: {name} needs scripts, but --redis-scripts is off");
+        reader.problem(*location, message);
     }
-    let holds_by = limit.hold.as_ref().map(|policy| policy.by);
-    if options.algorithms == Algorithms::FixedWindow
-        && holds_by.is_some_and(|by| by != HoldBy::Token)
-    {
+    let is_by_token = limit.hold.as_ref().is_none_or(|policy| policy.by == HoldBy::Token);
+    if !has_scripts && !is_by_token {
         let message = "hold: needs scripts unless it is `by: token`, but --redis-scripts is off";
-        problems.add(*location, message);
+        reader.problem(*location, message);
     }
-    if let Some(Located { location, .. }) = value.priority
-        && holds_by.is_some_and(|by| by != HoldBy::Token)
-    {
-        problems.add(location, "priority: not with a hold, unless it is `by: token`");
-    }
-    if let Some(Located { location, value: priority }) = &value.priority
-        && priority.releases
-        && limit.algorithm != Algorithm::FixedWindow
-    {
-        problems.add(*location, "release: only for algorithm fixed_window");
+    if let Some(Located { location, value: priority }) = &value.priority {
+        if !is_by_token {
+            reader.problem(*location, "priority: not with a hold, unless it is `by: token`");
+        }
+        if priority.releases && limit.algorithm != Algorithm::FixedWindow {
+            reader.problem(*location, "release: only for algorithm fixed_window");
+        }
     }
     if let Some(Located { location, .. }) = value.ban_for {
-        let problem = if options.algorithms == Algorithms::FixedWindow {
+        let problem = if !has_scripts {
             Some("ban_for: needs scripts, but --redis-scripts is off")
-        } else if holds_by.is_some() {
+        } else if limit.hold.is_some() {
             Some("ban_for: not with a hold")
         } else if value.priority.is_some() {
             Some("ban_for: not with `priority`, since one class would close the counter for all")
@@ -101,36 +99,36 @@ pub(super) fn compile(
         } else {
             None
         };
-        problem.into_iter().for_each(|problem| problems.add(location, problem));
+        problem.into_iter().for_each(|problem| reader.problem(location, problem));
     }
     if value.count_denied == Some(true) && limit.algorithm.carries_over() {
         let name = limit.algorithm.name();
         let message = format!(
             "count_denied: on a {name} only for calls with a number of hits, or a steady client would be denied for good"
         );
-        problems.warn(*location, message);
+        reader.warning(*location, message);
     }
-    super::hold::check(&limit, value, *location, problems);
-    check_size(&limit, *location, problems);
+    super::hold::check(&limit, value, *location, reader);
+    check_size(&limit, *location, reader);
     match &limit.algorithm {
         Algorithm::SlidingLog { .. } | Algorithm::InFlight { .. } => {
-            check_stored(&limit, written, path, problems);
+            check_stored(&limit, written, path, reader);
         }
         Algorithm::TokenBucket { .. } if limit.requests_per_unit == 0 && value.burst.is_some() => {
             let message = "burst: needs a requests_per_unit above 0, or the bucket never refills";
-            problems.add(*location, message);
+            reader.problem(*location, message);
         }
         _ => {}
     }
     if let Some(idle) = &value.idle
-        && idle_ms(value) >= Some(limit.window.millis())
+        && millis(idle.value) >= limit.window.millis()
     {
-        problems.add(idle.location, "idle: must be shorter than the window");
+        reader.problem(idle.location, "idle: must be shorter than the window");
     }
     Some(limit)
 }
 
-fn check_keys_of_one_algorithm(written: &RateLimit, problems: &mut Problems<'_>) {
+fn check_keys_of_one_algorithm(written: &RateLimit, reader: &mut Reader<'_>) {
     let locations: [_; OF_ONE_ALGORITHM.len()] = [
         written.burst.as_ref().map(|burst| burst.location),
         written.idle.as_ref().map(|idle| idle.location),
@@ -144,7 +142,7 @@ fn check_keys_of_one_algorithm(written: &RateLimit, problems: &mut Problems<'_>)
         {
             let (of, algorithm) = (algorithms.join(" or "), written.algorithm);
             let message = format!("{key}: only for algorithm {of}, not {algorithm}");
-            problems.add(location, message);
+            reader.problem(location, message);
         }
     }
 }
@@ -155,56 +153,47 @@ fn algorithm(written: &RateLimit) -> Algorithm {
     let all = Algorithm::all(burst.unwrap_or(0), remember);
     let named = all.into_iter().find(|algorithm| algorithm.name() == written.algorithm);
     match named.expect("the reader accepts only these names") {
-        Algorithm::FirstHitWindow { .. } => Algorithm::FirstHitWindow { idle_ms: idle_ms(written) },
+        Algorithm::FirstHitWindow { .. } => {
+            let idle_ms = written.idle.as_ref().map(|time| millis(time.value));
+            Algorithm::FirstHitWindow { idle_ms }
+        }
         other => other,
     }
 }
 
-fn ban_ms(written: &RateLimit) -> Option<u64> {
-    u64::try_from(written.ban_for.as_ref()?.value.as_millis()).ok()
-}
-
-fn idle_ms(written: &RateLimit) -> Option<u64> {
-    u64::try_from(written.idle.as_ref()?.value.as_millis()).ok()
-}
-
 /// The window of a time zone's calendar, if there is a valid time zone.
-fn window(written: &RateLimit, unit: Unit, problems: &mut Problems<'_>) -> Option<Window> {
+fn window(written: &RateLimit, unit: Unit, reader: &mut Reader<'_>) -> Option<Window> {
     if written.algorithm == "in_flight" {
         return None;
     }
     let Some(Located { location, value: zone }) = &written.time_zone else {
         if let Some(starts) = &written.starts {
-            problems.add(starts.location, "starts: needs a `time_zone`");
+            reader.problem(starts.location, "starts: needs a `time_zone`");
         }
         return None;
     };
     if written.unit_multiplier != 1 {
-        problems.add(*location, "time_zone: needs a unit_multiplier of 1");
+        reader.problem(*location, "time_zone: needs a unit_multiplier of 1");
     }
     match Calendar::new(unit, zone) {
-        Ok(calendar) => return starting(calendar, written, problems).map(Window::of_calendar),
+        Ok(calendar) => return starting(calendar, written, reader).map(Window::of_calendar),
         Err(CalendarError::Unit) => {
             let message = format!("time_zone: needs a unit of day or longer, not {}", unit.name());
-            problems.add(*location, message);
+            reader.problem(*location, message);
         }
         Err(CalendarError::Zone) => {
             let names = calendar::zone_names();
             let near = hint(zone, names.iter().map(String::as_str));
             let message =
                 format!("time_zone: `{}` is not in the IANA time zone database{near}", shown(zone));
-            problems.add(*location, message);
+            reader.problem(*location, message);
         }
     }
     None
 }
 
 /// The calendar, with its spans where `starts` says.
-fn starting(
-    calendar: Calendar,
-    written: &RateLimit,
-    problems: &mut Problems<'_>,
-) -> Option<Calendar> {
+fn starting(calendar: Calendar, written: &RateLimit, reader: &mut Reader<'_>) -> Option<Calendar> {
     let Some(Located { location, value: starts }) = &written.starts else { return Some(calendar) };
     let unit = calendar.unit();
     let moved = calendar.starting(starts);
@@ -216,13 +205,13 @@ fn starting(
             _ => "a time such as \"06:00\"",
         };
         let (starts, unit) = (shown(starts), unit.name());
-        problems.add(*location, format!("starts: `{starts}` is not {form}, for unit {unit}"));
+        reader.problem(*location, format!("starts: `{starts}` is not {form}, for unit {unit}"));
     }
     moved
 }
 
 /// See [`Limit::capacity_max`].
-fn check_size(limit: &Limit, location: Location, problems: &mut Problems<'_>) {
+fn check_size(limit: &Limit, location: Location, reader: &mut Reader<'_>) {
     let key = match limit.algorithm {
         Algorithm::TokenBucket { .. } => "burst",
         Algorithm::SlidingWindow => "requests_per_unit",
@@ -233,7 +222,7 @@ fn check_size(limit: &Limit, location: Location, problems: &mut Problems<'_>) {
         let name = limit.algorithm.name();
         let message =
             format!("{key}: {hits} exceeds {hits_max}, the largest for a {name} with this window");
-        problems.add(location, message);
+        reader.problem(location, message);
     }
 }
 
@@ -241,7 +230,7 @@ fn check_stored(
     limit: &Limit,
     Located { location, value: written }: &Located<RateLimit>,
     path: &[PathStep],
-    problems: &mut Problems<'_>,
+    reader: &mut Reader<'_>,
 ) {
     let name = limit.algorithm.name();
     if limit.requests_per_unit > STORED_HITS_MAX {
@@ -249,7 +238,7 @@ fn check_stored(
         let message = format!(
             "requests_per_unit: {requests} exceeds {STORED_HITS_MAX}, the largest for {name}"
         );
-        problems.add(*location, message);
+        reader.problem(*location, message);
     }
     if limit.when_denied == WhenDenied::Counted {
         let message = match written.count_denied {
@@ -261,15 +250,15 @@ fn check_stored(
                  `count_denied: false` here"
             ),
         };
-        problems.add(*location, message);
+        reader.problem(*location, message);
     }
     if limit.mode == Mode::Quota {
         let message =
             format!("quota_mode: not possible with {name}, which stores admitted hits only");
-        problems.add(*location, message);
+        reader.problem(*location, message);
     }
     if limit.counts_calls() && limit.hold.is_none() {
-        problems.add(
+        reader.problem(
             *location,
             "hold: missing; in_flight needs the longest time of a call, such as `10m`",
         );
@@ -280,6 +269,6 @@ fn check_stored(
         let near = hint(key, path.iter().map(|(step, _)| step.as_str()));
         let message =
             format!("remember: no descriptor on the path to this rule has the key `{key}`{near}");
-        problems.add(*location, message);
+        reader.problem(*location, message);
     }
 }

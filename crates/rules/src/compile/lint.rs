@@ -7,9 +7,9 @@ use std::{
 
 use tollkeeper_engine::{pattern::Pattern, text::did_you_mean::hint};
 use tollkeeper_yaml::{
-    origin::{Origin, Problems},
+    origin::Origin,
     problem::Findings,
-    reader::Located,
+    reader::{Located, Reader},
     tree::Location,
 };
 
@@ -41,19 +41,19 @@ pub(super) fn siblings(
     findings: &mut Findings,
 ) {
     let siblings = Siblings::of(level);
-    let mut problems = Problems { origin, findings };
+    let mut reader = Reader { origin, findings };
     for (index, Located { location, value: written }) in level.iter().enumerate() {
         if let Some(Patterned { text, location: other, .. }) = siblings.hides(index, written) {
             let other = origin.location_within(*other);
             let message =
                 format!("never matches: all its values match the pattern `{text}` {other} first");
-            problems.warn(*location, message);
+            reader.warning(*location, message);
         }
         if siblings.is_idle(index, written) {
             let message = "this descriptor has no limit and none below it, so it has no effect";
-            problems.warn(*location, message);
+            reader.warning(*location, message);
         }
-        requests_per_unit(written, &mut problems);
+        requests_per_unit(written, &mut reader);
     }
 }
 
@@ -101,14 +101,14 @@ impl<'level> Siblings<'level> {
     }
 }
 
-fn requests_per_unit(written: &WrittenDescriptor, problems: &mut Problems<'_>) {
+fn requests_per_unit(written: &WrittenDescriptor, reader: &mut Reader<'_>) {
     for limit in written.limits.iter().filter(|limit| !limit.value.unlimited) {
         let message = match limit.value.requests_per_unit {
             None => "requests_per_unit: missing; it counts as 0, which denies every call",
             Some(0) => "requests_per_unit: 0 denies every call",
             Some(_) => continue,
         };
-        problems.warn(limit.location, message);
+        reader.warning(limit.location, message);
     }
 }
 
