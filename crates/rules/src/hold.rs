@@ -96,7 +96,7 @@ pub(super) fn read(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<Locat
 
 fn policy(reader: &mut Reader<'_>, node: &YamlNode) -> Option<HoldPolicy> {
     let fields = reader.fields(node, &HOLD)?;
-    let by = fields.word("by").map(|word| word.value);
+    let by = fields.word("by");
     let estimate = fields.node("estimate").and_then(|node| estimate(reader, node));
     let weights = fields.node("weights").map(|node| weights(reader, node));
     let unused_on = fields.node("unused_on").map(|node| unused_on(reader, node));
@@ -106,7 +106,7 @@ fn policy(reader: &mut Reader<'_>, node: &YamlNode) -> Option<HoldPolicy> {
         estimate: estimate.unwrap_or(policy.estimate),
         weights: weights.unwrap_or_default(),
         unused_on,
-        abandoned: match fields.word("abandoned").map(|word| word.value) {
+        abandoned: match fields.word("abandoned") {
             Some("release") => Abandoned::Release,
             _ => Abandoned::Keep,
         },

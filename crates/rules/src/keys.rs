@@ -12,7 +12,7 @@ use tollkeeper_engine::{
     rule_set::RequireMode,
     window::Window,
 };
-use tollkeeper_yaml::keys::{KeyTable, Shape, TEXT, key, required};
+use tollkeeper_yaml::keys::{Key, KeyTable, Shape, TEXT, key, required};
 
 use super::{hold, nested};
 
@@ -67,6 +67,13 @@ pub(super) static DESCRIPTOR: KeyTable = KeyTable {
     ],
 };
 
+/// Algorithms of other services, and what they are here.
+const OTHER_ALGORITHMS: [(&str, &str); 3] = [
+    ("leaky_bucket", "`token_bucket` (GCRA) is the leaky bucket here"),
+    ("gcra", "`token_bucket` is GCRA"),
+    ("sliding", "did you mean `sliding_window` or `sliding_log`?"),
+];
+
 /// Keys of a limit that need one of certain algorithms.
 pub(super) const OF_ONE_ALGORITHM: [(&str, &[&str]); 5] = [
     ("burst", &["token_bucket"]),
@@ -95,8 +102,11 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             "Multiplies `requests_per_unit`, for an overlay: a control plane's field ends at 4294967295"),
         key("unlimited", Shape::Switch, "true: no limit and no counter, without `unit`"),
         key("count_denied", Shape::Switch, "true: charges denied calls too, for work already done"),
-        key("algorithm", Shape::OneOf(algorithm_names),
-            "fixed_window (default), first_hit_window, sliding_log, sliding_window, token_bucket or in_flight"),
+        Key {
+            other_words: &OTHER_ALGORITHMS,
+            ..key("algorithm", Shape::OneOf(algorithm_names),
+                "fixed_window (default), first_hit_window, sliding_log, sliding_window, token_bucket or in_flight")
+        },
         key("burst", Shape::Whole { min: 1, max: Hits::MAX },
             "For token_bucket: hits at once from an unused bucket; `requests_per_unit` if absent"),
         key(

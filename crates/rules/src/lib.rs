@@ -35,4 +35,5 @@ pub use self::{
     load::{InForce, load, parse},
     options::{Algorithms, LoadOptions},
     watch::{Loaded, Rules, Watched, watch},
+    written::limit_name,
 };

@@ -120,7 +120,7 @@ fn file(
         Some(_) => SlotBy::Domain,
         None => SlotBy::BusinessId,
     };
-    let mode = fields.word("require_mode").map(|word| word.value);
+    let mode = fields.word("require_mode");
     let mode = RequireMode::ALL.into_iter().find(|known| Some(known.name()) == mode);
     let mut keys = |name| {
         let texts = reader.texts(&fields, name).unwrap_or_default();
@@ -234,19 +234,16 @@ fn rate_limit(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Located<RateLi
     let fields = reader.fields(node, &LIMIT)?;
     let unlimited = fields.is_on("unlimited");
     let unit = unit(reader, &fields, unlimited);
-    let [mode, body] =
-        ["on_store_failure", "denied_body"].map(|key| fields.word(key).map(|word| word.value));
+    let [mode, body] = ["on_store_failure", "denied_body"].map(|key| fields.word(key));
     let body = DeniedBody::NAMED.into_iter().find(|(name, _)| Some(*name) == body);
-    let name = reader.limit_name(&fields);
+    let name = limit_name(reader, &fields);
     let value = RateLimit {
         requests_per_unit: requests_per_unit(reader, &fields),
         unit,
         unit_multiplier: fields.whole_u32("unit_multiplier").unwrap_or(1),
         unlimited,
-        count_denied: fields.switch("count_denied").map(|switch| switch.value),
-        algorithm: fields
-            .word("algorithm")
-            .map_or(Algorithm::FixedWindow.name(), |word| word.value),
+        count_denied: fields.switch("count_denied"),
+        algorithm: fields.word("algorithm").unwrap_or(Algorithm::FixedWindow.name()),
         burst: fields.whole("burst"),
         override_max: fields.whole("override_max").map(|whole| whole.value),
         idle: fields.time("idle"),
@@ -265,6 +262,15 @@ fn rate_limit(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Located<RateLi
     Some(Located { location: fields.location, value })
 }
 
+/// The name of a limit, which Envoy writes into headers of responses.
+pub fn limit_name(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<String> {
+    let Located { location, value } = fields.text("name")?;
+    if value.contains(char::is_control) {
+        reader.problem(location, "name: must not have control characters");
+    }
+    Some(value)
+}
+
 fn requests_per_unit(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<u64> {
     let Located { location, value } = fields.whole("requests_per_unit")?;
     let scale = fields.whole("scale").map_or(1, |scale| scale.value);
@@ -278,7 +284,7 @@ fn requests_per_unit(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<u64
 
 fn unit(reader: &mut Reader<'_>, fields: &Fields<'_>, unlimited: bool) -> Option<Located<Unit>> {
     let names = Unit::ALL.map(Unit::name);
-    if !unlimited && fields.word("algorithm").is_some_and(|word| word.value == "in_flight") {
+    if !unlimited && fields.word("algorithm") == Some("in_flight") {
         let unit = fields.node("unit").map(|node| ("unit", node.location));
         let multiplier = fields.whole("unit_multiplier");
         let multiplier = multiplier.map(|whole| ("unit_multiplier", whole.location));
@@ -299,7 +305,7 @@ fn unit(reader: &mut Reader<'_>, fields: &Fields<'_>, unlimited: bool) -> Option
         unit_of_unlimited(reader, node, &names);
         return None;
     }
-    let name = reader.one_of(node, "unit", &names)?;
+    let name = reader.one_of(node, "unit", &names, &[])?;
     let unit = Unit::ALL.into_iter().find(|unit| unit.name() == name)?;
     Some(Located { location: node.location, value: unit })
 }

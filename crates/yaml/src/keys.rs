@@ -19,6 +19,8 @@ pub struct Key {
     pub alias: Option<&'static str>,
     pub need: Need,
     pub shape: Shape,
+    /// Words of other services in place of one of its own, each with the end of the message about it.
+    pub other_words: &'static [(&'static str, &'static str)],
     /// Its meaning, for editors and docs/rules.md.
     pub help: &'static str,
 }
@@ -54,11 +56,11 @@ pub enum Shape {
 pub const TEXT: Shape = Shape::Text { bytes_max: usize::MAX };
 
 pub const fn key(name: &'static str, shape: Shape, help: &'static str) -> Key {
-    Key { name, alias: None, need: Need::Optional, shape, help }
+    Key { name, alias: None, need: Need::Optional, shape, other_words: &[], help }
 }
 
 pub const fn required(name: &'static str, shape: Shape, help: &'static str) -> Key {
-    Key { name, alias: None, need: Need::Required, shape, help }
+    Key { name, alias: None, need: Need::Required, shape, other_words: &[], help }
 }
 
 impl KeyTable {

@@ -85,20 +85,18 @@ impl<'node> Fields<'node> {
         Some(Located { location, value })
     }
 
-    pub fn switch(&self, name: &str) -> Option<Located<bool>> {
-        let Located { location, value: Value::Switch(value) } = self.get(name)? else {
-            return None;
-        };
-        Some(Located { location, value })
+    pub fn switch(&self, name: &str) -> Option<bool> {
+        let Value::Switch(value) = self.get(name)?.value else { return None };
+        Some(value)
     }
 
     pub fn is_on(&self, name: &str) -> bool {
-        self.switch(name).is_some_and(|switch| switch.value)
+        self.switch(name) == Some(true)
     }
 
-    pub fn word(&self, name: &str) -> Option<Located<&'static str>> {
-        let Located { location, value: Value::Word(value) } = self.get(name)? else { return None };
-        Some(Located { location, value })
+    pub fn word(&self, name: &str) -> Option<&'static str> {
+        let Value::Word(word) = self.get(name)?.value else { return None };
+        Some(word)
     }
 
     pub fn node(&self, name: &str) -> Option<&'node YamlNode> {
@@ -133,15 +131,6 @@ impl Reader<'_> {
 
     pub fn warning(&mut self, location: Location, message: impl Into<String>) {
         self.findings.warnings.push(self.origin.problem(location, message));
-    }
-
-    /// The name of a limit, which Envoy writes into headers of responses.
-    pub fn limit_name(&mut self, fields: &Fields<'_>) -> Option<String> {
-        let Located { location, value } = fields.text("name")?;
-        if value.contains(char::is_control) {
-            self.problem(location, "name: must not have control characters");
-        }
-        Some(value)
     }
 
     /// Parses the file. `hint` ends the message about an empty one. `other_kind` says what a file is that was
@@ -232,7 +221,9 @@ impl Reader<'_> {
                 read.map_err(problem).ok().map(Value::Time)
             }
             Shape::Switch => self.switch(node, key.name).map(Value::Switch),
-            Shape::OneOf(words) => self.one_of(node, key.name, &words()).map(Value::Word),
+            Shape::OneOf(words) => {
+                self.one_of(node, key.name, &words(), key.other_words).map(Value::Word)
+            }
             Shape::Other(_) => Some(Value::Other(node)),
         }
     }
@@ -254,11 +245,12 @@ impl Reader<'_> {
         node: &YamlNode,
         name: &str,
         words: &[&'static str],
+        other_words: &[(&str, &str)],
     ) -> Option<&'static str> {
         let text = self.scalar(node, name)?;
         let word = words.iter().find(|word| word.eq_ignore_ascii_case(text)).copied();
         if word.is_none() {
-            let other = OTHER_WORDS.iter().find(|(other, _)| *other == text);
+            let other = other_words.iter().find(|(other, _)| *other == text);
             let hint = match other {
                 Some((_, meant)) => format!("; {meant}"),
                 None => hint(text, words.iter().copied()),
@@ -365,13 +357,6 @@ fn unknown(name: &str, table: &'static KeyTable) -> String {
     }
     format!("unknown key `{}`{suggestion}", shown(name))
 }
-
-/// Words of other services, and what they are here.
-const OTHER_WORDS: [(&str, &str); 3] = [
-    ("leaky_bucket", "`token_bucket` (GCRA) is the leaky bucket here"),
-    ("gcra", "`token_bucket` is GCRA"),
-    ("sliding", "did you mean `sliding_window` or `sliding_log`?"),
-];
 
 /// Most characters of a text in a message.
 const SHOWN_MAX: usize = 100;

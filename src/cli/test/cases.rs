@@ -160,7 +160,7 @@ fn call(
         descriptors_of_call(reader, &fields)?
     };
     let count = descriptors.len();
-    let code = fields.word("expect").map(|word| word.value);
+    let code = fields.word("expect");
     Some(TestCall {
         location: located(reader, node),
         at,

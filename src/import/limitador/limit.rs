@@ -11,8 +11,9 @@ use crate::{
         time::Unit,
         window::Window,
     },
-    yaml::keys::{KeyTable, Shape, TEXT, key, required},
+    rules::limit_name,
     yaml::{
+        keys::{KeyTable, Shape, TEXT, key, required},
         reader::{Fields, Reader, shown},
         tree::{Content, Location, YamlNode},
     },
@@ -104,7 +105,7 @@ pub(super) fn read(
         let message = format!("seconds: {} exceed 100 years", seconds.value);
         reader.problem(seconds.location, message);
     }
-    let name = reader.limit_name(&fields);
+    let name = limit_name(reader, &fields);
     if reader.findings.problems.len() > before {
         return None;
     }
