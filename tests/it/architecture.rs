@@ -2,13 +2,7 @@
 
 mod imports;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::{Path, PathBuf},
-};
-
-use crate::support::{dependencies, root};
+use crate::support::{dependencies, prelude::*};
 
 /// The folders of the sources of all crates of the service: the one at the top, and those in crates/.
 fn folders() -> Vec<String> {
@@ -89,33 +83,6 @@ fn only_the_settings_read_the_environment() {
     only_in(&["src/settings/reader/environment.rs"], &["env::var"]);
 }
 
-/// Most files and folders side by side, where no reason is given for more.
-const ENTRIES_MAX: usize = 12;
-
-/// The folders with more, and why.
-const LARGE_FOLDERS: [(&str, &str); 3] = [
-    ("crates/engine/src", "the decision is one thing; its files are the words of the glossary"),
-    ("src", "lib.rs lists them in reading order"),
-    ("src/cli", "one file for each command"),
-];
-
-#[test]
-fn no_folder_has_more_than_12_entries_without_a_reason() {
-    let mut folders: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    // The front page of a crate is in its folder, that of any other folder beside it.
-    for (file, _) in all_sources().into_iter().filter(|(file, _)| !file.ends_with("/lib.rs")) {
-        let names: Vec<&str> = file.trim_end_matches(".rs").split('/').collect();
-        for depth in 1..names.len() {
-            let folder = folders.entry(names[..depth].join("/")).or_default();
-            folder.insert(names[depth].to_owned());
-        }
-    }
-    assert!(folders.len() > 20, "{} folders were found", folders.len());
-    folders.retain(|_, entries| entries.len() > ENTRIES_MAX);
-    let large: Vec<&str> = folders.keys().map(String::as_str).collect();
-    assert_eq!(large, LARGE_FOLDERS.map(|(folder, _)| folder), "entries:\n{folders:#?}");
-}
-
 #[test]
 fn the_limiter_names_no_json_and_no_clock() {
     let limiter = sources("src").into_iter().filter(|(name, _)| name == "src/limiter.rs");
@@ -166,31 +133,4 @@ fn architecture_md_names_files_that_exist() {
         });
         assert!(exists, "{name} does not exist");
     }
-}
-
-/// The name that a line defines as a struct, enum, trait or type alias. Indented aliases are the associated
-/// types of traits.
-fn defined_type(line: &str) -> Option<&str> {
-    let mut words =
-        line.split_whitespace().skip_while(|word| word.starts_with("pub") || word.ends_with(')'));
-    let kind = words.next()?;
-    let is_definition = ["struct", "enum", "trait"].contains(&kind)
-        || (kind == "type" && !line.starts_with(char::is_whitespace));
-    let name = words.next().filter(|_| is_definition)?;
-    name.split(|character: char| !character.is_alphanumeric()).next()
-}
-
-#[test]
-fn every_type_name_is_defined_once() {
-    let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (file, code) in all_sources() {
-        for name in code.lines().filter_map(defined_type) {
-            files.entry(name.to_owned()).or_default().push(file.clone());
-        }
-    }
-    assert!(files.len() > 100, "{} types were found", files.len());
-    let several = files.iter().filter(|(_, files)| files.len() > 1);
-    let several: Vec<String> =
-        several.map(|(name, files)| format!("{name}: {}", files.join(", "))).collect();
-    assert!(several.is_empty(), "type names with several definitions:\n{}", several.join("\n"));
 }

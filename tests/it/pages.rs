@@ -10,4 +10,3 @@ mod prose;
 mod proxies;
 mod requirements;
 mod tables;
-mod words;
