@@ -5,6 +5,7 @@ use prost_types::value::Kind;
 use crate::support::{
     overrides::{end, list, send, set, set_for, try_set},
     prelude::*,
+    rows::rows,
     service::{exchange_with, with_limit},
 };
 
@@ -35,6 +36,8 @@ descriptors:
     value: '*.pdf'
     rate_limit: { unit: year, requests_per_unit: 2 }
 ";
+
+const ROWS: &str = include_str!("overrides.txt");
 
 fn on(store: &str) -> Service {
     let service = Service::start(Options { rules: RULES, store, ..Options::default() });
@@ -317,24 +320,8 @@ fn the_answers_name_the_override_that_is_superseded_and_the_one_that_is_in_force
 #[test]
 fn a_ban_or_exemption_to_which_no_rule_applies_has_a_hint_in_its_effect() {
     let service = on("memory://");
-    for (descriptor, action, hint) in [
-        (
-            "usr=x",
-            "ban",
-            "no rule of the domain has the key usr at this position: only calls with exactly these keys are denied; did you mean `user`?",
-        ),
-        (
-            "user=x,colour=red",
-            "allow",
-            "no rule of the domain has the key colour at this position: there is no limit to lift, except one that a call sends",
-        ),
-        (
-            "file=a.txt",
-            "ban",
-            "no rule of the domain applies to this descriptor: only calls with exactly these keys are denied",
-        ),
-    ] {
-        let (_, answer) = try_set(&service, descriptor, json!({ "action": action }), "1m");
+    for [descriptor, action, hint] in rows(ROWS, "hints") {
+        let (_, answer) = try_set(&service, &descriptor, json!({ "action": action }), "1m");
         assert_eq!(answer["effect"]["hint"], hint);
     }
     let (_, answer) = try_set(&service, "free=x", json!({ "action": "ban" }), "1m");
@@ -378,96 +365,10 @@ const BECAUSE: &str = "because: must be 1 to 200 bytes of text without control c
 #[test]
 fn bad_input_is_refused_by_the_name_of_its_field() {
     let service = on("memory://");
-    let ban = json!({ "action": "ban" });
-    for (descriptor, action, lasts, message) in [
-        ("user", ban.clone(), "1m", "descriptor: must be key=value"),
-        ("user=x", ban.clone(), "31d", "for: must be a duration from 1s to 30d"),
-        ("user=x", ban.clone(), "1ms", "for: must be a duration from 1s to 30d"),
-        ("user=x", ban.clone(), "soon", "for: must be a duration from 1s to 30d"),
-        ("user=x", json!({}), "1m", "action: write one of limit, times and action"),
-        (
-            "user=x",
-            json!({ "limit": 1, "times": 2 }),
-            "1m",
-            "action: write one of limit, times and action",
-        ),
-        ("user=x", json!({ "action": "stop" }), "1m", "action: must be one of: allow, ban, shadow"),
-        (
-            "user=x",
-            json!({ "limit": -1 }),
-            "1m",
-            "limit: must be a whole number from 0 to 9007199254740991",
-        ),
-        (
-            "user=*a*b*c*d*e*f*g*h*",
-            ban.clone(),
-            "1m",
-            "descriptor: a value has 9 stars, and at most 8 are allowed",
-        ),
-        ("user=x", json!({ "times": 1 }), "1m", "times: must be a whole number from 2 to 1000000"),
-        (
-            "user=x",
-            json!({ "action": "ban", "domain": "shpo" }),
-            "1m",
-            "domain: no rule has this domain; did you mean `shop`?",
-        ),
-        ("user=x", json!({ "action": "ban", "because": "" }), "1m", BECAUSE),
-        ("user=x", json!({ "action": "ban", "because": "  " }), "1m", BECAUSE),
-        ("user=x", json!({ "action": "ban", "because": "a\nb" }), "1m", BECAUSE),
-        ("user=x", json!({ "action": "ban", "because": "a\u{202e}b" }), "1m", BECAUSE),
-        ("user=x", json!({ "action": "ban", "because": "a\u{feff}b" }), "1m", BECAUSE),
-        ("user=x", json!({ "action": "ban", "because": 5 }), "1m", "because: must be text"),
-        (
-            "*=x",
-            ban.clone(),
-            "1m",
-            "descriptor: a star in a key is not a pattern, and no rule has this key",
-        ),
-        (
-            "user=x",
-            json!({ "action": "ban", "colour": 5 }),
-            "1m",
-            "body: unknown field `colour`, expected one of `domain`, `descriptor`, `limit`, `times`, `action`, `for`, `because`, `dry_run` at line 1 column 43",
-        ),
-        (
-            "both=x",
-            json!({ "limit": 5 }),
-            "1m",
-            "limit: the rule both has 2 limits, and one number cannot replace them: use times",
-        ),
-        (
-            "none=x",
-            json!({ "limit": 5 }),
-            "1m",
-            "descriptor: no rule with a limit matches it, so limit has no effect",
-        ),
-        (
-            "free=x",
-            json!({ "times": 5 }),
-            "1m",
-            "descriptor: no rule with a limit matches it, so times has no effect",
-        ),
-        (
-            "log=x",
-            json!({ "limit": 10_001 }),
-            "1m",
-            "limit: 10001 exceeds 10000, the largest for sliding_log in the rule log",
-        ),
-        (
-            "log=*",
-            json!({ "times": 10_000 }),
-            "1m",
-            "times: 20000 exceeds 10000, the largest for sliding_log in the rule log",
-        ),
-        (
-            "bucket=*",
-            json!({ "limit": 200_000 }),
-            "1m",
-            "limit: 200000 exceeds 190410, the largest for token_bucket in the rule bucket",
-        ),
-    ] {
-        let (status, answer) = try_set(&service, descriptor, action, lasts);
-        assert_eq!((status, answer["error"].as_str().unwrap()), (400, message));
+    for [descriptor, action, lasts, message] in rows(ROWS, "refused") {
+        let action = serde_json::from_str(&action).unwrap();
+        let (status, answer) = try_set(&service, &descriptor, action, &lasts);
+        assert_eq!((status, answer["error"].as_str().unwrap()), (400, &*message));
     }
     for (query, message) in [
         ("?limit=0", "limit: must be a whole number from 1 to 100"),
@@ -484,7 +385,7 @@ fn bad_input_is_refused_by_the_name_of_its_field() {
         let (status, answer) = send(&service, "POST", "/overrides", body);
         assert_eq!((status, answer["error"].as_str().unwrap()), (400, message));
     }
-    let one = set(&service, "user=x", ban);
+    let one = set(&service, "user=x", json!({ "action": "ban" }));
     let path = format!("/overrides/{}?because=a%E2%80%8Bb", one["id"].as_str().unwrap());
     let (status, answer) = send(&service, "DELETE", &path, "");
     assert_eq!((status, answer["error"].as_str().unwrap()), (400, BECAUSE));
