@@ -11,7 +11,7 @@ use tollkeeper_engine::{
 use tollkeeper_yaml::{
     json_schema::mapping,
     keys::{KeyTable, Shape, key, required},
-    reader::{Fields, Located, Reader, shown},
+    reader::{Fields, Reader, shown},
     tree::{Content, Location, YamlNode},
 };
 
@@ -78,20 +78,14 @@ fn estimate_schema() -> Value {
     json!({ "anyOf": [{ "type": "null" }, number, mapping(&ESTIMATE)] })
 }
 
-pub(super) fn read(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<Located<HoldPolicy>> {
+pub(super) fn read(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<HoldPolicy> {
     let node = fields.node("hold")?;
-    let value = if let Content::Map(_) = node.content {
-        policy(reader, node)?
-    } else {
-        match duration(reader.scalar(node, "hold")?, FOR_MIN, FOR_MAX) {
-            Ok(lifetime) => HoldPolicy::new(millis(lifetime)),
-            Err(problem) => {
-                reader.problem(node.location, format!("hold: {problem}"));
-                return None;
-            }
-        }
-    };
-    Some(Located { location: node.location, value })
+    if let Content::Map(_) = node.content {
+        return policy(reader, node);
+    }
+    let lifetime = duration(reader.scalar(node, "hold")?, FOR_MIN, FOR_MAX);
+    let problem = |problem| reader.problem(node.location, format!("hold: {problem}"));
+    lifetime.map_err(problem).ok().map(|lifetime| HoldPolicy::new(millis(lifetime)))
 }
 
 fn policy(reader: &mut Reader<'_>, node: &YamlNode) -> Option<HoldPolicy> {

@@ -104,7 +104,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key("count_denied", Shape::Switch, "true: charges denied calls too, for work already done"),
         Key {
             other_words: &OTHER_ALGORITHMS,
-            ..key("algorithm", Shape::OneOf(algorithm_names),
+            ..key("algorithm", Shape::OneOf(Algorithm::names),
                 "fixed_window (default), first_hit_window, sliding_log, sliding_window, token_bucket or in_flight")
         },
         key("burst", Shape::Whole { min: 1, max: Hits::MAX },
@@ -125,7 +125,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             "Most hits in a window of the rule that a limit sent with a call may admit; one that could admit more counts as this number in the rule's window"),
         key("remember", TEXT,
             "For sliding_log and in_flight: entry whose value is stored with each hit"),
-        key("on_store_failure", Shape::OneOf(failure_names),
+        key("on_store_failure", Shape::OneOf(|| FailureMode::ALL.map(FailureMode::name).to_vec()),
             "Decision without the store: error, deny, allow or local"),
         key("denied_body", Shape::OneOf(DeniedBody::names),
             "Body of a denial: none, problem or openai; `--denied-body` if absent"),
@@ -160,14 +160,6 @@ pub(super) static REPLACED: KeyTable = KeyTable {
 fn unit() -> Value {
     let any = json!({ "type": ["string", "number", "boolean", "null"] });
     json!({ "anyOf": [{ "enum": Unit::ALL.map(Unit::name) }, any] })
-}
-
-fn algorithm_names() -> Vec<&'static str> {
-    Algorithm::names()
-}
-
-fn failure_names() -> Vec<&'static str> {
-    FailureMode::ALL.map(FailureMode::name).to_vec()
 }
 
 fn texts() -> Value {

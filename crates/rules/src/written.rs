@@ -60,7 +60,7 @@ pub(super) struct WrittenDescriptor {
 pub(super) struct RateLimit {
     /// Absent counts as 0, as in envoyproxy/ratelimit: every call is over the limit.
     pub(super) requests_per_unit: Option<u64>,
-    pub(super) unit: Option<Located<Unit>>,
+    pub(super) unit: Option<Unit>,
     /// Number of units in a window; absent counts as 1.
     pub(super) unit_multiplier: u32,
     pub(super) unlimited: bool,
@@ -77,7 +77,7 @@ pub(super) struct RateLimit {
     pub(super) denied_body: Option<DeniedBody>,
     pub(super) name: Option<String>,
     pub(super) replaces: Vec<Located<String>>,
-    pub(super) hold: Option<Located<HoldPolicy>>,
+    pub(super) hold: Option<Arc<HoldPolicy>>,
     pub(super) ban_for: Option<Located<Duration>>,
     pub(super) tiers: Option<Arc<[Tier]>>,
     pub(super) priority: Option<Located<Arc<Priority>>>,
@@ -252,7 +252,7 @@ fn rate_limit(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Located<RateLi
         remember: fields.text("remember"),
         on_store_failure: FailureMode::ALL.into_iter().find(|known| Some(known.name()) == mode),
         denied_body: body.map(|(_, body)| body),
-        hold: hold::read(reader, &fields),
+        hold: hold::read(reader, &fields).map(Arc::new),
         priority: nested::priority(reader, &fields),
         ban_for: fields.time("ban_for"),
         tiers: nested::tiers(reader, &fields),
@@ -282,7 +282,7 @@ fn requests_per_unit(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<u64
     product
 }
 
-fn unit(reader: &mut Reader<'_>, fields: &Fields<'_>, unlimited: bool) -> Option<Located<Unit>> {
+fn unit(reader: &mut Reader<'_>, fields: &Fields<'_>, unlimited: bool) -> Option<Unit> {
     let names = Unit::ALL.map(Unit::name);
     if !unlimited && fields.word("algorithm") == Some("in_flight") {
         let unit = fields.node("unit").map(|node| ("unit", node.location));
@@ -292,7 +292,7 @@ fn unit(reader: &mut Reader<'_>, fields: &Fields<'_>, unlimited: bool) -> Option
             let message = format!("{key}: not allowed with in_flight, which has no window");
             reader.problem(location, message);
         }
-        return Some(Located { location: fields.location, value: Unit::Second });
+        return Some(Unit::Second);
     }
     let Some(node) = fields.node("unit") else {
         if !unlimited {
@@ -306,8 +306,7 @@ fn unit(reader: &mut Reader<'_>, fields: &Fields<'_>, unlimited: bool) -> Option
         return None;
     }
     let name = reader.one_of(node, "unit", &names, &[])?;
-    let unit = Unit::ALL.into_iter().find(|unit| unit.name() == name)?;
-    Some(Located { location: node.location, value: unit })
+    Unit::ALL.into_iter().find(|unit| unit.name() == name)
 }
 
 /// envoyproxy/ratelimit refuses a known unit here, and ignores any other word.

@@ -31,7 +31,7 @@ pub(super) fn compile(
     reader: &mut Reader<'_>,
 ) -> Option<Limit> {
     let Located { location, value } = written;
-    let unit = value.unit.as_ref()?.value;
+    let unit = value.unit?;
     let Some(fixed) = Limit::new(value.requests_per_unit.unwrap_or(0), unit, value.unit_multiplier)
     else {
         let (multiplier, unit) = (value.unit_multiplier, unit.name());
@@ -65,7 +65,7 @@ pub(super) fn compile(
         tiers: value.tiers.clone(),
         priority: value.priority.as_ref().map(|priority| Arc::clone(&priority.value)),
         name: value.name.as_deref().map(Arc::from),
-        hold: value.hold.as_ref().map(|hold| Arc::new(hold.value.clone())),
+        hold: value.hold.clone(),
         ..fixed
     };
     let has_scripts = options.algorithms == Algorithms::All;
