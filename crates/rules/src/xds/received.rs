@@ -1,6 +1,6 @@
 //! The resources of one response: decoded, in an order of their own, and compiled.
 
-use std::{collections::HashSet, sync::Arc};
+use std::collections::HashSet;
 
 use prost::Message as _;
 use prost_types::Any;
@@ -9,12 +9,11 @@ use tollkeeper_yaml::{Problem, origin::Origin, problem::Findings};
 
 use super::{
     pb::{RateLimitConfig, RateLimitDescriptor, TYPE_URL},
-    resource::{self, ResourceTree},
+    resource,
 };
 use crate::{
     load::{InForce, RuleFiles, Version, compile_all},
     options::LoadOptions,
-    written::RuleTree,
 };
 
 #[derive(Debug, Clone, Default)]
@@ -89,12 +88,8 @@ impl ReceivedRules {
             );
             findings.warnings.push(Problem { file: first.clone(), location: None, message });
         }
-        let mut trees = Vec::new();
-        for config in configs {
-            let ResourceTree { origin, root, mut problems } = resource::tree(config);
-            findings.problems.append(&mut problems);
-            trees.push(RuleTree { origin: Arc::new(origin), root });
-        }
+        let problems = &mut findings.problems;
+        let trees = configs.iter().map(|config| resource::tree(config, problems)).collect();
         compile_all(trees, overlays, self.version(overlays), options, findings)
     }
 }

@@ -3,6 +3,8 @@
 //! What the message has no field for may be in a descriptor's `metadata`, below `tollkeeper`; a key of the domain, in the
 //! metadata of a descriptor of the top level.
 
+use std::sync::Arc;
+
 use prost_types::{Struct, Value, value::Kind};
 use tollkeeper_yaml::{
     Problem,
@@ -12,30 +14,26 @@ use tollkeeper_yaml::{
 };
 
 use super::pb::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit};
-use crate::keys::{DESCRIPTOR, FILE, LIMIT};
+use crate::{
+    keys::{DESCRIPTOR, FILE, LIMIT},
+    written::RuleTree,
+};
 
 /// The key of a descriptor's metadata below which our own keys are.
 const OWN_KEYS: &str = "tollkeeper";
 
-/// A resource, and what is wrong with its form.
-pub(super) struct ResourceTree {
-    pub(super) origin: Origin,
-    pub(super) root: YamlNode,
-    pub(super) problems: Vec<Problem>,
-}
-
-pub(super) fn tree(config: &RateLimitConfig) -> ResourceTree {
+/// The tree of a resource. What is wrong with its form is added to the problems.
+pub(super) fn tree(config: &RateLimitConfig, problems: &mut Vec<Problem>) -> RuleTree {
     let mut builder = ResourceTreeBuilder::default();
     let at = (0, 1);
     let descriptors = builder.descriptors(at, &config.descriptors);
     let mut pairs =
         vec![pair(at, "domain", text(at, &config.domain)), pair(at, "descriptors", descriptors)];
     pairs.extend(builder.of_domain.iter().map(|(at, key, value)| pair(*at, key, json(*at, value))));
-    let root = map(at, pairs);
     let origin = Origin::resource(name(config), builder.steps);
-    let problems = builder.problems.into_iter();
-    let problems = problems.map(|(location, message)| origin.problem(location, message)).collect();
-    ResourceTree { origin, root, problems }
+    let found = builder.problems.into_iter();
+    problems.extend(found.map(|(location, message)| origin.problem(location, message)));
+    RuleTree { origin: Arc::new(origin), root: map(at, pairs) }
 }
 
 /// Its name; control planes give it the name of its domain.
