@@ -4,7 +4,7 @@ use std::{sync::Arc, time::SystemTime};
 
 use opentelemetry::{
     KeyValue,
-    metrics::{Counter, Gauge, Meter},
+    metrics::{Counter, Meter},
 };
 use tollkeeper_base::telemetry::instruments;
 
@@ -14,10 +14,10 @@ instruments! {
     pub struct RuleMetrics {
         reloads: Counter<u64> => RELOADS = Counter("ratelimit.rules.reloads", ["outcome"],
             "reloads of changed rule files: `good` or `bad`");
-        successful: Gauge<u64> => LAST_RELOAD = Gauge("ratelimit.rules.last_reload_successful", [],
-            "1 if the newest rule files are in force, else 0");
     }
 
+    LAST_RELOAD = Gauge("ratelimit.rules.last_reload_successful", [],
+        "1 if the newest rule files, and the newest response of a control plane, are in force, else 0");
     RULES_INFO = Gauge("ratelimit.rules.info", ["version"],
         "always 1; version of the rules in force");
     RULES_LOADED = Gauge("ratelimit.rules.loaded.timestamp", [],
@@ -25,10 +25,9 @@ instruments! {
 }
 
 impl RuleMetrics {
-    /// Instruments of `meter`. The rules at the start are valid.
+    /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
         let metrics = Self::of_meter(meter);
-        metrics.successful.record(1, &[]);
         // Rates begin with the first reload.
         for outcome in ["good", "bad"] {
             metrics.reloads.add(0, &[KeyValue::new("outcome", outcome)]);
@@ -37,12 +36,11 @@ impl RuleMetrics {
     }
 
     pub fn loaded(&self, loaded: Loaded) {
-        let (outcome, successful) = match loaded {
-            Loaded::Good => ("good", 1),
-            Loaded::Bad => ("bad", 0),
+        let outcome = match loaded {
+            Loaded::Good => "good",
+            Loaded::Bad => "bad",
         };
         self.reloads.add(1, &[KeyValue::new("outcome", outcome)]);
-        self.successful.record(successful, &[]);
     }
 }
 
@@ -51,6 +49,10 @@ pub fn observe(meter: &Meter, rules: &Arc<Rules>) {
     RULES_INFO.observe(meter, move |observe| {
         let version = in_force.current().version.to_string();
         observe(1.0, &[KeyValue::new("version", version)]);
+    });
+    let newest = Arc::clone(rules);
+    LAST_RELOAD.observe(meter, move |observe| {
+        observe(f64::from(newest.problems().is_empty()), &[]);
     });
     let in_force = Arc::clone(rules);
     RULES_LOADED.observe(meter, move |observe| {

@@ -1,7 +1,7 @@
 //! The rules in force, and their reload while the service runs: when the content of the files changes. If
 //! the new content has a problem, the last good rules stay.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{mem, path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -23,13 +23,20 @@ const READ_EVERY: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Rules {
     current: ArcSwap<InForce>,
-    /// The problems of the newest content, if it could not be loaded.
-    problems: Mutex<Vec<Problem>>,
+    /// By [`RuleOrigin`], the problems of the newest content, if it could not be loaded.
+    problems: Mutex<[Vec<Problem>; 2]>,
+}
+
+/// Where content comes from. What one has refused says nothing about the other.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum RuleOrigin {
+    Files,
+    ControlPlane,
 }
 
 impl Rules {
     pub fn new(first: InForce) -> Self {
-        Self { current: ArcSwap::from_pointee(first), problems: Mutex::new(Vec::new()) }
+        Self { current: ArcSwap::from_pointee(first), problems: Mutex::default() }
     }
 
     /// The rules for one call, which keeps this version to its end.
@@ -37,29 +44,30 @@ impl Rules {
         self.current.load_full()
     }
 
-    pub fn replace(&self, next: InForce) {
-        next.rules.inherit(&self.current().rules);
-        self.current.store(Arc::new(next));
-        self.set_problems(Vec::new());
-    }
-
-    /// The problems of the newest content; empty if it is in force.
+    /// The problems of the newest content of each origin; empty if all of it is in force.
     pub fn problems(&self) -> Vec<Problem> {
-        self.problems.lock().clone()
+        self.problems.lock().concat()
     }
 
     /// Puts new content in force, with its warnings in the log.
-    pub(super) fn accept(&self, next: InForce) -> Loaded {
+    pub(super) fn accept(&self, next: InForce, origin: RuleOrigin) -> Loaded {
         next.log();
         let (domains, rules) = next.rules.counts();
         let text = format!("version {}, rules: {rules}, domains: {domains}", next.version);
         happened(EventKind::RulesLoaded, text);
-        self.replace(next);
+        next.rules.inherit(&self.current().rules);
+        self.current.store(Arc::new(next));
+        self.set_problems(origin, Vec::new());
         Loaded::Good
     }
 
     /// Logs the problems of new content. The previous rules stay.
-    pub(super) fn refuse(&self, version: &Version, problems: Vec<Problem>) -> Loaded {
+    pub(super) fn refuse(
+        &self,
+        version: &Version,
+        problems: Vec<Problem>,
+        origin: RuleOrigin,
+    ) -> Loaded {
         let count = counted(problems.len(), "problem");
         tracing::error!(%version, "rules not loaded ({count}); the previous rules stay in force");
         for problem in first_lines(&problems) {
@@ -68,12 +76,18 @@ impl Rules {
         if let Some(first) = problems.first() {
             happened(EventKind::RulesRefused, format!("version {version}, {count}: {first}"));
         }
-        self.set_problems(problems);
+        self.set_problems(origin, problems);
         Loaded::Bad
     }
 
-    pub(super) fn set_problems(&self, problems: Vec<Problem>) {
-        *self.problems.lock() = problems;
+    /// Returns the problems that there were.
+    pub(super) fn set_problems(&self, origin: RuleOrigin, problems: Vec<Problem>) -> Vec<Problem> {
+        let [files, control_plane] = &mut *self.problems.lock();
+        let present = match origin {
+            RuleOrigin::Files => files,
+            RuleOrigin::ControlPlane => control_plane,
+        };
+        mem::replace(present, problems)
     }
 }
 
@@ -101,8 +115,8 @@ async fn reload(rules: &Rules, read: RuleFiles, options: LoadOptions, compile: C
     let version = read.version();
     let compiled = off_thread(move || compile(read, options)).await;
     match compiled.unwrap_or_else(|problem| Err(vec![problem])) {
-        Ok(next) => rules.accept(next),
-        Err(problems) => rules.refuse(&version, problems),
+        Ok(next) => rules.accept(next, RuleOrigin::Files),
+        Err(problems) => rules.refuse(&version, problems, RuleOrigin::Files),
     }
 }
 

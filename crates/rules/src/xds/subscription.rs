@@ -9,7 +9,7 @@ use super::{control_plane::ResponseOutcome, pb::DiscoveryResponse, received::Rec
 use crate::{
     load::{InForce, RuleFiles, Version},
     options::LoadOptions,
-    watch::{Loaded, Rules, off_thread},
+    watch::{Loaded, RuleOrigin, Rules, off_thread},
 };
 
 /// The longest text of a refusal, in bytes: gRPC servers accept 4 MiB.
@@ -67,8 +67,8 @@ impl<F: Fn(Loaded)> RuleSubscription<F> {
     pub(super) async fn lay(&mut self, overlays: RuleFiles) {
         let version = self.in_force.version(&overlays);
         let before = mem::replace(&mut self.overlays, Arc::new(overlays));
-        if let Err(problems) = self.put_in_force(self.in_force.clone()).await {
-            self.report(&version, problems);
+        if let Err(problems) = self.put_in_force(self.in_force.clone(), RuleOrigin::Files).await {
+            self.report(&version, problems, RuleOrigin::Files);
             self.overlays = before;
         }
     }
@@ -95,7 +95,7 @@ impl<F: Fn(Loaded)> RuleSubscription<F> {
             Vanished::Kept => next.keep_vanished(&self.in_force),
             Vanished::Removed => Vec::new(),
         };
-        match self.put_in_force(next).await {
+        match self.put_in_force(next, RuleOrigin::ControlPlane).await {
             Ok(outcome) => {
                 if !kept.is_empty() && self.without_kept.is_none() {
                     let domains = kept.join(", ");
@@ -110,7 +110,7 @@ impl<F: Fn(Loaded)> RuleSubscription<F> {
             }
             Err(problems) => {
                 let reason = refusal(&problems);
-                self.report(&version, problems);
+                self.report(&version, problems, RuleOrigin::ControlPlane);
                 self.refused = Some((version, reason.clone()));
                 Answer::Nack(reason)
             }
@@ -125,13 +125,17 @@ impl<F: Fn(Loaded)> RuleSubscription<F> {
     /// Ends the rules that the control plane no longer sends.
     pub(super) async fn remove_vanished(&mut self) {
         let Some(received) = self.without_kept.take() else { return };
-        if let Err(problems) = self.put_in_force(received).await {
-            self.report(&self.rules.current().version, problems);
+        if let Err(problems) = self.put_in_force(received, RuleOrigin::ControlPlane).await {
+            self.report(&self.rules.current().version, problems, RuleOrigin::ControlPlane);
         }
     }
 
     /// Compiles the rules and puts them in force, unless they are.
-    async fn put_in_force(&mut self, next: ReceivedRules) -> Result<ResponseOutcome, Vec<Problem>> {
+    async fn put_in_force(
+        &mut self,
+        next: ReceivedRules,
+        origin: RuleOrigin,
+    ) -> Result<ResponseOutcome, Vec<Problem>> {
         let (options, present) = (self.options, self.rules.current().version.clone());
         let overlays = Arc::clone(&self.overlays);
         let compiled = off_thread(move || {
@@ -143,18 +147,17 @@ impl<F: Fn(Loaded)> RuleSubscription<F> {
         self.in_force = next;
         let Some(compiled) = compiled else {
             // Refused content may be followed by that in force.
-            if self.refused.is_some() {
-                self.rules.set_problems(Vec::new());
+            if !self.rules.set_problems(origin, Vec::new()).is_empty() {
                 (self.on_load)(Loaded::Good);
             }
             return Ok(ResponseOutcome::Unchanged);
         };
-        (self.on_load)(self.rules.accept(compiled));
+        (self.on_load)(self.rules.accept(compiled, origin));
         Ok(ResponseOutcome::Accepted)
     }
 
-    fn report(&self, version: &Version, problems: Vec<Problem>) {
-        (self.on_load)(self.rules.refuse(version, problems));
+    fn report(&self, version: &Version, problems: Vec<Problem>, origin: RuleOrigin) {
+        (self.on_load)(self.rules.refuse(version, problems, origin));
     }
 }
 

@@ -83,6 +83,33 @@ async fn the_last_good_overlay_stays_when_it_becomes_bad_and_while_there_is_no_s
 }
 
 #[tokio::test]
+async fn an_overlay_and_a_control_plane_have_problems_of_their_own() {
+    let overlaid = Overlaid::start(DENY);
+    let problems = || rules(&overlaid.service)["problems"].as_array().unwrap().len();
+    let is_whole = || {
+        let metrics = overlaid.service.get("/metrics");
+        metrics.contains("\nratelimit_rules_last_reload_successful 1\n")
+    };
+    assert_eq!(overlaid.respond("1", &[limit("shop", "user", 2)]), None);
+    assert!(is_whole());
+    overlaid.overlay("domain: shop\ndefaults: { algorithm: slidin_log }\n");
+    eventually("the overlay is refused", || (problems() == 1).then_some(()));
+    assert_eq!(overlaid.respond("2", &[limit("shop", "user", 5)]), None);
+    assert_eq!((problems(), is_whole()), (1, false), "the overlay is still refused");
+
+    assert!(overlaid.respond("3", &[limit("shop", "user", 5), limit("", "user", 5)]).is_some());
+    assert_eq!(problems(), 2);
+    // The overlay in force, and then another one.
+    overlaid.overlay(DENY);
+    eventually("the overlay is good", || (problems() == 1).then_some(()));
+    overlaid.overlay("domain: shop\n");
+    overlaid.wait_for("5 per year");
+    assert_eq!((problems(), is_whole()), (1, false), "version 3 is still refused");
+    assert_eq!(overlaid.respond("4", &[limit("shop", "user", 5)]), None);
+    assert_eq!((problems(), is_whole()), (0, true));
+}
+
+#[tokio::test]
 async fn a_response_to_which_the_overlay_does_not_fit_is_refused_by_the_name_of_the_rule() {
     let overlaid =
         Overlaid::start("domain: shop\ndescriptors: [{ key: user, rate_limit: { burst: 7 } }]");
