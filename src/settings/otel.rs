@@ -1,5 +1,5 @@
-//! OpenTelemetry's standard variables. Each works, with its value checked here, or is refused by name. They count
-//! only if traces or metrics are exported.
+//! OpenTelemetry's standard variables. Each works, or a warning names it: platforms set them for all of their pods, and
+//! the specification wants values that are not known ignored. They count only if traces or metrics are exported.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -42,6 +42,8 @@ const SAMPLERS: &[&str] = &[
 
 const PROPAGATORS: &[&str] = &["tracecontext", "baggage", "b3", "b3multi", "none"];
 
+const SPAN_LIMIT_MAX: usize = 1000;
+
 const NO_LOGS: &str = "log lines go to stderr, not to a collector";
 
 /// The standard variables of all signals, and of one signal.
@@ -50,8 +52,9 @@ const VARIABLES: &[(&str, Allowed)] = &[
     ("OTEL_SERVICE_NAME", Anything),
     ("OTEL_RESOURCE_ATTRIBUTES", Pairs),
     ("OTEL_PROPAGATORS", Several(PROPAGATORS)),
-    ("OTEL_TRACES_EXPORTER", Among(&["otlp", "none"])),
-    ("OTEL_METRICS_EXPORTER", Among(&["otlp", "none"])),
+    // With another value nothing is sent.
+    ("OTEL_TRACES_EXPORTER", Several(&["otlp", "none"])),
+    ("OTEL_METRICS_EXPORTER", Several(&["otlp", "none"])),
     ("OTEL_LOGS_EXPORTER", Among(&["none"])),
     ("OTEL_TRACES_SAMPLER", Among(SAMPLERS)),
     ("OTEL_TRACES_SAMPLER_ARG", Anything),
@@ -60,8 +63,8 @@ const VARIABLES: &[(&str, Allowed)] = &[
     ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", Number(1, 100_000)),
     ("OTEL_BSP_MAX_CONCURRENT_EXPORTS", Among(&["1"])),
     ("OTEL_BSP_EXPORT_TIMEOUT", Nothing("set OTEL_EXPORTER_OTLP_TIMEOUT")),
-    ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", Number(0, 1000)),
-    ("OTEL_SPAN_LINK_COUNT_LIMIT", Number(0, 1000)),
+    ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", Number(0, SPAN_LIMIT_MAX as u64)),
+    ("OTEL_SPAN_LINK_COUNT_LIMIT", Number(0, SPAN_LIMIT_MAX as u64)),
     // Spans have no events.
     ("OTEL_SPAN_EVENT_COUNT_LIMIT", Number(0, u32::MAX as u64)),
     ("OTEL_ATTRIBUTE_COUNT_LIMIT", Nothing("set OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT")),
@@ -123,7 +126,7 @@ pub(super) fn read(
     problems: &mut Vec<String>,
     warnings: &mut Vec<String>,
 ) -> TelemetryOptions {
-    let mut reader = OtelReader { environment, problems: Vec::new() };
+    let mut reader = OtelReader { environment, problems: Vec::new(), warnings: Vec::new() };
     let traces = reader.endpoint("TRACES");
     let mut metrics = reader.endpoint("METRICS");
     // What is wrong with files that both signals use is logged once.
@@ -154,7 +157,7 @@ pub(super) fn read(
         for name in environment.names().filter(|name| is_standard(name)) {
             match (allowed(name), environment.text(name)) {
                 (Some(allowed), Some(value)) => reader.check(name, allowed, value),
-                (Some(_), None) => reader.problem(name, "not UTF-8 text"),
+                (Some(_), None) => reader.warn(name, "not UTF-8 text"),
                 (None, _) => warnings.push(format!("{name} has no effect: it is not supported")),
             }
         }
@@ -162,6 +165,7 @@ pub(super) fn read(
         reader.problems.sort();
         reader.problems.dedup();
         problems.append(&mut reader.problems);
+        warnings.append(&mut reader.warnings);
     }
     options
 }
@@ -190,11 +194,17 @@ fn allowed(name: &str) -> Option<&'static Allowed> {
 struct OtelReader<'a> {
     environment: &'a Environment,
     problems: Vec<String>,
+    /// Of what is ignored.
+    warnings: Vec<String>,
 }
 
 impl<'a> OtelReader<'a> {
     fn problem(&mut self, name: &str, problem: impl std::fmt::Display) {
         self.problems.push(format!("{name}: {problem}"));
+    }
+
+    fn warn(&mut self, name: &str, problem: impl std::fmt::Display) {
+        self.warnings.push(format!("{name}: {problem}"));
     }
 
     fn check(&mut self, name: &str, allowed: &Allowed, value: &str) {
@@ -204,25 +214,25 @@ impl<'a> OtelReader<'a> {
         match allowed {
             Anything => {}
             Among([only]) if !is_among(&[only], value) => {
-                self.problem(name, invalid(value, format_args!("{only}, or unset")));
+                self.warn(name, invalid(value, format_args!("{only}, or unset")));
             }
             Among(values) if !is_among(values, value) => {
-                self.problem(name, invalid(value, format_args!("one of: {}", values.join(", "))));
+                self.warn(name, invalid(value, format_args!("one of: {}", values.join(", "))));
             }
             Several(values) if !value.split(',').all(|value| is_among(values, value)) => {
-                self.problem(name, invalid(value, format_args!("among: {}", values.join(", "))));
+                self.warn(name, invalid(value, format_args!("among: {}", values.join(", "))));
             }
             Number(min, max) if !value.parse().is_ok_and(|n: u64| (*min..=*max).contains(&n)) => {
                 let range = format_args!("a whole number from {min} to {max}");
-                self.problem(name, invalid(value, range));
+                self.warn(name, invalid(value, range));
             }
             Pairs if !value.split(',').all(|pair| pair.contains('=')) => {
-                self.problem(name, "must be name=value pairs, separated by commas");
+                self.warn(name, "must be name=value pairs, separated by commas");
             }
             Headers if !value.split(',').all(is_header) => {
-                self.problem(name, "must be name=value pairs of headers, separated by commas");
+                self.warn(name, "must be name=value pairs of headers, separated by commas");
             }
-            Nothing(instead) => self.problem(name, format_args!("not supported: {instead}")),
+            Nothing(instead) => self.warn(name, format_args!("not supported: {instead}")),
             Among(_) | Several(_) | Number(..) | Pairs | Headers => {}
         }
     }
@@ -238,22 +248,23 @@ impl<'a> OtelReader<'a> {
 
     /// The collector of a signal, unless it is unset or the standard variables turn the signal off.
     fn endpoint(&mut self, signal: &str) -> Option<OtlpEndpoint> {
-        let is = |name: &str, value: &str| {
-            let text = self.environment.text(name);
-            text.is_some_and(|text| text.eq_ignore_ascii_case(value))
+        let has = |name: &str, value: &str| {
+            let text = self.environment.text(name)?;
+            Some(text.split(',').any(|part| part.trim().eq_ignore_ascii_case(value)))
         };
-        if is("OTEL_SDK_DISABLED", "true") || is(&format!("OTEL_{signal}_EXPORTER"), "none") {
+        let exports = has(&format!("OTEL_{signal}_EXPORTER"), "otlp").unwrap_or(true);
+        if has("OTEL_SDK_DISABLED", "true") == Some(true) || !exports {
             return None;
         }
         let (variable, text) = self.first(signal, "ENDPOINT")?;
         let value = |name| self.first(signal, name).map(|(_, value)| value);
         let protocol = match value("PROTOCOL") {
             Some("http/protobuf") => OtlpProtocol::HttpProtobuf,
-            // Another value is a problem that is reported with the other variables' problems.
+            // Another value is ignored, with a warning.
             Some(_) | None => OtlpProtocol::Grpc,
         };
         let is_insecure = value("INSECURE").is_some_and(|text| text.eq_ignore_ascii_case("true"));
-        let timeout = value("TIMEOUT").and_then(|text| text.parse().ok());
+        let timeout = value("TIMEOUT").and_then(|text| text.parse().ok()).filter(|ms| *ms > 0);
         let file = |name| value(name).map(PathBuf::from);
         let (certificate, key) = (file("CLIENT_CERTIFICATE"), file("CLIENT_KEY"));
         let is_half = certificate.is_some() != key.is_some();
@@ -286,6 +297,9 @@ impl<'a> OtelReader<'a> {
             return Sampling::default();
         };
         let sampler = sampler.trim().to_ascii_lowercase();
+        if !SAMPLERS.contains(&&*sampler) {
+            return Sampling::default();
+        }
         let (parent, root) = match sampler.strip_prefix("parentbased_") {
             Some(root) => (ParentUse::Followed, root),
             None => (ParentUse::Ignored, &*sampler),
@@ -304,7 +318,7 @@ impl<'a> OtelReader<'a> {
         match text.parse() {
             Ok(ratio) if (0.0..=1.0).contains(&ratio) => ratio,
             _ => {
-                self.problem(NAME, invalid(text, "a number from 0 to 1"));
+                self.warn(NAME, invalid(text, "a number from 0 to 1"));
                 1.0
             }
         }
@@ -327,9 +341,10 @@ impl<'a> OtelReader<'a> {
         propagators
     }
 
-    /// A limit of spans; one that is out of range is reported with the other variables.
+    /// A limit of spans; one that is out of range is ignored, with a warning.
     fn count(&self, name: &str) -> usize {
-        self.environment.text(name).and_then(|text| text.parse().ok()).unwrap_or(128)
+        let count = self.environment.text(name).and_then(|text| text.parse().ok());
+        count.filter(|count| *count <= SPAN_LIMIT_MAX).unwrap_or(128)
     }
 }
 
@@ -373,9 +388,10 @@ mod tests {
     }
 
     #[track_caller]
-    fn refused(name: &str, value: &str, problem: &str) {
-        let (_, problems, _) = read_all(&[ENDPOINT, (name, value)]);
-        assert_eq!(problems, [format!("{name}: {problem}")], "{name}={value}");
+    fn ignored(name: &str, value: &str, problem: &str) {
+        let (_, problems, warnings) = read_all(&[ENDPOINT, (name, value)]);
+        assert_eq!(problems, [""; 0], "{name}={value}");
+        assert_eq!(warnings, [format!("{name}: {problem}")], "{name}={value}");
     }
 
     #[track_caller]
@@ -386,17 +402,17 @@ mod tests {
     }
 
     #[test]
-    fn every_standard_variable_is_checked_or_refused_by_name() {
+    fn every_standard_variable_works_or_is_ignored_with_a_warning() {
         for (name, allowed) in VARIABLES {
             if let Nothing(instead) = allowed {
-                refused(name, "1", &format!("not supported: {instead}"));
+                ignored(name, "1", &format!("not supported: {instead}"));
             }
         }
         for (name, value, allowed) in [
             ("OTEL_TRACES_SAMPLER", "jaeger_remote", &*format!("one of: {}", SAMPLERS.join(", "))),
             ("OTEL_TRACES_SAMPLER_ARG", "2", "a number from 0 to 1"),
             ("OTEL_PROPAGATORS", "b3,jaeger", &format!("among: {}", PROPAGATORS.join(", "))),
-            ("OTEL_TRACES_EXPORTER", "zipkin", "one of: otlp, none"),
+            ("OTEL_TRACES_EXPORTER", "zipkin", "among: otlp, none"),
             ("OTEL_LOGS_EXPORTER", "otlp", "none, or unset"),
             ("OTEL_BSP_SCHEDULE_DELAY", "soon", "a whole number from 1 to 3600000"),
             ("OTEL_BSP_MAX_CONCURRENT_EXPORTS", "2", "1, or unset"),
@@ -412,23 +428,32 @@ mod tests {
         ] {
             let others = [("OTEL_TRACES_SAMPLER", "traceidratio")];
             let others = if name.ends_with("_ARG") { &others[..] } else { &[] };
-            let (_, problems, _) = read_all(&[&[ENDPOINT, (name, value)], others].concat());
+            let (options, problems, warnings) =
+                read_all(&[&[ENDPOINT, (name, value)], others].concat());
             let expected = format!("{name}: invalid value `{value}`: must be {allowed}");
-            assert_eq!(problems, [expected]);
+            assert_eq!((problems, warnings), (vec![], vec![expected]));
+            if others.is_empty() {
+                assert_eq!(options.sampling, Sampling::default(), "{name}");
+            }
+            let sends_traces = options.export_traces.is_some();
+            assert_eq!(sends_traces, name != "OTEL_TRACES_EXPORTER", "{name}");
+            assert!(options.export_metrics.is_some_and(|one| one.timeout == TIMEOUT_DEFAULT));
         }
         let logs = "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT";
-        refused(logs, "http://h", &format!("not supported: {NO_LOGS}"));
+        ignored(logs, "http://h", &format!("not supported: {NO_LOGS}"));
     }
 
     #[test]
-    fn headers_and_endpoints_are_refused_without_their_values() {
+    fn bad_headers_are_ignored_and_endpoints_refused_without_their_values() {
         let headers = "must be name=value pairs of headers, separated by commas";
         for value in ["s3cret", "a=b,s3cret", "a b=s3cret", "a=s3c\nret"] {
-            refused("OTEL_EXPORTER_OTLP_HEADERS", value, headers);
+            ignored("OTEL_EXPORTER_OTLP_HEADERS", value, headers);
         }
         let endpoint = "must be a URL with http:// or https:// and a host";
         for value in ["ftp://s3cret", "http://", "http://s3 cret", "unix:///s3cret"] {
-            refused("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", value, endpoint);
+            let name = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+            let (_, problems, _) = read_all(&[ENDPOINT, (name, value)]);
+            assert_eq!(problems, [format!("{name}: {endpoint}")], "{value}");
         }
     }
 
