@@ -12,6 +12,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 
 use self::clients::ClientDomains;
 pub(crate) use self::right::Right;
@@ -24,6 +25,8 @@ struct OfFile<T> {
     read: fn(&Path) -> Result<T, String>,
     last_good: LastGood<T, Arc<T>>,
     current: ArcSwap<T>,
+    /// The content of the last read.
+    seen: Mutex<Result<T, String>>,
 }
 
 impl<T: Clone + PartialEq> OfFile<T> {
@@ -33,13 +36,21 @@ impl<T: Clone + PartialEq> OfFile<T> {
         read: fn(&Path) -> Result<T, String>,
     ) -> Result<Self, String> {
         let last_good = LastGood::new(name);
-        let first = last_good.renew(read(&path), |value| Ok(Arc::new(value.clone())))?;
-        Ok(Self { path, read, last_good, current: ArcSwap::new(first) })
+        let seen = Mutex::new(read(&path));
+        let content = seen.lock().clone();
+        let first = last_good.renew(content, |value| Ok(Arc::new(value.clone())))?;
+        Ok(Self { path, read, last_good, current: ArcSwap::new(first), seen })
     }
 
-    /// Reads the file again, and returns whether its content is in use.
+    /// Reads the file again, and returns whether its content is in use. New content is taken once two consecutive reads
+    /// have found the same: a file may be half written.
     fn renew(&self) -> bool {
         let content = (self.read)(&self.path);
+        let settled = *self.seen.lock() == content;
+        self.seen.lock().clone_from(&content);
+        if !settled {
+            return self.last_good.is_newest();
+        }
         if let Ok(value) = self.last_good.renew(content, |value| Ok(Arc::new(value.clone()))) {
             self.current.store(value);
         }

@@ -36,8 +36,11 @@ impl ClientDomains {
         if let Some((location, message)) = errors.into_iter().next() {
             return Err(Problem::at(file, location, message));
         }
+        let Some(root) = root else {
+            let message = "must name a client; `{}` lets nobody in".to_owned();
+            return Err(Problem { file: file.to_owned(), location: None, message });
+        };
         let mut clients = HashMap::new();
-        let Some(root) = root else { return Ok(Self(clients)) };
         let Content::Map(pairs) = &root.content else {
             let message = "must be a mapping from names of clients to lists of domains";
             return Err(Problem::at(file, root.location, message));
@@ -126,13 +129,14 @@ mod tests {
             let allowed = rights.map(|right| clients.allow(&names(who), domain, right));
             assert_eq!(allowed, expected, "{who:?} {domain}");
         }
-        let none = ClientDomains::parse("empty.yaml", "").unwrap();
+        let none = ClientDomains::parse("empty.yaml", "{}").unwrap();
         assert!(!none.allow(&names(&["a"]), "shop", Right::Decide));
     }
 
     #[test]
     fn a_problem_names_its_location() {
         for (text, expected) in [
+            ("# a: [b]", "c.yaml: must name a client; `{}` lets nobody in"),
             ("[a]", "c.yaml:1:1: must be a mapping from names of clients to lists of domains"),
             ("a: b", "c.yaml:1:4: must be a list of domains"),
             ("a: [[b]]", "c.yaml:1:5: must be a text"),

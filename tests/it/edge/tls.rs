@@ -86,6 +86,10 @@ fn a_client_may_ask_only_about_its_domains_and_the_file_may_change() {
     eventually("the bad file is logged", || {
         secured.service.log().contains("cannot be used, the last good ones stay").then_some(())
     });
+    fs::write(&file, "").unwrap();
+    eventually("the empty file is logged", || {
+        secured.service.log().contains("clients.yaml: must name a client").then_some(())
+    });
     assert_eq!(run(&mut secured.call(Some(&shop))).0, Some(0), "the last good file is in use");
     fs::write(&file, "other.example: ['*']\n").unwrap();
     eventually("the new file is in use", || {
