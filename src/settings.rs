@@ -39,7 +39,7 @@ pub use self::{
 use std::net::SocketAddr;
 
 use self::{envoyproxy_ratelimit::Compat, reader::SettingReader};
-use crate::rules::Algorithms;
+use crate::rules::{Algorithms, LoadOptions};
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -78,6 +78,11 @@ pub fn resolve(flags: &TypedFlags, environment: &Environment) -> Resolved {
     let rules = reader.given("rules").and_then(|given| given.location);
     let before_rules = reader.problems.iter().filter(|(location, _)| *location <= rules).count();
     Resolved { settings, problems: reader.into_problems(), before_rules }
+}
+
+/// The options of rules of a service with this environment, for commands that load rules themselves.
+pub fn rule_options(environment: &Environment) -> LoadOptions {
+    resolve(&TypedFlags::new(), environment).settings.rules.options
 }
 
 /// The address of gRPC that a service with these flags and variables has, for its health checks.

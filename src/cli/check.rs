@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     rules::{self, LoadOptions},
-    settings::Environment,
+    settings::{self, Environment},
     text::counted,
     yaml::Problem,
 };
@@ -47,7 +47,7 @@ struct CheckReport {
 }
 
 pub(super) fn main(flags: &CheckFlags, environment: &Environment) -> ExitCode {
-    let report = check(flags);
+    let report = check(flags, settings::rule_options(environment));
     let text = match flags.report.format(environment) {
         ReportFormat::Text => report.text(environment.wants_color()),
         ReportFormat::Json => format!("{:#}\n", report.json()),
@@ -58,8 +58,8 @@ pub(super) fn main(flags: &CheckFlags, environment: &Environment) -> ExitCode {
     say(&text, if report.is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn check(flags: &CheckFlags) -> CheckReport {
-    match rules::load(&flags.paths, &flags.rules_overlay, LoadOptions::default()) {
+fn check(flags: &CheckFlags, options: LoadOptions) -> CheckReport {
+    match rules::load(&flags.paths, &flags.rules_overlay, options) {
         Ok(loaded) => {
             let domains = loaded.rules.domains();
             CheckReport {

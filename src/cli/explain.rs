@@ -54,7 +54,9 @@ pub(super) fn main(flags: &ExplainFlags, environment: &Environment) -> Ended {
     let source = source(flags, environment).map_err(usage)?;
     let explanation = match &source {
         ExplainedBy::Service(server) => by_service(server, flags),
-        ExplainedBy::Files { rules, overlays, .. } => by_files(rules, overlays, request),
+        ExplainedBy::Files { rules, overlays, .. } => {
+            by_files(rules, overlays, settings::rule_options(environment), request)
+        }
     };
     let explanation = explanation.map_err(|problem| {
         let is_named = flags.addr.is_some() || matches!(source, ExplainedBy::Files { .. });
@@ -120,9 +122,10 @@ fn request(flags: &ExplainFlags) -> Result<CallRequest, String> {
 fn by_files(
     rules: &[PathBuf],
     overlays: &[PathBuf],
+    options: LoadOptions,
     message: CallRequest,
 ) -> Result<Explanation, String> {
-    let loaded = rules::load(rules, overlays, LoadOptions::default());
+    let loaded = rules::load(rules, overlays, options);
     let loaded = loaded.map_err(|problems| {
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     })?;

@@ -33,7 +33,7 @@ use crate::{
         time::Timestamp,
     },
     rules::{self, LoadOptions},
-    settings::Environment,
+    settings::{self, Environment},
     store::memory::MemoryStore,
     text::did_you_mean::hint,
     yaml::Problem,
@@ -53,10 +53,10 @@ pub(super) struct TestFlags {
 
 pub(super) fn main(flags: &TestFlags, environment: &Environment) -> ExitCode {
     let (files, problems) = cases::find(&flags.paths);
-    let mut report = TestReport::default();
+    let (mut report, options) = (TestReport::default(), settings::rule_options(environment));
     report.add_problems(problems);
     for file in files {
-        match load(&file) {
+        match load(&file, options) {
             Ok((rules, cases)) => {
                 for case in &cases {
                     report.tests.push(CaseReport::new(&file, case, run(&rules, case)));
@@ -83,9 +83,9 @@ pub(super) fn main(flags: &TestFlags, environment: &Environment) -> ExitCode {
     say(&text, if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn load(file: &Path) -> Result<(RuleSet, Vec<Case>), Vec<Problem>> {
+fn load(file: &Path, options: LoadOptions) -> Result<(RuleSet, Vec<Case>), Vec<Problem>> {
     let suite = cases::read(file)?;
-    let loaded = rules::load(&suite.rules, &[], LoadOptions::default())?;
+    let loaded = rules::load(&suite.rules, &[], options)?;
     Ok((loaded.rules, suite.cases))
 }
 
