@@ -264,6 +264,8 @@ impl Explanation {
     }
 }
 
+const UNKNOWN_KEY: &str = "unknown key";
+
 /// Finds the rule of a descriptor as a decision does, and records how each entry was matched.
 fn walk<'rules>(
     domain: &'rules Domain,
@@ -280,12 +282,26 @@ fn walk<'rules>(
             steps.push(EntryMatch::new(entry, candidates, matched_by));
         }),
     };
-    if let (Found::Nothing, Some(last)) = (&found, steps.last_mut())
-        && let Some(rule) = reordered(domain, path)
-    {
-        last.matched_by = format!("the rules have `{rule}`: entries in another order");
+    if let (Found::Nothing, Some(last)) = (&found, steps.last_mut()) {
+        if let Some(rule) = reordered(domain, path) {
+            last.matched_by = format!("the rules have `{rule}`: entries in another order");
+        } else if last.matched_by.starts_with(UNKNOWN_KEY)
+            && let Some(rule) = path.first().and_then(|entry| below_another(domain, entry))
+        {
+            last.matched_by =
+                format!("the rules have `{rule}`: send its entries in one descriptor, not apart");
+        }
     }
     (steps, found)
+}
+
+/// The path of a rule that has the key of this entry, but not first.
+fn below_another(domain: &Domain, entry: &Entry) -> Option<Arc<str>> {
+    let key = String::from_utf8_lossy(&entry.key);
+    let has_key = |part: &str| part.split('=').next() == Some(&*key);
+    let rules = domain.rules();
+    let rule = rules.iter().find(|rule| rule.path.split('|').skip(1).any(has_key));
+    rule.map(|rule| Arc::clone(&rule.path))
 }
 
 /// The path of the rule that these entries match in another order, if there is one: for each entry in front, the others
@@ -336,7 +352,7 @@ fn spell_match(entry: &Entry, candidates: Candidates<'_>, matched_by: MatchedBy)
         }
         MatchedBy::Nothing => {
             let known = candidates.keys().filter_map(|key| std::str::from_utf8(key).ok());
-            format!("unknown key{}", hint(&String::from_utf8_lossy(&entry.key), known))
+            format!("{UNKNOWN_KEY}{}", hint(&String::from_utf8_lossy(&entry.key), known))
         }
     }
 }

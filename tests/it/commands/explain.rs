@@ -66,6 +66,51 @@ fn without_years(text: &str) -> String {
     lines
 }
 
+/// A proxy may split what it sent in one descriptor: then no rule is met, and every call passes.
+#[test]
+fn a_key_that_is_only_below_another_is_named_with_its_rule() {
+    let (code, text) = explained(&["shop", "path=/login", "user=alice"]);
+    let user = "  user=alice: the rules have `path=/login|user`: send its entries in one descriptor, not apart\n";
+    assert!(code == Some(1) && text.contains(user), "{text}");
+}
+
+/// A service with this environment would decide so.
+#[test]
+fn commands_that_read_rule_files_take_their_defaults_from_the_environment() {
+    let folder = TempDir::new().unwrap();
+    let file = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    file(
+        "rules.yaml",
+        "domain: d\ndescriptors:\n  - { key: a, rate_limit: { unit: day, requests_per_unit: 0 } }\n",
+    );
+    file(
+        "log.yaml",
+        "domain: d\ndescriptors:\n  - { key: a, rate_limit: { unit: day, requests_per_unit: 1, algorithm: sliding_log } }\n",
+    );
+    file(
+        "a.test.yaml",
+        "rules: [rules.yaml]\ntests:\n  - name: n\n    domain: d\n    calls: [{ descriptors: a=1, expect: OK }]\n",
+    );
+    let with = |words: &[&str], environment: &[(&str, &str)]| {
+        let mut command = tollkeeper();
+        command.current_dir(&folder).args(words).envs(environment.iter().copied());
+        let (code, stdout, stderr) = run(&mut command);
+        (code, stdout + &stderr)
+    };
+    let explain = ["explain", "--rules", "rules.yaml", "--domain", "d", "a=1"];
+    let (_, text) = with(&explain, &[]);
+    assert!(text.contains("enforced, on_store_failure error"), "{text}");
+    let (_, text) = with(&explain, &[("TOLLKEEPER_ON_STORE_FAILURE", "deny")]);
+    assert!(text.contains("enforced, on_store_failure deny"), "{text}");
+
+    let counted = [("TOLLKEEPER_COUNT_DENIED", "on")];
+    let (code, text) = with(&["check", "log.yaml"], &counted);
+    assert!(code == Some(1) && text.contains("count_denied"), "{text}");
+    assert_eq!(with(&["check", "log.yaml"], &[]).0, Some(0));
+    assert_eq!(with(&["test", "a.test.yaml"], &[]).0, Some(1));
+    assert_eq!(with(&["test", "a.test.yaml"], &[("TOLLKEEPER_SHADOW_MODE", "on")]).0, Some(0));
+}
+
 #[test]
 fn explain_shows_what_matched_or_not_the_location_and_the_charges() {
     assert_eq!(
