@@ -340,6 +340,7 @@ impl App {
     async fn end(&self, tasks: &mut Tasks, drain: Duration) {
         self.drain(tasks, drain).await;
         tasks.shutdown().await;
+        self.audit.end().await;
         if let Some(servers) = self.store.servers() {
             servers.ended().await;
         }

@@ -1,10 +1,12 @@
 //! The audit: an entry for each change on the admin address, also for one that was refused. It is a log line, and an
-//! entry of a bounded stream that the replicas share in Redis; without Redis, of a list in this process.
+//! entry of a bounded stream that the replicas share in Redis; without Redis, of a list in this process. Refusals have
+//! a stream of their own, so that nobody can push changes out of theirs.
 
 mod refusals;
 
 use std::{
-    collections::VecDeque,
+    cmp::Reverse,
+    collections::{HashMap, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -15,14 +17,16 @@ use serde_json::{Value, json};
 use tokio::time;
 
 pub use self::refusals::RefusalKind;
-use self::refusals::Refusals;
+use self::refusals::{Refusals, WINDOW};
 use crate::{
     members::set_member,
     store::{Store, StoreError, redis::topology::by_key::Steps},
     text::printable::printable_start,
 };
 
-const HASH_TAG: &str = "audit";
+/// The hash tags of the streams.
+const CHANGES: &str = "audit";
+const REFUSALS: &str = "audit-refused";
 
 const ENTRIES_MAX: usize = 10_000;
 
@@ -41,8 +45,8 @@ const TEXT_BYTES_MAX: usize = 512;
 #[derive(Debug)]
 pub struct Audit {
     store: Arc<Store>,
-    /// The entries without Redis, the newest last.
-    in_memory: Mutex<VecDeque<(EntryId, String)>>,
+    /// The streams without Redis, by their hash tags: entries, the newest last.
+    in_memory: Mutex<HashMap<&'static str, VecDeque<(EntryId, String)>>>,
     refusals: Refusals,
 }
 
@@ -82,46 +86,62 @@ impl Audit {
     /// Writes the entry of an attempt. One that failed may be only counted: see [`Refusals`].
     pub async fn note(&self, attempt: Attempt<'_>) {
         let Attempt { who, action, details, refused } = attempt;
-        let outcome = match refused {
-            None => "done".to_owned(),
+        let (stream, outcome) = match refused {
+            None => (CHANGES, "done".to_owned()),
             Some((kind, _)) if !self.refusals.is_written(who, kind, Instant::now()) => return,
-            Some((RefusalKind::Failed, reason)) => format!("failed: {reason}"),
-            Some((_, reason)) => format!("refused: {reason}"),
+            // It may have changed something.
+            Some((RefusalKind::Failed, reason)) => (CHANGES, format!("failed: {reason}")),
+            Some((_, reason)) => (REFUSALS, format!("refused: {reason}")),
         };
-        self.write(who, action, details, &outcome).await;
+        self.write(stream, who, action, details, &outcome).await;
     }
 
     /// Writes entries about attempts that were only counted, a minute later; never ends.
     pub async fn follow(&self) {
         loop {
             time::sleep(COUNTED_EVERY).await;
-            for ((who, kind), count) in self.refusals.counted(Instant::now()) {
-                let outcome =
-                    format!("refused: {count} further attempts in a minute, {}", kind.name());
-                self.write(&who, "attempt", json!({}), &outcome).await;
-            }
+            self.write_counted(Instant::now()).await;
         }
     }
 
-    async fn write(&self, who: &str, action: &str, details: Value, outcome: &str) {
+    /// Writes entries about the attempts that were only counted, also of this minute.
+    pub async fn end(&self) {
+        drop(time::timeout(WITHIN, self.write_counted(Instant::now() + WINDOW)).await);
+    }
+
+    async fn write_counted(&self, now: Instant) {
+        for ((who, kind), count) in self.refusals.counted(now) {
+            let outcome = format!("refused: {count} further attempts in a minute, {}", kind.name());
+            self.write(REFUSALS, &who, "attempt", json!({}), &outcome).await;
+        }
+    }
+
+    async fn write(
+        &self,
+        stream: &'static str,
+        who: &str,
+        action: &str,
+        details: Value,
+        outcome: &str,
+    ) {
         let mut entry = bounded_texts(details);
         let details = entry.to_string();
         let [who, outcome] = [who, outcome].map(bounded);
         for (name, text) in [("who", who.as_str()), ("action", action), ("outcome", &outcome)] {
             set_member(&mut entry, name, text);
         }
-        let stored = self.store(entry.to_string()).await;
+        let stored = self.store(stream, entry.to_string()).await;
         tracing::info!(who, action, details, outcome, "audit");
         if let Err(error) = stored {
             tracing::warn!(%error, "Redis has not stored the last entry of the audit, which is only in this log");
         }
     }
 
-    async fn store(&self, entry: String) -> Result<(), StoreError> {
+    async fn store(&self, stream: &'static str, entry: String) -> Result<(), StoreError> {
         let servers = match &*self.store {
             Store::Redis(servers) => servers,
             Store::Memory(store) => {
-                self.keep(store.now().as_millis(), entry);
+                self.keep(stream, store.now().as_millis(), entry);
                 return Ok(());
             }
         };
@@ -132,11 +152,12 @@ impl Audit {
             expire.arg(key).arg(KEPT_MS);
             vec![add, expire]
         };
-        servers.run(HASH_TAG, WITHIN, Steps::One, add).await.map(drop)
+        servers.run(stream, WITHIN, Steps::One, add).await.map(drop)
     }
 
-    fn keep(&self, now: u64, entry: String) {
-        let mut entries = self.in_memory.lock();
+    fn keep(&self, stream: &'static str, now: u64, entry: String) {
+        let mut in_memory = self.in_memory.lock();
+        let entries = in_memory.entry(stream).or_default();
         let id = match entries.back() {
             Some((EntryId(last, number), _)) if *last >= now => EntryId(*last, number + 1),
             _ => EntryId(now, 0),
@@ -168,7 +189,8 @@ impl Audit {
                 if !has(&text, &entry) || !has(&who, name) {
                     continue;
                 }
-                if found.len() == query.limit {
+                // Entries of both streams may have the same id.
+                if found.len() >= query.limit && last_shown != Some(id) {
                     return Ok((found, last_shown));
                 }
                 set_member(&mut value, "id", id.to_string());
@@ -181,9 +203,30 @@ impl Audit {
 
     /// Some of the entries before this one, the newest first.
     async fn before(&self, id: Option<EntryId>) -> Result<Vec<(EntryId, String)>, StoreError> {
+        let mut entries = Vec::new();
+        let mut from = EntryId(0, 0);
+        for stream in [CHANGES, REFUSALS] {
+            let some = self.of_stream(stream, id).await?;
+            // Older ones than the last of a part may follow entries that were not read.
+            if let (READ_AT_A_TIME, Some((last, _))) = (some.len(), some.last()) {
+                from = from.max(*last);
+            }
+            entries.extend(some);
+        }
+        entries.retain(|(id, _)| *id >= from);
+        entries.sort_by_key(|(id, _)| Reverse(*id));
+        Ok(entries)
+    }
+
+    async fn of_stream(
+        &self,
+        stream: &'static str,
+        id: Option<EntryId>,
+    ) -> Result<Vec<(EntryId, String)>, StoreError> {
         let Some(servers) = self.store.servers() else {
-            let entries = self.in_memory.lock();
-            let before = entries.iter().rev().filter(|(other, _)| id.is_none_or(|id| *other < id));
+            let in_memory = self.in_memory.lock();
+            let entries = in_memory.get(stream).into_iter().flatten().rev();
+            let before = entries.filter(|(other, _)| id.is_none_or(|id| *other < id));
             return Ok(before.take(READ_AT_A_TIME).cloned().collect());
         };
         let read = |key: &str| {
@@ -192,9 +235,8 @@ impl Audit {
             read.arg("COUNT").arg(READ_AT_A_TIME);
             vec![read]
         };
-        let reply =
-            servers.run(HASH_TAG, WITHIN, Steps::One, read).await?.pop().unwrap_or(Reply::Nil);
-        let entries: Vec<(String, Vec<String>)> = from_redis_value(reply)
+        let reply = servers.run(stream, WITHIN, Steps::One, read).await?.pop();
+        let entries: Vec<(String, Vec<String>)> = from_redis_value(reply.unwrap_or(Reply::Nil))
             .map_err(|_| StoreError::Unavailable("the audit is not a stream".to_owned()))?;
         let entries = entries
             .into_iter()

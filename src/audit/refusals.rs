@@ -8,7 +8,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-const WINDOW: Duration = Duration::from_secs(60);
+pub(super) const WINDOW: Duration = Duration::from_secs(60);
 
 /// The most entries in a window about a client and a kind, if the client has shown valid credentials or needs none.
 const OF_CLIENT: u32 = 60;

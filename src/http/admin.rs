@@ -129,12 +129,12 @@ async fn admit(
     request: Request<Body>,
     next: Next,
 ) -> Response {
-    let uri = request.uri().clone();
+    let (uri, only_reads) = (request.uri().clone(), request.method().is_safe());
     let answer = match guard.check(&actor, &request) {
         Ok(()) => next.run(request).await,
         Err(refused) => refused.into_response(),
     };
-    match guard.change {
+    match guard.change.filter(|_| !only_reads) {
         Some(change) => audit::note_change(change, &actor, &uri, answer).await,
         None => answer,
     }
@@ -171,7 +171,7 @@ async fn show_status(
         let json = status::json(&admin.reports, &admin.history, asked);
         ([(header::CACHE_CONTROL, "no-store")], Json(json)).into_response()
     };
-    Ok(reports.send(json).await)
+    Ok(reports.send(if with_history { "history" } else { "status" }, json).await)
 }
 
 /// Reads the query of `/status`: nothing, or `history=1`.
@@ -219,5 +219,5 @@ async fn stats(State(Admin { reports, .. }): State<Admin>) -> Response {
         Some(stats) => Json(stats).into_response(),
         None => Refused::not_found("set --metrics-compat envoyproxy").into_response(),
     };
-    reports.send(answer).await
+    reports.send("stats", answer).await
 }

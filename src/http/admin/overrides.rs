@@ -165,7 +165,10 @@ pub(super) async fn end(
     let one = overrides.find(&id).await?;
     let Directive { domain, action, .. } = &*one.directive;
     let (descriptor, sets) = (one.descriptor(), action.to_string());
-    let details = json!({ "domain": **domain, "descriptor": descriptor, "sets": sets });
+    // Its reason too, so that a search for it finds the end.
+    let details = json!({
+        "domain": **domain, "descriptor": descriptor, "sets": sets, "was_because": one.because,
+    });
     let ended = match actor.check(domain, Right::Change) {
         Ok(()) => overrides.end(&one).await.map_err(Refused::from),
         Err(refused) => Err(refused),

@@ -37,6 +37,7 @@ fn used(admin: SocketAddr, headers: &[(&str, &str)]) -> Value {
 
 fn each_change_is_an_entry(services: &[&Service]) {
     let (first, last) = (services[0].admin, services[services.len() - 1].admin);
+    assert_eq!(exchange_with(first, "GET", SET, &[], b"").0, 405, "which is no change");
     assert_eq!(ask(first, "POST", SET, &[]).0, 200);
     assert_eq!(ask(last, "POST", RESET, &[]).0, 200);
     assert_eq!(ask(first, "POST", "/log?filter=info", &[]).0, 200);
@@ -83,6 +84,9 @@ fn each_change_is_an_entry_in_memory_and_in_redis_for_all_replicas() {
     let store = redis.url_with_minimal_rights();
     let start = || Service::start(Options { store: &store, ..Options::default() });
     each_change_is_an_entry(&[&start(), &start()]);
+    // Refusals are bounded apart, so that they push no change out.
+    let length = |key: &str| redis.query::<u64>(&["XLEN", key]);
+    assert_eq!([length("tk1:op:{audit}"), length("tk1:op:{audit-refused}")], [3, 2]);
     redis.assert_no_key_leaks();
 }
 
@@ -312,7 +316,7 @@ fn each_kind_of_refusal_has_its_own_first_entry() {
 
 #[test]
 fn a_flood_of_refused_requests_fills_neither_the_audit_nor_the_log() {
-    let service = Service::start(Options::default());
+    let mut service = Service::start(Options::default());
     assert_eq!(ask(service.admin, "POST", SET, &[]).0, 200);
     for attempt in 0..300 {
         let path = format!("/counters/reset?domain=shop&descriptor=user%3Dv{attempt}");
@@ -322,6 +326,9 @@ fn a_flood_of_refused_requests_fills_neither_the_audit_nor_the_log() {
     assert_eq!(found.len(), 2, "{found:?}");
     assert_eq!(service.log().matches("refused: ").count(), 1, "{}", service.log());
     assert!(!service.log().contains("v17"), "a stranger's text is not logged");
+    service.process().signal("TERM");
+    assert!(service.process().0.wait().unwrap().success());
+    assert!(service.log().contains("refused: 299 further attempts"), "{}", service.log());
 }
 
 #[test]
