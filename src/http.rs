@@ -39,7 +39,7 @@ pub fn router(decisions: Decisions, reports: Reports, health: Health) -> Router 
     let needs_certificate = |needed| middleware::from_fn_with_state(needed, require_certificate);
     let json_needs_certificate = needs_certificate(decisions.needs_certificate);
     let reports_need_certificate = needs_certificate(reports.needs_certificate);
-    let with_span = middleware::from_fn_with_state(decisions.clone(), json::with_span);
+    let measured = middleware::from_fn_with_state(decisions.clone(), json::measured);
     let web_pages_refused = middleware::from_fn(json::refuse_web_pages);
     let batches = |method| {
         move |decisions: State<Decisions>, request: Request| {
@@ -55,7 +55,7 @@ pub fn router(decisions: Decisions, reports: Reports, health: Health) -> Router 
         .route("/v1/renew", post(batches(ServedMethod::Renew)))
         .route("/v1/usage", get(json::usage))
         .route_layer(web_pages_refused)
-        .route_layer(with_span)
+        .route_layer(measured)
         .with_state(decisions);
     let reports = Router::new()
         .route("/metrics", get(metrics))
@@ -112,5 +112,9 @@ async fn healthcheck(State(health): State<Health>) -> impl IntoResponse {
 async fn metrics(State(reports): State<Reports>) -> Response {
     let text_format = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     let telemetry = Arc::clone(&reports.telemetry);
-    reports.send(move || (text_format, compat::scrape(&telemetry)).into_response()).await
+    let scrape = move || match compat::scrape(&telemetry) {
+        Ok(text) => (text_format, text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    };
+    reports.send("metrics", scrape).await
 }

@@ -12,7 +12,10 @@ use axum::{
 };
 use bytes::Bytes;
 
-use super::{json::Decisions, parameters};
+use super::{
+    json::{Decisions, measured_code},
+    parameters,
+};
 use crate::{
     engine::{
         descriptor_syntax,
@@ -59,7 +62,7 @@ pub(super) async fn check(
             Ok((status, rls::json::headers(&answer), Body::from(answer.raw_body)).into_response())
         }
         (Err(refusal), Some(status)) if refusal.codes().1.is_server_error() => {
-            Ok(status.into_response())
+            Ok((status, measured_code(&refusal)).into_response())
         }
         (Err(refusal), _) => Err(refusal),
     }

@@ -32,7 +32,7 @@ const KINDS: [(&str, &str, &[&str]); 5] = [
 
 type Series = BTreeMap<Vec<(String, String)>, u64>;
 
-pub(super) fn scrape(telemetry: &Telemetry) -> String {
+pub(super) fn scrape(telemetry: &Telemetry) -> Result<String, prometheus::Error> {
     let mut families = telemetry.families();
     if telemetry.compat() == MetricsCompat::Envoyproxy {
         let mut theirs = envoyproxy(&families);

@@ -1,9 +1,12 @@
 //! Decisions for clients without gRPC, with the call's span: `POST /json`, and `/v1/` with the methods of `tollkeeper.v1`.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
-    Json,
+    Extension, Json,
     body::{Body, Bytes},
     extract::{Request, State},
     http::{Method, StatusCode, header::CONTENT_TYPE, request::Parts},
@@ -15,12 +18,17 @@ use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, time};
+use tonic::Code;
 
 use super::{browser, parameters};
 use crate::{
-    edge::arriving::{ConnectionBudget, HeldBytes},
+    edge::{
+        arriving::{ConnectionBudget, HeldBytes},
+        panics::caught,
+    },
+    limiter::metrics::CallDurations,
     net::{
-        grpc::{ServedMethod, status_name},
+        grpc::{ServedMethod, is_server_error, status_name},
         tls::server::Identity,
     },
     rls::{self, BatchContext, refusal::Refusal},
@@ -34,6 +42,16 @@ const BATCH_WAITS: Duration = Duration::from_secs(1);
 
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
+/// The requests that decide, as spans and metrics name them. `HEAD` counts as `GET`.
+const CALLS: [&str; 6] = [
+    "POST /json",
+    "POST /check",
+    "GET /check",
+    "POST /v1/decide",
+    "POST /v1/commit",
+    "POST /v1/renew",
+];
+
 #[derive(Debug, Clone)]
 pub struct Decisions {
     pub service: Arc<rls::Service>,
@@ -43,13 +61,16 @@ pub struct Decisions {
     scheme: &'static str,
     /// One permit for each batch that is being decided.
     batches: Arc<Semaphore>,
+    /// In the order of [`CALLS`].
+    durations: [CallDurations; CALLS.len()],
 }
 
 impl Decisions {
     pub fn new(service: Arc<rls::Service>, needs_certificate: bool, is_tls: bool) -> Self {
         let scheme = if is_tls { "https" } else { "http" };
         let batches = Arc::new(Semaphore::new(BATCHES_MAX));
-        Self { service, needs_certificate, scheme, batches }
+        let durations = CALLS.map(|name| service.limiter.metrics().http_durations(name));
+        Self { service, needs_certificate, scheme, batches, durations }
     }
 
     pub(super) async fn body(&self, request: Request) -> Result<(Bytes, HeldBytes), Refusal> {
@@ -123,32 +144,38 @@ pub(super) async fn refuse_web_pages(request: Request, next: Next) -> Result<Res
     Ok(next.run(request).await)
 }
 
-/// Begins the span of a request that decides, if it is sampled, and ends it with the status. A batch gets the span, to
-/// choose what it shows.
-pub(super) async fn with_span(
+/// Measures a request that decides, and ends its span, if it is sampled, with the status. A batch gets the span, to choose
+/// what it shows.
+pub(super) async fn measured(
     State(decisions): State<Decisions>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let (name, is_batch) = match (request.uri().path(), request.method()) {
-        ("/json", _) => ("POST /json", false),
-        ("/check", &Method::POST) => ("POST /check", false),
-        ("/check", _) => ("GET /check", false),
-        ("/v1/decide", _) => ("POST /v1/decide", true),
-        ("/v1/commit", _) => ("POST /v1/commit", true),
-        ("/v1/renew", _) => ("POST /v1/renew", true),
-        _ => return next.run(request).await,
+    let began = Instant::now();
+    let verb = match request.method() {
+        &Method::HEAD => "GET",
+        method => method.as_str(),
     };
+    let asked = format!("{verb} {}", request.uri().path());
+    let call = CALLS.into_iter().zip(&decisions.durations).find(|(name, _)| *name == asked);
+    let Some((name, durations)) = call else { return next.run(request).await };
     let tracer = decisions.service.tracer.as_ref();
     let span = tracer.and_then(|tracer| CallSpan::begin(tracer, request.headers()));
-    let Some(span) = span else { return next.run(request).await };
-    let response = if is_batch {
-        request.extensions_mut().insert(Arc::clone(&span));
-        next.run(request).await
-    } else {
-        in_call(Arc::clone(&span), next.run(request)).await
+    let response = match &span {
+        Some(span) if !name.contains("/v1/") => {
+            caught(in_call(Arc::clone(span), next.run(request))).await
+        }
+        of_batch => {
+            of_batch.clone().and_then(|span| request.extensions_mut().insert(span));
+            caught(next.run(request)).await
+        }
     };
-    span.end_http(name, decisions.scheme, response.status());
+    let response = response.unwrap_or_else(|_| Refusal::Panicked.into_response());
+    if let Some(span) = span {
+        span.end_http(name, decisions.scheme, response.status());
+    }
+    let code = response.extensions().get::<MeasuredCode>();
+    durations.record(began, code.map_or(Code::Ok, |MeasuredCode(code)| *code));
     response
 }
 
@@ -174,10 +201,21 @@ pub(super) async fn decide(
     Ok((status, headers, body).into_response())
 }
 
+/// The status of a request that was refused, in the extensions of its answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MeasuredCode(Code);
+
+pub(super) fn measured_code(refusal: &Refusal) -> Extension<MeasuredCode> {
+    let (code, status) = refusal.codes();
+    // gRPC takes bytes that are no message for a fault of the server.
+    let is_client_error = status.is_client_error() && is_server_error(code);
+    Extension(MeasuredCode(if is_client_error { Code::InvalidArgument } else { code }))
+}
+
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (code, status) = self.codes();
         let error = json!({ "code": status_name(code), "message": self.to_string() });
-        (status, Json(json!({ "error": error }))).into_response()
+        (status, measured_code(&self), Json(json!({ "error": error }))).into_response()
     }
 }

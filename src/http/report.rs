@@ -1,38 +1,41 @@
-//! Answers that may be large, and whose client may be slow: few are made and sent at a time.
+//! Answers that may be large, and whose client may be slow: one is made at a time, and clients share it while it is sent.
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
+    mem,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll},
+    time::{Duration, Instant},
 };
 
 use axum::{
+    Extension,
     body::{Body, Bytes},
-    http::StatusCode,
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse as _, Response},
 };
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, SizeHint};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    task::spawn_blocking,
-};
+use parking_lot::Mutex;
+use tokio::{sync::Semaphore, task::spawn_blocking};
 
 use crate::{
-    rls::refusal::Refusal,
     rules::{Rules, xds::ControlPlane},
     telemetry::Telemetry,
 };
 
-/// Most reports that are being sent at a time: they may be large, and their client slow.
-const REPORTS_MAX: usize = 32;
+/// A report that is still being sent to a client is also sent to others: until it has this age, or while this number of
+/// its kind is being sent.
+const SHARED_FOR: Duration = Duration::from_secs(1);
+const SHARED_MAX: usize = 4;
 
 /// One report is made at a time, so that decisions and probes have the other threads.
 static REPORT_TURN: Semaphore = Semaphore::const_new(1);
 
 /// The size of the frames in which a report is sent.
-const REPORT_FRAME_BYTES: usize = 64 << 10;
+pub(super) const REPORT_FRAME_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Clone)]
 pub struct Reports {
@@ -43,45 +46,84 @@ pub struct Reports {
     pub control_plane: Option<Arc<ControlPlane>>,
     /// Whether clients of the HTTP address need a certificate for them.
     pub needs_certificate: bool,
-    /// One permit for each report that is being sent.
-    slots: Arc<Semaphore>,
+    /// By their kind, the reports that are being sent.
+    shared: Arc<Mutex<HashMap<&'static str, Vec<Weak<SharedReport>>>>>,
 }
 
+#[derive(Debug)]
+struct SharedReport {
+    made: Instant,
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+/// Marks an answer whose body is shared, so that its client holds a frame of it at a time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct IsShared;
+
 impl Reports {
-    /// Reports about these parts, [`REPORTS_MAX`] at a time.
+    /// Reports about these parts.
     pub fn new(
         telemetry: Arc<Telemetry>,
         rules: Arc<Rules>,
         control_plane: Option<Arc<ControlPlane>>,
         needs_certificate: bool,
     ) -> Self {
-        let slots = Arc::new(Semaphore::new(REPORTS_MAX));
-        Self { telemetry, rules, control_plane, needs_certificate, slots }
+        Self { telemetry, rules, control_plane, needs_certificate, shared: Arc::default() }
     }
 
-    /// Makes a report; 503 if too many are being made and sent.
-    pub(super) async fn send(&self, make: impl FnOnce() -> Response + Send + 'static) -> Response {
-        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
-            return Refusal::TooMany.into_response();
-        };
+    /// Makes a report of this kind, or sends one that is being sent.
+    pub(super) async fn send(
+        &self,
+        kind: &'static str,
+        make: impl FnOnce() -> Response + Send + 'static,
+    ) -> Response {
         let turn = REPORT_TURN.acquire().await;
-        let Ok(made) = spawn_blocking(make).await else {
-            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        let report = match self.shared(kind) {
+            Some(report) => report,
+            None => {
+                let made = Instant::now();
+                let Ok(answer) = spawn_blocking(make).await else {
+                    return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+                };
+                let (head, body) = answer.into_parts();
+                let body = body.collect().await.unwrap_or_default().to_bytes();
+                let (status, headers) = (head.status, head.headers);
+                let report = Arc::new(SharedReport { made, status, headers, body });
+                self.shared.lock().entry(kind).or_default().push(Arc::downgrade(&report));
+                report
+            }
         };
         drop(turn);
-        let (head, body) = made.into_parts();
-        let rest = body.collect().await.unwrap_or_default().to_bytes();
-        Response::from_parts(head, Body::new(SlottedBody { rest, _slot: slot }))
+        let (status, headers) = (report.status, report.headers.clone());
+        let body = Body::new(SharedBody { report: Some(report), sent: 0 });
+        (status, headers, Extension(IsShared), body).into_response()
+    }
+
+    fn shared(&self, kind: &str) -> Option<Arc<SharedReport>> {
+        let mut shared = self.shared.lock();
+        let reports = shared.get_mut(kind)?;
+        reports.retain(|report| report.strong_count() > 0);
+        let newest = reports.last()?.upgrade()?;
+        (newest.made.elapsed() < SHARED_FOR || reports.len() >= SHARED_MAX).then_some(newest)
     }
 }
 
-/// The body of a report. Its slot is taken until its last frame is to be sent.
-struct SlottedBody {
-    rest: Bytes,
-    _slot: OwnedSemaphorePermit,
+/// The body of a report, which it keeps until the last frame is to be sent.
+struct SharedBody {
+    report: Option<Arc<SharedReport>>,
+    sent: usize,
 }
 
-impl hyper::body::Body for SlottedBody {
+impl SharedBody {
+    fn rest(&self) -> &[u8] {
+        let rest = self.report.as_ref().and_then(|report| report.body.get(self.sent..));
+        rest.unwrap_or_default()
+    }
+}
+
+impl hyper::body::Body for SharedBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -89,17 +131,21 @@ impl hyper::body::Body for SlottedBody {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let length = self.rest.len().min(REPORT_FRAME_BYTES);
+        let rest = self.rest();
         // A copy, since a part of the report would keep all of it in memory.
-        let frame = Bytes::copy_from_slice(&self.rest.split_to(length));
-        Poll::Ready((length > 0).then_some(Ok(Frame::data(frame))))
+        let frame = Bytes::copy_from_slice(rest.get(..REPORT_FRAME_BYTES).unwrap_or(rest));
+        self.sent += frame.len();
+        if self.rest().is_empty() {
+            drop(mem::take(&mut self.report));
+        }
+        Poll::Ready((!frame.is_empty()).then_some(Ok(Frame::data(frame))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty()
+        self.rest().is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.rest.len() as u64)
+        SizeHint::with_exact(self.rest().len() as u64)
     }
 }

@@ -18,7 +18,7 @@ const UNLIMITED: &str = "unit=UNKNOWN requests_per_unit=0, shadow_mode: false, q
 
 pub(super) async fn list(State(reports): State<Reports>) -> Response {
     let rules = Arc::clone(&reports.rules);
-    reports.send(move || lines(&rules).into_response()).await
+    reports.send("rlconfig", move || lines(&rules).into_response()).await
 }
 
 fn lines(rules: &Rules) -> String {

@@ -27,7 +27,9 @@ pub(super) async fn rules(State(reports): State<Reports>, request: Request) -> R
         return Refusal::Invalid(problem).into_response();
     }
     let Reports { rules, control_plane, .. } = reports.clone();
-    reports.send(move || Json(rules_json(&rules, control_plane.as_deref())).into_response()).await
+    reports
+        .send("rules", move || Json(rules_json(&rules, control_plane.as_deref())).into_response())
+        .await
 }
 
 fn rules_json(rules: &Rules, control_plane: Option<&ControlPlane>) -> Value {

@@ -2,7 +2,7 @@
 
 mod labels;
 pub(super) mod rule_counters;
-pub(super) mod rule_series;
+pub(crate) mod rule_series;
 
 use std::{
     collections::HashSet,
@@ -38,7 +38,7 @@ instruments! {
     struct CallInstruments {
         duration: Histogram<f64> => DURATION = Histogram(
             "rpc.server.call.duration", ["rpc.system.name", "rpc.method", "rpc.response.status_code", "error.type"],
-            "duration of calls that decide; `error.type`: a status that is the server's fault"
+            "duration of calls that decide, over gRPC or HTTP (`POST /check`), whose statuses have gRPC's names; `error.type`: a status that is the server's fault"
         ) in Seconds;
         decisions: RuleSeries => DECISIONS = Counter(
             "ratelimit.decisions", ["domain", "rule", "code"],
@@ -73,7 +73,6 @@ instruments! {
     }
 }
 
-const METHODS: usize = ServedMethod::ALL.len();
 const STATUSES: usize = 17;
 
 /// The most hits of one descriptor that are counted beyond its limit. Callers may send up to 2^53 at once, and
@@ -83,8 +82,7 @@ const HITS_MAX: u64 = u32::MAX as u64;
 #[derive(Debug, Clone)]
 pub struct CallMetrics {
     of: CallInstruments,
-    /// By the method, and the number of the gRPC status.
-    durations: Arc<[[OnceLock<BoundHistogram<f64>>; STATUSES]; METHODS]>,
+    durations: [CallDurations; ServedMethod::ALL.len()],
     labels: RuleLabels,
     by_rule: Arc<RuleCounters>,
     /// The part of a limit from which hits are near it.
@@ -94,13 +92,15 @@ pub struct CallMetrics {
 impl CallMetrics {
     /// Instruments of `meter`. Hits beyond `near_ratio` of a limit, from 0 to 1, are near it.
     pub fn new(meter: &Meter, near_ratio: f64) -> Self {
-        Self {
-            of: CallInstruments::of_meter(meter),
-            near_ratio,
-            labels: RuleLabels::default(),
-            by_rule: Arc::default(),
-            durations: Arc::default(),
-        }
+        let of = CallInstruments::of_meter(meter);
+        let durations = ServedMethod::ALL
+            .map(|method| CallDurations::new(of.duration.clone(), "grpc", method.name()));
+        Self { of, near_ratio, labels: RuleLabels::default(), by_rule: Arc::default(), durations }
+    }
+
+    /// The durations of a request over HTTP, such as `POST /check`.
+    pub(crate) fn http_durations(&self, name: &'static str) -> CallDurations {
+        CallDurations::new(self.of.duration.clone(), "http", name)
     }
 
     pub fn call(&self, began: Instant, code: Code) {
@@ -108,11 +108,8 @@ impl CallMetrics {
     }
 
     pub(crate) fn call_of(&self, method: ServedMethod, began: Instant, code: Code) {
-        let of_method = self.durations.get(method as usize);
-        let bound = usize::try_from(code as i32).ok().and_then(|code| of_method?.get(code));
-        if let Some(bound) = bound {
-            let bound = bound.get_or_init(|| self.of.duration.bind(&attributes(method, code)));
-            bound.record(began.elapsed().as_secs_f64());
+        if let Some(durations) = self.durations.get(method as usize) {
+            durations.record(began, code);
         }
     }
 
@@ -216,17 +213,40 @@ impl CallMetrics {
     }
 }
 
-fn attributes(method: ServedMethod, code: Code) -> Vec<KeyValue> {
-    let status = grpc::status_name(code);
-    let mut attributes = vec![
-        KeyValue::new("rpc.system.name", "grpc"),
-        KeyValue::new("rpc.method", method.name()),
-        KeyValue::new("rpc.response.status_code", status),
-    ];
-    if is_server_error(code) {
-        attributes.push(KeyValue::new("error.type", status));
+/// The durations of the calls of one name, bound by the number of their status.
+#[derive(Debug, Clone)]
+pub(crate) struct CallDurations {
+    system: &'static str,
+    name: &'static str,
+    duration: Histogram<f64>,
+    bound: Arc<[OnceLock<BoundHistogram<f64>>; STATUSES]>,
+}
+
+impl CallDurations {
+    fn new(duration: Histogram<f64>, system: &'static str, name: &'static str) -> Self {
+        Self { system, name, duration, bound: Arc::default() }
     }
-    attributes
+
+    pub(crate) fn record(&self, began: Instant, code: Code) {
+        let bound = usize::try_from(code as i32).ok().and_then(|code| self.bound.get(code));
+        if let Some(bound) = bound {
+            let bound = bound.get_or_init(|| self.duration.bind(&self.attributes(code)));
+            bound.record(began.elapsed().as_secs_f64());
+        }
+    }
+
+    fn attributes(&self, code: Code) -> Vec<KeyValue> {
+        let status = grpc::status_name(code);
+        let mut attributes = vec![
+            KeyValue::new("rpc.system.name", self.system),
+            KeyValue::new("rpc.method", self.name),
+            KeyValue::new("rpc.response.status_code", status),
+        ];
+        if is_server_error(code) {
+            attributes.push(KeyValue::new("error.type", status));
+        }
+        attributes
+    }
 }
 
 /// The hits of a charge, by how near they came to the limit: in the order of [`STANDINGS`].

@@ -48,8 +48,10 @@ impl Families {
         merged
     }
 
-    pub fn text(&self) -> String {
-        TextEncoder::new().encode_to_string(&self.0).unwrap_or_default()
+    /// # Errors
+    /// A family cannot be written as text, such as one without series.
+    pub fn text(&self) -> Result<String, prometheus::Error> {
+        TextEncoder::new().encode_to_string(&self.0)
     }
 }
 
@@ -63,4 +65,15 @@ pub fn label<'metric>(metric: &'metric Metric, name: &str) -> &'metric str {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "see above")]
 pub fn value(metric: &Metric) -> u64 {
     metric.get_counter().get_value().max(metric.get_gauge().get_value()).max(0.0) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_family_that_cannot_be_written_is_an_error_and_no_empty_scrape() {
+        assert!(Families(vec![MetricFamily::default()]).text().is_err());
+        assert_eq!(Families(Vec::new()).text().expect("a text"), "");
+    }
 }
