@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 use crate::{
     engine::rule::FailureMode,
-    limiter::metrics::{CALLS_LATE, DECISIONS, DURATION, FALLBACKS},
+    limiter::metrics::{CALLS_LATE, DECISIONS, DURATION, FALLBACKS, rule_series::ended},
     store::{
         memory::metrics::{MEMORY_COUNTERS, MEMORY_COUNTERS_LIMIT},
         metrics::{BREAKER_OPEN, ROUND_TRIPS, UP},
@@ -55,7 +55,7 @@ pub(super) struct RuleDecisions {
     pub(super) shadow: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct ServerStatus {
     pub(super) address: String,
     /// Whether it answers and takes writes; `None` until it was queried.
@@ -76,6 +76,13 @@ pub(super) struct MemoryStatus {
 }
 
 impl RuleDecisions {
+    /// Of rules that were removed.
+    fn ended() -> Self {
+        let [ok, over_limit, shadow] =
+            ["ok", "over_limit", "shadow"].map(|code| ended(&DECISIONS, code));
+        Self { ok, over_limit, shadow }
+    }
+
     fn and(self, other: &Self) -> Self {
         Self {
             ok: self.ok.saturating_add(other.ok),
@@ -100,13 +107,14 @@ impl StatusNumbers {
             calls_late: families.sum(&CALLS_LATE),
             fallbacks: FailureMode::ALL.map(|mode| {
                 let series = families.metrics(&FALLBACKS).iter();
-                series.filter(|metric| label(metric, "mode") == mode.name()).map(value).sum()
+                let of_mode = series.filter(|metric| label(metric, "mode") == mode.name());
+                ended(&FALLBACKS, mode.name()) + of_mode.map(value).sum::<u64>()
             }),
             round_trips: Durations::of(&families.merged(&ROUND_TRIPS)),
             servers: servers(families),
             memory: memory(families),
             started_at: families.sum(&START_TIME),
-            decisions: by_rule.values().fold(RuleDecisions::default(), RuleDecisions::and),
+            decisions: by_rule.values().fold(RuleDecisions::ended(), RuleDecisions::and),
             by_rule,
         }
     }

@@ -51,14 +51,13 @@ async fn a_store_that_does_not_answer_is_a_problem() {
     redis.stop();
     // The service learns of it by this call.
     drop(ask().await);
-    let output = eventually("the problem", || {
-        let output = status(&[&service], &["--output", "json"]);
-        (output.status.code() == Some(1)).then_some(output)
-    });
-    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let problems = json["replicas"][0]["problems"].as_array().unwrap();
     let first = format!("red: 127.0.0.1:{} does not answer, or takes no writes", redis.port);
-    assert_eq!(problems[0], first, "{problems:?}");
+    let json = eventually("the problem", || {
+        let output = status(&[&service], &["--output", "json"]);
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let is_first = json["replicas"][0]["problems"][0] == first;
+        (output.status.code() == Some(1) && is_first).then_some(json)
+    });
     assert_eq!(json["replicas"][0]["status"]["phase"], "ready");
 }
 
@@ -72,6 +71,65 @@ async fn calls_that_are_refused_for_what_they_ask_make_no_replica_unwell() {
     let numbers = serde_json::from_str::<Value>(&status).unwrap()["numbers"].take();
     assert_eq!(numbers["calls"]["count"], 1, "{numbers}");
     assert_eq!(numbers["calls_failed"], 0, "{numbers}");
+}
+
+#[test]
+fn decisions_over_http_are_measured_as_those_over_grpc() {
+    let mut redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    service.wait_until_ready();
+    let post = |path: &str, body: &str| service.exchange("POST", path, body.as_bytes()).0;
+    let check = "/check?domain=shop&d=user=two&hits=10";
+    let call = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;
+    assert_eq!([post(check, ""), post(check, ""), post("/json", call)], [200, 429, 200]);
+    assert_eq!([post("/check?d=user", ""), post("/v1/decide", "{")], [400, 400]);
+    redis.stop();
+    let check = "/check?domain=shop&d=user=bob";
+    assert_eq!([post(check, ""), post(&format!("{check}&on_failure=allow"), "")], [503, 200]);
+    // What does not decide is not measured.
+    assert_eq!([post("/metrics", ""), service.exchange("GET", "/json", b"").0], [405, 405]);
+
+    let metrics = service.get("/metrics");
+    for (call, status, error_type, count) in [
+        ("POST /check", "OK", "", 2),
+        ("POST /check", "INVALID_ARGUMENT", "", 1),
+        ("POST /check", "UNAVAILABLE", "UNAVAILABLE", 2),
+        ("POST /json", "OK", "", 1),
+        ("POST /v1/decide", "INVALID_ARGUMENT", "", 1),
+    ] {
+        let named = |name: &str, value: &str| format!("{name}=\"{value}\"");
+        let mut labels = vec![
+            named("rpc_method", call),
+            named("rpc_response_status_code", status),
+            named("rpc_system_name", "http"),
+        ];
+        if !error_type.is_empty() {
+            labels.insert(0, named("error_type", error_type));
+        }
+        let labels = labels.join(",");
+        let series = format!("rpc_server_call_duration_seconds_count{{{labels}}} {count}\n");
+        assert!(metrics.contains(&series), "{series}{metrics}");
+    }
+    let status = service.exchange_at(service.admin, "GET", "/status", b"").2;
+    let numbers = serde_json::from_str::<Value>(&status).unwrap()["numbers"].take();
+    assert_eq!((&numbers["calls"]["count"], &numbers["calls_failed"]), (&json!(7), &json!(2)));
+}
+
+#[tokio::test]
+async fn the_decisions_of_rules_that_are_removed_stay_counted() {
+    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    for _ in 0..3 {
+        service.ask(request("shop", vec![descriptor(&[("user", "alice")])])).await.unwrap();
+    }
+    service.reload(&RULES.replace("user", "other"));
+    let decisions = || {
+        let status = service.exchange_at(service.admin, "GET", "/status", b"").2;
+        serde_json::from_str::<Value>(&status).unwrap()["numbers"]["decisions"].take()
+    };
+    let is_removed = || !service.get("/metrics").contains("rule=\"user\"");
+    eventually("the series ends", || is_removed().then_some(()));
+    assert_eq!(decisions(), json!({ "ok": 3, "over_limit": 0, "shadow": 0 }));
 }
 
 #[test]
