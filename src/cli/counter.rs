@@ -1,7 +1,7 @@
 //! `tollkeeper counter`: shows, lists, resets or sets counters through a service's admin address.
 
 use hyper::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     admin::{AdminFlags, incomplete, instant, list, number, path_and_query, text},
@@ -130,9 +130,10 @@ pub(super) fn main(action: &Action, environment: &Environment) -> Ended {
                 }
                 (ask(Method::POST, "/counters/reset", &parameters)?, Method::POST)
             }
-            Action::Reset(ResetFlags { yes, .. }) => {
+            Action::Reset(ResetFlags { yes, counter, .. }) => {
                 parameters.push(("limit", "1000"));
-                let listed = ask(Method::GET, LIST, &parameters)?;
+                let mut listed = ask(Method::GET, LIST, &parameters)?;
+                keep_whole(&mut listed, &counter.descriptor);
                 if !yes {
                     return Ok(flags.admin.show(server, &listed, |listed| {
                         let hint = match list(listed, "counters") {
@@ -159,7 +160,18 @@ pub(super) fn main(action: &Action, environment: &Environment) -> Ended {
 
 const LIST: &str = "/counters/list";
 
-/// Resets the counters of all descriptors that a listing shows.
+/// Keeps the counters of descriptors that have no other entries than the patterns: a listing has others too.
+fn keep_whole(listed: &mut Value, patterns: &str) {
+    let count = |descriptor: &str| descriptor_syntax::parse(descriptor).map_or(0, |all| all.len());
+    if let Some(Value::Array(counters)) = listed.get_mut("counters") {
+        counters.retain(|counter| count(text(counter, "descriptor")) == count(patterns));
+    }
+}
+
+/// Failures after which no further descriptors are reset.
+const FAILURES_MAX: usize = 3;
+
+/// Resets the counters of all descriptors that a listing shows, except those that fail.
 fn reset_listed(
     mut listed: Value,
     reset: impl Fn(&[(&str, &str)]) -> Result<Value, String>,
@@ -167,15 +179,27 @@ fn reset_listed(
     let mut descriptors: Vec<&str> =
         list(&listed, "counters").iter().map(|counter| text(counter, "descriptor")).collect();
     descriptors.dedup();
-    let (mut counters, mut incomplete) = (Vec::new(), None);
-    for descriptor in descriptors {
-        let mut answer = reset(&[("descriptor", descriptor)])?;
+    let (mut counters, mut incomplete, mut failures) = (Vec::new(), None, 0);
+    for descriptor in &descriptors {
+        let mut answer = match reset(&[("descriptor", descriptor)]) {
+            Ok(answer) => answer,
+            Err(problem) => {
+                failures += 1;
+                if counters.is_empty() && failures == FAILURES_MAX.min(descriptors.len()) {
+                    return Err(problem);
+                }
+                json!({ "incomplete": format!("not all are reset: {descriptor}: {problem}") })
+            }
+        };
         incomplete = incomplete.or_else(|| answer.get("incomplete").cloned());
         if let Some(Value::Array(of_descriptor)) = answer.get_mut("counters") {
             for mut counter in of_descriptor.drain(..) {
-                set_member(&mut counter, "descriptor", descriptor);
+                set_member(&mut counter, "descriptor", *descriptor);
                 counters.push(counter);
             }
+        }
+        if failures == FAILURES_MAX {
+            break;
         }
     }
     set_member(&mut listed, "counters", counters);
@@ -250,4 +274,29 @@ fn describe_counter(counter: &Value, method: &Method) -> String {
         };
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reset_of_several_goes_on_after_a_failure_and_says_what_it_has_reset() {
+        let listed = |names: &[&str]| {
+            let counters = names.iter().map(|name| json!({ "descriptor": name }));
+            json!({ "counters": counters.collect::<Vec<_>>() })
+        };
+        let reset = |parameters: &[(&str, &str)]| match parameters[0].1 {
+            bad if bad.starts_with('b') => Err("no limit applies".to_owned()),
+            _ => Ok(json!({ "counters": [{ "used": 1 }] })),
+        };
+        let answer = reset_listed(listed(&["a", "b", "c"]), reset).unwrap();
+        let incomplete = "not all are reset: b: no limit applies";
+        let counters = json!([{ "used": 1, "descriptor": "a" }, { "used": 1, "descriptor": "c" }]);
+        assert_eq!(answer, json!({ "counters": counters, "incomplete": incomplete }));
+        // A service that is gone is not asked for each of a thousand.
+        let answer = reset_listed(listed(&["a", "b1", "b2", "b3", "c"]), reset).unwrap();
+        assert_eq!(answer["counters"].as_array().unwrap().len(), 1);
+        assert_eq!(reset_listed(listed(&["b"]), reset), Err("no limit applies".to_owned()));
+    }
 }

@@ -31,7 +31,7 @@ const AT_A_TIME: usize = 64;
 #[derive(Debug)]
 pub struct Listing {
     pub domain: String,
-    /// The keys of the entries, and patterns for their values; empty for all descriptors.
+    /// The keys of some entries in their order, and patterns for their values; empty for all descriptors.
     pub entries: Vec<Entry>,
     pub over: bool,
     /// The most descriptors in the answer.
@@ -143,8 +143,9 @@ fn matches(patterns: &[(&Entry, Option<Pattern>)], entries: &[Entry]) -> bool {
                 None => asked.value == entry.value,
             }
     };
-    patterns.is_empty()
-        || patterns.len() == entries.len() && patterns.iter().zip(entries).all(matches_one)
+    // A rule may have further levels before, between and after them.
+    let mut rest = entries.iter();
+    patterns.iter().all(|pattern| rest.any(|entry| matches_one((pattern, entry))))
 }
 
 #[cfg(test)]

@@ -29,6 +29,8 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 1000000 }
   - key: free
     rate_limit: { unlimited: true }
+  - key: level
+    descriptors: [{ key: fixed_window, rate_limit: { unit: year, requests_per_unit: 10 } }]
 ";
 
 const ALGORITHMS: [&str; 5] =
@@ -487,6 +489,22 @@ async fn check_listing(service: &Service) {
     assert!(done.contains(line), "{done}");
     let nothing = "no counter matches";
     assert_eq!(listed(service, &["fixed_window=al*", "--over"]), [nothing, digest]);
+
+    // Below another entry too, which a reset leaves alone.
+    let both = descriptor(&[("level", "x"), ("fixed_window", "zoe")]);
+    service.ask(request("shop", vec![hits(both, 4)])).await.unwrap();
+    charge("fixed_window", "zoe", 2).await;
+    let zoe = "fixed_window=zoe: fixed_window: 2 used of 10 per year, 8 left";
+    let below = "level=x,fixed_window=zoe: fixed_window: 4 used of 10 per year, 6 left";
+    assert_eq!(listed(service, &["fixed_window=z*"]), [zoe, below, digest]);
+    assert_eq!(listed(service, &["level=x"]), [below, digest]);
+    let start = ["counter", "reset", "--addr", &addr, "--domain", "shop", "fixed_window=zoe"];
+    let done = run(tollkeeper().args(start).args(["--matching", "--yes"])).1;
+    assert_eq!(
+        done.lines().next(),
+        Some("fixed_window=zoe: fixed_window: 2 of 10 per year were used; now 0")
+    );
+    assert_eq!(listed(service, &["level=x"]), [below, digest]);
     assert_eq!(listed(service, &["many=*"]), [nothing, digest]);
     assert_eq!(listed(service, &["fixed_window=bob"]).len(), 2, "bob keeps his count");
 }

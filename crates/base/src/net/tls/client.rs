@@ -154,7 +154,11 @@ impl TlsClient {
     /// Errors of the files, the verification and the network, with what to try. It is
     /// [`Unsupported`](io::ErrorKind::Unsupported) if the server speaks another protocol within TLS.
     pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        let config = self.config().map_err(io::Error::other)?;
+        // Renewed each second beside the connections: a volume that hangs must not stop the thread that connects.
+        let config = match self.config.value() {
+            Some(known) => known.config,
+            None => self.config().map_err(io::Error::other)?,
+        };
         let name = self.name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned())
             .map_err(|_| io::Error::other(format!("`{name}` cannot be a certificate's name")))?;
