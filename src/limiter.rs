@@ -374,14 +374,19 @@ impl Limiter {
         }
         let mut rules = Vec::with_capacity(by_failure_mode.len());
         for index in by_failure_mode {
-            if let Some(charge) = plan.charges.get(*index) {
+            // A shadow limit decides nothing, with the store or without.
+            if let Some(charge) = plan.charges.get(*index)
+                && charge.counter.limit.mode != Mode::Shadow
+            {
                 rules.push((plan.label(*index), charge.counter.limit.failure_mode()));
             }
         }
         for (rule, mode) in &rules {
             self.metrics.failure_mode_applied(rule.clone(), *mode);
         }
-        with_call(|call| call.record(span::fell_back(rules)));
+        if !rules.is_empty() {
+            with_call(|call| call.record(span::fell_back(rules)));
+        }
     }
 
     fn report_incomplete(&self, domain: &Arc<str>, mode: RequireMode) {

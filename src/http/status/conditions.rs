@@ -99,12 +99,16 @@ impl Situation<'_> {
 
 fn server(server: &ServerStatus) -> Option<Condition> {
     let address = &server.address;
-    let text = match (server.up, server.breaker_open) {
-        (Some(false), _) => format!("{address} does not answer, or takes no writes"),
-        (_, true) => format!("{address}: its breaker is open, so calls do not wait for it"),
+    // How grave it is that some calls fail is said by how many of them do.
+    let (severity, text) = match (server.up, server.breaker_open) {
+        (Some(false), true) => (Red, format!("{address} does not answer, or takes no writes")),
+        (_, true) => (Red, format!("{address}: its breaker is open, so calls do not wait for it")),
+        (Some(false), false) => {
+            (Amber, format!("{address} has not answered its last calls, or takes no writes"))
+        }
         _ => return None,
     };
-    Some(Condition { about: "store", severity: Red, text })
+    Some(Condition { about: "store", severity, text })
 }
 
 fn fallback(mode: FailureMode, rate: f64, of_calls: f64) -> Option<Condition> {
@@ -186,6 +190,21 @@ mod tests {
             ),
         ];
         assert_eq!(of(recent), expected.map(|(severity, text)| (severity, text.to_owned())));
+    }
+
+    #[test]
+    fn a_server_that_fails_is_grave_once_its_breaker_is_open() {
+        let recent = Recent { calls: 1000.0, ..Recent::default() };
+        let severity = |up, breaker_open| {
+            let mut servers = [ServerStatus::default()];
+            (servers[0].up, servers[0].breaker_open) = (up, breaker_open);
+            let found = found(&recent, |situation| situation.servers = &servers);
+            found.first().map(|(severity, _)| *severity)
+        };
+        assert_eq!(severity(Some(true), false), None);
+        assert_eq!(severity(Some(false), false), Some(Amber), "one lost event");
+        assert_eq!(severity(Some(false), true), Some(Red));
+        assert_eq!(severity(None, true), Some(Red));
     }
 
     #[test]
