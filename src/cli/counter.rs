@@ -168,10 +168,7 @@ fn keep_whole(listed: &mut Value, patterns: &str) {
     }
 }
 
-/// Failures after which no further descriptors are reset.
-const FAILURES_MAX: usize = 3;
-
-/// Resets the counters of all descriptors that a listing shows, except those that fail.
+/// Resets the counters of all descriptors that a listing shows, after the first also beyond failures.
 fn reset_listed(
     mut listed: Value,
     reset: impl Fn(&[(&str, &str)]) -> Result<Value, String>,
@@ -179,27 +176,21 @@ fn reset_listed(
     let mut descriptors: Vec<&str> =
         list(&listed, "counters").iter().map(|counter| text(counter, "descriptor")).collect();
     descriptors.dedup();
-    let (mut counters, mut incomplete, mut failures) = (Vec::new(), None, 0);
-    for descriptor in &descriptors {
+    let (mut counters, mut incomplete) = (Vec::new(), None);
+    for descriptor in descriptors {
         let mut answer = match reset(&[("descriptor", descriptor)]) {
             Ok(answer) => answer,
+            Err(problem) if counters.is_empty() => return Err(problem),
             Err(problem) => {
-                failures += 1;
-                if counters.is_empty() && failures == FAILURES_MAX.min(descriptors.len()) {
-                    return Err(problem);
-                }
                 json!({ "incomplete": format!("not all are reset: {descriptor}: {problem}") })
             }
         };
         incomplete = incomplete.or_else(|| answer.get("incomplete").cloned());
         if let Some(Value::Array(of_descriptor)) = answer.get_mut("counters") {
             for mut counter in of_descriptor.drain(..) {
-                set_member(&mut counter, "descriptor", *descriptor);
+                set_member(&mut counter, "descriptor", descriptor);
                 counters.push(counter);
             }
-        }
-        if failures == FAILURES_MAX {
-            break;
         }
     }
     set_member(&mut listed, "counters", counters);
@@ -294,9 +285,6 @@ mod tests {
         let incomplete = "not all are reset: b: no limit applies";
         let counters = json!([{ "used": 1, "descriptor": "a" }, { "used": 1, "descriptor": "c" }]);
         assert_eq!(answer, json!({ "counters": counters, "incomplete": incomplete }));
-        // A service that is gone is not asked for each of a thousand.
-        let answer = reset_listed(listed(&["a", "b1", "b2", "b3", "c"]), reset).unwrap();
-        assert_eq!(answer["counters"].as_array().unwrap().len(), 1);
         assert_eq!(reset_listed(listed(&["b"]), reset), Err("no limit applies".to_owned()));
     }
 }

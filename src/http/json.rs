@@ -62,7 +62,7 @@ pub struct Decisions {
     /// One permit for each batch that is being decided.
     batches: Arc<Semaphore>,
     /// In the order of [`CALLS`].
-    durations: [CallDurations; CALLS.len()],
+    durations: Arc<[CallDurations]>,
 }
 
 impl Decisions {
@@ -70,6 +70,7 @@ impl Decisions {
         let scheme = if is_tls { "https" } else { "http" };
         let batches = Arc::new(Semaphore::new(BATCHES_MAX));
         let durations = CALLS.map(|name| service.limiter.metrics().http_durations(name));
+        let durations = Arc::new(durations);
         Self { service, needs_certificate, scheme, batches, durations }
     }
 
@@ -157,7 +158,7 @@ pub(super) async fn measured(
         method => method.as_str(),
     };
     let asked = format!("{verb} {}", request.uri().path());
-    let call = CALLS.into_iter().zip(&decisions.durations).find(|(name, _)| *name == asked);
+    let call = CALLS.into_iter().zip(&*decisions.durations).find(|(name, _)| *name == asked);
     let Some((name, durations)) = call else { return next.run(request).await };
     let tracer = decisions.service.tracer.as_ref();
     let span = tracer.and_then(|tracer| CallSpan::begin(tracer, request.headers()));
@@ -174,8 +175,7 @@ pub(super) async fn measured(
     if let Some(span) = span {
         span.end_http(name, decisions.scheme, response.status());
     }
-    let code = response.extensions().get::<MeasuredCode>();
-    durations.record(began, code.map_or(Code::Ok, |MeasuredCode(code)| *code));
+    durations.record(began, response.extensions().get().copied().unwrap_or(Code::Ok));
     response
 }
 
@@ -201,15 +201,12 @@ pub(super) async fn decide(
     Ok((status, headers, body).into_response())
 }
 
-/// The status of a request that was refused, in the extensions of its answer.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct MeasuredCode(Code);
-
-pub(super) fn measured_code(refusal: &Refusal) -> Extension<MeasuredCode> {
+/// The status of a request that was refused, as it is measured.
+pub(super) fn measured_code(refusal: &Refusal) -> Extension<Code> {
     let (code, status) = refusal.codes();
     // gRPC takes bytes that are no message for a fault of the server.
     let is_client_error = status.is_client_error() && is_server_error(code);
-    Extension(MeasuredCode(if is_client_error { Code::InvalidArgument } else { code }))
+    Extension(if is_client_error { Code::InvalidArgument } else { code })
 }
 
 impl IntoResponse for Refusal {

@@ -3,21 +3,17 @@
 use std::{
     collections::HashMap,
     convert::Infallible,
-    mem,
-    pin::Pin,
     sync::{Arc, Weak},
-    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
 use axum::{
-    Extension,
     body::{Body, Bytes},
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse as _, Response},
 };
+use futures_util::{Stream, stream};
 use http_body_util::BodyExt as _;
-use hyper::body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::{sync::Semaphore, task::spawn_blocking};
 
@@ -35,7 +31,7 @@ const SHARED_MAX: usize = 4;
 static REPORT_TURN: Semaphore = Semaphore::const_new(1);
 
 /// The size of the frames in which a report is sent.
-pub(super) const REPORT_FRAME_BYTES: usize = 64 << 10;
+const REPORT_FRAME_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Clone)]
 pub struct Reports {
@@ -57,10 +53,6 @@ struct SharedReport {
     headers: HeaderMap,
     body: Bytes,
 }
-
-/// Marks an answer whose body is shared, so that its client holds a frame of it at a time.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct IsShared;
 
 impl Reports {
     /// Reports about these parts.
@@ -96,9 +88,9 @@ impl Reports {
             }
         };
         drop(turn);
+        let length = [(header::CONTENT_LENGTH, report.body.len())];
         let (status, headers) = (report.status, report.headers.clone());
-        let body = Body::new(SharedBody { report: Some(report), sent: 0 });
-        (status, headers, Extension(IsShared), body).into_response()
+        (status, headers, length, Body::from_stream(frames(report))).into_response()
     }
 
     fn shared(&self, kind: &str) -> Option<Arc<SharedReport>> {
@@ -110,42 +102,15 @@ impl Reports {
     }
 }
 
-/// The body of a report, which it keeps until the last frame is to be sent.
-struct SharedBody {
-    report: Option<Arc<SharedReport>>,
-    sent: usize,
-}
-
-impl SharedBody {
-    fn rest(&self) -> &[u8] {
-        let rest = self.report.as_ref().and_then(|report| report.body.get(self.sent..));
-        rest.unwrap_or_default()
-    }
-}
-
-impl hyper::body::Body for SharedBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let rest = self.rest();
-        // A copy, since a part of the report would keep all of it in memory.
+/// The frames of a report, which is kept until the last one is to be sent. Each is a copy, since a part of the report would
+/// keep all of it in memory.
+fn frames(report: Arc<SharedReport>) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    stream::unfold((Some(report), 0), async |(report, sent)| {
+        let report = report?;
+        let rest = report.body.get(sent..).filter(|rest| !rest.is_empty())?;
         let frame = Bytes::copy_from_slice(rest.get(..REPORT_FRAME_BYTES).unwrap_or(rest));
-        self.sent += frame.len();
-        if self.rest().is_empty() {
-            drop(mem::take(&mut self.report));
-        }
-        Poll::Ready((!frame.is_empty()).then_some(Ok(Frame::data(frame))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest().is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.rest().len() as u64)
-    }
+        let is_last = frame.len() == rest.len();
+        let sent = sent + frame.len();
+        Some((Ok(frame), ((!is_last).then_some(report), sent)))
+    })
 }

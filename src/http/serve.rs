@@ -44,7 +44,6 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::report::{IsShared, REPORT_FRAME_BYTES};
 use crate::{
     edge::{
         accept::accept,
@@ -187,8 +186,6 @@ async fn serve_connection(
                 answer.unwrap_or_else(|_| Ok(StatusCode::INTERNAL_SERVER_ERROR.into_response()));
             let mut held = client.memory.hold_briefly();
             let bytes = usize::try_from(answer.body().size_hint().lower()).unwrap_or(usize::MAX);
-            let is_shared = answer.extensions().get::<IsShared>().is_some();
-            let bytes = if is_shared { bytes.min(REPORT_FRAME_BYTES) } else { bytes };
             let mut answer = match held.add(bytes) {
                 Ok(()) => answer,
                 Err(spent) => Refusal::Busy(spent).into_response(),
