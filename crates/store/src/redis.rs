@@ -185,12 +185,13 @@ impl RedisStore {
         );
     }
 
-    /// Asks each server that answers how much memory and how many clients it has; never ends.
+    /// Asks each server whether it takes writes, so that an outage is known without calls, and then how much memory and how
+    /// many clients it has; never ends.
     async fn follow_usage(&self) {
         loop {
             time::sleep(USAGE_EVERY).await;
             for node in self.directory.map().nodes() {
-                if node.link.state.is_up() {
+                if node.link.state.ask().await {
                     node.link.state.pool.learn_usage().await;
                 }
             }

@@ -61,6 +61,17 @@ async fn a_store_that_does_not_answer_is_a_problem() {
     assert_eq!(json["replicas"][0]["status"]["phase"], "ready");
 }
 
+#[test]
+fn an_outage_is_known_without_calls() {
+    let mut redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    service.wait_until_ready();
+    redis.stop();
+    let gone = format!("red: 127.0.0.1:{} does not answer", redis.port);
+    eventually("the problem", || text(&status(&[&service], &[])).contains(&gone).then_some(()));
+}
+
 #[tokio::test]
 async fn calls_that_are_refused_for_what_they_ask_make_no_replica_unwell() {
     let service = Service::start(Options { rules: RULES, ..Options::default() });

@@ -180,6 +180,14 @@ impl ServerState {
         }
     }
 
+    /// Asks the server, unless an outage is known: then it is probed anyway. Returns whether it answers.
+    pub(crate) async fn ask(self: &Arc<Self>) -> bool {
+        if self.is_up() && !self.retired.is_cancelled() {
+            self.probed(self.probe().await);
+        }
+        self.is_up()
+    }
+
     fn start_probing(self: &Arc<Self>) {
         // A call may be dropped after its runtime.
         let Ok(runtime) = Handle::try_current() else { return };
