@@ -31,7 +31,7 @@ use crate::{
         key::{self, Counter},
         ledger::{Charge, Fit, Tally, Verdict},
         plan::{BannedKey, Plan},
-        request::Entry,
+        request::{Entry, Hits},
         rule::{Limit, Mode},
     },
     process::workers,
@@ -63,7 +63,7 @@ pub struct TopKeys {
 /// A key, its limit by an operator's action, and how often it was denied.
 pub type LeadingKey = (TopKey, Limit, u64);
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct TopReport {
     /// The time in which these decisions were made, until now.
     pub seconds: f64,
@@ -72,6 +72,9 @@ pub struct TopReport {
     /// The keys that passed beyond the near-limit ratio, the one with the smallest remaining part of its limit first, and
     /// those without remaining hits last.
     pub nearest: Vec<TopKey>,
+    /// The keys that were over a shadow limit most often.
+    #[serde(default)]
+    pub shadow: Vec<TopKey>,
 }
 
 /// One key, and how often it was decided.
@@ -98,15 +101,21 @@ pub struct TopKey {
     /// What an operator has set for it, such as `limit 10 5f2c01aa`.
     #[serde(rename = "override", default, skip_serializing_if = "Option::is_none")]
     pub directive: Option<String>,
+    /// The requested hits of at least `count - error` decisions.
+    #[serde(skip)]
+    pub hits: u64,
     /// The counter, if its open holds can be read.
     #[serde(skip)]
     pub holding: Option<Counter>,
 }
 
 impl TopReport {
+    pub fn lists_mut(&mut self) -> [&mut Vec<TopKey>; 4] {
+        [&mut self.hottest, &mut self.denied, &mut self.nearest, &mut self.shadow]
+    }
+
     pub fn keys_mut(&mut self) -> impl Iterator<Item = &mut TopKey> {
-        let Self { hottest, denied, nearest, .. } = self;
-        [hottest, denied, nearest].into_iter().flatten()
+        self.lists_mut().into_iter().flatten()
     }
 }
 
@@ -155,7 +164,7 @@ impl TopKeys {
                 continue;
             }
             let key = charge.counter.hash_of_identity(&self.hasher);
-            let last = last_tally(&charge.counter.limit, tally, at_ms);
+            let last = last_tally(&charge.counter.limit, tally, at_ms, asked_hits(charge.hits));
             let name = || KeyName::new(matched, directive, &charge.counter, self.names);
             let current =
                 |known: &KeyName| known.is_current(matched, directive, &charge.counter.limit);
@@ -166,7 +175,7 @@ impl TopKeys {
         }
         for BannedKey { matched, directive, counter, tally } in &plan.banned {
             let key = counter.hash_of_identity(&self.hasher);
-            let last = last_tally(&counter.limit, tally, at_ms);
+            let last = last_tally(&counter.limit, tally, at_ms, 1);
             let name = || KeyName::new(matched, Some(directive), counter, self.names);
             let current =
                 |known: &KeyName| known.is_current(matched, Some(directive), &counter.limit);
@@ -228,6 +237,7 @@ impl TopKeys {
             hottest: self.named(TopList::Hottest, &self.counts(TopList::Hottest)),
             denied: self.named(TopList::Denied, &self.counts(TopList::Denied)),
             nearest: self.named(TopList::Nearest, &nearest),
+            shadow: self.named(TopList::Shadow, &self.counts(TopList::Shadow)),
         })
     }
 
@@ -281,11 +291,12 @@ impl TopKeys {
         format!("{:016x}", self.secret.hash_one(key))
     }
 
-    /// The list of a charge besides the list of all keys. A charge that a shadow limit would deny is in no such list.
+    /// The list of a charge besides the list of all keys.
     fn further_list(&self, charge: &Charge, tally: &Tally, verdict: &Verdict) -> Option<TopList> {
         let limit = &charge.counter.limit;
         match tally.fit {
-            Fit::Over if verdict.denied && limit.mode != Mode::Shadow => Some(TopList::Denied),
+            Fit::Over if limit.mode == Mode::Shadow => Some(TopList::Shadow),
+            Fit::Over if verdict.denied => Some(TopList::Denied),
             Fit::Fits { remaining } if is_near(limit, remaining, self.near_ratio) => {
                 Some(TopList::Nearest)
             }
@@ -332,6 +343,7 @@ impl TopKeys {
             key: name.descriptor.as_deref().map_or_else(digest, as_argument),
             count: count.count,
             error: count.error,
+            hits: count.last.hits,
             remaining: count.last.remaining,
             held: None,
             capacity: count.last.capacity,
@@ -348,14 +360,21 @@ impl TopKeys {
     }
 }
 
-fn last_tally(limit: &Limit, tally: &Tally, at_ms: u64) -> LastTally {
+fn last_tally(limit: &Limit, tally: &Tally, at_ms: u64, hits: u64) -> LastTally {
     let remaining = match tally.fit {
         Fit::Fits { remaining } => remaining,
         Fit::Over | Fit::Commit(_) => 0,
     };
     let reset_ms = u64::try_from(tally.reset.as_millis()).unwrap_or(u64::MAX);
     let resets_at_ms = at_ms.saturating_add(reset_ms);
-    LastTally { at_ms, remaining, capacity: limit.capacity(), resets_at_ms }
+    LastTally { at_ms, remaining, capacity: limit.capacity(), resets_at_ms, hits }
+}
+
+fn asked_hits(hits: Hits) -> u64 {
+    match hits {
+        Hits::Charge(hits) => hits,
+        _ => 0,
+    }
 }
 
 fn is_near(limit: &Limit, remaining: u64, near_ratio: f64) -> bool {
@@ -547,10 +566,10 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_takes_at_most_a_mebibyte_and_with_values_three() {
-        let keys = 6 * worker::KEYS_MAX;
+    fn a_worker_takes_at_most_a_mebibyte_and_a_half_and_with_values_four() {
+        let keys = 8 * worker::KEYS_MAX;
         let bytes = keys * SpaceSaving::<KeyName>::BYTES_PER_KEY_MAX;
-        assert!(bytes <= 1 << 20, "{bytes}");
-        assert!(bytes + keys * name::DESCRIPTOR_BYTES_MAX <= 3 << 20);
+        assert!(bytes <= 3 << 19, "{bytes}");
+        assert!(bytes + keys * name::DESCRIPTOR_BYTES_MAX <= 4 << 20);
     }
 }

@@ -228,18 +228,23 @@ fn line(one: &Value) -> String {
 /// What an override means for the calls of the last minute, in lines.
 fn effect(answer: &Value) -> String {
     let effect = answer.get("effect").unwrap_or(&Value::Null);
-    let numbers =
-        |value: &Value| ["decisions", "denied", "would_be_denied"].map(|name| number(value, name));
-    let [decisions, denied, would_be] = numbers(effect);
+    let numbers = |value: &Value| {
+        let names = ["decisions", "denied", "would_be_denied", "would_be_denied_max"];
+        let [decisions, denied, least, most] = names.map(|name| number(value, name));
+        let would_be =
+            if least < most { format!("{least} to {most}") } else { format!("about {least}") };
+        (decisions, denied, would_be)
+    };
+    let (decisions, denied, would_be) = numbers(effect);
     let seconds = effect.get("seconds").and_then(Value::as_f64).unwrap_or(0.0);
     let mut lines = format!(
-        "in the last {seconds:.0} s: {decisions} decisions, {denied} denied; with the override, about {would_be} denied\n"
+        "in the last {seconds:.0} s: {decisions} decisions, {denied} denied; with the override, {would_be} denied\n"
     );
     for key in list(effect, "keys") {
-        let [decisions, denied, would_be] = numbers(key);
+        let (decisions, denied, would_be) = numbers(key);
         let [name, limit, then] = ["key", "limit", "limit_then"].map(|name| text(key, name));
         lines += &format!(
-            "  {name}: {limit}, then {then}; {decisions} decisions, {denied} denied, then about {would_be}\n"
+            "  {name}: {limit}, then {then}; {decisions} decisions, {denied} denied, then {would_be}\n"
         );
     }
     for name in ["note", "hint"] {

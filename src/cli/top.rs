@@ -124,7 +124,7 @@ fn view(fleet: &Fleet, flags: &TopFlags, width: TextWidth) -> String {
     let mut top = top.clone();
     if let Some(text) = &flags.filter {
         let text = text.to_lowercase();
-        for list in [&mut top.hottest, &mut top.denied, &mut top.nearest] {
+        for list in top.lists_mut() {
             list.retain(|key| {
                 let texts = [&key.domain, &key.rule, &key.key, &key.limit];
                 texts.iter().any(|one| one.to_lowercase().contains(&text))

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::space_saving::{KeyCount, SpaceSaving};
+use super::space_saving::{KeyCount, LastTally, SpaceSaving};
 
 /// The counts of several sketches of one stream.
 #[derive(Debug, Default)]
@@ -49,19 +49,22 @@ impl Merged {
 
 impl MergedCount {
     fn new(count: &KeyCount) -> Self {
-        Self { sum: KeyCount { count: 0, error: 0, ..*count }, lowest: 0 }
+        let last = LastTally { hits: 0, ..count.last };
+        Self { sum: KeyCount { count: 0, error: 0, last, ..*count }, lowest: 0 }
     }
 
     fn add(&mut self, count: &KeyCount, lowest: u64) {
         let sum = &mut self.sum;
         sum.count = sum.count.saturating_add(count.count);
         sum.error = sum.error.saturating_add(count.error);
+        let hits = sum.last.hits.saturating_add(count.last.hits);
         let (new, known) = (&count.last, &sum.last);
         // Of two in one millisecond, the one with less remaining is the later one.
         if new.at_ms > known.at_ms || (new.at_ms == known.at_ms && new.remaining < known.remaining)
         {
             sum.last = *new;
         }
+        sum.last.hits = hits;
         self.lowest = self.lowest.saturating_add(lowest);
     }
 }
@@ -75,7 +78,7 @@ mod tests {
     use super::*;
     use crate::{
         bench::{Distribution, Numbers},
-        top_keys::{space_saving::LastTally, worker::KEYS_MAX},
+        top_keys::worker::KEYS_MAX,
     };
 
     /// What the sketches of several workers, of at most `keys_max` keys each, show of their streams.

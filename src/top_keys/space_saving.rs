@@ -41,6 +41,8 @@ pub(super) struct LastTally {
     pub(super) remaining: u64,
     pub(super) capacity: u64,
     pub(super) resets_at_ms: u64,
+    /// The hits of this decision; of a key that is kept, of all its decisions since.
+    pub(super) hits: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +87,8 @@ impl<N> SpaceSaving<N> {
         if let Some(slot) = self.find(key) {
             self.increment(slot);
             if let Some(slot) = self.slots.get_mut(slot) {
-                slot.last = last;
+                let hits = slot.last.hits.saturating_add(last.hits);
+                slot.last = LastTally { hits, ..last };
                 if !slot.name.as_ref().is_some_and(current) {
                     slot.name = Some(name());
                 }

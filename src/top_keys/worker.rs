@@ -14,6 +14,8 @@ pub(super) enum TopList {
     Hottest,
     Denied,
     Nearest,
+    /// Over a shadow limit.
+    Shadow,
 }
 
 #[derive(Debug)]
@@ -28,6 +30,7 @@ struct Sketches {
     hottest: SpaceSaving<KeyName>,
     denied: SpaceSaving<KeyName>,
     nearest: SpaceSaving<KeyName>,
+    shadow: SpaceSaving<KeyName>,
 }
 
 impl WorkerKeys {
@@ -73,12 +76,13 @@ impl WorkerKeys {
 
 impl Sketches {
     fn new() -> Self {
-        let [hottest, denied, nearest] = std::array::from_fn(|_| SpaceSaving::new(KEYS_MAX));
-        Self { hottest, denied, nearest }
+        let [hottest, denied, nearest, shadow] =
+            std::array::from_fn(|_| SpaceSaving::new(KEYS_MAX));
+        Self { hottest, denied, nearest, shadow }
     }
 
     fn clear(&mut self) {
-        for sketch in [&mut self.hottest, &mut self.denied, &mut self.nearest] {
+        for sketch in [&mut self.hottest, &mut self.denied, &mut self.nearest, &mut self.shadow] {
             sketch.clear();
         }
     }
@@ -88,6 +92,7 @@ impl Sketches {
             TopList::Hottest => &self.hottest,
             TopList::Denied => &self.denied,
             TopList::Nearest => &self.nearest,
+            TopList::Shadow => &self.shadow,
         }
     }
 
@@ -96,6 +101,7 @@ impl Sketches {
             TopList::Hottest => &mut self.hottest,
             TopList::Denied => &mut self.denied,
             TopList::Nearest => &mut self.nearest,
+            TopList::Shadow => &mut self.shadow,
         }
     }
 }

@@ -75,23 +75,26 @@ impl Fleet {
 
 /// The lists of all replicas. Keys with the same name are one; a key of one replica alone names it, since digests differ.
 fn merge(reports: Vec<(&str, TopReport)>) -> Option<TopReport> {
-    let mut merged = TopReport { seconds: 0.0, hottest: vec![], denied: vec![], nearest: vec![] };
-    let mut lists: [Vec<(&str, TopKey)>; 3] = Default::default();
+    let mut merged = TopReport::default();
+    let mut lists: [Vec<(&str, TopKey)>; 4] = Default::default();
     let count = reports.len();
-    for (addr, report) in reports {
+    for (addr, mut report) in reports {
         merged.seconds = merged.seconds.max(report.seconds);
-        for (list, keys) in lists.iter_mut().zip([report.hottest, report.denied, report.nearest]) {
-            list.extend(keys.into_iter().map(|key| (addr, key)));
+        for (list, keys) in lists.iter_mut().zip(report.lists_mut()) {
+            list.extend(keys.drain(..).map(|key| (addr, key)));
         }
     }
+    let merge = |list: Vec<(&str, TopKey)>| match count {
+        0 | 1 => list.into_iter().map(|(_, key)| key).collect(),
+        _ => merge_keys(list),
+    };
+    for (merged, list) in merged.lists_mut().into_iter().zip(lists) {
+        *merged = merge(list);
+    }
     if count < 2 {
-        [merged.hottest, merged.denied, merged.nearest] =
-            lists.map(|list| list.into_iter().map(|(_, key)| key).collect());
         return (count == 1).then_some(merged);
     }
-    let [hottest, denied, nearest] = lists.map(merge_keys);
-    (merged.hottest, merged.denied, merged.nearest) = (hottest, denied, nearest);
-    for list in [&mut merged.hottest, &mut merged.denied] {
+    for list in [&mut merged.hottest, &mut merged.denied, &mut merged.shadow] {
         list.sort_by_key(|key| std::cmp::Reverse(key.count));
     }
     #[expect(clippy::cast_precision_loss, reason = "keys are only put in order")]
@@ -145,6 +148,7 @@ mod tests {
             rule: "user".to_owned(),
             key: "user=alice".to_owned(),
             count: 2,
+            hits: 0,
             error: 0,
             remaining: 5,
             held: None,

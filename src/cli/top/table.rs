@@ -42,7 +42,11 @@ pub(super) fn describe(
         ("hottest keys", "no decisions yet", &report.hottest),
         ("most denied keys", "no key was denied", &report.denied),
         ("keys nearest to their limit", "no key is near its limit", &report.nearest),
+        ("keys most often over a shadow limit", "", &report.shadow),
     ] {
+        if keys.is_empty() && empty.is_empty() {
+            continue;
+        }
         text += &format!("\n{title}\n");
         match keys.as_slice() {
             [] => text += &format!("  {empty}\n"),
@@ -129,6 +133,7 @@ mod tests {
 
     fn key(domain: &str, count: u64, error: u64, remaining: u64) -> TopKey {
         TopKey {
+            hits: 0,
             domain: domain.into(),
             rule: "path=/login|user".into(),
             key: "00f3a1b2c4d5e6f7".into(),
@@ -147,7 +152,7 @@ mod tests {
     #[test]
     fn numbers_are_aligned_to_the_right_and_texts_to_the_left() {
         let hottest = vec![key("shop", 12_000, 5, 7), key("a-long-domain", 30, 0, 100)];
-        let report = TopReport { seconds: 40.0, hottest, denied: vec![], nearest: vec![] };
+        let report = TopReport { seconds: 40.0, hottest, ..TopReport::default() };
         let expected = "\
 decisions of this replica in the last 40 s
 
@@ -170,7 +175,7 @@ keys nearest to their limit
     fn held_hits_have_a_column_where_a_limit_holds() {
         let held = TopKey { held: Some(20), ..key("shop", 30, 0, 7) };
         let hottest = vec![held, key("shop", 30, 0, 100)];
-        let report = TopReport { seconds: 40.0, hottest, denied: vec![], nearest: vec![] };
+        let report = TopReport { seconds: 40.0, hottest, ..TopReport::default() };
         let text = describe(&report, 1, 5, TextWidth::Whole);
         let columns: Vec<_> = text.lines().skip(3).take(3).map(|line| &line[14..45]).collect();
         let expected = [
@@ -185,7 +190,7 @@ keys nearest to their limit
     fn on_a_screen_long_texts_are_cut_and_keys_over_or_near_their_limit_are_marked() {
         let hottest = [0, 20, 21].map(|remaining| key("a-very-long-domain", 1, 0, remaining));
         let hottest = hottest.to_vec();
-        let report = TopReport { seconds: 40.0, hottest, denied: vec![], nearest: vec![] };
+        let report = TopReport { seconds: 40.0, hottest, ..TopReport::default() };
         let text = describe(&report, 1, 5, TextWidth::Cut);
         assert!(text.contains("  a-very-long-dom…  path"), "{text}");
         let starts: Vec<_> = text.lines().skip(4).take(3).map(|line| &line[..4]).collect();
