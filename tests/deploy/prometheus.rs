@@ -111,7 +111,9 @@ async fn every_expression_of_the_alerts_and_the_dashboard_has_a_value_after_call
         expressions.extend(compared(expression).into_iter().map(str::to_owned));
     }
     for expression in &expressions {
-        if RARE.iter().any(|name| expression.contains(name)) {
+        // Prometheus does not know the numbers of an hour ago.
+        let is_of_the_past = expression.contains("offset") && !expression.contains("unless");
+        if is_of_the_past || RARE.iter().any(|name| expression.contains(name)) {
             prometheus.query(expression);
             continue;
         }
