@@ -30,10 +30,10 @@ pub mod rls;
 
 // The program: its settings, its parts together, its commands.
 pub use tollkeeper_bench as bench;
+pub use tollkeeper_import as import;
 
 pub mod app;
 pub mod cli;
-pub mod import;
 pub mod settings;
 
 // What is shown of it.

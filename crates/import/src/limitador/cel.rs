@@ -1,7 +1,7 @@
 //! Reads limitador's CEL expressions as far as rules can express them: comparisons of entries of the first
 //! descriptor with texts, joined by `&&`.
 
-use crate::yaml::reader::shown;
+use tollkeeper_yaml::reader::shown;
 
 /// Deepest nesting of parentheses.
 const DEPTH_MAX: usize = 32;

@@ -3,21 +3,19 @@
 use std::collections::{BTreeSet, HashMap};
 
 use serde_json::json;
+use tollkeeper_engine::{
+    request::{ENTRIES_MAX, Hits, KEY_BYTES_MAX},
+    time::Unit,
+    window::Window,
+};
+use tollkeeper_rules::limit_name;
+use tollkeeper_yaml::{
+    keys::{KeyTable, Shape, TEXT, key, required},
+    reader::{Fields, Reader, shown},
+    tree::{Content, Location, YamlNode},
+};
 
 use super::cel::{self, Relation};
-use crate::{
-    engine::{
-        request::{ENTRIES_MAX, Hits, KEY_BYTES_MAX},
-        time::Unit,
-        window::Window,
-    },
-    rules::limit_name,
-    yaml::{
-        keys::{KeyTable, Shape, TEXT, key, required},
-        reader::{Fields, Reader, shown},
-        tree::{Content, Location, YamlNode},
-    },
-};
 
 /// The keys of a limit in limitador's file. limitador ignores others.
 static LIMITADOR_LIMIT: KeyTable = KeyTable {

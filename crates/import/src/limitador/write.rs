@@ -2,13 +2,14 @@
 
 use std::{collections::HashSet, fmt::Write as _};
 
+use tollkeeper_yaml::{
+    Problem,
+    scalar::{self, Plain},
+};
+
 use super::{
     limit::EntryLimit,
     tree::{DescriptorNode, NodeValue},
-};
-use crate::yaml::{
-    Problem,
-    scalar::{self, Plain},
 };
 
 /// The rule file of a domain. `file` is the name of limitador's.

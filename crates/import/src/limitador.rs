@@ -16,19 +16,18 @@ use std::{
     path::Path,
 };
 
-use self::limit::{EntryLimit, EntryValue};
-use crate::{
-    rules::{self, LoadOptions},
-    text::did_you_mean::hint,
-    yaml::{
-        Problem,
-        files::{self, Source},
-        origin::Origin,
-        problem::Findings,
-        reader::{Reader, shown},
-        tree::{Content, YamlNode},
-    },
+use tollkeeper_engine::text::did_you_mean::hint;
+use tollkeeper_rules::LoadOptions;
+use tollkeeper_yaml::{
+    Problem,
+    files::{self, Source},
+    origin::Origin,
+    problem::Findings,
+    reader::{Reader, shown},
+    tree::{Content, YamlNode},
 };
+
+use self::limit::{EntryLimit, EntryValue};
 
 /// Most limits of a namespace. limitador looks at all of them for each call.
 const LIMITS_MAX: usize = 10_000;
@@ -101,7 +100,7 @@ fn translate(
     let Some(tree) = tree.filter(|tree| is_sound && !tree.is_empty()) else { return Err(refused) };
     let text = write::rules(name, namespace, &limits, &tree, &refused);
     // What is printed must pass the check.
-    if let Err(bugs) = rules::parse("the rules", &text, LoadOptions::default()) {
+    if let Err(bugs) = tollkeeper_rules::parse("the rules", &text, LoadOptions::default()) {
         for bug in bugs {
             let message = format!("a bug in tollkeeper: {bug}; please report it");
             refused.push(Problem::of_file(Path::new(name), message));

@@ -1,3 +1,5 @@
+use tollkeeper_engine::{request, rule::Policy, rule_set::Found};
+
 use super::*;
 
 fn import(limits: &str, order: &[&str]) -> LimitadorRules {
@@ -252,14 +254,11 @@ fn any_text_is_written_so_that_it_is_read_again() {
         // JSON is YAML.
         let rules = import(&limits.to_string(), &[]);
         assert_eq!(rules.refused, []);
-        let loaded = rules::parse("r", &rules.text, LoadOptions::default()).unwrap();
+        let loaded = tollkeeper_rules::parse("r", &rules.text, LoadOptions::default()).unwrap();
         let domain = loaded.rules.domain(text).unwrap();
-        let entry =
-            crate::engine::request::Entry { key: "key".into(), value: text.to_owned().into() };
-        let crate::engine::rule_set::Found::Rule(rule) = domain.find(&[entry]) else {
-            panic!("{text}")
-        };
-        let crate::engine::rule::Policy::Limited(limits) = &rule.policy else { panic!("{text}") };
+        let entry = request::Entry { key: "key".into(), value: text.to_owned().into() };
+        let Found::Rule(rule) = domain.find(&[entry]) else { panic!("{text}") };
+        let Policy::Limited(limits) = &rule.policy else { panic!("{text}") };
         assert_eq!(limits[0].name.as_deref(), Some(&*name));
         assert!(rules.text.chars().all(|character| character == '\n' || !character.is_control()));
     }
