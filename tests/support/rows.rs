@@ -1,6 +1,9 @@
 //! Tables of cases as text: one line for each, whose parts are separated by ` | `, below the name of its section in brackets.
 //! `\n`, `\r`, `\t`, `\\` and `\u{1b}` are characters as in Rust, and `\{9*text\}` is a text nine times.
 
+/// How a text of a table becomes an input.
+pub type Form = fn(&str) -> String;
+
 /// The cases of a section of `text`.
 pub fn rows<const PARTS: usize>(text: &str, section: &str) -> Vec<[String; PARTS]> {
     let (_, rest) = text.split_once(&format!("\n[{section}]\n")).expect(section);

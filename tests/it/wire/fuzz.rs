@@ -99,12 +99,29 @@ fn the_fuzz_targets_lock_the_dependencies_of_the_program_in_its_versions() {
     }
 }
 
+/// The inputs of a target, a line each, as [`run`] shows them.
 fn corpus(name: &str) -> Vec<Vec<u8>> {
-    let folder = root().join("fuzz/corpus").join(name);
-    let mut files: Vec<_> =
-        fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
-    files.sort();
-    files.iter().map(|file| fs::read(file).unwrap()).collect()
+    let file = root().join("fuzz/corpus").join(name).with_extension("txt");
+    fs::read_to_string(file).unwrap().lines().map(unescaped).collect()
+}
+
+fn unescaped(line: &str) -> Vec<u8> {
+    let (mut input, mut rest) = (Vec::new(), line);
+    while let Some((before, escape)) = rest.split_once('\\') {
+        let is_hex = escape.starts_with('x');
+        let (code, after) = escape.split_at(if is_hex { 3 } else { 1 });
+        input.extend(before.bytes());
+        input.push(match code {
+            "n" => b'\n',
+            "r" => b'\r',
+            "t" => b'\t',
+            _ if is_hex => u8::from_str_radix(&code[1..], 16).unwrap(),
+            other => other.as_bytes()[0],
+        });
+        rest = after;
+    }
+    input.extend(rest.bytes());
+    input
 }
 
 /// A failure shows the input, as text that Rust reads.

@@ -1,12 +1,15 @@
 //! HTTP: bodies of `/json`, requests as they arrive on the wire, and queries of the admin address.
 
-use crate::support::{prelude::*, rows::rows};
+use crate::support::{
+    prelude::*,
+    rows::{Form, rows},
+};
 
 const ROWS: &str = include_str!("http.txt");
 
 /// The name of each case of these sections, the request, and the answer, which some begin with `400 INVALID_ARGUMENT`.
-fn cases(sections: &[(&str, fn(&str) -> String, &str)]) -> Vec<[String; 3]> {
-    let of = |(section, request, prefix): &(&str, fn(&str) -> String, &str)| {
+fn cases(sections: &[(&str, Form, &str)]) -> Vec<[String; 3]> {
+    let of = |(section, request, prefix): &(&str, Form, &str)| {
         let whole =
             |[name, part, answer]: [String; 3]| [name, request(&part), format!("{prefix}{answer}")];
         rows(ROWS, section).into_iter().map(whole).collect::<Vec<_>>()

@@ -1,6 +1,9 @@
 //! Rule files: each bad text, and every problem that `tollkeeper check` reports, with its location.
 
-use crate::support::{prelude::*, rows::rows};
+use crate::support::{
+    prelude::*,
+    rows::{Form, rows},
+};
 
 const ROWS: &str = include_str!("rule_files.txt");
 
@@ -24,7 +27,7 @@ fn check(rules: &str) -> (Option<i32>, String, String) {
 
 #[test]
 fn a_bad_rule_file_is_refused_with_each_location_and_problem() {
-    let forms: [(_, fn(&str) -> String); 3] =
+    let forms: [(_, Form); 3] =
         [("files", str::to_owned), ("one descriptor", descriptor), ("one limit", limit)];
     for (section, form) in forms {
         for [name, text, expected] in rows(ROWS, section) {
