@@ -519,19 +519,6 @@ fn without_rule_files_a_running_service_explains_and_never_the_shipped_example()
 }
 
 #[test]
-fn an_admin_address_that_is_not_host_and_port_gets_a_suggestion() {
-    for (addr, meant) in [
-        ("http://127.0.0.1:1", "127.0.0.1:1"),
-        ("127.0.0.1", "127.0.0.1:6070"),
-        ("127.0.0.1:1/", "127.0.0.1:1"),
-    ] {
-        let problem = format!("--addr: `{addr}` is not HOST:PORT; did you mean {meant}?\n");
-        let words = ["--admin-addr", addr, "--domain", "shop", "a=b"];
-        assert_eq!(refused(&words), (Some(2), problem));
-    }
-}
-
-#[test]
 fn hits_are_a_whole_number_for_explain_and_call() {
     for hits in ["x", "-x", "1.5", "-1.5", "+1", "18446744073709551615", ""] {
         let problem = format!(
