@@ -63,6 +63,17 @@ enum Setup {
     Shards,
 }
 
+impl Setup {
+    /// The decision budget. Six servers keep a small machine busy, and a healthy node must answer in time.
+    fn budget(self) -> Duration {
+        if matches!(self, Self::Cluster | Self::Shards) {
+            Duration::from_millis(500)
+        } else {
+            BUDGET
+        }
+    }
+}
+
 /// What calls get while the fault lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effect {
@@ -145,7 +156,7 @@ impl World {
             Setup::Memory => "memory://".to_owned(),
             Setup::Sentinel | Setup::Cluster | Setup::Shards => world.deployment.url(),
         };
-        world.service = Some(service(&store));
+        world.service = Some(service(&store, setup.budget()));
         world
     }
 
@@ -216,7 +227,7 @@ impl World {
 }
 
 /// A service with a rule for each failure mode.
-fn service(store: &str) -> Service {
+fn service(store: &str, budget: Duration) -> Service {
     let mut rules = "domain: faults\ndescriptors:\n".to_owned();
     for mode in MODES {
         for (value, limit) in [("\n    value: small", SMALL), ("", LARGE)] {
@@ -228,7 +239,7 @@ fn service(store: &str) -> Service {
     rules += &format!(
         "  - {{ key: {SPARED}, rate_limit: {{ unit: year, requests_per_unit: {LARGE} }} }}\n"
     );
-    let (budget, pool) = (format!("{}ms", BUDGET.as_millis()), POOL_SIZE.to_string());
+    let (budget, pool) = (format!("{}ms", budget.as_millis()), POOL_SIZE.to_string());
     let flags = [["--decision-budget", &budget], ["--store-pool-size", &pool], ["--workers", "2"]];
     Service::start(Options { rules: &rules, store, flags: &flags.concat(), ..Options::default() })
 }
