@@ -387,7 +387,8 @@ impl Model {
                 }
             }
             Algorithm::InFlight { .. } => {
-                self.in_flight(&counter, now).last().map_or(now, |(deadline, ..)| *deadline)
+                let newest = self.in_flight(&counter, now).pop();
+                newest.map_or(now, |(deadline, _, lifetime)| deadline.min(now + lifetime))
             }
             Algorithm::TokenBucket { .. } => match self.debt(&counter, now) {
                 (0, _) => now,

@@ -311,3 +311,22 @@ fn a_reset_under_rules_without_holds_leaves_nothing_to_give_back() {
         assert_eq!(used, 9, "on {}", backend.name());
     });
 }
+
+#[test]
+fn the_end_of_the_newest_call_shows_none_that_ends_later_than_one_that_begins_now() {
+    let places = Algorithm::InFlight { remember: None };
+    let places = holding(HoldBy::Token, limit(100, Unit::Second, places));
+    let occupies = |id, lifetime_ms| {
+        let occupy = HoldAction::Occupy { id: HoldId::new(id), lifetime_ms };
+        [acting(Hits::Charge(1), &places, occupy)]
+    };
+    on_each_backend(|backend| {
+        backend.charge(&occupies(2, 7500), at(500));
+        backend.charge(&occupies(1, 5000), at(1000));
+        let (id, made, deadline) = (HoldId::new(2), at(500), at(8000));
+        let hold = HoldAction::Commit { id, held: 1, used: 0, made, deadline };
+        // The clock is set back by 200 ms.
+        let tallies = backend.charge(&[acting(Hits::Refund(0), &places, hold)], at(800));
+        assert_eq!(tallies[0].reset.as_millis(), 5000, "on {}", backend.name());
+    });
+}

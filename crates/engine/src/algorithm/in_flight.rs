@@ -178,7 +178,12 @@ impl Account for InFlight {
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {
-        self.occupants.last_key_value().map_or(terms.now, |((last, _), _)| (*last).max(terms.now))
+        let Terms { now, .. } = *terms;
+        // Where the newest call has just ended, the next one may be from a time at which the clock was ahead.
+        let ends = |((last, _), call): (&Ending, &Occupant)| {
+            (*last).min(now.plus_millis(call.lifetime_ms)).max(now)
+        };
+        self.occupants.last_key_value().map_or(now, ends)
     }
 
     /// The deadline by which enough calls have ended.
