@@ -10,7 +10,7 @@ pub mod once;
 mod refused_debits;
 mod span;
 
-use std::{iter, sync::Arc, time::Instant};
+use std::{iter, sync::Arc};
 
 use futures_util::future::join_all;
 
@@ -20,6 +20,7 @@ use self::{
     metrics::{CallMetrics, rule_counters::KnownRules},
     refused_debits::RefusedDebits,
 };
+
 use crate::{
     engine::{
         decision::{Decision, Matched, Status},
@@ -43,6 +44,7 @@ use crate::{
     telemetry::{LogCause, due_line, with_call},
     top_keys::{TopKeys, TopReport},
 };
+use tokio::time::Instant;
 
 /// The counter of one limit of a descriptor.
 #[derive(Debug)]

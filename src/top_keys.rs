@@ -10,12 +10,13 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher as _, RandomState},
     sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use hashbrown::DefaultHashBuilder;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 pub use self::name::TopKeyNames;
 use self::{

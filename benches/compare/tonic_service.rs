@@ -34,7 +34,7 @@ impl RateLimitService for Service {
         let began = Instant::now();
         let answer = self.decide(request.into_inner()).await;
         let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
-        self.0.limiter.metrics().call(began, code);
+        self.0.limiter.metrics().call(began.into(), code);
         answer.map(Response::new)
     }
 }

@@ -1,9 +1,6 @@
 //! Decisions for clients without gRPC, with the call's span: `POST /json`, and `/v1/` with the methods of `tollkeeper.v1`.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Extension, Json,
@@ -17,7 +14,10 @@ use bytes::BytesMut;
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use serde_json::{Value, json};
-use tokio::{sync::Semaphore, time};
+use tokio::{
+    sync::Semaphore,
+    time::{self, Instant},
+};
 use tonic::Code;
 
 use super::{browser, parameters};

@@ -43,8 +43,10 @@ pub struct Reports {
     /// Whether clients of the HTTP address need a certificate for them.
     pub needs_certificate: bool,
     /// By their kind, the reports that are being sent.
-    shared: Arc<Mutex<HashMap<&'static str, Vec<Weak<SharedReport>>>>>,
+    shared: Arc<Mutex<SharedReports>>,
 }
+
+type SharedReports = HashMap<&'static str, Vec<Weak<SharedReport>>>;
 
 #[derive(Debug)]
 struct SharedReport {

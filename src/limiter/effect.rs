@@ -1,8 +1,9 @@
 //! What an override would have meant for the calls of the last minute, by the keys that lead.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::Limiter;
 use crate::{

@@ -12,10 +12,10 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
 };
 
 use opentelemetry::{KeyValue, metrics::Meter};
+use tokio::time::Instant;
 
 pub(crate) use self::open::INSTRUMENTS;
 use self::open::{HOLDS, OpenHolds};

@@ -1,11 +1,9 @@
 //! Lists the counters of a domain whose descriptors match patterns.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use super::{Limiter, once::ID_KEY};
 use crate::{

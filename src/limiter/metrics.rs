@@ -7,13 +7,13 @@ pub(crate) mod rule_series;
 use std::{
     collections::HashSet,
     sync::{Arc, OnceLock},
-    time::Instant,
 };
 
 use opentelemetry::{
     KeyValue,
     metrics::{BoundHistogram, Counter, Histogram, Meter},
 };
+use tokio::time::Instant;
 use tonic::Code;
 
 use self::{

@@ -1,14 +1,11 @@
 //! The methods that we serve without generated code, with the span and the measurement of each call.
 
-use std::{
-    net::IpAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 

@@ -3,14 +3,10 @@
 
 mod failure_mode;
 
-use std::{
-    pin::pin,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use tokio::time;
+use tokio::time::{self, Instant};
 use tollkeeper_engine::{
     key::Counter,
     ledger::{Charge, Verdict},
@@ -133,7 +129,7 @@ impl Guard {
         {
             return Ok(Verdict { denied: true, tallies, ..Verdict::default() });
         }
-        let until = self.deadline(arrival).into();
+        let until = self.deadline(arrival);
         // Boxed, so that it does not enlarge the future of a call in memory.
         let asked = Box::pin(async {
             lateness::until(until, pin!(self.ask(charges, arrival.at, until))).await
@@ -164,7 +160,7 @@ impl Guard {
         found: &mut (dyn FnMut(&str) + Send),
         until: Instant,
     ) -> Result<bool, StoreError> {
-        self.store.keys(domain_part, found, until.into()).await
+        self.store.keys(domain_part, found, until).await
     }
 
     /// Like [`read_counter`](Self::read_counter), of the counters of all these charges.

@@ -1,15 +1,13 @@
 //! Metrics of the store: its round trips and its failures.
 
-use std::{
-    io,
-    time::{Duration, Instant},
-};
+use std::{io, time::Duration};
 
 use opentelemetry::{
     KeyValue,
     metrics::{Counter, Gauge, Histogram, Meter, UpDownCounter},
 };
 use redis::{RedisError, RedisResult};
+use tokio::time::Instant;
 use tollkeeper_base::telemetry::{StoreSpan, current, instruments, with_call};
 
 instruments! {

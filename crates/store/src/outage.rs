@@ -8,10 +8,11 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
+use tokio::time::Instant;
 use tollkeeper_base::telemetry::{EventKind, LogCause, due_line, happened};
 
 use super::StoreError;

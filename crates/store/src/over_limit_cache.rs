@@ -8,10 +8,10 @@ mod entries;
 use std::{
     hash::RandomState,
     sync::atomic::{AtomicU64, Ordering},
-    time::Instant,
 };
 
 use parking_lot::{Mutex, MutexGuard};
+use tokio::time::Instant;
 use tollkeeper_engine::{
     key::Counter,
     ledger::{self, Charge, Fit, JudgedBy, Tally, Verdict},

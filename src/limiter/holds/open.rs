@@ -4,12 +4,12 @@
 use std::{
     collections::{BTreeMap, HashSet},
     sync::Arc,
-    time::Instant,
 };
 
 use hashbrown::HashMap;
 use opentelemetry::{KeyValue, metrics::Meter};
 use parking_lot::{Mutex, RwLock};
+use tokio::time::Instant;
 
 use crate::{
     engine::{hold::HoldPolicy, time::Timestamp},

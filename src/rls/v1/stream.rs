@@ -1,10 +1,11 @@
 //! `DecideStream`: requests of one call, answered one after the other.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
 use hyper::{body::Incoming, rt::Executor as _};
+use tokio::time::Instant;
 use tokio::{select, sync::mpsc};
 use tonic::{Code, Status};
 

@@ -129,7 +129,7 @@ impl FromStr for StoreUrl {
         let tls = || Arc::new(TlsClient::new(TlsFiles::default(), None, &TLS_ADVICE));
         let tls = scheme.is_tls.then(tls);
         let sentinel_access = Access { tls: tls.clone(), ..Access::default() };
-        let access = Access { user, password, database: location.database, tls };
+        let access = Access { user, password, database: location.database, tls, dial: None };
         Ok(Self::Redis(RedisUrl {
             topology: location.topology,
             addresses: location.addresses,

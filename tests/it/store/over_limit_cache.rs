@@ -190,7 +190,7 @@ fn the_cache_denies_nothing_that_the_store_would_admit() {
     const STEPS: u32 = 50_000;
     let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
     let (cache, store) = (OverLimitCache::new(100, Denials::Exact, metrics), memory());
-    let (limits, began) = (limits(), Instant::now());
+    let (limits, began) = (limits(), tokio::time::Instant::now());
     let (mut dice, mut passed_ms, mut cached) = (Dice(7), 0, 0);
     for step in 0..STEPS {
         passed_ms += [0, 1, dice.below(20), dice.below(100), dice.below(700)][(step % 5) as usize];

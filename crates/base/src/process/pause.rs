@@ -1,6 +1,7 @@
 //! Pauses between attempts.
 
 use std::{
+    cell::Cell,
     hash::{BuildHasher as _, RandomState},
     time::Duration,
 };
@@ -14,9 +15,29 @@ pub fn between(min: Duration, max: Duration) -> Duration {
     min + max.saturating_sub(min).mul_f64(f64::from(random()) / f64::from(u32::MAX))
 }
 
+thread_local! {
+    /// What the random numbers of this thread follow from, if it is known.
+    static SEED: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// From now on this thread's random numbers follow from a seed: a simulated world can be replayed.
+pub fn begin_with(seed: u64) {
+    SEED.set(Some(seed));
+}
+
 /// A random number. Nothing depends on how random it is.
 pub fn random() -> u32 {
-    let [a, b, c, d, ..] = RandomState::new().hash_one(0).to_be_bytes();
+    let hash = match SEED.get() {
+        // SplitMix64, <https://doi.org/10.1145/2660193.2660195>.
+        Some(seed) => {
+            let next = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            SEED.set(Some(next));
+            let mixed = (next ^ next >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb)
+        }
+        None => RandomState::new().hash_one(0),
+    };
+    let [a, b, c, d, ..] = hash.to_be_bytes();
     u32::from_be_bytes([a, b, c, d])
 }
 

@@ -1,13 +1,11 @@
 //! The last tallies of a bounded number of counters. A lost entry costs one call to the store, and
 //! nothing else.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use hashbrown::HashTable;
 use smallvec::SmallVec;
+use tokio::time::Instant;
 use tollkeeper_engine::{
     key::Counter,
     ledger::{Fit, Tally},

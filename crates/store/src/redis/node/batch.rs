@@ -1,9 +1,10 @@
 //! Calls that go to one server together, in one write: a script run for those on fixed windows, one for
 //! commits on them, and one for the others; or such runs for each hash slot. A call that goes by itself is a batch of one.
 
-use std::{slice, time::Instant, vec};
+use std::{slice, vec};
 
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use tokio::time::Instant;
 use tollkeeper_engine::{ledger::Charge, rule::Algorithm, time::Timestamp};
 
 use crate::{

@@ -1,9 +1,8 @@
 //! An estimate of Redis's clock, which usually saves a second round trip: the scripts
 //! refuse a call whose window is not the present one by Redis's own clock.
 
-use std::time::Instant;
-
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tollkeeper_base::process::clock::Clock;
 use tollkeeper_engine::time::Timestamp;
 

@@ -69,6 +69,9 @@ pub(crate) async fn open(server: &Server) -> RedisResult<Connection> {
 }
 
 async fn connect(server: &Server) -> io::Result<Box<dyn ByteStream>> {
+    if let Some(dial) = &server.access.dial {
+        return dial.open(&server.address).await;
+    }
     let (host, port) = match &server.address {
         Address::Tcp { host, port } => (host.as_str(), *port),
         Address::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),

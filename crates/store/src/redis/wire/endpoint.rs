@@ -1,8 +1,9 @@
 //! Where a Redis server is, and how it is entered.
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{fmt, io, path::PathBuf, sync::Arc};
 
-use tollkeeper_base::net::tls::client::TlsClient;
+use futures_util::future::BoxFuture;
+use tollkeeper_base::net::tls::{ByteStream, client::TlsClient};
 use tollkeeper_engine::text::printable::printable;
 
 use super::password::Password;
@@ -63,6 +64,28 @@ impl fmt::Debug for AclUser {
     }
 }
 
+/// Opens connections in place of the system, on a network that is simulated.
+#[derive(Clone)]
+pub struct Dial(Arc<dyn Fn(&Address) -> Dialled + Send + Sync>);
+
+type Dialled = BoxFuture<'static, io::Result<Box<dyn ByteStream>>>;
+
+impl Dial {
+    pub fn new(open: impl Fn(&Address) -> Dialled + Send + Sync + 'static) -> Self {
+        Self(Arc::new(open))
+    }
+
+    pub(crate) fn open(&self, address: &Address) -> Dialled {
+        (self.0)(address)
+    }
+}
+
+impl fmt::Debug for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dial").finish_non_exhaustive()
+    }
+}
+
 /// What is the same for all servers of a topology.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
@@ -71,6 +94,8 @@ pub struct Access {
     pub password: Option<Password>,
     pub database: u32,
     pub tls: Option<Arc<TlsClient>>,
+    /// How connections are opened; `None` for TCP and Unix sockets.
+    pub dial: Option<Dial>,
 }
 
 impl Access {
