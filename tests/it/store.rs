@@ -14,6 +14,7 @@ mod overrides;
 mod owed;
 mod redis;
 mod sentinel;
+mod simulated;
 mod topologies;
 mod transport;
 mod unsent;

@@ -1,8 +1,11 @@
 //! Backends that judge a call at a given time: the model, the memory store, and the scripts in a Redis.
 
-use std::ops::{Deref, DerefMut};
+use std::{
+    ops::{Deref, DerefMut},
+    rc::Rc,
+};
 
-use redis::{ConnectionLike as _, FromRedisValue, Value};
+use redis::{ConnectionLike, FromRedisValue, Value};
 use tollkeeper::{
     engine::ledger::{CounterState, GiveBack},
     store::{
@@ -16,6 +19,7 @@ use tollkeeper::{
         },
     },
 };
+use tollkeeper_sim::redis::{client::Client, server::Server};
 
 use super::{
     charges::prelude::*,
@@ -112,7 +116,7 @@ const CLOCK: &str = "local time = redis.call('MGET', 'seconds', 'micros')\n";
 /// The scripts on one server, on a clock that the test sets. Its time must be later than the real time: an expiry in the
 /// past would delete the key.
 pub struct Scripts {
-    connection: redis::Connection,
+    connection: Box<dyn ConnectionLike>,
     keys: KeyDeclaration,
     ledger: String,
     fixed: String,
@@ -124,9 +128,10 @@ pub struct Scripts {
     clock: [String; 2],
 }
 
-/// The scripts in a Redis.
-pub struct ScriptInRedis {
-    pub redis: Redis,
+/// The scripts in a Redis, a real one or a simulated one.
+pub struct ScriptInRedis<S = Redis> {
+    pub redis: S,
+    name: &'static str,
     scripts: Scripts,
 }
 
@@ -146,12 +151,19 @@ impl ScriptInRedis {
     /// The scripts as they take their keys in this way.
     pub fn start_with(keys: KeyDeclaration) -> Self {
         let redis = Redis::start();
-        let clock = ["seconds", "micros"].map(str::to_owned);
-        Self { scripts: Scripts::load(&redis, keys, CLOCK, clock), redis }
+        Self { scripts: Scripts::on(Box::new(redis.connect()), keys), name: "redis", redis }
     }
 }
 
-impl Deref for ScriptInRedis {
+impl ScriptInRedis<()> {
+    /// The scripts in a simulated Redis.
+    pub fn simulate(keys: KeyDeclaration) -> Self {
+        let client = Client::new(Server::new(Rc::new(|| 0)));
+        Self { scripts: Scripts::on(Box::new(client), keys), name: "the simulation", redis: () }
+    }
+}
+
+impl<S> Deref for ScriptInRedis<S> {
     type Target = Scripts;
 
     fn deref(&self) -> &Scripts {
@@ -159,7 +171,7 @@ impl Deref for ScriptInRedis {
     }
 }
 
-impl DerefMut for ScriptInRedis {
+impl<S> DerefMut for ScriptInRedis<S> {
     fn deref_mut(&mut self) -> &mut Scripts {
         &mut self.scripts
     }
@@ -176,7 +188,8 @@ impl ScriptsInCluster {
             let clock = ["seconds", "micros"].map(|name| format!("{{{key}}}{name}"));
             let [seconds, micros] = &clock;
             let source = format!("local time = redis.call('MGET', '{seconds}', '{micros}')\n");
-            nodes.push(Scripts::load(node, KeyDeclaration::Undeclared, &source, clock));
+            let connection = Box::new(node.connect());
+            nodes.push(Scripts::load(connection, KeyDeclaration::Undeclared, &source, clock));
             let here = |user: &String| {
                 cluster.node_of(cluster.slot_of(&format!("{{shop|user={user}}}"))) == number
             };
@@ -195,10 +208,18 @@ impl ScriptsInCluster {
 }
 
 impl Scripts {
-    fn load(redis: &Redis, keys: KeyDeclaration, clock: &str, clock_keys: [String; 2]) -> Self {
-        let mut connection = redis.connect();
+    fn on(connection: Box<dyn ConnectionLike>, keys: KeyDeclaration) -> Self {
+        Self::load(connection, keys, CLOCK, ["seconds", "micros"].map(str::to_owned))
+    }
+
+    fn load(
+        mut connection: Box<dyn ConnectionLike>,
+        keys: KeyDeclaration,
+        clock: &str,
+        clock_keys: [String; 2],
+    ) -> Self {
         let mut load = |source: String| {
-            redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap()
+            redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut *connection).unwrap()
         };
         let sources = [
             script::ledger(clock, keys),
@@ -315,9 +336,9 @@ fn decided(verdict: ScriptVerdict) -> Vec<Tally> {
     }
 }
 
-impl Backend for ScriptInRedis {
+impl<S> Backend for ScriptInRedis<S> {
     fn name(&self) -> &'static str {
-        "redis"
+        self.name
     }
 
     fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
@@ -333,7 +354,7 @@ impl Backend for ScriptInRedis {
     }
 
     fn clear(&mut self) {
-        redis::cmd("FLUSHALL").exec(&mut self.connection).unwrap();
+        redis::cmd("FLUSHALL").exec(&mut *self.connection).unwrap();
     }
 }
 
@@ -356,7 +377,7 @@ impl Backend for ScriptsInCluster {
 
     fn clear(&mut self) {
         for node in &mut self.nodes {
-            redis::cmd("FLUSHALL").exec(&mut node.connection).unwrap();
+            redis::cmd("FLUSHALL").exec(&mut *node.connection).unwrap();
         }
     }
 }

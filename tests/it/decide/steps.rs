@@ -246,6 +246,12 @@ fn redis_does_what_memory_does() {
 }
 
 #[test]
+fn the_simulated_redis_does_what_memory_does() {
+    let (steps, seed) = steps_and_seed("REDIS_STEPS", 20_000);
+    compare(steps, seed, &mut memory(), &mut ScriptInRedis::simulate(KeyDeclaration::Declared));
+}
+
+#[test]
 fn redis_does_what_memory_does_with_undeclared_keys() {
     let (steps, seed) = steps_and_seed("UNDECLARED_STEPS", 10_000);
     let mut redis = ScriptInRedis::start_with(KeyDeclaration::Undeclared);

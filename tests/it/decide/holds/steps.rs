@@ -476,6 +476,18 @@ fn redis_holds_as_memory_does_with_undeclared_keys() {
 }
 
 #[test]
+fn the_simulated_redis_holds_as_the_model_does() {
+    let (steps, seed) = steps_and_seed();
+    for (keys, seed) in
+        [(KeyDeclaration::Declared, seed + 1), (KeyDeclaration::Undeclared, seed + 2)]
+    {
+        let mut redis = ScriptInRedis::simulate(keys);
+        compare(steps, seed, &users(), vec![&mut HoldModel::default(), &mut redis]);
+        assert!(redis.committed > steps / 400, "{} by the commit script", redis.committed);
+    }
+}
+
+#[test]
 fn the_nodes_of_a_cluster_hold_as_the_model_does() {
     let (steps, seed) = steps_and_seed();
     let mut cluster = ScriptsInCluster::start();

@@ -1,0 +1,263 @@
+//! A network between the service and its servers: connections that are slow, stall, drip, are cut or go half-open.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    future, io,
+    ops::Range,
+    rc::Rc,
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+    sync::{mpsc, oneshot, watch},
+    task::spawn_local,
+    time::{self, Instant},
+};
+
+use crate::{
+    dice::Dice,
+    redis::{
+        reply::{Reply, parse_command},
+        server::{Server, Session},
+    },
+};
+
+/// What a connection takes, in either direction, before it has to wait.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// What happens to the commands that arrive together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// The connection ends before they run.
+    CutBefore,
+    /// Half of them run, and half of the bytes of their answers arrive.
+    CutInside,
+    /// They run, and no answer arrives.
+    CutAfter,
+    /// Nothing arrives any more, either way, and nobody is told.
+    HalfOpen,
+    /// They wait before they run.
+    Stall,
+    /// They run, and their answers wait.
+    StallAfter,
+    /// The bytes of their answers arrive one after the other.
+    Drip,
+}
+
+impl Fate {
+    pub const ALL: [Self; 7] = [
+        Self::CutBefore,
+        Self::CutInside,
+        Self::CutAfter,
+        Self::HalfOpen,
+        Self::Stall,
+        Self::StallAfter,
+        Self::Drip,
+    ];
+}
+
+/// How a network is at present.
+#[derive(Debug, Clone)]
+pub struct Weather {
+    /// How long a message takes one way, in microseconds.
+    pub latency_us: Range<u64>,
+    /// How many of a thousand messages have one of these fates.
+    pub share: u64,
+    pub fates: Vec<Fate>,
+    /// How long a message stalls, in microseconds.
+    pub stall_us: Range<u64>,
+    pub connects: Connects,
+}
+
+/// What becomes of new connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Connects {
+    AtOnce,
+    Slowly,
+    Refused,
+    /// Nobody answers.
+    Never,
+}
+
+impl Default for Weather {
+    fn default() -> Self {
+        Self {
+            latency_us: 50..400,
+            share: 0,
+            fates: Fate::ALL.to_vec(),
+            stall_us: 1000..60_000,
+            connects: Connects::AtOnce,
+        }
+    }
+}
+
+/// A server, and the network in front of it.
+pub struct Host {
+    pub server: RefCell<Server>,
+    pub weather: RefCell<Weather>,
+    /// It does nothing until then.
+    pub stopped_until: Cell<Option<Instant>>,
+    /// Changes when all connections are cut.
+    cuts: watch::Sender<u64>,
+    dice: Dice,
+}
+
+impl Host {
+    pub fn new(server: Server, dice: Dice) -> Rc<Self> {
+        Rc::new(Self {
+            server: RefCell::new(server),
+            weather: RefCell::default(),
+            stopped_until: Cell::new(None),
+            cuts: watch::Sender::new(0),
+            dice,
+        })
+    }
+
+    pub fn cut_all(&self) {
+        self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    async fn latency(&self) {
+        let latency = self.dice.micros(self.weather.borrow().latency_us.clone());
+        time::sleep(latency).await;
+    }
+
+    async fn runs(&self) {
+        while let Some(until) = self.stopped_until.get().filter(|until| *until > Instant::now()) {
+            time::sleep_until(until).await;
+        }
+    }
+
+    fn fate(&self) -> Option<Fate> {
+        let weather = self.weather.borrow();
+        self.dice.hits(weather.share).then(|| *self.dice.one_of(&weather.fates))
+    }
+
+    async fn stall(&self) {
+        let stall = self.dice.micros(self.weather.borrow().stall_us.clone());
+        time::sleep(stall).await;
+    }
+
+    /// Serves a connection until it is cut or closed.
+    async fn serve(self: Rc<Self>, stream: DuplexStream) {
+        let mut cuts = self.cuts.subscribe();
+        tokio::select! {
+            _ = cuts.changed() => {}
+            _ = self.serve_uncut(stream) => {}
+        }
+    }
+
+    async fn serve_uncut(&self, mut stream: DuplexStream) -> io::Result<()> {
+        let (mut session, mut bytes) = (Session::default(), Vec::new());
+        while stream.read_buf(&mut bytes).await? > 0 {
+            self.latency().await;
+            let fate = self.fate();
+            match fate {
+                Some(Fate::CutBefore) => return Ok(()),
+                Some(Fate::HalfOpen) => {
+                    let _open = stream;
+                    return future::pending().await;
+                }
+                Some(Fate::Stall) => self.stall().await,
+                _ => {}
+            }
+            self.runs().await;
+            let mut replies = self.run(&mut session, &mut bytes, fate == Some(Fate::CutInside));
+            match fate {
+                Some(Fate::CutAfter) => return Ok(()),
+                Some(Fate::StallAfter) => self.stall().await,
+                Some(Fate::CutInside) => replies.truncate(replies.len() / 2),
+                _ => {}
+            }
+            self.latency().await;
+            match fate {
+                Some(Fate::Drip) => {
+                    for byte in replies {
+                        time::sleep(Duration::from_millis(1)).await;
+                        stream.write_all(&[byte]).await?;
+                    }
+                }
+                _ => stream.write_all(&replies).await?,
+            }
+            if fate == Some(Fate::CutInside) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the commands that have arrived, or the first half of them, and returns the bytes of their replies.
+    fn run(&self, session: &mut Session, bytes: &mut Vec<u8>, half: bool) -> Vec<u8> {
+        let (mut commands, mut replies) = (Vec::new(), Vec::new());
+        while let Some((command, length)) = parse_command(bytes) {
+            bytes.drain(..length);
+            commands.push(command);
+        }
+        if half {
+            commands.truncate(commands.len().div_ceil(2));
+        }
+        let server = self.server.borrow();
+        for command in commands {
+            let reply: Reply = server.answer(session, &command);
+            reply.write(&mut replies);
+        }
+        replies
+    }
+}
+
+type Connected = oneshot::Sender<io::Result<DuplexStream>>;
+
+/// Opens connections to the hosts, by their names.
+#[derive(Clone)]
+pub struct Network(mpsc::UnboundedSender<(String, Connected)>);
+
+impl Network {
+    /// The network of these hosts, on a [`LocalSet`](tokio::task::LocalSet).
+    pub fn start(hosts: BTreeMap<String, Rc<Host>>) -> Self {
+        let (sender, mut asked) = mpsc::unbounded_channel::<(String, Connected)>();
+        spawn_local(async move {
+            while let Some((name, connected)) = asked.recv().await {
+                let host = hosts.get(&name).map(Rc::clone);
+                spawn_local(connect(host, connected));
+            }
+        });
+        Self(sender)
+    }
+
+    /// # Errors
+    /// The host refuses connections, or there is none with this name.
+    pub async fn connect(&self, host: String) -> io::Result<DuplexStream> {
+        let (sender, connected) = oneshot::channel();
+        drop(self.0.send((host, sender)));
+        connected.await.unwrap_or_else(|_| Err(io::ErrorKind::NetworkUnreachable.into()))
+    }
+}
+
+async fn connect(host: Option<Rc<Host>>, connected: Connected) {
+    let Some(host) = host else {
+        drop(connected.send(Err(io::ErrorKind::NotFound.into())));
+        return;
+    };
+    let connects = host.weather.borrow().connects;
+    match connects {
+        Connects::AtOnce => host.latency().await,
+        Connects::Slowly => host.stall().await,
+        Connects::Refused => {
+            host.latency().await;
+            drop(connected.send(Err(io::ErrorKind::ConnectionRefused.into())));
+            return;
+        }
+        // The first packet is sent again each second.
+        Connects::Never => {
+            while host.weather.borrow().connects == Connects::Never && !connected.is_closed() {
+                time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+    let (ours, theirs) = duplex(BUFFER_BYTES);
+    if connected.send(Ok(theirs)).is_ok() {
+        host.serve(ours).await;
+    }
+}

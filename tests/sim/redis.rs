@@ -1,0 +1,11 @@
+//! A Redis server, as far as the service uses one: held to the real ones by the step-by-step tests.
+//!
+//! `database` has the keys, `commands` what is done to them, `scripts` the Lua that does it, `reply` the answers, `server`
+//! sessions and what a server says of itself.
+
+pub mod client;
+pub mod commands;
+pub mod database;
+pub mod reply;
+pub mod scripts;
+pub mod server;

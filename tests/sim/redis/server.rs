@@ -1,0 +1,280 @@
+//! A server: its sessions, its scripts, what it refuses and what it says of itself.
+
+use std::{cell::RefCell, rc::Rc};
+
+use super::{
+    commands::{self, Command, Kind},
+    database::Database,
+    reply::Reply,
+    scripts::{Keys, Scripts},
+};
+
+/// Why a server does not do what it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is full, and takes no command that may take memory.
+    OutOfMemory,
+    ReadOnly,
+    NoReplicas,
+    CannotSave,
+    /// It reads its data, and answers nothing else.
+    Loading,
+    /// It is a replica that has lost its master.
+    MasterDown,
+}
+
+impl Refusal {
+    const fn error(self) -> &'static str {
+        match self {
+            Self::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.",
+            Self::ReadOnly => "READONLY You can't write against a read only replica.",
+            Self::NoReplicas => "NOREPLICAS Not enough good replicas to write.",
+            Self::CannotSave => {
+                "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk."
+            }
+            Self::Loading => "LOADING Redis is loading the dataset in memory",
+            Self::MasterDown => {
+                "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
+            }
+        }
+    }
+
+    fn refuses(self, kind: Kind) -> bool {
+        match self {
+            Self::OutOfMemory => kind == Kind::Grow,
+            Self::ReadOnly | Self::NoReplicas | Self::CannotSave => kind != Kind::Read,
+            Self::Loading | Self::MasterDown => true,
+        }
+    }
+}
+
+/// What commands, scripts and the test share of a server.
+pub struct State {
+    pub database: Database,
+    pub refusal: Option<Refusal>,
+}
+
+impl State {
+    fn run_command(&mut self, command: &Command, arguments: &[Vec<u8>]) -> Reply {
+        match self.refusal.filter(|refusal| refusal.refuses(command.kind)) {
+            Some(refusal) => Reply::error(refusal.error()),
+            None => command.run(&mut self.database, arguments),
+        }
+    }
+}
+
+impl Keys for State {
+    fn run(&mut self, command: &[Vec<u8>]) -> Reply {
+        match command.split_first().and_then(|(name, rest)| Some((commands::find(name)?, rest))) {
+            Some((command, arguments)) => self.run_command(command, arguments),
+            None => Reply::error("ERR Unknown Redis command called from script"),
+        }
+    }
+}
+
+/// What a server knows of one connection.
+#[derive(Default)]
+pub struct Session {
+    watched: Vec<(Vec<u8>, u64)>,
+    /// The commands since MULTI.
+    queued: Option<Vec<Vec<Vec<u8>>>>,
+    /// Whether EXEC has to refuse them.
+    is_aborted: bool,
+}
+
+/// The time in Unix microseconds.
+pub type Clock = Rc<dyn Fn() -> u64>;
+
+pub struct Server {
+    pub state: Rc<RefCell<State>>,
+    scripts: RefCell<Scripts>,
+    clock: Clock,
+    version: &'static str,
+    /// Changes when it starts again.
+    pub run: u64,
+}
+
+impl Server {
+    pub fn new(clock: Clock) -> Self {
+        let state = Rc::new(RefCell::new(State { database: Database::default(), refusal: None }));
+        let scripts = RefCell::new(Scripts::new(&state));
+        Self { state, scripts, clock, version: "8.2.3", run: 1 }
+    }
+
+    /// Starts again, empty.
+    pub fn restart(&mut self) {
+        self.state.borrow_mut().database.clear();
+        self.scripts.borrow_mut().flush();
+        self.run += 1;
+    }
+
+    pub fn flush_scripts(&self) {
+        self.scripts.borrow_mut().flush();
+    }
+
+    /// Runs one command of a connection.
+    pub fn answer(&self, session: &mut Session, command: &[Vec<u8>]) -> Reply {
+        let (name, arguments) = command.split_first().expect("a command has a name");
+        let name = String::from_utf8_lossy(name).to_uppercase();
+        let ends_queue = matches!(&*name, "EXEC" | "DISCARD" | "MULTI" | "WATCH");
+        if let Some(queued) = session.queued.as_mut().filter(|_| !ends_queue) {
+            return match self.why_refused(&name) {
+                None => {
+                    queued.push(command.to_vec());
+                    Reply::Status("QUEUED".to_owned())
+                }
+                Some(refusal) => {
+                    session.is_aborted = true;
+                    Reply::Error(refusal)
+                }
+            };
+        }
+        let mut state = self.state.borrow_mut();
+        state.database.now_us = (self.clock)();
+        if let Some(refusal @ (Refusal::Loading | Refusal::MasterDown)) = state.refusal
+            && !matches!(&*name, "INFO" | "AUTH" | "SELECT" | "CLIENT")
+        {
+            return Reply::error(refusal.error());
+        }
+        match &*name {
+            "MULTI" => {
+                session.queued = Some(Vec::new());
+                Reply::ok()
+            }
+            "DISCARD" => {
+                *session = Session::default();
+                Reply::ok()
+            }
+            "WATCH" => {
+                let watched = arguments.iter();
+                session
+                    .watched
+                    .extend(watched.map(|key| (key.clone(), state.database.version(key))));
+                Reply::ok()
+            }
+            "UNWATCH" => {
+                session.watched.clear();
+                Reply::ok()
+            }
+            "EXEC" => {
+                drop(state);
+                self.exec(session)
+            }
+            _ => {
+                drop(state);
+                self.run(&name, arguments)
+            }
+        }
+    }
+
+    /// Why a command is refused before it is queued.
+    fn why_refused(&self, name: &str) -> Option<String> {
+        let command = commands::find(name.as_bytes())?;
+        let refusal = self.state.borrow().refusal?;
+        refusal.refuses(command.kind).then(|| refusal.error().to_owned())
+    }
+
+    fn exec(&self, session: &mut Session) -> Reply {
+        let Session { watched, queued, is_aborted } = std::mem::take(session);
+        let Some(queued) = queued else { return Reply::error("ERR EXEC without MULTI") };
+        if is_aborted {
+            return Reply::error("EXECABORT Transaction discarded because of previous errors.");
+        }
+        let has_changed = |(key, version): &(Vec<u8>, u64)| {
+            self.state.borrow_mut().database.version(key) != *version
+        };
+        if watched.iter().any(has_changed) {
+            return Reply::NilArray;
+        }
+        let run = |command: Vec<Vec<u8>>| {
+            let name = String::from_utf8_lossy(&command[0]).to_uppercase();
+            self.run(&name, &command[1..])
+        };
+        Reply::Array(queued.into_iter().map(run).collect())
+    }
+
+    fn run(&self, name: &str, arguments: &[Vec<u8>]) -> Reply {
+        match name {
+            "PING" => Reply::Status("PONG".to_owned()),
+            "SELECT" | "CLIENT" => Reply::ok(),
+            "INFO" => Reply::bulk(self.info()),
+            "WAIT" => Reply::Integer(0),
+            "EVAL" | "EVALSHA" => self.eval(name == "EVAL", arguments),
+            "SCRIPT" => self.script(arguments),
+            "SCAN" => {
+                let keys = self.state.borrow_mut().database.keys();
+                let found = Reply::bulks(keys.into_iter().filter(|key| matches(arguments, key)));
+                Reply::Array(vec![Reply::bulk("0"), found])
+            }
+            _ => match commands::find(name.as_bytes()) {
+                Some(command) => self.state.borrow_mut().run_command(command, arguments),
+                None => Reply::Error(format!("ERR unknown command '{name}'")),
+            },
+        }
+    }
+
+    fn eval(&self, is_text: bool, arguments: &[Vec<u8>]) -> Reply {
+        let count =
+            arguments.get(1).and_then(|count| std::str::from_utf8(count).ok()?.parse().ok());
+        let Some(rest) =
+            arguments.get(2..).filter(|rest| count.is_some_and(|count| count <= rest.len()))
+        else {
+            return Reply::error("ERR Number of keys can't be greater than number of args");
+        };
+        let (keys, values) = rest.split_at(count.unwrap_or_default());
+        let mut scripts = self.scripts.borrow_mut();
+        let hash = if is_text {
+            match scripts.load(&arguments[0]) {
+                Ok(hash) => hash,
+                Err(error) => return Reply::Error(error),
+            }
+        } else {
+            String::from_utf8_lossy(&arguments[0]).to_lowercase()
+        };
+        let missing = || Reply::error("NOSCRIPT No matching script. Please use EVAL.");
+        scripts.run(&hash, keys, values).unwrap_or_else(missing)
+    }
+
+    fn script(&self, arguments: &[Vec<u8>]) -> Reply {
+        let mut scripts = self.scripts.borrow_mut();
+        match &*String::from_utf8_lossy(&arguments[0]).to_uppercase() {
+            "LOAD" => scripts.load(&arguments[1]).map_or_else(Reply::Error, Reply::bulk),
+            "FLUSH" => {
+                scripts.flush();
+                Reply::ok()
+            }
+            other => Reply::Error(format!("ERR unknown subcommand '{other}'.")),
+        }
+    }
+
+    fn info(&self) -> String {
+        let Self { version, run, .. } = self;
+        format!(
+            "# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\nrun_id:{run:040x}\r\n\
+             # Clients\r\nconnected_clients:1\r\nmaxclients:10000\r\n\
+             # Memory\r\nused_memory:1000000\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n\
+             # Replication\r\nrole:master\r\nmaster_replid:{run:040x}\r\nmaster_replid2:0\r\n\
+             master_repl_offset:0\r\nsecond_repl_offset:-1\r\n\
+             # Cluster\r\ncluster_enabled:0\r\n"
+        )
+    }
+}
+
+/// Whether a key matches the pattern of a SCAN, which has its one star at the end.
+fn matches(arguments: &[Vec<u8>], key: &[u8]) -> bool {
+    let pattern = arguments.iter().position(|word| word.eq_ignore_ascii_case(b"MATCH"));
+    let pattern = pattern.and_then(|place| arguments.get(place + 1));
+    pattern.is_none_or(|pattern| match pattern.strip_suffix(b"*") {
+        Some(start) => key.starts_with(&unescaped(start)),
+        None => key == &unescaped(pattern)[..],
+    })
+}
+
+fn unescaped(pattern: &[u8]) -> Vec<u8> {
+    let mut text = Vec::new();
+    let mut bytes = pattern.iter();
+    while let Some(byte) = bytes.next() {
+        text.push(if *byte == b'\\' { *bytes.next().unwrap_or(byte) } else { *byte });
+    }
+    text
+}
