@@ -19,7 +19,12 @@ pub struct Scripts {
     /// Lua's `pcall`: an error of a script may be a table.
     protected: Function,
     compiled: BTreeMap<String, Function>,
+    /// A text that is replaced in each script by another, without a change of its hash: a fault that a test plants.
+    planted: Option<Plant>,
 }
+
+/// What a script says, and what it is to say in its place.
+pub type Plant = [&'static str; 2];
 
 impl Scripts {
     /// An interpreter of a server that has these keys.
@@ -27,7 +32,11 @@ impl Scripts {
         let lua = Lua::new();
         install(&lua, keys).expect("the library can be installed");
         let protected = lua.globals().raw_get("pcall").expect("the function is there");
-        Self { lua, protected, compiled: BTreeMap::new() }
+        Self { lua, protected, compiled: BTreeMap::new(), planted: None }
+    }
+
+    pub fn plant(&mut self, fault: Plant) {
+        self.planted = Some(fault);
     }
 
     /// Forgets all scripts, as a restart and SCRIPT FLUSH do.
@@ -44,7 +53,10 @@ impl Scripts {
     pub fn load(&mut self, script: &[u8]) -> Result<String, String> {
         let hash = Self::hash(script);
         if !self.compiled.contains_key(&hash) {
-            let function = self.lua.load(script).set_name("=user_script").into_function();
+            let text = String::from_utf8_lossy(script);
+            let text =
+                self.planted.map_or(text.clone(), |[from, to]| text.replace(from, to).into());
+            let function = self.lua.load(&*text).set_name("=user_script").into_function();
             let function = function
                 .map_err(|error| format!("ERR Error compiling script (new function): {error}"))?;
             self.compiled.insert(hash.clone(), function);

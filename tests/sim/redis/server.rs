@@ -6,7 +6,7 @@ use super::{
     commands::{self, Command, Kind},
     database::Database,
     reply::Reply,
-    scripts::{Keys, Scripts},
+    scripts::{Keys, Plant, Scripts},
 };
 
 /// Why a server does not do what it is told.
@@ -106,6 +106,11 @@ impl Server {
         self.state.borrow_mut().database.clear();
         self.scripts.borrow_mut().flush();
         self.run += 1;
+    }
+
+    /// Makes all scripts that are loaded from now on wrong in this way.
+    pub fn plant(&self, fault: Plant) {
+        self.scripts.borrow_mut().plant(fault);
     }
 
     pub fn flush_scripts(&self) {

@@ -1,0 +1,118 @@
+//! What goes wrong: the network, the server, the clocks.
+
+use std::{rc::Rc, time::Duration};
+
+use tokio::time::{self, Instant};
+use tollkeeper_sim::{
+    dice::Dice,
+    network::{Connects, Fate, Weather},
+    redis::server::Refusal,
+};
+
+use super::{BEGIN_US, World};
+
+const REFUSALS: [Refusal; 6] = [
+    Refusal::OutOfMemory,
+    Refusal::ReadOnly,
+    Refusal::NoReplicas,
+    Refusal::CannotSave,
+    Refusal::Loading,
+    Refusal::MasterDown,
+];
+
+const CONNECTS: [Connects; 4] =
+    [Connects::AtOnce, Connects::Slowly, Connects::Refused, Connects::Never];
+
+/// Disturbs the world for as long as its plan says.
+pub async fn happen(world: &Rc<World>, dice: &Dice) {
+    let ends = Instant::now() + world.plan.lasts;
+    let pause_us = world.plan.lasts.as_micros() as u64 / (world.plan.faults_max as u64 + 1);
+    for _ in 0..world.plan.faults_max {
+        time::sleep(dice.micros(pause_us / 2..pause_us * 3 / 2 + 2)).await;
+        if Instant::now() >= ends {
+            return;
+        }
+        begin(world, dice);
+    }
+    time::sleep_until(ends).await;
+}
+
+fn begin(world: &World, dice: &Dice) {
+    let host = &world.host;
+    note_cuts(world);
+    match dice.below(10) {
+        0..=2 => {
+            let fates = (0..1 + dice.below(3)).map(|_| *dice.one_of(&Fate::ALL)).collect();
+            let latest_us = *dice.one_of(&[500, 500, 3000, 20_000]);
+            let weather = Weather {
+                latency_us: 50..latest_us,
+                share: *dice.one_of(&[5, 50, 300]),
+                fates,
+                stall_us: 500..*dice.one_of(&[5000, 60_000, 2_000_000]),
+                connects: *dice.one_of(&CONNECTS),
+            };
+            world.note(|| format!("{weather:?}"));
+            *host.weather.borrow_mut() = weather;
+        }
+        3 => {
+            world.note(|| "the network is calm".to_owned());
+            *host.weather.borrow_mut() = Weather::default();
+        }
+        4 => {
+            let refusal = dice.hits(700).then(|| *dice.one_of(&REFUSALS));
+            world.note(|| format!("Redis refuses: {refusal:?}"));
+            host.server.borrow().state.borrow_mut().refusal = refusal;
+        }
+        5 => {
+            world.note(|| "all connections are cut".to_owned());
+            host.cut_all();
+            world.ledger.borrow_mut().cut();
+        }
+        6 => {
+            let stop = dice.micros(1000..*dice.one_of(&[50_000, 3_000_000]));
+            world.note(|| format!("Redis stops for {stop:?}"));
+            host.stopped_until.set(Some(Instant::now() + stop));
+        }
+        7 => {
+            world.note(|| "Redis starts again, empty".to_owned());
+            let at_ms = redis_now_ms(world);
+            world.ledger.borrow_mut().lost_data(at_ms);
+            world.ledger.borrow_mut().cut();
+            host.server.borrow_mut().restart();
+            host.cut_all();
+        }
+        8 => {
+            world.note(|| "Redis forgets its scripts".to_owned());
+            host.server.borrow().flush_scripts();
+        }
+        _ => {
+            let jump = Duration::from_millis(dice.below(4000)).as_micros() as i64;
+            let jump = if dice.hits(500) { -jump } else { jump };
+            world.note(|| format!("the clock of Redis jumps by {jump} us"));
+            let before_ms = redis_now_ms(world);
+            world.redis_ahead_us.set(world.redis_ahead_us.get() + jump);
+            if jump < 0 {
+                world.ledger.borrow_mut().set_back(before_ms, redis_now_ms(world));
+            }
+        }
+    }
+}
+
+/// Tells the ledger that the present weather may have cut connections until now.
+pub fn note_cuts(world: &World) {
+    let weather = world.host.weather.borrow();
+    let mut ledger = world.ledger.borrow_mut();
+    for fate in weather.fates.iter().filter(|_| weather.share > 0) {
+        match fate {
+            Fate::CutBefore | Fate::CutInside | Fate::CutAfter => ledger.cut(),
+            // The service notices such a connection when it uses it next.
+            Fate::HalfOpen => ledger.cut_for_ever(),
+            Fate::Stall | Fate::StallAfter | Fate::Drip => {}
+        }
+    }
+}
+
+fn redis_now_ms(world: &World) -> u64 {
+    let elapsed = world.began.elapsed().as_micros() as u64;
+    (BEGIN_US + elapsed).saturating_add_signed(world.redis_ahead_us.get()) / 1000
+}

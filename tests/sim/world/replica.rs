@@ -1,0 +1,118 @@
+//! The service, from the request down to the bytes to Redis.
+
+use std::{cell::Cell, collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures_util::FutureExt as _;
+use tokio::time::Instant;
+use tollkeeper::{
+    app,
+    engine::time::Timestamp,
+    limiter::Limiter,
+    net::tls::ByteStream,
+    overrides::Overrides,
+    rules::{self, LoadOptions, Rules},
+    settings::{self, Environment},
+    store::{
+        Store,
+        metrics::StoreMetrics,
+        redis::{
+            RedisStore,
+            node::{NodeOptions, probe::Probe, unsent::Unsent},
+            topology::discovery::Finder,
+            wire::{
+                endpoint::{Access, Address, Dial, Server},
+                server_info::{Expected, ServerMode},
+            },
+        },
+    },
+    telemetry::Telemetry,
+};
+use tollkeeper_sim::network::Network;
+
+use super::BEGIN_US;
+
+/// What each test of the world limits.
+pub const RULES: &str = "
+domain: shop
+descriptors:
+  - key: second
+    rate_limit: { unit: second, requests_per_unit: 20, on_store_failure: deny }
+  - key: minute
+    rate_limit: { unit: minute, requests_per_unit: 200, on_store_failure: deny }
+  - key: work
+    rate_limit: { unit: day, requests_per_unit: 1000000, on_store_failure: deny }
+";
+
+pub struct Replica {
+    pub number: usize,
+    pub limiter: Arc<Limiter>,
+}
+
+impl Replica {
+    /// A replica on the Redis of this network, whose background tasks run until the world ends.
+    pub fn start(number: usize, network: &Network) -> Self {
+        let flags = BTreeMap::from([("store", vec!["redis://redis".into()])]);
+        let settings = settings::resolve(&flags, &Environment::default()).settings;
+        let telemetry = Telemetry::start(&settings.telemetry.export, app::instruments()).unwrap();
+        let store = Arc::new(Store::Redis(store(&telemetry, dial(network))));
+        let rules = rules::parse("rules", RULES, LoadOptions::default()).unwrap();
+        let overrides = Arc::new(Overrides::new(Arc::clone(&store)));
+        let keys = settings.calls.hold_keys.clone();
+        let service = app::service(
+            &settings,
+            &telemetry,
+            Arc::new(Rules::new(rules)),
+            Arc::clone(&overrides),
+            Arc::clone(&store),
+        );
+        let followed = Arc::clone(&store);
+        tokio::spawn(async move { followed.servers().unwrap().follow().await });
+        tokio::spawn(async move { overrides.follow().await });
+        tokio::spawn(async move { keys.follow(&store, || false).await });
+        Self { number, limiter: service.limiter }
+    }
+}
+
+thread_local! {
+    static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// The world of this thread begins now.
+pub fn begin() {
+    BEGAN.set(Some(Instant::now()));
+}
+
+/// The clock of each replica: it guesses Redis's by it, until Redis has answered.
+fn clock() -> Timestamp {
+    let passed = BEGAN.get().expect("the world has begun").elapsed();
+    Timestamp::from_millis(BEGIN_US / 1000 + passed.as_millis() as u64)
+}
+
+fn dial(network: &Network) -> Dial {
+    let network = network.clone();
+    Dial::new(move |address| {
+        let Address::Tcp { host, .. } = address else { panic!("{address}") };
+        let (network, host) = (network.clone(), host.clone());
+        async move { Ok(Box::new(network.connect(host).await?) as Box<dyn ByteStream>) }.boxed()
+    })
+}
+
+fn store(telemetry: &Telemetry, dial: Dial) -> RedisStore {
+    let (host, port) = ("redis".to_owned(), 6379);
+    let access = Access { dial: Some(dial), ..Access::default() };
+    let server = Server::new(Address::Tcp { host, port }, Arc::new(access));
+    let metrics = StoreMetrics::new(&telemetry.meter());
+    let options = NodeOptions {
+        expected: Expected { mode: ServerMode::Single, clients: 64, runs_scripts: true },
+        connections_max: 4,
+        workers: 1,
+        timeout: Duration::from_millis(15),
+        clock,
+        metrics: metrics.clone(),
+        key_prefix: String::new(),
+        probe: Probe::Script,
+        wait_replicas: 0,
+        unsent: Arc::new(Unsent::new(100_000, metrics)),
+    };
+    RedisStore::new(options, Finder::Given(server))
+}
