@@ -53,7 +53,8 @@ impl InOutage {
             if self.metric("ratelimit_store_breaker_open{") == 1 {
                 return;
             }
-            drop(self.ask(descriptor(&[("tokens", "probe")])).await);
+            // It charges nothing, so that nothing of it is kept.
+            drop(self.ask(hits(descriptor(&[("tokens", "probe")]), 0)).await);
         }
         panic!("the breaker does not open");
     }
