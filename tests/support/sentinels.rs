@@ -182,6 +182,15 @@ impl Sentinels {
             })
     }
 
+    /// Waits until both replicas have what was written until now.
+    pub fn replicated(&self) {
+        let mut write = redis::pipe();
+        write.cmd("SET").arg("replicated").arg(1).arg("PX").arg(1_000).ignore();
+        write.cmd("WAIT").arg(2).arg(10_000);
+        let (replicas,): (u8,) = write.query(&mut self.master().connect()).unwrap();
+        assert_eq!(replicas, 2);
+    }
+
     /// Ends the master's process at once.
     pub fn kill_master(&mut self) {
         self.master_to_replace().stop();

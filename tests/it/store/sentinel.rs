@@ -158,6 +158,7 @@ async fn documented_rights_passwords_and_tls_are_enough() {
     ];
     let service = start(&url, access.as_flattened());
     assert_eq!(answered(&service, "a").await, "OK: OK 9/10 YEAR");
+    sentinels.replicated();
     sentinels.kill_master();
     sentinels.announced();
     logs(&service, "failover of `counters`");
