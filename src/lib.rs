@@ -2,17 +2,6 @@
 //!
 //! ARCHITECTURE.md has the map, and the path of a call.
 
-#![cfg_attr(
-    test,
-    allow(
-        clippy::unwrap_used,
-        clippy::panic,
-        clippy::indexing_slicing,
-        clippy::cast_possible_wrap,
-        reason = "a test that panics has failed, which is its purpose"
-    )
-)]
-
 // The decision: what a call is, which rules it matches, where its hits are counted.
 pub use tollkeeper_engine as engine;
 pub use tollkeeper_rules as rules;

@@ -31,7 +31,6 @@ pub(crate) async fn caught<F: Future>(call: F) -> Result<F::Output, Panicked> {
 }
 
 #[cfg(test)]
-#[expect(clippy::panic, reason = "the subject")]
 mod tests {
     use super::*;
 

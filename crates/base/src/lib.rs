@@ -3,17 +3,6 @@
 //!
 //! What it leaves to others: what all that is used for. It knows no rule, no store, no wire and no setting.
 
-#![cfg_attr(
-    test,
-    allow(
-        clippy::unwrap_used,
-        clippy::panic,
-        clippy::indexing_slicing,
-        clippy::cast_possible_wrap,
-        reason = "a test that panics has failed, which is its purpose"
-    )
-)]
-
 pub mod net;
 pub mod process;
 pub mod telemetry;

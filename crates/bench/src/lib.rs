@@ -6,17 +6,6 @@
 //!
 //! What it leaves to others: which calls are made, and how a report is shown.
 
-#![cfg_attr(
-    test,
-    allow(
-        clippy::unwrap_used,
-        clippy::panic,
-        clippy::indexing_slicing,
-        clippy::cast_possible_wrap,
-        reason = "a test that panics has failed, which is its purpose"
-    )
-)]
-
 mod answer;
 mod calls;
 mod connection;

@@ -539,7 +539,7 @@ mod tests {
                 let counter = Counter::new("shop", &pairs, per(unit));
                 let end = Timestamp::from_secs(1_795_219_200);
                 let late = counter.expiry(end).millis_since(end);
-                assert!((0..300_000.min(unit.seconds() as i64 * 1000)).contains(&late));
+                assert!((0..300_000.min(unit.seconds().cast_signed() * 1000)).contains(&late));
             }
         }
     }

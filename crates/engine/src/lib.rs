@@ -49,17 +49,6 @@
 //! ```
 
 #![warn(missing_docs)]
-#![cfg_attr(
-    test,
-    allow(
-        clippy::unwrap_used,
-        clippy::panic,
-        clippy::indexing_slicing,
-        clippy::cast_possible_wrap,
-        reason = "a test that panics has failed, which is its purpose"
-    )
-)]
-
 pub mod algorithm;
 pub mod calendar;
 pub mod decision;

@@ -5,17 +5,6 @@
 //! What it leaves to others: the YAML itself; finding the rule of a descriptor, which is the engine's; and where the
 //! files or the control plane are, which the settings say.
 
-#![cfg_attr(
-    test,
-    allow(
-        clippy::unwrap_used,
-        clippy::panic,
-        clippy::indexing_slicing,
-        clippy::cast_possible_wrap,
-        reason = "a test that panics has failed, which is its purpose"
-    )
-)]
-
 mod compile;
 mod hold;
 mod json_schema;

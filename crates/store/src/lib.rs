@@ -5,17 +5,6 @@
 //! What it leaves to others: the verdict, which is the engine's, in Lua here as well; which rule makes a charge; and
 //! where the servers are, which the settings say.
 
-#![cfg_attr(
-    test,
-    allow(
-        clippy::unwrap_used,
-        clippy::panic,
-        clippy::indexing_slicing,
-        clippy::cast_possible_wrap,
-        reason = "a test that panics has failed, which is its purpose"
-    )
-)]
-
 mod error;
 pub mod fallback;
 pub mod guard;

@@ -4,16 +4,6 @@
 //! What it leaves to others: what a key means, to those that read the trees: rules, their tests, settings, the domains of
 //! clients, limits of other services.
 
-#![cfg_attr(
-    test,
-    allow(
-        clippy::unwrap_used,
-        clippy::panic,
-        clippy::indexing_slicing,
-        reason = "a test that panics has failed, which is its purpose"
-    )
-)]
-
 pub mod files;
 pub mod json_schema;
 pub mod keys;
