@@ -264,8 +264,6 @@ impl Explanation {
     }
 }
 
-const UNKNOWN_KEY: &str = "unknown key";
-
 /// Finds the rule of a descriptor as a decision does, and records how each entry was matched.
 fn walk<'rules>(
     domain: &'rules Domain,
@@ -273,19 +271,20 @@ fn walk<'rules>(
     is_commit: bool,
     path: &[Entry],
 ) -> (Vec<EntryMatch>, Found<'rules>) {
-    let mut steps = Vec::new();
+    let (mut steps, mut is_unknown_key) = (Vec::new(), false);
     let found = match descriptor.limit {
         // A limit in the request takes precedence over the rules.
         Some(_) => Found::NoLimit,
         None if is_commit => Found::NoLimit,
         None => domain.walk(path, |entry, candidates, matched_by| {
+            is_unknown_key = matched_by == MatchedBy::Nothing && !candidates.has_key();
             steps.push(EntryMatch::new(entry, candidates, matched_by));
         }),
     };
     if let (Found::Nothing, Some(last)) = (&found, steps.last_mut()) {
         if let Some(rule) = reordered(domain, path) {
             last.matched_by = format!("the rules have `{rule}`: entries in another order");
-        } else if last.matched_by.starts_with(UNKNOWN_KEY)
+        } else if is_unknown_key
             && let Some(rule) = path.first().and_then(|entry| below_another(domain, entry))
         {
             last.matched_by =
@@ -352,7 +351,7 @@ fn spell_match(entry: &Entry, candidates: Candidates<'_>, matched_by: MatchedBy)
         }
         MatchedBy::Nothing => {
             let known = candidates.keys().filter_map(|key| std::str::from_utf8(key).ok());
-            format!("{UNKNOWN_KEY}{}", hint(&String::from_utf8_lossy(&entry.key), known))
+            format!("unknown key{}", hint(&String::from_utf8_lossy(&entry.key), known))
         }
     }
 }
