@@ -483,7 +483,7 @@ async fn a_collector_that_never_answers_or_refuses_is_one_warning_and_no_call_wa
     }
 }
 
-/// What platforms set for all of their pods is no reason not to limit.
+/// Platforms set these variables for all of their pods, and the service must still start.
 #[tokio::test(flavor = "multi_thread")]
 async fn standard_variables_without_effect_are_warnings_and_the_rest_is_exported() {
     let (receiver, endpoint) = Receiver::start().await;
