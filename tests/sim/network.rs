@@ -36,7 +36,7 @@ pub enum Fate {
     CutInside,
     /// They run, and no answer arrives.
     CutAfter,
-    /// Nothing arrives any more, either way, and nobody is told.
+    /// From now on no byte arrives in either direction, and neither side gets an error.
     HalfOpen,
     /// They wait before they run.
     Stall,
@@ -144,6 +144,7 @@ impl Host {
     async fn serve(self: Rc<Self>, stream: DuplexStream) {
         let mut cuts = self.cuts.subscribe();
         tokio::select! {
+            biased;
             _ = cuts.changed() => {}
             _ = self.serve_uncut(stream) => {}
         }
@@ -227,7 +228,7 @@ impl Network {
     }
 
     /// # Errors
-    /// The host refuses connections, or there is none with this name.
+    /// The host refuses the connection, or no host has this name.
     pub async fn connect(&self, host: String) -> io::Result<DuplexStream> {
         let (sender, connected) = oneshot::channel();
         drop(self.0.send((host, sender)));

@@ -241,6 +241,7 @@ impl Probing {
                 let mut probes = FuturesUnordered::new();
                 while state.outage.lasts() {
                     select! {
+                        biased;
                         Some(probed) = probes.next() => state.probed(probed),
                         () = time::sleep_until(next) => {
                             probes.push(state.probe());
