@@ -1,8 +1,20 @@
-//! Pseudo-random numbers: all that is random in the world comes from one seed.
+//! Pseudo-random numbers: all that is random in the world comes from one seed. And numbers from the environment.
 
-use std::{cell::Cell, ops::Range, time::Duration};
+use std::{cell::Cell, env, ops::Range, time::Duration};
 
-/// xorshift64*, <https://doi.org/10.1145/2845077>.
+/// The state after this one, and a number below 2^31: xorshift64*, <https://doi.org/10.1145/2845077>.
+pub const fn roll(mut state: u64) -> (u64, u64) {
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    (state, state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33)
+}
+
+/// The value of an environment variable, which makes a test longer.
+pub fn number(variable: &str, default: u64) -> u64 {
+    env::var(variable).map_or(default, |text| text.parse().expect("a whole number"))
+}
+
 pub struct Dice(Cell<u64>);
 
 impl Dice {
@@ -15,12 +27,9 @@ impl Dice {
     }
 
     pub fn below(&self, sides: u64) -> u64 {
-        let mut state = self.0.get();
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
+        let (state, number) = roll(self.0.get());
         self.0.set(state);
-        (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % sides
+        number % sides
     }
 
     pub fn within(&self, range: Range<u64>) -> u64 {

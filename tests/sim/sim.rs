@@ -18,22 +18,17 @@
 mod world;
 
 use std::{
-    env,
     ops::Range,
     sync::atomic::{AtomicU64, Ordering},
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use tollkeeper_sim::redis::scripts::Plant;
+use tollkeeper_sim::{dice::number, redis::scripts::Plant};
 use world::{Outcome, Plan};
 
 /// The seeds that each run tries: the same on every machine.
 const KEPT: Range<u64> = 1..17;
-
-fn number(variable: &str) -> Option<u64> {
-    env::var(variable).ok().map(|text| text.parse().expect("a whole number"))
-}
 
 /// Panics with the shortest schedule that still breaks a promise.
 fn failed(plan: &Plan, broken: &str) -> ! {
@@ -71,7 +66,8 @@ fn run_all(seeds: Range<u64>, goes_on: impl Fn() -> bool + Sync) -> (u64, u64) {
 
 #[test]
 fn every_promise_holds_in_each_schedule() {
-    if let Some(seed) = number("SIM_SEED") {
+    let (seed, seconds) = (number("SIM_SEED", 0), number("SIM_SECONDS", 0));
+    if seed > 0 {
         let outcome = world::run(&Plan::of_seed(seed));
         println!("{}\n{}", outcome.log.join("\n"), outcome.summary());
         assert_eq!(outcome.broken, None, "SIM_SEED={seed}");
@@ -79,7 +75,7 @@ fn every_promise_holds_in_each_schedule() {
     }
     let (schedules, calls) = run_all(KEPT, || true);
     println!("{schedules} kept schedules, {calls} calls: no promise broken");
-    if let Some(seconds) = number("SIM_SECONDS") {
+    if seconds > 0 {
         let (began, runs_for) = (Instant::now(), Duration::from_secs(seconds));
         let fresh = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
         let (schedules, calls) = run_all(fresh..u64::MAX, || began.elapsed() < runs_for);

@@ -24,7 +24,10 @@ use tollkeeper::process::pause;
 use tollkeeper_sim::{
     dice::Dice,
     network::{Host, Network, Weather},
-    redis::{scripts::Plant, server::Server},
+    redis::{
+        scripts::Plant,
+        server::{Clock, Server},
+    },
 };
 
 use self::{ledger::Ledger, replica::Replica};
@@ -90,6 +93,7 @@ pub struct World {
     pub ledger: RefCell<Ledger>,
     /// How far the clock of Redis is from the world's, in microseconds.
     pub redis_ahead_us: Rc<Cell<i64>>,
+    redis_now_us: Clock,
     /// When the faults ended.
     pub calm_since: Cell<Option<Instant>>,
     pub ends: Cell<bool>,
@@ -98,6 +102,11 @@ pub struct World {
 }
 
 impl World {
+    /// The time by the clock of Redis, in Unix milliseconds.
+    pub fn redis_now_ms(&self) -> u64 {
+        (self.redis_now_us)() / 1000
+    }
+
     pub fn note(&self, event: impl FnOnce() -> String) {
         let line = format!("{:>9.3} {}", self.began.elapsed().as_secs_f64(), event());
         self.log.borrow_mut().push(line);
@@ -126,9 +135,10 @@ async fn live(plan: &Plan) -> Rc<World> {
     let (began, dice) = (Instant::now(), Dice::new(plan.seed));
     let redis_ahead_us = Rc::new(Cell::new(0_i64));
     let ahead = Rc::clone(&redis_ahead_us);
-    let now =
-        move || (BEGIN_US + began.elapsed().as_micros() as u64).saturating_add_signed(ahead.get());
-    let server = Server::new(Rc::new(now));
+    let redis_now_us: Clock = Rc::new(move || {
+        (BEGIN_US + began.elapsed().as_micros() as u64).saturating_add_signed(ahead.get())
+    });
+    let server = Server::new(Rc::clone(&redis_now_us));
     plan.plant.into_iter().for_each(|fault| server.plant(fault));
     let host = Host::new(server, dice.another());
     let network = Network::start(BTreeMap::from([("redis".to_owned(), Rc::clone(&host))]));
@@ -139,6 +149,7 @@ async fn live(plan: &Plan) -> Rc<World> {
         replicas: replicas.collect(),
         ledger: RefCell::default(),
         redis_ahead_us,
+        redis_now_us,
         calm_since: Cell::new(None),
         ends: Cell::new(false),
         began,

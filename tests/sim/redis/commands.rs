@@ -151,8 +151,8 @@ const COMMANDS: [Command; 33] = [
     command("ZCARD", (1, 1), Read, |db, args| Ok(Reply::count(sorted(db, &args[0])?.len()))),
     command("ZCOUNT", (3, 3), Read, |db, args| {
         let (from, to) = (bound(&args[1])?, bound(&args[2])?);
-        let set = sorted(db, &args[0])?;
-        let counted = set.members().iter().filter(|(score, _)| lies_within(*score, from, to));
+        let counted =
+            sorted(db, &args[0])?.iter().filter(|(score, _)| lies_within(*score, from, to));
         Ok(Reply::count(counted.count()))
     }),
     command("ZRANGE", (3, 9), Read, zrange),
@@ -165,8 +165,8 @@ const COMMANDS: [Command; 33] = [
         })))
     }),
     command("ZSCORE", (2, 2), Read, |db, args| {
-        let score = sorted(db, &args[0])?.score(&args[1]);
-        Ok(score.map_or(Reply::Nil, |score| Reply::bulk(spell_score(score))))
+        let member = sorted(db, &args[0])?.iter().find(|(_, member)| *member == args[1]);
+        Ok(member.map_or(Reply::Nil, |(score, _)| Reply::bulk(spell_score(*score))))
     }),
     command("PTTL", (1, 1), Read, |db, args| {
         let now = db.now_ms();
@@ -307,23 +307,19 @@ fn with_hash<T>(db: &mut Database, key: &[u8], change: impl FnOnce(&mut Hash) ->
     )
 }
 
-/// The items of a list; none if there is no key.
-fn list(db: &mut Database, key: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+/// The items of a list, or none if the key does not exist.
+fn list<'a>(db: &'a mut Database, key: &[u8]) -> Result<&'a [Vec<u8>], String> {
     match db.value(key) {
-        None => Ok(Vec::new()),
-        Some(Value::List(list)) => Ok(list.iter().cloned().collect()),
+        None => Ok(&[]),
+        Some(Value::List(list)) => Ok(list),
         Some(_) => Err(wrong_type()),
     }
 }
 
-fn with_list<T>(
-    db: &mut Database,
-    key: &[u8],
-    change: impl FnOnce(&mut std::collections::VecDeque<Vec<u8>>) -> T,
-) -> T {
+fn with_list<T>(db: &mut Database, key: &[u8], change: impl FnOnce(&mut Vec<Vec<u8>>) -> T) -> T {
     db.change(
         key,
-        || Value::List(Default::default()),
+        || Value::List(Vec::new()),
         |value| match value {
             Value::List(list) => change(list),
             _ => unreachable!("its type was checked"),
@@ -345,10 +341,11 @@ fn range(from: i64, to: i64, length: usize) -> std::ops::Range<usize> {
     if from > to { 0..0 } else { from as usize..to as usize + 1 }
 }
 
-fn sorted(db: &mut Database, key: &[u8]) -> Result<SortedSet, String> {
+/// The members of a sorted set, or none if the key does not exist.
+fn sorted<'a>(db: &'a mut Database, key: &[u8]) -> Result<&'a [(f64, Vec<u8>)], String> {
     match db.value(key) {
-        None => Ok(SortedSet::default()),
-        Some(Value::Sorted(set)) => Ok(set.clone()),
+        None => Ok(&[]),
+        Some(Value::Sorted(set)) => Ok(set.members()),
         Some(_) => Err(wrong_type()),
     }
 }
@@ -423,7 +420,7 @@ fn zrange(db: &mut Database, args: &[Vec<u8>]) -> Answer {
         (false, _) => None,
     };
     let indices = if by_score { (0, -1) } else { (number(from)?, number(to)?) };
-    let mut members = sorted(db, &args[0])?.members().to_vec();
+    let mut members = sorted(db, &args[0])?.to_vec();
     if reversed {
         members.reverse();
     }

@@ -1,11 +1,11 @@
 //! Keys, their values and their ends.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     Text(Vec<u8>),
-    List(VecDeque<Vec<u8>>),
+    List(Vec<Vec<u8>>),
     Hash(BTreeMap<Vec<u8>, Vec<u8>>),
     Sorted(SortedSet),
 }
@@ -17,10 +17,6 @@ pub struct SortedSet(Vec<(f64, Vec<u8>)>);
 impl SortedSet {
     pub fn members(&self) -> &[(f64, Vec<u8>)] {
         &self.0
-    }
-
-    pub fn score(&self, member: &[u8]) -> Option<f64> {
-        self.0.iter().find(|(_, known)| known == member).map(|(score, _)| *score)
     }
 
     /// Returns whether the member is new.
@@ -37,10 +33,6 @@ impl SortedSet {
     pub fn remove(&mut self, member: &[u8]) -> bool {
         let place = self.0.iter().position(|(_, known)| known == member);
         place.map(|place| self.0.remove(place)).is_some()
-    }
-
-    pub const fn len(&self) -> usize {
-        self.0.len()
     }
 
     pub const fn is_empty(&self) -> bool {

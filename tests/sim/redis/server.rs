@@ -9,7 +9,7 @@ use super::{
     scripts::{Keys, Plant, Scripts},
 };
 
-/// Why a server does not do what it is told.
+/// The reason for which a server refuses commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// It is full, and takes no command that may take memory.

@@ -1,4 +1,4 @@
-//! Clients: each makes one call after the other, and tells the ledger what it was answered.
+//! Each client makes one call after the other, and gives the ledger the answers.
 
 use std::{rc::Rc, time::Duration};
 

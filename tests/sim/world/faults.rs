@@ -9,7 +9,7 @@ use tollkeeper_sim::{
     redis::server::Refusal,
 };
 
-use super::{BEGIN_US, World};
+use super::World;
 
 const REFUSALS: [Refusal; 6] = [
     Refusal::OutOfMemory,
@@ -75,7 +75,7 @@ fn begin(world: &World, dice: &Dice) {
         }
         7 => {
             world.note(|| "Redis starts again, empty".to_owned());
-            let at_ms = redis_now_ms(world);
+            let at_ms = world.redis_now_ms();
             world.ledger.borrow_mut().lost_data(at_ms);
             world.ledger.borrow_mut().cut();
             host.server.borrow_mut().restart();
@@ -89,16 +89,16 @@ fn begin(world: &World, dice: &Dice) {
             let jump = Duration::from_millis(dice.below(4000)).as_micros() as i64;
             let jump = if dice.hits(500) { -jump } else { jump };
             world.note(|| format!("the clock of Redis jumps by {jump} us"));
-            let before_ms = redis_now_ms(world);
+            let before_ms = world.redis_now_ms();
             world.redis_ahead_us.set(world.redis_ahead_us.get() + jump);
             if jump < 0 {
-                world.ledger.borrow_mut().set_back(before_ms, redis_now_ms(world));
+                world.ledger.borrow_mut().set_back(before_ms, world.redis_now_ms());
             }
         }
     }
 }
 
-/// Tells the ledger that the present weather may have cut connections until now.
+/// Tells the ledger if the present weather may have cut connections until now.
 pub fn note_cuts(world: &World) {
     let weather = world.host.weather.borrow();
     let mut ledger = world.ledger.borrow_mut();
@@ -110,9 +110,4 @@ pub fn note_cuts(world: &World) {
             Fate::Stall | Fate::StallAfter | Fate::Drip => {}
         }
     }
-}
-
-fn redis_now_ms(world: &World) -> u64 {
-    let elapsed = world.began.elapsed().as_micros() as u64;
-    (BEGIN_US + elapsed).saturating_add_signed(world.redis_ahead_us.get()) / 1000
 }

@@ -29,15 +29,6 @@ pub struct Answer {
     pub was_at_once: bool,
 }
 
-/// The hits on one counter in one window.
-#[derive(Debug, Clone, Copy, Default)]
-struct Tally {
-    /// Of calls that were admitted.
-    admitted: u64,
-    /// Of calls without an answer of the store, which may have been charged here.
-    perhaps: u64,
-}
-
 #[derive(Default)]
 pub struct Ledger {
     calls: Vec<(Call, Answer)>,
@@ -111,64 +102,68 @@ impl Ledger {
 
     /// Compares all answers with what the server has at the end.
     pub fn close(&mut self, database: &mut Database) {
-        let mut windows: BTreeMap<(String, u64), Tally> = BTreeMap::new();
-        let mut debts: BTreeMap<String, Tally> = BTreeMap::new();
-        // By counter, what may have been charged without an answer.
-        let mut perhaps: BTreeMap<String, u64> = BTreeMap::new();
+        let mut windows: BTreeMap<(String, u64), u64> = BTreeMap::new();
+        // By counter: the work that is done, and what may have been charged without an answer.
+        let (mut done, mut perhaps) = (BTreeMap::new(), BTreeMap::new());
         for (index, (call, answer)) in self.calls.iter().enumerate() {
-            // A debit that is kept while the breaker is open is counted later, unless it is cut when it is sent.
-            let is_kept = answer.was_at_once && index >= self.calls_until_cut;
             for counter in &call.counters {
                 let (name, length_ms, _) = window_of(counter);
                 let is_debit = name == "work";
-                if answer.at.is_none() && !answer.was_at_once {
-                    *perhaps.entry(counter.clone()).or_default() += call.hits;
-                }
-                let tally = match answer.at {
-                    _ if is_debit => debts.entry(counter.clone()).or_default(),
-                    Some(at) => windows.entry((counter.clone(), at / length_ms)).or_default(),
-                    None => continue,
+                // A debit that is kept while the breaker is open is counted later, unless it is cut when it is sent.
+                let is_kept = answer.was_at_once && index >= self.calls_until_cut;
+                // Work that is done counts whether it fits or not.
+                let counts = is_debit || answer.admitted == Some(true);
+                let sum: &mut u64 = match answer.at {
+                    Some(at) if !is_debit => {
+                        windows.entry((counter.clone(), at / length_ms)).or_default()
+                    }
+                    None if !is_debit && answer.was_at_once => continue,
+                    None if !is_debit || !is_kept || answer.admitted.is_none() => {
+                        *perhaps.entry(counter.clone()).or_default() += call.hits;
+                        continue;
+                    }
+                    _ => done.entry(counter.clone()).or_default(),
                 };
-                match answer.admitted {
-                    // It may have been sent, and then is not sent again.
-                    _ if is_debit && answer.at.is_none() && !is_kept => tally.perhaps += call.hits,
-                    Some(true) => tally.admitted += call.hits,
-                    Some(false) if is_debit => tally.admitted += call.hits,
-                    Some(false) => {}
-                    None => tally.perhaps += call.hits,
-                }
+                *sum += if counts { call.hits } else { 0 };
             }
         }
-        for ((counter, window), tally) in &windows {
-            let (_, length_ms, limit) = window_of(counter);
+        for ((counter, window), admitted) in windows {
+            let (_, length_ms, limit) = window_of(&counter);
             let span = window * length_ms..(window + 1) * length_ms;
-            if tally.admitted > limit && !self.is_excused(&span) {
-                let (start, hits) = (span.start, tally.admitted);
+            if self.is_excused(&span) {
+                continue;
+            }
+            if admitted > limit {
+                let start = span.start;
                 self.breaks(format!(
-                    "{counter} admitted {hits} of {limit} in the window at {start}"
+                    "{counter} admitted {admitted} of {limit} in the window at {start}"
                 ));
             }
             // What was denied is not charged.
-            let used = used_in(database, counter, span.start);
-            if let Some(used) = used.filter(|_| !self.is_excused(&span)) {
-                let (least, perhaps) = (tally.admitted, perhaps.get(counter).unwrap_or(&0));
-                let most = least + perhaps;
-                if used < least || used > most {
-                    self.breaks(format!("{counter} has {used} hits of {least} to {most} admitted"));
-                }
+            if let Some(used) = used_in(database, &counter, span.start) {
+                self.check_used(&counter, used, admitted, &perhaps);
             }
         }
-        if self.losses_ms.is_empty() {
-            for (counter, Tally { admitted, perhaps }) in debts {
-                let used = used(database, &counter);
-                if used < admitted || used > admitted + perhaps {
-                    self.breaks(format!(
-                        "{counter} has {used} hits of {admitted} that were done and {perhaps} without an answer"
-                    ));
-                }
+        for (counter, done) in done {
+            if self.losses_ms.is_empty() {
+                self.check_used(&counter, used(database, &counter), done, &perhaps);
             }
         }
         self.check_keys(database);
+    }
+
+    /// A counter holds what was charged for certain, and at most what may have been charged too.
+    fn check_used(
+        &mut self,
+        counter: &str,
+        used: u64,
+        least: u64,
+        perhaps: &BTreeMap<String, u64>,
+    ) {
+        let most = least + perhaps.get(counter).unwrap_or(&0);
+        if used < least || used > most {
+            self.breaks(format!("{counter} has {used} hits, which are not {least} to {most}"));
+        }
     }
 
     fn check_keys(&mut self, database: &mut Database) {
