@@ -194,7 +194,9 @@ async fn with_holds_by_counter_no_stream_of_ai_gateway_passes_the_budget() {
         world.crowd.run(STREAMS, 2, PAUSE).await;
         let report = world.print(&format!("AI Gateway, by counter, {name}"));
         assert_eq!(report.over, 0, "{report:?}");
-        assert!(report.admitted >= 9, "{report:?}");
+        // The take of a client that left may be one of the nine.
+        let left = world.crowd.tally.unanswered.load(Relaxed);
+        assert!(report.admitted + left >= 9, "{left} clients left, {report:?}");
     }
 }
 
