@@ -15,7 +15,6 @@ use crate::{
     },
 };
 
-/// Bounds on a request, and the content of its answer.
 #[derive(Debug, Clone)]
 pub struct CallSettings {
     pub message_bytes_max: usize,
@@ -42,19 +41,13 @@ const HEADER_SETS: OneOf<(bool, bool)> = OneOf(&[
 ]);
 
 impl CallSettings {
+    #[rustfmt::skip]
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        let help = "Maximum size of a request";
-        let form = Size(1 << 10..=64 << 20);
-        let message_bytes_max = reader.read("max-message-bytes", form, "4MiB", help);
-        let help = "Maximum size of clients' incomplete or unread data";
-        let form = Size(128 << 20..=64 << 30);
-        let arriving_bytes_max = reader.read("max-arriving-bytes", form, "256MiB", help);
-        let help = "Maximum number of descriptors in a request";
-        let descriptors_max = reader.read("max-descriptors", WholeNumber(1..=1000), "64", help);
-        let help = "Maximum weight of a call's charges: 1 to 4 for each limit of each descriptor";
-        let weight_max = reader.read("max-charges", WholeNumber(64..=65_536), "512", help);
-        let help = "Return request and rules' metadata as Envoy's dynamic metadata";
-        let echo = reader.read("dynamic-metadata", switch(Echo::On, Echo::Off), "off", help);
+        let message_bytes_max = reader.read("max-message-bytes", Size(1 << 10..=64 << 20), "4MiB", "Maximum size of a request");
+        let arriving_bytes_max = reader.read("max-arriving-bytes", Size(128 << 20..=64 << 30), "256MiB", "Maximum size of clients' incomplete or unread data");
+        let descriptors_max = reader.read("max-descriptors", WholeNumber(1..=1000), "64", "Maximum number of descriptors in a request");
+        let weight_max = reader.read("max-charges", WholeNumber(64..=65_536), "512", "Maximum weight of a call's charges: 1 to 4 for each limit of each descriptor");
+        let echo = reader.read("dynamic-metadata", switch(Echo::On, Echo::Off), "off", "Return request and rules' metadata as Envoy's dynamic metadata");
         let bounds = Bounds { descriptors_max, echo };
         let headers = Arc::new(read_headers(reader));
         let hold_keys = read_hold_keys(reader);
@@ -71,23 +64,18 @@ fn read_hold_keys(reader: &mut SettingReader<'_>) -> HoldKeys {
     })
 }
 
+#[rustfmt::skip]
 fn read_headers(reader: &mut SettingReader<'_>) -> Headers {
-    let help = "Headers: RateLimit-…, the IETF draft's, or both";
-    let (classic, draft) = reader.read("headers", HEADER_SETS, "none", help);
-    let help = "Header with the limit, for --headers ratelimit";
-    let limit = reader.read("header-limit", HEADER_NAME, "RateLimit-Limit", help);
-    let help = "Header with the remaining hits, for --headers ratelimit";
-    let remaining = reader.read("header-remaining", HEADER_NAME, "RateLimit-Remaining", help);
-    let help = "Header with the seconds until the reset, for --headers ratelimit";
-    let reset = reader.read("header-reset", HEADER_NAME, "RateLimit-Reset", help);
+    let (classic, draft) = reader.read("headers", HEADER_SETS, "none", "Headers: RateLimit-…, the IETF draft's, or both");
+    let limit = reader.read("header-limit", HEADER_NAME, "RateLimit-Limit", "Header with the limit, for --headers ratelimit");
+    let remaining = reader.read("header-remaining", HEADER_NAME, "RateLimit-Remaining", "Header with the remaining hits, for --headers ratelimit");
+    let reset = reader.read("header-reset", HEADER_NAME, "RateLimit-Reset", "Header with the seconds until the reset, for --headers ratelimit");
     if !classic {
         for flag in ["header-limit", "header-remaining", "header-reset"] {
             reader.warn_unused(flag, "--headers is not ratelimit or both");
         }
     }
-    let help = "Send x-ratelimit-rule with a denial";
-    let rule = reader.read("rule-header", SWITCH, "off", help);
-    let help = "JSON body of a denial: by RFC 9457, or OpenAI's API";
-    let denied_body = reader.read("denied-body", OneOf(&DeniedBody::NAMED), "none", help);
+    let rule = reader.read("rule-header", SWITCH, "off", "Send x-ratelimit-rule with a denial");
+    let denied_body = reader.read("denied-body", OneOf(&DeniedBody::NAMED), "none", "JSON body of a denial: by RFC 9457, or OpenAI's API");
     Headers { classic: classic.then_some([limit, remaining, reset]), draft, rule, denied_body }
 }

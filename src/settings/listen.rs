@@ -13,7 +13,6 @@ use crate::{
     rls::ConnectionBounds,
 };
 
-/// Where the service listens, what it serves there, and to whom.
 #[derive(Debug, Clone)]
 pub struct ListenSettings {
     pub grpc: Given<SocketAddr>,
@@ -45,6 +44,8 @@ pub enum TlsScope {
 
 const TLS_SCOPES: OneOf<TlsScope> = OneOf(&[("all", TlsScope::All), ("grpc", TlsScope::Grpc)]);
 
+const AGE: Time = Time(Duration::from_secs(1)..=Duration::from_secs(24 * 3600));
+
 const ADMIN: &str = "admin-addr";
 const CERTIFICATE: &str = "tls-cert";
 const KEY: &str = "tls-key";
@@ -53,29 +54,25 @@ const DOMAINS: &str = "client-domains";
 const TOKEN: &str = "admin-token-file";
 
 impl ListenSettings {
+    #[rustfmt::skip]
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
         let grpc = Self::read_grpc(reader);
         let http = reader.read_given("http-addr", ADDRESS, "127.0.0.1:8080", "Address of HTTP");
-        let help = "Address for operators; beyond loopback with a token or client certificates";
-        let admin = reader.read_given(ADMIN, OrOff(ADDRESS), "127.0.0.1:6070", help);
+        let admin = reader.read_given(ADMIN, OrOff(ADDRESS), "127.0.0.1:6070", "Address for operators; beyond loopback with a token or client certificates");
         let admin = admin.value.map(|value| Given { value, name: admin.name });
         let reflection = reader.read("reflection", SWITCH, "off", "Serve gRPC reflection");
-        let help = "Receive buffer of a gRPC connection, for debits of an Envoy that ends";
-        let form = OrOff(Size(64 << 10..=64 << 20));
-        let receive_buffer = reader.read("grpc-receive-buffer", form, "1MiB", help);
-        let connections = read_connections(reader);
+        let receive_buffer = reader.read("grpc-receive-buffer", OrOff(Size(64 << 10..=64 << 20)), "1MiB", "Receive buffer of a gRPC connection, for debits of an Envoy that ends");
+        let connections = ConnectionBounds {
+            connections_max: reader.read("max-connections", WholeNumber(1..=1_000_000), "10000", "Maximum number of connections to each address"),
+            age: reader.read("connection-age", OrOff(AGE), "30m", "Age at which gRPC clients must reconnect, give or take 10 %"),
+        };
         let tls = read_tls(reader);
-        let help = "Addresses with TLS: all, or gRPC only";
-        let tls_scope = reader.read("tls-scope", TLS_SCOPES, "all", help);
+        let tls_scope = reader.read("tls-scope", TLS_SCOPES, "all", "Addresses with TLS: all, or gRPC only");
         if tls.is_none() {
             reader.warn_unused("tls-scope", "--tls-cert and --tls-key are not set");
         }
-        let access =
-            reader.read_path(DOMAINS, "YAML file with the domains of each client certificate");
-        let admin_tokens = reader.read_path(
-            TOKEN,
-            "File with the bearer tokens of the admin address: one, or a line NAME TOKEN for each",
-        );
+        let access = reader.read_path(DOMAINS, "YAML file with the domains of each client certificate");
+        let admin_tokens = reader.read_path(TOKEN, "File with the bearer tokens of the admin address: one, or a line NAME TOKEN for each");
         // Also if TLS has a problem of its own, which is reported already.
         let identified = reader.is_given(CLIENT_CA);
         if access.is_some() && !identified {
@@ -84,21 +81,18 @@ impl ListenSettings {
         let is_open = admin.as_ref().is_some_and(|admin| !admin.value.ip().is_loopback());
         let admin_identifies = identified && tls_scope == TlsScope::All;
         if is_open && !admin_identifies && admin_tokens.is_none() {
-            let problem =
-                "must be a loopback address, unless --admin-token-file or --tls-client-ca is set";
-            reader.problem(ADMIN, problem);
+            reader.problem(ADMIN, "must be a loopback address, unless --admin-token-file or --tls-client-ca is set");
         }
         let metrics = reader.translated.metrics.take();
         let debug = reader.translated.debug.take();
         let of_metrics = metrics.as_ref().map(|(given, _)| given);
         let http_and_admin = [("http-addr", Some(&http)), (ADMIN, admin.as_ref())];
+        let others = http_and_admin.into_iter().chain([("", of_metrics), ("", debug.as_ref())]);
         let mut taken = vec![&grpc];
-        for (flag, given) in
-            http_and_admin.into_iter().chain([("", of_metrics), ("", debug.as_ref())])
-        {
-            let Some(given) = given else { continue };
-            let is_same =
-                |other: &&&Given<SocketAddr>| other.value == given.value && other.value.port() != 0;
+        for (flag, given) in others.filter_map(|(flag, given)| Some((flag, given?))) {
+            let is_same = |other: &&&Given<SocketAddr>| {
+                other.value == given.value && other.value.port() != 0
+            };
             if let Some(other) = taken.iter().find(is_same) {
                 let location = reader.given(flag).and_then(|given| given.location);
                 let problem = format!("{}: same address as {}", given.name, other.name);
@@ -140,21 +134,11 @@ impl ListenSettings {
     }
 }
 
-fn read_connections(reader: &mut SettingReader<'_>) -> ConnectionBounds {
-    let help = "Maximum number of connections to each address";
-    let connections_max = reader.read("max-connections", WholeNumber(1..=1_000_000), "10000", help);
-    let help = "Age at which gRPC clients must reconnect, give or take 10 %";
-    let form = OrOff(Time(Duration::from_secs(1)..=Duration::from_secs(24 * 3600)));
-    let age = reader.read("connection-age", form, "30m", help);
-    ConnectionBounds { connections_max, age }
-}
-
+#[rustfmt::skip]
 fn read_tls(reader: &mut SettingReader<'_>) -> Option<Arc<TlsServer>> {
-    let certificate =
-        reader.read_path(CERTIFICATE, "PEM file with the service's certificate and chain");
+    let certificate = reader.read_path(CERTIFICATE, "PEM file with the service's certificate and chain");
     let key = reader.read_path(KEY, "PEM file with the service's key");
-    let client_ca =
-        reader.read_path(CLIENT_CA, "PEM file with the CAs of clients, which need a certificate");
+    let client_ca = reader.read_path(CLIENT_CA, "PEM file with the CAs of clients, which need a certificate");
     reader.check_pair(CERTIFICATE, KEY);
     if client_ca.is_some() && certificate.is_none() && key.is_none() {
         reader.problem_needs(CLIENT_CA, &[CERTIFICATE, KEY]);

@@ -24,14 +24,13 @@ pub enum HangUp {
     Stops,
 }
 
+const DRAIN: Time = Time(Duration::ZERO..=Duration::from_secs(600));
+
 impl ProcessSettings {
+    #[rustfmt::skip]
     pub(super) fn read(reader: &mut SettingReader<'_>, hang_up: HangUp) -> Self {
-        let help = "Threads that serve gRPC";
-        let form = WholeNumber(1..=1024);
-        let workers = reader.read_optional("workers", &form, "one per usable core", help);
-        let help = "How long calls are served after SIGTERM";
-        let form = Time(Duration::ZERO..=Duration::from_secs(600));
-        let drain = reader.read("drain", form, "5s", help);
+        let workers = reader.read_optional("workers", &WholeNumber(1..=1024), "one per usable core", "Threads that serve gRPC");
+        let drain = reader.read("drain", DRAIN, "5s", "How long calls are served after SIGTERM");
         Self { workers: workers.unwrap_or_else(cores), drain, hang_up }
     }
 }

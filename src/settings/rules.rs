@@ -16,7 +16,6 @@ use crate::{
     rules::{Algorithms, LoadOptions},
 };
 
-/// Which rules are in force, and the defaults for all rules.
 #[derive(Debug, Clone)]
 pub struct RuleSettings {
     pub source: Given<RuleSource>,
@@ -54,40 +53,36 @@ const ON_STORE_FAILURE: OneOf<FailureMode> = OneOf(&[
 const EXHAUSTED_CHECKS: OneOf<ExhaustedChecks> =
     OneOf(&[("deny", ExhaustedChecks::Denied), ("allow", ExhaustedChecks::Allowed)]);
 
+const COUNT_DENIED: OnOff<WhenDenied> = switch(WhenDenied::Counted, WhenDenied::Free);
+
+const SCRIPTS: OnOff<Algorithms> =
+    OnOff { on: Algorithms::All, off: Algorithms::FixedWindow, arity: Arity::Single };
+
 impl RuleSettings {
+    #[rustfmt::skip]
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
         let source = RuleSource::read(reader);
-        let help = "File or folder whose keys are laid over the rules; may be repeated, in the variable with `:`";
-        let overlays = reader.read_paths("rules-overlay", ("PATH", |_| false), "", help).value;
+        let overlays = reader.read_paths("rules-overlay", ("PATH", |_| false), "", "File or folder whose keys are laid over the rules; may be repeated, in the variable with `:`");
         reader.check_needs("rules-overlay", "rules");
-        let help = "Charge denied calls too, except with `count_denied: false`; on for rules of a control plane";
-        let form = switch(WhenDenied::Counted, WhenDenied::Free);
-        let when_denied = reader.read_optional("count-denied", &form, "off", help);
+        let when_denied = reader.read_optional("count-denied", &COUNT_DENIED, "off", "Charge denied calls too, except with `count_denied: false`; on for rules of a control plane");
         let when_denied = when_denied.unwrap_or(match source.value {
             RuleSource::Files(_) => WhenDenied::Free,
             // Gateways check with 0 hits and debit when the work is done: a debit that is dropped opens the limit.
             RuleSource::ControlPlane(_) => WhenDenied::Counted,
         });
-        let help = "Answer to a check (0 hits) of a used-up limit";
-        let exhausted_checks = reader.read("exhausted-looks", EXHAUSTED_CHECKS, "deny", help);
-        let help = "Decision without the store, for rules without on_store_failure";
-        let on_store_failure = reader.read("on-store-failure", ON_STORE_FAILURE, "error", help);
+        let exhausted_checks = reader.read("exhausted-looks", EXHAUSTED_CHECKS, "deny", "Answer to a check (0 hits) of a used-up limit");
+        let on_store_failure = reader.read("on-store-failure", ON_STORE_FAILURE, "error", "Decision without the store, for rules without on_store_failure");
         let mode_override = Self::read_mode(reader);
-        let help = "Use Lua scripts; off allows only fixed windows";
-        let form =
-            OnOff { on: Algorithms::All, off: Algorithms::FixedWindow, arity: Arity::Single };
-        let algorithms = reader.read("redis-scripts", form, "on", help);
+        let algorithms = reader.read("redis-scripts", SCRIPTS, "on", "Use Lua scripts; off allows only fixed windows");
         let defaults = Defaults { when_denied, exhausted_checks, on_store_failure, mode_override };
-        let help = "Rules for readiness: none after 10s (off), once some from a control plane, or always some";
-        let needed = reader.read("ready-needs-rules", RULES_NEEDED, "off", help);
-        Self { source, overlays, options: LoadOptions { defaults, algorithms }, needed }
+        let needed = reader.read("ready-needs-rules", RULES_NEEDED, "off", "Rules for readiness: none after 10s (off), once some from a control plane, or always some");
+        Self { source, overlays: overlays.value, options: LoadOptions { defaults, algorithms }, needed }
     }
 
+    #[rustfmt::skip]
     fn read_mode(reader: &mut SettingReader<'_>) -> ModeOverride {
-        let help = "Count and report, but let every call pass";
-        let shadow = reader.read_given("shadow-mode", SWITCH, "off", help);
-        let help = "Make every limit a quota: deny a call only if none has room";
-        let quota = reader.read("quota-mode", SWITCH, "off", help);
+        let shadow = reader.read_given("shadow-mode", SWITCH, "off", "Count and report, but let every call pass");
+        let quota = reader.read("quota-mode", SWITCH, "off", "Make every limit a quota: deny a call only if none has room");
         if shadow.value {
             if quota {
                 reader.warn_unused("quota-mode", &format!("{} is on", shadow.name));

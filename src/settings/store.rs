@@ -17,7 +17,6 @@ use super::reader::{
 };
 use crate::store::{guard::Patience, memory::metrics::MemorySize};
 
-/// Where counters are kept, and how long a decision may wait for them.
 #[derive(Debug, Clone)]
 pub struct StoreSettings {
     pub url: StoreUrl,
@@ -49,58 +48,36 @@ pub enum ReadyNeeds {
 }
 
 impl StoreSettings {
+    #[rustfmt::skip]
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        let url = Self::read_url(reader);
-        let help = "Maximum number of connections to each Redis server";
-        let pool_size = reader.read("store-pool-size", WholeNumber(1..=1000), "16", help);
-        let help =
-            "Count charges that fewer than N replicas of Redis have after 5ms (WAIT); 0 is off";
-        let wait_replicas = reader.read("store-wait-replicas", WholeNumber(0..=10), "0", help);
-        let help = "Prefix of all keys in Redis: at most 64 visible ASCII characters, no braces";
-        let form = Custom { name: "TEXT", read: key_prefix };
-        let key_prefix = reader.read("key-prefix", form, "", help);
-        let help = "Counters remembered for a second as over their limit; 0 is off";
-        let form = WholeNumber(0..=10_000_000);
-        let over_limit_cache = reader.read("over-limit-cache", form, "100000", help);
-        let help = "Maximum number of counters in memory";
-        let form = WholeNumber(1000..=1_000_000_000);
-        let counters = reader.read("memory-counters-max", form, "1000000", help);
-        let help = "Maximum size of the counters in memory";
-        let bytes = reader.read("memory-size-max", Size(1 << 20..=1 << 40), "256MiB", help);
-        let help = "Maximum duration of a decision for a caller without a timeout; a Redis silent for as long has failed";
-        let budget = reader.read("decision-budget", DECISION_TIME, "15ms", help);
-        let help = "Maximum duration for a caller with a timeout, of which a decision may take three quarters";
-        let announced_max = reader.read("decision-budget-max", DECISION_TIME, "1s", help);
-        let help = "Maximum number of debits and refunds that wait for Redis; 0 is off";
-        let form = WholeNumber(0..=10_000_000);
-        let debits_queued_max = reader.read("debits-queued-max", form, "10000", help);
-        let help = "Replicas that share a limit counted locally";
-        let replicas = reader.read("replicas", WholeNumber(1..=10_000), "1", help);
-        let help = "Be ready only while the store answers";
-        let form = switch(ReadyNeeds::Store, ReadyNeeds::Start);
-        let ready = reader.read("ready-needs-store", form, "off", help);
-        if matches!(url, StoreUrl::Memory) && replicas > 1 {
+        let settings = Self {
+            url: Self::read_url(reader),
+            pool_size: reader.read("store-pool-size", WholeNumber(1..=1000), "16", "Maximum number of connections to each Redis server"),
+            wait_replicas: reader.read("store-wait-replicas", WholeNumber(0..=10), "0", "Count charges that fewer than N replicas of Redis have after 5ms (WAIT); 0 is off"),
+            key_prefix: reader.read("key-prefix", KEY_PREFIX, "", "Prefix of all keys in Redis: at most 64 visible ASCII characters, no braces"),
+            over_limit_cache: reader.read("over-limit-cache", WholeNumber(0..=10_000_000), "100000", "Counters remembered for a second as over their limit; 0 is off"),
+            memory_max: MemorySize {
+                counters: reader.read("memory-counters-max", WholeNumber(1000..=1_000_000_000), "1000000", "Maximum number of counters in memory"),
+                bytes: reader.read("memory-size-max", Size(1 << 20..=1 << 40), "256MiB", "Maximum size of the counters in memory"),
+            },
+            patience: Patience {
+                budget: reader.read("decision-budget", DECISION_TIME, "15ms", "Maximum duration of a decision for a caller without a timeout; a Redis silent for as long has failed"),
+                announced_max: reader.read("decision-budget-max", DECISION_TIME, "1s", "Maximum duration for a caller with a timeout, of which a decision may take three quarters"),
+            },
+            debits_queued_max: reader.read("debits-queued-max", WholeNumber(0..=10_000_000), "10000", "Maximum number of debits and refunds that wait for Redis; 0 is off"),
+            replicas: reader.read("replicas", WholeNumber(1..=10_000), "1", "Replicas that share a limit counted locally"),
+            ready: reader.read("ready-needs-store", switch(ReadyNeeds::Store, ReadyNeeds::Start), "off", "Be ready only while the store answers"),
+        };
+        if matches!(settings.url, StoreUrl::Memory) && settings.replicas > 1 {
             reader.warn_unused("replicas", "with memory:// each replica has the whole limit");
         }
-        Self {
-            url,
-            pool_size,
-            wait_replicas,
-            key_prefix,
-            over_limit_cache,
-            memory_max: MemorySize { counters, bytes },
-            patience: Patience { budget, announced_max },
-            debits_queued_max,
-            replicas,
-            ready,
-        }
+        settings
     }
 
     fn read_url(reader: &mut SettingReader<'_>) -> StoreUrl {
         let problems_before = reader.problems.len();
         let help = "Where counters are kept: memory://, redis://[user:password@]host:port[/db], redis+unix:///path[?db=N], redis+sentinel://host:port,host:port/name[/db] or redis+cluster://host:port,host:port; with TLS rediss://, rediss+sentinel:// or rediss+cluster://";
-        let form = Custom { name: "URL", read: str::parse };
-        let Given { value: url, name } = reader.read_given(STORE, form, "memory://", help);
+        let Given { value: url, name } = reader.read_given(STORE, URL, "memory://", help);
         let is_bad = reader.problems.len() > problems_before;
         let access = StoreAccess::read(reader);
         match url {
@@ -123,6 +100,10 @@ impl StoreSettings {
         StoreUrl::Memory
     }
 }
+
+const URL: Custom<StoreUrl> = Custom { name: "URL", read: str::parse };
+
+const KEY_PREFIX: Custom<String> = Custom { name: "TEXT", read: key_prefix };
 
 fn key_prefix(text: &str) -> Result<String, String> {
     if text.len() <= 64 && text.bytes().all(may_be_in_prefix) {

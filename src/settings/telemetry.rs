@@ -60,19 +60,14 @@ fn rate(text: &str) -> Result<Duration, String> {
 }
 
 impl TelemetrySettings {
+    #[rustfmt::skip]
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        let help =
-            "Level of the log (error, warn, info, debug, off), also by target: info,TARGET=debug";
-        let filter = reader.read("log-level", FILTER, "info", help);
+        let filter = reader.read("log-level", FILTER, "info", "Level of the log (error, warn, info, debug, off), also by target: info,TARGET=debug");
         let format = reader.read("log-format", FORMATS, "text", "Format of the log and ready line");
-        let help = "Fraction of a limit above which hits are near it";
-        let near_limit_ratio = reader.read("near-limit-ratio", Ratio, "0.8", help);
-        let help = "Also show metrics by envoyproxy/ratelimit's names";
-        let compat = reader.read("metrics-compat", COMPAT, "none", help);
-        let help = "How keys are shown: by digests, or by the values themselves";
-        let top_keys = reader.read("top-keys", TOP_KEYS, "digests", help);
-        let help = "Maximum rate of log lines about denials, such as 1/s or 10/m";
-        let denial_lines = reader.read("log-denials", OrOff(RATE), "off", help);
+        let near_limit_ratio = reader.read("near-limit-ratio", Ratio, "0.8", "Fraction of a limit above which hits are near it");
+        let compat = reader.read("metrics-compat", COMPAT, "none", "Also show metrics by envoyproxy/ratelimit's names");
+        let top_keys = reader.read("top-keys", TOP_KEYS, "digests", "How keys are shown: by digests, or by the values themselves");
+        let denial_lines = reader.read("log-denials", OrOff(RATE), "off", "Maximum rate of log lines about denials, such as 1/s or 10/m");
         let environment = reader.environment.with(&reader.translated.otel);
         let mut problems = Vec::new();
         let export = otel::read(&environment, &mut problems, &mut reader.warnings);
