@@ -6,12 +6,10 @@ mod right;
 pub(super) mod tokens;
 
 use std::{
-    fmt,
+    fmt, mem,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
-use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use self::clients::ClientDomains;
@@ -23,8 +21,7 @@ use crate::net::tls::{last_good::LastGood, server::Identity};
 struct OfFile<T> {
     path: PathBuf,
     read: fn(&Path) -> Result<T, String>,
-    last_good: LastGood<T, Arc<T>>,
-    current: ArcSwap<T>,
+    value: LastGood<T, T>,
     /// The content of the last read.
     seen: Mutex<Result<T, String>>,
 }
@@ -35,26 +32,20 @@ impl<T: Clone + PartialEq> OfFile<T> {
         path: PathBuf,
         read: fn(&Path) -> Result<T, String>,
     ) -> Result<Self, String> {
-        let last_good = LastGood::new(name);
-        let seen = Mutex::new(read(&path));
-        let content = seen.lock().clone();
-        let first = last_good.renew(content, |value| Ok(Arc::new(value.clone())))?;
-        Ok(Self { path, read, last_good, current: ArcSwap::new(first), seen })
+        let (value, content) = (LastGood::new(name), read(&path));
+        value.renew(content.clone(), |value: &T| Ok(value.clone()))?;
+        Ok(Self { path, read, value, seen: Mutex::new(content) })
     }
 
     /// Reads the file again, and returns whether its content is in use. New content is taken once two consecutive reads
     /// have found the same: a file may be half written.
     fn renew(&self) -> bool {
         let content = (self.read)(&self.path);
-        let settled = *self.seen.lock() == content;
-        self.seen.lock().clone_from(&content);
-        if !settled {
-            return self.last_good.is_newest();
+        let before = mem::replace(&mut *self.seen.lock(), content.clone());
+        if before == content {
+            drop(self.value.renew(content, |value| Ok(value.clone())));
         }
-        if let Ok(value) = self.last_good.renew(content, |value| Ok(Arc::new(value.clone()))) {
-            self.current.store(value);
-        }
-        self.last_good.is_newest()
+        self.value.is_newest()
     }
 }
 
@@ -94,7 +85,7 @@ impl DomainAccess {
         right: Right,
     ) -> Result<(), ForbiddenDomain> {
         let names = client.map_or(&[][..], |client| &client.0);
-        if self.0.current.load().allow(names, domain, right) {
+        if self.0.value.value().as_ref().is_some_and(|known| known.allow(names, domain, right)) {
             return Ok(());
         }
         let verb = if right == Right::Change { "change" } else { "use" };

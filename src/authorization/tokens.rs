@@ -43,9 +43,9 @@ impl AdminTokens {
 
     /// The token that a client has shown. Digests are compared, in a time that does not depend on them.
     pub(crate) fn find(&self, shown: &[u8]) -> Option<NamedToken> {
-        let (tokens, shown) = (self.0.current.load(), digest(shown));
+        let (tokens, shown) = (self.0.value.value(), digest(shown));
         let mut found = None;
-        for token in tokens.iter() {
+        for token in tokens.iter().flat_map(|tokens| tokens.iter()) {
             let differences = token.digest.iter().zip(shown).fold(0, |all, (a, b)| all | (a ^ b));
             if differences == 0 {
                 found = Some(token);

@@ -72,7 +72,7 @@ struct TokenKeys {
 
 struct KeyFile {
     path: PathBuf,
-    last_good: LastGood<Vec<Vec<u8>>, Arc<TokenKeys>>,
+    last_good: LastGood<Vec<Vec<u8>>, TokenKeys>,
 }
 
 #[derive(Clone)]
@@ -107,11 +107,11 @@ impl HoldKey {
 
 impl TokenKeys {
     /// The first signs.
-    fn new(accepted: Vec<HoldKey>) -> Arc<Self> {
-        Arc::new(Self { signing: accepted.first().cloned(), accepted })
+    fn new(accepted: Vec<HoldKey>) -> Self {
+        Self { signing: accepted.first().cloned(), accepted }
     }
 
-    fn of_secrets<'secret>(secrets: impl Iterator<Item = &'secret [u8]>) -> Arc<Self> {
+    fn of_secrets<'secret>(secrets: impl Iterator<Item = &'secret [u8]>) -> Self {
         Self::new(secrets.map(|secret| HoldKey::new(0, secret)).collect())
     }
 }
@@ -126,7 +126,7 @@ impl KeyFile {
 impl HoldKeys {
     /// The keys of these secrets, of any length: the first signs, and all are accepted.
     pub fn new<'secret>(secrets: impl Iterator<Item = &'secret [u8]>) -> Self {
-        let keys = ArcSwapOption::new(Some(TokenKeys::of_secrets(secrets)));
+        let keys = ArcSwapOption::from_pointee(TokenKeys::of_secrets(secrets));
         Self(Arc::new(KnownKeys { keys, ..KnownKeys::default() }))
     }
 
@@ -154,7 +154,8 @@ impl HoldKeys {
     #[must_use]
     pub fn for_store(&self, store: &Store) -> Self {
         if store.servers().is_none() && self.0.file.is_none() {
-            self.0.keys.store(Some(TokenKeys::new(HoldKey::random(0).into_iter().collect())));
+            let random = HoldKey::random(0).into_iter().collect();
+            self.0.keys.store(Some(Arc::new(TokenKeys::new(random))));
         }
         self.clone()
     }

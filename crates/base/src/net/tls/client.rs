@@ -90,7 +90,7 @@ pub struct TlsClient {
     advice: &'static TlsAdvice,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Identified {
     config: Arc<ClientConfig>,
     /// When our certificate ends, in seconds since 1970, if we have one.
@@ -145,7 +145,8 @@ impl TlsClient {
 
     /// Seconds until our certificate ends, negative after it; `None` without one.
     pub fn expires_in(&self) -> Option<i64> {
-        Some(self.config.value()?.not_after?.saturating_sub(unix_seconds()))
+        let not_after = self.config.value().as_ref()?.not_after?;
+        Some(not_after.saturating_sub(unix_seconds()))
     }
 
     /// Makes a connection to `host` secure.
@@ -155,10 +156,8 @@ impl TlsClient {
     /// [`Unsupported`](io::ErrorKind::Unsupported) if the server speaks another protocol within TLS.
     pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         // Renewed each second beside the connections: a volume that hangs must not stop the thread that connects.
-        let config = match self.config.value() {
-            Some(known) => known.config,
-            None => self.config().map_err(io::Error::other)?,
-        };
+        let known = self.config.value().as_ref().map(|known| Arc::clone(&known.config));
+        let config = known.map_or_else(|| self.config(), Ok).map_err(io::Error::other)?;
         let name = self.name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned())
             .map_err(|_| io::Error::other(format!("`{name}` cannot be a certificate's name")))?;
@@ -184,7 +183,7 @@ impl TlsClient {
 
     fn config(&self) -> Result<Arc<ClientConfig>, TlsFileProblem> {
         let made = self.config.renew(self.files.read(), |contents| contents.make(self.protocol));
-        Ok(made?.config)
+        Ok(Arc::clone(&made?.config))
     }
 }
 

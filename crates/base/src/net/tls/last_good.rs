@@ -1,8 +1,9 @@
 //! A value made of files, which is made again when they change. While the new files are bad, the last good
 //! value stays.
 
-use std::fmt::Display;
+use std::{fmt::Display, sync::Arc};
 
+use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
 
 /// A value of type `T`, made of contents of type `C`.
@@ -10,20 +11,23 @@ use parking_lot::Mutex;
 pub struct LastGood<C, T> {
     /// What the value is, for log lines.
     name: &'static str,
-    known: Mutex<Known<C, T>>,
+    value: ArcSwapOption<T>,
+    known: Mutex<Known<C>>,
 }
 
 #[derive(Debug)]
-struct Known<C, T> {
-    good: Option<(C, T)>,
+struct Known<C> {
+    /// What the value was made of.
+    contents: Option<C>,
     /// Why the present contents are not in use, as it was logged.
     problem: Option<String>,
 }
 
-impl<C: PartialEq, T: Clone> LastGood<C, T> {
+impl<C: PartialEq, T> LastGood<C, T> {
     /// Without a value yet. `name` begins the log lines, such as `the TLS files of Redis`.
     pub const fn new(name: &'static str) -> Self {
-        Self { name, known: Mutex::new(Known { good: None, problem: None }) }
+        let known = Mutex::new(Known { contents: None, problem: None });
+        Self { name, value: ArcSwapOption::const_empty(), known }
     }
 
     /// The value for these contents, which is made only if they differ from the contents of the last good value. If they
@@ -32,28 +36,28 @@ impl<C: PartialEq, T: Clone> LastGood<C, T> {
         &self,
         contents: Result<C, E>,
         make: impl FnOnce(&C) -> Result<T, E>,
-    ) -> Result<T, E> {
+    ) -> Result<Arc<T>, E> {
         let mut state = self.known.lock();
-        let made = match (contents, &state.good) {
-            (Ok(contents), Some((known, value))) if contents == *known => {
-                let value = value.clone();
+        let last = self.value.load_full();
+        let made = match (contents, &last) {
+            (Ok(contents), Some(last)) if state.contents.as_ref() == Some(&contents) => {
                 state.problem = None;
-                return Ok(value);
+                return Ok(Arc::clone(last));
             }
-            (Ok(contents), _) => make(&contents).map(|value| (contents, value)),
+            (Ok(contents), _) => make(&contents).map(|value| (contents, Arc::new(value))),
             (Err(problem), _) => Err(problem),
         };
-        match (made, &state.good) {
-            (Ok((contents, value)), known) => {
-                if known.is_some() {
+        match (made, last) {
+            (Ok((contents, value)), last) => {
+                if last.is_some() {
                     tracing::info!("{} have changed and are in use", self.name);
                 }
-                *state = Known { good: Some((contents, value.clone())), problem: None };
+                *state = Known { contents: Some(contents), problem: None };
+                self.value.store(Some(Arc::clone(&value)));
                 Ok(value)
             }
             (Err(problem), None) => Err(problem),
-            (Err(problem), Some((_, value))) => {
-                let value = value.clone();
+            (Err(problem), Some(value)) => {
                 let problem = problem.to_string();
                 if state.problem.as_ref() != Some(&problem) {
                     tracing::warn!(
@@ -66,17 +70,14 @@ impl<C: PartialEq, T: Clone> LastGood<C, T> {
             }
         }
     }
-}
 
-impl<C, T> LastGood<C, T> {
     pub fn is_newest(&self) -> bool {
         self.known.lock().problem.is_none()
     }
-}
 
-impl<C, T: Clone> LastGood<C, T> {
-    pub fn value(&self) -> Option<T> {
-        self.known.lock().good.as_ref().map(|(_, value)| value.clone())
+    /// The last good value, without a lock; `None` until one was made.
+    pub fn value(&self) -> Guard<Option<Arc<T>>> {
+        self.value.load()
     }
 }
 
@@ -89,10 +90,11 @@ mod tests {
         let value = LastGood::new("the files");
         let mut made = 0;
         let mut renew = |contents: Result<&'static str, &str>| {
-            value.renew(contents.map_err(str::to_owned), |contents| {
+            let renewed = value.renew(contents.map_err(str::to_owned), |contents| {
                 made += 1;
                 contents.parse::<u8>().map(|number| (number, made)).map_err(|e| e.to_string())
-            })
+            });
+            renewed.map(|value| *value)
         };
         assert_eq!(renew(Err("no file")), Err("no file".to_owned()));
         renew(Ok("x")).expect_err("no good value yet");

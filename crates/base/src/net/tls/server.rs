@@ -2,7 +2,6 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use arc_swap::ArcSwap;
 use tokio::{io, net::TcpStream, time};
 use tokio_rustls::{
     TlsAcceptor,
@@ -60,8 +59,7 @@ struct ServerConfigs {
 
 pub struct TlsServer {
     files: ServerFiles,
-    last_good: LastGood<ServerContents, Arc<ServerConfigs>>,
-    current: ArcSwap<ServerConfigs>,
+    configs: LastGood<ServerContents, ServerConfigs>,
 }
 
 impl std::fmt::Debug for TlsServer {
@@ -76,9 +74,9 @@ pub struct Identity(pub Arc<[String]>);
 
 impl TlsServer {
     pub fn load(files: ServerFiles) -> Result<Self, String> {
-        let last_good = LastGood::new("the TLS files of the listeners");
-        let first = last_good.renew(files.read(), ServerContents::configs)?;
-        Ok(Self { files, last_good, current: ArcSwap::new(first) })
+        let configs = LastGood::new("the TLS files of the listeners");
+        configs.renew(files.read(), ServerContents::configs)?;
+        Ok(Self { files, configs })
     }
 
     pub const fn identifies_clients(&self) -> bool {
@@ -88,15 +86,17 @@ impl TlsServer {
     /// Reads the files again. If they are bad, that is logged once, and the last good ones stay. Returns whether the
     /// files are in use.
     pub fn renew(&self) -> bool {
-        if let Ok(configs) = self.last_good.renew(self.files.read(), ServerContents::configs) {
-            self.current.store(configs);
-        }
-        self.last_good.is_newest()
+        drop(self.configs.renew(self.files.read(), ServerContents::configs));
+        self.configs.is_newest()
     }
 
     /// Seconds until our certificate ends, negative after it.
     pub fn expires_in(&self) -> i64 {
-        self.current.load().not_after.saturating_sub(unix_seconds())
+        self.current().not_after.saturating_sub(unix_seconds())
+    }
+
+    fn current(&self) -> Arc<ServerConfigs> {
+        self.configs.value().clone().expect("they are made when it is loaded")
     }
 
     /// Makes a connection secure, and identifies its client.
@@ -104,7 +104,7 @@ impl TlsServer {
     /// # Errors
     /// Errors of the network, of TLS, and of the client's certificate; also if it takes over 10 s.
     async fn accept(&self, stream: TcpStream, listener: TlsUse) -> io::Result<SecuredStream> {
-        let configs = self.current.load_full();
+        let configs = self.current();
         let config = match listener {
             TlsUse::Grpc => &configs.grpc,
             TlsUse::Http => &configs.http,
@@ -172,7 +172,7 @@ impl ServerFiles {
 }
 
 impl ServerContents {
-    fn configs(&self) -> Result<Arc<ServerConfigs>, String> {
+    fn configs(&self) -> Result<ServerConfigs, String> {
         let chain = self.certificate.certificates()?;
         let valid = chain.first().and_then(|certificate| validity(certificate));
         let valid = valid.ok_or_else(|| {
@@ -185,12 +185,12 @@ impl ServerContents {
         if now < valid.start {
             return Err(self.certificate.problem("the certificate is not valid yet"));
         }
-        Ok(Arc::new(ServerConfigs {
+        Ok(ServerConfigs {
             grpc: self.config(true, b"h2")?,
             http: self.config(false, b"http/1.1")?,
             admin: self.config(true, b"http/1.1")?,
             not_after: valid.end,
-        }))
+        })
     }
 
     fn config(
