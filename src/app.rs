@@ -241,7 +241,7 @@ impl App {
         };
         let rules = Arc::clone(&self.rules);
         let RuleSettings { source, overlays, options, .. } = settings.rules.clone();
-        let files = renewal::FileMetrics::new(&meter);
+        let files = renewal::FileMetrics::of_meter(&meter);
         let mut tasks: Vec<BoxFuture<'static, ()>> =
             vec![Box::pin(renewal::renew(Arc::new(settings.clone()), files))];
         let overrides = Arc::clone(&self.overrides);

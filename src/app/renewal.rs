@@ -2,10 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use opentelemetry::{
-    KeyValue,
-    metrics::{Gauge, Meter},
-};
+use opentelemetry::{KeyValue, metrics::Gauge};
 use tokio::{task::spawn_blocking, time};
 
 use crate::{
@@ -93,10 +90,6 @@ fn renew_password(files: &'static str, access: &Access, metrics: &FileMetrics) {
 }
 
 impl FileMetrics {
-    pub(super) fn new(meter: &Meter) -> Self {
-        Self::of_meter(meter)
-    }
-
     /// Records whether the newest content of some files is in use.
     pub(super) fn in_use(&self, files: &'static str, in_use: bool) {
         self.in_use.record(u64::from(in_use), &[KeyValue::new("files", files)]);

@@ -116,7 +116,7 @@ macro_rules! instruments {
         }
 
         impl $all {
-            fn of_meter(meter: &opentelemetry::metrics::Meter) -> Self {
+            $vis fn of_meter(meter: &opentelemetry::metrics::Meter) -> Self {
                 Self { $($field: $crate::telemetry::Recorder::of_row(&$row, meter),)* }
             }
         }
@@ -160,32 +160,22 @@ impl Recorder for Counter<u64> {
     }
 }
 
-impl Recorder for Counter<f64> {
-    fn of_row(row: &InstrumentRow, meter: &Meter) -> Self {
-        let counter = meter.f64_counter(row.name).with_description(row.description);
-        counter.with_unit(row.unit.ucum()).build()
-    }
+macro_rules! recorders {
+    ($($recorder:ty = $builder:ident;)*) => {$(
+        impl Recorder for $recorder {
+            fn of_row(row: &InstrumentRow, meter: &Meter) -> Self {
+                let builder = meter.$builder(row.name).with_description(row.description);
+                builder.with_unit(row.unit.ucum()).build()
+            }
+        }
+    )*};
 }
 
-impl Recorder for UpDownCounter<i64> {
-    fn of_row(row: &InstrumentRow, meter: &Meter) -> Self {
-        let counter = meter.i64_up_down_counter(row.name).with_description(row.description);
-        counter.with_unit(row.unit.ucum()).build()
-    }
-}
-
-impl Recorder for Gauge<u64> {
-    fn of_row(row: &InstrumentRow, meter: &Meter) -> Self {
-        let gauge = meter.u64_gauge(row.name).with_description(row.description);
-        gauge.with_unit(row.unit.ucum()).build()
-    }
-}
-
-impl Recorder for Gauge<i64> {
-    fn of_row(row: &InstrumentRow, meter: &Meter) -> Self {
-        let gauge = meter.i64_gauge(row.name).with_description(row.description);
-        gauge.with_unit(row.unit.ucum()).build()
-    }
+recorders! {
+    Counter<f64> = f64_counter;
+    UpDownCounter<i64> = i64_up_down_counter;
+    Gauge<u64> = u64_gauge;
+    Gauge<i64> = i64_gauge;
 }
 
 impl Recorder for Histogram<f64> {
