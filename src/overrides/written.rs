@@ -349,11 +349,7 @@ fn entries(text: &str) -> Result<Vec<Entry>, String> {
     Ok(entries)
 }
 
-/// A time from 1 s to 30 d.
 fn lasts(text: &str) -> Result<Duration, String> {
-    let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
-    let hours = days.map(|days| format!("{}h", u64::from(days) * 24));
-    let text = hours.as_deref().unwrap_or(text);
     duration::duration(text, Duration::from_secs(1), LASTS_MAX)
         .map_err(|_| "for: must be a duration from 1s to 30d".to_owned())
 }

@@ -28,6 +28,9 @@ pub fn mapping(table: &KeyTable) -> Value {
     })
 }
 
+/// A duration as a regular expression.
+pub const DURATION: &str = "^(?=.)(\\d+d)?(\\d+h)?(\\d+m)?(\\d+s)?(\\d+ms)?$";
+
 fn property(key: &Key) -> Value {
     let mut schema = match key.shape {
         // A number or boolean is read as the text that is written.
@@ -47,8 +50,7 @@ fn property(key: &Key) -> Value {
             json!({ "type": ["integer", "null"], "minimum": min, "maximum": max })
         }
         Shape::Time { .. } => {
-            let pattern = "^(?=.)(\\d+h)?(\\d+m)?(\\d+s)?(\\d+ms)?$";
-            json!({ "type": ["string", "null"], "pattern": pattern })
+            json!({ "type": ["string", "null"], "pattern": DURATION })
         }
         Shape::Switch => json!({ "type": ["boolean", "null"] }),
         Shape::OneOf(words) => {

@@ -3,6 +3,7 @@
 use std::{
     fs, iter,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use super::keys::{CALL, SUITE, TEST};
@@ -18,7 +19,7 @@ use crate::{
         time::Timestamp,
     },
     rules,
-    text::counted,
+    text::{counted, duration::duration},
     yaml::{
         Problem, files,
         origin::Origin,
@@ -258,7 +259,6 @@ fn descriptors_of_call(
     Some((written.into_iter().map(|(_, text)| text).collect(), descriptors))
 }
 
-/// `90s`, `15m`, `24h`, `7d` or `1500ms` after the start.
 fn time(
     reader: &mut Reader<'_>,
     node: &YamlNode,
@@ -266,11 +266,11 @@ fn time(
     (above, not_before): &(String, Timestamp),
 ) -> Option<(String, Timestamp)> {
     let text = reader.scalar(node, "at")?;
-    let Some(millis) = millis(text) else {
+    let Ok(since_start) = duration(text, Duration::ZERO, Duration::MAX) else {
         reader.problem(node.location, "at: must be a time such as 500ms, 90s, 15m, 24h or 7d");
         return None;
     };
-    let now = start.plus_millis(millis);
+    let now = start.plus_millis(u64::try_from(since_start.as_millis()).unwrap_or(u64::MAX));
     if now < *not_before {
         let message = format!("at: {text} is before {above}, the time of the call above");
         reader.problem(node.location, message);
@@ -356,18 +356,4 @@ fn of_rules(root: &YamlNode) -> Option<String> {
     let is_rules = names.iter().any(|name| rules::FILE.find(name).is_some());
     let message = "this is a rule file; a test file has rules: and tests:";
     (is_rules && !is_suite).then(|| message.to_owned())
-}
-
-fn millis(text: &str) -> Option<u64> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let unit_ms: u64 = match unit {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return None,
-    };
-    unit_ms.checked_mul(number.parse().ok()?)
 }

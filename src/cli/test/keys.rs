@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::engine::algorithm::account::COUNT_MAX;
 use crate::yaml::{
-    json_schema::{document, extend, mapping},
+    json_schema::{DURATION, document, extend, mapping},
     keys::{Key, KeyTable, Shape, TEXT, key, required},
 };
 
@@ -45,9 +45,7 @@ pub(super) static CALL: KeyTable = KeyTable {
     keys: &[
         key(
             "at",
-            Shape::Other(
-                || json!({ "type": ["string", "null"], "pattern": "^[0-9]+(ms|s|m|h|d)$" }),
-            ),
+            Shape::Other(|| json!({ "type": ["string", "null"], "pattern": DURATION })),
             "Time since the start, such as 500ms or 7d; as the call above if absent",
         ),
         Key {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 /// Units of time in milliseconds, longest first.
-const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+const UNITS: [(&str, u64); 5] =
+    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-/// Reads a duration such as `15ms`, `5s`, `2m` or `1h30m`.
+/// Reads a duration such as `15ms`, `5s`, `2m`, `1h30m` or `7d`.
 ///
 /// # Errors
 /// A sentence with the allowed durations. It has no more of `text` than a duration that may have been meant.
@@ -42,10 +43,10 @@ fn millis(text: &str) -> Option<u64> {
     }
 }
 
-/// Writes a duration of whole milliseconds as [`duration`] reads it.
+/// Writes a duration of whole milliseconds as [`duration`] reads it, in hours at most.
 pub fn spelled(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    for (name, unit) in UNITS {
+    for (name, unit) in UNITS.into_iter().skip(1) {
         if millis >= unit && millis.is_multiple_of(unit) {
             return format!("{}{name}", millis / unit);
         }
@@ -98,12 +99,15 @@ mod tests {
             ("90m", Some(5_400_000)),
             ("1h30m", Some(5_400_000)),
             ("1h2m3s4ms", Some(3_723_004)),
+            ("7d", Some(604_800_000)),
+            ("1d12h", Some(129_600_000)),
             ("0s", Some(0)),
             ("0m5s", Some(5_000)),
         ] {
             assert_eq!(millis(text), expected, "{text}");
         }
-        let malformed = ["", "5", "s", "5d", "-1s", "+1s", "1.5s", "30m1h", "1m1m", "1h 30m"];
+        let malformed =
+            ["", "5", "s", "5w", "2h1d", "-1s", "+1s", "1.5s", "30m1h", "1m1m", "1h 30m"];
         for wrong in malformed.into_iter().chain(["99999999999999999h"]) {
             assert_eq!(millis(wrong), None, "{wrong}");
         }
