@@ -5,9 +5,7 @@ use std::sync::Arc;
 use http::{HeaderMap, StatusCode};
 use opentelemetry::{
     KeyValue, StringValue,
-    trace::{
-        Link, SpanContext, SpanId, SpanKind, Status as SpanStatus, TraceFlags, TraceId, TraceState,
-    },
+    trace::{Link, SpanContext, SpanId, SpanKind, TraceFlags, TraceId, TraceState},
 };
 use parking_lot::Mutex;
 use tonic::Code as GrpcCode;
@@ -123,11 +121,6 @@ impl CallSpan {
     ) {
         let CallDetails { attributes: of_decision, links, wait } =
             std::mem::take(&mut *self.details.lock());
-        let mut status = SpanStatus::Unset;
-        if let Some(error_type) = error_type {
-            attributes.push(KeyValue::new("error.type", error_type));
-            status = SpanStatus::error("");
-        }
         attributes.extend(of_decision);
         attributes.extend(wait.into_iter().flat_map(Wait::attributes));
         self.tracer.end(EndedSpan {
@@ -138,7 +131,7 @@ impl CallSpan {
             start: self.start,
             attributes,
             links,
-            status,
+            error_type,
         });
     }
 }

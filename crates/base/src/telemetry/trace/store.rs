@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use opentelemetry::{
     KeyValue,
-    trace::{Link, SpanContext, SpanId, SpanKind, Status},
+    trace::{Link, SpanContext, SpanId, SpanKind},
 };
 
 use super::{
@@ -70,11 +70,6 @@ impl StoreSpan {
             KeyValue::new("db.operation.name", self.operation),
         ];
         attributes.append(&mut self.attributes);
-        let mut status = Status::Unset;
-        if let Some(error_type) = error_type {
-            attributes.push(KeyValue::new("error.type", error_type));
-            status = Status::error("");
-        }
         self.tracer.end(EndedSpan {
             context: self.context.clone(),
             parent: Some((self.parent, false)),
@@ -83,7 +78,7 @@ impl StoreSpan {
             start: self.start,
             attributes,
             links: std::mem::take(&mut self.links),
-            status,
+            error_type: error_type.map(Into::into),
         });
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Instant, SystemTime};
 
 use http::HeaderMap;
 use opentelemetry::{
-    InstrumentationScope, KeyValue,
+    InstrumentationScope, KeyValue, StringValue,
     trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState},
 };
 use opentelemetry_sdk::{
@@ -66,7 +66,8 @@ pub(super) struct EndedSpan {
     pub(super) start: SpanStart,
     pub(super) attributes: Vec<KeyValue>,
     pub(super) links: Vec<Link>,
-    pub(super) status: Status,
+    /// The type of its error, if it has failed.
+    pub(super) error_type: Option<StringValue>,
 }
 
 impl Tracer {
@@ -101,7 +102,13 @@ impl Tracer {
     }
 
     pub(super) fn end(&self, ended: EndedSpan) {
-        let EndedSpan { context, parent, kind, name, start, mut attributes, links, status } = ended;
+        let EndedSpan { context, parent, kind, name, start, .. } = ended;
+        let (mut attributes, links) = (ended.attributes, ended.links);
+        let mut status = Status::Unset;
+        if let Some(error_type) = ended.error_type {
+            attributes.insert(0, KeyValue::new("error.type", error_type));
+            status = Status::error("");
+        }
         let dropped_attributes_count = truncate(&mut attributes, self.limits.attributes);
         let mut kept = SpanLinks::default();
         kept.links = links;
