@@ -157,7 +157,7 @@ async fn an_outage_of_redis_fires_the_alert_of_the_breaker_which_ends_with_the_o
             }
         }
     };
-    let fired = timeout(Duration::from_secs(60), fires).await.expect("within 60 s");
+    let fired = timeout(PATIENCE, fires).await.expect("the alert fires");
     let server = format!("127.0.0.1:{}", redis.port);
     assert_eq!(fired["labels"]["server"], server);
     assert_eq!(fired["labels"]["job"], "shop");

@@ -146,7 +146,7 @@ impl World {
 
     /// Waits until the user's counter shows a number within these bounds, and checks that it stays there.
     async fn counts(&self, least: u64, most: u64) {
-        let (replicas, deadline) = (self.fleet.clients(), Instant::now() + Duration::from_secs(60));
+        let (replicas, deadline) = (self.fleet.clients(), Instant::now() + PATIENCE);
         let mut stays_since = None;
         loop {
             let remaining = replicas.remaining("llm", &[("user", "alice")]).await;
@@ -330,11 +330,7 @@ async fn a_model_server_sees_ten_streams_at_most_and_ten_again_after_an_envoy_is
     let reaches = async |what: &str| {
         let since = Instant::now();
         while ledger.open() < SLOTS {
-            assert!(
-                since.elapsed() < Duration::from_secs(60),
-                "{what}: {} of {SLOTS}",
-                ledger.open()
-            );
+            assert!(since.elapsed() < PATIENCE, "{what}: {} of {SLOTS}", ledger.open());
             sleep(Duration::from_millis(1)).await;
         }
         println!("{what}: {SLOTS} at a time after {:.1?}", since.elapsed());

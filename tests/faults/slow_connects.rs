@@ -33,7 +33,7 @@ const FAULTS: [Fault; 5] =
     [Fault::ColdStart, Fault::Stall, Fault::Cut, Fault::Restart, Fault::Failover];
 
 /// How long recovery is waited for. It takes the time of a connection and a second.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RECOVERS_WITHIN: Duration = Duration::from_secs(60);
 
 /// Two servers behind proxies that delay what is sent first, and a Sentinel that names one of them.
 struct Servers {
@@ -89,7 +89,7 @@ impl Servers {
 }
 
 /// How long after the end of the fault the last call failed, at this rate of calls per second; `None` if calls still
-/// failed when [`PATIENCE`] was over.
+/// failed when [`RECOVERS_WITHIN`] was over.
 fn recovery(connect: Duration, rate: f64, fault: Fault) -> Option<Duration> {
     let mut servers = Servers::start(connect);
     let url = servers.url(fault);
@@ -115,7 +115,7 @@ fn recovery(connect: Duration, rate: f64, fault: Fault) -> Option<Duration> {
     });
     let is_failed = |call: &&RawCall| call.answer == RawAnswer::Failed;
     let mut last = before.iter().filter(is_failed).map(|call| call.answered).max();
-    while ended.elapsed() < PATIENCE {
+    while ended.elapsed() < RECOVERS_WITHIN {
         let more = calls(Duration::from_millis(500));
         match more.iter().filter(is_failed).map(|call| call.answered).max() {
             Some(failed) => last = Some(failed),

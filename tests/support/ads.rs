@@ -94,7 +94,7 @@ impl FakeAds {
     #[track_caller]
     pub fn request(&self) -> Asked {
         let requests = self.requests.lock().unwrap();
-        requests.recv_timeout(Duration::from_secs(60)).expect("a request")
+        requests.recv_timeout(PATIENCE).expect("a request")
     }
 
     /// The requests that have arrived and were not read.

@@ -30,7 +30,7 @@ pub use tollkeeper_proto::{
 pub use tonic::transport::Channel;
 
 pub use super::{
-    Process,
+    PATIENCE, Process,
     certificates::Authority,
     cluster::Cluster,
     dice::{Dice, number},

@@ -190,7 +190,7 @@ async fn a_slot_without_an_owner_is_one_outage_however_often_the_map_is_read() {
     });
     let maps_read = || cluster.nodes.iter().map(|node| node.runs_of("cluster|slots")).sum::<u64>();
     let before = maps_read();
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     while maps_read() < before + 18 {
         assert!(Instant::now() < deadline, "{}", service.log());
         answer(&service, &[("fixed_window", value.clone())]).await;
