@@ -21,8 +21,9 @@ pub struct HoldPolicy {
     pub by: HoldBy,
     /// The hits that a take charges.
     pub estimate: Estimate,
-    /// Hits for one unit of each kind of usage; empty if usage is a plain number.
-    pub weights: Vec<(Box<str>, u64)>,
+    /// Hits that one unit of each kind of usage adds, fewer than 0 if another kind includes it and costs more; empty if
+    /// usage is a plain number.
+    pub weights: Vec<(Box<str>, i64)>,
     /// Ends of calls after which nothing was used, unless the commit has a number: response flags, codes, or classes of
     /// codes such as `5xx`. `None` for [`UNUSED_ON`](Self::UNUSED_ON).
     pub unused_on: Option<Vec<Box<str>>>,

@@ -41,12 +41,12 @@ impl<'call> Parameters<'call> {
     }
 
     /// The hits that a take announces.
-    pub fn estimate(self, weights: &[(Box<str>, u64)]) -> Option<u64> {
+    pub fn estimate(self, weights: &[(Box<str>, i64)]) -> Option<u64> {
         self.weighed(b"estimate", weights)
     }
 
     /// The hits that a commit states.
-    pub fn used(self, weights: &[(Box<str>, u64)]) -> Option<u64> {
+    pub fn used(self, weights: &[(Box<str>, i64)]) -> Option<u64> {
         self.weighed(b"used", weights)
     }
 
@@ -79,7 +79,7 @@ impl<'call> Parameters<'call> {
     }
 
     /// The plain number, or the sum of the kinds by their weights. `None` without a valid number.
-    fn weighed(self, name: &[u8], weights: &[(Box<str>, u64)]) -> Option<u64> {
+    fn weighed(self, name: &[u8], weights: &[(Box<str>, i64)]) -> Option<u64> {
         if weights.is_empty() {
             return number(self.value(name)?);
         }
@@ -92,10 +92,11 @@ impl<'call> Parameters<'call> {
             let known =
                 weights.iter().find(|(known, _)| kind.strip_prefix(b".") == Some(known.as_bytes()));
             if let (Some((_, weight)), Some(number)) = (known, number(&entry.value)) {
-                sum = Some(number.saturating_mul(*weight).saturating_add(sum.unwrap_or(0)));
+                let hits = i128::from(number) * i128::from(*weight);
+                sum = Some(hits.saturating_add(sum.unwrap_or(0)));
             }
         }
-        sum.map(|sum: u64| sum.min(COUNT_MAX))
+        u64::try_from(sum?.clamp(0, COUNT_MAX.into())).ok()
     }
 }
 
@@ -166,6 +167,15 @@ mod tests {
         assert_eq!(usage.used(&[]), Some(99));
         assert_eq!(usage.estimate(&weights), None);
         assert_eq!(usage.used(&[("cached".into(), 1)]), None);
+    }
+
+    #[test]
+    fn a_kind_that_another_includes_changes_what_its_part_costs() {
+        let usage = entries("hold.used.input=1000 hold.used.cached=900");
+        let usage = Parameters::of(&usage).unwrap();
+        assert_eq!(usage.used(&[("input".into(), 250), ("cached".into(), 25 - 250)]), Some(47_500));
+        // A caller that states more of the part than of the whole has used nothing.
+        assert_eq!(usage.used(&[("input".into(), 1), ("cached".into(), -9)]), Some(0));
     }
 
     #[test]

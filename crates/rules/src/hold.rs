@@ -10,8 +10,8 @@ use tollkeeper_engine::{
 };
 use tollkeeper_yaml::{
     json_schema::mapping,
-    keys::{KeyTable, Shape, key, required},
-    reader::{Fields, Reader, shown},
+    keys::{KeyTable, Shape, TEXT, key, required},
+    reader::{Fields, Located, Reader, shown},
     tree::{Content, Location, YamlNode},
 };
 
@@ -37,9 +37,7 @@ static HOLD: KeyTable = KeyTable {
             "Hits to hold: a number or a mapping; the call's hits if absent"),
         key(
             "weights",
-            Shape::Other(
-                || json!({ "type": ["object", "null"], "additionalProperties": { "type": "integer", "minimum": 0 } }),
-            ),
+            Shape::Other(weights_schema),
             "Hits for a unit of each kind of usage, such as `input: 250`",
         ),
         key(
@@ -51,6 +49,16 @@ static HOLD: KeyTable = KeyTable {
         ),
         key("abandoned", Shape::OneOf(|| vec!["keep", "release"]),
             "Hits of a hold without a commit: `keep` (default) or `release`"),
+    ],
+};
+
+#[rustfmt::skip]
+static WEIGHT: KeyTable = KeyTable {
+    name: "a weight",
+    elsewhere: |_| None,
+    keys: &[
+        required("weight", HITS, "Hits for a unit of this kind"),
+        required("included_in", TEXT, "Kind, further up, whose number includes that of this kind"),
     ],
 };
 
@@ -76,6 +84,12 @@ pub(super) fn schema() -> Value {
 fn estimate_schema() -> Value {
     let number = json!({ "type": "integer", "minimum": 0 });
     json!({ "anyOf": [{ "type": "null" }, number, mapping(&ESTIMATE)] })
+}
+
+fn weights_schema() -> Value {
+    let number = json!({ "type": "integer", "minimum": 0 });
+    let weight = json!({ "anyOf": [number, mapping(&WEIGHT)] });
+    json!({ "type": ["object", "null"], "additionalProperties": weight })
 }
 
 pub(super) fn read(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<HoldPolicy> {
@@ -138,22 +152,49 @@ fn estimate(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Estimate> {
     }
 }
 
-fn weights(reader: &mut Reader<'_>, node: &YamlNode) -> Vec<(Box<str>, u64)> {
+/// The hits that a unit of each kind adds: its own, less those that it has as a part of another kind.
+fn weights(reader: &mut Reader<'_>, node: &YamlNode) -> Vec<(Box<str>, i64)> {
     let Content::Map(pairs) = &node.content else {
         reader.problem(node.location, "weights: must be a mapping such as `input: 250`");
         return Vec::new();
     };
     check_items(reader, "weights", node.location, pairs.len());
-    let mut weights = Vec::new();
+    let mut weights: Vec<(Box<str>, Weight)> = Vec::new();
     for (key, value) in pairs {
         let Some(kind) = short_text(reader, key, "weights") else { continue };
-        if weights.iter().any(|(known, _): &(Box<str>, u64)| **known == *kind) {
+        if weights.iter().any(|(known, _)| *known == kind) {
             reader.problem(key.location, format!("{kind}: duplicate key"));
-        } else if let Some(weight) = reader.whole(value, "weights", 0, Hits::MAX) {
+        } else if let Some(weight) = weight(reader, value, &weights) {
             weights.push((kind, weight));
         }
     }
-    weights
+    weights.into_iter().map(|(kind, weight)| (kind, weight.added)).collect()
+}
+
+/// The hits for a unit of a kind, and how many more than as a part of the kind that includes it.
+struct Weight {
+    own: i64,
+    added: i64,
+}
+
+fn weight(
+    reader: &mut Reader<'_>,
+    node: &YamlNode,
+    above: &[(Box<str>, Weight)],
+) -> Option<Weight> {
+    if !matches!(node.content, Content::Map(_)) {
+        let own = reader.whole(node, "weights", 0, Hits::MAX)?.cast_signed();
+        return Some(Weight { own, added: own });
+    }
+    let fields = reader.fields(node, &WEIGHT)?;
+    let own = fields.whole("weight")?.value.cast_signed();
+    let Located { location, value: kind } = fields.text("included_in")?;
+    let Some((_, whole)) = above.iter().find(|(known, _)| **known == *kind) else {
+        let message = format!("included_in: `{}` is no kind further up", shown(&kind));
+        reader.problem(location, message);
+        return None;
+    };
+    Some(Weight { own, added: own - whole.own })
 }
 
 fn unused_on(reader: &mut Reader<'_>, node: &YamlNode) -> Vec<Box<str>> {

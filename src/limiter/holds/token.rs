@@ -41,7 +41,7 @@ const TOKEN_BYTES_MAX: usize = TOKEN_CHARS_MAX / 4 * 3;
 /// The most bytes of a token beside its charges, and of a charge beside its texts. Clocks of nodes differ by less than a month.
 const HEAD_BYTES_MAX: usize = 96;
 const CHARGE_BYTES_MAX: usize = 48;
-const WEIGHT_BYTES_MAX: usize = 9;
+const WEIGHT_BYTES_MAX: usize = 11;
 
 /// How far the clock that dates tokens may be from the one that reads them, in milliseconds.
 const CLOCKS_DIFFER_MS_MAX: u64 = 86_400_000;
@@ -88,6 +88,7 @@ struct TokenCharge<'text> {
     calendar: Option<String>,
     lifetime_ms: u64,
     number: u32,
+    /// Each as the bits of an `i64`.
     weights: Vec<(&'text str, u64)>,
     /// `None` for the usual ones.
     unused_on: Option<Vec<&'text str>>,
@@ -232,7 +233,9 @@ impl<'text> TokenCharge<'text> {
             calendar: limit.window.calendar().map(ToString::to_string),
             lifetime_ms: policy.lifetime_ms,
             number: policy.number,
-            weights: policy.weights.iter().map(|(kind, weight)| (&**kind, *weight)).collect(),
+            weights: (policy.weights.iter())
+                .map(|(kind, weight)| (&**kind, weight.cast_unsigned()))
+                .collect(),
             unused_on: policy
                 .unused_on
                 .as_ref()
@@ -254,7 +257,9 @@ impl<'text> TokenCharge<'text> {
         }
         let policy = HoldPolicy {
             number: self.number,
-            weights: self.weights.iter().map(|(kind, weight)| ((*kind).into(), *weight)).collect(),
+            weights: (self.weights.iter())
+                .map(|(kind, weight)| ((*kind).into(), weight.cast_signed()))
+                .collect(),
             unused_on: unused_on.map(|ends| ends.iter().map(|end| (*end).into()).collect()),
             ..HoldPolicy::new(self.lifetime_ms)
         };

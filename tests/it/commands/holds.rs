@@ -13,7 +13,10 @@ descriptors:
     rate_limit:
       unit: year
       requests_per_unit: 9007199254740991
-      hold: { for: 10m, estimate: 1000000, weights: { input: 250, output: 1000 } }
+      hold:
+        for: 10m
+        estimate: 1000000
+        weights: { input: 250, cached: { weight: 25, included_in: input }, output: 1000 }
   - key: route
     rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, by: counter, estimate: 100 } }
   - key: job
@@ -115,6 +118,18 @@ fn usage_is_given_by_kind_where_the_limit_has_weights() {
     assert_eq!(call(&service, &words), (Some(0), "OK\ncommit: committed".to_owned()));
     let shown = admin(&service, &["counter", "show", "--domain", "llm", "money=a"], "--addr");
     let expected = "fixed_window: 19500 used of 9007199254740991 per year, 9007199254721491 left";
+    assert_eq!(shown, expected);
+
+    // 100 tokens of input at 250, and 900 that were cached at 25.
+    let token = take(
+        &service,
+        &["--hold", "output=500", "money=b"],
+        "OK\n  money=b: OK, at least 4294967295 left of at least 4294967295 per year",
+    );
+    let words = ["--commit", &token, "--used", "input=1000", "--used", "cached=900"];
+    assert_eq!(call(&service, &words), (Some(0), "OK\ncommit: committed".to_owned()));
+    let shown = admin(&service, &["counter", "show", "--domain", "llm", "money=b"], "--addr");
+    let expected = "fixed_window: 47500 used of 9007199254740991 per year, 9007199254693491 left";
     assert_eq!(shown, expected);
 }
 
