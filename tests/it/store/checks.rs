@@ -1,10 +1,13 @@
 //! What the service finds out about a Redis when it connects: a line in the log, and a metric.
 
+use std::os::unix::net::UnixStream;
+
 use crate::support::{
     envoy::Envoy,
     prelude::*,
-    redis_server::Setup,
+    redis_server::{Setup, nobody},
     sentinels::{NAME, SentinelSetup, Sentinels, sentinel_of},
+    tool,
 };
 
 fn service(store: &str, flags: &[&str]) -> Service {
@@ -86,6 +89,32 @@ static_resources:
     let sentence = "a proxy such as Envoy's redis_proxy answers TIME instead of Redis";
     eventually("the sentence", || service.log().contains(sentence).then_some(()));
     assert_eq!(redis.keys(), [""; 0]);
+}
+
+/// twemproxy closes a connection on which it gets INFO.
+#[tokio::test]
+async fn a_proxy_that_closes_the_connection_at_info_is_named() {
+    let redis = Redis::start();
+    let folder = TempDir::new().unwrap();
+    let socket = folder.path().join("socket");
+    let config = format!(
+        "all:\n  listen: {}\n  redis: true\n  servers:\n  - 127.0.0.1:{}:1\n",
+        socket.display(),
+        redis.port
+    );
+    fs::write(folder.path().join("config"), config).unwrap();
+    let mut proxy = Command::new(tool("nutcracker"));
+    // It needs a port for its figures.
+    let figures = nobody().port().to_string();
+    proxy.args(["-c", "config", "-p", "pid", "-o", "log", "-a", "127.0.0.1", "-s", &figures]);
+    proxy.current_dir(folder.path());
+    let _proxy = Process::spawn(&mut proxy);
+    eventually("twemproxy", || UnixStream::connect(&socket).ok());
+    let service = service(&format!("redis+unix://{}", socket.display()), &[]);
+    let call = request("shop", vec![descriptor(&[("user", "a")])]);
+    service.ask(call).await.expect_err("twemproxy is no Redis");
+    let sentence = "the connection was closed at INFO, as a proxy such as twemproxy does";
+    eventually("the sentence", || service.log().contains(sentence).then_some(()));
 }
 
 #[test]

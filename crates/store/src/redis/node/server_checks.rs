@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, fmt, io, vec};
 
 use parking_lot::Mutex;
-use redis::{Cmd, RedisResult, Value, from_redis_value, from_redis_value_ref};
+use redis::{Cmd, RedisError, RedisResult, Value, from_redis_value, from_redis_value_ref};
 use tollkeeper_engine::key::unused_key;
 
 use crate::{
@@ -123,7 +123,8 @@ impl Checks {
     async fn find(&self, connection: &mut Connection) -> RedisResult<ServerFindings> {
         let mut commands = vec![redis::cmd("INFO"), redis::cmd("TIME")];
         commands.extend(self.questions_of_rights());
-        let mut answers = ask(connection, &commands).await?.into_iter();
+        let answers = ask(connection, &commands).await;
+        let mut answers = answers.map_err(closed_at_info)?.into_iter();
         let (Some(info), Some(time)) = (answers.next(), answers.next()) else {
             return Ok(ServerFindings::new());
         };
@@ -302,6 +303,17 @@ fn refused_of(
 /// Whether the user may not run the command, or not with this key. EXEC is refused with a code of its own.
 fn is_refused(answer: &Value) -> bool {
     matches!(answer, Value::ServerError(error) if matches!(error.code(), "NOPERM" | "EXECABORT"))
+}
+
+/// Names a cause of a connection that ends at the first commands.
+fn closed_at_info(error: RedisError) -> RedisError {
+    if !error.is_connection_dropped() {
+        return error;
+    }
+    let sentence = format!(
+        "{error}: the connection was closed at INFO, as a proxy such as twemproxy does; write the address of Redis itself"
+    );
+    io::Error::other(sentence).into()
 }
 
 /// Whether this is what a server answers to TIME: its second number is less than a million microseconds. Errors
