@@ -1,7 +1,7 @@
 //! Headers of the answer, which Envoy adds to the response, whether the call is allowed or denied.
 //!
 //! - the three classic headers of envoyproxy/ratelimit, under configurable names;
-//! - `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-10;
+//! - `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11;
 //! - with either of them, `Retry-After` if the call is denied;
 //! - `x-ratelimit-rule` if the call is denied: by which rule, and the seconds until its reset.
 //!
@@ -137,16 +137,23 @@ fn limited_status(status: &Status) -> Option<LimitedStatus<'_>> {
 }
 
 fn policy_item(status: &LimitedStatus<'_>) -> String {
-    let (quota, window) = (status.limit.requests_per_unit, status.limit.window.seconds());
-    let name = quoted(status.name);
-    if status.limit.counts_calls() {
+    let limit = status.limit;
+    let (name, quota) = (quoted(status.name), integer(limit.requests_per_unit));
+    if limit.counts_calls() {
         return format!("{name};q={quota};qu=\"concurrent-requests\"");
     }
-    format!("{name};q={quota};w={window}")
+    // Without a unit, a quota is of requests. What is held until it is used is tokens or money.
+    let unit = if limit.hold.is_some() { ";qu=\"hits\"" } else { "" };
+    format!("{name};q={quota}{unit};w={}", limit.window.seconds())
 }
 
 fn usage_item(status: &LimitedStatus<'_>) -> String {
-    format!("{};r={};t={}", quoted(status.name), status.remaining, status.reset)
+    format!("{};r={};t={}", quoted(status.name), integer(status.remaining), status.reset)
+}
+
+/// An Integer of RFC 9651 has at most 15 digits: a field with a longer one is ignored.
+fn integer(number: u64) -> u64 {
+    number.min(999_999_999_999_999)
 }
 
 /// A list with one item per name: the names connect the draft's two headers.

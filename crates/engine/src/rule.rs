@@ -303,7 +303,7 @@ pub enum DeniedBody {
     /// Empty: the proxy chooses.
     #[default]
     None,
-    /// A problem of RFC 9457, of a type that draft-ietf-httpapi-ratelimit-headers-10 registers.
+    /// A problem of RFC 9457, of a type that draft-ietf-httpapi-ratelimit-headers-11 registers.
     Problem,
     /// An error as OpenAI's API has it, which its clients read.
     OpenAi,

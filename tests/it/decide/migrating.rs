@@ -489,6 +489,7 @@ domain: shop
 descriptors:
   - { key: one, rate_limit: { name: 'a \"name\"', unit: year, requests_per_unit: 1 } }
   - { key: nine, rate_limit: { unit: year, requests_per_unit: 9 } }
+  - { key: tokens, rate_limit: { unit: year, requests_per_unit: 9007199254740991, hold: 10m } }
 ";
     let both = || vec![one("nine", "x"), one("one", "x")];
     let start = |flags| Service::start(Options { rules, flags, ..Options::default() });
@@ -505,6 +506,11 @@ descriptors:
     let expected = "RateLimit-Policy: \"nine\";q=9;w=N, \"a \\\"name\\\"\";q=1;w=N\n\
                 RateLimit: \"nine\";r=8;t=N, \"a \\\"name\\\"\";r=0;t=N";
     assert_eq!(headers(&ask(&draft, both()).await).replace("w=31536000", "w=N"), expected);
+    // Longer numbers are no Integers of structured fields, and a quota without a unit is of requests.
+    let answer = ask(&draft, vec![one("tokens", "x")]).await;
+    let [policy, usage] = [0, 1].map(|header| &*answer.response_headers_to_add[header].value);
+    assert_eq!(policy, r#""tokens";q=999999999999999;qu="hits";w=31536000"#);
+    assert!(usage.starts_with(r#""tokens";r=999999999999999;t="#), "{usage}");
 
     let everything = start(&["--headers", "both"]);
     assert_eq!(headers(&ask(&everything, both()).await).lines().count(), 5);
