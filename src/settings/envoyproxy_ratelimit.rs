@@ -24,6 +24,7 @@ use super::reader::{
     form::OneOf,
     translated::{Translated, TranslatedValue},
 };
+use crate::text::did_you_mean::misspelt;
 
 /// The file name of its program. A program that is run by this name reads its environment.
 pub const ENVOYPROXY_RATELIMIT_PROGRAM: &str = "ratelimit";
@@ -90,10 +91,13 @@ struct Translator<'a> {
 }
 
 impl<'a> Translator<'a> {
-    /// Checks the form of every variable that is set, and warns about those that have no effect.
+    /// Checks the form of every variable that is set, and warns about those that have no effect, and those that are misspelt.
     fn check_all(&mut self) {
         for name in self.environment.names() {
             let Some(row) = table::VARIABLES.iter().find(|row| row.is_named(name)) else {
+                if let Some(meant) = misspelt(name, table::VARIABLES.iter().map(|row| row.name)) {
+                    self.out.warnings.push(format!("{name} has no effect; did you mean {meant}?"));
+                }
                 continue;
             };
             let Some(text) = self.environment.text(name) else {

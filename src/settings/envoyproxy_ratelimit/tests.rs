@@ -502,6 +502,20 @@ fn spans_are_exported_only_if_they_are_enabled() {
 }
 
 #[test]
+fn a_misspelt_variable_is_a_warning_and_those_of_others_are_none() {
+    for (name, meant) in [
+        ("LIMIT_RESPONSE_HEADERS_ENABLE", "LIMIT_RESPONSE_HEADERS_ENABLED"),
+        ("REDIS_POOLSIZE", "REDIS_POOL_SIZE"),
+        ("GRPC_MAX_CONECTION_AGE", "GRPC_MAX_CONNECTION_AGE"),
+    ] {
+        warned(&[(name, "1")], &[&format!("{name} has no effect; did you mean {meant}?")]);
+    }
+    for name in ["REDIS_HOST", "REDIS_PORT", "REDIS_PORT_6379_TCP", "HOSTNAME", "LOG_FILE"] {
+        silent(&[(name, "1")]);
+    }
+}
+
+#[test]
 fn rule_files_are_in_a_folder_of_three_parts() {
     let settings = silent(&[
         ("RUNTIME_ROOT", "/data"),

@@ -19,7 +19,26 @@ fn nearest<'names>(
     if name.is_empty() || name.len() > BYTES_MAX {
         return None;
     }
-    let wrong_max = (name.chars().count() / 3).clamp(1, 3);
+    nearest_within((name.chars().count() / 3).clamp(1, 3), name, known)
+}
+
+/// The known name that a long one was meant to be, with at most two wrong letters: among names of others, such as those of an
+/// environment, most are no mistakes.
+pub fn misspelt<'names>(
+    name: &str,
+    known: impl IntoIterator<Item = &'names str>,
+) -> Option<&'names str> {
+    if !(8..=BYTES_MAX).contains(&name.len()) {
+        return None;
+    }
+    nearest_within(2, name, known)
+}
+
+fn nearest_within<'names>(
+    wrong_max: usize,
+    name: &str,
+    known: impl IntoIterator<Item = &'names str>,
+) -> Option<&'names str> {
     let name = name.to_lowercase();
     let mut nearest = None;
     for candidate in known {
