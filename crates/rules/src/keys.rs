@@ -25,6 +25,7 @@ pub static FILE: KeyTable = KeyTable {
     elsewhere: |name| level_of(name, 0),
     keys: &[
         required("domain", TEXT, "Name by which requests select them"),
+        key("name", TEXT, "Name that a control plane gives them, without effect here"),
         key("descriptors", Shape::Other(descriptors), "List of descriptors"),
         key("defaults", Shape::Other(|| reference("defaults")),
             "Keys of `rate_limit` for limits that lack them"),
@@ -190,9 +191,9 @@ fn replaces() -> Value {
 
 /// Where a key belongs that is not one of level `here`: 0 is the file, 1 a descriptor, 2 a rate_limit.
 fn level_of(name: &str, here: usize) -> Option<&'static str> {
-    let levels = [&FILE, &DESCRIPTOR, &LIMIT].into_iter().enumerate();
+    let levels = [&FILE, &DESCRIPTOR, &LIMIT].into_iter().enumerate().rev();
     let with_key = levels.filter(|(_, table)| table.find(name).is_some()).map(|(level, _)| level);
-    // `descriptors` has two levels; the nearer one is meant.
+    // Some keys have two levels; the nearer one is meant, or else the lower one.
     Some(match (here, with_key.min_by_key(|level| level.abs_diff(here))?) {
         (_, 0) => "at the top of the file",
         (0, 1) => "in an item of `descriptors`, one level down",

@@ -231,6 +231,13 @@ fn limits(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Vec<Located<RateLimit
 }
 
 fn rate_limit(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Located<RateLimit>> {
+    if let Content::List(_) = node.content {
+        reader.problem(
+            node.location,
+            "rate_limit: is one limit; write a list of limits as `rate_limits`",
+        );
+        return None;
+    }
     let fields = reader.fields(node, &LIMIT)?;
     let unlimited = fields.is_on("unlimited");
     let unit = unit(reader, &fields, unlimited);

@@ -113,7 +113,7 @@ rules.yaml:14:30: unlimited: must be true or false
 rules.yaml:17:41: unit: not allowed with `unlimited: true`
 rules.yaml:19:17: unit_multiplier: 101 years exceed 100 years
 rules.yaml:21:48: unit_multiplier: must be a whole number from 1 to 4294967295; not `0`
-rules.yaml:22:1: unknown key `limits`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, draw, slot_by
+rules.yaml:22:1: unknown key `limits`; allowed here: domain, name, descriptors, defaults, require, require_mode, quota_group, draw, slot_by
 ",
     );
 }

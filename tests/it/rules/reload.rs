@@ -78,7 +78,7 @@ async fn bad_rules_are_reported_in_log_metric_and_page_and_the_last_good_ones_st
     });
     let problem = problems[0].as_str().unwrap();
     assert!(problem.ends_with(
-        "rules.yaml:2:1: unknown key `limits`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, draw, slot_by"
+        "rules.yaml:2:1: unknown key `limits`; allowed here: domain, name, descriptors, defaults, require, require_mode, quota_group, draw, slot_by"
     ));
     assert_eq!(in_force(&service)["version"], before["version"]);
     assert_eq!(spell(&ask(&service).await), "OK: OK 2/3 YEAR");
