@@ -219,6 +219,9 @@ impl App {
         }
         let mut background = self.background(settings, Arc::clone(&service.limiter));
         background.push(Box::pin(history.follow(Arc::clone(&self.telemetry))));
+        if let Some(statsd) = settings.telemetry.statsd.clone() {
+            background.push(Box::pin(http::send_to_statsd(statsd, Arc::clone(&self.telemetry))));
+        }
         for task in background {
             let stop = self.stop.clone();
             tasks.spawn(async move {

@@ -25,6 +25,7 @@ use axum::{
 };
 
 pub use self::{
+    compat::statsd::follow as send_to_statsd,
     json::Decisions,
     report::Reports,
     serve::{HttpBounds, serve},

@@ -2,6 +2,7 @@
 //! call costs nothing more.
 
 mod stats;
+pub(super) mod statsd;
 
 pub(super) use self::stats::stats;
 

@@ -7,6 +7,7 @@ use super::{
     reader::{
         SettingReader,
         form::{Custom, OneOf, OrOff, Ratio, invalid, whole_number},
+        url_parts::read_host,
     },
 };
 use crate::{
@@ -22,6 +23,8 @@ pub struct TelemetrySettings {
     pub top_keys: TopKeyNames,
     /// The shortest time between two log lines about denials, if any are logged.
     pub denial_lines: Option<Duration>,
+    /// Host and port of statsd.
+    pub statsd: Option<String>,
     /// Which telemetry is sent to a collector.
     pub export: TelemetryOptions,
 }
@@ -36,6 +39,15 @@ const FORMATS: OneOf<LogFormat> = OneOf(&[("text", LogFormat::Text), ("json", Lo
 
 const COMPAT: OneOf<MetricsCompat> =
     OneOf(&[("none", MetricsCompat::Off), ("envoyproxy", MetricsCompat::Envoyproxy)]);
+
+const STATSD: Custom<String> = Custom { name: "HOST:PORT", read: host_and_port };
+
+fn host_and_port(text: &str) -> Result<String, String> {
+    let address = text.contains(':').then(|| read_host(text, 0).ok()).flatten();
+    address
+        .map(|_| text.to_owned())
+        .ok_or_else(|| invalid(text, "a host and a port, such as statsd:8125"))
+}
 
 const TOP_KEYS: OneOf<TopKeyNames> = OneOf(&[
     ("digests", TopKeyNames::Digests),
@@ -66,6 +78,7 @@ impl TelemetrySettings {
         let format = reader.read("log-format", FORMATS, "text", "Format of the log and ready line");
         let near_limit_ratio = reader.read("near-limit-ratio", Ratio, "0.8", "Fraction of a limit above which hits are near it");
         let compat = reader.read("metrics-compat", COMPAT, "none", "Also show metrics by envoyproxy/ratelimit's names");
+        let statsd = reader.read("statsd-addr", OrOff(STATSD), "off", "Send metrics by envoyproxy/ratelimit's names to statsd, over TCP");
         let top_keys = reader.read("top-keys", TOP_KEYS, "digests", "How keys are shown: by digests, or by the values themselves");
         let denial_lines = reader.read("log-denials", OrOff(RATE), "off", "Maximum rate of log lines about denials, such as 1/s or 10/m");
         let environment = reader.environment.with(&reader.translated.otel);
@@ -76,6 +89,6 @@ impl TelemetrySettings {
         // The last of several values counts.
         export.resource.extend(reader.translated.resource.iter().cloned());
         let log = Log { filter, format };
-        Self { log, near_limit_ratio, top_keys, denial_lines, export }
+        Self { log, near_limit_ratio, statsd, top_keys, denial_lines, export }
     }
 }

@@ -1,4 +1,4 @@
-//! `/stats`: the counters of envoyproxy/ratelimit under the names that it sends to statsd. All levels of a rule's path
+//! The counters of envoyproxy/ratelimit under the names that it sends to statsd: for `/stats`, and for statsd itself. All levels of a rule's path
 //! are in them.
 
 use std::collections::BTreeMap;
@@ -6,15 +6,16 @@ use std::collections::BTreeMap;
 use super::{KINDS, cleaned, errors, level, loads};
 use crate::{
     limiter::metrics::{DURATION, HITS},
-    telemetry::{MetricsCompat, Telemetry, label, value},
+    telemetry::{Families, MetricsCompat, Telemetry, label, value},
 };
 
-/// The counters by name, from our metrics; `None` unless these names are asked for.
+/// The counters by name; `None` unless these names are asked for.
 pub(in crate::http) fn stats(telemetry: &Telemetry) -> Option<BTreeMap<String, u64>> {
-    if telemetry.compat() == MetricsCompat::Off {
-        return None;
-    }
-    let ours = &telemetry.families();
+    (telemetry.compat() != MetricsCompat::Off).then(|| counters(&telemetry.families()))
+}
+
+/// The counters by name, from our metrics.
+pub(super) fn counters(ours: &Families) -> BTreeMap<String, u64> {
     let mut stats = BTreeMap::new();
     for metric in ours.metrics(&HITS) {
         let mut rule = format!("ratelimit.service.rate_limit.{}", cleaned(label(metric, "domain")));
@@ -38,5 +39,5 @@ pub(in crate::http) fn stats(telemetry: &Telemetry) -> Option<BTreeMap<String, u
     for (name, count) in loads(ours) {
         stats.insert(format!("ratelimit.service.{name}"), count);
     }
-    Some(stats)
+    stats
 }

@@ -17,7 +17,7 @@ const SOCKETS: VariableForm = VariableForm::Among(&["unix", "tcp"]);
 const LEVELS: VariableForm =
     VariableForm::Among(&["panic", "fatal", "error", "warn", "warning", "info", "debug", "trace"]);
 
-const STATSD: &str = "metrics are scraped, or sent by OTLP";
+const STATSD: &str = "metrics are scraped, sent by OTLP, or to statsd over TCP";
 const ONE_REDIS: &str = "one Redis counts all units";
 const ON_EMPTY: &str = "TOLLKEEPER_DECISION_BUDGET bounds the wait";
 const NO_WINDOW: &str = "calls are batched without a window";
@@ -80,13 +80,14 @@ pub(super) const VARIABLES: &[EnvoyproxyRatelimitVariable] = &[
     row("PROMETHEUS_PATH", TEXT, Sets("path on that address, default /metrics")),
     row("PROMETHEUS_MAPPER_YAML", TEXT, Nothing("names and labels follow the default mapping")),
     row("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", SWITCH, AsAsked("false", "durations are in seconds")),
-    row("USE_STATSD", SWITCH, AsAsked("false", STATSD)),
-    row("STATSD_…", TEXT, Nothing(STATSD)),
+    row("USE_STATSD", SWITCH, Sets("`--statsd-addr`, default off (on there)")),
+    row("STATSD_HOST", TEXT, Sets("`--statsd-addr`, default localhost")),
+    row("STATSD_PORT", PORT, Sets("`--statsd-addr`, default 8125")),
     row("USE_DOG_STATSD", SWITCH, AsAsked("false", STATSD)),
     row("USE_DOG_STATSD_MOGRIFIERS", TEXT, Nothing(STATSD)),
     row("DOG_STATSD_…", TEXT, Nothing(STATSD)),
     row("EXTRA_TAGS", TEXT, Nothing("use OTEL_RESOURCE_ATTRIBUTES, or the scraper's labels")),
-    row("STATS_FLUSH_INTERVAL", TIME, Nothing("metrics are up to date at each scrape")),
+    row("STATS_FLUSH_INTERVAL", TIME, Nothing("statsd gets metrics every 10 s, and scrapes are up to date")),
     row("DISABLE_STATS", SWITCH, AsAsked("false", "metrics are always kept")),
     row("BACKEND_TYPE", VariableForm::Among(&["redis", "memcache"]), Sets("`--store`; memcache is refused")),
     row("REDIS_SOCKET_TYPE", SOCKETS, Sets("`--store`, default unix")),

@@ -30,6 +30,14 @@ impl Translator<'_> {
         if let Some(ratio) = self.ratio("near-limit-ratio", "NEAR_LIMIT_RATIO") {
             self.set("near-limit-ratio", &["NEAR_LIMIT_RATIO"], ratio);
         }
+        if self.is_on("USE_STATSD") {
+            let host = self.text("STATSD_HOST").unwrap_or("localhost");
+            let port = self.text("STATSD_PORT").unwrap_or("8125");
+            let variables = ["STATSD_HOST", "STATSD_PORT", "USE_STATSD"];
+            self.set("statsd-addr", &variables, format!("{host}:{port}"));
+        } else {
+            self.warn_all(&["STATSD_HOST", "STATSD_PORT"], "USE_STATSD is not true");
+        }
         // It sends spans alone, so a collector may have no pipeline for metrics.
         if self.lacks(&["OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"]) {
             self.set_otel("OTEL_METRICS_EXPORTER", "none");

@@ -502,6 +502,17 @@ fn spans_are_exported_only_if_they_are_enabled() {
 }
 
 #[test]
+fn statsd_gets_metrics_if_it_is_asked_for() {
+    assert_eq!(silent(&[]).telemetry.statsd, None);
+    let on = ("USE_STATSD", "true");
+    assert_eq!(silent(&[on]).telemetry.statsd.unwrap(), "localhost:8125");
+    let place = [on, ("STATSD_HOST", "statsd.example"), ("STATSD_PORT", "9125")];
+    assert_eq!(silent(&place).telemetry.statsd.unwrap(), "statsd.example:9125");
+    let bad = "STATSD_HOST: invalid value `a b:8125`: must be a host and a port, such as statsd:8125, or off";
+    refused(&[on, ("STATSD_HOST", "a b")], bad);
+}
+
+#[test]
 fn a_misspelt_variable_is_a_warning_and_those_of_others_are_none() {
     for (name, meant) in [
         ("LIMIT_RESPONSE_HEADERS_ENABLE", "LIMIT_RESPONSE_HEADERS_ENABLED"),

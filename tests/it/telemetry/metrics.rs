@@ -62,6 +62,29 @@ async fn the_metrics_and_labels_of_the_page_are_those_of_a_scrape() {
     assert_eq!(listed, scraped);
 }
 
+/// Every 10 s, on a connection of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn statsd_gets_by_how_much_each_counter_has_grown() {
+    let statsd = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = statsd.local_addr().unwrap().to_string();
+    let environment = &[("TOLLKEEPER_STATSD_ADDR", &*address)];
+    let service = Service::start(Options { rules: RULES, environment, ..Options::default() });
+    let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
+    let next = || {
+        let mut lines = String::new();
+        statsd.accept().unwrap().0.read_to_string(&mut lines).unwrap();
+        lines
+    };
+    for hits in [2, 1] {
+        for _ in 0..hits {
+            service.ask(call()).await.unwrap();
+        }
+        let (name, lines) = ("ratelimit.service.rate_limit.shop.user.total_hits", next());
+        assert!(lines.contains(&format!("{name}:{hits}|c\n")), "{lines}");
+        assert!(lines.lines().all(|line| line.ends_with("|c") && !line.contains(":0|")), "{lines}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn promtool_accepts_every_scrape() {
     for scrape in scrapes().await {
