@@ -8,6 +8,8 @@ use std::{
 
 use parking_lot::Mutex;
 
+use crate::text::named::named;
+
 pub(super) const WINDOW: Duration = Duration::from_secs(60);
 
 /// The most entries in a window about a client and a kind, if the client has shown valid credentials or needs none.
@@ -20,32 +22,24 @@ const CLIENTS_MAX: usize = 1000;
 /// The name of clients that are counted together.
 const OTHERS: &str = "others";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RefusalKind {
-    Unauthorized,
-    /// A web page, or a host name that anyone may have chosen.
-    CrossSite,
-    /// The client may not do this.
-    Forbidden,
-    Invalid,
-    /// The service could not do it.
-    Failed,
+named! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum RefusalKind {
+        Unauthorized = "unauthorized",
+        /// A web page, or a host name that anyone may have chosen.
+        CrossSite = "cross-site",
+        /// The client may not do this.
+        Forbidden = "forbidden",
+        Invalid = "invalid",
+        /// The service could not do it.
+        Failed = "failed",
+    }
 }
 
 impl RefusalKind {
     /// Whether anyone may have sent the request.
     pub fn is_of_stranger(self) -> bool {
         matches!(self, Self::Unauthorized | Self::CrossSite)
-    }
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Unauthorized => "unauthorized",
-            Self::CrossSite => "cross-site",
-            Self::Forbidden => "forbidden",
-            Self::Invalid => "invalid",
-            Self::Failed => "failed",
-        }
     }
 }
 

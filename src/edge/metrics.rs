@@ -15,7 +15,7 @@ use opentelemetry::{
 };
 use parking_lot::Mutex;
 
-use crate::{process::calls::CallTracker, telemetry::instruments};
+use crate::{process::calls::CallTracker, telemetry::instruments, text::named::named};
 
 instruments! {
     struct EdgeInstruments {
@@ -40,25 +40,15 @@ pub struct EdgeMetrics {
     connections: Arc<AtomicUsize>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RefusedConnection {
-    /// The system did not hand it over: too many open files, for example.
-    Accept,
-    /// As many as allowed have calls.
-    Full,
-    /// Its client has sent nothing, as many others, and a further one came.
-    Silent,
-}
-
-impl RefusedConnection {
-    const ALL: [Self; 3] = [Self::Accept, Self::Full, Self::Silent];
-
-    const fn reason(self) -> &'static str {
-        match self {
-            Self::Accept => "accept",
-            Self::Full => "full",
-            Self::Silent => "silent",
-        }
+named! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum RefusedConnection {
+        /// The system did not hand it over: too many open files, for example.
+        Accept = "accept",
+        /// As many as allowed have calls.
+        Full = "full",
+        /// Its client has sent nothing, as many others, and a further one came.
+        Silent = "silent",
     }
 }
 
@@ -108,7 +98,7 @@ impl ListenerMetrics {
     }
 
     fn count_refused(&self, reason: RefusedConnection, count: u64) {
-        self.edge.of.refused.add(count, &[self.label(), KeyValue::new("reason", reason.reason())]);
+        self.edge.of.refused.add(count, &[self.label(), KeyValue::new("reason", reason.name())]);
     }
 
     fn label(&self) -> KeyValue {

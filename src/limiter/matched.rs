@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::engine::decision::{Code, Decision, Matched, Outcome};
+use crate::{
+    engine::decision::{Code, Decision, Matched, Outcome},
+    text::named::named,
+};
 
 /// The name of everything that is not configured.
 pub(super) const OTHER: &str = "other";
@@ -13,11 +16,13 @@ pub(super) const OVERRIDE: &str = "override";
 /// The name where a domain has no limit for a descriptor, in place of a rule.
 pub(super) const NONE: &str = "none";
 
-#[derive(Debug, Clone, Copy)]
-pub(super) enum DecidedCode {
-    Ok,
-    OverLimit,
-    Shadow,
+named! {
+    #[derive(Debug, Clone, Copy)]
+    pub(super) enum DecidedCode {
+        Ok = "ok",
+        OverLimit = "over_limit",
+        Shadow = "shadow",
+    }
 }
 
 impl DecidedCode {
@@ -26,14 +31,6 @@ impl DecidedCode {
             Outcome::Over { .. } => Self::OverLimit,
             Outcome::Shadowed { .. } => Self::Shadow,
             Outcome::NoLimit | Outcome::Unlimited | Outcome::Within { .. } => Self::Ok,
-        }
-    }
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::OverLimit => "over_limit",
-            Self::Shadow => "shadow",
         }
     }
 }

@@ -94,7 +94,7 @@ impl Calendar {
     /// The calendar that is [written](Self#impl-Display-for-Calendar) as `unit@zone`.
     pub fn read(unit: &str, zone: &str) -> Option<Self> {
         let (name, starts) = unit.split_once('.').unwrap_or((unit, ""));
-        let unit = Unit::ALL.into_iter().find(|known| known.name() == name)?;
+        let unit = Unit::named(name)?;
         let calendar = Self::new(unit, zone).ok()?;
         let middle = match (unit, starts) {
             (_, "") => return Some(calendar),

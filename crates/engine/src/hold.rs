@@ -10,7 +10,10 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 pub use self::learned::LearnedEstimate;
-use crate::algorithm::account::{COUNT_MAX, HOLD_MS_MAX};
+use crate::{
+    algorithm::account::{COUNT_MAX, HOLD_MS_MAX},
+    text::named::named,
+};
 
 /// How a limit holds hits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,24 +36,28 @@ pub struct HoldPolicy {
     pub number: u32,
 }
 
-/// How a commit finds its take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HoldBy {
-    /// By the token in the answer to the take.
-    Token,
-    /// By the entry `hold.id`, which is equal in both calls.
-    Id,
-    /// Not at all: a commit ends the oldest hold of its counter.
-    Counter,
+named! {
+    /// How a commit finds its take.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum HoldBy {
+        /// By the token in the answer to the take.
+        Token = "token",
+        /// By the entry `hold.id`, which is equal in both calls.
+        Id = "id",
+        /// Not at all: a commit ends the oldest hold of its counter.
+        Counter = "counter",
+    }
 }
 
-/// What becomes of a hold whose time has passed without a commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Abandoned {
-    /// The estimate remains charged.
-    Keep,
-    /// Nothing remains charged.
-    Release,
+named! {
+    /// What becomes of a hold whose time has passed without a commit.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Abandoned {
+        /// The estimate remains charged.
+        Keep = "keep",
+        /// Nothing remains charged.
+        Release = "release",
+    }
 }
 
 /// The hits that a take charges.
@@ -64,20 +71,6 @@ pub struct Estimate {
     pub max: u64,
     /// What commits have shown, if it replaces `default`.
     pub learned: Option<Arc<LearnedEstimate>>,
-}
-
-impl HoldBy {
-    /// Every form.
-    pub const ALL: [Self; 3] = [Self::Token, Self::Id, Self::Counter];
-
-    /// The name in rule files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Token => "token",
-            Self::Id => "id",
-            Self::Counter => "counter",
-        }
-    }
 }
 
 impl HoldPolicy {

@@ -14,6 +14,7 @@ pub use crate::{algorithm::Algorithm, time::Unit};
 use crate::{
     algorithm::account::{COUNT_MAX, Terms},
     hold::{HoldBy, HoldPolicy},
+    text::named::named,
     time::Timestamp,
     window::Window,
 };
@@ -268,55 +269,33 @@ pub enum Mode {
     Quota,
 }
 
-/// The answer for a limit if the store gives none, or if the counter is corrupt.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum FailureMode {
-    /// An error, UNAVAILABLE: the caller decides.
-    #[default]
-    Error,
-    /// The call is over its limit.
-    Deny,
-    /// This limit lets the call pass.
-    Allow,
-    /// This replica counts in memory, against its share of the limit.
-    Local,
-}
-
-impl FailureMode {
-    /// Every failure mode.
-    pub const ALL: [Self; 4] = [Self::Error, Self::Deny, Self::Allow, Self::Local];
-
-    /// The name in rule files and settings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Deny => "deny",
-            Self::Allow => "allow",
-            Self::Local => "local",
-        }
+named! {
+    /// The answer for a limit if the store gives none, or if the counter is corrupt.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum FailureMode {
+        /// An error, UNAVAILABLE: the caller decides.
+        #[default]
+        Error = "error",
+        /// The call is over its limit.
+        Deny = "deny",
+        /// This limit lets the call pass.
+        Allow = "allow",
+        /// This replica counts in memory, against its share of the limit.
+        Local = "local",
     }
 }
 
-/// The body of a denial, for the client of the proxy that asks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum DeniedBody {
-    /// Empty: the proxy chooses.
-    #[default]
-    None,
-    /// A problem of RFC 9457, of a type that draft-ietf-httpapi-ratelimit-headers-11 registers.
-    Problem,
-    /// An error as OpenAI's API has it, which its clients read.
-    OpenAi,
-}
-
-impl DeniedBody {
-    /// Every body, with its name in rule files and settings.
-    pub const NAMED: [(&str, Self); 3] =
-        [("none", Self::None), ("problem", Self::Problem), ("openai", Self::OpenAi)];
-
-    /// The names.
-    pub fn names() -> Vec<&'static str> {
-        Self::NAMED.map(|(name, _)| name).to_vec()
+named! {
+    /// The body of a denial, for the client of the proxy that asks.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum DeniedBody {
+        /// Empty: the proxy chooses.
+        #[default]
+        None = "none",
+        /// A problem of RFC 9457, of a type that draft-ietf-httpapi-ratelimit-headers-11 registers.
+        Problem = "problem",
+        /// An error as OpenAI's API has it, which its clients read.
+        OpenAi = "openai",
     }
 }
 

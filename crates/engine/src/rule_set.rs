@@ -19,6 +19,7 @@ use crate::{
     pattern::Pattern,
     request::Entry,
     rule::{Defaults, Limit, Rule, RuleId},
+    text::named::named,
 };
 
 /// All domains and their rules. Immutable once built: a reload builds another.
@@ -69,26 +70,15 @@ pub struct Requirement {
     pub mode: RequireMode,
 }
 
-/// What happens to a call that lacks required entries.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum RequireMode {
-    /// It is denied.
-    #[default]
-    Deny,
-    /// It is counted and logged.
-    Report,
-}
-
-impl RequireMode {
-    /// Every mode.
-    pub const ALL: [Self; 2] = [Self::Deny, Self::Report];
-
-    /// The name in rule files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Deny => "deny",
-            Self::Report => "report",
-        }
+named! {
+    /// What happens to a call that lacks required entries.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum RequireMode {
+        /// It is denied.
+        #[default]
+        Deny = "deny",
+        /// It is counted and logged.
+        Report = "report",
     }
 }
 

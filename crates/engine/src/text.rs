@@ -2,6 +2,7 @@
 
 pub mod did_you_mean;
 pub mod duration;
+pub mod named;
 pub mod printable;
 
 /// A number of things: `1 rule`, `2 rules`.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::text::named::named;
+
 /// An instant, in whole milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
@@ -66,24 +68,22 @@ impl Span {
     }
 }
 
-/// The unit of a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names say it")]
-pub enum Unit {
-    Second,
-    Minute,
-    Hour,
-    Day,
-    Week,
-    Month,
-    Year,
+named! {
+    /// The unit of a limit. They are listed by ascending length.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[expect(missing_docs, reason = "the names say it")]
+    pub enum Unit {
+        Second = "second",
+        Minute = "minute",
+        Hour = "hour",
+        Day = "day",
+        Week = "week",
+        Month = "month",
+        Year = "year",
+    }
 }
 
 impl Unit {
-    /// Every unit, by ascending length.
-    pub const ALL: [Self; 7] =
-        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
-
     /// The length in seconds; a month has 30 days and a year 365.
     pub const fn seconds(self) -> u64 {
         match self {
@@ -94,19 +94,6 @@ impl Unit {
             Self::Week => 7 * 86_400,
             Self::Month => 30 * 86_400,
             Self::Year => 365 * 86_400,
-        }
-    }
-
-    /// The name in rule files, such as `minute`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Second => "second",
-            Self::Minute => "minute",
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
-            Self::Month => "month",
-            Self::Year => "year",
         }
     }
 }

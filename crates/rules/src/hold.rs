@@ -31,7 +31,7 @@ static HOLD: KeyTable = KeyTable {
     keys: &[
         required("for", Shape::Time { min: FOR_MIN, max: FOR_MAX },
             "Time in which a commit must come, 1s to 7 days (168h)"),
-        key("by", Shape::OneOf(|| HoldBy::ALL.map(HoldBy::name).to_vec()),
+        key("by", Shape::OneOf(HoldBy::names),
             "How a commit finds its hold: `token` (default), `id` or `counter`"),
         key("estimate", Shape::Other(estimate_schema),
             "Hits to hold: a number or a mapping; the call's hits if absent"),
@@ -47,7 +47,7 @@ static HOLD: KeyTable = KeyTable {
             ),
             "Response flags, codes and classes (`5xx`) of calls that used nothing; UF, UH, UO, NR, NC and RL if absent",
         ),
-        key("abandoned", Shape::OneOf(|| vec!["keep", "release"]),
+        key("abandoned", Shape::OneOf(Abandoned::names),
             "Hits of a hold without a commit: `keep` (default) or `release`"),
     ],
 };
@@ -104,20 +104,17 @@ pub(super) fn read(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<HoldP
 
 fn policy(reader: &mut Reader<'_>, node: &YamlNode) -> Option<HoldPolicy> {
     let fields = reader.fields(node, &HOLD)?;
-    let by = fields.word("by");
+    let [by, abandoned] = ["by", "abandoned"].map(|key| fields.word(key));
     let estimate = fields.node("estimate").and_then(|node| estimate(reader, node));
     let weights = fields.node("weights").map(|node| weights(reader, node));
     let unused_on = fields.node("unused_on").map(|node| unused_on(reader, node));
     let policy = HoldPolicy::new(millis(fields.time("for")?.value));
     Some(HoldPolicy {
-        by: HoldBy::ALL.into_iter().find(|known| Some(known.name()) == by).unwrap_or(policy.by),
+        by: by.and_then(HoldBy::named).unwrap_or(policy.by),
         estimate: estimate.unwrap_or(policy.estimate),
         weights: weights.unwrap_or_default(),
         unused_on,
-        abandoned: match fields.word("abandoned") {
-            Some("release") => Abandoned::Release,
-            _ => Abandoned::Keep,
-        },
+        abandoned: abandoned.and_then(Abandoned::named).unwrap_or(policy.abandoned),
         ..policy
     })
 }

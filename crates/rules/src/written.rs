@@ -120,8 +120,7 @@ fn file(
         Some(_) => SlotBy::Domain,
         None => SlotBy::BusinessId,
     };
-    let mode = fields.word("require_mode");
-    let mode = RequireMode::ALL.into_iter().find(|known| Some(known.name()) == mode);
+    let mode = fields.word("require_mode").and_then(RequireMode::named);
     let mut keys = |name| {
         let texts = reader.texts(&fields, name).unwrap_or_default();
         texts.into_iter().map(|(_, text)| text).collect()
@@ -241,8 +240,6 @@ fn rate_limit(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Located<RateLi
     let fields = reader.fields(node, &LIMIT)?;
     let unlimited = fields.is_on("unlimited");
     let unit = unit(reader, &fields, unlimited);
-    let [mode, body] = ["on_store_failure", "denied_body"].map(|key| fields.word(key));
-    let body = DeniedBody::NAMED.into_iter().find(|(name, _)| Some(*name) == body);
     let name = limit_name(reader, &fields);
     let value = RateLimit {
         requests_per_unit: requests_per_unit(reader, &fields),
@@ -257,8 +254,8 @@ fn rate_limit(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Located<RateLi
         time_zone: fields.text("time_zone"),
         starts: fields.text("starts"),
         remember: fields.text("remember"),
-        on_store_failure: FailureMode::ALL.into_iter().find(|known| Some(known.name()) == mode),
-        denied_body: body.map(|(_, body)| body),
+        on_store_failure: fields.word("on_store_failure").and_then(FailureMode::named),
+        denied_body: fields.word("denied_body").and_then(DeniedBody::named),
         hold: hold::read(reader, &fields).map(Arc::new),
         priority: nested::priority(reader, &fields),
         ban_for: fields.time("ban_for"),
@@ -313,7 +310,7 @@ fn unit(reader: &mut Reader<'_>, fields: &Fields<'_>, unlimited: bool) -> Option
         return None;
     }
     let name = reader.one_of(node, "unit", &names, &[])?;
-    Unit::ALL.into_iter().find(|unit| unit.name() == name)
+    Unit::named(name)
 }
 
 /// envoyproxy/ratelimit refuses a known unit here, and ignores any other word.

@@ -7,7 +7,7 @@ pub mod timeout;
 use tonic::{Code, Status};
 
 use super::tls::root_cause;
-use crate::text::printable::printable;
+use crate::text::{named::named, printable::printable};
 
 pub const METHOD_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -18,33 +18,21 @@ pub const SERVICE: &str = METHOD.split_at(METHOD.len() - "/ShouldRateLimit".len(
 /// The full name of the service of our own API.
 pub const V1_SERVICE: &str = "tollkeeper.v1.Tollkeeper";
 
-/// A method that the service answers without generated code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServedMethod {
-    ShouldRateLimit,
-    Decide,
-    DecideStream,
-    Commit,
-    Renew,
+named! {
+    /// A method that the service answers without generated code.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ServedMethod {
+        ShouldRateLimit = METHOD,
+        Decide = "tollkeeper.v1.Tollkeeper/Decide",
+        DecideStream = "tollkeeper.v1.Tollkeeper/DecideStream",
+        Commit = "tollkeeper.v1.Tollkeeper/Commit",
+        Renew = "tollkeeper.v1.Tollkeeper/Renew",
+    }
 }
 
 impl ServedMethod {
-    pub const ALL: [Self; 5] =
-        [Self::ShouldRateLimit, Self::Decide, Self::DecideStream, Self::Commit, Self::Renew];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ShouldRateLimit => METHOD,
-            Self::Decide => "tollkeeper.v1.Tollkeeper/Decide",
-            Self::DecideStream => "tollkeeper.v1.Tollkeeper/DecideStream",
-            Self::Commit => "tollkeeper.v1.Tollkeeper/Commit",
-            Self::Renew => "tollkeeper.v1.Tollkeeper/Renew",
-        }
-    }
-
     pub fn of(path: &str) -> Option<Self> {
-        let name = path.strip_prefix('/')?;
-        Self::ALL.into_iter().find(|method| method.name() == name)
+        Self::named(path.strip_prefix('/')?)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{slice, vec};
 
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::time::Instant;
-use tollkeeper_engine::{ledger::Charge, rule::Algorithm, time::Timestamp};
+use tollkeeper_engine::{ledger::Charge, rule::Algorithm, text::named::named, time::Timestamp};
 
 use crate::{
     metrics::{StoreMetrics, redis_error_type},
@@ -60,12 +60,14 @@ impl Runs {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ScriptKind {
-    Fixed,
-    Commit,
-    Ledger,
-    Counter,
+named! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum ScriptKind {
+        Fixed = "fixed",
+        Commit = "commit",
+        Ledger = "ledger",
+        Counter = "counter",
+    }
 }
 
 impl ScriptKind {
@@ -82,15 +84,6 @@ impl ScriptKind {
         match work {
             NodeWork::Charges(_) | NodeWork::GiveBack(_) => Self::Ledger,
             NodeWork::Read(..) => Self::Counter,
-        }
-    }
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Fixed => "fixed",
-            Self::Commit => "commit",
-            Self::Ledger => "ledger",
-            Self::Counter => "counter",
         }
     }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, io, vec};
 
 use parking_lot::Mutex;
 use redis::{Cmd, RedisError, RedisResult, Value, from_redis_value, from_redis_value_ref};
-use tollkeeper_engine::key::unused_key;
+use tollkeeper_engine::{key::unused_key, text::named::named};
 
 use crate::{
     metrics::StoreMetrics,
@@ -36,32 +36,22 @@ const REFUSED: &str = "if not redis.acl_check_cmd then return false end \
 
 pub(crate) const MODE: &str = "mode";
 
-/// What is checked. The first three are reasons not to use the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Check {
-    Time,
-    Version,
-    Mode,
-    Info,
-    Role,
-    Eviction,
-    MaxClients,
-    Rights,
+named! {
+    /// What is checked. The first three are reasons not to use the server.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    enum Check {
+        Time = "time",
+        Version = "version",
+        Mode = MODE,
+        Info = "info",
+        Role = "role",
+        Eviction = "eviction",
+        MaxClients = "maxclients",
+        Rights = "rights",
+    }
 }
 
 impl Check {
-    /// All, with their names in the metric.
-    const NAMED: [(Self, &'static str); 8] = [
-        (Self::Time, "time"),
-        (Self::Version, "version"),
-        (Self::Mode, MODE),
-        (Self::Info, "info"),
-        (Self::Role, "role"),
-        (Self::Eviction, "eviction"),
-        (Self::MaxClients, "maxclients"),
-        (Self::Rights, "rights"),
-    ];
-
     const fn is_fatal(self) -> bool {
         matches!(self, Self::Time | Self::Version | Self::Mode)
     }
@@ -101,7 +91,7 @@ impl Checks {
         key_prefix: &str,
         metrics: StoreMetrics,
     ) -> Self {
-        for (_, name) in Check::NAMED {
+        for (name, _) in Check::NAMED {
             metrics.check_failed(name, 0);
         }
         let key = key_prefix.to_owned() + &unused_key("probe");
@@ -263,7 +253,7 @@ impl Checks {
                 tracing::warn!("Redis at {}: {sentence}", self.server.address);
             }
         }
-        for (check, name) in Check::NAMED {
+        for (name, check) in Check::NAMED {
             let change =
                 i64::from(found.contains_key(&check)) - i64::from(known.contains_key(&check));
             if change != 0 {

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tollkeeper_base::telemetry::{CallSpan, Wait};
+use tollkeeper_engine::text::named::named;
 
 #[derive(Debug)]
 pub(super) struct CallInQueue {
@@ -11,25 +12,16 @@ pub(super) struct CallInQueue {
     pub(super) waits_for: WaitsFor,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WaitsFor {
-    /// The calls that arrive at the same moment.
-    Gathering,
-    Batch,
-    /// A further run, since its window was not the present one.
-    Window,
-    /// A run of the other script, since a counter is corrupt.
-    OtherScript,
-}
-
-impl WaitsFor {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Gathering => "gathering",
-            Self::Batch => "batch_under_way",
-            Self::Window => "stale_window",
-            Self::OtherScript => "corrupt_counter",
-        }
+named! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum WaitsFor {
+        /// The calls that arrive at the same moment.
+        Gathering = "gathering",
+        Batch = "batch_under_way",
+        /// A further run, since its window was not the present one.
+        Window = "stale_window",
+        /// A run of the other script, since a counter is corrupt.
+        OtherScript = "corrupt_counter",
     }
 }
 
