@@ -366,7 +366,7 @@ impl Limiter {
     /// Reports this number of calls as late, if their caller has given up by now.
     pub fn report_late(&self, arrival: Arrival, calls: u64) {
         if self.store.is_late(arrival) {
-            self.metrics.late(calls);
+            self.metrics.of.late.add(calls, &[]);
         }
     }
 

@@ -99,7 +99,7 @@ fn over_limit_cache(settings: &Settings, telemetry: &Telemetry) -> OverLimitCach
 
 /// Counters in memory, observed as those for this use.
 fn memory_store(settings: &Settings, telemetry: &Telemetry, used_for: &'static str) -> MemoryStore {
-    let metrics = MemoryMetrics::new(&telemetry.meter());
+    let metrics = MemoryMetrics::of_meter(&telemetry.meter());
     let store = MemoryStore::bounded(system_clock, settings.store.memory_max, metrics);
     let report = store.reporter();
     observe_together(&telemetry.meter(), move || (used_for, report()), OBSERVED);

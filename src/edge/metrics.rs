@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use crate::{process::calls::CallTracker, telemetry::instruments, text::named::named};
 
 instruments! {
-    struct EdgeInstruments {
+    pub(super) struct EdgeInstruments {
         open: UpDownCounter<i64> => CONNECTIONS = Gauge("ratelimit.connections", ["listener"],
             "open connections of `grpc`, `http` and `admin`");
         refused: Counter<u64> => CONNECTIONS_REFUSED = Counter(
@@ -35,7 +35,7 @@ instruments! {
 
 #[derive(Debug, Clone)]
 pub struct EdgeMetrics {
-    of: EdgeInstruments,
+    pub(super) of: EdgeInstruments,
     /// The sum of `open`.
     connections: Arc<AtomicUsize>,
 }
@@ -68,10 +68,6 @@ impl EdgeMetrics {
 
     pub fn has_connections(&self) -> bool {
         self.connections.load(Ordering::Relaxed) > 0
-    }
-
-    pub(crate) fn panicked(&self) {
-        self.of.panics.add(1, &[]);
     }
 }
 

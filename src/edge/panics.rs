@@ -11,7 +11,7 @@ use crate::telemetry::{LogCause, due_line};
 /// is not logged.
 pub(crate) fn report(metrics: EdgeMetrics) {
     panic::set_hook(Box::new(move |panic| {
-        metrics.panicked();
+        metrics.of.panics.add(1, &[]);
         let place = panic.location().map(Location::to_string).unwrap_or_default();
         if let Some(line) = due_line(LogCause::Panic, &place) {
             tracing::error!(

@@ -35,7 +35,7 @@ use crate::{
 };
 
 instruments! {
-    struct CallInstruments {
+    pub(super) struct CallInstruments {
         duration: Histogram<f64> => DURATION = Histogram(
             "rpc.server.call.duration", ["rpc.system.name", "rpc.method", "rpc.response.status_code", "error.type"],
             "duration of calls that decide, over gRPC or HTTP (`POST /check`), whose statuses have gRPC's names; `error.type`: a status that is the server's fault"
@@ -81,7 +81,7 @@ const HITS_MAX: u64 = u32::MAX as u64;
 
 #[derive(Debug, Clone)]
 pub struct CallMetrics {
-    of: CallInstruments,
+    pub(super) of: CallInstruments,
     durations: [CallDurations; ServedMethod::ALL.len()],
     labels: RuleLabels,
     by_rule: Arc<RuleCounters>,
@@ -200,11 +200,6 @@ impl CallMetrics {
 
     pub(crate) fn empty_call(&self, peer: String) {
         self.of.empty.add_bounded(KeyValue::new("peer", peer));
-    }
-
-    /// Records calls that were decided after their caller had given up.
-    pub(crate) fn late(&self, calls: u64) {
-        self.of.late.add(calls, &[]);
     }
 
     /// Records a counter of this rule that holds something other than a count.

@@ -83,7 +83,7 @@ pub(super) fn starved(late: Duration, metrics: &StoreMetrics) {
     };
     let starved = late.min(Duration::from_micros(since_us));
     STARVED_US.fetch_add(u64::try_from(starved.as_micros()).unwrap_or(0), Ordering::Relaxed);
-    metrics.starved(starved);
+    metrics.starved.add(starved.as_secs_f64(), &[]);
     if let Some(line) = due_line(LogCause::Starved, "") {
         let (ms, suppressed) = (late.as_millis(), line.suppressed);
         tracing::warn!(suppressed, "this process was without CPU for {ms} ms; calls may be late");

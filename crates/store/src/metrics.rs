@@ -125,20 +125,10 @@ impl StoreMetrics {
         self.duration.record(took.as_secs_f64(), &attributes);
     }
 
-    /// Counts a connection that could not be opened.
-    pub(crate) fn connection_failed(&self) {
-        self.connection_failures.add(1, &[]);
-    }
-
     /// Counts a master that was replaced, and the acknowledged charges that the new one lacks.
     pub(crate) fn failed_over(&self, charges_lost: u64) {
         self.failovers.add(1, &[]);
         self.charges_lost.add(charges_lost, &[]);
-    }
-
-    /// Counts acknowledged charges that too few replicas have.
-    pub(crate) fn unreplicated(&self, charges: u64) {
-        self.unreplicated.add(charges, &[]);
     }
 
     /// Counts servers that fail this check from now on, or, below 0, no longer.
@@ -168,16 +158,6 @@ impl StoreMetrics {
         if count > 0 {
             self.shed.add(count as u64, &[]);
         }
-    }
-
-    /// Counts time in which this process was without CPU.
-    pub(crate) fn starved(&self, time: Duration) {
-        self.starved.add(time.as_secs_f64(), &[]);
-    }
-
-    /// Counts commits, debits and refunds that wait for Redis, or, below 0, that no longer do.
-    pub(crate) fn commits_queued(&self, change: i64) {
-        self.commits_queued.add(change, &[]);
     }
 
     /// Counts a debit or a refund that is never sent, by the reason.

@@ -18,7 +18,7 @@ fn bounded(counters: usize) -> MemoryStore {
 }
 
 fn of_size(max: MemorySize) -> MemoryStore {
-    let metrics = MemoryMetrics::new(&opentelemetry::global::meter("test"));
+    let metrics = MemoryMetrics::of_meter(&opentelemetry::global::meter("test"));
     MemoryStore::bounded(|| BEGIN, max, metrics)
 }
 

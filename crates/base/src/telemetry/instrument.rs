@@ -103,7 +103,7 @@ impl InstrumentRow {
 }
 
 /// Defines the instruments of a file, each once: the row, and unless it is observed, what records it and the field of a
-/// struct that holds it. `INSTRUMENTS` lists the rows.
+/// struct that holds it, where the rest of the crate records without attributes. `INSTRUMENTS` lists the rows.
 #[macro_export]
 macro_rules! instruments {
     ($(#[$doc:meta])* $vis:vis struct $all:ident {
@@ -112,7 +112,7 @@ macro_rules! instruments {
         $(#[$doc])*
         #[derive(Debug, Clone)]
         $vis struct $all {
-            $($field: $recorder,)*
+            $(pub(crate) $field: $recorder,)*
         }
 
         impl $all {

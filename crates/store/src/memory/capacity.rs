@@ -66,7 +66,7 @@ impl Capacity {
             return;
         }
         if let Some(metrics) = &self.metrics {
-            metrics.evicted(evicted);
+            metrics.evicted.add(evicted, &[]);
         }
         if let Some(line) = due_line(LogCause::Evicted, "") {
             let MemorySize { counters: counters_max, bytes: size_max } = self.max;

@@ -1,9 +1,6 @@
 //! Metrics of counters in memory.
 
-use opentelemetry::{
-    KeyValue,
-    metrics::{Counter, Meter},
-};
+use opentelemetry::{KeyValue, metrics::Counter};
 use tollkeeper_base::telemetry::{Observe, Observed, float, instruments};
 
 instruments! {
@@ -42,17 +39,6 @@ pub struct MemorySize {
 pub struct MemoryReport {
     pub used: MemorySize,
     pub max: MemorySize,
-}
-
-impl MemoryMetrics {
-    /// Instruments of `meter`.
-    pub fn new(meter: &Meter) -> Self {
-        Self::of_meter(meter)
-    }
-
-    pub(crate) fn evicted(&self, count: u64) {
-        self.evicted.add(count, &[]);
-    }
 }
 
 fn count(used_for: &'static str, observe: Observe<'_>, value: usize) {

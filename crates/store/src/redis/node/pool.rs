@@ -346,7 +346,7 @@ struct CountedErrors(StoreMetrics);
 
 impl bb8::ErrorSink<RedisError> for CountedErrors {
     fn sink(&self, _: RedisError) {
-        self.0.connection_failed();
+        self.0.connection_failures.add(1, &[]);
     }
 
     fn boxed_clone(&self) -> Box<dyn bb8::ErrorSink<RedisError>> {

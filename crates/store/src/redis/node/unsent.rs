@@ -85,7 +85,7 @@ impl Unsent {
             change += 1;
         }
         drop(queue);
-        self.metrics.commits_queued(change);
+        self.metrics.commits_queued.add(change, &[]);
         self.arrived.notify_one();
         (0..dropped).for_each(|_| self.dropped("full"));
     }
@@ -103,7 +103,8 @@ impl Unsent {
     /// Drops all, also those that are being sent.
     pub(crate) fn drop_all(&self) {
         let rest = mem::take(&mut *self.queue.lock());
-        self.metrics.commits_queued(-i64::try_from(rest.count).unwrap_or(i64::MAX));
+        let count = i64::try_from(rest.count).unwrap_or(i64::MAX);
+        self.metrics.commits_queued.add(-count, &[]);
         (0..rest.count).for_each(|_| self.dropped("stopped"));
     }
 

@@ -259,7 +259,7 @@ impl SharedQueue {
         let asked = acknowledged.connection.query::<u32>(&wait);
         let replicas = time::timeout(2 * Duration::from_millis(WAIT_MS), asked).await;
         if !matches!(replicas, Ok(Ok(replicas)) if replicas >= self.wait_replicas) {
-            self.link.metrics.unreplicated(acknowledged.charges);
+            self.link.metrics.unreplicated.add(acknowledged.charges, &[]);
         }
     }
 
