@@ -17,12 +17,7 @@
 //! `tk1:fw:60s:{shop}|path=/login|user=alice:1795215600`. The number of requests is not in the key: when it changes, the
 //! count remains.
 
-use std::{
-    fmt::{self, Write as _},
-    hash::BuildHasher,
-    iter, mem,
-    sync::Arc,
-};
+use std::{fmt, hash::BuildHasher, iter, mem, sync::Arc};
 
 use sha2::{Digest as _, Sha256};
 
@@ -177,7 +172,7 @@ impl Counter {
 
     /// Appends the key to `text`.
     pub fn write_key(&self, text: &mut String, start: Timestamp) {
-        self.write_identity(text, "tk1:");
+        self.spell("tk1:", |part| text.push_str(part));
         if self.limit.algorithm.is_aligned() {
             text.push(':');
             text.push_str(itoa::Buffer::new().format(start.as_secs()));
@@ -196,45 +191,37 @@ impl Counter {
 
     /// The key of the holds without ids that are open on this counter, in any window.
     pub fn open_holds_key(&self) -> String {
-        let mut key = String::with_capacity(self.business_id.len() + 40);
-        self.write_identity(&mut key, "tk1:ho2:");
-        key
+        self.key_beside("tk1:ho2:", None)
     }
 
     /// The key of the other counters on which a take without an id has opened holds.
     pub fn take_key(&self, take: HoldId) -> String {
-        let mut key = String::with_capacity(self.business_id.len() + 64);
-        self.write_identity(&mut key, "tk1:ht:");
-        write(&mut key, format_args!(":{take}"));
-        key
+        self.key_beside("tk1:ht:", Some(take))
     }
 
     /// The key that exists while the counter is closed.
     pub fn ban_key(&self) -> String {
-        let mut key = String::with_capacity(self.business_id.len() + 40);
-        self.write_identity(&mut key, "tk1:bn:");
-        key
+        self.key_beside("tk1:bn:", None)
     }
 
     /// The key of what is known of one hold on this counter.
     pub fn hold_record_key(&self, hold: HoldId) -> String {
-        let mut key = String::with_capacity(self.business_id.len() + 64);
-        self.write_identity(&mut key, "tk1:hr:");
-        // An id has no colon, so that the last colon ends the counter's part.
-        write(&mut key, format_args!(":{hold}"));
-        key
+        self.key_beside("tk1:hr:", Some(hold))
     }
 
     /// The key of the time at which the counter was last reset, before which nothing is given back to it. Whatever the
     /// limit says of holds: other rules may have held hits on the same counter.
     pub fn reset_key(&self) -> String {
-        let mut key = String::with_capacity(self.business_id.len() + 40);
-        self.write_identity(&mut key, "tk1:rs:");
-        key
+        self.key_beside("tk1:rs:", None)
     }
 
-    fn write_identity(&self, text: &mut String, prefix: &str) {
-        self.spell(prefix, |part| text.push_str(part));
+    /// The key of something else that belongs to the counter, perhaps one of several with ids.
+    fn key_beside(&self, prefix: &str, id: Option<HoldId>) -> String {
+        let mut key = String::with_capacity(self.business_id.len() + 64);
+        self.spell(prefix, |part| key.push_str(part));
+        // An id has no colon, so that the last colon ends the counter's part.
+        key.extend(id.map(|id| format!(":{id}")));
+        key
     }
 
     /// The parts of a key, without a window's start. Every call spells one: faster than formatting.
@@ -392,10 +379,6 @@ fn push_escaped(id: &mut Vec<u8>, byte: u8) {
 fn push_hex(id: &mut Vec<u8>, byte: u8) {
     let digit = |half: u8| half + if half < 10 { b'0' } else { b'A' - 10 };
     id.extend([byte >> 4, byte & 0xf].map(digit));
-}
-
-fn write(text: &mut String, part: impl fmt::Display) {
-    write!(text, "{part}").expect("writing to a String cannot fail");
 }
 
 /// FNV-1a, 64 bits: the same on every replica, which hashers of std do not guarantee.

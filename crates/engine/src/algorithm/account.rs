@@ -53,7 +53,9 @@ pub trait Account {
     );
 
     /// Whether this many more hits fit the limit.
-    fn fits(&self, hits: u64, terms: &Terms) -> bool;
+    fn fits(&self, hits: u64, terms: &Terms) -> bool {
+        self.used(terms).saturating_add(hits) <= terms.requests_per_unit
+    }
 
     /// Adds at least one hit; counts stop at [`COUNT_MAX`].
     fn charge(&mut self, hits: u64, caller: Option<&str>, terms: &Terms);
@@ -70,7 +72,9 @@ pub trait Account {
     fn used(&self, terms: &Terms) -> u64;
 
     /// Number of hits that would pass now.
-    fn remaining(&self, terms: &Terms) -> u64;
+    fn remaining(&self, terms: &Terms) -> u64 {
+        terms.requests_per_unit.saturating_sub(self.used(terms))
+    }
 
     /// The end of the window, or the time from which no hit counts any more.
     fn ends(&self, terms: &Terms) -> Timestamp;

@@ -44,10 +44,6 @@ impl Account for FirstHitWindow {
         }
     }
 
-    fn fits(&self, hits: u64, terms: &Terms) -> bool {
-        self.used(terms).saturating_add(hits) <= terms.requests_per_unit
-    }
-
     fn charge(&mut self, hits: u64, _: Option<&str>, terms: &Terms) {
         let used = self.used(terms).saturating_add(hits).min(COUNT_MAX);
         let is_open = self.is_open(terms);
@@ -61,10 +57,6 @@ impl Account for FirstHitWindow {
 
     fn used(&self, terms: &Terms) -> u64 {
         if self.is_open(terms) { self.used } else { 0 }
-    }
-
-    fn remaining(&self, terms: &Terms) -> u64 {
-        terms.requests_per_unit.saturating_sub(self.used(terms))
     }
 
     /// If no window is open, the end of one that would open now.

@@ -19,10 +19,6 @@ impl Account for FixedWindow {
         self.used = given_back(self.used, hits);
     }
 
-    fn fits(&self, hits: u64, terms: &Terms) -> bool {
-        self.used.saturating_add(hits) <= terms.requests_per_unit
-    }
-
     fn charge(&mut self, hits: u64, _: Option<&str>, _: &Terms) {
         self.used = self.used.saturating_add(hits).min(COUNT_MAX);
     }
@@ -33,10 +29,6 @@ impl Account for FixedWindow {
 
     fn used(&self, _: &Terms) -> u64 {
         self.used
-    }
-
-    fn remaining(&self, terms: &Terms) -> u64 {
-        terms.requests_per_unit.saturating_sub(self.used)
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {

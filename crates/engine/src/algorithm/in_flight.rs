@@ -149,10 +149,6 @@ impl Account for InFlight {
     /// A reservation is given back by its id, see [`end`](Self::end).
     fn give_back(&mut self, _: u64, _: u64, _: Timestamp, _: Option<&str>, _: &Terms) {}
 
-    fn fits(&self, hits: u64, terms: &Terms) -> bool {
-        self.used(terms).saturating_add(hits) <= terms.requests_per_unit
-    }
-
     /// A call without a hold of its own occupies its places for the time of the limit's holds.
     fn charge(&mut self, hits: u64, caller: Option<&str>, terms: &Terms) {
         let call = Occupant { hits, lifetime_ms: terms.window_ms, caller: caller.map(Into::into) };
@@ -171,10 +167,6 @@ impl Account for InFlight {
     fn used(&self, terms: &Terms) -> u64 {
         let expired = self.occupants.iter().take_while(|((deadline, _), _)| *deadline <= terms.now);
         expired.fold(self.occupied, |used, (_, call)| used.saturating_sub(call.hits))
-    }
-
-    fn remaining(&self, terms: &Terms) -> u64 {
-        terms.requests_per_unit.saturating_sub(self.used(terms))
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {

@@ -146,10 +146,6 @@ impl Account for SlidingLog {
         }
     }
 
-    fn fits(&self, hits: u64, terms: &Terms) -> bool {
-        self.used(terms).saturating_add(hits) <= terms.requests_per_unit
-    }
-
     fn charge(&mut self, hits: u64, caller: Option<&str>, terms: &Terms) {
         self.drop_expired(terms);
         let newest = self.entries.back();
@@ -166,10 +162,6 @@ impl Account for SlidingLog {
     fn used(&self, terms: &Terms) -> u64 {
         let (before, after) = self.sums(terms);
         after - before
-    }
-
-    fn remaining(&self, terms: &Terms) -> u64 {
-        terms.requests_per_unit.saturating_sub(self.used(terms))
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {
