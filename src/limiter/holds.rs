@@ -7,7 +7,6 @@ mod token;
 use std::{
     collections::HashSet,
     fmt,
-    hash::{BuildHasher as _, RandomState},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -35,6 +34,7 @@ use crate::{
         time::Timestamp,
     },
     limiter::metrics::rule_series::RuleSeries,
+    process::pause::random,
     telemetry::{LogCause, current, due_line, with_call},
 };
 
@@ -60,8 +60,7 @@ impl fmt::Debug for Holds {
 impl Holds {
     /// Holds whose tokens are signed with these keys.
     pub fn new(keys: HoldKeys, meter: &Meter) -> Self {
-        let random = || u128::from(RandomState::new().hash_one(()));
-        let first_id = HoldId::new(random() << 64 | random());
+        let first_id = HoldId::new((0..4).fold(0, |id, _| id << 32 | u128::from(random())));
         let (holds, open) = (RuleSeries::default(), OpenHolds::default());
         // First, since it counts the holds that were taken and that have lapsed.
         open.observe(holds.clone(), meter);

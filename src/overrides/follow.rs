@@ -39,6 +39,7 @@ impl Overrides {
             self.end_due();
             let next = Instant::now() + LOOK_EVERY;
             select! {
+                biased;
                 () = time::sleep_until(next) => {}
                 () = time::sleep_until(self.next_end().unwrap_or(next)) => {}
                 () = self.changed.notified() => {}

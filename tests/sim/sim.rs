@@ -1,7 +1,7 @@
 //! The service in a simulated world: each schedule of calls and faults follows from one seed, in virtual time.
 //!
-//! `cargo test --test sim` runs the kept seeds, and for `SIM_SECONDS` fresh ones. It prints the seed of a schedule that breaks
-//! a promise: `SIM_SEED=7` replays one, with a log of what happened.
+//! `cargo test --test sim` runs the kept seeds, or the first `SIM_SCHEDULES`, and for `SIM_SECONDS` fresh ones. It prints the
+//! seed of a schedule that breaks a promise: `SIM_SEED=7` replays one, with a log of what happened.
 
 #![allow(
     unreachable_pub,
@@ -19,7 +19,7 @@ mod world;
 
 use std::{
     ops::Range,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -45,8 +45,9 @@ fn failed(plan: &Plan, broken: &str) -> ! {
 fn run_all(seeds: Range<u64>, goes_on: impl Fn() -> bool + Sync) -> (u64, u64) {
     let (next, schedules, calls) =
         (AtomicU64::new(seeds.start), AtomicU64::new(0), AtomicU64::new(0));
+    let has_failed = AtomicBool::new(false);
     let run_some = || {
-        while goes_on() {
+        while goes_on() && !has_failed.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {
                 return;
@@ -54,6 +55,7 @@ fn run_all(seeds: Range<u64>, goes_on: impl Fn() -> bool + Sync) -> (u64, u64) {
             let plan = Plan::of_seed(seed);
             let outcome = world::run(&plan);
             if let Some(broken) = &outcome.broken {
+                has_failed.store(true, Ordering::Relaxed);
                 failed(&plan, broken);
             }
             schedules.fetch_add(1, Ordering::Relaxed);
@@ -68,13 +70,15 @@ fn run_all(seeds: Range<u64>, goes_on: impl Fn() -> bool + Sync) -> (u64, u64) {
 fn every_promise_holds_in_each_schedule() {
     let (seed, seconds) = (number("SIM_SEED", 0), number("SIM_SECONDS", 0));
     if seed > 0 {
-        let outcome = world::run(&Plan::of_seed(seed));
+        let outcome = world::run(&Plan { is_logged: true, ..Plan::of_seed(seed) });
         println!("{}\n{}", outcome.log.join("\n"), outcome.summary());
         assert_eq!(outcome.broken, None, "SIM_SEED={seed}");
         return;
     }
-    let (schedules, calls) = run_all(KEPT, || true);
-    println!("{schedules} kept schedules, {calls} calls: no promise broken");
+    let first = number("SIM_SCHEDULES", 0);
+    let seeds = if first > 0 { 1..first + 1 } else { KEPT };
+    let (schedules, calls) = run_all(seeds, || true);
+    println!("{schedules} schedules, {calls} calls: no promise broken");
     if seconds > 0 {
         let (began, runs_for) = (Instant::now(), Duration::from_secs(seconds));
         let fresh = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
@@ -86,7 +90,8 @@ fn every_promise_holds_in_each_schedule() {
 #[test]
 fn a_seed_replays_its_schedule() {
     for seed in [1, 2, 3] {
-        let [first, second] = [0, 1].map(|_| world::run(&Plan::of_seed(seed)));
+        let [first, second] =
+            [0, 1].map(|_| world::run(&Plan { is_logged: true, ..Plan::of_seed(seed) }));
         let differ = first.log.iter().zip(&second.log).position(|(one, other)| one != other);
         assert_eq!(differ, None, "seed {seed}");
         assert_eq!(first.log.len(), second.log.len(), "seed {seed}");

@@ -1,11 +1,13 @@
 //! One schedule: replicas of the service, clients that call them, a Redis, and what goes wrong.
 //!
-//! `replica` is the service, `clients` call it, `faults` disturbs it, and `ledger`, which knows nothing of its parts, holds what
-//! each client was answered against what the server has.
+//! `replica` is the service, `clients` call it, `faults` disturbs it, and `ledger` with `places`, which know nothing of its parts,
+//! hold what each client was answered against what the server has.
 
 mod clients;
 mod faults;
 mod ledger;
+mod operator;
+mod places;
 mod replica;
 
 use std::{
@@ -25,12 +27,13 @@ use tollkeeper_sim::{
     dice::Dice,
     network::{Host, Network, Weather},
     redis::{
+        database::Database,
         scripts::Plant,
         server::{Clock, Server},
     },
 };
 
-use self::{ledger::Ledger, replica::Replica};
+use self::{clients::Client, ledger::Ledger, replica::Replica};
 
 /// When the world begins, in Unix microseconds: late in a minute.
 const BEGIN_US: u64 = 1_900_000_015_250_000;
@@ -38,6 +41,9 @@ const BEGIN_US: u64 = 1_900_000_015_250_000;
 /// After the faults: until then the service is back. It notices a connection that is half-open when its calls are late, and
 /// tries a server again after a second at most.
 pub const BACK_WITHIN: Duration = Duration::from_millis(2500);
+
+/// The most places in flight of one counter.
+const PLACES_MAX: usize = 2;
 
 /// How long the world goes on after the faults.
 const CALM: Duration = Duration::from_secs(5);
@@ -54,6 +60,8 @@ pub struct Plan {
     pub faults_max: usize,
     /// What is wrong with the scripts.
     pub plant: Option<Plant>,
+    /// Whether it notes what happens, which takes half of its time.
+    pub is_logged: bool,
 }
 
 impl Plan {
@@ -66,6 +74,7 @@ impl Plan {
             lasts: Duration::from_secs(15),
             faults_max: dice.below(20) as usize,
             plant: None,
+            is_logged: false,
         }
     }
 }
@@ -94,6 +103,10 @@ pub struct World {
     /// How far the clock of Redis is from the world's, in microseconds.
     pub redis_ahead_us: Rc<Cell<i64>>,
     redis_now_us: Clock,
+    /// How often it has jumped.
+    pub jumps: Cell<usize>,
+    /// When Redis was stopped, if nothing else happens meanwhile.
+    pub stopped_at: Cell<Option<Instant>>,
     /// When the faults ended.
     pub calm_since: Cell<Option<Instant>>,
     pub ends: Cell<bool>,
@@ -107,9 +120,25 @@ impl World {
         (self.redis_now_us)() / 1000
     }
 
+    /// Does this with what the server has.
+    pub fn with_database<T>(&self, act: impl FnOnce(&mut Database) -> T) -> T {
+        act(&mut self.host.server.borrow().state.borrow_mut().database)
+    }
+
+    /// Whether the faults ended so long ago that the service is back.
+    pub fn is_back(&self) -> bool {
+        self.calm_since.get().is_some_and(|since| since.elapsed() >= BACK_WITHIN)
+    }
+
+    pub fn breaks(&self, promise: String) {
+        self.ledger.borrow_mut().breaks(promise);
+    }
+
     pub fn note(&self, event: impl FnOnce() -> String) {
-        let line = format!("{:>9.3} {}", self.began.elapsed().as_secs_f64(), event());
-        self.log.borrow_mut().push(line);
+        if self.plan.is_logged {
+            let line = format!("{:>9.3} {}", self.began.elapsed().as_secs_f64(), event());
+            self.log.borrow_mut().push(line);
+        }
     }
 }
 
@@ -150,13 +179,19 @@ async fn live(plan: &Plan) -> Rc<World> {
         ledger: RefCell::default(),
         redis_ahead_us,
         redis_now_us,
+        jumps: Cell::new(0),
+        stopped_at: Cell::new(None),
         calm_since: Cell::new(None),
         ends: Cell::new(false),
         began,
         log: RefCell::default(),
     });
+    while world.replicas.iter().any(|replica| replica.limiter.overrides().problem().is_some()) {
+        time::sleep(Duration::from_millis(1)).await;
+    }
+    spawn_local(operator::bans(Rc::clone(&world), dice.another()));
     let clients = (0..plan.clients)
-        .map(|number| spawn_local(clients::call(number, Rc::clone(&world), dice.another())));
+        .map(|number| spawn_local(Client::new(number, &world, dice.another()).call()));
     let clients: Vec<_> = clients.collect();
     faults::happen(&world, &dice).await;
     faults::note_cuts(&world);
@@ -170,13 +205,14 @@ async fn live(plan: &Plan) -> Rc<World> {
     for client in clients {
         client.await.unwrap();
     }
-    world.ledger.borrow_mut().close(&mut world.host.server.borrow().state.borrow_mut().database);
+    world.with_database(|database| world.ledger.borrow_mut().close(database));
     world
 }
 
 /// The smallest schedule of the seed that still breaks a promise, as far as halving finds it.
 pub fn shrink(plan: &Plan) -> (Plan, Outcome) {
-    let (mut plan, mut outcome) = (plan.clone(), run(plan));
+    let mut plan = Plan { is_logged: true, ..plan.clone() };
+    let mut outcome = run(&plan);
     loop {
         let smaller = [
             Plan { faults_max: plan.faults_max / 2, ..plan.clone() },

@@ -223,6 +223,7 @@ impl HoldKeys {
                 }
             };
             select! {
+                biased;
                 () = pause => {}
                 // New rules need one.
                 () = self.0.needed.notified(), if looked.is_ok() && !makes => {}

@@ -13,12 +13,27 @@ pub trait Keys: 'static {
     fn run(&mut self, command: &[Vec<u8>]) -> Reply;
 }
 
-/// An interpreter, and the scripts that it has compiled.
-pub struct Scripts {
+/// The interpreter of a thread, and the scripts that it has compiled: all servers of the thread run them in it.
+struct Interpreter {
     lua: Lua,
     /// Lua's `pcall`: an error of a script may be a table.
     protected: Function,
-    compiled: BTreeMap<String, Function>,
+    /// Of the server that runs a script.
+    keys: Rc<RefCell<Option<SharedKeys>>>,
+    compiled: RefCell<BTreeMap<(String, Option<Plant>), Function>>,
+}
+
+type SharedKeys = Rc<RefCell<dyn Keys>>;
+
+thread_local! {
+    static INTERPRETER: Rc<Interpreter> = Rc::new(Interpreter::new());
+}
+
+/// The scripts that a server knows.
+pub struct Scripts {
+    interpreter: Rc<Interpreter>,
+    keys: SharedKeys,
+    known: BTreeMap<String, Function>,
     /// A text that is replaced in each script by another, without a change of its hash: a fault that a test plants.
     planted: Option<Plant>,
 }
@@ -26,58 +41,25 @@ pub struct Scripts {
 /// What a script says, and what it is to say in its place.
 pub type Plant = [&'static str; 2];
 
-impl Scripts {
-    /// An interpreter of a server that has these keys.
-    pub fn new<K: Keys>(keys: &Rc<RefCell<K>>) -> Self {
-        let lua = Lua::new();
-        install(&lua, keys).expect("the library can be installed");
+impl Interpreter {
+    fn new() -> Self {
+        let (lua, keys) = (Lua::new(), Rc::default());
+        install(&lua, &keys).expect("the library can be installed");
         let protected = lua.globals().raw_get("pcall").expect("the function is there");
-        Self { lua, protected, compiled: BTreeMap::new(), planted: None }
+        Self { lua, protected, keys, compiled: RefCell::default() }
     }
 
-    pub fn plant(&mut self, fault: Plant) {
-        self.planted = Some(fault);
-    }
-
-    /// Forgets all scripts, as a restart and SCRIPT FLUSH do.
-    pub fn flush(&mut self) {
-        self.compiled.clear();
-    }
-
-    pub fn hash(script: &[u8]) -> String {
-        let script = std::str::from_utf8(script).expect("a script is text");
-        redis::Script::new(script).get_hash().to_owned()
-    }
-
-    /// Compiles a script, and returns its hash or why it cannot be compiled.
-    pub fn load(&mut self, script: &[u8]) -> Result<String, String> {
-        let hash = Self::hash(script);
-        if !self.compiled.contains_key(&hash) {
-            let text = String::from_utf8_lossy(script);
-            let text =
-                self.planted.map_or(text.clone(), |[from, to]| text.replace(from, to).into());
-            let function = self.lua.load(&*text).set_name("=user_script").into_function();
-            let function = function
-                .map_err(|error| format!("ERR Error compiling script (new function): {error}"))?;
-            self.compiled.insert(hash.clone(), function);
+    /// Compiles a script, which says by `plant` something else.
+    fn compile(&self, hash: &str, script: &[u8], plant: Option<Plant>) -> mlua::Result<Function> {
+        let name = (hash.to_owned(), plant);
+        if let Some(function) = self.compiled.borrow().get(&name) {
+            return Ok(function.clone());
         }
-        Ok(hash)
-    }
-
-    /// Runs a script that was loaded; `None` if it was not.
-    pub fn run(&self, hash: &str, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> Option<Reply> {
-        let function = self.compiled.get(hash)?;
-        let answer = self.call(function, keys, arguments).expect("a value that has a reply");
-        Some(match answer {
-            (true, reply) => reply,
-            (false, Reply::Error(text)) => {
-                Reply::Error(format!("{text} script: {hash}, on @user_script."))
-            }
-            (false, Reply::Bulk(text)) => {
-                Reply::Error(format!("ERR {}", String::from_utf8_lossy(&text)))
-            }
-            (false, thrown) => panic!("a script has thrown {thrown:?}"),
-        })
+        let text = String::from_utf8_lossy(script);
+        let text = plant.map_or(text.clone(), |[from, to]| text.replace(from, to).into());
+        let function = self.lua.load(&*text).set_name("=user_script").into_function()?;
+        self.compiled.borrow_mut().insert(name, function.clone());
+        Ok(function)
     }
 
     /// Whether the script has come to its end, and what it has returned or thrown.
@@ -99,12 +81,64 @@ impl Scripts {
     }
 }
 
-fn install<K: Keys>(lua: &Lua, keys: &Rc<RefCell<K>>) -> mlua::Result<()> {
+impl Scripts {
+    /// The scripts of a server that has these keys.
+    pub fn new<K: Keys>(keys: &Rc<RefCell<K>>) -> Self {
+        let (interpreter, keys) = (INTERPRETER.with(Rc::clone), Rc::clone(keys) as SharedKeys);
+        Self { interpreter, keys, known: BTreeMap::new(), planted: None }
+    }
+
+    pub fn plant(&mut self, fault: Plant) {
+        self.planted = Some(fault);
+    }
+
+    /// Forgets all scripts, as a restart and SCRIPT FLUSH do.
+    pub fn flush(&mut self) {
+        self.known.clear();
+    }
+
+    pub fn hash(script: &[u8]) -> String {
+        let script = std::str::from_utf8(script).expect("a script is text");
+        redis::Script::new(script).get_hash().to_owned()
+    }
+
+    /// Compiles a script, and returns its hash or why it cannot be compiled.
+    pub fn load(&mut self, script: &[u8]) -> Result<String, String> {
+        let hash = Self::hash(script);
+        let function = self.interpreter.compile(&hash, script, self.planted);
+        let function = function
+            .map_err(|error| format!("ERR Error compiling script (new function): {error}"))?;
+        self.known.insert(hash.clone(), function);
+        Ok(hash)
+    }
+
+    /// Runs a script that was loaded; `None` if it was not.
+    pub fn run(&self, hash: &str, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> Option<Reply> {
+        let function = self.known.get(hash)?;
+        *self.interpreter.keys.borrow_mut() = Some(Rc::clone(&self.keys));
+        let answer = self.interpreter.call(function, keys, arguments);
+        let answer = answer.expect("a value that has a reply");
+        Some(match answer {
+            (true, reply) => reply,
+            (false, Reply::Error(text)) => {
+                Reply::Error(format!("{text} script: {hash}, on @user_script."))
+            }
+            (false, Reply::Bulk(text)) => {
+                Reply::Error(format!("ERR {}", String::from_utf8_lossy(&text)))
+            }
+            (false, thrown) => panic!("a script has thrown {thrown:?}"),
+        })
+    }
+}
+
+fn install(lua: &Lua, keys: &Rc<RefCell<Option<SharedKeys>>>) -> mlua::Result<()> {
     let redis = lua.create_table()?;
     let commands = |raises: bool| {
         let keys = Rc::clone(keys);
         lua.create_function(move |lua, arguments: Variadic<Value>| {
             let command = arguments.iter().map(argument).collect::<mlua::Result<Vec<_>>>()?;
+            let keys = keys.borrow();
+            let keys = keys.as_ref().expect("a server runs the script");
             let reply = keys.borrow_mut().run(&command);
             let value = to_lua(lua, &reply)?;
             match reply {

@@ -49,9 +49,12 @@ impl Refusal {
 }
 
 /// What commands, scripts and the test share of a server.
+#[derive(Default)]
 pub struct State {
     pub database: Database,
     pub refusal: Option<Refusal>,
+    /// Whether the script that runs has written: then it is not refused any more.
+    has_written: bool,
 }
 
 impl State {
@@ -66,7 +69,14 @@ impl State {
 impl Keys for State {
     fn run(&mut self, command: &[Vec<u8>]) -> Reply {
         match command.split_first().and_then(|(name, rest)| Some((commands::find(name)?, rest))) {
-            Some((command, arguments)) => self.run_command(command, arguments),
+            Some((command, arguments)) if self.has_written => {
+                command.run(&mut self.database, arguments)
+            }
+            Some((command, arguments)) => {
+                let refusal = self.refusal.filter(|refusal| refusal.refuses(command.kind));
+                self.has_written = command.kind != Kind::Read && refusal.is_none();
+                self.run_command(command, arguments)
+            }
             None => Reply::error("ERR Unknown Redis command called from script"),
         }
     }
@@ -96,7 +106,7 @@ pub struct Server {
 
 impl Server {
     pub fn new(clock: Clock) -> Self {
-        let state = Rc::new(RefCell::new(State { database: Database::default(), refusal: None }));
+        let state = Rc::new(RefCell::new(State::default()));
         let scripts = RefCell::new(Scripts::new(&state));
         Self { state, scripts, clock, version: "8.2.3", run: 1 }
     }
@@ -227,6 +237,7 @@ impl Server {
             return Reply::error("ERR Number of keys can't be greater than number of args");
         };
         let (keys, values) = rest.split_at(count.unwrap_or_default());
+        self.state.borrow_mut().has_written = false;
         let mut scripts = self.scripts.borrow_mut();
         let hash = if is_text {
             match scripts.load(&arguments[0]) {

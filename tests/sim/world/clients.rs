@@ -1,11 +1,12 @@
 //! Each client makes one call after the other, and gives the ledger the answers.
 
-use std::{rc::Rc, time::Duration};
+use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
 use tokio::time::{self, Instant};
 use tollkeeper::{
     engine::{
-        decision::{Code, Decision},
+        decision::{Code, Committed, Decision},
+        ledger::CommitOutcome,
         request::{Descriptor, Entry, Hits, HitsMeaning, Request},
     },
     limiter::Undecided,
@@ -15,7 +16,8 @@ use tollkeeper_sim::dice::Dice;
 
 use super::{
     BACK_WITHIN, World,
-    ledger::{Answer, Call},
+    ledger::{Answer, Call, Commit, Kind},
+    replica::{CONNECTIONS_MAX, Replica},
 };
 
 /// After this time it may hang, for all that the client cares.
@@ -24,68 +26,266 @@ const TIMEOUTS_MS: [u64; 4] = [20, 40, 100, 400];
 /// A timer of the world fires up to a millisecond late.
 const TIMER: Duration = Duration::from_millis(1);
 
-/// Calls until the world ends.
-pub async fn call(number: usize, world: Rc<World>, dice: Dice) {
-    while !world.ends.get() {
-        time::sleep(dice.micros(500..60_000)).await;
-        let replica = dice.one_of(&world.replicas);
-        let (call, is_done) = random_call(&dice);
-        let timeout = Duration::from_millis(*dice.one_of(&TIMEOUTS_MS));
-        let began = Instant::now();
-        let arrival = Arrival { at: began, timeout: Some(timeout) };
-        let meaning = if is_done { HitsMeaning::Done } else { HitsMeaning::Charged };
+/// So many calls, one after the other, may wait in vain for a server that stands still.
+const WAIT_IN_VAIN: u32 = 8;
+
+/// A replica has a connection to a server that has answered it so shortly before.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
+
+/// The longest pauses between two calls, in microseconds: calls come alone and in crowds.
+const PAUSES_US: [u64; 4] = [3000, 30_000, 600_000, 3_000_000];
+
+/// Work under way: the number of its take in the ledger, and of its place.
+struct Work {
+    token: String,
+    take: Option<usize>,
+    place: Option<usize>,
+    used: u64,
+}
+
+pub struct Client {
+    number: usize,
+    world: Rc<World>,
+    dice: Dice,
+    working: Vec<Work>,
+    /// What the store has counted of work that is done, by counter: so much can be refunded.
+    counted: BTreeMap<String, u64>,
+}
+
+impl Client {
+    pub fn new(number: usize, world: &Rc<World>, dice: Dice) -> Self {
+        let (working, counted) = (Vec::new(), BTreeMap::new());
+        Self { number, world: Rc::clone(world), dice, working, counted }
+    }
+
+    /// Calls until the world ends.
+    pub async fn call(mut self) {
+        let mut pause_us = PAUSES_US[0];
+        while !self.world.ends.get() {
+            if self.dice.hits(100) {
+                pause_us = *self.dice.one_of(&PAUSES_US);
+            }
+            time::sleep(self.dice.micros(500..pause_us)).await;
+            match self.dice.below(16) {
+                0..=7 => self.charge().await,
+                8..=9 => self.debit().await,
+                10 => self.refund().await,
+                11 => self.hold_without_token().await,
+                12..=13 => self.take().await,
+                _ => self.commit().await,
+            }
+        }
+    }
+
+    fn counter(&self, rule: &str, users: u64) -> String {
+        format!("{rule}=u{}", self.dice.below(users))
+    }
+
+    async fn charge(&self) {
+        let counters = match self.dice.below(3) {
+            0 => vec![self.counter("second", 3)],
+            1 => vec![self.counter("minute", 2)],
+            _ => vec![self.counter("second", 3), self.counter("minute", 2)],
+        };
+        let hits = 1 + self.dice.below(2);
+        let call = Call { counters, hits, kind: Kind::Charge };
+        self.make(call, Hits::Charge(hits), HitsMeaning::Charged).await;
+    }
+
+    async fn debit(&mut self) {
+        let (counter, hits) = (self.counter("work", 3), 1 + self.dice.below(5));
+        let call = Call { counters: vec![counter.clone()], hits, kind: Kind::Debit };
+        let answer = self.make(call, Hits::Charge(hits), HitsMeaning::Done).await;
+        if answer.at.is_some() {
+            *self.counted.entry(counter).or_default() += hits;
+        }
+    }
+
+    /// Gives back a part of what was counted.
+    async fn refund(&mut self) {
+        let counter = self.counter("work", 3);
+        let Some(counted) = self.counted.get_mut(&counter).filter(|counted| **counted > 0) else {
+            return;
+        };
+        let hits = 1 + self.dice.below(*counted);
+        *counted -= hits;
+        let call = Call { counters: vec![counter], hits, kind: Kind::Refund };
+        self.make(call, Hits::Refund(hits), HitsMeaning::Charged).await;
+    }
+
+    /// Holds an estimate beside a counter, or ends the oldest of such holds: what it used counts in any case.
+    async fn hold_without_token(&self) {
+        let (counters, used) = (vec![self.counter("anonymous", 2)], 2 + self.dice.below(19));
+        let (hits, asked) = *self.dice.one_of(&[(0, Hits::Check), (used, Hits::Charge(used))]);
+        let call = Call { counters, hits, kind: Kind::Debit };
+        self.make(call, asked, HitsMeaning::Charged).await;
+    }
+
+    /// Makes a call, and gives the ledger its answer.
+    async fn make(&self, call: Call, hits: Hits, meaning: HitsMeaning) -> Answer {
+        let descriptors = call.counters.iter().map(|counter| descriptor(counter, hits, &[]));
+        let (answer, _) = self.ask(descriptors.collect(), meaning, || format!("{call:?}")).await;
+        self.world.ledger.borrow_mut().answered(call, answer);
+        answer
+    }
+
+    /// Takes a place, or holds an estimate, or both.
+    async fn take(&mut self) {
+        let estimate = 10 + self.dice.below(190);
+        let counter = self.dice.hits(700).then(|| self.counter("tokens", 2));
+        let slot = (counter.is_none() || self.dice.hits(300)).then(|| self.counter("slots", 2));
+        let now_ms = self.world.redis_now_ms();
+        let place =
+            slot.as_ref().map(|slot| self.world.ledger.borrow_mut().places.asked(slot, now_ms));
+        let hold = [("hold.estimate", estimate.to_string())];
+        let descriptors = counter.iter().map(|counter| descriptor(counter, Hits::Charge(1), &hold));
+        let slots = slot.iter().map(|slot| descriptor(slot, Hits::Charge(1), &[]));
+        let event = || format!("take of {estimate} on {counter:?} and {slot:?}");
+        let (answer, decided) =
+            self.ask(descriptors.chain(slots).collect(), HitsMeaning::Charged, event).await;
+        let token = decided.ok().and_then(|decision| decision.token);
+        let used = self.dice.below(estimate + 1);
+        let ledger = &mut *self.world.ledger.borrow_mut();
+        if let Some(place) = place {
+            let admitted = answer.admitted == Some(true);
+            // Which of two limits has denied it is not known.
+            let at = answer.at.filter(|_| admitted || counter.is_none());
+            ledger.places.answered(place, admitted, at, self.world.redis_now_ms());
+        }
+        let take = counter.map(|counter| {
+            self.world.with_database(|database| ledger.check_limit(database, &counter));
+            ledger.took(counter, estimate, used, answer)
+        });
+        if answer.at.is_some() && answer.admitted == Some(true) {
+            let token = token.expect("a call that holds hits gets a token");
+            self.working.push(Work { token, take, place, used });
+        }
+    }
+
+    /// Commits a take: once, several times or never.
+    async fn commit(&mut self) {
+        if self.working.is_empty() {
+            return;
+        }
+        let index = self.dice.below(self.working.len() as u64) as usize;
+        let Work { token, used, take, place } = &self.working[index];
+        let (take, place) = (*take, *place);
+        if let Some(place) = place {
+            let now_ms = self.world.redis_now_ms();
+            self.world.ledger.borrow_mut().places.may_leave(place, now_ms);
+        }
+        let hold = [("hold.commit", token.clone()), ("hold.used", used.to_string())];
+        let descriptor = descriptor("commit=", Hits::Check, &hold);
+        let event = || format!("commit of {used} of the take {take:?} and the place {place:?}");
+        let (answer, decided) = self.ask(vec![descriptor], HitsMeaning::Charged, event).await;
+        let commits = decided.map_or_else(|_| Vec::new(), |decision| decision.commits);
+        let ledger = &mut *self.world.ledger.borrow_mut();
+        let told = |is_place: bool| {
+            let ours = |commit: &&Committed| commit.limit.counts_calls() == is_place;
+            commits.iter().find(ours).and_then(|commit| commit.outcome)
+        };
+        if let Some(take) = take {
+            ledger.committed(
+                take,
+                match told(false) {
+                    Some(CommitOutcome::Applied) => Commit::Applied,
+                    Some(CommitOutcome::Repeated) => Commit::Repeated,
+                    Some(CommitOutcome::Late) => Commit::Unread,
+                    None => Commit::Kept,
+                },
+            );
+        }
+        if let Some(place) = place.filter(|_| answer.at.is_some()) {
+            ledger.places.left(place, self.world.redis_now_ms());
+        }
+        if self.dice.hits(600) {
+            self.working.swap_remove(index);
+        }
+    }
+
+    /// Asks a replica, and checks that its answer comes in time.
+    async fn ask(
+        &self,
+        descriptors: Vec<Descriptor>,
+        meaning: HitsMeaning,
+        event: impl Fn() -> String,
+    ) -> (Answer, Result<Decision, Undecided>) {
+        let (world, number) = (&self.world, self.number);
+        let replica = self.dice.one_of(&world.replicas);
         let limiter = &replica.limiter;
-        let request = request(&call);
-        let decided =
-            limiter.decide_by(&limiter.deciding(), &request, meaning, arrival, None).await;
+        let timeout = Duration::from_millis(*self.dice.one_of(&TIMEOUTS_MS));
+        let (began, is_back) = (Instant::now(), world.is_back());
+        let arrival = Arrival { at: began, timeout: Some(timeout) };
+        let request = Request { domain: "shop".to_owned(), descriptors };
+        let by = limiter.deciding();
+        let decided = limiter.decide_by(&by, &request, meaning, arrival, None).await;
         let took = began.elapsed();
-        let answer = answer(&decided, took);
+        let mut answer = answer(&decided, took);
+        self.check_breaker(replica, began, answer);
+        if answer.at.is_some() || !answer.was_at_once {
+            replica.refuses_since.set(None);
+        } else if meaning == HitsMeaning::Done && replica.refuses_since.get().is_none() {
+            // Other calls may be answered by the over-limit cache.
+            replica.refuses_since.set(Some(began));
+        }
+        answer.was_at_once &= replica.refuses_since.get().is_some_and(|since| since < began);
         world.note(|| {
-            let counters = call.counters.join(" and ");
-            let (replica, hits, kind) = (replica.number, call.hits, if is_done { "debits" } else { "charges" });
-            format!("client {number} {kind} {hits} on {counters} at replica {replica}: {answer:?} after {took:?}")
+            let event = event();
+            let replica = replica.number;
+            format!("client {number} at replica {replica}: {event}: {answer:?} after {took:?}")
         });
         let mut ledger = world.ledger.borrow_mut();
         // Of what a caller waits, three quarters are for the decision.
         if took > timeout * 3 / 4 + TIMER {
             ledger.breaks(format!("a call was answered after {took:?} of {timeout:?}"));
         }
-        let is_back = world.calm_since.get().is_some_and(|since| began >= since + BACK_WITHIN);
         // Other calls may be denied by the over-limit cache.
-        if is_back && is_done && answer.at.is_none() {
-            ledger.breaks(format!(
-                "{BACK_WITHIN:?} after the faults a debit has no answer of the store"
-            ));
+        if is_back && meaning == HitsMeaning::Done && answer.at.is_none() {
+            replica.late.set(replica.late.get() + 1);
+            let most = if ledger.has_half_open() { CONNECTIONS_MAX } else { 0 };
+            if replica.late.get() > most {
+                ledger.breaks(format!(
+                    "{BACK_WITHIN:?} after the faults a debit has no answer of the store"
+                ));
+            }
         }
-        ledger.answered(call, answer);
+        (answer, decided)
+    }
+
+    /// If Redis has answered a replica until it stood still, a few calls wait in vain. Then the breaker is open, and answers
+    /// are at once.
+    fn check_breaker(&self, replica: &Replica, began: Instant, answer: Answer) {
+        let (world, now) = (&self.world, Instant::now());
+        if answer.at.is_some() {
+            replica.answered.set(Some(now));
+        }
+        let is_silent = world.host.stopped_until.get() > Some(now);
+        let Some(at) = world.stopped_at.get().filter(|at| is_silent && *at < began) else { return };
+        if replica.answered.get().is_none_or(|answered| answered + ANSWERED_WITHIN < at) {
+            return;
+        }
+        let before = replica.waited.get().filter(|(since, ..)| *since == at && answer.at.is_none());
+        let (_, waited, ended) = before.unwrap_or((at, 0, at));
+        if answer.was_at_once || began < ended {
+            return;
+        }
+        replica.waited.set(Some((at, waited + 1, now)));
+        if waited >= WAIT_IN_VAIN {
+            world.breaks(format!("{waited} calls have waited in vain since Redis stopped"));
+        }
     }
 }
 
-/// A call, and whether it is for work that is done.
-fn random_call(dice: &Dice) -> (Call, bool) {
-    let user = |key: &str, users: u64| format!("{key}=u{}", dice.below(users));
-    match dice.below(10) {
-        0..=4 => (Call { counters: vec![user("second", 3)], hits: 1 + dice.below(2) }, false),
-        5..=6 => {
-            let counters = vec![user("second", 3), user("minute", 2)];
-            (Call { counters, hits: 1 }, false)
-        }
-        7 => (Call { counters: vec![user("minute", 2)], hits: 1 + dice.below(3) }, false),
-        _ => (Call { counters: vec![user("work", 3)], hits: 1 + dice.below(5) }, true),
-    }
-}
-
-fn request(call: &Call) -> Request {
-    let descriptor = |counter: &String| {
-        let (key, value) = counter.split_once('=').unwrap();
-        let entry = Entry { key: key.to_owned().into(), value: value.to_owned().into() };
-        let hits = Hits::Charge(call.hits);
-        Descriptor { entries: vec![entry], hits, states_hits: false, limit: None }
+fn descriptor(counter: &str, hits: Hits, parameters: &[(&str, String)]) -> Descriptor {
+    let entry = |(key, value): (&str, &str)| Entry {
+        key: key.to_owned().into(),
+        value: value.to_owned().into(),
     };
-    Request {
-        domain: "shop".to_owned(),
-        descriptors: call.counters.iter().map(descriptor).collect(),
-    }
+    let own = counter.split_once('=').filter(|(_, value)| !value.is_empty());
+    let parameters = parameters.iter().map(|(key, value)| (*key, &**value));
+    let entries = own.into_iter().chain(parameters).map(entry).collect();
+    let states_hits = matches!(hits, Hits::Charge(hits) if hits != 1);
+    Descriptor { entries, hits, states_hits, limit: None }
 }
 
 fn answer(decided: &Result<Decision, Undecided>, took: Duration) -> Answer {

@@ -40,6 +40,7 @@ pub async fn happen(world: &Rc<World>, dice: &Dice) {
 fn begin(world: &World, dice: &Dice) {
     let host = &world.host;
     note_cuts(world);
+    world.stopped_at.set(None);
     match dice.below(10) {
         0..=2 => {
             let fates = (0..1 + dice.below(3)).map(|_| *dice.one_of(&Fate::ALL)).collect();
@@ -71,13 +72,16 @@ fn begin(world: &World, dice: &Dice) {
         6 => {
             let stop = dice.micros(1000..*dice.one_of(&[50_000, 3_000_000]));
             world.note(|| format!("Redis stops for {stop:?}"));
+            let is_calm = host.weather.borrow().share == 0;
+            world.stopped_at.set(is_calm.then(Instant::now));
             host.stopped_until.set(Some(Instant::now() + stop));
         }
         7 => {
             world.note(|| "Redis starts again, empty".to_owned());
-            let at_ms = world.redis_now_ms();
-            world.ledger.borrow_mut().lost_data(at_ms);
-            world.ledger.borrow_mut().cut();
+            let (at_ms, mut ledger) = (world.redis_now_ms(), world.ledger.borrow_mut());
+            ledger.lost_data(at_ms);
+            ledger.places.disturbed(at_ms, at_ms);
+            ledger.cut();
             host.server.borrow_mut().restart();
             host.cut_all();
         }
@@ -91,8 +95,11 @@ fn begin(world: &World, dice: &Dice) {
             world.note(|| format!("the clock of Redis jumps by {jump} us"));
             let before_ms = world.redis_now_ms();
             world.redis_ahead_us.set(world.redis_ahead_us.get() + jump);
+            world.jumps.set(world.jumps.get() + 1);
+            let (now_ms, mut ledger) = (world.redis_now_ms(), world.ledger.borrow_mut());
+            ledger.places.disturbed(before_ms, now_ms);
             if jump < 0 {
-                world.ledger.borrow_mut().set_back(before_ms, world.redis_now_ms());
+                ledger.set_back(before_ms, now_ms);
             }
         }
     }

@@ -31,21 +31,40 @@ use tollkeeper_sim::network::Network;
 
 use super::BEGIN_US;
 
-/// What each test of the world limits.
-pub const RULES: &str = "
+/// What the world limits; `places` and `ledger` know the same numbers.
+const RULES: &str = "
 domain: shop
+defaults: { on_store_failure: deny }
 descriptors:
   - key: second
-    rate_limit: { unit: second, requests_per_unit: 20, on_store_failure: deny }
+    rate_limit: { unit: second, requests_per_unit: 4 }
   - key: minute
-    rate_limit: { unit: minute, requests_per_unit: 200, on_store_failure: deny }
+    rate_limit: { unit: minute, requests_per_unit: 40 }
   - key: work
-    rate_limit: { unit: day, requests_per_unit: 1000000, on_store_failure: deny }
+    rate_limit: { unit: day, requests_per_unit: 1000000 }
+  - key: tokens
+    rate_limit: { unit: hour, requests_per_unit: 1000, hold: 5m }
+  - key: anonymous
+    rate_limit:
+      { unit: hour, requests_per_unit: 1000000, hold: { for: 3s, by: counter, estimate: 20, abandoned: release } }
+  - key: slots
+    rate_limit: { algorithm: in_flight, requests_per_unit: 2, hold: 6s }
 ";
+
+/// The most connections of a replica to one server.
+pub const CONNECTIONS_MAX: u32 = 4;
 
 pub struct Replica {
     pub number: usize,
     pub limiter: Arc<Limiter>,
+    /// When the store has answered a call last.
+    pub answered: Cell<Option<Instant>>,
+    /// Since when it answers at once, without the store. A call at that very time may have been sent.
+    pub refuses_since: Cell<Option<Instant>>,
+    /// The calls one after the other that waited in vain since Redis stopped then, and when the last was answered.
+    pub waited: Cell<Option<(Instant, u32, Instant)>>,
+    /// Debits without an answer since the service was to be back.
+    pub late: Cell<u32>,
 }
 
 impl Replica {
@@ -68,8 +87,15 @@ impl Replica {
         let followed = Arc::clone(&store);
         tokio::spawn(async move { followed.servers().unwrap().follow().await });
         tokio::spawn(async move { overrides.follow().await });
-        tokio::spawn(async move { keys.follow(&store, || false).await });
-        Self { number, limiter: service.limiter }
+        tokio::spawn(async move { keys.follow(&store, || true).await });
+        Self {
+            number,
+            limiter: service.limiter,
+            answered: Cell::new(None),
+            refuses_since: Cell::new(None),
+            waited: Cell::new(None),
+            late: Cell::new(0),
+        }
     }
 }
 
@@ -104,7 +130,7 @@ fn store(telemetry: &Telemetry, dial: Dial) -> RedisStore {
     let metrics = StoreMetrics::new(&telemetry.meter());
     let options = NodeOptions {
         expected: Expected { mode: ServerMode::Single, clients: 64, runs_scripts: true },
-        connections_max: 4,
+        connections_max: CONNECTIONS_MAX,
         workers: 1,
         timeout: Duration::from_millis(15),
         clock,

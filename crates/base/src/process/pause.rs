@@ -25,7 +25,7 @@ pub fn begin_with(seed: u64) {
     SEED.set(Some(seed));
 }
 
-/// A random number. Nothing depends on how random it is.
+/// A random number, no secret.
 pub fn random() -> u32 {
     let hash = match SEED.get() {
         // SplitMix64, <https://doi.org/10.1145/2660193.2660195>.

@@ -72,6 +72,7 @@ pub(crate) async fn follow(directory: &Directory, seeds: &[Server]) {
         // One reading answers all requests until then.
         time::sleep_until(began + pause.time()).await;
         select! {
+            biased;
             () = directory.search_due.notified() => {}
             () = time::sleep(jittered(EVERY)) => {}
             () = masters.note() => {}
