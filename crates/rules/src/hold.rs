@@ -15,8 +15,8 @@ use tollkeeper_yaml::{
     tree::{Content, Location, YamlNode},
 };
 
-const FOR_MIN: Duration = Duration::from_secs(1);
-const FOR_MAX: Duration = Duration::from_millis(HoldPolicy::LIFETIME_MS_MAX);
+pub(super) const FOR_MIN: Duration = Duration::from_secs(1);
+pub(super) const FOR_MAX: Duration = Duration::from_millis(HoldPolicy::LIFETIME_MS_MAX);
 
 const ITEMS_MAX: usize = HoldPolicy::ITEMS_MAX;
 const NAME_BYTES_MAX: usize = HoldPolicy::NAME_BYTES_MAX;
@@ -35,18 +35,10 @@ static HOLD: KeyTable = KeyTable {
             "How a commit finds its hold: `token` (default), `id` or `counter`"),
         key("estimate", Shape::Other(estimate_schema),
             "Hits to hold: a number or a mapping; the call's hits if absent"),
-        key(
-            "weights",
-            Shape::Other(weights_schema),
-            "Hits for a unit of each kind of usage, such as `input: 250`",
-        ),
-        key(
-            "unused_on",
-            Shape::Other(
-                || json!({ "type": ["array", "null"], "items": { "type": ["string", "integer"] } }),
-            ),
-            "Response flags, codes and classes (`5xx`) of calls that used nothing; UF, UH, UO, NR, NC and RL if absent",
-        ),
+        key("weights", Shape::Other(weights_schema),
+            "Hits for a unit of each kind of usage, such as `input: 250`"),
+        key("unused_on", Shape::Other(|| json!({ "type": ["array", "null"], "items": { "type": ["string", "integer"] } })),
+            "Response flags, codes and classes (`5xx`) of calls that used nothing; UF, UH, UO, NR, NC and RL if absent"),
         key("abandoned", Shape::OneOf(Abandoned::names),
             "Hits of a hold without a commit: `keep` (default) or `release`"),
     ],

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollkeeper_engine::{
-    hold::HoldPolicy,
     key::SlotBy,
     request::{Hits, KEY_BYTES_MAX},
     rule::{Algorithm, DeniedBody, FailureMode, Unit},
@@ -14,7 +13,10 @@ use tollkeeper_engine::{
 };
 use tollkeeper_yaml::keys::{Key, KeyTable, Shape, TEXT, key, required};
 
-use super::{hold, nested};
+use super::{
+    hold::{self, FOR_MAX, FOR_MIN},
+    nested,
+};
 
 /// Most limits of one rule: each is a charge for each descriptor of a call.
 pub(super) const LIMITS_MAX: usize = 16;
@@ -110,14 +112,8 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         },
         key("burst", Shape::Whole { min: 1, max: Hits::MAX },
             "For token_bucket: hits at once from an unused bucket; `requests_per_unit` if absent"),
-        key(
-            "idle",
-            Shape::Time {
-                min: Duration::from_secs(1),
-                max: Duration::from_secs(Window::SECONDS_MAX),
-            },
-            "For first_hit_window: time without a charge, such as 30m, that ends the window",
-        ),
+        key("idle", Shape::Time { min: FOR_MIN, max: Duration::from_secs(Window::SECONDS_MAX) },
+            "For first_hit_window: time without a charge, such as 30m, that ends the window"),
         key("time_zone", TEXT,
             "For fixed_window of a day or longer: its time zone, such as Europe/Berlin"),
         key("starts", TEXT,
@@ -134,14 +130,8 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             "Holds hits until a commit: a time such as `10m`, or a mapping; see docs/budgets.md"),
         key("priority", Shape::Other(nested::priority_schema),
             "Classes of calls, each with a share of the limit"),
-        key(
-            "ban_for",
-            Shape::Time {
-                min: Duration::from_secs(1),
-                max: Duration::from_millis(HoldPolicy::LIFETIME_MS_MAX),
-            },
-            "Time for which a call that does not fit closes the counter, 1s to 7 days (168h)",
-        ),
+        key("ban_for", Shape::Time { min: FOR_MIN, max: FOR_MAX },
+            "Time for which a call that does not fit closes the counter, 1s to 7 days (168h)"),
         key("tiers", Shape::Other(nested::tiers_schema),
             "Soft limits: a list of `at` and `request_headers`"),
         key("name", TEXT, "Name of the limit in answers and in `replaces`"),

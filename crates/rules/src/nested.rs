@@ -18,14 +18,8 @@ static PRIORITY: KeyTable = KeyTable {
     elsewhere: |_| None,
     keys: &[
         required("entry", TEXT, "Key of the entry with the class"),
-        required(
-            "share",
-            Shape::Other(|| {
-                let share = json!({ "type": "integer", "minimum": 1, "maximum": 100 });
-                json!({ "type": "object", "minProperties": 1, "additionalProperties": share })
-            }),
-            "Percent for each class, 1 to 100, such as `batch: 50`",
-        ),
+        required("share", Shape::Other(|| pairs_schema(json!({ "type": "integer", "minimum": 1, "maximum": 100 }))),
+            "Percent for each class, 1 to 100, such as `batch: 50`"),
         key("default", Shape::Whole { min: 1, max: 100 },
             "Percent for other classes; the lowest share if absent"),
         key("release", Shape::OneOf(|| vec!["linear"]),
@@ -40,16 +34,14 @@ static TIER: KeyTable = KeyTable {
     keys: &[
         required("at", Shape::Whole { min: 1, max: 100 },
             "Used percent that reaches the tier, 1 to 100"),
-        required(
-            "request_headers",
-            Shape::Other(|| {
-                let value = json!({ "type": ["string", "number", "boolean"] });
-                json!({ "type": "object", "minProperties": 1, "additionalProperties": value })
-            }),
-            "Headers that the proxy adds, such as `x-tier: warn`",
-        ),
+        required("request_headers", Shape::Other(|| pairs_schema(json!({ "type": ["string", "number", "boolean"] }))),
+            "Headers that the proxy adds, such as `x-tier: warn`"),
     ],
 };
+
+fn pairs_schema(value: Value) -> Value {
+    json!({ "type": "object", "minProperties": 1, "additionalProperties": value })
+}
 
 /// Headers that would change the meaning of a request for its proxy.
 const RESERVED: [&str; 4] = ["host", "connection", "content-length", "transfer-encoding"];

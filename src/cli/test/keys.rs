@@ -28,12 +28,8 @@ pub(super) static TEST: KeyTable = KeyTable {
     keys: &[
         required("name", TEXT, "What the test claims"),
         required("domain", TEXT, "Domain of all calls"),
-        key(
-            "start",
-            // YAML has a type for times, and JSON has not.
-            Shape::Other(|| json!({})),
-            "Start time; 2026-01-01T00:00:00Z if absent",
-        ),
+        // YAML has a type for times, and JSON has not.
+        key("start", Shape::Other(|| json!({})), "Start time; 2026-01-01T00:00:00Z if absent"),
         required("calls", Shape::Other(|| list_of("call")), "Calls, in order of time"),
     ],
 };
@@ -43,18 +39,12 @@ pub(super) static CALL: KeyTable = KeyTable {
     name: "a call",
     elsewhere: |_| None,
     keys: &[
-        key(
-            "at",
-            Shape::Other(|| json!({ "type": ["string", "null"], "pattern": DURATION })),
-            "Time since the start, such as 500ms or 7d; as the call above if absent",
-        ),
+        key("at", Shape::Other(|| json!({ "type": ["string", "null"], "pattern": DURATION })),
+            "Time since the start, such as 500ms or 7d; as the call above if absent"),
         Key {
             alias: Some("call"),
-            ..key(
-                "descriptors",
-                Shape::Other(texts),
-                "Descriptor such as `path=/login,user=alice`, or a list of them",
-            )
+            ..key("descriptors", Shape::Other(texts),
+                "Descriptor such as `path=/login,user=alice`, or a list of them")
         },
         key("hold", TEXT, "Name for the hold that the call takes by token"),
         key("commit", Shape::Other(|| json!({ "type": ["integer", "string", "null"] })),
