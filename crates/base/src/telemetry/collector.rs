@@ -37,34 +37,6 @@ impl Collector {
     pub(super) fn new(variable: &str) -> Arc<Self> {
         Arc::new(Self { variable: variable.to_owned(), failing: AtomicU8::new(0) })
     }
-
-    async fn report(
-        &self,
-        signal: Signal,
-        outcome: &OTelSdkResult,
-        cause: impl AsyncFnOnce(&OTelSdkError) -> String,
-    ) {
-        let (variable, bit) = (&self.variable, signal as u8);
-        match outcome {
-            Ok(()) => {
-                if self.failing.fetch_and(!bit, Ordering::Relaxed) == bit {
-                    tracing::info!(variable, "the OTLP collector accepts traces and metrics again");
-                }
-            }
-            Err(OTelSdkError::AlreadyShutdown) => {}
-            Err(error) => {
-                if self.failing.fetch_or(bit, Ordering::Relaxed) == 0 {
-                    // It holds a status code or our own error, never text of the collector.
-                    let error = cause(error).await;
-                    tracing::warn!(
-                        variable,
-                        %error,
-                        "the OTLP collector is not reachable or refuses data; traces or metrics are lost"
-                    );
-                }
-            }
-        }
-    }
 }
 
 /// An exporter of one signal that logs the outages of its collector.
@@ -85,8 +57,27 @@ impl<E> Reported<E> {
             1.. => exported.await,
         };
         let took = began.elapsed();
-        let cause = async |error: &_| self.failure.cause(error, took).await;
-        self.collector.report(self.signal, &outcome, cause).await;
+        let Collector { variable, failing } = &*self.collector;
+        let bit = self.signal as u8;
+        match &outcome {
+            Ok(()) => {
+                if failing.fetch_and(!bit, Ordering::Relaxed) == bit {
+                    tracing::info!(variable, "the OTLP collector accepts traces and metrics again");
+                }
+            }
+            Err(OTelSdkError::AlreadyShutdown) => {}
+            Err(error) => {
+                if failing.fetch_or(bit, Ordering::Relaxed) == 0 {
+                    // It holds a status code or our own error, never text of the collector.
+                    let error = self.failure.cause(error, took).await;
+                    tracing::warn!(
+                        variable,
+                        %error,
+                        "the OTLP collector is not reachable or refuses data; traces or metrics are lost"
+                    );
+                }
+            }
+        }
         outcome
     }
 }
