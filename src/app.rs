@@ -54,7 +54,7 @@ use crate::{
         metrics::RuleMetrics,
         xds::{self, ControlPlane},
     },
-    settings::{CallSettings, ReadyNeeds, RuleSettings, RuleSource, RulesNeeded, Settings},
+    settings::{ReadyNeeds, RuleSettings, RuleSource, RulesNeeded, Settings},
     store::Store,
     telemetry::{EventKind, Telemetry, happened},
     text::printable::printable,
@@ -146,31 +146,23 @@ impl App {
         telemetry: Telemetry,
         rules: InForce,
     ) -> Result<Self, Box<dyn Error>> {
-        let rules = Arc::new(Rules::new(rules));
         let store = Arc::new(stores::store(settings, &telemetry));
-        let overrides = Arc::new(Overrides::new(Arc::clone(&store)));
-        let audit = Arc::new(Audit::new(Arc::clone(&store)));
-        let edge = EdgeMetrics::new(&telemetry.meter());
-        let (telemetry, health) = (Arc::new(telemetry), Health::new().await);
-        let workers = Arc::new(Workers::start(settings.process.workers)?);
-        let stop = CancellationToken::new();
         let control_plane = match &settings.rules.source.value {
             RuleSource::Files(_) => None,
             RuleSource::ControlPlane(target) => Some(ControlPlane::new(Arc::clone(target))),
         };
-        let control_plane = control_plane.map(Arc::new);
         Ok(Self {
-            telemetry,
-            store,
-            audit,
-            rules,
-            overrides,
+            audit: Arc::new(Audit::new(Arc::clone(&store))),
+            rules: Arc::new(Rules::new(rules)),
+            overrides: Arc::new(Overrides::new(Arc::clone(&store))),
             hold_keys: settings.calls.hold_keys.clone(),
-            health,
-            edge,
-            workers,
-            stop,
-            control_plane,
+            health: Health::new().await,
+            edge: EdgeMetrics::new(&telemetry.meter()),
+            workers: Arc::new(Workers::start(settings.process.workers)?),
+            stop: CancellationToken::new(),
+            control_plane: control_plane.map(Arc::new),
+            telemetry: Arc::new(telemetry),
+            store,
         })
     }
 
@@ -374,24 +366,17 @@ pub fn service(
     let metrics = CallMetrics::new(&telemetry.meter(), near_ratio);
     let top_keys = TopKeys::new(settings.telemetry.top_keys, settings.process.workers, near_ratio)
         .logging_denials(settings.telemetry.denial_lines);
-    let CallSettings {
-        message_bytes_max,
-        bounds,
-        weight_max,
-        ref headers,
-        arriving_bytes_max,
-        ref hold_keys,
-    } = settings.calls;
-    let holds = Holds::new(hold_keys.for_store(&store), &telemetry.meter());
+    let calls = &settings.calls;
+    let holds = Holds::new(calls.hold_keys.for_store(&store), &telemetry.meter());
     let guard = stores::guard(settings, telemetry, store);
+    let weight_max = calls.weight_max;
+    let limiter = Limiter::new(rules, overrides, guard, metrics, top_keys, holds, weight_max);
     rls::Service {
-        limiter: Arc::new(Limiter::new(
-            rules, overrides, guard, metrics, top_keys, holds, weight_max,
-        )),
-        bounds,
-        message_bytes_max,
-        headers: Arc::clone(headers),
-        arriving: ArrivalBudget::new(arriving_bytes_max),
+        limiter: Arc::new(limiter),
+        bounds: calls.bounds,
+        message_bytes_max: calls.message_bytes_max,
+        headers: Arc::clone(&calls.headers),
+        arriving: ArrivalBudget::new(calls.arriving_bytes_max),
         access: settings.listen.access.clone(),
         tracer: telemetry.tracer(),
     }
