@@ -38,6 +38,7 @@ pub(super) struct CheckFlags {
     strict: bool,
 }
 
+#[derive(Default)]
 struct CheckReport {
     rules: usize,
     domains: usize,
@@ -61,18 +62,11 @@ pub(super) fn main(flags: &CheckFlags, environment: &Environment) -> ExitCode {
 fn check(flags: &CheckFlags, options: LoadOptions) -> CheckReport {
     match rules::load(&flags.paths, &flags.rules_overlay, options) {
         Ok(loaded) => {
-            let domains = loaded.rules.domains();
-            CheckReport {
-                rules: domains.iter().map(|domain| domain.rules().len()).sum(),
-                domains: domains.len(),
-                problems: Vec::new(),
-                is_good: !flags.strict || loaded.warnings.is_empty(),
-                warnings: loaded.warnings,
-            }
+            let ((domains, rules), warnings) = (loaded.rules.counts(), loaded.warnings);
+            let is_good = !flags.strict || warnings.is_empty();
+            CheckReport { rules, domains, warnings, is_good, ..CheckReport::default() }
         }
-        Err(problems) => {
-            CheckReport { rules: 0, domains: 0, problems, warnings: Vec::new(), is_good: false }
-        }
+        Err(problems) => CheckReport { problems, ..CheckReport::default() },
     }
 }
 
