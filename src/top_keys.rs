@@ -9,7 +9,10 @@ mod worker;
 use std::{
     collections::HashMap,
     hash::{BuildHasher as _, RandomState},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -28,10 +31,10 @@ use self::{
 use crate::{
     engine::{
         algorithm::account::real,
-        directive::DirectiveAction,
+        directive::{Directive, DirectiveAction},
         key::{self, Counter},
-        ledger::{Charge, Fit, Tally, Verdict},
-        plan::{BannedKey, Plan},
+        ledger::{Fit, Tally, Verdict},
+        plan::{JudgedCharge, Plan},
         request::{Entry, Hits},
         rule::{Limit, Mode},
     },
@@ -151,15 +154,16 @@ impl TopKeys {
             self.log_denial(plan, verdict, self.millis(at), every_ms);
         }
         let Some(worker) = self.workers.get(workers::share(self.workers.len())) else { return };
-        if plan.charges.is_empty() && plan.banned.is_empty() {
+        let mut judged = plan.judged(verdict).enumerate().peekable();
+        if judged.peek().is_none() {
             return;
         }
         let at_ms = self.millis(at);
         let mut worker = worker.lock();
         worker.enter(at_ms / PERIOD_MS);
         let skipped = plan.skipped(verdict);
-        let judged = plan.matched_charges().zip(&verdict.tallies).enumerate();
-        for (index, ((matched, directive, charge), tally)) in judged {
+        for (index, judged) in judged {
+            let JudgedCharge { matched, directive, charge, tally } = judged;
             let is_exempt = directive.is_some_and(|directive| directive.exempts());
             if charge.hits.is_refund() || is_exempt || skipped.contains(&index) {
                 continue;
@@ -170,38 +174,28 @@ impl TopKeys {
             let current =
                 |known: &KeyName| known.is_current(matched, directive, &charge.counter.limit);
             worker.add(TopList::Hottest, key, last, current, name);
-            if let Some(list) = self.further_list(charge, tally, verdict) {
+            if let Some(list) = self.further_list(judged, verdict) {
                 worker.add(list, key, last, current, name);
             }
-        }
-        for BannedKey { matched, directive, counter, tally } in &plan.banned {
-            let key = counter.hash_of_identity(&self.hasher);
-            let last = last_tally(&counter.limit, tally, at_ms, 1);
-            let name = || KeyName::new(matched, Some(directive), counter, self.names);
-            let current =
-                |known: &KeyName| known.is_current(matched, Some(directive), &counter.limit);
-            worker.add(TopList::Hottest, key, last, current, name);
-            worker.add(TopList::Denied, key, last, current, name);
         }
     }
 
     /// Logs the first key that a call was denied for, unless a line is too recent.
     fn log_denial(&self, plan: &Plan, verdict: &Verdict, at_ms: u64, every_ms: u64) {
         let due_ms = self.denial_due_ms.load(Ordering::Relaxed);
-        let is_denied =
-            |charge, tally| self.further_list(charge, tally, verdict) == Some(TopList::Denied);
-        let mut charges = plan.matched_charges().zip(&verdict.tallies);
+        let is_denied = |judged: &JudgedCharge<'_>| {
+            self.further_list(*judged, verdict) == Some(TopList::Denied)
+        };
         let next_ms = at_ms.saturating_add(every_ms);
         if at_ms >= due_ms
-            && let Some((matched, directive, counter)) = charges
-                .find(|((_, _, charge), tally)| is_denied(charge, tally))
-                .map(|((matched, directive, charge), _)| (matched, directive, &charge.counter))
-                .or_else(|| plan.banned.first().map(BannedKey::parts))
+            && let Some(JudgedCharge { matched, directive, charge, .. }) =
+                plan.judged(verdict).find(is_denied)
             && self
                 .denial_due_ms
                 .compare_exchange(due_ms, next_ms, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
         {
+            let counter = &charge.counter;
             let name = KeyName::new(matched, directive, counter, self.names);
             let digest = self.digest_of(counter.hash_of_identity(&self.hasher));
             let key = name.descriptor.as_deref().map_or(digest, as_argument);
@@ -293,11 +287,14 @@ impl TopKeys {
     }
 
     /// The list of a charge besides the list of all keys.
-    fn further_list(&self, charge: &Charge, tally: &Tally, verdict: &Verdict) -> Option<TopList> {
-        let limit = &charge.counter.limit;
-        match tally.fit {
+    fn further_list(&self, judged: JudgedCharge<'_>, verdict: &Verdict) -> Option<TopList> {
+        let limit = &judged.charge.counter.limit;
+        let is_ban = |set: &Arc<Directive>| set.action == DirectiveAction::Ban;
+        match judged.tally.fit {
             Fit::Over if limit.mode == Mode::Shadow => Some(TopList::Shadow),
-            Fit::Over if verdict.denied => Some(TopList::Denied),
+            Fit::Over if verdict.denied || judged.directive.is_some_and(is_ban) => {
+                Some(TopList::Denied)
+            }
             Fit::Fits { remaining } if is_near(limit, remaining, self.near_ratio) => {
                 Some(TopList::Nearest)
             }
@@ -386,13 +383,10 @@ fn is_near(limit: &Limit, remaining: u64, near_ratio: f64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::{space_saving::SpaceSaving, *};
     use crate::engine::{
         decision::Matched,
-        directive::Directive,
-        request::{Descriptor, Entry, Hits, Request},
+        request::{Descriptor, Request},
         rule::{Policy, Priority, Rule, Unit},
         rule_set::RuleSet,
         time::Timestamp,

@@ -1,5 +1,7 @@
 //! What one worker has counted: in the period that runs, and in the one before, so that old calls are forgotten.
 
+use std::{array, mem};
+
 use super::{
     merge::Merged,
     name::KeyName,
@@ -25,17 +27,13 @@ pub(super) struct WorkerKeys {
     previous: Sketches,
 }
 
-#[derive(Debug)]
-struct Sketches {
-    hottest: SpaceSaving<KeyName>,
-    denied: SpaceSaving<KeyName>,
-    nearest: SpaceSaving<KeyName>,
-    shadow: SpaceSaving<KeyName>,
-}
+/// One for each [`TopList`].
+type Sketches = [SpaceSaving<KeyName>; 4];
 
 impl WorkerKeys {
     pub(super) fn new() -> Self {
-        Self { period: 0, current: Sketches::new(), previous: Sketches::new() }
+        let sketches = || array::from_fn(|_| SpaceSaving::new(KEYS_MAX));
+        Self { period: 0, current: sketches(), previous: sketches() }
     }
 
     /// Lets the period with this number begin, unless it has begun. An earlier one is over, and has no effect.
@@ -45,10 +43,10 @@ impl WorkerKeys {
         }
         let is_next = period == self.period.saturating_add(1);
         self.period = period;
-        std::mem::swap(&mut self.current, &mut self.previous);
-        self.current.clear();
+        mem::swap(&mut self.current, &mut self.previous);
+        self.current.iter_mut().for_each(SpaceSaving::clear);
         if !is_next {
-            self.previous.clear();
+            self.previous.iter_mut().for_each(SpaceSaving::clear);
         }
     }
 
@@ -60,48 +58,23 @@ impl WorkerKeys {
         current: impl FnOnce(&KeyName) -> bool,
         name: impl FnOnce() -> KeyName,
     ) {
-        self.current.of_mut(list).add(key, last, current, name);
+        if let Some(sketch) = self.current.get_mut(list as usize) {
+            sketch.add(key, last, current, name);
+        }
     }
 
     pub(super) fn merge_into(&self, merged: &mut Merged, list: TopList) {
-        merged.add(self.previous.of(list));
-        merged.add(self.current.of(list));
+        self.of(list).for_each(|sketch| merged.add(sketch));
     }
 
     /// When a key occurred last, and what is kept of it.
     pub(super) fn name(&self, list: TopList, key: u64) -> Option<(u64, &KeyName)> {
-        self.current.of(list).name(key).or_else(|| self.previous.of(list).name(key))
-    }
-}
-
-impl Sketches {
-    fn new() -> Self {
-        let [hottest, denied, nearest, shadow] =
-            std::array::from_fn(|_| SpaceSaving::new(KEYS_MAX));
-        Self { hottest, denied, nearest, shadow }
+        self.of(list).find_map(|sketch| sketch.name(key))
     }
 
-    fn clear(&mut self) {
-        for sketch in [&mut self.hottest, &mut self.denied, &mut self.nearest, &mut self.shadow] {
-            sketch.clear();
-        }
-    }
-
-    fn of(&self, list: TopList) -> &SpaceSaving<KeyName> {
-        match list {
-            TopList::Hottest => &self.hottest,
-            TopList::Denied => &self.denied,
-            TopList::Nearest => &self.nearest,
-            TopList::Shadow => &self.shadow,
-        }
-    }
-
-    fn of_mut(&mut self, list: TopList) -> &mut SpaceSaving<KeyName> {
-        match list {
-            TopList::Hottest => &mut self.hottest,
-            TopList::Denied => &mut self.denied,
-            TopList::Nearest => &mut self.nearest,
-            TopList::Shadow => &mut self.shadow,
-        }
+    /// What was counted for a list, the newest first.
+    fn of(&self, list: TopList) -> impl Iterator<Item = &SpaceSaving<KeyName>> {
+        let periods = [&self.current, &self.previous].into_iter();
+        periods.filter_map(move |sketches| sketches.get(list as usize))
     }
 }

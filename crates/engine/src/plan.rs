@@ -35,32 +35,25 @@ pub struct Plan {
     mode_override: ModeOverride,
     /// The domain whose required entries the call lacks, and what that means.
     pub lacking: Option<(Arc<str>, RequireMode)>,
-    /// The descriptors that an operator has banned.
-    pub banned: Vec<BannedKey>,
+    /// What the descriptors would charge that an operator has banned, with the answer.
+    banned: Vec<(Matched, Arc<Directive>, Charge, Tally)>,
     /// Whether it would take holds that no token can name.
     has_no_token: bool,
     /// The entries of each group of quotas; the first has the number 1.
     groups: Vec<Vec<Entry>>,
 }
 
-/// A descriptor that an operator has banned, which charges nothing.
-#[derive(Debug)]
-pub struct BannedKey {
-    /// What it matches.
-    pub matched: Matched,
-    /// The ban.
-    pub directive: Arc<Directive>,
-    /// The counter that it would charge.
-    pub counter: Counter,
-    /// Over, until the ban ends.
-    pub tally: Tally,
-}
-
-impl BannedKey {
-    /// As [`Plan::matched_charges`] shows a charge.
-    pub const fn parts(&self) -> (&Matched, Option<&Arc<Directive>>, &Counter) {
-        (&self.matched, Some(&self.directive), &self.counter)
-    }
+/// A charge that is judged.
+#[derive(Debug, Clone, Copy)]
+pub struct JudgedCharge<'plan> {
+    /// What its descriptor matched.
+    pub matched: &'plan Matched,
+    /// What an operator has set for its descriptor.
+    pub directive: Option<&'plan Arc<Directive>>,
+    /// The charge.
+    pub charge: &'plan Charge,
+    /// The answer.
+    pub tally: &'plan Tally,
 }
 
 /// One descriptor's part of a plan.
@@ -315,9 +308,9 @@ impl Plan {
             && let Outcome::Over { limit, reset } = outcome
         {
             let counter = Counter::shared(&domain.name, &asked.path, shared, Arc::clone(limit));
+            let charge = Charge::new(counter, Hits::Charge(1));
             let tally = Tally::new(Fit::Over, *reset);
-            let (matched, directive) = (matched.clone(), Arc::clone(directive));
-            self.banned.push(BannedKey { matched, directive, counter, tally });
+            self.banned.push((matched.clone(), Arc::clone(directive), charge, tally));
         }
         self.items.push(settled);
     }
@@ -420,6 +413,27 @@ impl Plan {
         matched
             .zip(&self.charges)
             .map(|((matched, directive), charge)| (matched, directive, charge))
+    }
+
+    /// The charges with the store's answers, and behind them those that a ban answers: over, until it ends.
+    pub fn judged<'plan>(
+        &'plan self,
+        verdict: &'plan Verdict,
+    ) -> impl Iterator<Item = JudgedCharge<'plan>> {
+        let charged = self.matched_charges().zip(&verdict.tallies);
+        let charged = charged.map(|((matched, directive, charge), tally)| JudgedCharge {
+            matched,
+            directive,
+            charge,
+            tally,
+        });
+        let banned = self.banned.iter().map(|(matched, ban, charge, tally)| JudgedCharge {
+            matched,
+            directive: Some(ban),
+            charge,
+            tally,
+        });
+        charged.chain(banned)
     }
 
     /// The decision, from the store's verdict, which has one tally for each charge, in their order.
