@@ -436,7 +436,7 @@ impl ChargeExplanation {
             details: details(charge, all),
             hits: match charge.hits {
                 Hits::Charge(hits) => signed(hits),
-                Hits::Check => 0,
+                Hits::Check | Hits::Commit => 0,
                 Hits::Refund(hits) => -signed(hits),
             },
             key: charge.counter.key(limit.window.at(now).start),
@@ -476,7 +476,7 @@ fn hold(
 
 /// Whether a charge is drawn from the first quota that fits.
 fn draws_first(charge: &Charge) -> bool {
-    charge.draws_first && !charge.hits.is_refund()
+    charge.draws_first && !charge.hits.asks_nothing()
 }
 
 fn details(charge: &Charge, all: &[Charge]) -> String {

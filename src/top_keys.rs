@@ -35,7 +35,7 @@ use crate::{
         key::{self, Counter},
         ledger::{Fit, Tally, Verdict},
         plan::{JudgedCharge, Plan},
-        request::{Entry, Hits},
+        request::Entry,
         rule::{Limit, Mode},
     },
     process::workers,
@@ -165,11 +165,11 @@ impl TopKeys {
         for (index, judged) in judged {
             let JudgedCharge { matched, directive, charge, tally } = judged;
             let is_exempt = directive.is_some_and(|directive| directive.exempts());
-            if charge.hits.is_refund() || is_exempt || skipped.contains(&index) {
+            if charge.hits.asks_nothing() || is_exempt || skipped.contains(&index) {
                 continue;
             }
             let key = charge.counter.hash_of_identity(&self.hasher);
-            let last = last_tally(&charge.counter.limit, tally, at_ms, asked_hits(charge.hits));
+            let last = last_tally(&charge.counter.limit, tally, at_ms, charge.hits.charged());
             let name = || KeyName::new(matched, directive, &charge.counter, self.names);
             let current =
                 |known: &KeyName| known.is_current(matched, directive, &charge.counter.limit);
@@ -368,13 +368,6 @@ fn last_tally(limit: &Limit, tally: &Tally, at_ms: u64, hits: u64) -> LastTally 
     LastTally { at_ms, remaining, capacity: limit.capacity(), resets_at_ms, hits }
 }
 
-fn asked_hits(hits: Hits) -> u64 {
-    match hits {
-        Hits::Charge(hits) => hits,
-        _ => 0,
-    }
-}
-
 fn is_near(limit: &Limit, remaining: u64, near_ratio: f64) -> bool {
     let capacity = limit.capacity();
     let used = capacity.saturating_sub(remaining);
@@ -386,7 +379,7 @@ mod tests {
     use super::{space_saving::SpaceSaving, *};
     use crate::engine::{
         decision::Matched,
-        request::{Descriptor, Request},
+        request::{Descriptor, Hits, Request},
         rule::{Policy, Priority, Rule, Unit},
         rule_set::RuleSet,
         time::Timestamp,

@@ -60,7 +60,7 @@ fn picture(algorithm: Algorithm) -> String {
     for ms in (0..=SPAN_MS).step_by(10) {
         // Of one call nobody says that it has ended.
         if is_in_flight && ms > CALL_MS && ms - CALL_MS != CALLS[0] {
-            ask(&store, &limit, ms, Hits::Refund(0));
+            ask(&store, &limit, ms, Hits::Commit);
         }
         if CALLS.contains(&ms) {
             let fits = matches!(ask(&store, &limit, ms, Hits::Charge(1)), Some(Fit::Fits { .. }));
@@ -87,12 +87,12 @@ fn ask(store: &MemoryStore, limit: &Arc<Limit>, ms: u64, hits: Hits) -> Option<F
     charge.hold = match hits {
         _ if limit.hold.is_none() => None,
         Hits::Charge(_) => Some(HoldAction::Occupy { id: id(ms), lifetime_ms: HOLD_MS }),
-        Hits::Refund(_) => {
+        Hits::Commit => {
             let (id, made) = (id(ms - CALL_MS), at(ms - CALL_MS));
             let deadline = made.plus_millis(HOLD_MS);
             Some(HoldAction::Commit { id, held: 1, used: 1, made, deadline })
         }
-        Hits::Check => None,
+        Hits::Check | Hits::Refund(_) => None,
     };
     store.charge_at(&[charge], now).tallies.first().map(|tally| tally.fit)
 }

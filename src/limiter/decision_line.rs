@@ -50,7 +50,7 @@ impl fmt::Display for DescriptorLine<'_> {
         write!(f, "{} ", rule_of(&status.matched))?;
         match descriptor.hits {
             Hits::Charge(hits) => write!(f, "charge {hits}")?,
-            Hits::Check => f.write_str("check")?,
+            Hits::Check | Hits::Commit => f.write_str("check")?,
             Hits::Refund(hits) => write!(f, "refund {hits}")?,
         }
         write!(f, ": {}", DecidedCode::of(&status.outcome).name())?;

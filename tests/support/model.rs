@@ -113,7 +113,7 @@ fn denials(judged: &[Judged<'_>]) -> (bool, bool) {
     // A quota without a group is one of its own.
     let mut groups: HashMap<(usize, usize), Vec<bool>> = HashMap::new();
     for (index, Judged { charge, fits, .. }) in
-        judged.iter().enumerate().filter(|(_, judged)| !judged.charge.hits.is_refund())
+        judged.iter().enumerate().filter(|(_, judged)| !judged.charge.hits.asks_nothing())
     {
         match charge.counter.limit.mode {
             Mode::Enforced => {
@@ -141,7 +141,7 @@ fn denials(judged: &[Judged<'_>]) -> (bool, bool) {
 
 /// Whether a charge is a quota, or the shadow of one, of which only the first that fits is charged.
 fn draws(charge: &Charge) -> bool {
-    charge.draws_first && charge.counter.limit.mode != Mode::Enforced && !charge.hits.is_refund()
+    charge.draws_first && charge.counter.limit.mode != Mode::Enforced && !charge.hits.asks_nothing()
 }
 
 /// Whether a quota admits or denies: a shadow does neither, unless it is exempted.
@@ -217,7 +217,7 @@ impl Model {
         let mut judged = Vec::new();
         for charge in &asking {
             let hits = hits_to_judge(charge, &asking, now);
-            let fits = charge.hits.is_refund()
+            let fits = charge.hits.asks_nothing()
                 || after_refunds.closed(charge, now).is_none()
                     && after_refunds.fits(charge, hits, now);
             judged.push(Judged { charge, hits, fits });

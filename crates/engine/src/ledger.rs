@@ -19,6 +19,7 @@ use std::slice;
 
 use self::{
     assessment::{Assessment, assess},
+    charge::required,
     vote::{FitKind, Vote, VoteResult},
 };
 pub use self::{
@@ -107,11 +108,7 @@ pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Option<Ve
 fn settle_one(posting: &Posting<'_>, accounts: &mut [AnyAccount]) -> Verdict {
     holds::end_expired_calls(posting, accounts);
     refund(slice::from_ref(posting), &[None], accounts);
-    let asked = match posting.hits {
-        Hits::Charge(hits) => hits,
-        Hits::Check => posting.charge.counter.limit.exhausted_checks.asked(),
-        Hits::Refund(_) => 0,
-    };
+    let asked = required(posting.charge, posting.hits, || posting.hits.charged());
     let assessment = Assessment::new(posting, None, asked, accounts);
     let mut votes = [assessment.vote()];
     count_votes(&[assessment], &mut votes, accounts)

@@ -347,7 +347,7 @@ impl Plan {
         };
         if let Some(policy) = policy {
             asked.hold(&policy, &mut charge);
-        } else if !charge.hits.is_refund() {
+        } else if !charge.hits.asks_nothing() {
             charge.hold = ban;
         }
         if is_quota && !domain.quota_group.is_empty() {
@@ -684,7 +684,7 @@ impl<'call> Asked<'call> {
         let occupy = occupies.then_some(HoldAction::Occupy { id: HoldId::default(), lifetime_ms });
         let holds_nothing = self.meaning != HitsMeaning::Charged
             && self.meaning != HitsMeaning::Expected
-            || hits.is_refund();
+            || hits.asks_nothing();
         (charge.hits, charge.hold) = match (policy.by, hits, id) {
             // Places are only for calls in flight.
             (_, Hits::Charge(_), _) if holds_nothing && occupies => (Hits::Check, None),

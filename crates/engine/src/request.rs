@@ -97,6 +97,8 @@ pub enum Hits {
     Check,
     /// Gives this many hits back.
     Refund(u64),
+    /// Asks for none: the charge commits a hold, whose hits it replaces. No descriptor has this.
+    Commit,
 }
 
 /// What the hits that a call states stand for.
@@ -120,8 +122,16 @@ impl Hits {
     /// The most hits that a descriptor can charge or give back; more count as this many.
     pub const MAX: u64 = COUNT_MAX;
 
-    /// Whether it gives hits back.
-    pub const fn is_refund(self) -> bool {
-        matches!(self, Self::Refund(_))
+    /// The hits that it charges.
+    pub const fn charged(self) -> u64 {
+        match self {
+            Self::Charge(hits) => hits,
+            Self::Check | Self::Refund(_) | Self::Commit => 0,
+        }
+    }
+
+    /// Whether it asks for no hits, and so denies nothing: it may give some back.
+    pub const fn asks_nothing(self) -> bool {
+        matches!(self, Self::Refund(_) | Self::Commit)
     }
 }

@@ -139,7 +139,7 @@ impl Guard {
             Err(StoreError::TimedOut)
         });
         // Even without an answer, the refunds of this call may have been applied.
-        if charges.iter().any(|charge| charge.hits.is_refund()) {
+        if charges.iter().any(|charge| charge.hits.asks_nothing()) {
             self.over_limit.forget_refunded(charges, Instant::now());
         }
         answer

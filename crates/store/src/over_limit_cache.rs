@@ -142,7 +142,7 @@ impl OverLimitCache {
 
     /// Forgets the counters to which a call that ended before `now` gave back hits.
     pub fn forget_refunded(&self, charges: &[Charge], now: Instant) {
-        for charge in charges.iter().filter(|charge| charge.hits.is_refund()) {
+        for charge in charges.iter().filter(|charge| charge.hits.asks_nothing()) {
             self.forget(&charge.counter, now);
         }
     }

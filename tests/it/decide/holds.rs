@@ -40,7 +40,7 @@ fn acting(hits: Hits, limit: &Arc<Limit>, hold: HoldAction) -> Charge {
 /// The commit of a take that was made at [`BEGIN`].
 fn commit(id: HoldId, held: u64, used: u64, limit: &Arc<Limit>) -> Charge {
     let deadline = BEGIN.plus_millis(LIFETIME_MS);
-    acting(Hits::Refund(0), limit, HoldAction::Commit { id, held, used, made: BEGIN, deadline })
+    acting(Hits::Commit, limit, HoldAction::Commit { id, held, used, made: BEGIN, deadline })
 }
 
 fn at(ms: u64) -> Timestamp {
@@ -286,7 +286,7 @@ fn a_commit_whose_deadline_no_hold_can_have_is_late() {
             for ahead_ms in [HoldPolicy::AHEAD_MS_MAX + 1, 9_000_000_000_000_000, u64::MAX] {
                 let (id, made, deadline) = (HoldId::new(1), BEGIN, BEGIN.plus_millis(ahead_ms));
                 let hold = HoldAction::Commit { id, held: 1, used: 9, made, deadline };
-                let tallies = backend.charge(&[acting(Hits::Refund(0), limit, hold)], BEGIN);
+                let tallies = backend.charge(&[acting(Hits::Commit, limit, hold)], BEGIN);
                 let late = Fit::Commit(CommitOutcome::Late);
                 assert_eq!(tallies[0].fit, late, "{ahead_ms} on {}", backend.name());
             }
@@ -326,7 +326,7 @@ fn the_end_of_the_newest_call_shows_none_that_ends_later_than_one_that_begins_no
         let (id, made, deadline) = (HoldId::new(2), at(500), at(8000));
         let hold = HoldAction::Commit { id, held: 1, used: 0, made, deadline };
         // The clock is set back by 200 ms.
-        let tallies = backend.charge(&[acting(Hits::Refund(0), &places, hold)], at(800));
+        let tallies = backend.charge(&[acting(Hits::Commit, &places, hold)], at(800));
         assert_eq!(tallies[0].reset.as_millis(), 5000, "on {}", backend.name());
     });
 }

@@ -96,7 +96,7 @@ impl Steps {
         let deadline = made.plus_millis(LIFETIME_MS);
         let (id, made) = if self.dice.below(9) == 0 { (id(7), now) } else { (known, made) };
         let hold = HoldAction::Commit { id, held: 1, used: 1, made, deadline };
-        Some(Charge { hits: Hits::Refund(0), hold: Some(hold), caller: None, ..taken })
+        Some(Charge { hits: Hits::Commit, hold: Some(hold), caller: None, ..taken })
     }
 
     fn call(&mut self, now: Timestamp) -> Vec<Charge> {
@@ -242,7 +242,7 @@ fn a_replica_without_store_admits_its_share() {
     assert_eq!(call(take(4), Hits::Charge(1)), Fit::Over);
     let (made, deadline) = (BEGIN, BEGIN.plus_millis(LIFETIME_MS));
     let commit = HoldAction::Commit { id: id(2), held: 1, used: 1, made, deadline };
-    call(commit, Hits::Refund(0));
+    call(commit, Hits::Commit);
     assert_eq!(call(take(4), Hits::Charge(1)), Fit::Fits { remaining: 0 });
 }
 

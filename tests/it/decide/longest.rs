@@ -75,7 +75,7 @@ fn a_call_costs_itself_beside_ten_thousand_calls_in_flight() {
     let commit = |number, held, made: Timestamp| {
         let deadline = made.plus_millis(LIFETIME_MS);
         let hold = HoldAction::Commit { id: id(number), held, used: 0, made, deadline };
-        with(&limit, Hits::Refund(0), hold)
+        with(&limit, Hits::Commit, hold)
     };
     let counter = charge("a", Hits::Check, &limit).counter;
     let mut measured = Measured { redis: ScriptInRedis::start(), rows: Vec::new() };

@@ -303,7 +303,7 @@ proptest! {
             let Decided { verdict, tallies } = nodes.charge(&call, now);
             for charge in &call.charges {
                 counters.insert(charge.counter.key(BEGIN), charge.clone());
-                if charge.hits.is_refund() && call.fates[Nodes::of(charge)] != Fate::Lost {
+                if charge.hits.asks_nothing() && call.fates[Nodes::of(charge)] != Fate::Lost {
                     ledger.charge_at(std::slice::from_ref(charge), now);
                 }
             }

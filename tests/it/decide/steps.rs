@@ -123,7 +123,7 @@ impl Dice {
             let user = ["a", "b"][self.below(2) as usize];
             let quota_group = self.below(4) as usize;
             let hits = self.hits(limit);
-            let ban_ms = limit.ban_ms.filter(|_| !hits.is_refund());
+            let ban_ms = limit.ban_ms.filter(|_| !hits.asks_nothing());
             let hold = ban_ms.map(|for_ms| HoldAction::Ban { for_ms });
             let draws_first = draws && limit.mode != Mode::Enforced;
             let has_room = limit.mode == Mode::Shadow && self.below(3) == 0;

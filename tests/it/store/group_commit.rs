@@ -206,7 +206,7 @@ async fn the_calls_of_a_run_are_as_heavy_together_as_96_on_fixed_windows() {
     let held = |limit: Limit, id: usize, hold: fn(HoldId) -> HoldAction| {
         let hold = hold(HoldId::new(id as u128));
         let is_commit = matches!(hold, HoldAction::Commit { .. });
-        let hits = if is_commit { Hits::Refund(0) } else { Hits::Charge(1) };
+        let hits = if is_commit { Hits::Commit } else { Hits::Charge(1) };
         let limit = Limit { hold: Some(Arc::new(HoldPolicy::new(60_000))), ..limit };
         Charge { hold: Some(hold), ..charge("held", hits, &Arc::new(limit)) }
     };

@@ -238,7 +238,7 @@ fn a_commit_leaves_its_counter_and_its_record_among_the_last_to_be_evicted() {
             let deadline = BEGIN.plus_millis(600_000);
             let id = HoldId::from_caller(b"id");
             let hold = HoldAction::Commit { id, held: 1, used, made: BEGIN, deadline };
-            let charge = charge("a", Hits::Refund(0), &of_token);
+            let charge = charge("a", Hits::Commit, &of_token);
             store.charge_at(&[Charge { hold: Some(hold), ..charge }], BEGIN).tallies[0].fit
         };
         charge_each(&store, 5..COUNTERS_MAX / 2, 3, &of_rule);

@@ -43,14 +43,14 @@ fn refund(user: &str, hits: u64) -> Charge {
 
 /// The commit of 10 hits, of which 2 were used.
 fn commit(user: &str) -> Charge {
-    committing(charge(user, Hits::Refund(0), &holding(HoldBy::Token, limit(1000))), 10, 2)
+    committing(charge(user, Hits::Commit, &holding(HoldBy::Token, limit(1000))), 10, 2)
 }
 
 fn committing(charge: Charge, held: u64, used: u64) -> Charge {
     let made = system_clock();
     let deadline = made.plus_millis(LIFETIME_MS);
     let hold = HoldAction::Commit { id: HoldId::new(1), held, used, made, deadline };
-    Charge { hits: Hits::Refund(0), hold: Some(hold), ..charge }
+    Charge { hits: Hits::Commit, hold: Some(hold), ..charge }
 }
 
 /// A take of 10 hits by an id, or its end.

@@ -124,7 +124,7 @@ impl HoldModel {
             if matches!(charge.hold, Some(HoldAction::Beside { .. })) {
                 hits += after_refunds.held_on(&name(charge), now);
             }
-            let fits = charge.hits.is_refund() || after_refunds.counters.fits(charge, hits, now);
+            let fits = charge.hits.asks_nothing() || after_refunds.counters.fits(charge, hits, now);
             judged.push(Judged { charge, hits, fits });
         }
         let (denied, denied_uncharged) = denials(&judged);

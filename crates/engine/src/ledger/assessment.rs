@@ -3,6 +3,7 @@
 use smallvec::smallvec;
 
 use super::{
+    charge::required,
     hold_action::CommitOutcome,
     holds,
     posting::{Few, Posting},
@@ -32,7 +33,7 @@ impl<'call> Assessment<'call> {
     ) -> Self {
         let fit = match posting.read(accounts) {
             None => FitKind::Corrupt,
-            Some(_) if posting.hits.is_refund() || commit.is_some() => FitKind::Fits,
+            Some(_) if posting.hits.asks_nothing() || commit.is_some() => FitKind::Fits,
             Some(_) if holds::closed_until(posting, accounts).is_some() => FitKind::Over,
             Some(account) if account.fits(asked, &posting.terms) => FitKind::Fits,
             Some(_) => FitKind::Over,
@@ -77,11 +78,9 @@ pub(super) fn assess<'call>(
     let mut assessments = Few::new();
     for (posting, commit) in postings.iter().zip(commits) {
         let sum = || posting.account.and_then(|index| sums.get(index)).copied().unwrap_or(0);
-        let asked = match posting.hits {
-            _ if posting.opens_hold() => sum(),
-            Hits::Charge(_) => sum(),
-            Hits::Check => posting.charge.counter.limit.exhausted_checks.asked(),
-            Hits::Refund(_) => 0,
+        let asked = match posting.opens_hold() {
+            true => sum(),
+            false => required(posting.charge, posting.hits, sum),
         };
         let asked = asked.saturating_add(holds::asked(posting, postings, accounts));
         assessments.push(Assessment::new(posting, *commit, asked, accounts));

@@ -140,33 +140,38 @@ impl Charge {
     pub fn applies_when_denied(&self) -> bool {
         match self.hits {
             Hits::Charge(_) => self.when_denied() == WhenDenied::Counted,
-            Hits::Refund(_) => true,
+            Hits::Refund(_) | Hits::Commit => true,
             Hits::Check => false,
         }
     }
 
-    /// Whether it denies its call if its counter gives no answer. A refund never does.
+    /// Whether it denies its call if its counter gives no answer. A refund or a commit never does.
     pub fn denies_by_failure_mode(&self) -> bool {
-        self.counter.limit.failure_mode() == FailureMode::Deny && !self.hits.is_refund()
+        self.counter.limit.failure_mode() == FailureMode::Deny && !self.hits.asks_nothing()
     }
 }
 
 /// The failure mode that applies to a call if the counter of this charge gives no answer.
 pub(super) fn applied_failure_mode(charge: &Charge) -> FailureMode {
     match charge.counter.limit.failure_mode() {
-        // A refund denies nothing, but its loss must not go unnoticed.
-        FailureMode::Deny if charge.hits.is_refund() => FailureMode::Error,
+        // It denies nothing, but its loss must not go unnoticed.
+        FailureMode::Deny if charge.hits.asks_nothing() => FailureMode::Error,
         mode => mode,
     }
 }
 
 /// The hits that must fit for `charge` to fit, in a call of these charges: the sum on its counter, what its limit
-/// requires of a check, 0 for a refund.
+/// requires of a check, 0 for a refund or a commit.
 pub fn asked(charge: &Charge, charges: &[Charge]) -> u64 {
-    match charge.hits {
-        Hits::Charge(_) => sum(charges, &charge.counter, charged),
+    required(charge, charge.hits, || sum(charges, &charge.counter, Hits::charged))
+}
+
+/// The hits that must fit for these hits of a charge to fit. `sum` are those that are charged to its counter.
+pub(super) fn required(charge: &Charge, hits: Hits, sum: impl FnOnce() -> u64) -> u64 {
+    match hits {
+        Hits::Charge(_) => sum(),
         Hits::Check => charge.counter.limit.exhausted_checks.asked(),
-        Hits::Refund(_) => 0,
+        Hits::Refund(_) | Hits::Commit => 0,
     }
 }
 
@@ -178,10 +183,6 @@ pub(super) fn refunded(charges: &[Charge], counter: &Counter) -> u64 {
 fn sum(charges: &[Charge], counter: &Counter, hits: fn(Hits) -> u64) -> u64 {
     let same = charges.iter().filter(|charge| charge.counter.same_counter(counter));
     same.fold(0, |sum, charge| sum.saturating_add(hits(charge.hits)))
-}
-
-fn charged(hits: Hits) -> u64 {
-    if let Hits::Charge(hits) = hits { hits } else { 0 }
 }
 
 fn given_back(hits: Hits) -> u64 {

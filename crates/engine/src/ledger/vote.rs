@@ -128,7 +128,7 @@ impl<'call> Vote<'call> {
     fn denies(self) -> bool {
         match self.fit {
             FitKind::Fits | FitKind::Silent => false,
-            FitKind::Over => self.mode() == Mode::Enforced && !self.charge.hits.is_refund(),
+            FitKind::Over => self.mode() == Mode::Enforced && !self.charge.hits.asks_nothing(),
             FitKind::Corrupt => self.charge.denies_by_failure_mode(),
         }
     }
@@ -142,7 +142,7 @@ impl<'call> Vote<'call> {
     }
 
     fn asks(self) -> bool {
-        !self.charge.hits.is_refund() && matches!(self.fit, FitKind::Fits | FitKind::Over)
+        !self.charge.hits.asks_nothing() && matches!(self.fit, FitKind::Fits | FitKind::Over)
     }
 
     fn has_room(self) -> bool {

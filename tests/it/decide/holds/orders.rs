@@ -186,7 +186,7 @@ impl Calls {
                 let held = if self.limit.counts_calls() { 1 } else { ESTIMATE };
                 let deadline = made.plus_millis(LIFETIME_MS);
                 let commit = HoldAction::Commit { id, held, used, made, deadline };
-                self.users(call).iter().map(|user| on(user, Hits::Refund(0), commit)).collect()
+                self.users(call).iter().map(|user| on(user, Hits::Commit, commit)).collect()
             }
             HoldBy::Id => self.take(call),
             HoldBy::Counter => {

@@ -224,7 +224,7 @@ impl Caller<'_> {
             let lifetime_ms = charge.counter.limit.hold.as_ref().unwrap().lifetime_ms;
             let deadline = made.plus_millis(lifetime_ms);
             let hold = HoldAction::Commit { id, held: *held, used, made: *made, deadline };
-            Charge { hold: Some(hold), ..Charge::new(charge.counter.clone(), Hits::Refund(0)) }
+            Charge { hold: Some(hold), ..Charge::new(charge.counter.clone(), Hits::Commit) }
         };
         named.map(|(_, token)| commit(token)).collect()
     }

@@ -33,7 +33,7 @@ impl HeldCharge {
         let used = parameters.used_of(policy, held);
         let deadline = made.plus_millis(policy.lifetime_ms);
         let hold = HoldAction::Commit { id, held, used, made, deadline };
-        let charge = Charge::new(self.counter.clone(), Hits::Refund(0));
+        let charge = Charge::new(self.counter.clone(), Hits::Commit);
         Some(Charge { hold: Some(hold), ..charge })
     }
 }

@@ -108,7 +108,7 @@ fn ledger_weight(charge: &Charge) -> usize {
     let limit = &*charge.counter.limit;
     let is_log = matches!(limit.algorithm, Algorithm::SlidingLog { .. });
     let own = match charge.hold {
-        None if limit.counts_calls() && charge.hits.is_refund() => SEARCH_WEIGHT,
+        None if limit.counts_calls() && charge.hits.asks_nothing() => SEARCH_WEIGHT,
         None if !is_log => LEDGER_WEIGHT,
         _ => 2 * LEDGER_WEIGHT,
     };

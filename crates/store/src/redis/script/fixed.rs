@@ -83,7 +83,7 @@ impl FixedRun {
         for charge in charges {
             let limit = &*charge.counter.limit;
             let span = limit.window.at(assumed_now);
-            let hits = if let Hits::Charge(hits) = charge.hits { hits } else { 0 };
+            let hits = charge.hits.charged();
             terms.push(FixedTerms { hits, limit: limit.requests_at(span, assumed_now), span });
             slots.push(self.slot(charge, span, prefix));
         }

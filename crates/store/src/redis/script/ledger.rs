@@ -110,6 +110,7 @@ impl LedgerRun {
                 Hits::Charge(hits) => ("charge", hits),
                 Hits::Check => ("check", limit.exhausted_checks.asked()),
                 Hits::Refund(hits) => ("refund", hits),
+                Hits::Commit => ("refund", 0),
             };
             let time =
                 if limit.algorithm.is_aligned() { counter.expiry(span.end) } else { span.end };

@@ -6,7 +6,6 @@ use tollkeeper_engine::{
     hold::HoldBy,
     key::Counter,
     ledger::{Charge, GiveBack, HoldAction},
-    request::Hits,
     rule::{FailureMode, Limit, Mode},
     time::Timestamp,
 };
@@ -107,11 +106,10 @@ impl NodeWork {
         let taken = self.charges().iter().filter(move |charge| is_taken(charge));
         taken.map(move |charge| {
             let Charge { counter, caller, hold, .. } = charge.clone();
-            let hits = match (charge.hits, hold) {
+            let hits = match hold {
                 // Its hits count beside the hold.
-                (_, Some(HoldAction::Open { .. })) => 0,
-                (Hits::Charge(hits), _) => hits,
-                _ => 0,
+                Some(HoldAction::Open { .. }) => 0,
+                _ => charge.hits.charged(),
             };
             Self::GiveBack(Arc::new(GiveBack { counter, hits, made, caller, hold }))
         })

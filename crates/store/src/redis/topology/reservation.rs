@@ -194,8 +194,8 @@ impl Reservation {
             if !gives_back {
                 return None;
             }
-            let hits = if let Hits::Charge(hits) = charge.hits { hits } else { 0 };
-            let Charge { counter, caller, hold, .. } = charge.clone();
+            let Charge { counter, hits, caller, hold, .. } = charge.clone();
+            let hits = hits.charged();
             let give_back = GiveBack { counter, hits, made: *made, caller, hold };
             let answer = self.return_hits(&part.target, Arc::new(give_back)).await;
             answer.ok()?.delivered().tallies.pop()
@@ -327,7 +327,7 @@ impl KnownParts {
         let known = self.judged_by(JudgedBy::Counter);
         let unknown = (0..charges.len()).filter(|index| !known.contains(index)).collect();
         let is_refund =
-            |index: &usize| charges.get(*index).is_some_and(|charge| charge.hits.is_refund());
+            |index: &usize| charges.get(*index).is_some_and(|charge| charge.hits.asks_nothing());
         StoreError::Unreachable {
             charges: unknown,
             refunded: known.into_iter().filter(is_refund).collect(),
@@ -357,12 +357,7 @@ impl KnownParts {
                     Tally::by_failure_mode(charge, tally.judged_by)
                 }
                 Tally { fit: Fit::Fits { remaining }, reset, .. } if charge.hits != Hits::Check => {
-                    let hits = of_counter()
-                        .map(|((other, _), _)| match other.hits {
-                            Hits::Charge(hits) => hits,
-                            Hits::Check | Hits::Refund(_) => 0,
-                        })
-                        .sum();
+                    let hits = of_counter().map(|((other, _), _)| other.hits.charged()).sum();
                     let resets = of_counter().filter_map(|(_, left)| Some(left.as_ref()?.reset));
                     let remaining =
                         with_hits_back(*remaining, hits, charge.counter.limit.capacity());

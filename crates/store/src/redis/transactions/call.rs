@@ -109,7 +109,7 @@ impl<'call> TransactionCall<'call> {
         metrics: &StoreMetrics,
     ) -> RedisResult<Reply> {
         // Whether a refund or a part changes a counter, and by how much, depends on what the counter holds.
-        let reads = |charge: &Charge| charge.hits.is_refund() || charge.is_part;
+        let reads = |charge: &Charge| charge.hits.asks_nothing() || charge.is_part;
         let answer = if self.charges.iter().any(reads) {
             self.watch(connection, metrics).await
         } else {
