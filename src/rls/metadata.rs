@@ -4,7 +4,7 @@
 //! End users choose the values, so only the start of each is repeated, and of the whole request only so much: an answer
 //! that takes longer than Envoy waits would let the call pass.
 
-use prost_types::{ListValue, Struct, Value, value::Kind};
+use prost_types::{Struct, Value, value::Kind};
 
 use super::pb::{
     Entry, RateLimitDescriptor, RateLimitRequest, rate_limit_response::rate_limit::Unit as WireUnit,
@@ -28,15 +28,15 @@ const GROUPS_MAX: usize = 64;
 pub(super) fn echo(request: &RateLimitRequest) -> Struct {
     let mut bytes_remaining = ECHO_BYTES_MAX;
     let descriptors = request.descriptors.iter();
-    let descriptors = descriptors
+    let descriptors: Vec<Value> = descriptors
         .map_while(|next| (bytes_remaining > 0).then(|| descriptor(next, &mut bytes_remaining)))
         .collect();
     let mut echo = Struct::default();
     let domain = printable_start(request.domain.as_bytes(), TEXT_BYTES_MAX);
-    insert(&mut echo, "domain", text(&domain));
-    insert(&mut echo, "descriptors", list(descriptors));
+    insert(&mut echo, "domain", domain);
+    insert(&mut echo, "descriptors", descriptors);
     if request.hits_addend != 0 {
-        insert(&mut echo, "hitsAddend", number(f64::from(request.hits_addend)));
+        insert(&mut echo, "hitsAddend", request.hits_addend);
     }
     echo
 }
@@ -45,13 +45,13 @@ pub(super) fn echo(request: &RateLimitRequest) -> Struct {
 pub(super) fn answer(echo: Option<Struct>, decision: &mut Decision) -> Option<Struct> {
     let mut metadata = echo.map(|echo| complete(echo, decision));
     if let Some(token) = decision.token.take() {
-        insert(metadata.get_or_insert_default(), "hold", value(Kind::StringValue(token)));
+        insert(metadata.get_or_insert_default(), "hold", token);
     }
     let commits = decision.commits.iter().filter(|commit| commit.held.is_some());
     let mut outcomes: Vec<&str> = commits.map(Committed::name).collect();
     outcomes.dedup();
     if !outcomes.is_empty() {
-        insert(metadata.get_or_insert_default(), "commit", text(&outcomes.join(", ")));
+        insert(metadata.get_or_insert_default(), "commit", outcomes.join(", "));
     }
     metadata
 }
@@ -66,30 +66,27 @@ fn complete(mut echo: Struct, decision: &Decision) -> Struct {
         }
     }
     if !merged.fields.is_empty() {
-        insert(&mut echo, "metadata", value(Kind::StructValue(merged)));
+        insert(&mut echo, "metadata", merged.fields);
     }
     let directives = decision.statuses.iter().filter_map(|status| status.directive.as_ref());
-    let directives: Vec<Value> = directives.map(|directive| text(&directive.to_string())).collect();
+    let directives: Vec<Value> = directives.map(|one| one.to_string().into()).collect();
     if !directives.is_empty() {
-        insert(&mut echo, "overrides", list(directives));
+        insert(&mut echo, "overrides", directives);
     }
     if let Some(groups) = &decision.passed_groups {
-        insert(
-            &mut echo,
-            "passedBackends",
-            list(groups.iter().take(GROUPS_MAX).map(group).collect()),
-        );
+        let groups: Vec<Value> = groups.iter().take(GROUPS_MAX).map(group).collect();
+        insert(&mut echo, "passedBackends", groups);
     }
     echo
 }
 
 fn group(entries: &Vec<request::Entry>) -> Value {
     let mut map = Struct::default();
+    let shown = |bytes| printable_start(bytes, TEXT_BYTES_MAX);
     for request::Entry { key, value } in entries {
-        let shown = |bytes| printable_start(bytes, TEXT_BYTES_MAX);
-        insert(&mut map, &shown(key), text(&shown(value)));
+        insert(&mut map, &shown(key), shown(value));
     }
-    value(Kind::StructValue(map))
+    map.fields.into()
 }
 
 fn metadata(status: &Status) -> Option<&Metadata> {
@@ -116,15 +113,15 @@ fn merge(into: &mut Struct, pairs: &[(String, Metadata)]) {
 
 fn from_tree(tree: &Metadata) -> Value {
     match tree {
-        Metadata::Null => value(Kind::NullValue(0)),
-        Metadata::Truth(truth) => value(Kind::BoolValue(*truth)),
-        Metadata::Number(float) => number(*float),
-        Metadata::Text(string) => text(string),
-        Metadata::List(items) => list(items.iter().map(from_tree).collect()),
+        Metadata::Null => Kind::NullValue(0).into(),
+        Metadata::Truth(truth) => (*truth).into(),
+        Metadata::Number(float) => (*float).into(),
+        Metadata::Text(string) => string.as_str().into(),
+        Metadata::List(items) => items.iter().map(from_tree).collect::<Vec<_>>().into(),
         Metadata::Map(pairs) => {
             let mut map = Struct::default();
             merge(&mut map, pairs);
-            value(Kind::StructValue(map))
+            map.fields.into()
         }
     }
 }
@@ -134,24 +131,23 @@ fn descriptor(descriptor: &RateLimitDescriptor, bytes_remaining: &mut usize) -> 
     let entries = descriptor.entries.iter().map_while(|next| {
         let entry = (*bytes_remaining > 0).then(|| entry(next))?;
         *bytes_remaining = bytes_remaining.saturating_sub(entry.len());
-        Some(text(&entry))
+        Some(entry.into())
     });
-    let entries = list(entries.collect());
-    insert(&mut map, "entries", entries);
+    insert::<Vec<Value>>(&mut map, "entries", entries.collect());
     if let Some(limit) = &descriptor.limit {
         let unit = match WireUnit::try_from(limit.unit) {
             Ok(unit) => unit.as_str_name().to_owned(),
             Err(_) => limit.unit.to_string(),
         };
         let limit = format!("requests_per_unit:{} unit:{unit}", limit.requests_per_unit);
-        insert(&mut map, "limit", text(&limit));
+        insert(&mut map, "limit", limit);
     }
     if let Some(hits) = descriptor.hits_addend {
         // A Struct holds numbers as doubles only.
         #[expect(clippy::cast_precision_loss, reason = "it is for people and logs")]
-        insert(&mut map, "hitsAddend", number(hits as f64));
+        insert(&mut map, "hitsAddend", hits as f64);
     }
-    value(Kind::StructValue(map))
+    map.fields.into()
 }
 
 /// Escaped: Envoy would drop a whole answer that is not valid UTF-8, and so let the call pass.
@@ -159,24 +155,8 @@ fn entry(Entry { key, value }: &Entry) -> String {
     printable_start(key, TEXT_BYTES_MAX) + "=" + &printable_start(value, TEXT_BYTES_MAX)
 }
 
-fn insert(map: &mut Struct, name: &str, value: Value) {
-    map.fields.insert(name.to_owned(), value);
-}
-
-fn value(kind: Kind) -> Value {
-    Value { kind: Some(kind) }
-}
-
-fn text(text: &str) -> Value {
-    value(Kind::StringValue(text.to_owned()))
-}
-
-fn number(number: f64) -> Value {
-    value(Kind::NumberValue(number))
-}
-
-fn list(values: Vec<Value>) -> Value {
-    value(Kind::ListValue(ListValue { values }))
+fn insert<V: Into<Value>>(map: &mut Struct, name: &str, value: V) {
+    map.fields.insert(name.to_owned(), value.into());
 }
 
 #[cfg(test)]
@@ -209,6 +189,6 @@ mod tests {
             ("b", one),
             ("c", Metadata::Number(2.0)),
         ]);
-        assert_eq!(value(Kind::StructValue(merged)), from_tree(&expected));
+        assert_eq!(Value::from(merged.fields), from_tree(&expected));
     }
 }

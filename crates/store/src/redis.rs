@@ -20,7 +20,7 @@ use tollkeeper_engine::{
 };
 
 use self::{
-    node::{NodeOptions, decided::NotDecided, owed::Owed, pool::unavailable},
+    node::{NodeOptions, batcher::SentAs, decided::NotDecided, owed::Owed, pool::unavailable},
     script::work::NodeWork,
     topology::{
         by_key::{self, Steps},
@@ -104,7 +104,7 @@ impl RedisStore {
         let batched = match node {
             Some(node) => {
                 let owed = self.directory.owe(work.clone());
-                Some(node.batcher.decide(owed, Instant::now() + READ_WITHIN).await)
+                Some(node.batcher.decide(owed, Instant::now() + READ_WITHIN, SentAs::Call).await)
             }
             None => None,
         };
@@ -244,7 +244,9 @@ impl resend::Resend for RedisStore {
         let node = self.directory.owner(slot);
         let node = node.ok().filter(|_| self.directory.options.expected.runs_scripts);
         let answer = match node {
-            Some(node) => node.batcher.decide(owed, Instant::now() + SENT_WITHIN).await,
+            Some(node) => {
+                node.batcher.decide(owed, Instant::now() + SENT_WITHIN, SentAs::Call).await
+            }
             None => Err(NotDecided::Elsewhere(None, owed)),
         };
         let decided = match answer {

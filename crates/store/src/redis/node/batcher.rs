@@ -22,10 +22,10 @@ use tokio::{select, sync::oneshot, time::Instant};
 use tokio_util::task::TaskTracker;
 use tollkeeper_base::{process::workers, telemetry::current};
 
-pub(crate) use self::queue::QueuedCall;
+pub(crate) use self::queue::{QueuedCall, SentAs};
 use self::{
     dispatcher::Dispatcher,
-    queue::{Mailbox, Queue, Recipient, SentAs, SharedQueue},
+    queue::{Mailbox, Queue, Recipient, SharedQueue},
     waiting::{CallInQueue, WaitsFor},
 };
 use super::{
@@ -68,17 +68,8 @@ impl Batcher {
     /// this future was not dropped.
     ///
     /// # Errors
-    /// See [`NotDecided`]. When the breaker opens, a call that was sent fails at once.
-    pub(crate) async fn decide(&self, owed: Owed, until: Instant) -> CallAnswer {
-        self.decide_in_batch(owed, until, SentAs::Call).await
-    }
-
-    /// Like [`decide`](Self::decide), for a part of a call or a give-back, whose answer the caller still waits for.
-    pub(crate) async fn decide_part(&self, owed: Owed, until: Instant) -> CallAnswer {
-        self.decide_in_batch(owed, until, SentAs::Part).await
-    }
-
-    async fn decide_in_batch(&self, owed: Owed, until: Instant, sent_as: SentAs) -> CallAnswer {
+    /// See [`NotDecided`]. When the breaker opens, a call that was sent fails at once; the answer to a part is waited for.
+    pub(crate) async fn decide(&self, owed: Owed, until: Instant, sent_as: SentAs) -> CallAnswer {
         if let Some(error) = self.0.link.state.breaker.refusal() {
             return Err(NotDecided::Failed(error));
         }

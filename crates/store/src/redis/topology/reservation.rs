@@ -24,6 +24,7 @@ use crate::{
     redis::{
         node::{
             RedisNode,
+            batcher::SentAs,
             decided::{CallAnswer, Decided, NotDecided},
             owed::Owed,
         },
@@ -151,27 +152,18 @@ impl Reservation {
 
     /// Reserves a part; one that is not where it was sent is reserved by hash slots, wherever they are now.
     async fn reserve(self, part: Part) -> Vec<(Part, Result<Decided, StoreError>)> {
+        let failed = |why: NotDecided| why.into_store_error(|| self.directory.no_node());
         match self.reserve_at(&part).await {
             Err(NotDecided::Elsewhere(_, owed)) => {
                 owed.settle();
                 let by_slot = parts(&self.charges, part.charges.into_iter(), Target::Slot);
                 join_all(by_slot.into_iter().map(async |part| {
                     let answer = self.reserve_at(&part).await;
-                    (
-                        part,
-                        answer.map_err(|not_decided| {
-                            not_decided.into_store_error(|| self.directory.no_node())
-                        }),
-                    )
+                    (part, answer.map_err(failed))
                 }))
                 .await
             }
-            answer => vec![(
-                part,
-                answer.map_err(|not_decided| {
-                    not_decided.into_store_error(|| self.directory.no_node())
-                }),
-            )],
+            answer => vec![(part, answer.map_err(failed))],
         }
     }
 
@@ -235,7 +227,7 @@ impl Reservation {
     async fn decide(&self, target: &Target, work: NodeWork, until: Instant) -> CallAnswer {
         match target {
             Target::Node(node) | Target::SlotOf(node, _) => {
-                node.batcher.decide_part(self.directory.owe(work), until).await
+                node.batcher.decide(self.directory.owe(work), until, SentAs::Part).await
             }
             Target::Slot(slot) => {
                 let answer = Box::pin(decide_alone(&self.directory, *slot, work)).await;

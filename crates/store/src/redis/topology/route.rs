@@ -20,6 +20,7 @@ use crate::{
         node::{
             RedisNode,
             batch::Runs,
+            batcher::SentAs,
             decided::{ATTEMPTS_MAX, NotDecided},
             owed::Owed,
         },
@@ -52,7 +53,7 @@ pub(crate) async fn charge(
         }
         let owed = directory.owe(NodeWork::Charges(charges.into()));
         let Some(node) = node else { return Err(directory.no_node()) };
-        match node.batcher.decide(owed, until).await {
+        match node.batcher.decide(owed, until, SentAs::Call).await {
             Ok(decided) => return Ok(decided.delivered()),
             // It is sent on at once.
             Err(NotDecided::Elsewhere(_, owed)) => {

@@ -94,10 +94,11 @@ pub(crate) struct Recipient {
 
 /// How a call goes to its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SentAs {
+pub(crate) enum SentAs {
     /// In a batch.
     Call,
-    /// In a batch. Its answer is of use after its caller has gone: it shows what is to be given back.
+    /// In a batch: a part of a call, or a give-back. Its answer is of use after its caller has gone: it shows what is to be
+    /// given back.
     Part,
     /// By itself.
     Lone,
