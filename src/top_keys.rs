@@ -402,8 +402,7 @@ mod tests {
     /// Records a decision about one user, `after_s` seconds after the beginning.
     fn record(keys: &TopKeys, mode: Mode, user: &'static str, fit: Fit, after_s: u64) {
         let entries = vec![entry(user)];
-        let descriptors =
-            vec![Descriptor { entries, hits: Hits::Charge(1), states_hits: false, limit: None }];
+        let descriptors = vec![Descriptor::new(entries, Hits::Charge(1))];
         let plan = Plan::draw(&rules(mode), &Request { domain: "shop".into(), descriptors });
         let tally = Tally::new(fit, Duration::from_secs(20));
         let denied = fit == Fit::Over && mode != Mode::Shadow;

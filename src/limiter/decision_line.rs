@@ -54,15 +54,12 @@ impl fmt::Display for DescriptorLine<'_> {
             Hits::Refund(hits) => write!(f, "refund {hits}")?,
         }
         write!(f, ": {}", DecidedCode::of(&status.outcome).name())?;
-        match &status.outcome {
-            Outcome::NoLimit => f.write_str(", no limit")?,
-            Outcome::Unlimited => f.write_str(", unlimited")?,
-            Outcome::Within { limit, remaining, reset } => {
+        match status.outcome.of_limit() {
+            Some((limit, remaining, reset)) => {
                 write!(f, ", {remaining} left of {limit}, resets in {reset:?}")?;
             }
-            Outcome::Shadowed { limit, reset } | Outcome::Over { limit, reset } => {
-                write!(f, ", 0 left of {limit}, resets in {reset:?}")?;
-            }
+            None if status.outcome == Outcome::Unlimited => f.write_str(", unlimited")?,
+            None => f.write_str(", no limit")?,
         }
         if let Some(directive) = &status.directive {
             let is_exempt = directive.action == DirectiveAction::Allow;

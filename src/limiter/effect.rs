@@ -122,8 +122,7 @@ impl Limiter {
 
     /// What a call with the descriptor of an override is charged by the rules.
     fn plan_of(&self, new: &NewOverride) -> Plan {
-        let (hits, states_hits, limit) = (Hits::Check, false, None);
-        let descriptor = Descriptor { entries: new.entries.clone(), hits, states_hits, limit };
+        let descriptor = Descriptor::new(new.entries.clone(), Hits::Check);
         let request = Request { domain: new.domain.clone(), descriptors: vec![descriptor] };
         Plan::draw(&self.rules.current().rules, &request)
     }

@@ -106,12 +106,7 @@ impl Limiter {
     }
 
     async fn read_one(&self, domain: &str, entries: &[Entry]) -> Vec<(Charge, CounterReading)> {
-        let descriptor = Descriptor {
-            entries: entries.to_vec(),
-            hits: Hits::Check,
-            states_hits: false,
-            limit: None,
-        };
+        let descriptor = Descriptor::new(entries.to_vec(), Hits::Check);
         let request = Request { domain: domain.to_owned(), descriptors: vec![descriptor] };
         self.read_counters(&request, Clear::No).await
     }

@@ -1,7 +1,5 @@
 //! Turns a decision into the wire's answer, with a complete status for every descriptor.
 
-use std::time::Duration;
-
 use prost_types::Struct;
 
 use super::headers::{self, Headers};
@@ -45,23 +43,15 @@ pub fn response(
 fn descriptor_status(outcome: &Outcome) -> DescriptorStatus {
     let mut status =
         DescriptorStatus { code: code(outcome.code()).into(), ..DescriptorStatus::default() };
-    match outcome {
-        Outcome::NoLimit => {}
-        Outcome::Unlimited => status.limit_remaining = u32::MAX,
-        Outcome::Within { limit, remaining, reset } => {
-            set_limit(&mut status, limit, *remaining, *reset);
-        }
-        Outcome::Shadowed { limit, reset } | Outcome::Over { limit, reset } => {
-            set_limit(&mut status, limit, 0, *reset);
-        }
+    if let Some((limit, remaining, reset)) = outcome.of_limit() {
+        let reset = prost_types::Duration { seconds: seconds(reset), nanos: 0 };
+        status.current_limit = Some(current_limit(limit));
+        status.limit_remaining = saturated(remaining);
+        status.duration_until_reset = Some(reset);
+    } else if *outcome == Outcome::Unlimited {
+        status.limit_remaining = u32::MAX;
     }
     status
-}
-
-fn set_limit(status: &mut DescriptorStatus, limit: &Limit, remaining: u64, reset: Duration) {
-    status.current_limit = Some(current_limit(limit));
-    status.limit_remaining = saturated(remaining);
-    status.duration_until_reset = Some(prost_types::Duration { seconds: seconds(reset), nanos: 0 });
 }
 
 /// A number as the protocol's fields of 32 bits show it; headers show the true one.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{pb::envoy::config::core::v3::HeaderValue, reset::seconds};
 use crate::engine::{
-    decision::{Code, Decision, Matched, Outcome, Status},
+    decision::{Code, Decision, Matched, Status},
     key,
     rule::{DeniedBody, Limit, Mode},
 };
@@ -122,18 +122,14 @@ fn strictest<'list, 'decision>(
 }
 
 fn limited_status(status: &Status) -> Option<LimitedStatus<'_>> {
-    let (limit, remaining, reset) = match &status.outcome {
-        Outcome::NoLimit | Outcome::Unlimited => return None,
-        Outcome::Within { limit, remaining, reset } => (limit, *remaining, reset),
-        Outcome::Shadowed { limit, reset } | Outcome::Over { limit, reset } => (limit, 0, reset),
-    };
+    let (limit, remaining, reset) = status.outcome.of_limit()?;
     let is_over = status.outcome.code() == Code::OverLimit;
     let name = match (&limit.name, &status.matched) {
         (Some(name), _) => name,
         (None, Matched::Rule(_, rule)) => &rule.path,
         (None, _) => "override",
     };
-    Some(LimitedStatus { name, limit, remaining, reset: seconds(*reset), is_over })
+    Some(LimitedStatus { name, limit, remaining, reset: seconds(reset), is_over })
 }
 
 fn policy_item(status: &LimitedStatus<'_>) -> String {

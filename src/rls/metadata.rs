@@ -11,7 +11,7 @@ use super::pb::{
 };
 use crate::{
     engine::{
-        decision::{Code, Committed, Decision, Matched, Outcome, Status},
+        decision::{Code, Committed, Decision, Matched, Status},
         request,
         rule::Metadata,
     },
@@ -91,7 +91,7 @@ fn group(entries: &Vec<request::Entry>) -> Value {
 
 fn metadata(status: &Status) -> Option<&Metadata> {
     let passes = status.outcome.code() == Code::Ok && !status.is_of_full_group;
-    let has_limit = !matches!(status.outcome, Outcome::NoLimit | Outcome::Unlimited);
+    let has_limit = status.outcome.of_limit().is_some();
     match &status.matched {
         Matched::Rule(_, rule) if passes && has_limit => rule.metadata.as_deref(),
         _ => None,

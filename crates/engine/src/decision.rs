@@ -138,6 +138,17 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The limit that decided, the remaining hits, and the time until its reset; `None` without a limit.
+    pub const fn of_limit(&self) -> Option<(&Arc<Limit>, u64, Duration)> {
+        match self {
+            Self::NoLimit | Self::Unlimited => None,
+            Self::Within { limit, remaining, reset } => Some((limit, *remaining, *reset)),
+            Self::Shadowed { limit, reset } | Self::Over { limit, reset } => {
+                Some((limit, 0, *reset))
+            }
+        }
+    }
+
     /// Whether the descriptor may pass.
     pub fn code(&self) -> Code {
         match self {

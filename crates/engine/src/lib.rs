@@ -31,7 +31,7 @@
 //! let mut accounts = HashMap::new();
 //! let mut decide = |user: &'static str, now: Timestamp| {
 //!     let entries = vec![Entry { key: "user".into(), value: user.into() }];
-//!     let call = Descriptor { entries, hits: Hits::Charge(1), states_hits: false, limit: None };
+//!     let call = Descriptor::new(entries, Hits::Charge(1));
 //!     let request = Request { domain: "shop".to_owned(), descriptors: vec![call] };
 //!     let plan = Plan::draw(&rules, &request);
 //!     let (charge, terms) = (&plan.charges[0], plan.charges[0].terms(now));

@@ -1,5 +1,5 @@
-//! From a request to charges (this file, with what one [descriptor](descriptor_in_call) asks for), and from tallies to a
-//! decision ([`settle`](Plan::settle)).
+//! From a request to charges, and from tallies to a decision (`settle`). What one descriptor asks for is in
+//! `descriptor_in_call`.
 
 mod descriptor_in_call;
 mod item;
@@ -487,12 +487,7 @@ mod tests {
         let mut descriptors = Vec::new();
         for key in keys.iter().copied() {
             let entries = vec![Entry { key: key.into(), value: "x".into() }];
-            descriptors.push(Descriptor {
-                entries,
-                hits: Hits::Charge(1),
-                states_hits: false,
-                limit: None,
-            });
+            descriptors.push(Descriptor::new(entries, Hits::Charge(1)));
         }
         Request { domain: domain.into(), descriptors }
     }

@@ -72,6 +72,13 @@ pub struct Descriptor {
     pub limit: Option<Limit>,
 }
 
+impl Descriptor {
+    /// A descriptor that states neither hits nor a limit of its own.
+    pub const fn new(entries: Vec<Entry>, hits: Hits) -> Self {
+        Self { entries, hits, states_hits: false, limit: None }
+    }
+}
+
 /// One step of a descriptor's path. Any bytes are allowed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {

@@ -74,12 +74,7 @@ fn plain_descriptors(mut rest: &[u8], batch: &Bytes, bounds: Bounds) -> Option<V
             }
             entries.push(Entry { key: batch.slice_ref(key), value: batch.slice_ref(value) });
         }
-        descriptors.push(Descriptor {
-            entries,
-            hits: Hits::Charge(1),
-            states_hits: false,
-            limit: None,
-        });
+        descriptors.push(Descriptor::new(entries, Hits::Charge(1)));
         bounds.check_descriptors(descriptors.len()).ok()?;
     }
     (!descriptors.is_empty()).then_some(descriptors)

@@ -7,7 +7,7 @@ use prost::encoding::WireType;
 use super::ANSWER_BYTES;
 use crate::{
     engine::{
-        decision::{Code as DecisionCode, Committed, Decision, Matched, Outcome, Status},
+        decision::{Code as DecisionCode, Committed, Decision, Matched, Status},
         ledger::CommitOutcome,
         rule::{Limit, Unit},
     },
@@ -26,16 +26,9 @@ pub(super) fn verdict(decision: &Decision, hits: u64) -> Vec<u8> {
     let mut verdict = Vec::with_capacity(ANSWER_BYTES);
     number(1, code(decision.code), &mut verdict);
     for (index, Status { matched, outcome, .. }) in decision.statuses.iter().enumerate() {
-        let (limit, remaining, reset) = match outcome {
-            Outcome::NoLimit | Outcome::Unlimited => (None, 0, None),
-            Outcome::Within { limit, remaining, reset } => (Some(limit), *remaining, Some(*reset)),
-            Outcome::Shadowed { limit, reset } | Outcome::Over { limit, reset } => {
-                (Some(limit), 0, Some(*reset))
-            }
-        };
         nested(2, &mut verdict, |status| {
             number(1, code(outcome.code()), status);
-            write_status(index, matched, limit, remaining, reset, status);
+            write_status(index, matched, outcome.of_limit(), status);
         });
     }
     text(3, decision.token.as_deref().unwrap_or_default(), &mut verdict);
@@ -46,23 +39,19 @@ pub(super) fn verdict(decision: &Decision, hits: u64) -> Vec<u8> {
 fn write_status(
     descriptor: usize,
     matched: &Matched,
-    limit: Option<&Arc<Limit>>,
-    remaining: u64,
-    reset: Option<Duration>,
+    of_limit: Option<(&Arc<Limit>, u64, Duration)>,
     status: &mut Vec<u8>,
 ) {
     number(2, u64::try_from(descriptor).unwrap_or(u64::MAX), status);
     text(3, rule(matched), status);
-    if let Some(limit) = limit {
+    if let Some((limit, remaining, reset)) = of_limit {
         nested(4, status, |written| {
             text(1, limit.name.as_deref().unwrap_or_default(), written);
             number(2, limit.requests_per_unit, written);
             number(3, unit(limit), written);
             number(4, limit.unit_multiplier.into(), written);
         });
-    }
-    number(5, remaining, status);
-    if let Some(reset) = reset {
+        number(5, remaining, status);
         nested(6, status, |duration| {
             number(1, reset.as_secs(), duration);
             number(2, reset.subsec_nanos().into(), duration);
@@ -118,8 +107,8 @@ pub(super) fn usage(usage: Vec<LimitUsage>) -> Result<Vec<u8>, Refusal> {
         nested(2, &mut verdict, |status| {
             let fits = state.remaining > 0;
             number(1, code(if fits { DecisionCode::Ok } else { DecisionCode::OverLimit }), status);
-            let (remaining, reset) = (state.remaining, Some(state.reset));
-            write_status(descriptor, &matched, Some(&limit), remaining, reset, status);
+            let of_limit = Some((&limit, state.remaining, state.reset));
+            write_status(descriptor, &matched, of_limit, status);
             // They are there even if they are 0.
             write_number(7, state.used, status);
             write_number(8, state.held, status);
@@ -192,7 +181,10 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
-    use crate::engine::rule::{Policy, Rule};
+    use crate::engine::{
+        decision::Outcome,
+        rule::{Policy, Rule},
+    };
 
     #[test]
     fn a_verdict_is_read_as_it_was_written_also_with_long_names() {
