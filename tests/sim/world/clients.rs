@@ -239,13 +239,14 @@ impl Client {
         if took > timeout * 3 / 4 + TIMER {
             ledger.breaks(format!("a call was answered after {took:?} of {timeout:?}"));
         }
-        // Other calls may be denied by the over-limit cache.
-        if is_back && meaning == HitsMeaning::Done && answer.at.is_none() {
+        // The over-limit cache denies other calls at once.
+        let is_without = answer.at.is_none() && (meaning == HitsMeaning::Done || !took.is_zero());
+        if is_back && is_without {
             replica.late.set(replica.late.get() + 1);
             let most = if ledger.has_half_open() { CONNECTIONS_MAX } else { 0 };
             if replica.late.get() > most {
                 ledger.breaks(format!(
-                    "{BACK_WITHIN:?} after the faults a debit has no answer of the store"
+                    "{BACK_WITHIN:?} after the faults a call has no answer of the store"
                 ));
             }
         }

@@ -63,7 +63,7 @@ pub struct Replica {
     pub refuses_since: Cell<Option<Instant>>,
     /// The calls one after the other that waited in vain since Redis stopped then, and when the last was answered.
     pub waited: Cell<Option<(Instant, u32, Instant)>>,
-    /// Debits without an answer since the service was to be back.
+    /// Calls without an answer since the service was to be back.
     pub late: Cell<u32>,
 }
 
