@@ -262,7 +262,7 @@ fn run(row: &Row, seed: u64) -> Outcome {
     let heals = Instant::now();
     (row.heal)(&mut world);
     let healed = Instant::now();
-    let recovery = load.recovered_after(healed);
+    let recovery = load.recovered_after(healed, before.id);
     let ledger = load.stop();
     let times = Times { began, staged, heals, healed, recovery };
     outcome::judge(row, &mut world, &before, &ledger, &times, in_fault)

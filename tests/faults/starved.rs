@@ -4,7 +4,7 @@
 use tokio::task::JoinSet;
 use tonic::Request;
 
-use crate::support::prelude::*;
+use crate::support::{prelude::*, service::waited_for_cpu};
 
 const RULES: &str = "
 domain: shop
@@ -75,7 +75,9 @@ async fn a_service_that_runs_a_few_milliseconds_at_a_time_decides_every_call_and
         assert_eq!(redis.query::<u64>(&["GET", &key]), expected, "{key}");
     }
     let (metrics, log) = (service.get("/metrics"), service.log());
-    assert!(!log.contains("is unusable"), "{log}");
+    // Redis is unusable where it waits for a CPU itself.
+    let is_redis_starved = waited_for_cpu(redis.process_id()) > Duration::from_secs(1);
+    assert!(is_redis_starved || !log.contains("is unusable"), "{log}");
     assert!(log.contains(STARVED), "{log}");
     assert!(!metrics.contains("ratelimit_starved_seconds_total 0\n"), "{metrics}");
 }

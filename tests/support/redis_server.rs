@@ -211,6 +211,10 @@ impl Redis {
         self.process.as_ref().expect("a running redis").signal(name);
     }
 
+    pub fn process_id(&self) -> u32 {
+        self.process.as_ref().expect("a running redis").0.id()
+    }
+
     /// For a server that is never dropped: its files are removed with the end of the test binary.
     pub fn is_shared(&self) {
         note("made", self.folder.path().display());

@@ -207,6 +207,16 @@ pub fn open_files(process_id: u32) -> usize {
     std::fs::read_dir(format!("/proc/{process_id}/fd")).unwrap().count()
 }
 
+/// How long a process has waited for a CPU, by its thread that waited longest: what a busy machine adds to its times.
+pub fn waited_for_cpu(process_id: u32) -> Duration {
+    let threads = std::fs::read_dir(format!("/proc/{process_id}/task")).unwrap();
+    let waited = threads.filter_map(|thread| {
+        let times = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        times.split(' ').nth(1)?.parse().ok()
+    });
+    Duration::from_nanos(waited.max().unwrap_or_default())
+}
+
 /// The service, on ports of its own.
 pub fn serve() -> Command {
     let mut command = tollkeeper();

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::{Reach, outcome::Recovery};
-use crate::support::prelude::*;
+use crate::support::{prelude::*, service::waited_for_cpu};
 
 /// The values of `on_store_failure`, each the key of a rule.
 pub(super) const MODES: [&str; 4] = ["error", "deny", "allow", "local"];
@@ -81,9 +81,9 @@ impl Load {
 
     /// Waits until Redis has answered every call for a while, and returns how long after `healed` the last one
     /// without its answer was answered; `None` if that takes too long.
-    pub(super) fn recovered_after(&self, healed: Instant) -> Option<Recovery> {
+    pub(super) fn recovered_after(&self, healed: Instant, service: u32) -> Option<Recovery> {
         const STEP: Duration = Duration::from_millis(20);
-        let mut starved = Duration::ZERO;
+        let (mut starved, before) = (Duration::ZERO, waited_for_cpu(service));
         while healed.elapsed() < RECOVERS_WITHIN {
             let began = Instant::now();
             thread::sleep(STEP);
@@ -95,6 +95,7 @@ impl Load {
                 .iter()
                 .filter(|call| call.sent > last_bad && call.answered - last_bad > QUIET);
             if last_bad.elapsed() > QUIET && good.count() > 0 {
+                starved += waited_for_cpu(service) - before;
                 return Some(Recovery { after: last_bad - healed, starved });
             }
         }

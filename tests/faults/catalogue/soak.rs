@@ -35,7 +35,8 @@ fn soak_with_random_faults() {
         if let Counters::Lost(times) = row.counters {
             promised += SMALL * times;
         }
-        if load.recovered_after(Instant::now()).is_none() {
+        let process = Process::of(world.service.as_mut().unwrap());
+        if load.recovered_after(Instant::now(), process.id).is_none() {
             violations.push(format!("{}: full service did not return", row.fault));
         }
         world.admin = world.redis.connect();
@@ -54,7 +55,6 @@ fn soak_with_random_faults() {
         if !world.redis.keys_without_ttl().is_empty() {
             violations.push(format!("{}: a key has no TTL", row.fault));
         }
-        let process = Process::of(world.service.as_mut().unwrap());
         samples.push((begin.elapsed().as_secs_f64(), memory(process.id), process.files));
         let (seconds, memory, files) = samples[samples.len() - 1];
         println!("{seconds:.0} s: {} KiB, {} descriptors, after {}", memory, files, row.fault);
