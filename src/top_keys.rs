@@ -527,7 +527,7 @@ mod tests {
         rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
         let rule = Arc::clone(rules.domain("shop").unwrap().rules_for(&[entry("a")])[0]);
         let class = rule.limits()[0].for_call(|_| Some(b"batch"));
-        let counter = Counter::shared(&Arc::from("shop"), &[entry("a")], &[], class);
+        let counter = Counter::counted_by(&Arc::from("shop"), &[entry("a")], &[], class);
         let matched = Matched::Rule("shop".into(), rule);
         let name = KeyName::new(&matched, None, &counter, DIGESTS);
         assert!(name.is_current(&matched, None, &counter.limit));

@@ -208,7 +208,10 @@ fn left_out(answer: &Value) -> String {
     }
     match number(answer, "digests") {
         0 => {}
-        keys => lines += &format!("not shown: {keys} keys with values over 128 bytes\n"),
+        keys => {
+            lines +=
+                &format!("not shown: {keys} keys with values that are secret or over 128 bytes\n")
+        }
     }
     lines
 }

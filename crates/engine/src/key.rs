@@ -11,7 +11,7 @@
 //! ```
 //!
 //! No two counters share a key, whatever bytes their values hold: `%`, `|`, `=`, `{`, `}` and
-//! everything outside visible ASCII is written as `%XX`. A part of more than 128 bytes is written as
+//! everything outside visible ASCII is written as `%XX`. A part of more than 128 bytes, or a secret one, is written as
 //! `%~` and the first 128 bits of its SHA-256, a pattern that values share as `%*` and the pattern;
 //! escaped text never has either form. With [`SlotBy::Domain`] the hash tag ends behind the domain:
 //! `tk1:fw:60s:{shop}|path=/login|user=alice:1795215600`. The number of requests is not in the key: when it changes, the
@@ -49,6 +49,18 @@ impl SlotBy {
     pub const DOMAIN: &'static str = "domain";
 }
 
+/// What stands for the value of an entry in keys, and so in lists and logs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum CountedBy {
+    /// The value itself.
+    #[default]
+    Value,
+    /// A pattern: all values that match it share the counter.
+    Pattern(Arc<str>),
+    /// A digest, since the value is a secret.
+    Digest,
+}
+
 /// One counter, in any window: the store chooses the window by its clock.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Counter {
@@ -74,27 +86,27 @@ impl Counter {
 
     /// The counter of one descriptor in `domain` under `limit`, by the values as sent.
     pub fn new(domain: &str, entries: &[Entry], limit: Arc<Limit>) -> Self {
-        Self::shared(domain, entries, &[], limit)
+        Self::counted_by(domain, entries, &[], limit)
     }
 
-    /// Like [`new`](Self::new), but an entry with a pattern at its index in `shared` is counted by the
-    /// pattern: all values that match it share the counter.
-    pub fn shared(
+    /// Like [`new`](Self::new), but each entry is counted by what stands at its index; those beyond by their values.
+    pub fn counted_by(
         domain: &str,
         entries: &[Entry],
-        shared: &[Option<Arc<str>>],
+        counted_by: &[CountedBy],
         limit: Arc<Limit>,
     ) -> Self {
         let mut business_id = Vec::with_capacity(64);
         push_part(&mut business_id, domain.as_bytes());
-        let patterns = shared.iter().map(Option::as_deref).chain(iter::repeat(None));
-        for (Entry { key, value }, pattern) in entries.iter().zip(patterns) {
+        let counted_by = counted_by.iter().chain(iter::repeat(&CountedBy::Value));
+        for (Entry { key, value }, by) in entries.iter().zip(counted_by) {
             business_id.push(b'|');
             push_part(&mut business_id, key);
             business_id.push(b'=');
-            match pattern {
-                None => push_part(&mut business_id, value),
-                Some(pattern) => {
+            match by {
+                CountedBy::Value => push_part(&mut business_id, value),
+                CountedBy::Digest => push_digest(&mut business_id, value),
+                CountedBy::Pattern(pattern) => {
                     // Escaped text never has a star after a percent sign.
                     business_id.extend_from_slice(b"%*");
                     push_part(&mut business_id, pattern.as_bytes());
@@ -343,14 +355,17 @@ pub fn caller(value: &[u8]) -> Box<str> {
     ascii(spelled).into()
 }
 
+/// The digest of a value in the form of a part of a key.
+pub fn secret_caller(value: &[u8]) -> Box<str> {
+    let mut spelled = Vec::new();
+    push_digest(&mut spelled, value);
+    ascii(spelled).into()
+}
+
 /// Appends a part of a key, in ASCII: to bytes, since a `String` encodes each.
 fn push_part(id: &mut Vec<u8>, part: &[u8]) {
     if part.len() > PART_BYTES_MAX {
-        id.extend_from_slice(b"%~");
-        for byte in Sha256::digest(part).iter().take(16) {
-            push_hex(id, *byte);
-        }
-        return;
+        return push_digest(id, part);
     }
     // Most parts are copied at once.
     if part.iter().copied().all(is_plain) {
@@ -358,6 +373,13 @@ fn push_part(id: &mut Vec<u8>, part: &[u8]) {
     }
     for &byte in part {
         if is_plain(byte) { id.push(byte) } else { push_escaped(id, byte) }
+    }
+}
+
+fn push_digest(id: &mut Vec<u8>, part: &[u8]) {
+    id.extend_from_slice(b"%~");
+    for byte in Sha256::digest(part).iter().take(16) {
+        push_hex(id, *byte);
     }
 }
 
@@ -473,8 +495,10 @@ mod tests {
         let berlin = Calendar::new(Unit::Day, "europe/berlin").unwrap();
         let day = Limit { window: Window::of_calendar(berlin), ..(*per(Unit::Day)).clone() };
         let file = entries(&[(b"file", b"a.pdf")]);
-        let shared = [Some("*.pdf".into())];
-        keys += &(Counter::shared("shop", &file, &shared, per(Unit::Minute)).key(start) + "\n");
+        for by in [CountedBy::Pattern("*.pdf".into()), CountedBy::Digest] {
+            let counter = Counter::counted_by("shop", &file, &[by], per(Unit::Minute));
+            keys += &(counter.key(start) + "\n");
+        }
         let mut limits = Vec::new();
         // Fixed windows are above.
         for algorithm in Algorithm::all(5, None).into_iter().skip(1) {

@@ -16,7 +16,7 @@ use crate::{
     directive::{Directive, DirectiveAction, Directives},
     hold::HoldBy,
     hold_id::HoldId,
-    key::{self, Counter, SlotBy},
+    key::{self, CountedBy, Counter, SlotBy},
     ledger::{self, Charge, Few, Fit, HoldAction, JudgedBy, TakenHold, Tally, Verdict},
     parameters::Parameters,
     request::{Entry, Hits, HitsMeaning, Request},
@@ -261,15 +261,15 @@ impl Plan {
         replaced: &[&Arc<str>],
     ) {
         let name = Arc::clone(&domain.name);
-        let (matched, limits, shared) = match found {
+        let (matched, limits, counted_by) = match found {
             Found::Rule(rule) => {
-                (Matched::Rule(name, Arc::clone(rule)), rule.limits(), &rule.shared[..])
+                (Matched::Rule(name, Arc::clone(rule)), rule.limits(), &rule.counted_by[..])
             }
             Found::NoLimit => (Matched::NoLimit(name), &[][..], &[][..]),
             Found::Nothing => (Matched::NoRule(name), &[][..], &[][..]),
         };
         if let Some(settled) = descriptor.settled(&matched, limits) {
-            return self.settle_by_operator(domain, descriptor, shared, settled);
+            return self.settle_by_operator(domain, descriptor, counted_by, settled);
         }
         if limits.is_empty() {
             let is_rule = matches!(matched, Matched::Rule(..));
@@ -282,7 +282,7 @@ impl Plan {
             let is_replaced = limit.name.as_ref().is_some_and(|name| replaced.contains(&name));
             if !is_replaced && (is_quota(limit) || !directive.is_some_and(|set| set.exempts())) {
                 let slot_by = domain.slot_of(slice::from_ref(limit));
-                self.charge((domain, slot_by), descriptor, shared, limit, directive);
+                self.charge((domain, slot_by), descriptor, counted_by, limit, directive);
                 count += 1;
             }
         }
@@ -297,14 +297,14 @@ impl Plan {
         &mut self,
         domain: &Domain,
         descriptor: &DescriptorInCall<'_>,
-        shared: &[Option<Arc<str>>],
+        counted_by: &[CountedBy],
         settled: Item,
     ) {
         if let Item::Settled(Status { matched, outcome, directive: Some(directive), .. }) = &settled
             && let Outcome::Over { limit, reset } = outcome
         {
             let counter =
-                Counter::shared(&domain.name, &descriptor.path, shared, Arc::clone(limit));
+                Counter::counted_by(&domain.name, &descriptor.path, counted_by, Arc::clone(limit));
             let charge = Charge::new(counter, Hits::Charge(1));
             let tally = Tally::new(Fit::Over, *reset);
             self.banned.push((matched.clone(), Arc::clone(directive), charge, tally));
@@ -316,7 +316,7 @@ impl Plan {
         &mut self,
         (domain, slot_by): (&Domain, SlotBy),
         descriptor: &DescriptorInCall<'_>,
-        shared: &[Option<Arc<str>>],
+        counted_by: &[CountedBy],
         limit: &Arc<Limit>,
         directive: Option<&Arc<Directive>>,
     ) {
@@ -326,11 +326,11 @@ impl Plan {
         let changed = directive.map(|directive| Arc::new(directive.action.limit(limit)));
         let (entries, limit) =
             (&descriptor.path, descriptor.unheld(changed.as_ref().unwrap_or(limit)));
-        let caller = caller(entries, &limit.algorithm);
+        let caller = caller(entries, counted_by, &limit.algorithm);
         let ban = limit.ban_ms.map(|for_ms| HoldAction::Ban { for_ms });
         let policy = limit.hold.clone();
         let carries_over = limit.algorithm.carries_over();
-        let counter = Counter::shared(&domain.name, entries, shared, limit);
+        let counter = Counter::counted_by(&domain.name, entries, counted_by, limit);
         let mut charge = Charge {
             counter: counter.with_slot_by(slot_by),
             hits: if is_exempt { Hits::Check } else { descriptor.sent.hits },
@@ -442,14 +442,18 @@ fn is_by_token(charge: &Charge) -> bool {
 }
 
 /// The caller to store with the hits, if the algorithm remembers callers.
-fn caller(entries: &[Entry], algorithm: &Algorithm) -> Option<Box<str>> {
+fn caller(entries: &[Entry], counted_by: &[CountedBy], algorithm: &Algorithm) -> Option<Box<str>> {
     let (Algorithm::SlidingLog { remember: Some(name) }
     | Algorithm::InFlight { remember: Some(name) }) = algorithm
     else {
         return None;
     };
-    let entry = entries.iter().find(|entry| *entry.key == *name.as_bytes())?;
-    Some(key::caller(&entry.value))
+    let place = entries.iter().position(|entry| *entry.key == *name.as_bytes())?;
+    let value = &entries.get(place)?.value;
+    Some(match counted_by.get(place) {
+        Some(CountedBy::Digest) => key::secret_caller(value),
+        _ => key::caller(value),
+    })
 }
 
 #[cfg(test)]

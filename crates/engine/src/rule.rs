@@ -14,6 +14,7 @@ pub use crate::{algorithm::Algorithm, time::Unit};
 use crate::{
     algorithm::account::{COUNT_MAX, Terms},
     hold::{HoldBy, HoldPolicy},
+    key::CountedBy,
     text::named::named,
     time::Timestamp,
     window::Window,
@@ -361,8 +362,8 @@ pub struct Rule {
     pub policy: Policy,
     /// The names of limits that do not apply in a call that matches this rule.
     pub replaces: Vec<Arc<str>>,
-    /// For each entry of the path, the pattern by which it is counted instead of its value.
-    pub shared: Vec<Option<Arc<str>>>,
+    /// By what each entry of the path is counted; by the values if it is empty.
+    pub counted_by: Vec<CountedBy>,
     /// What its metrics show of each entry; `None` for its path, as written.
     pub shown: Option<Vec<Shown>>,
     /// What the answer carries if this rule lets the call pass.
@@ -373,8 +374,8 @@ impl Rule {
     /// A rule with this policy and nothing else.
     pub fn new(path: impl Into<Arc<str>>, location: String, policy: Policy) -> Self {
         let path = path.into();
-        let (replaces, shared, shown, metadata) = (Vec::new(), Vec::new(), None, None);
-        Self { path, location, policy, replaces, shared, shown, metadata }
+        let (replaces, counted_by, shown, metadata) = (Vec::new(), Vec::new(), None, None);
+        Self { path, location, policy, replaces, counted_by, shown, metadata }
     }
 
     /// What a limit in a request counts as that replaces the limits of this rule, by each [`Limit::bound`].

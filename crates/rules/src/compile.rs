@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use tollkeeper_engine::{
     hold::limit_number,
-    key::SlotBy,
+    key::{CountedBy, SlotBy},
     rule::{Limit, Policy, Rule, Shown},
     rule_set::RuleSet,
 };
@@ -71,8 +71,8 @@ fn add_class_keys(level: &[Located<WrittenDescriptor>], keys: &mut Vec<Arc<str>>
 #[derive(Default)]
 struct Path {
     steps: Vec<PathStep>,
-    /// The pattern that the entry's values share.
-    shared: Vec<Option<Arc<str>>>,
+    /// By what the entry is counted.
+    counted_by: Vec<CountedBy>,
     /// Whether metrics show the entry's value.
     values: Vec<bool>,
 }
@@ -94,8 +94,11 @@ impl Compiler<'_> {
         path: &mut Path,
         Located { location, value: written }: Located<WrittenDescriptor>,
     ) {
-        let shared = written.value.as_deref().filter(|_| written.share_threshold);
-        path.shared.push(shared.map(Arc::from));
+        path.counted_by.push(match &written.value {
+            Some(pattern) if written.share_threshold => CountedBy::Pattern(pattern.as_str().into()),
+            _ if written.secret => CountedBy::Digest,
+            _ => CountedBy::Value,
+        });
         path.values.push(written.value_to_metric);
         path.steps.push((written.key.clone(), written.value.clone()));
         let here = origin.location(location);
@@ -119,7 +122,7 @@ impl Compiler<'_> {
         for descriptor in written.descriptors {
             self.descriptor(origin, domain, path, descriptor);
         }
-        path.shared.pop();
+        path.counted_by.pop();
         path.values.pop();
         path.steps.pop();
     }
@@ -159,25 +162,25 @@ impl Compiler<'_> {
 
 fn rule(policy: Policy, path: &Path, location: String, written: &WrittenDescriptor) -> Rule {
     let replaces = written.limits.iter().flat_map(|limit| &limit.value.replaces);
-    let is_shared = path.shared.iter().any(Option::is_some);
+    let is_by_value = path.counted_by.iter().all(|by| *by == CountedBy::Value);
     Rule {
         replaces: replaces.map(|name| Arc::from(name.value.as_str())).collect(),
-        shared: if is_shared { path.shared.clone() } else { Vec::new() },
+        counted_by: if is_by_value { Vec::new() } else { path.counted_by.clone() },
         shown: shown(path, written.detailed_metric),
         metadata: written.metadata.clone().map(Arc::new),
         ..Rule::new(spell(&path.steps), location, policy)
     }
 }
 
-/// What metrics show of each entry; `None` for the path as written. A shared pattern is always shown,
-/// because all its values have one counter.
+/// What metrics show of each entry; `None` for the path as written. A pattern that counts all its values is always shown
+/// as such, and so is a secret.
 fn shown(path: &Path, detailed: bool) -> Option<Vec<Shown>> {
     if !detailed && !path.values.contains(&true) {
         return None;
     }
     let mut shown = Vec::with_capacity(path.steps.len());
-    for ((step, shared), with_value) in path.steps.iter().zip(&path.shared).zip(&path.values) {
-        shown.push(if shared.is_none() && (detailed || *with_value) {
+    for ((step, by), with_value) in path.steps.iter().zip(&path.counted_by).zip(&path.values) {
+        shown.push(if *by == CountedBy::Value && (detailed || *with_value) {
             Shown::Value
         } else {
             Shown::AsWritten(spell_step(step).into())

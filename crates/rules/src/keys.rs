@@ -62,6 +62,7 @@ pub(super) static DESCRIPTOR: KeyTable = KeyTable {
         key("quota_mode", Shape::Switch,
             "true: a call is denied only if none of its quotas fits; hits that do not fit are counted too"),
         key("share_threshold", Shape::Switch, "true: all values that match share a counter"),
+        key("secret", Shape::Switch, "true: keys, lists and logs show a digest of the value"),
         key("detailed_metric", Shape::Switch, "true: the rule's metrics show up to 1,000 values"),
         key("value_to_metric", Shape::Switch,
             "true: metrics of this rule and rules below show the value"),

@@ -417,7 +417,7 @@ warning: o1:1:1: domain: no other file or resource has this domain",
             "\
 o0:3:36: unit: not in an overlay; each limit has its own
 o0:3:60: requests_per_unit: not in an overlay; each limit has its own
-o0:4:33: unknown key `limit`; allowed here: key, value, rate_limit, rate_limits, descriptors, shadow_mode, quota_mode, share_threshold, detailed_metric, value_to_metric, metadata
+o0:4:33: unknown key `limit`; allowed here: key, value, rate_limit, rate_limits, descriptors, shadow_mode, quota_mode, share_threshold, secret, detailed_metric, value_to_metric, metadata
 o1:1:1: domain: missing",
         );
         check(

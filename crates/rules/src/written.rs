@@ -52,6 +52,7 @@ pub(super) struct WrittenDescriptor {
     pub(super) detailed_metric: bool,
     pub(super) value_to_metric: bool,
     pub(super) share_threshold: bool,
+    pub(super) secret: bool,
     pub(super) metadata: Option<Metadata>,
     pub(super) descriptors: Vec<Located<WrittenDescriptor>>,
 }
@@ -196,6 +197,7 @@ fn descriptor(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Located<Writte
         detailed_metric: fields.is_on("detailed_metric"),
         value_to_metric: fields.is_on("value_to_metric"),
         share_threshold,
+        secret: fields.is_on("secret"),
         metadata,
         descriptors,
     };

@@ -461,7 +461,7 @@ async fn check_listing(service: &Service) {
     }
     let al_ex = r"fixed_window=al\,ex: fixed_window: 3 used of 10 per year, 7 left";
     let alice = "fixed_window=alice: fixed_window: 10 used of 10 per year, 0 left";
-    let digest = "not shown: 1 keys with values over 128 bytes";
+    let digest = "not shown: 1 keys with values that are secret or over 128 bytes";
     assert_eq!(listed(service, &["fixed_window=al*"]), [al_ex, alice, digest]);
     assert_eq!(
         listed(service, &["fixed_window=al*", "--limit", "1"]),
@@ -620,4 +620,42 @@ async fn ids_of_calls_take_no_place_in_a_listing() {
     redis.query::<()>(&["EVAL", others, "1", &redis.key("hold.once")]);
     let alice = "fixed_window=alice: fixed_window: 1 used of 10 per year, 9 left";
     assert_eq!(listed(&service, &[]), [alice]);
+}
+
+/// A digest stands for it in Redis, lists, logs and metrics, and whoever knows the value finds its counter.
+#[tokio::test]
+async fn a_secret_value_is_shown_by_nothing() {
+    const RULES: &str = "
+domain: shop
+descriptors:
+  - key: authorization
+    secret: true
+    detailed_metric: true
+    rate_limit:
+      { unit: year, requests_per_unit: 1, algorithm: sliding_log, remember: authorization }
+";
+    const SECRET: &str = "sk-proj-1234";
+    let redis = Redis::start();
+    let flags = &["--top-keys", "values", "--log-denials", "1000/s", "--log-level", "debug"];
+    let store = &redis.url();
+    let service = Service::start(Options { rules: RULES, store, flags, ..Options::default() });
+    for _ in 0..2 {
+        ask(&service, descriptor(&[("authorization", SECRET)])).await;
+    }
+    let descriptor = format!("authorization={SECRET}");
+    let shown = output(&service, "show", &descriptor);
+    assert!(shown.starts_with("sliding_log: 1 used of 1 per year, 0 left\n"), "{shown}");
+    assert!(shown.contains(" by %~"), "{shown}");
+    let key = &redis.key("{shop|");
+    assert!(key.contains("{shop|authorization=%~"), "{key}");
+    let hits: Vec<String> = redis.query(&["LRANGE", key, "0", "-1"]);
+    let addr = service.admin.to_string();
+    let of_command = |words: &[&str]| run(tollkeeper().args(words).args(["--addr", &addr])).1;
+    let listed = of_command(&["counter", "list", "--domain", "shop"]);
+    assert!(listed.contains("not shown: 1 keys with values that are secret"), "{listed}");
+    let top = of_command(&["top", "--once"]);
+    let shown = [service.get("/metrics"), service.log(), hits.join(" "), listed, top];
+    for text in shown {
+        assert!(!text.contains(SECRET), "{text}");
+    }
 }

@@ -53,6 +53,9 @@ descriptors:
     rate_limit: { unit: day, requests_per_unit: 1, replaces: [{ name: guest }] }
   - key: bucket
     rate_limit: { unit: day, requests_per_unit: 1, algorithm: token_bucket, count_denied: true }
+  - key: Authorization
+    rate_limit: { unit: day, requests_per_unit: 1 }
+  - { key: api_key, secret: true, rate_limit: { unit: day, requests_per_unit: 1 } }
 ",
         "\
 warning: rules.yaml:6:5: never matches: all its values match the pattern `a*` in line 3 first
@@ -61,6 +64,7 @@ warning: rules.yaml:11:17: requests_per_unit: missing; it counts as 0, which den
 warning: rules.yaml:18:9: this descriptor has no limit and none below it, so it has no effect
 warning: rules.yaml:20:71: replaces: no limit in this domain is named `guest`
 warning: rules.yaml:22:17: count_denied: on a token_bucket only for calls with a number of hits, or a steady client would be denied for good
+warning: rules.yaml:23:5: key: its values look like credentials, which everybody who reads the store sees; set `secret: true`
 ",
     );
 }

@@ -54,6 +54,7 @@ pub(super) fn siblings(
             reader.warning(*location, message);
         }
         requests_per_unit(written, &mut reader);
+        credential(written, *location, &mut reader);
     }
 }
 
@@ -98,6 +99,29 @@ impl<'level> Siblings<'level> {
         let is_exception = self.defaults.contains(&*written.key)
             || self.covering(written).any(|other| other.index != index);
         written.value.is_none() || !is_exception
+    }
+}
+
+/// Keys of entries whose values let others act as the caller, in lower case.
+const CREDENTIALS: [&str; 11] = [
+    "access_token",
+    "api_key",
+    "apikey",
+    "authorization",
+    "bearer",
+    "cookie",
+    "password",
+    "secret",
+    "session",
+    "session_id",
+    "x-api-key",
+];
+
+fn credential(written: &WrittenDescriptor, location: Location, reader: &mut Reader<'_>) {
+    let is_named_so = CREDENTIALS.contains(&&*written.key.to_ascii_lowercase());
+    if is_named_so && !written.secret && written.value.is_none() {
+        let message = "key: its values look like credentials, which everybody who reads the store sees; set `secret: true`";
+        reader.warning(location, message);
     }
 }
 
