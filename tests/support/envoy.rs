@@ -52,7 +52,10 @@ impl Envoy {
         let public = eventually("envoy listens", || {
             // `public::127.0.0.1:12345`
             let listeners = admin_page(&folder, "/listeners")?;
-            listeners.lines().find_map(|line| line.strip_prefix("public::"))?.parse().ok()
+            let public = listeners.lines().find_map(|line| line.strip_prefix("public::"))?;
+            // It does so only when its clusters are known to be healthy or not.
+            let public = public.parse().ok()?;
+            TcpStream::connect::<SocketAddr>(public).is_ok().then_some(public)
         });
         Self { public, process, folder }
     }

@@ -24,7 +24,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     hold_id::HoldId,
     request::Entry,
-    rule::{Algorithm, Limit},
+    rule::{Algorithm, CountedBy, Limit},
     time::Timestamp,
 };
 
@@ -47,18 +47,6 @@ pub enum SlotBy {
 impl SlotBy {
     /// The only value of `slot_by` in rule files; without it, the business ID applies.
     pub const DOMAIN: &'static str = "domain";
-}
-
-/// What stands for the value of an entry in keys, and so in lists and logs.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum CountedBy {
-    /// The value itself.
-    #[default]
-    Value,
-    /// A pattern: all values that match it share the counter.
-    Pattern(Arc<str>),
-    /// A digest, since the value is a secret.
-    Digest,
 }
 
 /// One counter, in any window: the store chooses the window by its clock.

@@ -16,11 +16,11 @@ use crate::{
     directive::{Directive, DirectiveAction, Directives},
     hold::HoldBy,
     hold_id::HoldId,
-    key::{self, CountedBy, Counter, SlotBy},
+    key::{self, Counter, SlotBy},
     ledger::{self, Charge, Few, Fit, HoldAction, JudgedBy, TakenHold, Tally, Verdict},
     parameters::Parameters,
     request::{Entry, Hits, HitsMeaning, Request},
-    rule::{Algorithm, Defaults, Limit, ModeOverride},
+    rule::{Algorithm, CountedBy, Defaults, Limit, ModeOverride},
     rule_set::{Domain, Found, RequireMode, RuleSet},
 };
 

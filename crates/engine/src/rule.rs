@@ -14,7 +14,6 @@ pub use crate::{algorithm::Algorithm, time::Unit};
 use crate::{
     algorithm::account::{COUNT_MAX, Terms},
     hold::{HoldBy, HoldPolicy},
-    key::CountedBy,
     text::named::named,
     time::Timestamp,
     window::Window,
@@ -348,6 +347,18 @@ impl ModeOverride {
             (Self::Quota, Mode::Enforced | Mode::Quota) => Mode::Quota,
         }
     }
+}
+
+/// What stands for the value of an entry in keys, and so in lists and logs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum CountedBy {
+    /// The value itself.
+    #[default]
+    Value,
+    /// A pattern: all values that match it share the counter.
+    Pattern(Arc<str>),
+    /// A digest, since the value is a secret.
+    Digest,
 }
 
 /// A rule of the configuration.

@@ -8,8 +8,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use tollkeeper_engine::{
     hold::limit_number,
-    key::{CountedBy, SlotBy},
-    rule::{Limit, Policy, Rule, Shown},
+    key::SlotBy,
+    rule::{CountedBy, Limit, Policy, Rule, Shown},
     rule_set::RuleSet,
 };
 use tollkeeper_yaml::{

@@ -56,7 +56,7 @@ fn serve_reports_problems_of_settings_and_rules_together_and_exits_with_2() {
         stderr,
         "--grpc-addr: invalid value `here`: must be an IP address and a port, such as 127.0.0.1:8081\n\
          --drain: invalid value `5`: must be a duration from 0s to 10m; did you mean 5s?\n\
-         rules.yaml:2:1: unknown key `x`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, draw, slot_by\n"
+         rules.yaml:2:1: unknown key `x`; allowed here: domain, name, descriptors, defaults, require, require_mode, quota_group, draw, slot_by\n"
     );
 }
 
