@@ -8,7 +8,8 @@ use http::{Request, Response, Uri, uri::Authority};
 use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, lookup_host, tcp::OwnedReadHalf};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, sleep, timeout};
 use tokio::{sync::watch, task::JoinSet};
 use tonic::{Status, body::Body};
@@ -252,7 +253,7 @@ impl Target {
             return handshake(tls.connect(stream, host.trim_matches(['[', ']'])).await?).await;
         }
         let (read, write) = stream.into_split();
-        handshake(tokio::io::join(PlainRead(read, false), write)).await
+        handshake(tokio::io::join(PlainRead(read, false), PlainWrite(write))).await
     }
 }
 
@@ -274,6 +275,50 @@ impl AsyncRead for PlainRead {
         }
         self.1 = true;
         Poll::Ready(Ok(()))
+    }
+}
+
+/// What a service without TLS is sent.
+struct PlainWrite(OwnedWriteHalf);
+
+impl PlainWrite {
+    /// A service with TLS closes behind its alert, so that a write may fail before the alert is read.
+    fn cause(&self, error: io::Error) -> io::Error {
+        let mut start = [0; TLS_ALERT.len()];
+        let read = self.0.as_ref().try_read(&mut start);
+        if read.is_ok() && start == TLS_ALERT { io::Error::other(EXPECTS_TLS) } else { error }
+    }
+}
+
+impl AsyncWrite for PlainWrite {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.0).poll_write(context, bytes));
+        Poll::Ready(written.map_err(|error| self.cause(error)))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.0).poll_write_vectored(context, parts));
+        Poll::Ready(written.map_err(|error| self.cause(error)))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
     }
 }
 
