@@ -240,16 +240,18 @@ impl Plan {
         limit: &Limit,
         defaults: Defaults,
     ) {
-        let (limit, slot_by) = match domain.find(&descriptor.path) {
-            Found::Rule(rule) => (rule.bound(limit.clone()), domain.slot_of(rule.limits())),
-            Found::NoLimit | Found::Nothing => (limit.clone(), domain.slot_by),
+        let (limit, slot_by, counted_by) = match domain.find(&descriptor.path) {
+            Found::Rule(rule) => {
+                (rule.bound(limit.clone()), domain.slot_of(rule.limits()), rule.secrets())
+            }
+            Found::NoLimit | Found::Nothing => (limit.clone(), domain.slot_by, Vec::new()),
         };
         let limit = Arc::new(defaults.complete(limit));
         let matched = Matched::Override(Arc::clone(&domain.name));
         if let Some(settled) = descriptor.settled(&matched, &[Arc::clone(&limit)]) {
-            return self.settle_by_operator(domain, descriptor, &[], settled);
+            return self.settle_by_operator(domain, descriptor, &counted_by, settled);
         }
-        self.charge((domain, slot_by), descriptor, &[], &limit, descriptor.directive(1));
+        self.charge((domain, slot_by), descriptor, &counted_by, &limit, descriptor.directive(1));
         self.items.push(Item::Charged(matched, 1, descriptor.directive(1).cloned()));
     }
 

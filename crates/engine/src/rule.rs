@@ -394,6 +394,13 @@ impl Rule {
         self.limits().iter().fold(sent, |sent, limit| limit.bound(sent))
     }
 
+    /// By what each entry is counted under a limit in a request: only secrets not by their values.
+    pub fn secrets(&self) -> Vec<CountedBy> {
+        let is_secret = |by: &CountedBy| *by == CountedBy::Digest;
+        let of_each = self.counted_by.iter();
+        of_each.map(|by| if is_secret(by) { by.clone() } else { CountedBy::Value }).collect()
+    }
+
     /// Its limits; empty if it is unlimited.
     pub fn limits(&self) -> &[Arc<Limit>] {
         match &self.policy {

@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use crate::support::{cluster::ClusterSetup, prelude::*};
+use crate::support::{cluster::ClusterSetup, prelude::*, service::with_limit};
 
 const RULES: &str = "
 domain: shop
@@ -622,7 +622,8 @@ async fn ids_of_calls_take_no_place_in_a_listing() {
     assert_eq!(listed(&service, &[]), [alice]);
 }
 
-/// A digest stands for it in Redis, lists, logs and metrics, and whoever knows the value finds its counter.
+/// Redis, lists, logs and metrics show its digest, also under a limit that comes in the call. An operator who knows the value
+/// still finds its counter.
 #[tokio::test]
 async fn a_secret_value_is_shown_by_nothing() {
     const RULES: &str = "
@@ -642,6 +643,7 @@ descriptors:
     for _ in 0..2 {
         ask(&service, descriptor(&[("authorization", SECRET)])).await;
     }
+    let secret = descriptor(&[("authorization", SECRET)]);
     let descriptor = format!("authorization={SECRET}");
     let shown = output(&service, "show", &descriptor);
     assert!(shown.starts_with("sliding_log: 1 used of 1 per year, 0 left\n"), "{shown}");
@@ -658,4 +660,7 @@ descriptors:
     for text in shown {
         assert!(!text.contains(SECRET), "{text}");
     }
+    ask(&service, with_limit(secret, 5, RateLimitUnit::Year)).await;
+    let keys = redis.keys().join(" ");
+    assert!(keys.contains("tk1:fw:") && !keys.contains(SECRET), "{keys}");
 }
