@@ -7,7 +7,7 @@ use super::{
     reader::{
         SettingReader,
         form::{Custom, OneOf, OrOff, Ratio, invalid, whole_number},
-        url_parts::read_host,
+        url_parts::host_and_port,
     },
 };
 use crate::{
@@ -40,13 +40,11 @@ const FORMATS: OneOf<LogFormat> = OneOf(&[("text", LogFormat::Text), ("json", Lo
 const COMPAT: OneOf<MetricsCompat> =
     OneOf(&[("none", MetricsCompat::Off), ("envoyproxy", MetricsCompat::Envoyproxy)]);
 
-const STATSD: Custom<String> = Custom { name: "HOST:PORT", read: host_and_port };
+const STATSD: Custom<String> = Custom { name: "HOST:PORT", read: statsd };
 
-fn host_and_port(text: &str) -> Result<String, String> {
-    let address = text.contains(':').then(|| read_host(text, 0).ok()).flatten();
-    address
-        .map(|_| text.to_owned())
-        .ok_or_else(|| invalid(text, "a host and a port, such as statsd:8125"))
+fn statsd(text: &str) -> Result<String, String> {
+    let address = host_and_port(text).map(|_| text.to_owned());
+    address.ok_or_else(|| invalid(text, "a host and a port, such as statsd:8125"))
 }
 
 const TOP_KEYS: OneOf<TopKeyNames> = OneOf(&[

@@ -1,10 +1,7 @@
 //! Where the rules come from, and how they are applied.
 
 use super::Translator;
-use crate::{
-    settings::reader::url_parts::{NODE_FORM, is_node, percent_encoded, read_host},
-    store::redis::wire::endpoint::Address,
-};
+use crate::settings::reader::url_parts::{NODE_FORM, host_and_port, is_node, percent_encoded};
 
 const CONFIG_TYPE: &str = "CONFIG_TYPE";
 const USE_TLS: &str = "CONFIG_GRPC_XDS_SERVER_USE_TLS";
@@ -108,8 +105,6 @@ fn problem_of(target: &str) -> Option<&'static str> {
         }
         None => {}
     }
-    match read_host(target, 0) {
-        Ok(Address::Tcp { port: 1.., .. }) => None,
-        _ => Some("must be a host and a port, such as localhost:18000"),
-    }
+    let is_bad = host_and_port(target).is_none();
+    is_bad.then_some("must be a host and a port, such as localhost:18000")
 }

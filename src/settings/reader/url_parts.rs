@@ -36,6 +36,14 @@ pub(crate) fn read_host(text: &str, default_port: u16) -> Result<Address, &'stat
     Ok(Address::Tcp { host, port })
 }
 
+/// A host and its port; `None` if one of them is missing or malformed.
+pub(crate) fn host_and_port(text: &str) -> Option<(String, u16)> {
+    match read_host(text, 0) {
+        Ok(Address::Tcp { host, port: port @ 1.. }) => Some((host, port)),
+        _ => None,
+    }
+}
+
 const PORT: &str = "the port must be a number from 1 to 65535";
 
 /// Reads digits; `parse` alone would accept a plus sign as well.
