@@ -49,7 +49,11 @@ impl Translator<'_> {
             let size = self.clamp(names, size, (1, 1000), |size| size.to_string());
             self.set(names.0, &[names.1], size);
         }
-        self.copy("store-password-file", "REDIS_AUTH_FILE");
+        if self.text("REDIS_AUTH").is_some() {
+            self.warn("REDIS_AUTH_FILE", "REDIS_AUTH is set");
+        } else {
+            self.copy("store-password-file", "REDIS_AUTH_FILE");
+        }
         self.copy("key-prefix", "CACHE_KEY_PREFIX");
         self.copy_switch("ready-needs-store", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION");
     }

@@ -94,7 +94,7 @@ pub(super) const VARIABLES: &[EnvoyproxyRatelimitVariable] = &[
     row("REDIS_TYPE", TYPES, Sets("`--store redis://`, `redis+sentinel://` or `redis+cluster://`")),
     row("REDIS_URL", TEXT, Sets("`--store`, default /var/run/nutcracker/ratelimit.sock")),
     row("REDIS_AUTH", TEXT, Sets("`password` or `user:password` in `--store`")),
-    row("REDIS_AUTH_FILE", TEXT, Sets("`--store-password-file`; a user stands in `--store`")),
+    row("REDIS_AUTH_FILE", TEXT, Sets("`--store-password-file`; `--store` names the user")),
     row("REDIS_AWS_IAM_…", TEXT, Nothing("it logs in by password only: give the user of Redis one")),
     row("REDIS_SENTINEL_AUTH", TEXT, Sets("the same for the Sentinels")),
     row("REDIS_TLS", SWITCH, Sets("`--store rediss://…`")),

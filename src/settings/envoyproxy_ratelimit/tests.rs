@@ -132,6 +132,10 @@ fn a_password_file_has_precedence_over_a_password_in_a_variable() {
     let ours = ("TOLLKEEPER_STORE_PASSWORD_FILE", file.path().to_str().unwrap());
     let auth = "REDIS_AUTH has no effect: TOLLKEEPER_STORE_PASSWORD_FILE is set";
     warned(&[ours, ("REDIS_AUTH", "a:b")], &[auth]);
+    let theirs = ("REDIS_AUTH_FILE", ours.1);
+    silent(&[theirs]);
+    let both = [theirs, ("REDIS_AUTH", "a:b")];
+    warned(&both, &["REDIS_AUTH_FILE has no effect: REDIS_AUTH is set"]);
 }
 
 #[test]
