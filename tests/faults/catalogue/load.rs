@@ -95,7 +95,7 @@ impl Load {
                 .iter()
                 .filter(|call| call.sent > last_bad && call.answered - last_bad > QUIET);
             if last_bad.elapsed() > QUIET && good.count() > 0 {
-                starved += waited_for_cpu(service) - before;
+                starved += waited_for_cpu(service).saturating_sub(before);
                 return Some(Recovery { after: last_bad - healed, starved });
             }
         }

@@ -230,8 +230,8 @@ fn answered(world: &World, before: &Process, ledger: &Ledger) -> Option<String> 
         return Some(format!("{others} calls got no answer or an unexpected error"));
     }
     let most = Durations::of(world.service()).quantile(0.99);
-    let waited = waited_for_cpu(before.id) - before.waited;
-    (most > 1.0 && waited < LONGEST).then(|| {
+    let waited = waited_for_cpu(before.id).saturating_sub(before.waited);
+    (most > LONGEST.as_secs_f64() && waited < LONGEST).then(|| {
         format!("of 100 answers, one takes more than {most} s, and waits {waited:?} for a CPU")
     })
 }
