@@ -113,7 +113,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         },
         key("burst", Shape::Whole { min: 1, max: Hits::MAX },
             "For token_bucket: hits at once from an unused bucket; `requests_per_unit` if absent"),
-        key("idle", Shape::Time { min: FOR_MIN, max: Duration::from_secs(Window::SECONDS_MAX) },
+        key("idle", Shape::Time { min: Duration::from_secs(1), max: Duration::from_secs(Window::SECONDS_MAX) },
             "For first_hit_window: time without a charge, such as 30m, that ends the window"),
         key("time_zone", TEXT,
             "For fixed_window of a day or longer: its time zone, such as Europe/Berlin"),
