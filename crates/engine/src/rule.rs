@@ -292,7 +292,7 @@ named! {
         /// Empty: the proxy chooses.
         #[default]
         None = "none",
-        /// A problem of RFC 9457, of a type that draft-ietf-httpapi-ratelimit-headers-11 registers.
+        /// A problem of RFC 9457, of a type that draft-ietf-httpapi-ratelimit-headers-10 registers.
         Problem = "problem",
         /// An error as OpenAI's API has it, which its clients read.
         OpenAi = "openai",

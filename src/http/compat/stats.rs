@@ -1,5 +1,5 @@
-//! The counters of envoyproxy/ratelimit under the names that it sends to statsd: for `/stats`, and for statsd itself. All levels of a rule's path
-//! are in them.
+//! The counters of envoyproxy/ratelimit under the names that it sends to statsd, for `/stats` and for statsd. They have
+//! all levels of a rule's path.
 
 use std::collections::BTreeMap;
 

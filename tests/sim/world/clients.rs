@@ -26,7 +26,7 @@ const TIMEOUTS_MS: [u64; 4] = [20, 40, 100, 400];
 /// A timer of the world fires up to a millisecond late.
 const TIMER: Duration = Duration::from_millis(1);
 
-/// So many calls, one after the other, may wait in vain for a server that stands still.
+/// How many calls, one after the other, may wait for a server that has stopped.
 const WAIT_IN_VAIN: u32 = 8;
 
 /// A replica has a connection to a server that has answered it so shortly before.
@@ -48,7 +48,7 @@ pub struct Client {
     world: Rc<World>,
     dice: Dice,
     working: Vec<Work>,
-    /// What the store has counted of work that is done, by counter: so much can be refunded.
+    /// The hits of finished work that the store has counted, by counter: at most these can be refunded.
     counted: BTreeMap<String, u64>,
 }
 

@@ -61,7 +61,7 @@ struct Take {
     commits: Vec<Commit>,
 }
 
-/// What a client was told of a commit.
+/// The answer that a client got to a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Commit {
     Applied,

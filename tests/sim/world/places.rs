@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use super::PLACES_MAX;
 
-/// How long a place is held without a commit, and after how long one that nobody was told of is free for certain, in
-/// milliseconds.
+/// How long a place is held without a commit, and how soon it is certainly free if no client got an answer, in milliseconds.
 pub const HELD_MS: u64 = 6000;
 const FREE_MS: u64 = HELD_MS + 3000;
 
-/// How long before the end of the world a place was asked for that is released by then, if nobody was told of it.
+/// Within this time after its call, a place is released whose client got no answer, in milliseconds.
 const RELEASED_MS: u64 = 4000;
 
 #[derive(Debug)]
@@ -95,7 +94,7 @@ impl Places {
         }
     }
 
-    /// The calls that are in flight at the end on the server are those whose clients were told.
+    /// At the end, every call in flight on the server belongs to a client that got an answer.
     pub fn check_end(&mut self, counter: &str, in_flight: usize, now_ms: u64) {
         let may_be_held = |place: &&Place| {
             let is_told = place.held_ms.is_some() || place.asked_ms + RELEASED_MS > now_ms;

@@ -22,8 +22,8 @@ fn nearest<'names>(
     nearest_within((name.chars().count() / 3).clamp(1, 3), name, known)
 }
 
-/// The known name that a long one was meant to be, with at most two wrong letters: among names of others, such as those of an
-/// environment, most are no mistakes.
+/// The known name that a name of at least 8 bytes misspells, with at most two wrong letters. Fewer than [`hint`] allows: most
+/// variables of an environment belong to other programs.
 pub fn misspelt<'names>(
     name: &str,
     known: impl IntoIterator<Item = &'names str>,
