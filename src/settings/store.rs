@@ -61,8 +61,8 @@ impl StoreSettings {
                 bytes: reader.read("memory-size-max", Size(1 << 20..=1 << 40), "256MiB", "Maximum size of the counters in memory"),
             },
             patience: Patience {
-                budget: reader.read("decision-budget", DECISION_TIME, "15ms", "Maximum duration of a decision for a caller without a timeout; a Redis silent for as long has failed"),
-                announced_max: reader.read("decision-budget-max", DECISION_TIME, "1s", "Maximum duration for a caller with a timeout, of which a decision may take three quarters"),
+                budget: reader.read("decision-budget", DECISION_TIME, "15ms", "How long a decision may take for a caller without a timeout; if Redis has not answered by then, it has failed"),
+                announced_max: reader.read("decision-budget-max", DECISION_TIME, "1s", "A decision takes at most three quarters of its caller's timeout, and never longer than this"),
             },
             debits_queued_max: reader.read("debits-queued-max", WholeNumber(0..=10_000_000), "10000", "Maximum number of debits and refunds that wait for Redis; 0 is off"),
             replicas: reader.read("replicas", WholeNumber(1..=10_000), "1", "Replicas that share a limit counted locally"),

