@@ -136,6 +136,15 @@
 {{- if eq (int .Values.service.grpcPort) (int .Values.service.httpPort) }}
 - service.grpcPort and service.httpPort are both {{ .Values.service.grpcPort }}, and must differ
 {{- end }}
+{{- if and (.Values.service.nodePorts).http (not (include "tollkeeper.servesHttp" .)) }}
+- service.nodePorts.http needs service.http
+{{- end }}
+{{- if and (eq .Values.monitoring.scrape.kind "ServiceMonitor") (not .Values.service.headless) (not (include "tollkeeper.servesHttp" .)) }}
+- monitoring.scrape.kind ServiceMonitor needs service.headless or service.http, since no Service has the port of /metrics
+{{- end }}
+{{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.clients) }}
+- networkPolicy.clients is empty, which would admit everyone: list who calls, such as namespaceSelector: {} for all pods
+{{- end }}
 {{- if and .Values.networkPolicy.enabled .Values.networkPolicy.storePorts }}
 {{- range include "tollkeeper.storePorts" . | splitList " " | compact }}
 {{- if not (has . ($.Values.networkPolicy.storePorts | toStrings)) }}

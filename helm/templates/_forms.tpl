@@ -7,12 +7,13 @@
 {{- include "tollkeeper.form" (list . "^([a-z]([a-z0-9-]*[a-z0-9])?)?$" "lower-case letters, digits and -, beginning with a letter" "nameOverride") }}
 {{- include "tollkeeper.form" (list . "^(sha256:[0-9a-f]{64})?$" "sha256: and 64 hexadecimal digits" "image.digest") }}
 {{- $name := list . "^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$" "the name of an object: lower-case letters, digits, - and ." }}
+{{- include "tollkeeper.form" (list . "^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$" "a domain such as cluster.local" "clusterDomain") }}
 {{- include "tollkeeper.form" (concat $name (list "existingRulesConfigMap" "serviceAccount.name" "priorityClassName" "runtimeClassName" "namespaceOverride" "monitoring.scrape.namespace" "monitoring.alerts.namespace" "monitoring.dashboard.namespace" "test.clientSecret")) }}
 {{- include "tollkeeper.form" (list . "^([1-9][0-9]*|[1-9][0-9]?%|100%)$" "at least 1 or 1%, since no node could be drained with 0" "podDisruptionBudget.maxUnavailable") }}
 {{- include "tollkeeper.form" (list . "^([1-9][0-9]*|[1-9][0-9]?%)?$" "at least 1 or 1%, and less than 100%" "podDisruptionBudget.minAvailable") }}
 {{- include "tollkeeper.form" (list . "^0*([1-9][0-9]{0,3}ms|[1-5][0-9]{4}ms|60000ms|[1-9]s|[1-5][0-9]s|60s|1m)$" "a duration from 1ms to 1m, such as 15ms" "decisionBudget") }}
 {{- include "tollkeeper.form" (list . "^[1-9][0-9]*(ms|s|m)$" "a duration such as 30s" "monitoring.scrape.interval") }}
-{{- include "tollkeeper.form" (list . "^([1-9][0-9]*[hm])*$" "a duration such as 2160h" "tls.certificate.duration") }}
+{{- include "tollkeeper.form" (list . "^([0-9]+[hms])*$" "a duration such as 2160h" "tls.certificate.duration" "tls.certificate.renewBefore") }}
 {{- include "tollkeeper.form" (list . "^([0-9]+(ms|s|m|h)|off)?$" "a duration such as 30m, or off" "settings.connection-age") }}
 {{- include "tollkeeper.form" (list . "^([0-9]+([KM]iB)?)?$" "a size such as 256MiB" "settings.max-arriving-bytes") }}
 {{- include "tollkeeper.form" (list . "^[A-Za-z0-9!#$%&'*+.^_`|~-]*$" "the name of a header" "settings.header-limit" "settings.header-remaining" "settings.header-reset") }}

@@ -111,6 +111,14 @@ http
 {{- end -}}
 {{- end -}}
 
+{{/* Whether the Service has the port of HTTP: not beyond the cluster, unless a value says so. Empty if not. */}}
+{{- define "tollkeeper.servesHttp" -}}
+{{- $http := .Values.service.http -}}
+{{- if or $http (and (kindIs "invalid" $http) (eq .Values.service.type "ClusterIP")) -}}
+true
+{{- end -}}
+{{- end -}}
+
 {{- define "tollkeeper.storeUrl" -}}
 {{- if .Values.bundledRedis.enabled -}}
 redis://{{ include "tollkeeper.fullname" . }}-redis:6379

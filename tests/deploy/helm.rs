@@ -347,7 +347,8 @@ fn with_clients_the_network_policy_admits_no_one_else_to_the_port_that_decides_c
 
 #[test]
 fn with_a_network_policy_only_the_service_reaches_the_bundled_redis() {
-    let on = ["--set", "networkPolicy.enabled=true", "--set", "bundledRedis.enabled=true"];
+    let clients = "networkPolicy.enabled=true,networkPolicy.clients[0].podSelector.a=b";
+    let on = ["--set", clients, "--set", "bundledRedis.enabled=true"];
     let objects = render(&on);
     let is_of_redis = |object: &&Value| {
         object["kind"] == "NetworkPolicy"
@@ -626,7 +627,7 @@ fn the_values_on_the_page_of_kubernetes_are_accepted() {
 
 #[test]
 fn every_object_has_the_annotations_and_the_namespace_that_values_set_for_all() {
-    let all = "namespaceOverride=edge,commonAnnotations.team=a,bundledRedis.enabled=true,networkPolicy.enabled=true";
+    let all = "namespaceOverride=edge,commonAnnotations.team=a,bundledRedis.enabled=true,networkPolicy.enabled=true,networkPolicy.clients[0].podSelector.a=b";
     let some = "deploymentAnnotations.team=b,podAnnotations.tier=c,service.annotations.lb=d";
     let monitoring = "monitoring.scrape.kind=ServiceMonitor,monitoring.scrape.namespace=watchers,monitoring.alerts.enabled=true,monitoring.dashboard.enabled=true,monitoring.dashboard.annotations.grafana_folder=Gateways";
     let objects = render(&["--set", all, "--set", some, "--set", monitoring]);
@@ -653,9 +654,52 @@ fn every_object_has_the_annotations_and_the_namespace_that_values_set_for_all() 
     assert!(test["spec"]["containers"][0]["args"].as_array().unwrap().contains(&address.into()));
 }
 
+/// The ports and the annotations of the Services.
+fn services(values: &str) -> Vec<(Vec<String>, Value)> {
+    let objects = render(&["--set", values]);
+    let services = objects.iter().filter(|object| object["kind"] == "Service");
+    let ports = |service: &Value| -> Vec<String> {
+        let ports = service["spec"]["ports"].as_array().unwrap();
+        ports.iter().map(|port| port["name"].as_str().unwrap().to_owned()).collect()
+    };
+    services.map(|service| (ports(service), service["metadata"]["annotations"].clone())).collect()
+}
+
+#[test]
+fn a_load_balancer_publishes_only_grpc_and_the_headless_service_has_no_annotations_of_the_other() {
+    let own = json!({ "a": "b" });
+    for (values, ports) in [
+        ("service.type=ClusterIP", &["grpc", "http"][..]),
+        ("service.type=LoadBalancer", &["grpc"]),
+        ("service.type=LoadBalancer,service.http=true", &["grpc", "http"]),
+        ("service.type=ClusterIP,service.http=false", &["grpc"]),
+    ] {
+        let services = services(&format!("{values},service.annotations.a=b"));
+        let headless = (vec!["grpc".to_owned(), "http".to_owned()], Value::Null);
+        let service = (ports.iter().map(|port| (*port).to_owned()).collect(), own.clone());
+        assert_eq!(services, [service, headless], "{values}");
+    }
+}
+
+#[test]
+fn the_job_has_the_account_that_exists_before_the_release_and_the_time_that_values_give_it() {
+    let job = |values: &str| {
+        let objects = render(&["--set", values]);
+        objects.iter().find(|object| object["kind"] == "Job").unwrap()["spec"].clone()
+    };
+    let created = job("priorityClassName=high");
+    assert_eq!(created["activeDeadlineSeconds"], 240);
+    assert_eq!(created["template"]["spec"]["serviceAccountName"], Value::Null);
+    assert_eq!(created["template"]["spec"]["priorityClassName"], "high");
+    let own = "serviceAccount.create=false,serviceAccount.name=mine,rulesCheck.timeoutSeconds=600";
+    let spec = job(own);
+    assert_eq!(spec["activeDeadlineSeconds"], 600);
+    assert_eq!(spec["template"]["spec"]["serviceAccountName"], "mine");
+}
+
 #[test]
 fn the_admin_api_is_reached_only_where_a_token_and_a_value_admit_it() {
-    let on = "admin.tokenSecret.name=token,networkPolicy.enabled=true";
+    let on = "admin.tokenSecret.name=token,networkPolicy.enabled=true,networkPolicy.clients[0].podSelector.a=b";
     let ports = |objects: &[Value]| -> Vec<String> {
         let ingress = object(objects, "NetworkPolicy")["spec"]["ingress"].clone();
         let ports = ingress.as_array().unwrap().iter().map(|rule| rule["ports"].to_string());

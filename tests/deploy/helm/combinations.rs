@@ -8,8 +8,8 @@ use crate::support::{
 /// The switches of the chart, as values that turn each on.
 const SWITCHES: [&str; 31] = [
     "replicas: 3",
-    "autoscaling: { enabled: true }",
-    "podDisruptionBudget: { enabled: false }",
+    "autoscaling: { enabled: true, annotations: { a: b } }",
+    "podDisruptionBudget: { enabled: false, annotations: { a: b } }",
     "topologySpread: false",
     "topologySpreadConstraints: [{ maxSkew: 2, topologyKey: zone, whenUnsatisfiable: DoNotSchedule }]",
     "networkPolicy: { enabled: true, clients: [{ podSelector: {} }], scrapers: [{ namespaceSelector: {} }] }",
@@ -20,8 +20,8 @@ const SWITCHES: [&str; 31] = [
     "monitoring: { dashboard: { enabled: true, namespace: watchers, annotations: { grafana_folder: Gateways } } }",
     "priorityClassName: high\nruntimeClassName: gvisor\nschedulerName: mine\nminReadySeconds: 5",
     "service: { headless: false }",
-    "service: { type: LoadBalancer, trafficDistribution: PreferClose, annotations: { a: b }, ipFamilyPolicy: PreferDualStack, ipFamilies: [IPv4, IPv6] }",
-    "tls: { secret: cert, certificate: { enabled: true, issuerRef: { name: ca } }, clientCaSecret: { name: ca } }\nclientDomains: { shop.example: [shop] }\ntest: { clientSecret: client }",
+    "service: { type: LoadBalancer, http: true, trafficDistribution: PreferClose, annotations: { a: b }, ipFamilyPolicy: PreferDualStack, ipFamilies: [IPv4, IPv6] }",
+    "tls: { secret: cert, certificate: { enabled: true, issuerRef: { name: ca }, duration: 2160h0m0s, renewBefore: 360h, secretTemplate: { labels: { a: b } } }, clientCaSecret: { name: ca } }\nclientDomains: { shop.example: [shop] }\ntest: { clientSecret: client }",
     "admin: { tokenSecret: { name: token }, service: true }\nholds: { keySecret: { name: holds } }\nnetworkPolicy: { adminClients: [{ podSelector: {} }], extraIngress: [{ ports: [{ port: 9 }] }], storePeers: [{ ipBlock: { cidr: 10.0.0.0/8 } }] }",
     "store: { passwordSecret: { name: redis }, sentinel: { user: u, passwordSecret: { name: sentinel } } }",
     "store: { tls: { name: redis, caSecret: { name: ca }, certSecret: { name: client } } }",
@@ -36,7 +36,7 @@ const SWITCHES: [&str; 31] = [
     "strategy: { type: Recreate, rollingUpdate: null }\nrevisionHistoryLimit: 2\ndnsPolicy: None\ndnsConfig: { nameservers: [10.0.0.1] }\nhostAliases: [{ ip: 10.0.0.2, hostnames: [redis] }]",
     "probes: { startup: { timeoutSeconds: 2 }, liveness: { initialDelaySeconds: 3 }, readiness: { failureThreshold: 4 } }",
     "extraObjects: [{ apiVersion: v1, kind: ConfigMap, metadata: { name: '{{ .Release.Name }}-more' }, data: { a: b } }]",
-    "service: { type: NodePort, nodePorts: { grpc: 30081 }, loadBalancerSourceRanges: [10.0.0.0/8], externalTrafficPolicy: Local }\nautoscaling: { metrics: [{ type: Resource, resource: { name: memory, target: { type: Utilization, averageUtilization: 80 } } }] }\nmonitoring: { scrape: { scrapeTimeout: 5s, relabelings: [{ action: labeldrop, regex: pod }], metricRelabelings: [{ action: drop, regex: go_.*, sourceLabels: [__name__] }] }, alerts: { disabled: [TollkeeperStarved], overrides: { TollkeeperDecisionsLate: { labels: { severity: info } } } } }",
+    "service: { type: NodePort, http: true, nodePorts: { grpc: 30081 }, loadBalancerSourceRanges: [10.0.0.0/8], externalTrafficPolicy: Local }\nautoscaling: { metrics: [{ type: Resource, resource: { name: memory, target: { type: Utilization, averageUtilization: 80 } } }] }\nmonitoring: { scrape: { scrapeTimeout: 5s, relabelings: [{ action: labeldrop, regex: pod }], metricRelabelings: [{ action: drop, regex: go_.*, sourceLabels: [__name__] }] }, alerts: { disabled: [TollkeeperStarved], overrides: { TollkeeperDecisionsLate: { labels: { severity: info } } } } }",
     "commonLabels: { a: b }\npodLabels: { c: d }\npodAnnotations: { e: f }\nnameOverride: limiter\nnamespaceOverride: edge\ncommonAnnotations: { g: h }\ndeploymentAnnotations: { i: j }",
 ];
 

@@ -44,7 +44,7 @@ fn keda_scales_by_the_cpu_and_further_triggers_instead_of_an_autoscaler() {
 #[test]
 fn cert_manager_issues_the_certificate_that_pods_mount_for_the_names_of_the_services() {
     let on = "tls.certificate.enabled=true,tls.certificate.issuerRef.name=ca,tls.certificate.issuerRef.kind=ClusterIssuer";
-    let more = "tls.secret=cert,tls.certificate.dnsNames[0]=limits.example,tls.certificate.duration=2160h,namespaceOverride=edge";
+    let more = "tls.secret=cert,tls.certificate.dnsNames[0]=limits.example,tls.certificate.duration=2160h,namespaceOverride=edge,clusterDomain=own.example";
     let objects = accepted(&format!("{on},{more}"));
     let spec = &object(&objects, "Certificate")["spec"];
     assert_eq!((&spec["secretName"], &spec["duration"]), (&json!("cert"), &json!("2160h")));
@@ -52,7 +52,7 @@ fn cert_manager_issues_the_certificate_that_pods_mount_for_the_names_of_the_serv
     let names = spec["dnsNames"].as_array().unwrap();
     for name in [
         "release-tollkeeper.edge.svc",
-        "release-tollkeeper-headless.edge.svc.cluster.local",
+        "release-tollkeeper-headless.edge.svc.own.example",
         "release-tollkeeper-admin",
         "limits.example",
     ] {

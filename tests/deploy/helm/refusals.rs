@@ -174,7 +174,7 @@ fn values_that_contradict_each_other_are_refused_by_their_names() {
     for [set, reason] in rows(ROWS, "contradictions") {
         refused(&["--set", &set], &reason);
     }
-    let own_egress = "networkPolicy.enabled=true,networkPolicy.storePorts=null";
+    let own_egress = "networkPolicy.enabled=true,networkPolicy.clients[0].podSelector.a=b,networkPolicy.storePorts=null";
     render(&["--set", "store.url=redis://h:7000", "--set", own_egress]);
     let limit = "autoscaling.enabled=true,resources.requests.cpu=null,resources.limits.cpu=1";
     render(&["--set", redis, "--set", limit]);
