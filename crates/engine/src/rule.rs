@@ -164,14 +164,22 @@ impl Limit {
     /// The numbers of this limit at `now`.
     pub fn terms(&self, now: Timestamp) -> Terms {
         let (window_ms, span) = (self.window_ms(), self.window.at(now));
+        let requests_per_unit = self.requests_at(span, now);
         Terms {
-            requests_per_unit: self.requests_at(span, now),
+            requests_per_unit,
             capacity: self.capacity(),
             window_ms,
             idle_ms: self.idle_ms().unwrap_or(window_ms),
+            counts_ms: self.counts_ms(requests_per_unit),
             now,
             span,
         }
+    }
+
+    fn counts_ms(&self, requests_per_unit: u64) -> u64 {
+        let window_ms = self.window_ms();
+        let Algorithm::TokenBucket { burst } = self.algorithm else { return window_ms };
+        burst.saturating_mul(window_ms).div_ceil(requests_per_unit.max(1)).saturating_add(window_ms)
     }
 
     /// Whether it counts calls that have begun and not ended. It has no unit then; [`unit`](Self::unit) and

@@ -330,3 +330,41 @@ fn the_end_of_the_newest_call_shows_none_that_ends_later_than_one_that_begins_no
         assert_eq!(tallies[0].reset.as_millis(), 5000, "on {}", backend.name());
     });
 }
+
+#[test]
+fn the_end_of_a_take_sets_back_what_a_clock_ahead_has_left_on_all_its_counters() {
+    let bucket =
+        |unit| holding(HoldBy::Counter, limit(13, unit, Algorithm::TokenBucket { burst: 20 }));
+    let [second, hour] = [Unit::Second, Unit::Hour].map(bucket);
+    let abandoned = Abandoned::Keep;
+    let open = |id, lifetime_ms, limit| {
+        let open = HoldAction::Open { id: HoldId::new(id), estimate: 8, lifetime_ms, abandoned };
+        acting(Hits::Check, limit, open)
+    };
+    on_each_backend(|backend| {
+        backend.charge(&[open(1, 1500, &second), open(1, 90_000, &hour)], BEGIN);
+        backend.charge(&[open(2, 1500, &second)], at(1763));
+        // The clock is set back, and the hold on the other counter ends.
+        let end = acting(Hits::Charge(1), &hour, HoldAction::EndOldest { abandoned });
+        backend.charge(&[end], at(1627));
+        // The second hold began then at the latest: it was charged after 3.127 s, and the bucket is full again.
+        let beside = acting(Hits::Check, &second, HoldAction::Beside { abandoned });
+        let tallies = backend.charge(&[beside], at(3787));
+        assert_eq!(tallies[0].fit, Fit::Fits { remaining: 20 }, "on {}", backend.name());
+    });
+}
+
+#[test]
+fn an_abandoned_estimate_may_be_charged_until_its_bucket_would_be_full_again_and_a_window_longer() {
+    let bucket = limit(1, Unit::Second, Algorithm::TokenBucket { burst: 20 });
+    let limit = holding(HoldBy::Counter, bucket);
+    assert_eq!(limit.terms(BEGIN).counts_ms, 21_000);
+    let (id, lifetime_ms, abandoned) = (HoldId::new(1), 1500, Abandoned::Keep);
+    let open = HoldAction::Open { id, estimate: 20, lifetime_ms, abandoned };
+    let mut redis = ScriptInRedis::start();
+    redis.charge(&[acting(Hits::Check, &limit, open)], BEGIN);
+    let keys: Vec<String> = redis.redis.query(&["KEYS", "tk1:*"]);
+    let [holds] = &keys[..] else { panic!("{keys:?}") };
+    let ends: u64 = redis.redis.query(&["PEXPIRETIME", holds]);
+    assert_eq!(ends, at(1500 + 21_000).as_millis());
+}

@@ -25,6 +25,9 @@ pub struct Terms {
     pub window_ms: u64,
     /// How long after its last charge a first-hit window ends, in milliseconds; otherwise `window_ms`.
     pub idle_ms: u64,
+    /// How long a hit may count, in milliseconds: in a bucket until it is full again, and one window longer, since its limit may
+    /// be lowered meanwhile; otherwise `window_ms`.
+    pub counts_ms: u64,
     /// The store's time.
     pub now: Timestamp,
     /// The span of the limit's window that holds `now`; for a give-back, the one that holds its reservation.

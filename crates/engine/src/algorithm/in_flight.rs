@@ -155,9 +155,9 @@ impl Account for InFlight {
         self.occupy(HoldId::default(), call, terms.now);
     }
 
-    /// A window after the last deadline: as long as a hold that was abandoned may have to be charged.
+    /// As long after the last deadline as a hold that was abandoned may have to be charged.
     fn keep_until(&self, terms: &Terms) -> Timestamp {
-        self.ends(terms).plus_millis(terms.window_ms)
+        self.ends(terms).plus_millis(terms.counts_ms)
     }
 
     fn is_unused(&self) -> bool {

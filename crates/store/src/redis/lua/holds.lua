@@ -204,7 +204,8 @@ local function open_holds(opened, known)
   for _, charge in ipairs(opened) do
     local hold = charge.hold
     -- As long as an estimate may have to be charged.
-    hold.known.kept_ms = charge.window
+    local lasts = charge.algorithm.lasts
+    hold.known.kept_ms = lasts and lasts(charge) or charge.window
     add_call(hold.known, hold.id, hold.estimate, hold.lifetime, take and ' ' .. take or '')
   end
 end

@@ -73,8 +73,13 @@ function token_bucket.admits_at(account, hits, charge)
   return paid_at(debt + (hits - charge.burst) * charge.window, at, charge)
 end
 
+-- How long a hit may count. One window longer than it does: a limit that is lowered meanwhile makes it count longer.
+function token_bucket.lasts(charge)
+  return math.min(paid_at(charge.burst * charge.window, 0, charge) + charge.window, MAX_AHEAD_MS)
+end
+
 function token_bucket.write(account, charge)
-  -- One window longer than it counts: a limit that is lowered meanwhile makes it count longer.
+  -- One window longer, as above.
   local paid = account.debt > 0 and paid_at(account.debt, account.at, charge) or account.at
   local expiry = text(math.min(paid + charge.window, account.at + MAX_AHEAD_MS))
   if account.changed then
