@@ -23,6 +23,8 @@ pub struct HoldModel {
     committed: Vec<(String, HoldId)>,
     by_id: Vec<HoldById>,
     open: Vec<OpenHold>,
+    /// The counters on which takes have opened holds, open or not.
+    opened: Vec<(HoldId, String)>,
     /// When counters were reset.
     resets: Vec<(String, i128)>,
 }
@@ -223,8 +225,8 @@ impl HoldModel {
             return;
         }
         let Some(oldest) = here.min_by_key(|hold| hold.place()) else { return };
-        let of_take = before.iter().filter(|hold| hold.take == oldest.take);
-        of_take.for_each(|hold| self.set_back(&hold.name, now));
+        let of_take = self.opened.clone().into_iter().filter(|(take, _)| *take == oldest.take);
+        of_take.for_each(|(_, name)| self.set_back(&name, now));
         // One whose time has passed elsewhere is charged there.
         let is_live = |hold: &OpenHold| {
             before.iter().any(|live| live.take == hold.take && live.name == hold.name)
@@ -314,6 +316,7 @@ impl HoldModel {
         match (charge.hold, charge.hits) {
             (Some(HoldAction::Open { id: take, lifetime_ms, .. }), _) => {
                 let (lifetime, hits) = (i128::from(lifetime_ms), estimate(charge));
+                self.opened.push((take, name.clone()));
                 self.open.push(OpenHold { name, take, deadline: now + lifetime, hits, lifetime });
             }
             // The model of counters knows calls in flight.
