@@ -6,6 +6,7 @@ use std::{
     future, io,
     ops::Range,
     rc::Rc,
+    sync::Arc,
     time::Duration,
 };
 
@@ -101,6 +102,8 @@ pub struct Host {
     pub stopped_until: Cell<Option<Instant>>,
     /// Changes when all connections are cut.
     cuts: watch::Sender<u64>,
+    /// Changes when the network forgets all connections.
+    forgotten: watch::Sender<u64>,
     dice: Dice,
 }
 
@@ -111,12 +114,18 @@ impl Host {
             weather: RefCell::default(),
             stopped_until: Cell::new(None),
             cuts: watch::Sender::new(0),
+            forgotten: watch::Sender::new(0),
             dice,
         })
     }
 
     pub fn cut_all(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// From now on all connections are half-open.
+    pub fn forget_all(&self) {
+        self.forgotten.send_modify(|times| *times += 1);
     }
 
     async fn latency(&self) {
@@ -152,8 +161,13 @@ impl Host {
 
     async fn serve_uncut(&self, mut stream: DuplexStream) -> io::Result<()> {
         let (mut session, mut bytes) = (Session::default(), Vec::new());
+        let forgotten = self.forgotten.subscribe();
         while stream.read_buf(&mut bytes).await? > 0 {
             self.latency().await;
+            if forgotten.has_changed().unwrap_or(true) {
+                let _open = stream;
+                return future::pending().await;
+            }
             let fate = self.fate();
             match fate {
                 Some(Fate::CutBefore) => return Ok(()),
@@ -210,29 +224,55 @@ impl Host {
 
 type Connected = oneshot::Sender<io::Result<DuplexStream>>;
 
-/// Opens connections to the hosts, by their names.
+/// A process asks for a connection to a host.
+struct Asked {
+    host: String,
+    connected: Connected,
+    process_ends: watch::Receiver<bool>,
+}
+
+/// Opens connections to the hosts, by their names, for one process.
 #[derive(Clone)]
-pub struct Network(mpsc::UnboundedSender<(String, Connected)>);
+pub struct Network {
+    asked: mpsc::UnboundedSender<Asked>,
+    ends: Arc<watch::Sender<bool>>,
+}
 
 impl Network {
     /// The network of these hosts, on a [`LocalSet`](tokio::task::LocalSet).
     pub fn start(hosts: BTreeMap<String, Rc<Host>>) -> Self {
-        let (sender, mut asked) = mpsc::unbounded_channel::<(String, Connected)>();
+        let (sender, mut asked) = mpsc::unbounded_channel::<Asked>();
         spawn_local(async move {
-            while let Some((name, connected)) = asked.recv().await {
-                let host = hosts.get(&name).map(Rc::clone);
-                spawn_local(connect(host, connected));
+            while let Some(Asked { host, connected, mut process_ends }) = asked.recv().await {
+                let host = hosts.get(&host).map(Rc::clone);
+                spawn_local(async move {
+                    tokio::select! {
+                        biased;
+                        _ = process_ends.wait_for(|ends| *ends) => {}
+                        () = connect(host, connected) => {}
+                    }
+                });
             }
         });
-        Self(sender)
+        Self { asked: sender, ends: Arc::new(watch::Sender::new(false)) }
+    }
+
+    /// The same network for another process.
+    pub fn of_another_process(&self) -> Self {
+        Self { asked: self.asked.clone(), ends: Arc::new(watch::Sender::new(false)) }
+    }
+
+    /// The process ends: its connections are cut, and it opens no other.
+    pub fn end(&self) {
+        self.ends.send_replace(true);
     }
 
     /// # Errors
     /// The host refuses the connection, or no host has this name.
     pub async fn connect(&self, host: String) -> io::Result<DuplexStream> {
-        let (sender, connected) = oneshot::channel();
-        drop(self.0.send((host, sender)));
-        connected.await.unwrap_or_else(|_| Err(io::ErrorKind::NetworkUnreachable.into()))
+        let (connected, opened) = oneshot::channel();
+        drop(self.asked.send(Asked { host, connected, process_ends: self.ends.subscribe() }));
+        opened.await.unwrap_or_else(|_| Err(io::ErrorKind::NetworkUnreachable.into()))
     }
 }
 

@@ -13,6 +13,7 @@ mod replica;
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
+    mem,
     rc::Rc,
     time::Duration,
 };
@@ -98,8 +99,11 @@ impl Outcome {
 pub struct World {
     pub plan: Plan,
     pub host: Rc<Host>,
-    pub replicas: Vec<Replica>,
+    replicas: RefCell<Vec<Rc<Replica>>>,
+    network: Network,
     pub ledger: RefCell<Ledger>,
+    /// The number of replicas until now.
+    started: Cell<usize>,
     /// How far the clock of Redis is from the world's, in microseconds.
     pub redis_ahead_us: Rc<Cell<i64>>,
     redis_now_us: Clock,
@@ -123,6 +127,23 @@ impl World {
     /// Does this with what the server has.
     pub fn with_database<T>(&self, act: impl FnOnce(&mut Database) -> T) -> T {
         act(&mut self.host.server.borrow().state.borrow_mut().database)
+    }
+
+    /// The replicas that take calls.
+    pub fn replicas(&self) -> Vec<Rc<Replica>> {
+        self.replicas.borrow().clone()
+    }
+
+    /// Starts a replica that takes the place of one of them, which is returned, as soon as it is ready.
+    pub async fn replace(&self, place: usize) -> Rc<Replica> {
+        let number = self.started.get();
+        self.started.set(number + 1);
+        let replica = Rc::new(Replica::start(number, &self.network));
+        while !replica.is_ready() {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        self.note(|| format!("replica {number} takes the calls of another"));
+        mem::replace(&mut self.replicas.borrow_mut()[place], replica)
     }
 
     /// Whether the faults ended so long ago that the service is back.
@@ -171,11 +192,13 @@ async fn live(plan: &Plan) -> Rc<World> {
     plan.plant.into_iter().for_each(|fault| server.plant(fault));
     let host = Host::new(server, dice.another());
     let network = Network::start(BTreeMap::from([("redis".to_owned(), Rc::clone(&host))]));
-    let replicas = (0..plan.replicas).map(|number| Replica::start(number, &network));
+    let replicas = (0..plan.replicas).map(|number| Rc::new(Replica::start(number, &network)));
     let world = Rc::new(World {
         plan: plan.clone(),
         host,
-        replicas: replicas.collect(),
+        replicas: RefCell::new(replicas.collect()),
+        started: Cell::new(plan.replicas),
+        network,
         ledger: RefCell::default(),
         redis_ahead_us,
         redis_now_us,
@@ -186,7 +209,7 @@ async fn live(plan: &Plan) -> Rc<World> {
         began,
         log: RefCell::default(),
     });
-    while world.replicas.iter().any(|replica| replica.limiter.overrides().problem().is_some()) {
+    while world.replicas().iter().any(|replica| !replica.is_ready()) {
         time::sleep(Duration::from_millis(1)).await;
     }
     spawn_local(operator::bans(Rc::clone(&world), dice.another()));
@@ -200,7 +223,8 @@ async fn live(plan: &Plan) -> Rc<World> {
     world.host.stopped_until.set(None);
     world.calm_since.set(Some(Instant::now()));
     world.note(|| "the faults have ended".to_owned());
-    time::sleep(CALM).await;
+    faults::restart_all(&world).await;
+    time::sleep_until(world.calm_since.get().unwrap_or(began) + CALM).await;
     world.ends.set(true);
     for client in clients {
         client.await.unwrap();

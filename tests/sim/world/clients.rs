@@ -143,7 +143,7 @@ impl Client {
         let event = || format!("take of {estimate} on {counter:?} and {slot:?}");
         let (answer, decided) =
             self.ask(descriptors.chain(slots).collect(), HitsMeaning::Charged, event).await;
-        let token = decided.ok().and_then(|decision| decision.token);
+        let token = decided.and_then(|decision| decision.token);
         let used = self.dice.below(estimate + 1);
         let ledger = &mut *self.world.ledger.borrow_mut();
         if let Some(place) = place {
@@ -178,7 +178,7 @@ impl Client {
         let descriptor = descriptor("commit=", Hits::Check, &hold);
         let event = || format!("commit of {used} of the take {take:?} and the place {place:?}");
         let (answer, decided) = self.ask(vec![descriptor], HitsMeaning::Charged, event).await;
-        let commits = decided.map_or_else(|_| Vec::new(), |decision| decision.commits);
+        let commits = decided.map_or_else(Vec::new, |decision| decision.commits);
         let ledger = &mut *self.world.ledger.borrow_mut();
         let told = |is_place: bool| {
             let ours = |commit: &&Committed| commit.limit.counts_calls() == is_place;
@@ -191,6 +191,7 @@ impl Client {
                     Some(CommitOutcome::Applied) => Commit::Applied,
                     Some(CommitOutcome::Repeated) => Commit::Repeated,
                     Some(CommitOutcome::Late) => Commit::Unread,
+                    None if !answer.was_heard => Commit::Lost,
                     None => Commit::Kept,
                 },
             );
@@ -209,9 +210,9 @@ impl Client {
         descriptors: Vec<Descriptor>,
         meaning: HitsMeaning,
         event: impl Fn() -> String,
-    ) -> (Answer, Result<Decision, Undecided>) {
+    ) -> (Answer, Option<Decision>) {
         let (world, number) = (&self.world, self.number);
-        let replica = self.dice.one_of(&world.replicas);
+        let replica = &*Rc::clone(self.dice.one_of(&world.replicas()));
         let limiter = &replica.limiter;
         let timeout = Duration::from_millis(*self.dice.one_of(&TIMEOUTS_MS));
         let (began, is_back) = (Instant::now(), world.is_back());
@@ -220,6 +221,10 @@ impl Client {
         let by = limiter.deciding();
         let decided = limiter.decide_by(&by, &request, meaning, arrival, None).await;
         let took = began.elapsed();
+        if replica.has_ended.get() {
+            world.note(|| format!("client {number} hears nothing of replica {}", replica.number));
+            return (Answer::NONE, None);
+        }
         let mut answer = answer(&decided, took);
         self.check_breaker(replica, began, answer);
         if answer.at.is_some() || !answer.was_at_once {
@@ -250,7 +255,7 @@ impl Client {
                 ));
             }
         }
-        (answer, decided)
+        (answer, decided.ok())
     }
 
     /// If Redis has answered a replica until it stood still, a few calls wait in vain. Then the breaker is open, and answers
@@ -296,7 +301,8 @@ fn answer(decided: &Result<Decision, Undecided>, took: Duration) -> Answer {
             admitted: Some(decision.code == Code::Ok),
             at: decision.at.map(|at| at.as_millis()),
             was_at_once,
+            was_heard: true,
         },
-        Err(_) => Answer { admitted: None, at: None, was_at_once },
+        Err(_) => Answer { admitted: None, at: None, was_at_once, was_heard: true },
     }
 }

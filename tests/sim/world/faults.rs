@@ -2,14 +2,17 @@
 
 use std::{rc::Rc, time::Duration};
 
-use tokio::time::{self, Instant};
+use tokio::{
+    task::spawn_local,
+    time::{self, Instant},
+};
 use tollkeeper_sim::{
     dice::Dice,
     network::{Connects, Fate, Weather},
     redis::server::Refusal,
 };
 
-use super::World;
+use super::{BACK_WITHIN, World};
 
 const REFUSALS: [Refusal; 6] = [
     Refusal::OutOfMemory,
@@ -22,6 +25,9 @@ const REFUSALS: [Refusal; 6] = [
 
 const CONNECTS: [Connects; 4] =
     [Connects::AtOnce, Connects::Slowly, Connects::Refused, Connects::Never];
+
+/// The longest call: three quarters of the longest timeout.
+const CALLS_END_WITHIN: Duration = Duration::from_millis(301);
 
 /// Disturbs the world for as long as its plan says.
 pub async fn happen(world: &Rc<World>, dice: &Dice) {
@@ -37,11 +43,11 @@ pub async fn happen(world: &Rc<World>, dice: &Dice) {
     time::sleep_until(ends).await;
 }
 
-fn begin(world: &World, dice: &Dice) {
+fn begin(world: &Rc<World>, dice: &Dice) {
     let host = &world.host;
     note_cuts(world);
     world.stopped_at.set(None);
-    match dice.below(10) {
+    match dice.below(12) {
         0..=2 => {
             let fates = (0..1 + dice.below(3)).map(|_| *dice.one_of(&Fate::ALL)).collect();
             let latest_us = *dice.one_of(&[500, 500, 3000, 20_000]);
@@ -64,19 +70,25 @@ fn begin(world: &World, dice: &Dice) {
             world.note(|| format!("Redis refuses: {refusal:?}"));
             host.server.borrow().state.borrow_mut().refusal = refusal;
         }
-        5 => {
+        5 => drop(spawn_local(crash(Rc::clone(world), dice.below(3) as usize))),
+        6 => {
             world.note(|| "all connections are cut".to_owned());
             host.cut_all();
             world.ledger.borrow_mut().cut();
         }
-        6 => {
+        7 => {
+            world.note(|| "the network forgets all connections".to_owned());
+            host.forget_all();
+            world.ledger.borrow_mut().cut_for_ever();
+        }
+        8 => {
             let stop = dice.micros(1000..*dice.one_of(&[50_000, 3_000_000]));
             world.note(|| format!("Redis stops for {stop:?}"));
             let is_calm = host.weather.borrow().share == 0;
             world.stopped_at.set(is_calm.then(Instant::now));
             host.stopped_until.set(Some(Instant::now() + stop));
         }
-        7 => {
+        9 => {
             world.note(|| "Redis starts again, empty".to_owned());
             let (at_ms, mut ledger) = (world.redis_now_ms(), world.ledger.borrow_mut());
             ledger.lost_data(at_ms);
@@ -85,7 +97,7 @@ fn begin(world: &World, dice: &Dice) {
             host.server.borrow_mut().restart();
             host.cut_all();
         }
-        8 => {
+        10 => {
             world.note(|| "Redis forgets its scripts".to_owned());
             host.server.borrow().flush_scripts();
         }
@@ -102,6 +114,27 @@ fn begin(world: &World, dice: &Dice) {
                 ledger.set_back(before_ms, now_ms);
             }
         }
+    }
+}
+
+/// A replica is killed, and another takes its calls.
+async fn crash(world: Rc<World>, place: usize) {
+    let replica = world.replace(place % world.plan.replicas).await;
+    let number = replica.number;
+    world.note(|| format!("replica {number} is killed"));
+    replica.end_at_once();
+    world.ledger.borrow_mut().killed(world.redis_now_ms());
+}
+
+/// Replaces one replica after the other, as a deployment does: nothing is lost.
+pub async fn restart_all(world: &World) {
+    time::sleep(BACK_WITHIN).await;
+    for place in 0..world.plan.replicas {
+        let replica = world.replace(place).await;
+        time::sleep(CALLS_END_WITHIN).await;
+        replica.end().await;
+        let number = replica.number;
+        world.note(|| format!("replica {number} has ended"));
     }
 }
 

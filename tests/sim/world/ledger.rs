@@ -48,6 +48,8 @@ pub struct Answer {
     pub at: Option<u64>,
     /// Whether it took no time, since the replica sent nothing.
     pub was_at_once: bool,
+    /// Whether the replica lived until it answered.
+    pub was_heard: bool,
 }
 
 /// Hits that are held for work under way, by a token.
@@ -70,6 +72,13 @@ pub enum Commit {
     Kept,
     /// The service could not read its token.
     Unread,
+    /// Nobody knows whether it was applied.
+    Lost,
+}
+
+impl Answer {
+    /// The caller has heard nothing.
+    pub const NONE: Self = Self { admitted: None, at: None, was_at_once: false, was_heard: false };
 }
 
 #[derive(Default)]
@@ -163,6 +172,14 @@ impl Ledger {
     /// Connections may be cut now: what is sent may run without an answer.
     pub fn cut(&mut self) {
         self.calls_until_cut = self.calls_until_cut.max(self.calls.len());
+    }
+
+    /// A replica was killed: what it had kept is lost.
+    pub fn killed(&mut self, now_ms: u64) {
+        self.cut();
+        self.places.killed(now_ms);
+        let kept = self.takes.iter_mut().flat_map(|take| &mut take.commits);
+        kept.filter(|commit| **commit == Commit::Kept).for_each(|commit| *commit = Commit::Lost);
     }
 
     /// From now on connections may turn out to be cut.
@@ -330,7 +347,10 @@ impl Take {
         match (self.answer.admitted, self.answer.at) {
             (Some(true), Some(_)) if self.commits.is_empty() => estimate,
             (Some(true), Some(_))
-                if self.commits.iter().all(|commit| *commit == Commit::Unread) =>
+                if self
+                    .commits
+                    .iter()
+                    .all(|commit| matches!(commit, Commit::Unread | Commit::Lost)) =>
             {
                 between
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::PLACES_MAX;
 
 /// How long a place is held without a commit, and how soon it is certainly free if no client got an answer, in milliseconds.
-pub const HELD_MS: u64 = 6000;
+pub const HELD_MS: u64 = 10_000;
 const FREE_MS: u64 = HELD_MS + 3000;
 
 /// Within this time after its call, a place is released whose client got no answer, in milliseconds.
@@ -30,6 +30,8 @@ pub struct Places {
     all: Vec<Place>,
     /// When the server's clock jumped, by the new time.
     jumps_ms: Vec<u64>,
+    /// When a replica was killed last, with what it was to release.
+    killed_ms: u64,
     broken: Option<String>,
 }
 
@@ -40,6 +42,10 @@ impl Places {
         for (_, until) in self.all.iter_mut().filter_map(|place| place.held_ms.as_mut()) {
             *until = before_ms.min(*until);
         }
+    }
+
+    pub fn killed(&mut self, now_ms: u64) {
+        self.killed_ms = now_ms;
     }
 
     /// A call asks for one. Returns its number.
@@ -97,7 +103,9 @@ impl Places {
     /// At the end, every call in flight on the server belongs to a client that got an answer.
     pub fn check_end(&mut self, counter: &str, in_flight: usize, now_ms: u64) {
         let may_be_held = |place: &&Place| {
-            let is_told = place.held_ms.is_some() || place.asked_ms + RELEASED_MS > now_ms;
+            let asked_ms = place.asked_ms;
+            let may_be_due = asked_ms <= self.killed_ms || asked_ms + RELEASED_MS > now_ms;
+            let is_told = place.held_ms.is_some() || may_be_due;
             place.counter == counter && is_told && place.free_ms.is_none_or(|free| free > now_ms)
         };
         let most = self.all.iter().filter(may_be_held).count();

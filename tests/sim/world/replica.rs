@@ -3,7 +3,7 @@
 use std::{cell::Cell, collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
-use tokio::time::Instant;
+use tokio::{task::JoinHandle, time::Instant};
 use tollkeeper::{
     app,
     engine::time::Timestamp,
@@ -48,7 +48,7 @@ descriptors:
     rate_limit:
       { unit: hour, requests_per_unit: 1000000, hold: { for: 3s, by: counter, estimate: 20, abandoned: release } }
   - key: slots
-    rate_limit: { algorithm: in_flight, requests_per_unit: 2, hold: 6s }
+    rate_limit: { algorithm: in_flight, requests_per_unit: 2, hold: 10s }
 ";
 
 /// The most connections of a replica to one server.
@@ -65,15 +65,20 @@ pub struct Replica {
     pub waited: Cell<Option<(Instant, u32, Instant)>>,
     /// Calls without an answer since the service was to be back.
     pub late: Cell<u32>,
+    pub has_ended: Cell<bool>,
+    network: Network,
+    store: Arc<Store>,
+    followers: Vec<JoinHandle<()>>,
 }
 
 impl Replica {
     /// A replica on the Redis of this network, whose background tasks run until the world ends.
     pub fn start(number: usize, network: &Network) -> Self {
+        let network = network.of_another_process();
         let flags = BTreeMap::from([("store", vec!["redis://redis".into()])]);
         let settings = settings::resolve(&flags, &Environment::default()).settings;
         let telemetry = Telemetry::start(&settings.telemetry.export, app::instruments()).unwrap();
-        let store = Arc::new(Store::Redis(store(&telemetry, dial(network))));
+        let store = Arc::new(Store::Redis(store(&telemetry, dial(&network))));
         let rules = rules::parse("rules", RULES, LoadOptions::default()).unwrap();
         let overrides = Arc::new(Overrides::new(Arc::clone(&store)));
         let keys = settings.calls.hold_keys.clone();
@@ -84,10 +89,12 @@ impl Replica {
             Arc::clone(&overrides),
             Arc::clone(&store),
         );
-        let followed = Arc::clone(&store);
-        tokio::spawn(async move { followed.servers().unwrap().follow().await });
-        tokio::spawn(async move { overrides.follow().await });
-        tokio::spawn(async move { keys.follow(&store, || true).await });
+        let [followed, keeps_keys] = [(); 2].map(|()| Arc::clone(&store));
+        let followers = vec![
+            tokio::spawn(async move { followed.servers().unwrap().follow().await }),
+            tokio::spawn(async move { overrides.follow().await }),
+            tokio::spawn(async move { keys.follow(&keeps_keys, || true).await }),
+        ];
         Self {
             number,
             limiter: service.limiter,
@@ -95,7 +102,29 @@ impl Replica {
             refuses_since: Cell::new(None),
             waited: Cell::new(None),
             late: Cell::new(0),
+            has_ended: Cell::new(false),
+            network,
+            store,
+            followers,
         }
+    }
+
+    /// Whether it has read the overrides: before, it is not ready for calls.
+    pub fn is_ready(&self) -> bool {
+        self.limiter.overrides().problem().is_none()
+    }
+
+    /// Ends as by SIGTERM, after its last call: it sends what it has kept.
+    pub async fn end(&self) {
+        self.store.servers().unwrap().ended().await;
+        self.end_at_once();
+    }
+
+    /// Ends as by SIGKILL.
+    pub fn end_at_once(&self) {
+        self.has_ended.set(true);
+        self.network.end();
+        self.followers.iter().for_each(JoinHandle::abort);
     }
 }
 
