@@ -1,17 +1,11 @@
 {{/* Ends the rendering with every problem of the values that their schema does not report, or not in words. */}}
 {{- define "tollkeeper.check" -}}
-{{- /* What the second line checks would not render with what the first finds. */}}
-{{- range $forms := list
-  (list "listProblems")
-  (list "nameProblems" "formProblems" "secretProblems" "sourceProblems" "storeProblems" "extraProblems" "objectProblems" "lookupProblems")
--}}
 {{- $problems := list -}}
-{{- range $forms -}}
+{{- range list "nameProblems" "formProblems" "secretProblems" "sourceProblems" "storeProblems" "extraProblems" "objectProblems" "lookupProblems" -}}
 {{- $problems = concat $problems (include (printf "tollkeeper.%s" .) $ | trim | splitList "\n") -}}
 {{- end -}}
 {{- with $problems | compact | uniq -}}
 {{- fail (printf "these values cannot be used:\n%s" (join "\n" .)) -}}
-{{- end -}}
 {{- end -}}
 {{- end -}}
 

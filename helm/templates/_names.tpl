@@ -63,12 +63,3 @@
 {{- range until (max 0 (sub (len $letters) 1) | int) -}}
 {{ substr . (add . 2 | int) $letters }} {{ end -}}
 {{- end -}}
-
-{{/* Lists that are written as a mapping. */}}
-{{- define "tollkeeper.listProblems" -}}
-{{- range $name, $value := .Values }}
-{{- if and (kindIs "map" $value) (has $name (list "extraArgs" "extraContainers" "extraEnv" "extraEnvFrom" "extraObjects" "extraVolumeMounts" "extraVolumes" "hostAliases" "imagePullSecrets" "initContainers" "tolerations" "topologySpreadConstraints")) }}
-- {{ $name }} is a mapping, and must be a list, in which each item begins with `- `
-{{- end }}
-{{- end }}
-{{- end -}}

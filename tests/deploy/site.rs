@@ -11,7 +11,7 @@ fn pages(site: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_site_has_every_page_and_no_link_to_a_page_that_is_missing() {
+fn the_site_has_every_page_and_no_link_to_a_page_or_a_picture_that_is_missing() {
     let site = TempDir::new().unwrap();
     let mdbook = tool("mdbook");
     let path = format!("{}:{}", mdbook.parent().unwrap().display(), env!("PATH"));
@@ -31,7 +31,8 @@ fn the_site_has_every_page_and_no_link_to_a_page_that_is_missing() {
     }
     for page in pages(&html) {
         let text = fs::read_to_string(&page).unwrap();
-        for link in text.split(" href=\"").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+        let targets = [" href=\"", " src=\""].map(|attribute| text.split(attribute).skip(1));
+        for link in targets.into_iter().flatten().map(|rest| rest.split('"').next().unwrap()) {
             let file = link.split(['#', '?']).next().unwrap();
             let is_own = !file.is_empty() && !file.contains(':');
             let target = page.parent().unwrap().join(file);

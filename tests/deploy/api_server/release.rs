@@ -48,7 +48,7 @@ impl<'a> Release<'a> {
             "decisionBudget": "10s",
             "drainSeconds": 0,
             "autoscaling": { "enabled": true },
-            "networkPolicy": { "enabled": true, "storePorts": [] },
+            "networkPolicy": { "enabled": true, "clients": [{ "podSelector": {} }], "storePorts": [] },
             "admin": { "tokenSecret": { "name": "admin" } },
             "extraEnv": [{ "name": "TOLLKEEPER_NEAR_LIMIT_RATIO", "value": "0.5" }],
             "test": { "domain": "shop" },

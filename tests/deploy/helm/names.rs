@@ -102,14 +102,6 @@ fn names_of_other_charts_and_misspelled_ones_are_answered_with_the_right_name() 
 }
 
 #[test]
-fn a_list_that_is_written_as_a_mapping_is_refused_in_words() {
-    for name in ["tolerations", "extraEnv", "extraVolumes", "imagePullSecrets", "extraArgs"] {
-        let reason = format!("{name} is a mapping, and must be a list");
-        refused(&["--set", &format!("{name}.key=edge")], &reason);
-    }
-}
-
-#[test]
 fn a_parent_chart_may_switch_the_chart_and_have_global_values_of_its_own() {
     let folder = TempDir::new().unwrap();
     let parent = folder.path();
