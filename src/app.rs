@@ -183,7 +183,7 @@ impl App {
             self.control_plane.clone(),
             settings.listen.identifies_clients(TlsUse::Http),
         );
-        let history = Arc::new(History::new(settings.store.patience.budget));
+        let history = Arc::new(History::new(settings.store.timeouts.budget));
         let (grpc, http) = listeners.with_endpoints(
             &settings.listen,
             &service,
@@ -244,6 +244,9 @@ impl App {
         let audit = Arc::clone(&self.audit);
         tasks.push(Box::pin(async move { audit.follow().await }));
         let (keys, store) = (self.hold_keys.clone(), Arc::clone(&self.store));
+        if settings.telemetry.denial_lines.is_some() {
+            keys.make_digests();
+        }
         let rules_of_keys = Arc::clone(&self.rules);
         tasks.push(Box::pin(async move {
             keys.follow(&store, || rules_of_keys.current().rules.has_holds_by_token()).await;

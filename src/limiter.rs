@@ -241,7 +241,7 @@ impl Limiter {
             self.report_corrupt(&request.domain, &plan.label(charge));
         }
         let verdict = verdict.or_else(|error| plan.refusal().ok_or(error))?;
-        self.top_keys.record(&plan, &verdict, arrival.at);
+        self.top_keys.record(&plan, &verdict, arrival.at, |id| self.holds.digest(id));
         let mut decision = plan.settle(verdict);
         let granted = decision.part.map(|hits| request.with_hits(hits));
         let request = granted.as_ref().unwrap_or(request);
@@ -251,7 +251,7 @@ impl Limiter {
             call.record(span::holds(&decision));
             call.record(span::directives(&decision));
         });
-        log_decision(request, &decision);
+        log_decision(&by.rules.rules, request, &decision, |id| self.holds.digest(id));
         self.report(by, request, &decision, meaning);
         Ok(decision)
     }
@@ -345,7 +345,8 @@ impl Limiter {
 
     /// The keys that lead now, with what open holds hold of their limits; `None` if nothing is counted.
     pub async fn top(&self) -> Option<TopReport> {
-        let mut report = self.top_keys.report(Instant::now())?;
+        self.prepare_digests().await;
+        let mut report = self.top_keys.report(Instant::now(), |id| self.holds.digest(id))?;
         let readings = report.keys_mut().map(async |key| {
             if let Some(counter) = &key.holding
                 && let CounterReading::State(state) =
@@ -358,9 +359,16 @@ impl Limiter {
         Some(report)
     }
 
+    /// Waits until digests are the same on all replicas, if lists show some.
+    pub async fn prepare_digests(&self) {
+        if self.top_keys.shows_digests() {
+            self.holds.prepare_digests().await;
+        }
+    }
+
     /// The digest by which the lists of keys show a counter; `None` if they show values, or nothing.
     pub fn digest(&self, counter: &Counter) -> Option<String> {
-        self.top_keys.digest(counter)
+        self.top_keys.shows_digests().then(|| self.holds.digest(counter.id()))
     }
 
     /// Reports this number of calls as late, if their caller has given up by now.

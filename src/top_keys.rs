@@ -8,7 +8,6 @@ mod worker;
 
 use std::{
     collections::HashMap,
-    hash::{BuildHasher as _, RandomState},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -24,7 +23,7 @@ use tokio::time::Instant;
 pub use self::name::TopKeyNames;
 use self::{
     merge::Merged,
-    name::{KeyName, as_argument},
+    name::{KeyName, ShownKey},
     space_saving::{KeyCount, LastTally},
     worker::{TopList, WorkerKeys},
 };
@@ -54,8 +53,6 @@ pub struct TopKeys {
     began: Instant,
     /// Fast: every decision is hashed.
     hasher: DefaultHashBuilder,
-    /// Makes digests of hashes, with a secret that cannot be found from digests.
-    secret: RandomState,
     /// One for each worker, and one for other threads; none if nothing is counted.
     workers: Box<[Mutex<WorkerKeys>]>,
     /// The shortest time between two log lines about denials, in milliseconds, if they are wanted.
@@ -135,7 +132,6 @@ impl TopKeys {
             near_ratio,
             began: Instant::now(),
             hasher: DefaultHashBuilder::default(),
-            secret: RandomState::new(),
             workers: (0..count).map(|_| Mutex::new(WorkerKeys::new())).collect(),
             denial_lines_ms: None,
             denial_due_ms: AtomicU64::new(0),
@@ -148,10 +144,16 @@ impl TopKeys {
         self
     }
 
-    /// Counts the decision about a call that arrived at `at`.
-    pub fn record(&self, plan: &Plan, verdict: &Verdict, at: Instant) {
+    /// Counts the decision about a call that arrived at `at`. Log lines show digests by `digest`.
+    pub fn record(
+        &self,
+        plan: &Plan,
+        verdict: &Verdict,
+        at: Instant,
+        digest: impl Fn(u64) -> String,
+    ) {
         if let (true, Some(every_ms)) = (verdict.denied, self.denial_lines_ms) {
-            self.log_denial(plan, verdict, self.millis(at), every_ms);
+            self.log_denial(plan, verdict, self.millis(at), every_ms, digest);
         }
         let Some(worker) = self.workers.get(workers::share(self.workers.len())) else { return };
         let mut judged = plan.judged(verdict).enumerate().peekable();
@@ -181,7 +183,14 @@ impl TopKeys {
     }
 
     /// Logs the first key that a call was denied for, unless a line is too recent.
-    fn log_denial(&self, plan: &Plan, verdict: &Verdict, at_ms: u64, every_ms: u64) {
+    fn log_denial(
+        &self,
+        plan: &Plan,
+        verdict: &Verdict,
+        at_ms: u64,
+        every_ms: u64,
+        digest: impl Fn(u64) -> String,
+    ) {
         let due_ms = self.denial_due_ms.load(Ordering::Relaxed);
         let is_denied = |judged: &JudgedCharge<'_>| {
             self.further_list(*judged, verdict) == Some(TopList::Denied)
@@ -195,22 +204,19 @@ impl TopKeys {
                 .compare_exchange(due_ms, next_ms, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
         {
-            let counter = &charge.counter;
-            let name = KeyName::new(matched, directive, counter, self.names);
-            let digest = self.digest_of(counter.hash_of_identity(&self.hasher));
-            let key = name.descriptor.as_deref().map_or(digest, as_argument);
+            let name = KeyName::new(matched, directive, &charge.counter, self.names);
             tracing::info!(
                 domain = &*name.domain,
                 rule = name.rule_path(),
-                key,
+                key = name.text(digest),
                 limit = %name.limit,
                 "denied"
             );
         }
     }
 
-    /// The keys that lead now; `None` if nothing is counted.
-    pub fn report(&self, now: Instant) -> Option<TopReport> {
+    /// The keys that lead now, shown by `digest` unless by values; `None` if nothing is counted.
+    pub fn report(&self, now: Instant, digest: impl Fn(u64) -> String) -> Option<TopReport> {
         if self.workers.is_empty() {
             return None;
         }
@@ -229,10 +235,10 @@ impl TopKeys {
         });
         Some(TopReport {
             seconds: Duration::from_millis(now_ms.saturating_sub(from_ms)).as_secs_f64(),
-            hottest: self.named(TopList::Hottest, &self.counts(TopList::Hottest)),
-            denied: self.named(TopList::Denied, &self.counts(TopList::Denied)),
-            nearest: self.named(TopList::Nearest, &nearest),
-            shadow: self.named(TopList::Shadow, &self.counts(TopList::Shadow)),
+            hottest: self.named(TopList::Hottest, &self.counts(TopList::Hottest), &digest),
+            denied: self.named(TopList::Denied, &self.counts(TopList::Denied), &digest),
+            nearest: self.named(TopList::Nearest, &nearest, &digest),
+            shadow: self.named(TopList::Shadow, &self.counts(TopList::Shadow), &digest),
         })
     }
 
@@ -246,8 +252,9 @@ impl TopKeys {
         counters: &[&Counter],
         action: DirectiveAction,
         matches: impl Fn(&[Entry]) -> bool,
+        digest: impl Fn(u64) -> String,
     ) -> Option<(f64, Vec<LeadingKey>)> {
-        let seconds = self.report(now)?.seconds;
+        let seconds = self.report(now, &digest)?.seconds;
         let keys: Vec<u64> =
             counters.iter().map(|counter| counter.hash_of_identity(&self.hasher)).collect();
         let denied: HashMap<u64, u64> = self
@@ -258,14 +265,17 @@ impl TopKeys {
         let mut leading = Vec::new();
         for count in self.counts(TopList::Hottest) {
             let Some(name) = self.name(TopList::Hottest, count.key) else { continue };
-            let descriptor = || key::entries(name.descriptor.as_deref()?);
+            let is_match = || match &name.shown {
+                ShownKey::Descriptor(descriptor) => {
+                    key::entries(descriptor).is_some_and(|entries| matches(&entries))
+                }
+                ShownKey::Id(_) => false,
+            };
             let is_asked = keys.contains(&count.key)
-                || keys.is_empty()
-                    && *name.domain == *domain
-                    && descriptor().is_some_and(|entries| matches(&entries));
+                || keys.is_empty() && *name.domain == *domain && is_match();
             if is_asked {
                 let (limit, denied) = (name.limit_by(action), denied.get(&count.key).copied());
-                leading.push((self.top_key(&count, name), limit, denied.unwrap_or(0)));
+                leading.push((top_key(&count, name, &digest), limit, denied.unwrap_or(0)));
             }
         }
         Some((seconds, leading))
@@ -276,14 +286,8 @@ impl TopKeys {
         self.names == TopKeyNames::Values
     }
 
-    /// The digest that stands for a counter; `None` if descriptors are shown, or nothing is counted.
-    pub fn digest(&self, counter: &Counter) -> Option<String> {
-        let hash = counter.hash_of_identity(&self.hasher);
-        (self.names == TopKeyNames::Digests).then(|| self.digest_of(hash))
-    }
-
-    fn digest_of(&self, key: u64) -> String {
-        format!("{:016x}", self.secret.hash_one(key))
+    pub fn shows_digests(&self) -> bool {
+        self.names == TopKeyNames::Digests
     }
 
     /// The list of a charge besides the list of all keys.
@@ -320,11 +324,16 @@ impl TopKeys {
     }
 
     /// The first of these keys that are named still.
-    fn named(&self, list: TopList, counts: &[KeyCount]) -> Vec<TopKey> {
+    fn named(
+        &self,
+        list: TopList,
+        counts: &[KeyCount],
+        digest: &impl Fn(u64) -> String,
+    ) -> Vec<TopKey> {
         let mut keys = Vec::new();
         for count in counts {
             if let Some(name) = self.name(list, count.key) {
-                keys.push(self.top_key(count, name));
+                keys.push(top_key(count, name, digest));
             }
             if keys.len() >= LISTED_MAX {
                 break;
@@ -333,28 +342,27 @@ impl TopKeys {
         keys
     }
 
-    fn top_key(&self, count: &KeyCount, name: KeyName) -> TopKey {
-        let digest = || self.digest_of(count.key);
-        TopKey {
-            domain: name.domain.to_string(),
-            rule: name.rule_path().to_owned(),
-            key: name.descriptor.as_deref().map_or_else(digest, as_argument),
-            count: count.count,
-            error: count.error,
-            hits: count.last.hits,
-            remaining: count.last.remaining,
-            held: None,
-            capacity: count.last.capacity,
-            limit: name.limit.to_string(),
-            algorithm: name.limit.algorithm.name().to_owned(),
-            directive: name.directive.map(|directive| directive.to_string()),
-            holding: name.holding.map(|counter| *counter),
-        }
-    }
-
     fn millis(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.began);
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+fn top_key(count: &KeyCount, name: KeyName, digest: impl Fn(u64) -> String) -> TopKey {
+    TopKey {
+        domain: name.domain.to_string(),
+        rule: name.rule_path().to_owned(),
+        key: name.text(digest),
+        count: count.count,
+        error: count.error,
+        hits: count.last.hits,
+        remaining: count.last.remaining,
+        held: None,
+        capacity: count.last.capacity,
+        limit: name.limit.to_string(),
+        algorithm: name.limit.algorithm.name().to_owned(),
+        directive: name.directive.map(|directive| directive.to_string()),
+        holding: name.holding.map(|counter| *counter),
     }
 }
 
@@ -407,7 +415,15 @@ mod tests {
         let tally = Tally::new(fit, Duration::from_secs(20));
         let denied = fit == Fit::Over && mode != Mode::Shadow;
         let verdict = Verdict { denied, tallies: vec![tally], ..Verdict::default() };
-        keys.record(&plan, &verdict, keys.began + Duration::from_secs(after_s));
+        keys.record(&plan, &verdict, keys.began + Duration::from_secs(after_s), digest);
+    }
+
+    fn digest(id: u64) -> String {
+        format!("{id:016x}")
+    }
+
+    fn report(keys: &TopKeys, at_s: u64) -> TopReport {
+        keys.report(keys.began + Duration::from_secs(at_s), digest).unwrap()
     }
 
     fn enforced(keys: &TopKeys, user: &'static str, fit: Fit, after_s: u64) {
@@ -421,7 +437,7 @@ mod tests {
     /// The keys of the three lists, with their counts.
     #[track_caller]
     fn check(keys: &TopKeys, at_s: u64, expected: [&[(&str, u64)]; 3]) {
-        let report = keys.report(keys.began + Duration::from_secs(at_s)).unwrap();
+        let report = report(keys, at_s);
         let lists = [report.hottest, report.denied, report.nearest];
         let lists =
             lists.map(|list| list.into_iter().map(|key| (key.key, key.count)).collect::<Vec<_>>());
@@ -446,7 +462,7 @@ mod tests {
         ] {
             enforced(&keys, user, fit, 1);
         }
-        let report = keys.report(keys.began + Duration::from_secs(2)).unwrap();
+        let report = report(&keys, 2);
         let hottest: Vec<_> = report.hottest.iter().map(|key| &*key.key).take(2).collect();
         assert_eq!(hottest, ["user=alice", "user=bob"]);
         let nearest: Vec<_> = report.nearest.iter().map(|key| (&*key.key, key.remaining)).collect();
@@ -470,15 +486,9 @@ mod tests {
         enforced(&keys, "alice", Fit::Over, 10);
         enforced(&keys, "alice", Fit::Over, 40);
         check(&keys, 59, [&[("alice", 2)], &[("alice", 2)], &[]]);
-        assert!(
-            (keys.report(keys.began + Duration::from_secs(59)).unwrap().seconds - 59.0).abs()
-                < 0.01
-        );
+        assert!((report(&keys, 59).seconds - 59.0).abs() < 0.01);
         check(&keys, 60, [&[("alice", 1)], &[("alice", 1)], &[]]);
-        assert!(
-            (keys.report(keys.began + Duration::from_secs(61)).unwrap().seconds - 31.0).abs()
-                < 0.01
-        );
+        assert!((report(&keys, 61).seconds - 31.0).abs() < 0.01);
         check(&keys, 90, [&[], &[], &[]]);
     }
 
@@ -491,17 +501,16 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_shows_no_value_and_differs_in_every_process() {
-        let digest = || {
+    fn a_digest_shows_no_value_and_is_of_the_descriptor_alone() {
+        let digest_of = |user| {
             let keys = TopKeys::new(DIGESTS, 1, 0.8);
-            enforced(&keys, "alice", fits(0), 1);
-            let report = keys.report(keys.began + Duration::from_secs(2)).unwrap();
-            assert!(!format!("{report:?} {keys:?}").contains("alice"));
+            enforced(&keys, user, fits(0), 1);
+            let report = report(&keys, 2);
+            assert!(!format!("{report:?} {keys:?}").contains(user));
             report.hottest[0].key.clone()
         };
-        let (one, other) = (digest(), digest());
-        assert_eq!(one.len(), 16);
-        assert_ne!(one, other);
+        assert_eq!(digest_of("alice"), digest_of("alice"));
+        assert_ne!(digest_of("alice"), digest_of("bob"));
     }
 
     #[test]
@@ -549,7 +558,7 @@ mod tests {
     fn nothing_is_counted_if_it_is_off() {
         let keys = TopKeys::new(TopKeyNames::Off, 8, 0.8);
         enforced(&keys, "alice", fits(0), 1);
-        assert!(keys.report(keys.began).is_none());
+        assert!(keys.report(keys.began, digest).is_none());
     }
 
     #[test]

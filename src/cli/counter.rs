@@ -8,7 +8,10 @@ use super::{
     output::{Ended, complain, usage},
 };
 use crate::{
-    engine::{descriptor_syntax, request::Hits},
+    engine::{
+        descriptor_syntax::{self, is_digest},
+        request::Hits,
+    },
     members::set_member,
     settings::{Environment, whole_numbers},
     text::{duration::in_words, printable::printable},
@@ -96,9 +99,14 @@ pub(super) fn main(action: &Action, environment: &Environment) -> Ended {
         Action::Reset(flags) => (&flags.counter.server, Some(&flags.counter.descriptor)),
         Action::Set(flags) => (&flags.counter.server, Some(&flags.counter.descriptor)),
     };
-    if let Some(descriptor) = descriptor {
+    if let Some(descriptor) = descriptor.filter(|text| !is_digest(text)) {
         let problem = |problem| format!("{}: {problem}", printable(descriptor.as_bytes()));
         descriptor_syntax::parse(descriptor).map_err(|error| usage(problem(error)))?;
+    }
+    if let Action::Reset(ResetFlags { matching: true, counter, .. }) = action
+        && is_digest(&counter.descriptor)
+    {
+        return Err(usage("a digest is of one descriptor; leave out --matching"));
     }
     let because = match action {
         Action::Reset(ResetFlags { because, .. }) | Action::Set(SetFlags { because, .. }) => {

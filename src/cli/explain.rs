@@ -10,7 +10,7 @@ use super::{
     output::{Ended, OutputFlag, failure, say, usage},
 };
 use crate::{
-    engine::{plan::Plan, request::Request},
+    engine::{descriptor_syntax::is_digest, plan::Plan, request::Request},
     explain::{
         ChargeExplanation, DescriptorExplanation, Explanation, ForeseenCode, MatchExplanation,
     },
@@ -44,14 +44,14 @@ pub(super) struct ExplainFlags {
     /// Hits of each descriptor: 0 checks without counting, a negative number refunds [default: 1]
     #[arg(short = 'n', long, value_name = "N", allow_hyphen_values = true)]
     hits: Option<String>,
-    /// Descriptors, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
+    /// Descriptors, such as user=alice or path=/login,user=alice, or digests of a service; `\,` is a comma, `\xHH` any byte
     #[arg(required = true, value_name = "k=v,k=v")]
     descriptors: Vec<String>,
 }
 
 pub(super) fn main(flags: &ExplainFlags, environment: &Environment) -> Ended {
-    let request = request(flags).map_err(usage)?;
     let source = source(flags, environment).map_err(usage)?;
+    let request = request(flags, &source).map_err(usage)?;
     let explanation = match &source {
         ExplainedBy::Service(server) => by_service(server, flags),
         ExplainedBy::Files { rules, overlays, .. } => {
@@ -114,9 +114,13 @@ fn source<'given>(
     Ok(ExplainedBy::Service(Box::new(server)))
 }
 
-/// Reads the flags of the request. Other problems than theirs are left to the service's own checks.
-fn request(flags: &ExplainFlags) -> Result<CallRequest, String> {
-    call::request(&flags.domain, flags.hits.as_deref(), &flags.descriptors)
+/// Reads the flags of the request, but for digests, which only a service knows. Other problems than theirs are left to its
+/// own checks.
+fn request(flags: &ExplainFlags, source: &ExplainedBy<'_>) -> Result<CallRequest, String> {
+    let is_for_service = matches!(source, ExplainedBy::Service(_));
+    let mut descriptors = flags.descriptors.clone();
+    descriptors.retain(|text| !is_for_service || !is_digest(text));
+    call::request(&flags.domain, flags.hits.as_deref(), &descriptors)
 }
 
 fn by_files(

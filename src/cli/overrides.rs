@@ -38,7 +38,7 @@ pub(super) struct SetOverrideFlags {
     /// Domain of the rules
     #[arg(short, long)]
     domain: String,
-    /// Descriptor, such as user=alice or path=/login,user=a*; a star is any text, `\,` a comma, `\xHH` any byte
+    /// Descriptor, such as user=alice or path=/login,user=a*, or a digest; a star is any text, `\,` a comma, `\xHH` any byte
     #[arg(value_name = "k=v,k=v")]
     descriptor: String,
     #[command(flatten)]

@@ -14,11 +14,12 @@ use axum::{
     Extension, Json, Router,
     body::Body,
     extract::{RawQuery, State},
-    http::{Request, StatusCode, header},
+    http::{Request, StatusCode, Uri, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{any, delete, get, post},
 };
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use self::{
@@ -39,6 +40,7 @@ use super::{
 };
 use crate::{
     authorization::{Right, clients::EVERY_DOMAIN},
+    engine::descriptor_syntax::is_digest,
     rls::{self, refusal::Refusal},
     store::system_clock,
     telemetry::{
@@ -126,18 +128,53 @@ impl EndpointGuard {
 async fn admit(
     State(guard): State<EndpointGuard>,
     Extension(actor): Extension<Actor>,
-    request: Request<Body>,
+    mut request: Request<Body>,
     next: Next,
 ) -> Response {
-    let (uri, only_reads) = (request.uri().clone(), request.method().is_safe());
-    let answer = match guard.check(&actor, &request) {
-        Ok(()) => next.run(request).await,
+    let (mut uri, only_reads) = (request.uri().clone(), request.method().is_safe());
+    let checked = match guard.check(&actor, &request) {
+        Ok(()) => without_digests(&actor, &uri).await,
+        Err(refused) => Err(refused),
+    };
+    let answer = match checked {
+        Ok(named) => {
+            uri = named.unwrap_or(uri);
+            *request.uri_mut() = uri.clone();
+            next.run(request).await
+        }
         Err(refused) => refused.into_response(),
     };
     match guard.change.filter(|_| !only_reads) {
         Some(change) => audit::note_change(change, &actor, &uri, answer).await,
         None => answer,
     }
+}
+
+/// The same with descriptors in place of digests of lists; `None` if it has none.
+async fn without_digests(actor: &Actor, uri: &Uri) -> Result<Option<Uri>, Refused> {
+    let query = uri.query().unwrap_or_default();
+    let digest = |pair| match str::split_once(pair, '=') {
+        Some((name @ ("descriptor" | "d"), text)) if is_digest(text) => Some((name, text)),
+        _ => None,
+    };
+    let parameters = || form_urlencoded::parse(query.as_bytes());
+    let domain = parameters().find(|(name, _)| name == "domain").map(|(_, domain)| domain);
+    let Some(domain) = domain.filter(|_| query.split('&').any(|pair| digest(pair).is_some()))
+    else {
+        return Ok(None);
+    };
+    let mut pairs = Vec::new();
+    for pair in query.split('&') {
+        pairs.push(match digest(pair) {
+            Some((name, digest)) => {
+                let descriptor = actor.descriptor_of(&domain, digest).await?;
+                format!("{name}={}", utf8_percent_encode(&descriptor, NON_ALPHANUMERIC))
+            }
+            None => pair.to_owned(),
+        });
+    }
+    let uri = format!("{}?{}", uri.path(), pairs.join("&"));
+    Ok(Some(uri.parse().map_err(|error| format!("descriptor: {error}"))?))
 }
 
 /// Takes the same body as `/json`, or the domain, descriptors and hits as parameters, which can have any bytes.

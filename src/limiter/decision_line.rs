@@ -1,31 +1,33 @@
-//! The debug line of a decision: what the call matched, what it was charged, and the verdict. A caller is a digest,
-//! with a key that ends with the process: lines of one caller can be found, and its values cannot be guessed.
+//! The debug line of a decision: what the call matched, what it was charged, and the verdict. A caller is a digest, as in
+//! the lists of keys: lines of one caller can be found, and its values cannot be guessed.
 
-use std::{
-    fmt::{self, Write as _},
-    hash::{BuildHasher as _, Hash as _, Hasher as _, RandomState},
-    sync::OnceLock,
-};
+use std::fmt::{self, Write as _};
 
 use super::matched::{DecidedCode, domain_of_call, rule_of, verdict_on_call};
 use crate::engine::{
-    decision::{Decision, Outcome, Status},
+    decision::{Decision, Matched, Outcome, Status},
     directive::DirectiveAction,
+    key,
     request::{Descriptor, Hits, Request},
+    rule_set::RuleSet,
 };
 use crate::telemetry::DECISIONS;
 
-static KEY: OnceLock<RandomState> = OnceLock::new();
-
 /// Logs a decision, if lines of this target are written at the level `debug`.
-pub(super) fn log_decision(request: &Request, decision: &Decision) {
+pub(super) fn log_decision(
+    rules: &RuleSet,
+    request: &Request,
+    decision: &Decision,
+    digest: impl Fn(u64) -> String,
+) {
     if !tracing::enabled!(target: DECISIONS, tracing::Level::DEBUG) {
         return;
     }
     let mut descriptors = String::new();
     for (descriptor, status) in request.descriptors.iter().zip(&decision.statuses) {
         let separator = if descriptors.is_empty() { "" } else { "; " };
-        let line = DescriptorLine { descriptor, status };
+        let caller = digest(id_of(rules, &request.domain, descriptor, status));
+        let line = DescriptorLine { descriptor, status, caller };
         // Writing to a string does not fail.
         let _ = write!(descriptors, "{separator}{line}");
     }
@@ -42,11 +44,12 @@ pub(super) fn log_decision(request: &Request, decision: &Decision) {
 struct DescriptorLine<'call> {
     descriptor: &'call Descriptor,
     status: &'call Status,
+    caller: String,
 }
 
 impl fmt::Display for DescriptorLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { descriptor, status } = self;
+        let Self { descriptor, status, caller } = self;
         write!(f, "{} ", rule_of(&status.matched))?;
         match descriptor.hits {
             Hits::Charge(hits) => write!(f, "charge {hits}")?,
@@ -65,14 +68,17 @@ impl fmt::Display for DescriptorLine<'_> {
             let is_exempt = directive.action == DirectiveAction::Allow;
             write!(f, ", {}override {directive}", if is_exempt { "exempt by " } else { "" })?;
         }
-        write!(f, ", caller {:016x}", digest(descriptor))
+        write!(f, ", caller {caller}")
     }
 }
 
-fn digest(descriptor: &Descriptor) -> u64 {
-    let mut hasher = KEY.get_or_init(RandomState::new).build_hasher();
-    for entry in &descriptor.entries {
-        (&entry.key, &entry.value).hash(&mut hasher);
-    }
-    hasher.finish()
+/// The id of the counters of a descriptor, also of one that has none.
+fn id_of(rules: &RuleSet, domain: &str, descriptor: &Descriptor, status: &Status) -> u64 {
+    let sent = &descriptor.entries;
+    let known = rules.domain(domain).map(|domain| domain.path(sent));
+    let counted_by = match &status.matched {
+        Matched::Rule(_, rule) => &rule.counted_by[..],
+        _ => &[],
+    };
+    key::id_of(&key::business_id_of(domain, known.as_deref().unwrap_or(sent), counted_by))
 }

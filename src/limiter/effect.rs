@@ -55,8 +55,9 @@ impl Limiter {
         let counters: Vec<_> = counters.collect();
         let directives = Directives::new(vec![directive]);
         let matches = |entries: &[_]| directives.find(&new.domain, entries).is_some();
-        let leading =
-            self.top_keys.leading(Instant::now(), &new.domain, &counters, new.action, matches);
+        let digest = |id| self.holds.digest(id);
+        let (now, domain) = (Instant::now(), &new.domain);
+        let leading = self.top_keys.leading(now, domain, &counters, new.action, matches, digest);
         let note = match &leading {
             None => "keys are not counted: --top-keys is off",
             Some(_) if !is_exact && !self.top_keys.knows_values() => {

@@ -212,6 +212,16 @@ impl Holds {
         rule
     }
 
+    /// The digest by which lists and log lines show a descriptor.
+    pub(super) fn digest(&self, id: u64) -> String {
+        self.keys.digest(id)
+    }
+
+    /// See [`HoldKeys::prepare_digests`].
+    pub(super) async fn prepare_digests(&self) {
+        self.keys.prepare_digests().await;
+    }
+
     /// Forgets the series of rules that are not among these, each with an empty domain.
     pub(super) fn retain(&self, in_force: &HashSet<[String; 2]>) {
         self.holds.retain(in_force);

@@ -105,6 +105,27 @@ impl Limiter {
         Ok(listed)
     }
 
+    /// The descriptor that lists show by this digest, if a counter of the domain counts it now; within, `None` if it
+    /// cannot be read from the key.
+    pub async fn descriptor_of(
+        &self,
+        domain: &str,
+        digest: &str,
+    ) -> Result<Option<Option<Vec<Entry>>>, StoreError> {
+        self.holds.prepare_digests().await;
+        let (domain, mut found) = (key::caller(domain.as_bytes()), None);
+        let mut note = |name: &str| {
+            if let Some(id) = key::business_id_in(name)
+                && id.split('|').next() == Some(&domain)
+                && self.holds.digest(key::id_of(&id)) == digest
+            {
+                found = Some(key::counted(name).map(|(_, entries)| entries));
+            }
+        };
+        self.store.keys(&domain, &mut note, Instant::now() + FIND_WITHIN).await?;
+        Ok(found)
+    }
+
     async fn read_one(&self, domain: &str, entries: &[Entry]) -> Vec<(Charge, CounterReading)> {
         let descriptor = Descriptor::new(entries.to_vec(), Hits::Check);
         let request = Request { domain: domain.to_owned(), descriptors: vec![descriptor] };

@@ -14,9 +14,17 @@ use crate::engine::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TopKeyNames {
     Off,
-    /// A digest, with a secret that ends with the process: values cannot be guessed from it.
+    /// A digest, with a secret that replicas share: values cannot be guessed from it.
     Digests,
     Values,
+}
+
+#[derive(Clone)]
+pub(super) enum ShownKey {
+    /// The descriptor, in the form of the key.
+    Descriptor(Box<str>),
+    /// [`Counter::id`], of which a digest is shown.
+    Id(u64),
 }
 
 /// The longest descriptor that is kept, in bytes.
@@ -29,8 +37,7 @@ pub(super) struct KeyName {
     pub(super) rule: Option<Arc<Rule>>,
     pub(super) limit: Arc<Limit>,
     pub(super) directive: Option<Arc<Directive>>,
-    /// If values are shown.
-    pub(super) descriptor: Option<Box<str>>,
+    pub(super) shown: ShownKey,
     /// If the store knows its open holds, for reading them.
     pub(super) holding: Option<Box<Counter>>,
 }
@@ -56,15 +63,15 @@ impl KeyName {
             }
             Matched::NoDomain => (Arc::default(), None),
         };
-        let descriptor = match names {
-            TopKeyNames::Values => Some(shortened(counter.descriptor())),
-            TopKeyNames::Digests | TopKeyNames::Off => None,
+        let shown = match names {
+            TopKeyNames::Values => ShownKey::Descriptor(shortened(counter.descriptor())),
+            TopKeyNames::Digests | TopKeyNames::Off => ShownKey::Id(counter.id()),
         };
         let is_holding =
             counter.limit.has_open_holds() && counter.business_id().0.len() <= DESCRIPTOR_BYTES_MAX;
         let holding = is_holding.then(|| Box::new(counter.clone()));
         let (limit, directive) = (Arc::clone(&counter.limit), directive.cloned());
-        Self { domain, rule, limit, directive, descriptor, holding }
+        Self { domain, rule, limit, directive, shown, holding }
     }
 
     /// Whether this is what is shown after another decision: the same rule and override, and without a rule the same number.
@@ -93,6 +100,14 @@ impl KeyName {
         }
     }
 
+    /// The descriptor as arguments have it, or its digest.
+    pub(super) fn text(&self, digest: impl Fn(u64) -> String) -> String {
+        match &self.shown {
+            ShownKey::Descriptor(descriptor) => as_argument(descriptor),
+            ShownKey::Id(id) => digest(*id),
+        }
+    }
+
     /// The path of the rule, or `override`, as in metrics.
     pub(super) fn rule_path(&self) -> &str {
         self.rule.as_ref().map_or("override", |rule| &rule.path)
@@ -101,7 +116,7 @@ impl KeyName {
 
 /// A descriptor in the form of the key, as arguments have it. What stands for a long part begins with `\~`, which no argument
 /// may have, and a descriptor that was cut ends with `…`.
-pub(super) fn as_argument(descriptor: &str) -> String {
+fn as_argument(descriptor: &str) -> String {
     let (start, end) = match descriptor.strip_suffix('…') {
         Some(start) => (start, "…"),
         None => (descriptor, ""),

@@ -28,6 +28,11 @@ pub fn parse(text: impl AsRef<[u8]>) -> Result<Vec<Entry>, String> {
     Ok(entries)
 }
 
+/// Whether a text is a digest, by which lists of keys show a descriptor.
+pub fn is_digest(text: &str) -> bool {
+    text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 /// The text from which [`parse`] reads these entries.
 pub fn write(entries: &[Entry]) -> String {
     let mut text = String::new();

@@ -84,24 +84,8 @@ impl Counter {
         counted_by: &[CountedBy],
         limit: Arc<Limit>,
     ) -> Self {
-        let mut business_id = Vec::with_capacity(64);
-        push_part(&mut business_id, domain.as_bytes());
-        let counted_by = counted_by.iter().chain(iter::repeat(&CountedBy::Value));
-        for (Entry { key, value }, by) in entries.iter().zip(counted_by) {
-            business_id.push(b'|');
-            push_part(&mut business_id, key);
-            business_id.push(b'=');
-            match by {
-                CountedBy::Value => push_part(&mut business_id, value),
-                CountedBy::Digest => push_digest(&mut business_id, value),
-                CountedBy::Pattern(pattern) => {
-                    // Escaped text never has a star after a percent sign.
-                    business_id.extend_from_slice(b"%*");
-                    push_part(&mut business_id, pattern.as_bytes());
-                }
-            }
-        }
-        Self { business_id: ascii(business_id), slot_by: SlotBy::default(), limit }
+        let business_id = business_id_of(domain, entries, counted_by);
+        Self { business_id, slot_by: SlotBy::default(), limit }
     }
 
     /// The same counter with the hash tag of its domain. Its key is another, unless it has the default.
@@ -156,6 +140,11 @@ impl Counter {
     /// What it counts: the entries of the descriptor in the form of the key, without the domain.
     pub fn descriptor(&self) -> &str {
         self.business_id.split_once('|').map_or("", |(_, entries)| entries)
+    }
+
+    /// The number by which all replicas know what it counts: see [`id_of`].
+    pub fn id(&self) -> u64 {
+        id_of(&self.business_id)
     }
 
     /// The length of its business ID in bytes.
@@ -265,10 +254,42 @@ impl Counter {
     }
 }
 
+/// The business ID of the counter of these entries, each counted by what stands at its index.
+pub fn business_id_of(domain: &str, entries: &[Entry], counted_by: &[CountedBy]) -> String {
+    let mut id = Vec::with_capacity(64);
+    push_part(&mut id, domain.as_bytes());
+    let counted_by = counted_by.iter().chain(iter::repeat(&CountedBy::Value));
+    for (Entry { key, value }, by) in entries.iter().zip(counted_by) {
+        id.push(b'|');
+        push_part(&mut id, key);
+        id.push(b'=');
+        match by {
+            CountedBy::Value => push_part(&mut id, value),
+            CountedBy::Digest => push_digest(&mut id, value),
+            CountedBy::Pattern(pattern) => {
+                // Escaped text never has a star after a percent sign.
+                id.extend_from_slice(b"%*");
+                push_part(&mut id, pattern.as_bytes());
+            }
+        }
+    }
+    ascii(id)
+}
+
 /// What the counter with this key counts: its domain and its entries, with the pattern in place of a value that is
 /// counted by it; and of the key that exists while a counter is closed. `None` if the key is neither, or a part of it is a
 /// digest.
 pub fn counted(key: &str) -> Option<(Vec<u8>, Vec<Entry>)> {
+    let id = business_id_in(key)?;
+    let (domain, descriptor) = match id.split_once('|') {
+        Some((domain, descriptor)) => (domain, entries(descriptor)?),
+        None => (&*id, Vec::new()),
+    };
+    Some((unescaped(domain)?, descriptor))
+}
+
+/// The business ID of the counter with this key; `None` of keys that [`counted`] does not read.
+pub fn business_id_in(key: &str) -> Option<String> {
     let rest = key.strip_prefix("tk1:")?;
     let closed = rest.strip_prefix("bn:");
     let (short_name, rest) = closed.unwrap_or(rest).split_once(':')?;
@@ -277,12 +298,13 @@ pub fn counted(key: &str) -> Option<(Vec<u8>, Vec<Entry>)> {
     let (_, rest) = rest.split_once(":{")?;
     let has_start = algorithm.is_aligned() && closed.is_none();
     let id = if has_start { rest.rsplit_once(':')?.0 } else { rest };
-    let id = id.replacen('}', "", 1);
-    let (domain, descriptor) = match id.split_once('|') {
-        Some((domain, descriptor)) => (domain, entries(descriptor)?),
-        None => (&*id, Vec::new()),
-    };
-    Some((unescaped(domain)?, descriptor))
+    Some(id.replacen('}', "", 1))
+}
+
+/// The first 64 bits of the SHA-256 of a business ID: no two descriptors with the same number can be found on purpose.
+pub fn id_of(business_id: &str) -> u64 {
+    let digest = Sha256::digest(business_id);
+    digest.iter().take(8).fold(0, |id, byte| id << 8 | u64::from(*byte))
 }
 
 /// The entries that [`Counter::descriptor`] has returned, which is not empty; `None` if a part of it is a digest.

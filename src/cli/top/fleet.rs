@@ -73,7 +73,7 @@ impl Fleet {
     }
 }
 
-/// The lists of all replicas. Keys with the same name are one; a key of one replica alone names it, since digests differ.
+/// The lists of all replicas. Keys with the same name are one; a key of one replica alone names it.
 fn merge(reports: Vec<(&str, TopReport)>) -> Option<TopReport> {
     let mut merged = TopReport::default();
     let mut lists: [Vec<(&str, TopKey)>; 4] = Default::default();

@@ -2,9 +2,9 @@
 
 use crate::top_keys::{TopKey, TopReport};
 
-/// Said below keys that cannot be copied into a command.
+/// Said below keys that are not descriptors.
 const DIGESTS: &str = "
-Keys without `=` are digests, which no command takes. To see values: `tollkeeper counter list`, or the setting --top-keys values.
+Keys without `=` are digests. Commands take them in place of descriptors; `tollkeeper counter show` and the setting --top-keys values show values.
 ";
 
 /// Starts the line of a key that is over its limit, and of one that is near it.

@@ -15,6 +15,7 @@ use crate::{
     audit::Audit,
     authorization::{AdminTokens, DomainAccess, Right},
     edge::health::Health,
+    engine::descriptor_syntax,
     http::{browser, json::Decisions, report::Reports, serve::Peer, status::History},
     limiter::Limiter,
     net::tls::server::Identity,
@@ -125,6 +126,24 @@ impl Actor {
         let Some(access) = &self.admin.access else { return Ok(()) };
         let checked = access.check(self.identity.as_ref(), domain, right);
         checked.map_err(|problem| Refused::forbidden(&problem.to_string()))
+    }
+
+    /// The descriptor that lists show by this digest.
+    pub(super) async fn descriptor_of(
+        &self,
+        domain: &str,
+        digest: &str,
+    ) -> Result<String, Refused> {
+        self.check(domain, Right::Read)?;
+        match self.limiter().descriptor_of(domain, digest).await? {
+            Some(Some(entries)) => Ok(descriptor_syntax::write(&entries)),
+            Some(None) => Err(Refused::not_found(&format!(
+                "descriptor: {digest} has a value that is secret or over 128 bytes; write the descriptor itself"
+            ))),
+            None => Err(Refused::not_found(&format!(
+                "descriptor: no counter of this domain has the digest {digest} now"
+            ))),
+        }
     }
 }
 

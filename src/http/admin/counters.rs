@@ -67,6 +67,7 @@ async fn read(actor: &Actor, request: Request, clear: Clear) -> Result<Response,
     if readings.is_empty() {
         return Err(no_limit());
     }
+    limiter.prepare_digests().await;
     let incomplete = incomplete(readings.iter().map(|(_, reading)| reading));
     let counters = readings.iter().map(|reading| {
         let mut shown = counter(reading);

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     audit::RefusalKind,
     authorization::{Right, clients::EVERY_DOMAIN},
-    engine::{directive::Directive, time::Timestamp},
+    engine::{descriptor_syntax::is_digest, directive::Directive, time::Timestamp},
     http::parameters,
     members::{present, set_member},
     overrides::{NewOverride, Override, OverrideError, check_because},
@@ -90,8 +90,13 @@ pub(super) async fn set(
     request: Request<Body>,
 ) -> Result<Response, Refused> {
     let (body, _held) = actor.admin.decisions.body(request).await?;
-    let mut details = readable(&body);
-    let set = set_one(&actor, &body).await;
+    let (mut details, set) = match without_digest(&actor, &body).await {
+        Ok(named) => {
+            let body = named.as_deref().unwrap_or(&body);
+            (readable(body), set_one(&actor, body).await)
+        }
+        Err(refused) => (readable(&body), Err(refused)),
+    };
     if let Ok((None, answer)) = &set {
         return Ok((Extension(Unchanged), Json(answer)).into_response());
     }
@@ -103,6 +108,20 @@ pub(super) async fn set(
         Json(answer)
     });
     Ok((Extension(Details(details)), answer).into_response())
+}
+
+/// The same with the descriptor in place of its digest; `None` if it has none.
+async fn without_digest(actor: &Actor, body: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
+    let mut fields: Value = serde_json::from_slice(body).unwrap_or_default();
+    let text = |name| fields.get(name).and_then(Value::as_str);
+    let (Some(domain), Some(digest)) =
+        (text("domain"), text("descriptor").filter(|text| is_digest(text)))
+    else {
+        return Ok(None);
+    };
+    let descriptor = actor.descriptor_of(domain, digest).await?;
+    set_member(&mut fields, "descriptor", descriptor);
+    Ok(Some(fields.to_string().into_bytes()))
 }
 
 /// Sets an override, unless only its effect is wanted. Returns the answer too.

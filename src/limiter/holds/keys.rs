@@ -1,7 +1,9 @@
-//! The keys that sign tokens: of a file, or one that the replicas keep in the store, each for an epoch.
+//! The keys that sign tokens: of a file, or one that the replicas keep in the store, each for an epoch. The one that signs
+//! makes digests too, so that they are the same on all replicas.
 
 use std::{
     fmt, fs, future,
+    hash::{BuildHasher as _, RandomState},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -45,6 +47,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// The most keys that are accepted. A store that lost its data may have had others.
 const KEYS_MAX: usize = 8;
 
+/// What a digest signs begins with this, as no token does.
+const DIGEST_OF: &[u8] = b"digest ";
+
 /// The keys that sign tokens. Clones share them.
 #[derive(Clone, Default)]
 pub struct HoldKeys(Arc<KnownKeys>);
@@ -59,6 +64,10 @@ struct KnownKeys {
     needed: Notify,
     /// Is notified of tokens that none has signed.
     missed: Notify,
+    /// Whether digests were shown, which need a key too.
+    makes_digests: AtomicBool,
+    /// Makes digests until a key is known.
+    own: RandomState,
     /// Whether the log says why none is known.
     is_reported: AtomicBool,
 }
@@ -167,6 +176,28 @@ impl HoldKeys {
         Some(hmac::sign(&signing.key, bytes))
     }
 
+    /// The digest by which lists and log lines show [`Counter::id`](crate::engine::key::Counter::id). Until a key is
+    /// known, it is of this process alone.
+    pub fn digest(&self, id: u64) -> String {
+        let signed = self.sign(&[DIGEST_OF, &id.to_be_bytes()].concat());
+        let digest = match signed.as_ref().and_then(|tag| tag.as_ref().first_chunk()) {
+            Some(bytes) => u64::from_be_bytes(*bytes),
+            None => {
+                self.0.makes_digests.store(true, Ordering::Relaxed);
+                self.0.needed.notify_one();
+                self.0.own.hash_one(id)
+            }
+        };
+        format!("{digest:016x}")
+    }
+
+    /// Waits a moment for the key of digests, if none has been waited for yet.
+    pub async fn prepare_digests(&self) {
+        if !self.can_sign() && !self.0.makes_digests.swap(true, Ordering::Relaxed) {
+            self.within(ANSWER_WITHIN, Self::can_sign).await;
+        }
+    }
+
     pub(super) fn have_signed(&self, bytes: &[u8], signature: &[u8]) -> bool {
         let keys = self.0.keys.load();
         let mut accepted = keys.iter().flat_map(|keys| &keys.accepted);
@@ -202,15 +233,16 @@ impl HoldKeys {
         time::timeout(span, known).await.is_ok()
     }
 
-    /// Follows the keys in the store, and makes them while they are needed; never ends.
+    /// Follows the keys in the store, and makes them while tokens or digests need them; never ends.
     pub async fn follow(&self, store: &Store, are_needed: impl Fn() -> bool) {
         let Some(servers) = store.servers().filter(|_| self.0.file.is_none()) else {
             return future::pending().await;
         };
         loop {
-            let makes = are_needed();
+            let signs = are_needed();
+            let makes = signs || self.0.makes_digests.load(Ordering::Relaxed);
             let looked = self.look(servers, makes).await;
-            if makes {
+            if signs {
                 self.report(&looked);
             }
             let pause = async {
@@ -225,7 +257,7 @@ impl HoldKeys {
             select! {
                 biased;
                 () = pause => {}
-                // New rules need one.
+                // New rules, or a digest, need one.
                 () = self.0.needed.notified(), if looked.is_ok() && !makes => {}
             }
         }

@@ -465,7 +465,7 @@ async fn check_listing(service: &Service) {
     assert_eq!(listed(service, &["fixed_window=al*"]), [al_ex, alice, digest]);
     assert_eq!(
         listed(service, &["fixed_window=al*", "--limit", "1"]),
-        [al_ex, "there are more", digest]
+        [al_ex, "more exist: raise --limit", digest]
     );
     let two = "two=a: fixed_window: 10 used of 10 per year, 0 left";
     assert_eq!(listed(service, &["--over"]), [alice, two, digest]);
@@ -570,7 +570,7 @@ async fn a_reset_says_that_nothing_matches_and_that_a_star_is_literal() {
     ask(&service, descriptor(&[("many", "*")])).await;
     let (_, text, hint) = reset(&[]);
     assert_eq!(text, "fixed_window: 1 of 1000000 per year were used; now 0\n");
-    assert_eq!(hint, "a star is a literal one here; to reset by a pattern, use --matching\n");
+    assert_eq!(hint, "`*` is a literal star without --matching\n");
 }
 
 const NO_LIMIT: &str =
@@ -637,9 +637,19 @@ descriptors:
 ";
     const SECRET: &str = "sk-proj-1234";
     let redis = Redis::start();
-    let flags = &["--top-keys", "values", "--log-denials", "1000/s", "--log-level", "debug"];
+    let flags = &[
+        "--top-keys",
+        "values",
+        "--log-denials",
+        "1000/s",
+        "--log-level",
+        "debug,tollkeeper::decision=debug",
+    ];
     let store = &redis.url();
     let service = Service::start(Options { rules: RULES, store, flags, ..Options::default() });
+    let problem = |digest| String::from_utf8(counter(&service, "show", digest).stderr).unwrap();
+    let unknown = problem("0123456789abcdef");
+    assert!(unknown.contains("no counter of this domain has the digest 0123456789abcdef now"));
     for _ in 0..2 {
         ask(&service, descriptor(&[("authorization", SECRET)])).await;
     }
@@ -660,6 +670,11 @@ descriptors:
     for text in shown {
         assert!(!text.contains(SECRET), "{text}");
     }
+    // A secret has a digest of its descriptor too, from which commands cannot know the value.
+    let log = service.log();
+    let (_, caller) = log.rsplit_once("caller ").unwrap();
+    let secret_one = problem(&caller[..16]);
+    assert!(secret_one.contains("has a value that is secret or over 128 bytes"), "{secret_one}");
     ask(&service, with_limit(secret, 5, RateLimitUnit::Year)).await;
     let keys = redis.keys().join(" ");
     assert!(keys.contains("tk1:fw:") && !keys.contains(SECRET), "{keys}");

@@ -101,7 +101,7 @@ async fn values_are_digests_unless_a_setting_shows_them() {
     let addr = service.admin.to_string();
     let shown = tollkeeper().args(["top", "--once", "--addr", &addr]).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
-    assert!(shown.contains("are digests, which no command takes"), "{shown}");
+    assert!(shown.contains("Keys without `=` are digests. Commands take them"), "{shown}");
 
     let service = Service::start(Options { flags: &["--top-keys", "off"], ..Options::default() });
     ask(&service, "user", "alice", 1).await;
@@ -188,7 +188,7 @@ async fn the_keys_of_several_replicas_are_merged() {
     let (_, text) = top(&[&one, &other], &[]);
     assert!(text.contains(&format!("work=alice at {}", other.admin)), "{text}");
 
-    // Digests differ, so each key names its replica; one that does not answer is named, and the others are shown.
+    // A key that one replica alone shows names it; one that does not answer is named, and the others are shown.
     let digests = start(&[]);
     ask(&digests, "user", "two", 3).await;
     let gone = start(&[]).admin.to_string();
@@ -196,6 +196,59 @@ async fn the_keys_of_several_replicas_are_merged() {
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains(&format!("\nred: {gone}: ")), "{text}");
     assert!(text.contains(&format!(" at {}", digests.admin)), "{text}");
+}
+
+#[tokio::test]
+async fn a_digest_is_the_same_on_all_replicas_and_every_command_takes_it() {
+    let redis = Redis::start();
+    let store = redis.url();
+    let flags = &["--log-denials", "1000/s", "--log-level", "info,tollkeeper::decision=debug"];
+    let replicas =
+        [(); 2].map(|()| Service::start(Options { store: &store, flags, ..Options::default() }));
+    let [one, other] = &replicas;
+    // The first digest that is shown makes the key.
+    replicas.iter().for_each(|replica| drop(top(replica)));
+    for service in [one, other, one] {
+        ask(service, "user", "two", 1).await;
+    }
+    let [(digest, 2, 0)] = &keys(&top(one), "hottest")[..] else { panic!("{}", top(one)) };
+    assert_eq!(keys(&top(other), "hottest"), [(digest.clone(), 1, 0)]);
+    let addresses = replicas.each_ref().map(|replica| replica.admin.to_string());
+    let fleet = printed(&["top", "--once", "--addr", &addresses[0], "--addr", &addresses[1]]);
+    let merged = format!("3          0  2 per year  shop    user=two  {digest}\n");
+    assert!(fleet.contains(&merged), "{fleet}");
+    for line in [format!("caller {digest}"), format!("key={digest:?}")] {
+        assert!(one.log().contains(&line), "{line}: {}", one.log());
+    }
+
+    let admin =
+        |words: &[&str]| printed(&[words, &["--addr", &addresses[1], "-d", "shop"]].concat());
+    assert!(admin(&["counter", "show", digest]).starts_with("fixed_window: 2 used of 2 per year"));
+    let listed = admin(&["counter", "list", digest]);
+    assert!(listed.starts_with("user=two: fixed_window: 2 used of 2 per year"), "{listed}");
+    let explained = admin(&["explain", digest]);
+    assert!(explained.starts_with("user=two\n"), "{explained}");
+    let set = ["override", "set", digest, "--times", "3", "--for", "1m", "--because", "x", "--yes"];
+    let set = admin(&set);
+    assert!(set.contains(": times 3 for user=two in shop, "), "{set}");
+    let was = admin(&["counter", "set", digest, "--used", "1"]);
+    assert!(was.starts_with("fixed_window: 1 used (was 2) of 6 per year"), "{was}");
+    assert!(admin(&["counter", "reset", digest]).starts_with("fixed_window: 1 of 6 per year"));
+    let audit = printed(&["audit", "--addr", &addresses[0], "--text", "user=two"]);
+    assert_eq!(audit.lines().count(), 3, "{audit}");
+
+    let unknown = "0123456789abcdef";
+    let command = |words: &[&str]| {
+        let output =
+            tollkeeper().args(words).args(["--addr", &addresses[1], "-d", "shop"]).output();
+        String::from_utf8(output.unwrap().stderr).unwrap()
+    };
+    for words in [&["counter", "show", unknown][..], &["explain", unknown]] {
+        let problem = "descriptor: no counter of this domain has the digest 0123456789abcdef now";
+        assert!(command(words).contains(problem), "{}", command(words));
+    }
+    let problem = command(&["counter", "reset", "--matching", unknown]);
+    assert!(problem.contains("a digest is of one descriptor; leave out --matching"), "{problem}");
 }
 
 /// What the command prints, if it succeeds.
