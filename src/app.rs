@@ -373,7 +373,8 @@ pub fn service(
     let holds = Holds::new(calls.hold_keys.for_store(&store), &telemetry.meter());
     let guard = stores::guard(settings, telemetry, store);
     let weight_max = calls.weight_max;
-    let limiter = Limiter::new(rules, overrides, guard, metrics, top_keys, holds, weight_max);
+    let limiter = Limiter::new(rules, overrides, guard, metrics, top_keys, holds, weight_max)
+        .listing_limits(calls.headers.draft);
     rls::Service {
         limiter: Arc::new(limiter),
         bounds: calls.bounds,

@@ -87,6 +87,8 @@ pub struct Limiter {
     holds: Holds,
     /// The most that the charges of one call weigh.
     weight_max: usize,
+    /// Whether decisions have each limit of a descriptor.
+    lists_limits: bool,
     refused_debits: RefusedDebits,
 }
 
@@ -102,10 +104,26 @@ impl Limiter {
         weight_max: usize,
     ) -> Self {
         let refused_debits = RefusedDebits::default();
-        let limiter =
-            Self { rules, overrides, store, metrics, top_keys, holds, weight_max, refused_debits };
+        let lists_limits = false;
+        let limiter = Self {
+            rules,
+            overrides,
+            store,
+            metrics,
+            top_keys,
+            holds,
+            weight_max,
+            lists_limits,
+            refused_debits,
+        };
         limiter.rules_changed();
         limiter
+    }
+
+    /// Also gives the outcome of each of several limits, for headers that list them.
+    #[must_use]
+    pub fn listing_limits(self, lists_limits: bool) -> Self {
+        Self { lists_limits, ..self }
     }
 
     pub async fn decide(&self, request: &Request, arrival: Arrival) -> Result<Decision, Undecided> {
@@ -210,6 +228,7 @@ impl Limiter {
     ) -> Result<Plan, Undecided> {
         let mut plan = self.draw(by, request, meaning);
         self.check_weight(&plan)?;
+        plan.lists_limits = self.lists_limits;
         plan.charges.iter_mut().for_each(|charge| charge.keeps_order = by.keeps_order);
         self.holds.prepare(&mut plan, &request.domain);
         if let Some((domain, mode)) = &plan.lacking {

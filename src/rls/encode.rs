@@ -22,12 +22,13 @@ pub fn response(
     echo: Option<Struct>,
 ) -> RateLimitResponse {
     let (response_headers_to_add, raw_body) = headers::write(&decision, headers);
+    let mut request_headers_to_add = headers::of_request(&decision, headers);
     let tiers = decision.request_headers.iter();
+    request_headers_to_add
+        .extend(tiers.map(|(name, value)| headers::header(name, value.to_string())));
     RateLimitResponse {
         response_headers_to_add,
-        request_headers_to_add: tiers
-            .map(|(name, value)| headers::header(name, value.to_string()))
-            .collect(),
+        request_headers_to_add,
         raw_body,
         dynamic_metadata: metadata::answer(echo, &mut decision),
         overall_code: code(decision.code).into(),

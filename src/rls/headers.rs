@@ -5,21 +5,31 @@
 //! - with either of them, `Retry-After` if the call is denied;
 //! - `x-ratelimit-rule` if the call is denied: by which rule, and the seconds until its reset.
 //!
+//! Headers of the request, for the service behind Envoy: the three classic ones, under names of their own.
+//!
 //! And the body of a denial. They hold nothing that comes from a request.
+
+use std::slice;
 
 use serde_json::{Value, json};
 
 use super::{pb::envoy::config::core::v3::HeaderValue, reset::seconds};
 use crate::engine::{
-    decision::{Code, Decision, Matched, Status},
+    decision::{Code, Decision, Matched, Outcome, Status},
     key,
     rule::{DeniedBody, Limit, Mode},
 };
+
+/// The most limits that the draft's headers list, and bytes of their names: the fields are of at most 4 KiB.
+const POLICIES_MAX: usize = 16;
+const NAMES_BYTES_MAX: usize = 2048;
 
 #[derive(Debug, Clone, Default)]
 pub struct Headers {
     /// The names of the three classic headers, in this order: limit, remaining, reset.
     pub classic: Option<[String; 3]>,
+    /// The names of the same three in the request, if it passes.
+    pub in_request: Option<[String; 3]>,
     /// Whether the answer carries the draft's two headers.
     pub draft: bool,
     /// Whether a denial carries `x-ratelimit-rule`.
@@ -31,6 +41,8 @@ pub struct Headers {
 struct LimitedStatus<'decision> {
     /// The name of the limit, or else the path of its rule.
     name: &'decision str,
+    /// Whether other limits have the same name, those of the same rule.
+    is_of_several: bool,
     limit: &'decision Limit,
     remaining: u64,
     /// In seconds.
@@ -46,17 +58,18 @@ pub(super) fn write(decision: &Decision, headers: &Headers) -> (Vec<HeaderValue>
     if !has_limits && !is_denied {
         return (written, body);
     }
-    let statuses: Vec<LimitedStatus<'_>> =
-        decision.statuses.iter().filter_map(limited_status).collect();
+    let statuses: Vec<_> = limited_statuses(decision).collect();
     let Some(strictest) = strictest(&statuses) else { return (written, body) };
-    if let Some([limit, remaining, reset]) = &headers.classic {
-        written.push(header(limit, strictest.limit.requests_per_unit.to_string()));
-        written.push(header(remaining, strictest.remaining.to_string()));
-        written.push(header(reset, strictest.reset.to_string()));
+    if let Some(names) = &headers.classic {
+        written.extend(classic(names, strictest));
     }
     if headers.draft {
-        written.push(header("RateLimit-Policy", list(&statuses, policy_item)));
-        written.push(header("RateLimit", list(&statuses, usage_item)));
+        let policies = policies(decision);
+        let list = |item: fn(&Policy<'_>) -> String| {
+            policies.iter().map(item).collect::<Vec<_>>().join(", ")
+        };
+        written.push(header("RateLimit-Policy", list(policy_item)));
+        written.push(header("RateLimit", list(usage_item)));
     }
     if is_denied && has_limits {
         let resets = statuses.iter().filter(|status| status.is_over).map(|status| status.reset);
@@ -74,6 +87,26 @@ pub(super) fn write(decision: &Decision, headers: &Headers) -> (Vec<HeaderValue>
     (written, body)
 }
 
+/// The headers that the request gets, if it passes: none without a limit.
+pub(super) fn of_request(decision: &Decision, headers: &Headers) -> Vec<HeaderValue> {
+    let Some(names) = headers.in_request.as_ref().filter(|_| decision.code == Code::Ok) else {
+        return Vec::new();
+    };
+    let statuses: Vec<_> = limited_statuses(decision).collect();
+    strictest(&statuses).map(|status| classic(names, status).into()).unwrap_or_default()
+}
+
+fn classic(
+    [limit, remaining, reset]: &[String; 3],
+    status: &LimitedStatus<'_>,
+) -> [HeaderValue; 3] {
+    [
+        header(limit, status.limit.requests_per_unit.to_string()),
+        header(remaining, status.remaining.to_string()),
+        header(reset, status.reset.to_string()),
+    ]
+}
+
 /// The media type and the content of the body of a denial.
 fn denied(status: &LimitedStatus<'_>, body: DeniedBody) -> Option<(&'static str, Value)> {
     let (name, reset) = (status.name, status.reset);
@@ -89,7 +122,8 @@ fn denied(status: &LimitedStatus<'_>, body: DeniedBody) -> Option<(&'static str,
         DeniedBody::Problem => {
             let what = "https://iana.org/assignments/http-problem-types#quota-exceeded";
             let title = "The quota is exceeded";
-            let problem = json!({ "type": what, "title": title, "violated-policies": [name] });
+            let names = [status.policy_name()];
+            let problem = json!({ "type": what, "title": title, "violated-policies": names });
             ("application/problem+json", problem)
         }
         DeniedBody::OpenAi => {
@@ -121,20 +155,70 @@ fn strictest<'list, 'decision>(
         .or_else(|| statuses.iter().min_by_key(|status| status.remaining))
 }
 
-fn limited_status(status: &Status) -> Option<LimitedStatus<'_>> {
-    let (limit, remaining, reset) = status.outcome.of_limit()?;
-    let is_over = status.outcome.code() == Code::OverLimit;
-    let name = match (&limit.name, &status.matched) {
-        (Some(name), _) => name,
-        (None, Matched::Rule(_, rule)) => &rule.path,
-        (None, _) => "override",
-    };
-    Some(LimitedStatus { name, limit, remaining, reset: seconds(reset), is_over })
+fn limited_statuses(decision: &Decision) -> impl Iterator<Item = LimitedStatus<'_>> {
+    decision.statuses.iter().filter_map(|status| limited_status(status, &status.outcome))
 }
 
-fn policy_item(status: &LimitedStatus<'_>) -> String {
-    let limit = status.limit;
-    let (name, quota) = (quoted(status.name), integer(limit.requests_per_unit));
+fn limited_status<'decision>(
+    status: &'decision Status,
+    outcome: &'decision Outcome,
+) -> Option<LimitedStatus<'decision>> {
+    let (limit, remaining, reset) = outcome.of_limit()?;
+    let is_over = outcome.code() == Code::OverLimit;
+    let (name, is_of_several) = match (&limit.name, &status.matched) {
+        (Some(name), _) => (&**name, false),
+        (None, Matched::Rule(_, rule)) => (&*rule.path, rule.limits().len() > 1),
+        (None, _) => ("override", false),
+    };
+    Some(LimitedStatus { name, is_of_several, limit, remaining, reset: seconds(reset), is_over })
+}
+
+impl LimitedStatus<'_> {
+    /// A name that no other limit has, whichever of a rule's limits is the tightest now.
+    fn policy_name(&self) -> String {
+        match self.is_of_several {
+            true => format!("{}: {}", self.name, self.limit),
+            false => self.name.to_owned(),
+        }
+    }
+}
+
+/// A limit in the draft's two headers, and its name, quoted, which connects them.
+type Policy<'decision> = (String, LimitedStatus<'decision>);
+
+/// The limits that a call met: of those with one name the tightest, and of more than the headers may list those with the
+/// fewest remaining hits.
+fn policies(decision: &Decision) -> Vec<Policy<'_>> {
+    let mut policies: Vec<Policy<'_>> = Vec::new();
+    for status in &decision.statuses {
+        let outcomes = match &status.by_limit[..] {
+            [] => slice::from_ref(&status.outcome),
+            several => several,
+        };
+        for limit in outcomes.iter().filter_map(|outcome| limited_status(status, outcome)) {
+            let name = quoted(&limit.policy_name());
+            match policies.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, known)) if known.remaining <= limit.remaining => {}
+                Some((_, known)) => *known = limit,
+                None => policies.push((name, limit)),
+            }
+        }
+    }
+    let are_too_many = |policies: &[Policy<'_>]| {
+        let bytes = policies.iter().map(|(name, _)| name.len()).sum::<usize>();
+        policies.len() > POLICIES_MAX || bytes > NAMES_BYTES_MAX
+    };
+    if are_too_many(&policies) {
+        policies.sort_by_key(|(_, limit)| limit.remaining);
+        while policies.len() > 1 && are_too_many(&policies) {
+            policies.pop();
+        }
+    }
+    policies
+}
+
+fn policy_item((name, status): &Policy<'_>) -> String {
+    let (limit, quota) = (status.limit, integer(status.limit.requests_per_unit));
     if limit.counts_calls() {
         return format!("{name};q={quota};qu=\"concurrent-requests\"");
     }
@@ -143,26 +227,13 @@ fn policy_item(status: &LimitedStatus<'_>) -> String {
     format!("{name};q={quota}{unit};w={}", limit.window.seconds())
 }
 
-fn usage_item(status: &LimitedStatus<'_>) -> String {
-    format!("{};r={};t={}", quoted(status.name), integer(status.remaining), status.reset)
+fn usage_item((name, status): &Policy<'_>) -> String {
+    format!("{name};r={};t={}", integer(status.remaining), status.reset)
 }
 
 /// An Integer of RFC 9651 has at most 15 digits: a field with a longer one is ignored.
 fn integer(number: u64) -> u64 {
     number.min(999_999_999_999_999)
-}
-
-/// A list with one item per name: the names connect the draft's two headers.
-fn list(statuses: &[LimitedStatus<'_>], item: impl Fn(&LimitedStatus<'_>) -> String) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    let mut items = Vec::new();
-    for status in statuses {
-        if !names.contains(&status.name) {
-            names.push(status.name);
-            items.push(item(status));
-        }
-    }
-    items.join(", ")
 }
 
 /// A String of RFC 9651: printable ASCII, with quotes and backslashes escaped. Other bytes of a name are

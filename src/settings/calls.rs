@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::reader::{
     SettingReader,
-    form::{HEADER_NAME, OneOf, SWITCH, Size, WholeNumber, switch},
+    form::{
+        Custom, Form as _, HEADER_NAME, OneOf, OrOff, SWITCH, Size, WholeNumber, invalid, switch,
+    },
 };
 use crate::{
     engine::rule::DeniedBody,
@@ -39,6 +41,15 @@ const HEADER_SETS: OneOf<(bool, bool)> = OneOf(&[
     ("draft", (false, true)),
     ("both", (true, true)),
 ]);
+
+const HEADER_NAMES: Custom<[String; 3]> = Custom { name: "NAME,NAME,NAME", read: header_names };
+
+fn header_names(text: &str) -> Result<[String; 3], String> {
+    let names: Result<Vec<_>, _> = text.split(',').map(|name| HEADER_NAME.read(name)).collect();
+    names?
+        .try_into()
+        .map_err(|_| invalid(text, "three names with commas, such as X-Limit,X-Left,X-Reset"))
+}
 
 impl CallSettings {
     #[rustfmt::skip]
@@ -75,7 +86,9 @@ fn read_headers(reader: &mut SettingReader<'_>) -> Headers {
             reader.warn_unused(flag, "--headers is not ratelimit or both");
         }
     }
+    let in_request = reader.read("request-headers", OrOff(HEADER_NAMES), "off", "Headers for the service behind Envoy: limit, remaining hits and reset of a call that passes");
     let rule = reader.read("rule-header", SWITCH, "off", "Send x-ratelimit-rule with a denial");
     let denied_body = reader.read("denied-body", OneOf(&DeniedBody::NAMED), "none", "JSON body of a denial: by RFC 9457, or OpenAI's API");
-    Headers { classic: classic.then_some([limit, remaining, reset]), draft, rule, denied_body }
+    let classic = classic.then_some([limit, remaining, reset]);
+    Headers { classic, in_request, draft, rule, denied_body }
 }

@@ -84,6 +84,8 @@ pub struct Status {
     pub matched: Matched,
     /// How it was judged.
     pub outcome: Outcome,
+    /// How each of several limits judged it, in their order, if the plan lists them.
+    pub by_limit: Vec<Outcome>,
     /// Whether it is a quota in a group that has no room.
     pub is_of_full_group: bool,
     /// What an operator has set for the descriptor, if that has changed what applies.

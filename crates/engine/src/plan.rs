@@ -45,6 +45,8 @@ pub struct Plan {
     has_no_token: bool,
     /// The entries of each group of quotas; the first has the number 1.
     groups: Vec<Vec<Entry>>,
+    /// Whether the decision has the outcome of each limit of a descriptor, not only of the tightest.
+    pub lists_limits: bool,
 }
 
 /// A charge that is judged.
@@ -87,6 +89,7 @@ impl Plan {
             banned: Vec::new(),
             has_no_token: false,
             groups: Vec::new(),
+            lists_limits: false,
         };
         // A check charges nothing, and commits nothing either.
         let commits = if meaning == HitsMeaning::Checked { &[] } else { commits };

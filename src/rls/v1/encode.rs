@@ -201,6 +201,7 @@ mod tests {
             let status = |outcome| Status {
                 matched: matched.clone(),
                 outcome,
+                by_limit: Vec::new(),
                 is_of_full_group: false,
                 directive: None,
             };

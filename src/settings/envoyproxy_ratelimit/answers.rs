@@ -8,6 +8,14 @@ const BYTES_OF_COUNTER: i64 = 128;
 /// The most counters that `--over-limit-cache` holds.
 const COUNTERS_MAX: i64 = 10_000_000;
 
+/// Of the request: a switch, and variables with the defaults of names.
+const IN_REQUEST: &str = "LIMIT_REQUEST_HEADERS_ENABLED";
+const REQUEST_HEADERS: [(&str, &str); 3] = [
+    ("LIMIT_REQUEST_LIMIT_HEADER", "RateLimit-Limit"),
+    ("LIMIT_REQUEST_REMAINING_HEADER", "RateLimit-Remaining"),
+    ("LIMIT_REQUEST_RESET_HEADER", "RateLimit-Reset"),
+];
+
 const HEADERS: [(&str, &str); 3] = [
     ("header-limit", "LIMIT_LIMIT_HEADER"),
     ("header-remaining", "LIMIT_REMAINING_HEADER"),
@@ -21,6 +29,13 @@ impl Translator<'_> {
             self.set("headers", &["LIMIT_RESPONSE_HEADERS_ENABLED"], "ratelimit");
         }
         self.copy_if_on("LIMIT_RESPONSE_HEADERS_ENABLED", &HEADERS);
+        let variables = REQUEST_HEADERS.map(|(variable, _)| variable);
+        if self.is_on(IN_REQUEST) {
+            let names = REQUEST_HEADERS.map(|(name, default)| self.text(name).unwrap_or(default));
+            self.set("request-headers", &[&variables[..], &[IN_REQUEST]].concat(), names.join(","));
+        } else {
+            self.warn_all(&variables, "LIMIT_REQUEST_HEADERS_ENABLED is not true");
+        }
         if let Some(bytes) = self.text("LOCAL_CACHE_SIZE_IN_BYTES").and_then(go::number) {
             let at_least = bytes.min(1);
             let counters = (bytes / BYTES_OF_COUNTER).clamp(at_least, COUNTERS_MAX);

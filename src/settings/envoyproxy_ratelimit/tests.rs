@@ -517,6 +517,20 @@ fn statsd_gets_metrics_if_it_is_asked_for() {
 }
 
 #[test]
+fn requests_get_headers_if_they_are_asked_for() {
+    let names = |variables: &[(&str, &str)]| silent(variables).calls.headers.in_request.clone();
+    assert_eq!(names(&[]), None);
+    let on = ("LIMIT_REQUEST_HEADERS_ENABLED", "true");
+    let own = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"].map(str::to_owned);
+    assert_eq!(names(&[on]), Some(own));
+    let left = ("LIMIT_REQUEST_REMAINING_HEADER", "x-left");
+    assert_eq!(names(&[on, left]).unwrap()[1], "x-left");
+    let why =
+        "LIMIT_REQUEST_REMAINING_HEADER has no effect: LIMIT_REQUEST_HEADERS_ENABLED is not true";
+    warned(&[left], &[why]);
+}
+
+#[test]
 fn a_misspelt_variable_is_a_warning_and_those_of_others_are_none() {
     for (name, meant) in [
         ("LIMIT_RESPONSE_HEADERS_ENABLE", "LIMIT_RESPONSE_HEADERS_ENABLED"),

@@ -516,6 +516,78 @@ descriptors:
     assert_eq!(headers(&ask(&everything, both()).await).lines().count(), 5);
 }
 
+/// A shadow limit that is over shows it to the service behind Envoy, a denial to nobody.
+#[tokio::test]
+async fn a_request_that_passes_gets_the_limit_and_what_is_left() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: one, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: shadow, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
+";
+    let flags = &["--request-headers", "x-limit,x-left,x-reset"];
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    for (key, second) in [("one", 0), ("shadow", 3)] {
+        for expected in [3, second] {
+            let answer = ask(&service, vec![one(key, "x")]).await;
+            let headers = &answer.request_headers_to_add;
+            assert_eq!(headers.len(), expected, "{key}: {headers:?}");
+            let names = headers.iter().zip(["x-limit", "x-left", "x-reset"]);
+            assert!(names.into_iter().all(|(header, name)| header.key == name), "{headers:?}");
+            if expected == 3 {
+                assert_eq!((&*headers[0].value, &*headers[1].value), ("1", "0"));
+            }
+            assert_eq!(answer.response_headers_to_add, []);
+        }
+    }
+    assert_eq!(ask(&service, vec![one("unknown", "x")]).await.request_headers_to_add, []);
+}
+
+#[tokio::test]
+async fn the_draft_lists_every_limit_of_a_rule_whichever_is_the_tightest() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: several
+    rate_limits:
+      - { unit: year, requests_per_unit: 2 }
+      - { unit: week, requests_per_unit: 9 }
+      - { name: mine, unit: month, requests_per_unit: 5 }
+";
+    let flags = &["--headers", "both", "--denied-body", "problem"];
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let mut answer = RateLimitResponse::default();
+    for remaining in [[1, 8, 4], [0, 7, 3], [0, 7, 3]] {
+        answer = ask(&service, vec![one("several", "x")]).await;
+        let shown = headers(&answer);
+        let policies = r#"RateLimit-Policy: "several: 2 per year";q=2;w=N, "several: 9 per week";q=9;w=N, "mine";q=5;w=N"#;
+        assert!(shown.contains(policies), "{shown}");
+        assert!(shown.starts_with("RateLimit-Limit: 2\n"), "the tightest: {shown}");
+        for (name, remaining) in ["several: 2 per year", "several: 9 per week", "mine"].iter().zip(remaining) {
+            assert!(shown.contains(&format!("\"{name}\";r={remaining};t=")), "{name}: {shown}");
+        }
+    }
+    let problem = String::from_utf8(answer.raw_body).unwrap();
+    assert!(problem.contains(r#""violated-policies":["several: 2 per year"]"#), "{problem}");
+}
+
+#[tokio::test]
+async fn the_draft_lists_at_most_sixteen_limits_the_tightest_among_them() {
+    let limit = |number: usize| {
+        format!("  - {{ key: k{number}, rate_limit: {{ unit: year, requests_per_unit: {} }} }}\n", 60 - number)
+    };
+    let rules = format!("domain: shop\ndescriptors:\n{}", (0..20).map(limit).collect::<String>());
+    let flags = &["--headers", "draft"];
+    let service = Service::start(Options { rules: &rules, flags, ..Options::default() });
+    let keys: Vec<String> = (0..20).map(|number| format!("k{number}")).collect();
+    let answer = ask(&service, keys.iter().map(|key| one(key, "x")).collect()).await;
+    for header in &answer.response_headers_to_add {
+        let names: Vec<&str> = header.value.split('"').skip(1).step_by(2).collect();
+        let expected: Vec<&str> = keys[4..].iter().rev().map(String::as_str).collect();
+        assert_eq!(names, expected, "{header:?}");
+    }
+}
+
 #[tokio::test]
 async fn dynamic_metadata_has_the_request_and_the_metadata_of_rules_that_passed() {
     let rules = "

@@ -22,7 +22,8 @@ impl Item {
         outcome: Outcome,
         directive: Option<Arc<Directive>>,
     ) -> Self {
-        Self::Settled(Status { matched, outcome, is_of_full_group: false, directive })
+        let by_limit = Vec::new();
+        Self::Settled(Status { matched, outcome, by_limit, is_of_full_group: false, directive })
     }
 
     pub(super) fn charges(&self) -> usize {

@@ -60,10 +60,26 @@ impl Plan {
                         is_of_full_group |= full.contains(&charge.quota_group);
                         outcome(charge, tally)
                     });
-                    let outcome = outcomes.reduce(tighter);
+                    let (mut by_limit, outcome) = match self.lists_limits && count > 1 {
+                        true => {
+                            let each: Vec<Outcome> = outcomes.collect();
+                            let outcome = each.iter().cloned().reduce(tighter);
+                            (each, outcome)
+                        }
+                        false => (Vec::new(), outcomes.reduce(tighter)),
+                    };
                     let outcome = outcome
                         .map(|of_counter| if is_exempt { Outcome::Unlimited } else { of_counter });
-                    let status = |outcome| Status { matched, outcome, is_of_full_group, directive };
+                    if is_exempt {
+                        by_limit.clear();
+                    }
+                    let status = |outcome| Status {
+                        matched,
+                        outcome,
+                        by_limit,
+                        is_of_full_group,
+                        directive,
+                    };
                     statuses.extend(outcome.map(status));
                 }
             }
