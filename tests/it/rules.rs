@@ -5,4 +5,5 @@ mod import;
 mod reload;
 mod rule_tests;
 mod schema;
+mod shapes;
 mod xds;
