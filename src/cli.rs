@@ -73,7 +73,7 @@ enum Command {
     /// Show counters, list them by patterns, reset or set them
     #[command(subcommand)]
     Counter(counter::Action),
-    /// Set other limits for descriptors until a time, list them, or undo them
+    /// Change limits temporarily; list and undo such overrides
     #[command(subcommand, name = "override")]
     Override(overrides::OverrideAction),
     /// Show who changed what on the admin address, the newest first

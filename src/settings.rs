@@ -14,7 +14,10 @@ mod store;
 mod telemetry;
 mod tls;
 
-pub(crate) use self::reader::form::{whole_number, whole_numbers};
+pub(crate) use self::reader::{
+    form::{whole_number, whole_numbers},
+    row::former_name,
+};
 pub use self::{
     calls::CallSettings,
     envoyproxy_ratelimit::{

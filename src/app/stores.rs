@@ -59,7 +59,7 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
         expected: Expected { mode, clients, runs_scripts: algorithms == Algorithms::All },
         connections_max: settings.store.pool_size,
         workers: settings.process.workers,
-        timeout: settings.store.patience.budget,
+        timeout: settings.store.timeouts.budget,
         clock: system_clock,
         metrics: metrics.clone(),
         key_prefix: settings.store.key_prefix.clone(),
@@ -79,7 +79,7 @@ pub fn guard(settings: &Settings, telemetry: &Telemetry, store: Arc<Store>) -> G
         Fallback::new(memory_store(settings, telemetry, "fallback"), settings.store.replicas);
     let over_limit = over_limit_cache(settings, telemetry);
     let metrics = StoreMetrics::new(&telemetry.meter());
-    Guard::new(store, over_limit, fallback, settings.store.patience, metrics)
+    Guard::new(store, over_limit, fallback, settings.store.timeouts, metrics)
 }
 
 /// Disabled for memory, which is as fast as a cache. Also disabled without scripts: there Redis may deny too

@@ -45,7 +45,8 @@ pub(super) fn main(flags: &AuditFlags, environment: &Environment) -> Ended {
         let answer = json!({ "entries": entries, "more": more });
         Ok(flags.admin.show(server, &answer, |answer| {
             let lines = list(answer, "entries").iter().map(line).collect::<String>();
-            let more = if text(answer, "more").is_empty() { "" } else { "there are more\n" };
+            let more =
+                if text(answer, "more").is_empty() { "" } else { "more exist: raise --limit\n" };
             lines + more
         }))
     })

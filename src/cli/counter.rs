@@ -78,7 +78,7 @@ pub(super) struct SetFlags {
 pub(super) struct CounterFlags {
     #[command(flatten)]
     server: ServerFlags,
-    /// Descriptor, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
+    /// Descriptor, such as user=alice or path=/login,user=alice, or its digest; `\,` is a comma, `\xHH` any byte
     #[arg(value_name = "k=v,k=v")]
     descriptor: String,
 }
@@ -134,7 +134,7 @@ pub(super) fn main(action: &Action, environment: &Environment) -> Ended {
             }
             Action::Reset(ResetFlags { matching: false, counter, .. }) => {
                 if counter.descriptor.contains('*') {
-                    complain("a star is a literal one here; to reset by a pattern, use --matching");
+                    complain("`*` is a literal star without --matching");
                 }
                 (ask(Method::POST, "/counters/reset", &parameters)?, Method::POST)
             }
@@ -212,7 +212,7 @@ fn reset_listed(
 fn left_out(answer: &Value) -> String {
     let mut lines = String::new();
     if answer.get("more").and_then(Value::as_bool) == Some(true) {
-        lines += "there are more\n";
+        lines += "more exist: raise --limit\n";
     }
     match number(answer, "digests") {
         0 => {}

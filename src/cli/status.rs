@@ -97,7 +97,7 @@ impl Replica {
         match self.status.as_ref().map(ReplicaStatus::conditions) {
             Err(problem) => vec![format!("red: {problem}")],
             Ok(None) => {
-                vec!["red: it does not judge its state; is it of another version?".to_owned()]
+                vec!["red: its /status has no conditions; is it another version?".to_owned()]
             }
             Ok(Some(conditions)) => {
                 conditions.map(|[_, severity, text]| format!("{severity}: {text}")).collect()

@@ -11,10 +11,10 @@ use super::Overrides;
 use crate::store::StoreError;
 
 /// How often the store is queried for changes.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_EVERY: Duration = Duration::from_millis(250);
 
 /// How often a store is queried whose user may not read them.
-const LOOK_UNPERMITTED_EVERY: Duration = Duration::from_secs(10);
+const POLL_UNPERMITTED_EVERY: Duration = Duration::from_secs(10);
 
 impl Overrides {
     /// Follows the store, and ends what is due whatever the store does; never ends.
@@ -24,11 +24,11 @@ impl Overrides {
 
     async fn follow_store(&self) {
         loop {
-            let looked = self.look().await;
-            self.report(&looked);
-            let pause = match looked {
-                Err(StoreError::NotPermitted(_)) => LOOK_UNPERMITTED_EVERY,
-                _ => LOOK_EVERY,
+            let polled = self.poll().await;
+            self.report(&polled);
+            let pause = match polled {
+                Err(StoreError::NotPermitted(_)) => POLL_UNPERMITTED_EVERY,
+                _ => POLL_EVERY,
             };
             time::sleep(pause).await;
         }
@@ -37,7 +37,7 @@ impl Overrides {
     async fn follow_ends(&self) {
         loop {
             self.end_due();
-            let next = Instant::now() + LOOK_EVERY;
+            let next = Instant::now() + POLL_EVERY;
             select! {
                 biased;
                 () = time::sleep_until(next) => {}
@@ -66,10 +66,10 @@ impl Overrides {
     }
 
     /// Logs that they are not known, once, and that they are again.
-    fn report(&self, looked: &Result<(), StoreError>) {
+    fn report(&self, polled: &Result<(), StoreError>) {
         let mut known = self.known.lock();
         let count = known.in_force().count();
-        match looked {
+        match polled {
             Ok(()) if known.is_reported => {
                 known.is_reported = false;
                 tracing::info!("overrides are known: {count} in force");

@@ -81,7 +81,7 @@ impl Overrides {
     }
 
     /// Learns the store's time, and its overrides if they have changed.
-    pub(super) async fn look(&self) -> Result<(), StoreError> {
+    pub(super) async fn poll(&self) -> Result<(), StoreError> {
         let Some(servers) = self.store.servers() else { return Ok(()) };
         let _turn = self.turn.lock().await;
         // The number of fields shows a change by hand too.

@@ -215,12 +215,13 @@ impl NewOverride {
         let Some(domain) = rules.domain(&self.domain) else {
             let domains = rules.domains();
             let near = hint(&self.domain, domains.iter().map(|domain| &*domain.name));
-            return Err(format!("domain: no rule has this domain{near}"));
+            let name = printable_start(self.domain.as_bytes(), KEY_BYTES_MAX);
+            return Err(format!("domain: unknown domain `{name}`{near}"));
         };
         if let Some(entry) = self.entries.iter().find(|entry| domain.is_beside_path(entry)) {
             let key = printable_start(&entry.key, KEY_BYTES_MAX);
             return Err(format!(
-                "descriptor: {key} is the entry of a priority or of a hold, which overrides leave out"
+                "descriptor: {key} selects a class or a hold; leave it out of an override"
             ));
         }
         let name = self.action.name();

@@ -9,13 +9,13 @@ pub(super) mod row;
 pub(super) mod translated;
 pub(super) mod url_parts;
 
-use std::{env, ffi::OsString, path::PathBuf};
+use std::{env, ffi::OsString, iter, path::PathBuf};
 
 use self::{
     environment::{CALL_ADDR, Environment, Given, GivenSetting, TypedFlags},
     file::SettingsFile,
     form::{Arity, Form, PATH, check_path},
-    row::{Row, is_ours, variable},
+    row::{Row, former_name, is_ours, variable},
     translated::Translated,
 };
 use crate::{text::did_you_mean::hint, yaml::Problem};
@@ -169,11 +169,13 @@ impl<'a> SettingReader<'a> {
         if let Some(values) = self.flags.get(flag) {
             return outside(format!("--{flag}"), values.iter().map(OsString::as_os_str).collect());
         }
-        let variable = variable(flag);
-        if let Some(value) = self.environment.get(&variable) {
-            return outside(variable, vec![value]);
+        let names = || iter::once(flag).chain(former_name(flag));
+        for variable in names().map(variable) {
+            if let Some(value) = self.environment.get(&variable) {
+                return outside(variable, vec![value]);
+            }
         }
-        if let Some(given) = self.file.given(flag) {
+        if let Some(given) = names().find_map(|name| self.file.given(name)) {
             return Some(given);
         }
         let value = self.translated.settings.get(flag)?;
@@ -242,7 +244,8 @@ impl<'a> SettingReader<'a> {
 
     /// Warns about variables with the prefix that are not settings.
     pub(super) fn warn_unknown_variables(&mut self) {
-        let known: Vec<String> = self.rows.iter().map(Row::variable).collect();
+        let former = self.rows.iter().filter_map(|row| former_name(row.flag)).map(variable);
+        let known: Vec<String> = self.rows.iter().map(Row::variable).chain(former).collect();
         for name in self.environment.names().filter(|name| is_ours(name)) {
             if name != CALL_ADDR && !known.iter().any(|known| known == name) {
                 let hint = hint(name, known.iter().map(String::as_str));

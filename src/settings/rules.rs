@@ -62,7 +62,7 @@ impl RuleSettings {
     #[rustfmt::skip]
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
         let source = RuleSource::read(reader);
-        let overlays = reader.read_paths("rules-overlay", ("PATH", |_| false), "", "File or folder whose keys are laid over the rules; may be repeated, in the variable with `:`");
+        let overlays = reader.read_paths("rules-overlay", ("PATH", |_| false), "", "File or folder whose keys are laid over the rules; repeatable; in the variable, separate paths with `:`");
         reader.check_needs("rules-overlay", "rules");
         let when_denied = reader.read_optional("count-denied", &COUNT_DENIED, "off", "Charge denied calls too, except with `count_denied: false`; on for rules of a control plane");
         let when_denied = when_denied.unwrap_or(match source.value {
@@ -70,12 +70,12 @@ impl RuleSettings {
             // Gateways check with 0 hits and debit when the work is done: a debit that is dropped opens the limit.
             RuleSource::ControlPlane(_) => WhenDenied::Counted,
         });
-        let exhausted_checks = reader.read("exhausted-looks", EXHAUSTED_CHECKS, "deny", "Answer to a check (0 hits) of a used-up limit");
+        let exhausted_checks = reader.read("exhausted-checks", EXHAUSTED_CHECKS, "deny", "Answer to a check (0 hits) of a used-up limit");
         let on_store_failure = reader.read("on-store-failure", ON_STORE_FAILURE, "error", "Decision without the store, for rules without on_store_failure");
         let mode_override = Self::read_mode(reader);
         let algorithms = reader.read("redis-scripts", SCRIPTS, "on", "Use Lua scripts; off allows only fixed windows");
         let defaults = Defaults { when_denied, exhausted_checks, on_store_failure, mode_override };
-        let needed = reader.read("ready-needs-rules", RULES_NEEDED, "off", "Rules for readiness: none after 10s (off), once some from a control plane, or always some");
+        let needed = reader.read("ready-needs-rules", RULES_NEEDED, "off", "When to be ready: off, after 10s even without rules; once, with a control plane's first rules; always, only while there are rules");
         Self { source, overlays: overlays.value, options: LoadOptions { defaults, algorithms }, needed }
     }
 

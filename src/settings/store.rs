@@ -15,7 +15,7 @@ use super::reader::{
     environment::Given,
     form::{Custom, Size, Time, WholeNumber, invalid, switch},
 };
-use crate::store::{guard::Patience, memory::metrics::MemorySize};
+use crate::store::{guard::Timeouts, memory::metrics::MemorySize};
 
 #[derive(Debug, Clone)]
 pub struct StoreSettings {
@@ -28,7 +28,7 @@ pub struct StoreSettings {
     pub over_limit_cache: usize,
     /// Maximum number and size of counters in memory.
     pub memory_max: MemorySize,
-    pub patience: Patience,
+    pub timeouts: Timeouts,
     /// Maximum number of debits and refunds that wait for Redis.
     pub debits_queued_max: usize,
     /// Replicas that share a limit counted locally.
@@ -53,14 +53,14 @@ impl StoreSettings {
         let settings = Self {
             url: Self::read_url(reader),
             pool_size: reader.read("store-pool-size", WholeNumber(1..=1000), "16", "Maximum number of connections to each Redis server"),
-            wait_replicas: reader.read("store-wait-replicas", WholeNumber(0..=10), "0", "Count charges that fewer than N replicas of Redis have after 5ms (WAIT); 0 is off"),
+            wait_replicas: reader.read("store-wait-replicas", WholeNumber(0..=10), "0", "Count charges that N replicas of Redis have not acknowledged within 5ms (WAIT); 0 is off"),
             key_prefix: reader.read("key-prefix", KEY_PREFIX, "", "Prefix of all keys in Redis: at most 64 visible ASCII characters, no braces"),
             over_limit_cache: reader.read("over-limit-cache", WholeNumber(0..=10_000_000), "100000", "Counters remembered for a second as over their limit; 0 is off"),
             memory_max: MemorySize {
                 counters: reader.read("memory-counters-max", WholeNumber(1000..=1_000_000_000), "1000000", "Maximum number of counters in memory"),
                 bytes: reader.read("memory-size-max", Size(1 << 20..=1 << 40), "256MiB", "Maximum size of the counters in memory"),
             },
-            patience: Patience {
+            timeouts: Timeouts {
                 budget: reader.read("decision-budget", DECISION_TIME, "15ms", "How long a decision may take for a caller without a timeout; if Redis has not answered by then, it has failed"),
                 announced_max: reader.read("decision-budget-max", DECISION_TIME, "1s", "A decision takes at most three quarters of its caller's timeout, and never longer than this"),
             },

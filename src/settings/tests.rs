@@ -24,10 +24,24 @@ fn the_defaults_need_no_setting() {
     assert_eq!(settings.listen.grpc.value.to_string(), "127.0.0.1:8081");
     assert_eq!(settings.store.url.to_string(), "memory://");
     assert_eq!(settings.store.memory_max.counters, 1_000_000);
-    assert_eq!(settings.store.patience.budget, Duration::from_millis(15));
+    assert_eq!(settings.store.timeouts.budget, Duration::from_millis(15));
     assert_eq!(settings.store.over_limit_cache, 100_000);
     assert_eq!(settings.calls.message_bytes_max, 4 << 20);
     assert_eq!(settings.warnings, [""; 0]);
+}
+
+#[test]
+fn a_former_name_of_a_setting_still_works_and_the_present_one_has_precedence() {
+    use crate::engine::rule::ExhaustedChecks::{Allowed, Denied};
+    let of = |variables: &[(&str, &str)]| good(variables).rules.options.defaults.exhausted_checks;
+    let former = ("TOLLKEEPER_EXHAUSTED_LOOKS", "allow");
+    assert_eq!(of(&[former]), Allowed);
+    assert_eq!(of(&[former, ("TOLLKEEPER_EXHAUSTED_CHECKS", "deny")]), Denied);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "exhausted-looks: allow").unwrap();
+    let config = ("TOLLKEEPER_CONFIG", file.path().to_str().unwrap());
+    assert_eq!(of(&[config]), Allowed);
+    assert_eq!(good(&[former]).warnings, [""; 0]);
 }
 
 #[test]
@@ -405,7 +419,7 @@ fn durations_and_sizes_are_spelled_as_they_are_read() {
     assert_eq!(range("drain"), ("0s".to_owned(), "10m".to_owned()));
     assert_eq!(range("max-message-bytes"), ("1KiB".to_owned(), "64MiB".to_owned()));
     for (text, millis) in [("1ms", 1), ("60000ms", 60_000), ("1m", 60_000), ("007s", 7000)] {
-        let budget = good(&[("TOLLKEEPER_DECISION_BUDGET", text)]).store.patience.budget;
+        let budget = good(&[("TOLLKEEPER_DECISION_BUDGET", text)]).store.timeouts.budget;
         assert_eq!(budget, Duration::from_millis(millis), "{text}");
     }
 }

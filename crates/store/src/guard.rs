@@ -40,12 +40,12 @@ pub struct Guard {
     store: Arc<Store>,
     over_limit: Arc<OverLimitCache>,
     fallback: Arc<Fallback>,
-    patience: Patience,
+    timeouts: Timeouts,
     metrics: StoreMetrics,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct Timeouts {
     /// For callers that announce no timeout.
     pub budget: Duration,
     /// For callers that announce a timeout, at most; a decision takes three quarters of it.
@@ -60,24 +60,24 @@ impl Arrival {
 }
 
 impl Guard {
-    /// Guards `store`: no call waits longer than its caller's `patience`. `over_limit` answers first, and `fallback` if
+    /// Guards `store`: no call waits longer than `timeouts` says. `over_limit` answers first, and `fallback` if
     /// the store fails.
     pub fn new(
         store: Arc<Store>,
         over_limit: OverLimitCache,
         fallback: Fallback,
-        patience: Patience,
+        timeouts: Timeouts,
         metrics: StoreMetrics,
     ) -> Self {
         let (over_limit, fallback) = (Arc::new(over_limit), Arc::new(fallback));
-        Self { store, over_limit, fallback, patience, metrics }
+        Self { store, over_limit, fallback, timeouts, metrics }
     }
 
     /// The same store for an operator, who waits for a second.
     #[must_use]
     pub fn for_operator(&self) -> Self {
-        let budget = self.patience.budget.max(OPERATOR_WAITS);
-        Self { patience: Patience { budget, ..self.patience }, ..self.clone() }
+        let budget = self.timeouts.budget.max(OPERATOR_WAITS);
+        Self { timeouts: Timeouts { budget, ..self.timeouts }, ..self.clone() }
     }
 
     /// Like [`Store::charge`], within the budget from the call's arrival on. It fails if the `on_store_failure` of a
@@ -112,7 +112,7 @@ impl Guard {
     /// Whether the caller has given up by now: its own timeout has passed, or the budget and the time for the way.
     pub fn is_late(&self, arrival: Arrival) -> bool {
         let (part, whole) = DECISION_PART;
-        arrival.at.elapsed() > arrival.timeout.unwrap_or(self.patience.budget * whole / part)
+        arrival.at.elapsed() > arrival.timeout.unwrap_or(self.timeouts.budget * whole / part)
     }
 
     async fn charge_store(
@@ -149,7 +149,7 @@ impl Guard {
     pub fn deadline(&self, arrival: Arrival) -> Instant {
         let (part, whole) = DECISION_PART;
         let announced = arrival.timeout.map(|timeout| timeout / whole * part);
-        let Patience { budget, announced_max } = self.patience;
+        let Timeouts { budget, announced_max } = self.timeouts;
         arrival.at + announced.map_or(budget, |announced| announced.min(announced_max))
     }
 
@@ -171,7 +171,7 @@ impl Guard {
     /// Like [`Store::read_counter`], within the budget.
     pub async fn read_counter(&self, counter: &Counter, clear: Clear) -> CounterReading {
         let answer =
-            time::timeout(self.patience.budget, self.store.read_counter(counter, clear)).await;
+            time::timeout(self.timeouts.budget, self.store.read_counter(counter, clear)).await;
         if clear == Clear::Yes {
             self.over_limit.forget(counter, Instant::now());
         }

@@ -53,6 +53,7 @@ const STRAY: &str = "stray";
 fn argument(row: Row) -> Arg {
     let argument = Arg::new(row.flag)
         .long(row.flag)
+        .aliases(settings::former_name(row.flag))
         .help(row.description())
         .help_heading(row.heading)
         .value_parser(value_parser!(OsString))

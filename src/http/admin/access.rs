@@ -74,7 +74,7 @@ pub(super) async fn identify(
         (Some(_), None) => (None, Err("a bearer token is required")),
         (Some(tokens), Some(shown)) => match tokens.find(shown) {
             Some(token) => (Some(token.name), Ok(token.right)),
-            None => (None, Err("the bearer token is not the right one")),
+            None => (None, Err("invalid bearer token")),
         },
     };
     let peer = || extensions.get::<Peer>().map_or("unknown".to_owned(), |peer| peer.0.to_string());

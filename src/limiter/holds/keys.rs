@@ -38,9 +38,9 @@ const EPOCH_MS: u64 = HoldPolicy::LIFETIME_MS_MAX + 86_400_000;
 
 /// How often the store is queried for keys; while it has none, or a token came that none has signed; and while it gives no
 /// answer.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
-const LOOK_UNANSWERED_AFTER: Duration = Duration::from_millis(250);
+const POLL_EVERY: Duration = Duration::from_secs(5);
+const POLL_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const POLL_UNANSWERED_AFTER: Duration = Duration::from_millis(250);
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
@@ -183,12 +183,17 @@ impl HoldKeys {
         let digest = match signed.as_ref().and_then(|tag| tag.as_ref().first_chunk()) {
             Some(bytes) => u64::from_be_bytes(*bytes),
             None => {
-                self.0.makes_digests.store(true, Ordering::Relaxed);
-                self.0.needed.notify_one();
+                self.make_digests();
                 self.0.own.hash_one(id)
             }
         };
         format!("{digest:016x}")
+    }
+
+    /// Has the key of digests made, before the first of them if it can be known that they are shown.
+    pub fn make_digests(&self) {
+        self.0.makes_digests.store(true, Ordering::Relaxed);
+        self.0.needed.notify_one();
     }
 
     /// Waits a moment for the key of digests, if none has been waited for yet.
@@ -241,40 +246,40 @@ impl HoldKeys {
         loop {
             let signs = are_needed();
             let makes = signs || self.0.makes_digests.load(Ordering::Relaxed);
-            let looked = self.look(servers, makes).await;
+            let polled = self.poll(servers, makes).await;
             if signs {
-                self.report(&looked);
+                self.report(&polled);
             }
             let pause = async {
-                if looked.is_err() {
-                    return time::sleep(LOOK_UNANSWERED_AFTER).await;
+                if polled.is_err() {
+                    return time::sleep(POLL_UNANSWERED_AFTER).await;
                 }
-                time::sleep(LOOK_AGAIN_AFTER).await;
+                time::sleep(POLL_AGAIN_AFTER).await;
                 if self.can_sign() {
-                    drop(time::timeout(LOOK_EVERY, self.0.missed.notified()).await);
+                    drop(time::timeout(POLL_EVERY, self.0.missed.notified()).await);
                 }
             };
             select! {
                 biased;
                 () = pause => {}
                 // New rules, or a digest, need one.
-                () = self.0.needed.notified(), if looked.is_ok() && !makes => {}
+                () = self.0.needed.notified(), if polled.is_ok() && !makes => {}
             }
         }
     }
 
-    async fn look(&self, servers: &RedisStore, makes: bool) -> Result<(), StoreError> {
+    async fn poll(&self, servers: &RedisStore, makes: bool) -> Result<(), StoreError> {
         let clock =
             servers.run("hold-key", ANSWER_WITHIN, Steps::One, |_| vec![redis::cmd("TIME")]);
         let Some((seconds, _)) = clock.await?.pop().and_then(read::<(u64, u64)>) else {
             return Err(unexpected());
         };
-        self.look_at(servers, Timestamp::from_secs(seconds), makes).await
+        self.poll_at(servers, Timestamp::from_secs(seconds), makes).await
     }
 
     /// Learns the keys that the replicas have at this time by the store's clock, and `makes` those that are missing. What was
     /// known stays accepted.
-    pub async fn look_at(
+    pub async fn poll_at(
         &self,
         servers: &RedisStore,
         now: Timestamp,
@@ -283,7 +288,7 @@ impl HoldKeys {
         let epoch = now.as_millis() / EPOCH_MS;
         let kept = self.kept(servers, epoch, now, makes).await;
         let before = self.0.keys.load_full();
-        let (signing, looked) = match kept {
+        let (signing, polled) = match kept {
             Ok(signing) => (signing, Ok(())),
             // A store that answers has no other.
             Err(
@@ -305,7 +310,7 @@ impl HoldKeys {
         accepted.truncate(KEYS_MAX);
         self.0.keys.store(Some(Arc::new(TokenKeys { signing, accepted })));
         self.0.changed.notify_waiters();
-        looked
+        polled
     }
 
     /// The key of an epoch. If the store has none and this `makes` one, the store gets the one that was known, or a new one.
@@ -350,9 +355,9 @@ impl HoldKeys {
     }
 
     /// Logs that no token can be made, once, and that they can be again.
-    fn report(&self, looked: &Result<(), StoreError>) {
+    fn report(&self, polled: &Result<(), StoreError>) {
         let is_reported = &self.0.is_reported;
-        match looked {
+        match polled {
             Ok(()) if is_reported.swap(false, Ordering::Relaxed) => {
                 tracing::info!("the key that signs tokens of holds is known");
             }

@@ -72,8 +72,8 @@ const OTHER_BYTES_MAX: usize = 4 << 10;
 /// How long connections are still accepted after the stop, and the least time for which each is then served.
 const CLOSE_AFTER: Duration = Duration::from_millis(100);
 
-/// The pause before the next look whether a connection may be accepted.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
+/// The pause until it is tried again whether a connection may be accepted.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone)]
 pub struct GrpcServices {
@@ -111,7 +111,7 @@ pub async fn serve(listener: Listener, workers: Arc<Workers>, stop: Cancellation
         tokio::select! {
             () = &mut closed => break,
             Some(_) = connections.join_next() => {}
-            () = time::sleep(LOOK_AGAIN_AFTER), if !may_accept => {}
+            () = time::sleep(ACCEPT_AGAIN_AFTER), if !may_accept => {}
             stream = accept(&socket, &metrics), if may_accept => {
                 let memory = services.rate_limit.memory_of_a_connection();
                 let Some(slot) = slots.take(connections.len(), &metrics, memory) else {

@@ -38,7 +38,7 @@ impl Translator<'_> {
         const STOPS: &str = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT";
         let counts = if self.is_on(STOPS) { "off" } else { "on" };
         self.set("count-denied", &[STOPS], counts);
-        self.set("exhausted-looks", &[], "allow");
+        self.set("exhausted-checks", &[], "allow");
     }
 
     fn rule_files(&mut self) {

@@ -3,7 +3,11 @@
 
 use std::{ffi::OsStr, path::Path};
 
-use super::{environment::GivenSetting, form::Arity, row::Row};
+use super::{
+    environment::GivenSetting,
+    form::Arity,
+    row::{Row, former_name},
+};
 use crate::{
     text::did_you_mean::hint,
     yaml::{
@@ -82,7 +86,8 @@ impl SettingsFile {
         let mut problems = Vec::new();
         for setting in &self.0 {
             let name = &setting.name;
-            match (known.iter().find(|row| row.flag == name), &setting.values) {
+            let is_named = |row: &&&Row| row.flag == name || former_name(row.flag) == Some(name);
+            match (known.iter().find(is_named), &setting.values) {
                 (None, _) => {
                     let hint = hint(name, known.iter().map(|row| row.flag));
                     problems.push(setting.problem(format!("unknown setting `{name}`{hint}")));

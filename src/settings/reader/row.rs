@@ -4,6 +4,13 @@ use super::form::Arity;
 
 const PREFIX: &str = "TOLLKEEPER_";
 
+/// Flags that had another name, which still works, also as a variable and in a file.
+const FORMER_NAMES: [(&str, &str); 1] = [("exhausted-checks", "exhausted-looks")];
+
+pub(crate) fn former_name(flag: &str) -> Option<&'static str> {
+    FORMER_NAMES.iter().find(|(name, _)| *name == flag).map(|(_, former)| *former)
+}
+
 /// A setting without the type of its values.
 #[derive(Debug, Clone)]
 pub struct Row {

@@ -39,7 +39,7 @@ const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 
 impl RuleSource {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Given<Self> {
-        let help = "Rule file or folder; may be repeated, in the variable with `:`. Or a control plane: xds://host:port?node=ID, with TLS xds+tls://";
+        let help = "Rule file or folder; repeatable; in the variable, separate paths with `:`. Or a control plane: xds://host:port?node=ID, with TLS xds+tls://";
         let form = ("PATH|URL", is_url as fn(&str) -> bool);
         let Given { value: paths, name } =
             reader.read_paths(RULES, form, "the shipped example", help);

@@ -437,7 +437,7 @@ descriptors:
         (r"user=\x2a", r"descriptor: a star is a pattern, also as \x2a"),
         (
             "user=x,class=b",
-            "descriptor: class is the entry of a priority or of a hold, which overrides leave out",
+            "descriptor: class selects a class or a hold; leave it out of an override",
         ),
     ] {
         let (status, answer) = try_set(&service, descriptor, json!({ "action": "ban" }), "10m");

@@ -261,7 +261,7 @@ fn the_admin_address_asks_for_its_token() {
         (
             Some(wrong.as_path()),
             format!(
-                "the bearer token is not the right one; --token-file {} must hold the token of the service's --admin-token-file",
+                "invalid bearer token; --token-file {} must hold the token of the service's --admin-token-file",
                 wrong.display()
             ),
         ),

@@ -13,7 +13,7 @@ use tollkeeper::{
     store::{
         Clock, Store, StoreError,
         fallback::Fallback,
-        guard::{Arrival, Guard, Patience},
+        guard::{Arrival, Guard, Timeouts},
         memory::MemoryStore,
         metrics::StoreMetrics,
         over_limit_cache::{Denials, OverLimitCache},
@@ -634,7 +634,7 @@ async fn a_refund_in_the_batch_of_a_denial_removes_the_cached_denial() {
         store,
         OverLimitCache::new(100, Denials::Exact, metrics.clone()),
         Fallback::new(local, 1),
-        Patience { budget: TIMEOUT, announced_max: TIMEOUT },
+        Timeouts { budget: TIMEOUT, announced_max: TIMEOUT },
         metrics,
     );
     let charge_all =

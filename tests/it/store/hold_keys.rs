@@ -249,7 +249,7 @@ fn current_key(redis: &Redis) -> String {
 }
 
 async fn knows(keys: &HoldKeys, store: &RedisStore, now: Timestamp) {
-    keys.look_at(store, now, true).await.unwrap();
+    keys.poll_at(store, now, true).await.unwrap();
 }
 
 #[tokio::test]
