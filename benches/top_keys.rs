@@ -70,7 +70,7 @@ fn record(rules: &RuleSet, requests: &[Request], names: TopKeyNames) -> f64 {
     let began = Instant::now();
     for request in requests {
         let plan = Plan::draw(rules, request);
-        keys.record(black_box(&plan), &verdict, began.into());
+        keys.record(black_box(&plan), &verdict, began.into(), |_| String::new());
     }
     began.elapsed().as_nanos() as f64 / requests.len() as f64
 }

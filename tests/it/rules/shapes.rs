@@ -12,8 +12,6 @@ use tollkeeper::{
     rules::{self, LoadOptions},
 };
 
-use crate::support::prelude::*;
-
 /// Begins the line of a call, below the file: its descriptor, and the limits that it meets, or why the file is refused.
 const CALL: &str = ">> ";
 
