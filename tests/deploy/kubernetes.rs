@@ -10,6 +10,9 @@
     clippy::panic,
     clippy::disallowed_methods,
     clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
     dead_code,
     unreachable_pub,
     reason = "a test that panics has failed; the other test binary uses the rest of `support`"
