@@ -14,7 +14,7 @@ use crate::{
         parameters::Parameters,
         plan::Plan,
         request::{Descriptor, Entry, Hits, Request},
-        rule::{Algorithm, Mode, Policy, WhenDenied},
+        rule::{Algorithm, Lease, Mode, Policy, WhenDenied},
         rule_set::{Candidates, Domain, Found, MatchedBy, RuleSet},
         time::Timestamp,
     },
@@ -508,6 +508,9 @@ fn details(charge: &Charge, all: &[Charge]) -> String {
     }
     if let Some(ban_ms) = limit.ban_ms {
         details.push(format!("ban_for {}", spelled(Duration::from_millis(ban_ms))));
+    }
+    if limit.lease == Lease::Auto {
+        details.push("lease auto".to_owned());
     }
     details.push(format!("on_store_failure {}", limit.on_store_failure.name()));
     details.join(", ")

@@ -29,7 +29,7 @@ use crate::{
         ledger::{self, Charge, JudgedBy, Verdict},
         plan::Plan,
         request::{Hits, HitsMeaning, Request},
-        rule::{Algorithm, FailureMode, Limit, Mode, WhenDenied},
+        rule::{Algorithm, FailureMode, Lease, Limit, Mode, WhenDenied},
         rule_set::RequireMode,
         time::Timestamp,
     },
@@ -302,8 +302,10 @@ impl Limiter {
     /// Sets what a counter has used in one step, and returns what it holds then. Hits that are counted later are added.
     pub async fn set_used(&self, counter: &Counter, used: u64) -> Result<CounterReading, String> {
         let store = self.store.for_operator();
-        // The hits of the window before count too, and no refund takes them back.
-        if counter.limit.algorithm == Algorithm::SlidingWindow {
+        // The hits of the window before count too, and no refund takes them back; nor what replicas have leased, which would
+        // go back behind it.
+        if counter.limit.algorithm == Algorithm::SlidingWindow || counter.limit.lease == Lease::Auto
+        {
             store.read_counter(counter, Clear::Yes).await;
         }
         let limit = Limit {

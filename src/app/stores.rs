@@ -17,6 +17,7 @@ use crate::{
         over_limit_cache::{Denials, OverLimitCache},
         redis::{
             RedisStore,
+            leases::LeaseTerms,
             node::{NodeOptions, probe::Probe, unsent::Unsent},
             topology::{discovery::Finder, sentinel::Monitored},
             wire::{
@@ -70,7 +71,8 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
             Algorithms::FixedWindow => Probe::Command,
         },
     };
-    Store::Redis(RedisStore::new(options, finder))
+    let terms = LeaseTerms { replicas: settings.store.replicas, ..LeaseTerms::default() };
+    Store::Redis(RedisStore::new(options, finder).with_lease_terms(terms))
 }
 
 /// The guard around `store`, with the over-limit cache and the fallback.

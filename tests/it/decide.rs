@@ -11,6 +11,7 @@ mod exactness;
 mod give_back;
 mod holds;
 mod in_flight;
+mod leases;
 mod longest;
 mod migrating;
 mod modes;

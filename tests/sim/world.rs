@@ -61,6 +61,8 @@ pub struct Plan {
     pub faults_max: usize,
     /// What is wrong with the scripts.
     pub plant: Option<Plant>,
+    /// Whether replicas lease hits of hot counters.
+    pub leases: bool,
     /// Whether it notes what happens, which takes half of its time.
     pub is_logged: bool,
 }
@@ -75,6 +77,7 @@ impl Plan {
             lasts: Duration::from_secs(15),
             faults_max: dice.below(20) as usize,
             plant: None,
+            leases: dice.hits(700),
             is_logged: false,
         }
     }
@@ -109,6 +112,8 @@ pub struct World {
     redis_now_us: Clock,
     /// How often it has jumped.
     pub jumps: Cell<usize>,
+    /// When it has jumped last.
+    pub jumped_at: Cell<Option<Instant>>,
     /// When Redis was stopped, if nothing else happens meanwhile.
     pub stopped_at: Cell<Option<Instant>>,
     /// When the faults ended.
@@ -138,7 +143,7 @@ impl World {
     pub async fn replace(&self, place: usize) -> Rc<Replica> {
         let number = self.started.get();
         self.started.set(number + 1);
-        let replica = Rc::new(Replica::start(number, &self.network));
+        let replica = Rc::new(Replica::start(number, &self.plan, &self.network));
         while !replica.is_ready() {
             time::sleep(Duration::from_millis(1)).await;
         }
@@ -192,17 +197,18 @@ async fn live(plan: &Plan) -> Rc<World> {
     plan.plant.into_iter().for_each(|fault| server.plant(fault));
     let host = Host::new(server, dice.another());
     let network = Network::start(BTreeMap::from([("redis".to_owned(), Rc::clone(&host))]));
-    let replicas = (0..plan.replicas).map(|number| Rc::new(Replica::start(number, &network)));
+    let replicas = (0..plan.replicas).map(|number| Rc::new(Replica::start(number, plan, &network)));
     let world = Rc::new(World {
         plan: plan.clone(),
         host,
         replicas: RefCell::new(replicas.collect()),
         started: Cell::new(plan.replicas),
         network,
-        ledger: RefCell::default(),
+        ledger: RefCell::new(Ledger::of(plan)),
         redis_ahead_us,
         redis_now_us,
         jumps: Cell::new(0),
+        jumped_at: Cell::new(None),
         stopped_at: Cell::new(None),
         calm_since: Cell::new(None),
         ends: Cell::new(false),

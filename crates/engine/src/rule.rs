@@ -63,6 +63,8 @@ pub struct Limit {
     pub ban_ms: Option<u64>,
     /// Its soft limits.
     pub tiers: Option<Arc<[Tier]>>,
+    /// Whether a replica may charge hits in advance while its counter is hot.
+    pub lease: Lease,
 }
 
 impl Limit {
@@ -89,6 +91,7 @@ impl Limit {
             opens_from: None,
             ban_ms: None,
             tiers: None,
+            lease: Lease::Off,
         })
     }
 
@@ -242,6 +245,18 @@ pub enum WhenDenied {
     Free,
     /// All of its hits, since they count work that is already done.
     Counted,
+}
+
+named! {
+    /// Whether a replica charges hits in advance, as credit that it spends without a round trip.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum Lease {
+        /// Never.
+        #[default]
+        Off = "off",
+        /// While it decides many calls on the counter.
+        Auto = "auto",
+    }
 }
 
 /// What happens to a check when its limit is exactly used up, so that a hit would not fit.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tollkeeper_engine::{
     key::SlotBy,
     request::{Hits, KEY_BYTES_MAX},
-    rule::{Algorithm, DeniedBody, FailureMode, Unit},
+    rule::{Algorithm, DeniedBody, FailureMode, Lease, Unit},
     rule_set::RequireMode,
     window::Window,
 };
@@ -80,12 +80,13 @@ const OTHER_ALGORITHMS: [(&str, &str); 3] = [
 ];
 
 /// Keys of a limit that need one of certain algorithms.
-pub(super) const OF_ONE_ALGORITHM: [(&str, &[&str]); 5] = [
+pub(super) const OF_ONE_ALGORITHM: [(&str, &[&str]); 6] = [
     ("burst", &["token_bucket"]),
     ("idle", &["first_hit_window"]),
     ("time_zone", &["fixed_window"]),
     ("starts", &["fixed_window"]),
     ("remember", &["sliding_log", "in_flight"]),
+    ("lease", &["fixed_window"]),
 ];
 
 /// Keys that each limit has for itself: an overlay gives none of the first, and `defaults` none of all.
@@ -136,6 +137,8 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             "Time for which a call that does not fit closes the counter, 1s to 7 days (168h)"),
         key("tiers", Shape::Other(nested::tiers_schema),
             "Soft limits: a list of `at` and `request_headers`"),
+        key("lease", Shape::OneOf(Lease::names),
+            "For fixed_window: off (default), or auto: while a counter is hot, each replica charges some hits in advance, and spends them without asking Redis"),
         key("name", TEXT, "Name of the limit in answers and in `replaces`"),
         key("replaces", Shape::Other(replaces),
             "List of `name: other_limit`: limits ignored in calls that match this rule"),

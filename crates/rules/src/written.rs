@@ -7,7 +7,7 @@ use tollkeeper_engine::{
     key::SlotBy,
     parameters::Parameters,
     request::Hits,
-    rule::{Algorithm, DeniedBody, FailureMode, Metadata, Priority, Tier, Unit},
+    rule::{Algorithm, DeniedBody, FailureMode, Lease, Metadata, Priority, Tier, Unit},
     rule_set::{RequireMode, Requirement},
 };
 use tollkeeper_yaml::{
@@ -81,6 +81,8 @@ pub(super) struct RateLimit {
     pub(super) hold: Option<Arc<HoldPolicy>>,
     pub(super) ban_for: Option<Located<Duration>>,
     pub(super) tiers: Option<Arc<[Tier]>>,
+    /// Where `lease: auto` is written, if it is.
+    pub(super) leases: Option<Location>,
     pub(super) priority: Option<Located<Arc<Priority>>>,
 }
 
@@ -262,6 +264,7 @@ fn rate_limit(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Located<RateLi
         priority: nested::priority(reader, &fields),
         ban_for: fields.time("ban_for"),
         tiers: nested::tiers(reader, &fields),
+        leases: leases(&fields),
         replaces: replaces(reader, &fields, name.as_deref()),
         name,
     };
@@ -275,6 +278,11 @@ pub fn limit_name(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<String
         reader.problem(location, "name: must not have control characters");
     }
     Some(value)
+}
+
+fn leases(fields: &Fields<'_>) -> Option<Location> {
+    let lease = fields.located_word("lease")?;
+    (lease.value == Lease::Auto.name()).then_some(lease.location)
 }
 
 fn requests_per_unit(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<u64> {

@@ -123,6 +123,10 @@ impl Guard {
         if charges.is_empty() {
             return Ok(Verdict::default());
         }
+        // Before the cache: what was charged in advance is left though all else is used.
+        if let Some(verdict) = self.store.spend(charges) {
+            return Ok(verdict);
+        }
         // The cache's answer proves nothing about the store's health.
         if !self.over_limit.is_quiet(arrival.at)
             && let Some(tallies) = self.over_limit.answer(charges, Instant::now())

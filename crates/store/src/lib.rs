@@ -72,6 +72,14 @@ impl Store {
         }
     }
 
+    /// Decides a call with hits that were charged in advance, if the store has them at hand; see [`redis::leases`].
+    pub fn spend(&self, charges: &[Charge]) -> Option<Verdict> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(store) => store.spend(charges),
+        }
+    }
+
     /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`, which come from
     /// a [`StoreError::Unreachable`]: their `on_store_failure` applies.
     pub async fn charge_without(

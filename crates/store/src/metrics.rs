@@ -48,6 +48,9 @@ instruments! {
             "calls sent to Redis in one batch");
         batch_wait: Histogram<f64> => BATCH_WAIT = Histogram("ratelimit.store.batch.wait", [],
             "time that a batch's first call waited in queue and for a connection") in Seconds;
+        lease_hits: Counter<u64> => LEASE_HITS = Counter("ratelimit.lease.hits", ["event"],
+            "hits of leases: `granted` in advance, and then `spent`, `returned`, or `stranded`: unspent, and counted as used until their window ends"
+        );
         script_runs: Counter<u64> => SCRIPT_RUNS = Counter(
             "ratelimit.store.script.runs", ["script"],
             "script runs: `fixed` for fixed windows, `commit` for commits on them, `ledger` for the rest"
@@ -68,6 +71,9 @@ impl StoreMetrics {
         // Rates begin with the first event.
         metrics.starved.add(0.0, &[]);
         metrics.commits_queued.add(0, &[]);
+        for event in ["granted", "spent", "returned", "stranded"] {
+            metrics.leased(event, 0);
+        }
         for reason in ["full", "ended", "stopped"] {
             metrics.debits_dropped.add(0, &[KeyValue::new("reason", reason)]);
         }
@@ -140,6 +146,11 @@ impl StoreMetrics {
     pub(crate) fn batch(&self, calls: usize, waited: Duration) {
         self.batch_calls.record(u32::try_from(calls).map_or(f64::INFINITY, f64::from), &[]);
         self.batch_wait.record(waited.as_secs_f64(), &[]);
+    }
+
+    /// Counts hits of leases, by what has become of them.
+    pub(crate) fn leased(&self, event: &'static str, hits: u64) {
+        self.lease_hits.add(hits, &[KeyValue::new("event", event)]);
     }
 
     pub(crate) fn script_ran(&self, script: &'static str) {

@@ -16,6 +16,7 @@ use tollkeeper_engine::{
     key::Counter,
     ledger::{self, Charge, Fit, JudgedBy, Tally, Verdict},
     request::Hits,
+    rule::Lease,
 };
 
 use self::entries::{CachedTally, Entries, LIFE_MAX};
@@ -120,6 +121,9 @@ impl OverLimitCache {
             let mut tally = CachedTally::new(*tally, || ledger::asked(charge, charges), sent);
             if self.denials == Denials::MayBeReserved && !charge.counter.is_in_slot_of_domain() {
                 tally = tally.unsure();
+            }
+            if charge.counter.limit.lease == Lease::Auto {
+                tally = tally.leased();
             }
             let Some((hash, mut entries)) = self.entries(&charge.counter) else { return };
             if denied {

@@ -1,25 +1,29 @@
 //! Counters in Redis, shared by all replicas. Redis's own clock decides which window is the present one.
 //!
-//! Five rooms, each of which uses only those before it: `wire` (connections, bytes, a server's report of itself),
+//! Six rooms, each of which uses only those before it: `wire` (connections, bytes, a server's report of itself),
 //! `script` (work as arguments of Lua scripts, and their replies), `transactions` (the same work for a server that runs no
-//! scripts), `node` (one server: its state, and the calls that wait for it), `topology` (which server has a counter).
+//! scripts), `node` (one server: its state, and the calls that wait for it), `topology` (which server has a counter),
+//! `leases` (hits that are charged in advance).
 
+pub mod leases;
 pub mod node;
 pub mod script;
 pub mod topology;
 mod transactions;
 pub mod wire;
 
-use std::{sync::Arc, time::Duration};
+use std::{iter, sync::Arc, time::Duration};
 
 use redis::{Cmd, Value};
 use tokio::time::{self, Instant};
 use tollkeeper_engine::{
     key::{self, Counter},
     ledger::{Charge, CounterState, Verdict},
+    rule::Lease,
 };
 
 use self::{
+    leases::{LeaseTerms, Leases},
     node::{NodeOptions, batcher::SentAs, decided::NotDecided, owed::Owed, pool::unavailable},
     script::work::NodeWork,
     topology::{
@@ -56,6 +60,7 @@ const USAGE_EVERY: Duration = Duration::from_secs(10);
 pub struct RedisStore {
     directory: Arc<Directory>,
     finder: Finder,
+    leases: Arc<Leases>,
 }
 
 impl RedisStore {
@@ -66,7 +71,29 @@ impl RedisStore {
         if let Finder::Given(server) = &finder {
             drop(directory.node_at(server));
         }
-        Self { directory: Arc::new(directory), finder }
+        let leases = Self::leases(&directory, LeaseTerms::default());
+        Self { directory: Arc::new(directory), finder, leases }
+    }
+
+    /// The same store with other terms of leases.
+    #[must_use]
+    pub fn with_lease_terms(self, terms: LeaseTerms) -> Self {
+        Self { leases: Self::leases(&self.directory, terms), ..self }
+    }
+
+    fn leases(directory: &Directory, terms: LeaseTerms) -> Arc<Leases> {
+        let NodeOptions { clock, metrics, .. } = &directory.options;
+        Arc::new(Leases::new(terms, *clock, metrics.clone()))
+    }
+
+    /// Decides a call with hits that were charged in advance, if they are enough for all of its charges.
+    pub fn spend(&self, charges: &[Charge]) -> Option<Verdict> {
+        if !has_lease(charges) {
+            return None;
+        }
+        let given_back = charges.iter().filter(|charge| charge.hits.asks_nothing());
+        self.leases.end(&self.directory, given_back.map(|charge| &charge.counter));
+        self.leases.spend(&self.directory, charges)
     }
 
     /// Makes all charges of one call, or none; its caller waits `until` then. A server that runs no scripts
@@ -75,7 +102,13 @@ impl RedisStore {
         if charges.is_empty() {
             return Ok(Verdict::default());
         }
-        route::charge(&self.directory, charges, until).await
+        let mut answer = route::charge(&self.directory, charges, until).await;
+        if let Ok(verdict) = &mut answer
+            && has_lease(charges)
+        {
+            self.leases.learn(charges, verdict);
+        }
+        answer
     }
 
     /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`: their
@@ -95,6 +128,14 @@ impl RedisStore {
         counter: &Counter,
         clear: Clear,
     ) -> Result<CounterState, StoreError> {
+        let answer = self.read(counter, clear).await;
+        if clear == Clear::Yes {
+            self.leases.end(&self.directory, iter::once(counter));
+        }
+        answer
+    }
+
+    async fn read(&self, counter: &Counter, clear: Clear) -> Result<CounterState, StoreError> {
         let work = NodeWork::Read(Box::new(counter.clone()), clear);
         // The script that reads a counter takes declared keys only, which a node of a cluster does not take in batches.
         let is_batched = clear != Clear::Yes
@@ -205,6 +246,7 @@ impl RedisStore {
     /// Waits for work that goes on although its callers have gone, and sends what was kept, for a second at most each.
     /// No call may follow.
     pub async fn ended(&self) {
+        self.leases.stop();
         self.directory.outliving.close();
         self.directory.outliving.wait().await;
         resend::end(&self.directory.options.unsent, ENDS_WITHIN, self).await;
@@ -228,6 +270,10 @@ impl RedisStore {
             time::sleep(REACH_EVERY).await;
         }
     }
+}
+
+fn has_lease(charges: &[Charge]) -> bool {
+    charges.iter().any(|charge| charge.counter.limit.lease == Lease::Auto)
 }
 
 impl resend::Resend for RedisStore {

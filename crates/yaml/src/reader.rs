@@ -95,8 +95,12 @@ impl<'node> Fields<'node> {
     }
 
     pub fn word(&self, name: &str) -> Option<&'static str> {
-        let Value::Word(word) = self.get(name)?.value else { return None };
-        Some(word)
+        self.located_word(name).map(|word| word.value)
+    }
+
+    pub fn located_word(&self, name: &str) -> Option<Located<&'static str>> {
+        let Located { location, value: Value::Word(value) } = self.get(name)? else { return None };
+        Some(Located { location, value })
     }
 
     pub fn node(&self, name: &str) -> Option<&'node YamlNode> {

@@ -19,7 +19,7 @@ use crate::{
         descriptor_syntax,
         ledger::{Charge, Remembered},
         request::{Hits, Request},
-        rule::{Algorithm, Limit},
+        rule::{Algorithm, Lease, Limit},
     },
     explain::{CORRUPT, incomplete},
     http::parameters,
@@ -239,6 +239,7 @@ fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
         "held": has_holds.then_some(state.held),
         "open_holds": has_holds.then_some(state.open_holds),
         "closed": state.closed.then_some(true),
+        "lease": (limit.lease == Lease::Auto).then_some("auto"),
     }))
 }
 

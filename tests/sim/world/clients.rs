@@ -26,6 +26,9 @@ const TIMEOUTS_MS: [u64; 4] = [20, 40, 100, 400];
 /// A timer of the world fires up to a millisecond late.
 const TIMER: Duration = Duration::from_millis(1);
 
+/// Credit of a window that a jump of Redis's clock has ended is spent for so long, at most.
+const CREDIT_LIVES: Duration = Duration::from_millis(200);
+
 /// How many calls, one after the other, may wait for a server that has stopped.
 const WAIT_IN_VAIN: u32 = 8;
 
@@ -66,6 +69,9 @@ impl Client {
                 pause_us = *self.dice.one_of(&PAUSES_US);
             }
             time::sleep(self.dice.micros(500..pause_us)).await;
+            if self.world.plan.leases && self.dice.hits(30) {
+                self.crowd().await;
+            }
             match self.dice.below(16) {
                 0..=7 => self.charge().await,
                 8..=9 => self.debit().await,
@@ -81,11 +87,22 @@ impl Client {
         format!("{rule}=u{}", self.dice.below(users))
     }
 
+    /// Calls so often on one counter that replicas lease its hits.
+    async fn crowd(&self) {
+        let counter = self.counter("hot", 2);
+        for _ in 0..50 + self.dice.below(250) {
+            let call = Call { counters: vec![counter.clone()], hits: 1, kind: Kind::Charge };
+            self.make(call, Hits::Charge(1), HitsMeaning::Charged).await;
+            time::sleep(self.dice.micros(100..2000)).await;
+        }
+    }
+
     async fn charge(&self) {
-        let counters = match self.dice.below(3) {
+        let counters = match self.dice.below(4) {
             0 => vec![self.counter("second", 3)],
             1 => vec![self.counter("minute", 2)],
-            _ => vec![self.counter("second", 3), self.counter("minute", 2)],
+            2 => vec![self.counter("second", 3), self.counter("minute", 2)],
+            _ => vec![self.counter("hot", 2), self.counter("minute", 2)],
         };
         let hits = 1 + self.dice.below(2);
         let call = Call { counters, hits, kind: Kind::Charge };
@@ -226,8 +243,17 @@ impl Client {
             return (Answer::NONE, None);
         }
         let mut answer = answer(&decided, took);
-        self.check_breaker(replica, began, answer);
-        if answer.at.is_some() || !answer.was_at_once {
+        // By the world's own knowledge of Redis's clock: the window that it counts in is the present one.
+        let has_jumped = world.jumped_at.get().is_some_and(|at| at.elapsed() <= CREDIT_LIVES);
+        if answer.by_credit && !has_jumped {
+            answer.at = Some(world.redis_now_ms());
+        }
+        if !answer.by_credit {
+            self.check_breaker(replica, began, answer);
+        }
+        if answer.by_credit {
+            // It says nothing of the store.
+        } else if answer.at.is_some() || !answer.was_at_once {
             replica.refuses_since.set(None);
         } else if meaning == HitsMeaning::Done && replica.refuses_since.get().is_none() {
             // Other calls may be answered by the over-limit cache.
@@ -302,7 +328,8 @@ fn answer(decided: &Result<Decision, Undecided>, took: Duration) -> Answer {
             at: decision.at.map(|at| at.as_millis()),
             was_at_once,
             was_heard: true,
+            by_credit: was_at_once && decision.at.is_some(),
         },
-        Err(_) => Answer { admitted: None, at: None, was_at_once, was_heard: true },
+        Err(_) => Answer { was_at_once, was_heard: true, ..Answer::NONE },
     }
 }

@@ -108,6 +108,7 @@ fn begin(world: &Rc<World>, dice: &Dice) {
             let before_ms = world.redis_now_ms();
             world.redis_ahead_us.set(world.redis_ahead_us.get() + jump);
             world.jumps.set(world.jumps.get() + 1);
+            world.jumped_at.set(Some(Instant::now()));
             let (now_ms, mut ledger) = (world.redis_now_ms(), world.ledger.borrow_mut());
             ledger.places.disturbed(before_ms, now_ms);
             if jump < 0 {

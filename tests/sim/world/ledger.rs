@@ -7,12 +7,16 @@ use std::{
 
 use tollkeeper_sim::redis::database::{Database, Value};
 
-use super::places::{HELD_MS, Places};
+use super::{
+    Plan,
+    places::{HELD_MS, Places},
+};
 
 /// The length of the windows in milliseconds, and the limit, by the key of the rule.
-const WINDOWS: [(&str, u64, u64); 6] = [
+const WINDOWS: [(&str, u64, u64); 7] = [
     ("second", 1000, 4),
     ("minute", 60_000, 40),
+    ("hot", 1000, 200),
     ("work", 86_400_000, u64::MAX),
     ("tokens", 3_600_000, 1000),
     ("anonymous", 3_600_000, u64::MAX),
@@ -50,6 +54,8 @@ pub struct Answer {
     pub was_at_once: bool,
     /// Whether the replica lived until it answered.
     pub was_heard: bool,
+    /// Whether hits were spent that the replica had leased.
+    pub by_credit: bool,
 }
 
 /// Hits that are held for work under way, by a token.
@@ -78,11 +84,15 @@ pub enum Commit {
 
 impl Answer {
     /// The caller has heard nothing.
-    pub const NONE: Self = Self { admitted: None, at: None, was_at_once: false, was_heard: false };
+    pub const NONE: Self =
+        Self { admitted: None, at: None, was_at_once: false, was_heard: false, by_credit: false };
 }
 
 #[derive(Default)]
 pub struct Ledger {
+    /// The hits that all replicas may have leased of a limit, of each hundred, if they lease; all of them if answers may be
+    /// lost.
+    leased_percent: u64,
     calls: Vec<(Call, Answer)>,
     takes: Vec<Take>,
     pub places: Places,
@@ -122,6 +132,23 @@ impl Bounds {
 }
 
 impl Ledger {
+    pub fn of(plan: &Plan) -> Self {
+        let leased_percent = match plan {
+            Plan { leases: false, .. } => 0,
+            // What is in hand, and what is on its way back.
+            Plan { faults_max: 0, .. } => 20,
+            _ => 100,
+        };
+        Self { leased_percent, ..Self::default() }
+    }
+
+    /// The hits of a limit that may be charged, and not used.
+    fn leased(&self, counter: &str) -> i64 {
+        let (name, _, limit) = window_of(counter);
+        let is_leased = ["minute", "hot"].contains(&name);
+        if is_leased { (limit * self.leased_percent / 100) as i64 } else { 0 }
+    }
+
     /// Notes the first promise that is broken.
     pub fn breaks(&mut self, promise: String) {
         self.broken.get_or_insert(promise);
@@ -140,6 +167,7 @@ impl Ledger {
         let of_takes = self.takes.iter().map(|take| take.answer);
         for answer in self.calls.iter().map(|(_, answer)| *answer).chain(of_takes) {
             let name = match (answer.admitted, answer.at) {
+                _ if answer.by_credit => "admitted by credit",
                 (None, _) => "error",
                 (Some(true), Some(_)) => "admitted",
                 (Some(false), Some(_)) => "denied",
@@ -266,6 +294,7 @@ impl Ledger {
                 ));
             }
             // What was denied is not charged.
+            let bounds = Bounds { most: bounds.most + self.leased(&counter), ..bounds };
             if let Some(used) = used_in(database, &counter, span.start) {
                 self.check_used(&counter, used, bounds);
             }
@@ -311,7 +340,8 @@ impl Ledger {
                 let (_, length_ms, limit) = window_of(counter);
                 let none = perhaps.get(counter).map_or(0, |hits| *hits as i64);
                 let known = windows.get(&(counter.clone(), at / length_ms));
-                known.map_or(none, |bounds| bounds.most) + call.hits as i64 <= limit as i64
+                let most = known.map_or(none, |bounds| bounds.most) + self.leased(counter);
+                most + call.hits as i64 <= limit as i64
             })
         };
         let wrong = self.calls.iter().find(|(call, answer)| {
@@ -395,7 +425,10 @@ fn is_of(key: &[u8], counter: &str) -> bool {
 
 fn count(database: &mut Database, key: &[u8]) -> u64 {
     match database.value(key) {
-        Some(Value::Text(text)) => String::from_utf8_lossy(text).parse().unwrap(),
+        // A fault that is planted may have taken too much.
+        Some(Value::Text(text)) => {
+            String::from_utf8_lossy(text).parse::<i64>().unwrap().max(0) as u64
+        }
         other => panic!("{other:?}"),
     }
 }

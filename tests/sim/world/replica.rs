@@ -17,6 +17,7 @@ use tollkeeper::{
         metrics::StoreMetrics,
         redis::{
             RedisStore,
+            leases::LeaseTerms,
             node::{NodeOptions, probe::Probe, unsent::Unsent},
             topology::discovery::Finder,
             wire::{
@@ -29,9 +30,9 @@ use tollkeeper::{
 };
 use tollkeeper_sim::network::Network;
 
-use super::BEGIN_US;
+use super::{BEGIN_US, Plan};
 
-/// What the world limits; `places` and `ledger` know the same numbers.
+/// What the world limits; `places` and `ledger` know the same numbers. LEASE is off or auto.
 const RULES: &str = "
 domain: shop
 defaults: { on_store_failure: deny }
@@ -39,7 +40,9 @@ descriptors:
   - key: second
     rate_limit: { unit: second, requests_per_unit: 4 }
   - key: minute
-    rate_limit: { unit: minute, requests_per_unit: 40 }
+    rate_limit: { unit: minute, requests_per_unit: 40, lease: LEASE }
+  - key: hot
+    rate_limit: { unit: second, requests_per_unit: 200, lease: LEASE }
   - key: work
     rate_limit: { unit: day, requests_per_unit: 1000000 }
   - key: tokens
@@ -73,13 +76,16 @@ pub struct Replica {
 
 impl Replica {
     /// A replica on the Redis of this network, whose background tasks run until the world ends.
-    pub fn start(number: usize, network: &Network) -> Self {
+    pub fn start(number: usize, plan: &Plan, network: &Network) -> Self {
         let network = network.of_another_process();
         let flags = BTreeMap::from([("store", vec!["redis://redis".into()])]);
         let settings = settings::resolve(&flags, &Environment::default()).settings;
         let telemetry = Telemetry::start(&settings.telemetry.export, app::instruments()).unwrap();
-        let store = Arc::new(Store::Redis(store(&telemetry, dial(&network))));
-        let rules = rules::parse("rules", RULES, LoadOptions::default()).unwrap();
+        let terms = LeaseTerms { above: 20, span_ms: 50, replicas: plan.replicas as u32 };
+        let store = store(&telemetry, dial(&network)).with_lease_terms(terms);
+        let store = Arc::new(Store::Redis(store));
+        let rules = RULES.replace("LEASE", if plan.leases { "auto" } else { "off" });
+        let rules = rules::parse("rules", &rules, LoadOptions::default()).unwrap();
         let overrides = Arc::new(Overrides::new(Arc::clone(&store)));
         let keys = settings.calls.hold_keys.clone();
         let service = app::service(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollkeeper_engine::{
     calendar::{self, Calendar, CalendarError},
     hold::HoldBy,
-    rule::{Algorithm, Limit, Mode, STORED_HITS_MAX, Unit, WhenDenied},
+    rule::{Algorithm, Lease, Limit, Mode, STORED_HITS_MAX, Unit, WhenDenied},
     text::did_you_mean::hint,
     window::Window,
 };
@@ -63,6 +63,7 @@ pub(super) fn compile(
         denied_body: value.denied_body,
         ban_ms: value.ban_for.as_ref().map(|time| millis(time.value)),
         tiers: value.tiers.clone(),
+        lease: value.leases.map_or(Lease::Off, |_| Lease::Auto),
         priority: value.priority.as_ref().map(|priority| Arc::clone(&priority.value)),
         name: value.name.as_deref().map(Arc::from),
         hold: value.hold.clone(),
@@ -78,6 +79,9 @@ pub(super) fn compile(
     if !has_scripts && !is_by_token {
         let message = "hold: needs scripts unless it is `by: token`, but --redis-scripts is off";
         reader.problem(*location, message);
+    }
+    if let Some(location) = value.leases.filter(|_| !has_scripts) {
+        reader.problem(location, "lease: needs scripts, but --redis-scripts is off");
     }
     if let Some(Located { location, value: priority }) = &value.priority {
         if !is_by_token {
@@ -135,6 +139,7 @@ fn check_keys_of_one_algorithm(written: &RateLimit, reader: &mut Reader<'_>) {
         written.time_zone.as_ref().map(|zone| zone.location),
         written.starts.as_ref().map(|starts| starts.location),
         written.remember.as_ref().map(|key| key.location),
+        written.leases,
     ];
     for ((key, algorithms), location) in OF_ONE_ALGORITHM.into_iter().zip(locations) {
         if let Some(location) = location

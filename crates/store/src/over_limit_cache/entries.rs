@@ -20,6 +20,9 @@ const RESET_ERROR_MAX: Duration = Duration::from_millis(1);
 /// A denial by a reservation that is given back is over by then.
 const TRANSIENT_MAX: Duration = Duration::from_millis(20);
 
+/// How long a denial counts where credit of replicas may come back.
+const LIFE_OF_LEASED: Duration = Duration::from_millis(50);
+
 /// The longest business ID of an entry, in bytes, so that the number of entries bounds the memory.
 const ID_BYTES_MAX: usize = 1024;
 
@@ -34,6 +37,8 @@ pub(super) struct CachedTally {
     reset: Duration,
     /// When the call was sent to the store, or earlier.
     pub(super) sent: Instant,
+    /// How long it counts at most.
+    life: Duration,
     /// Whether it answers calls. A denial that may end soon must be confirmed by a later one.
     is_sure: bool,
 }
@@ -62,12 +67,17 @@ impl CachedTally {
             Fit::Commit(_) => CachedFit::Fits { remaining: 0 },
             Fit::Over => CachedFit::Over { remaining: asked().saturating_sub(1) },
         };
-        Self { fit, reset, sent, is_sure: true }
+        Self { fit, reset, sent, life: LIFE_MAX, is_sure: true }
     }
 
     /// This tally, which may be a denial by a reservation that is given back.
     pub(super) fn unsure(self) -> Self {
         Self { is_sure: matches!(self.fit, CachedFit::Fits { .. }), ..self }
+    }
+
+    /// This tally, of a counter whose hits replicas lease.
+    pub(super) fn leased(self) -> Self {
+        Self { life: LIFE_OF_LEASED, ..self }
     }
 
     /// The tally of a charge of `asked` hits at `now`.
@@ -84,7 +94,7 @@ impl CachedTally {
     }
 
     fn counts_at(&self, now: Instant) -> bool {
-        self.age(now) < self.reset.saturating_sub(RESET_ERROR_MAX).min(LIFE_MAX)
+        self.age(now) < self.reset.saturating_sub(RESET_ERROR_MAX).min(self.life)
     }
 
     fn age(&self, now: Instant) -> Duration {

@@ -188,6 +188,11 @@ impl Pool {
         report
     }
 
+    /// Since when the present run of the server is known.
+    pub(crate) fn known_since(&self) -> Option<Instant> {
+        self.0.options.checks.known_since()
+    }
+
     /// Queries how much memory and how many clients the server has. The last report stays if it gives none.
     pub(crate) async fn learn_usage(&self) {
         let Ok(mut connection) = self.get().await else { return };

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt, io, vec};
 
 use parking_lot::Mutex;
 use redis::{Cmd, RedisError, RedisResult, Value, from_redis_value, from_redis_value_ref};
+use tokio::time::Instant;
 use tollkeeper_engine::{key::unused_key, text::named::named};
 
 use crate::{
@@ -66,6 +67,8 @@ struct Seen {
     found: ServerFindings,
     /// How much memory and how many clients it has, if it reports that.
     usage: Option<ServerUsage>,
+    /// Which run of the server has answered last, if it reports that, and since when.
+    run: Option<(Option<String>, Instant)>,
 }
 
 pub(crate) struct Checks {
@@ -139,6 +142,7 @@ impl Checks {
             found.insert(Check::Rights, sentence);
         }
         if is_refused(&info) {
+            self.learn_run(None);
             let sentence = format!(
                 "{} may not run INFO: version, cluster mode, role, maxmemory-policy and maxclients \
                  are not checked",
@@ -189,6 +193,7 @@ impl Checks {
         let info: String = from_redis_value(answer.extract_error()?)?;
         let info = ServerInfo(&info);
         self.learn_usage(info);
+        self.learn_run(info.run().map(str::to_owned));
         if let Err(problem) = info.check_version() {
             found.insert(Check::Version, problem);
         }
@@ -222,6 +227,19 @@ impl Checks {
     /// Learns from an answer to INFO how much memory and how many clients the server has.
     pub(crate) fn learn_usage(&self, info: ServerInfo<'_>) {
         self.seen.lock().usage = Some(info.usage());
+    }
+
+    /// Learns which run of the server is behind a new connection. An unknown one may be another each time.
+    fn learn_run(&self, run: Option<String>) {
+        let mut seen = self.seen.lock();
+        if run.is_none() || seen.run.as_ref().is_none_or(|(known, _)| *known != run) {
+            seen.run = Some((run, Instant::now()));
+        }
+    }
+
+    /// Since when the present run of the server is known; it may have lost the data of the one before.
+    pub(crate) fn known_since(&self) -> Option<Instant> {
+        self.seen.lock().run.as_ref().map(|(_, since)| *since)
     }
 
     /// The server's last report of its use; `None` if it was not queried, or gives none.

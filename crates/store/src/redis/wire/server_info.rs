@@ -97,6 +97,11 @@ impl ServerInfo<'_> {
         policy.filter(|_| self.field("maxmemory:").is_some_and(|bytes| bytes != "0"))
     }
 
+    /// What names the run of the server, which has another after each start.
+    pub(crate) fn run(&self) -> Option<&str> {
+        self.field("run_id:")
+    }
+
     pub(crate) fn clients_max(&self) -> Option<u64> {
         self.number("maxclients:")
     }

@@ -1,0 +1,225 @@
+//! Leases: hits that a replica charges in advance admit no call more than the limit, and go back if they are not used.
+
+use tokio::task::JoinSet;
+
+use crate::support::prelude::*;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: hot
+    rate_limit: { unit: year, requests_per_unit: 4000, lease: auto }
+  - key: few
+    rate_limit: { unit: year, requests_per_unit: 300, lease: auto }
+  - key: seconds
+    rate_limit: { unit: second, unit_multiplier: 5, requests_per_unit: 1500, lease: auto }
+";
+
+fn replica(redis: &Redis, rules: &str) -> Service {
+    replica_on(&redis.url(), rules)
+}
+
+fn replica_on(store: &str, rules: &str) -> Service {
+    Service::start(Options { rules, store, flags: &["--replicas", "2"], ..Options::default() })
+}
+
+/// Makes this number of calls, 16 at a time, and returns how many pass.
+async fn call(services: &[&Service], descriptors: &[(&'static str, &str)], calls: usize) -> u64 {
+    let descriptors: Vec<_> = descriptors.iter().map(|entry| descriptor(&[*entry])).collect();
+    let (asked, passed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut clients = JoinSet::new();
+    for number in 0..calls.min(16) {
+        let mut client = services[number % services.len()].client().await;
+        let (asked, passed) = (Arc::clone(&asked), Arc::clone(&passed));
+        let descriptors = descriptors.clone();
+        clients.spawn(async move {
+            while asked.fetch_add(1, Ordering::Relaxed) < calls {
+                let call = request("shop", descriptors.clone());
+                let answer = client.should_rate_limit(call).await.unwrap().into_inner();
+                let is_ok = answer.overall_code() == Code::Ok;
+                passed.fetch_add(u64::from(is_ok), Ordering::Relaxed);
+            }
+        });
+    }
+    while let Some(ended) = clients.join_next().await {
+        ended.unwrap();
+    }
+    passed.load(Ordering::Relaxed)
+}
+
+/// Calls until the replica has leased hits of the counter. Returns how many calls have passed.
+async fn heat(service: &Service, counter: (&'static str, &str)) -> u64 {
+    let (before, mut passed) = (leased(service, "granted"), 0);
+    let began = Instant::now();
+    while leased(service, "granted") == before {
+        assert!(began.elapsed() < Duration::from_secs(60), "nothing was leased");
+        passed += call(&[service], &[counter], 200).await;
+    }
+    passed
+}
+
+/// The hits of leases with which this has happened.
+fn leased(service: &Service, event: &str) -> u64 {
+    let (metrics, name) =
+        (service.get("/metrics"), format!("ratelimit_lease_hits_total{{event=\"{event}\"}} "));
+    let number = metrics.lines().find_map(|line| line.strip_prefix(&*name));
+    number.map_or(0, |number| number.parse().unwrap())
+}
+
+/// Waits until the replica has no credit.
+fn settled(service: &Service) {
+    eventually("no credit is left", || {
+        let [granted, ended @ ..] =
+            ["granted", "spent", "returned", "stranded"].map(|event| leased(service, event));
+        (ended.iter().sum::<u64>() == granted).then_some(())
+    });
+}
+
+fn used(service: &Service, (key, value): (&str, &str)) -> u64 {
+    let path = format!("/counters?domain=shop&descriptor={key}%3D{value}");
+    let (_, _, body) = service.exchange_at(service.admin, "GET", &path, b"");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["counters"][0]["lease"], "auto");
+    body["counters"][0]["used"].as_u64().unwrap()
+}
+
+fn reset(service: &Service, (key, value): (&str, &str)) {
+    let path = format!("/counters/reset?domain=shop&descriptor={key}%3D{value}");
+    assert_eq!(service.exchange_at(service.admin, "POST", &path, b"").0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_replicas_that_lease_admit_exactly_the_limit_and_no_hit_is_lost() {
+    let redis = Redis::start();
+    admit_exactly_the_limit(&redis.url()).await;
+    redis.assert_no_key_leaks();
+    admit_exactly_the_limit(&Cluster::start().url()).await;
+}
+
+async fn admit_exactly_the_limit(store: &str) {
+    let (one, other) = (replica_on(store, RULES), replica_on(store, RULES));
+    let hot = ("hot", "all");
+    let mut passed = heat(&one, hot).await + heat(&other, hot).await;
+    passed += call(&[&one, &other], &[hot], 8000).await;
+    // What was leased last comes back.
+    let began = Instant::now();
+    while passed < 4000 && began.elapsed() < Duration::from_secs(60) {
+        passed += call(&[&one, &other], &[hot], 20).await;
+    }
+    settled(&one);
+    settled(&other);
+    assert_eq!(passed + call(&[&one, &other], &[hot], 20).await, 4000);
+    assert_eq!(used(&one, hot), 4000);
+    assert!(leased(&one, "spent") + leased(&other, "spent") > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_spends_credit_of_all_its_limits_or_of_none() {
+    let redis = Redis::start();
+    let (one, other) = (replica(&redis, RULES), replica(&redis, RULES));
+    let (hot, few) = (("hot", "pair"), ("few", "pair"));
+    let mut passed = call(&[&one, &other], &[hot, few], 3000).await;
+    let began = Instant::now();
+    while passed < 300 && began.elapsed() < Duration::from_secs(60) {
+        passed += call(&[&one, &other], &[hot, few], 20).await;
+    }
+    settled(&one);
+    settled(&other);
+    assert_eq!([passed, used(&one, few)], [300, 300]);
+    eventually("what was not spent is back", || (used(&one, hot) == 300).then_some(()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_ends_credit_at_once_here_and_within_250_ms_elsewhere() {
+    let redis = Redis::start();
+    let (one, other) = (replica(&redis, RULES), replica(&redis, RULES));
+    let hot = ("hot", "reset");
+    heat(&one, hot).await;
+    reset(&one, hot);
+    assert_eq!(call(&[&one], &[hot], 5).await, 5);
+    settled(&one);
+    assert_eq!(used(&one, hot), 5);
+
+    heat(&one, hot).await;
+    reset(&other, hot);
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    let before = used(&one, hot);
+    assert_eq!(call(&[&one], &[hot], 5).await, 5);
+    settled(&one);
+    assert_eq!(used(&one, hot), before + 5);
+}
+
+/// If it were not checked at each spend, it would admit calls in a window that another replica has used up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_stood_still_over_the_end_of_a_window_spends_nothing_of_it() {
+    let redis = Redis::start();
+    let (mut stopped, other) = (replica(&redis, RULES), replica(&redis, RULES));
+    let seconds = ("seconds", "all");
+    let window = || redis.query::<(u64, u64)>(&["TIME"]).0 / 5;
+    let began = Instant::now();
+    loop {
+        assert!(began.elapsed() < Duration::from_secs(120), "each window was too short");
+        heat(&stopped, seconds).await;
+        stopped.process().signal("STOP");
+        let ended = window();
+        eventually("the window ends", || (window() > ended).then_some(()));
+        let present = window();
+        call(&[&other], &[seconds], 3000).await;
+        stopped.process().signal("CONT");
+        let passed = call(&[&stopped], &[seconds], 50).await;
+        let is_used_up = call(&[&other], &[seconds], 50).await == 0;
+        if window() == present && is_used_up {
+            assert_eq!(passed, 0);
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_killed_strands_one_lease_at_most() {
+    let redis = Redis::start();
+    let (mut killed, other) = (replica(&redis, RULES), replica(&redis, RULES));
+    let hot = ("hot", "killed");
+    let passed = heat(&killed, hot).await;
+    killed.process().signal("KILL");
+    let stranded = used(&other, hot) - passed;
+    assert!(stranded <= 4000 / 20 / 2, "{stranded} hits were stranded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_stops_gives_its_credit_back() {
+    let redis = Redis::start();
+    let (mut stopping, other) = (replica(&redis, RULES), replica(&redis, RULES));
+    let hot = ("hot", "stopping");
+    let passed = heat(&stopping, hot).await;
+    stopping.process().signal("TERM");
+    eventually("its credit is back", || (used(&other, hot) == passed).then_some(()));
+}
+
+#[tokio::test]
+async fn a_counter_that_is_not_hot_sends_redis_the_same_as_without_leases() {
+    let sent = [RULES.to_owned(), RULES.replace(", lease: auto", "")].map(async |rules| {
+        let redis = Redis::start();
+        let service = replica(&redis, &rules);
+        service.wait_until_ready();
+        let address = redis.url().replace("redis://", "");
+        let mut monitor = TcpStream::connect(address.split('@').next_back().unwrap()).unwrap();
+        monitor.write_all(b"MONITOR\r\n").unwrap();
+        let mut lines = std::io::BufReader::new(monitor).lines().map(Result::unwrap);
+        assert_eq!(lines.next().unwrap(), "+OK");
+        for number in 0..10 {
+            let value = format!("cold{number}");
+            let cold = [descriptor(&[("hot", &value)]), descriptor(&[("few", "cold")])].to_vec();
+            service.ask(request("shop", cold)).await.unwrap();
+        }
+        redis.query::<String>(&["ECHO", "the end"]);
+        let lines = lines.take_while(|line| !line.contains("the end"));
+        let of_counters = lines.filter(|line| line.contains("cold"));
+        let command = |line: String| line.split_once("] ").unwrap().1.to_owned();
+        of_counters.map(command).collect::<Vec<_>>()
+    });
+    let [leasing, plain] = sent;
+    let (leasing, plain) = (leasing.await, plain.await);
+    assert!(leasing.len() >= 10);
+    assert_eq!(leasing, plain);
+}
