@@ -326,8 +326,15 @@ fn the_end_of_the_newest_call_shows_none_that_ends_later_than_one_that_begins_no
         let (id, made, deadline) = (HoldId::new(2), at(500), at(8000));
         let hold = HoldAction::Commit { id, held: 1, used: 0, made, deadline };
         // The clock is set back by 200 ms.
-        let tallies = backend.charge(&[acting(Hits::Commit, &places, hold)], at(800));
-        assert_eq!(tallies[0].reset.as_millis(), 5000, "on {}", backend.name());
+        let take = HoldAction::Occupy { id: HoldId::new(3), lifetime_ms: 5000 };
+        let call = [acting(Hits::Commit, &places, hold), acting(Hits::Charge(100), &places, take)];
+        let tallies = backend.charge(&call, at(800));
+        assert_eq!(tallies[1].fit, Fit::Over);
+        assert!(
+            tallies.iter().all(|tally| tally.reset.as_millis() == 5000),
+            "on {}",
+            backend.name()
+        );
     });
 }
 

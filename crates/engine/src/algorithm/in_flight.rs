@@ -180,15 +180,15 @@ impl Account for InFlight {
 
     /// The deadline by which enough calls have ended.
     fn admits_at(&self, hits: u64, terms: &Terms) -> Timestamp {
-        let limit = terms.requests_per_unit;
+        let (limit, ends) = (terms.requests_per_unit, self.ends(terms));
         let mut surplus = self.used(terms).saturating_add(hits).saturating_sub(limit);
         for ((deadline, _), call) in self.calls(terms.now).take(CALLS_MAX).filter(|_| hits <= limit)
         {
             surplus = surplus.saturating_sub(call.hits);
             if surplus == 0 {
-                return deadline;
+                return deadline.min(ends);
             }
         }
-        self.ends(terms)
+        ends
     }
 }

@@ -224,14 +224,14 @@ end
 
 -- Only a denied call needs it, and that has added nothing.
 function in_flight.admits_at(set, hits, charge)
-  local surplus = set.used + hits - charge.limit
+  local surplus, ends = set.used + hits - charge.limit, in_flight.ends(set)
   if hits <= charge.limit and surplus > 0 and set.stored then
     for _, call in ipairs(oldest_calls(set, math.min(surplus, CALLS_MAX))) do
       surplus = surplus - call.hits
-      if surplus <= 0 then return call.deadline end
+      if surplus <= 0 then return math.min(call.deadline, ends) end
     end
   end
-  return in_flight.ends(set)
+  return ends
 end
 
 function in_flight.write(set)
