@@ -217,6 +217,11 @@ impl Holds {
         self.keys.digest(id)
     }
 
+    /// See [`HoldKeys::is_digest_of`].
+    pub(super) fn is_digest_of(&self, digest: &str, id: u64) -> bool {
+        self.keys.is_digest_of(digest, id)
+    }
+
     /// See [`HoldKeys::prepare_digests`].
     pub(super) async fn prepare_digests(&self) {
         self.keys.prepare_digests().await;

@@ -117,7 +117,7 @@ impl Limiter {
         let mut note = |name: &str| {
             if let Some(id) = key::business_id_in(name)
                 && id.split('|').next() == Some(&domain)
-                && self.holds.digest(key::id_of(&id)) == digest
+                && self.holds.is_digest_of(digest, key::id_of(&id))
             {
                 found = Some(key::counted(name).map(|(_, entries)| entries));
             }

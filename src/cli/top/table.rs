@@ -4,7 +4,7 @@ use crate::top_keys::{TopKey, TopReport};
 
 /// Said below keys that are not descriptors.
 const DIGESTS: &str = "
-Keys without `=` are digests. Commands take them in place of descriptors; `tollkeeper counter show` and the setting --top-keys values show values.
+Keys without `=` are digests. Commands take them in place of descriptors; `tollkeeper counter list` and the setting --top-keys values show values.
 ";
 
 /// Starts the line of a key that is over its limit, and of one that is near it.

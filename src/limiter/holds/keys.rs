@@ -47,7 +47,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// The most keys that are accepted. A store that lost its data may have had others.
 const KEYS_MAX: usize = 8;
 
-/// What a digest signs begins with this, as no token does.
+/// What is signed for a digest begins with this, as no token does.
 const DIGEST_OF: &[u8] = b"digest ";
 
 /// The keys that sign tokens. Clones share them.
@@ -104,6 +104,11 @@ impl HoldKey {
     fn new(epoch: u64, secret: &[u8]) -> Self {
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
         Self { epoch, secret: secret.to_owned(), key }
+    }
+
+    fn digest(&self, id: u64) -> String {
+        let signed = hmac::sign(&self.key, &[DIGEST_OF, &id.to_be_bytes()].concat());
+        signed.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
 
     fn random(epoch: u64) -> Result<Self, StoreError> {
@@ -179,15 +184,19 @@ impl HoldKeys {
     /// The digest by which lists and log lines show [`Counter::id`](crate::engine::key::Counter::id). Until a key is
     /// known, it is of this process alone.
     pub fn digest(&self, id: u64) -> String {
-        let signed = self.sign(&[DIGEST_OF, &id.to_be_bytes()].concat());
-        let digest = match signed.as_ref().and_then(|tag| tag.as_ref().first_chunk()) {
-            Some(bytes) => u64::from_be_bytes(*bytes),
-            None => {
-                self.make_digests();
-                self.0.own.hash_one(id)
-            }
-        };
-        format!("{digest:016x}")
+        let keys = self.0.keys.load();
+        if let Some(signing) = keys.as_ref().and_then(|keys| keys.signing.as_ref()) {
+            return signing.digest(id);
+        }
+        self.make_digests();
+        format!("{:016x}", self.0.own.hash_one(id))
+    }
+
+    /// Whether this is or was the digest of an id.
+    pub fn is_digest_of(&self, digest: &str, id: u64) -> bool {
+        let keys = self.0.keys.load();
+        let mut accepted = keys.iter().flat_map(|keys| &keys.accepted);
+        accepted.any(|key| key.digest(id) == digest) || self.digest(id) == digest
     }
 
     /// Has the key of digests made, before the first of them if it can be known that they are shown.

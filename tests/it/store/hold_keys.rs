@@ -264,12 +264,20 @@ async fn a_key_is_replaced_in_time_and_accepted_as_long_as_its_tokens_live() {
     let last = NOW.plus_millis(EPOCH_MS - 2);
     let token = first.sealed(forged(&[], last)).unwrap();
     assert!(second.read(token.as_bytes(), last).is_some());
+    let digest = first.digest(7);
+    assert_eq!(second.digest(7), digest);
+    assert_ne!(HoldKeys::default().digest(7), digest, "without a key it is another");
 
     // One has seen the next epoch, and the other has not looked since.
     let next = NOW.plus_millis(EPOCH_MS);
     knows(&second, &store, next).await;
     let new = second.sealed(forged(&[], next)).unwrap();
     assert!(first.read(new.as_bytes(), next).is_some(), "the next key is known before it signs");
+    let renewed = second.digest(7);
+    assert_ne!(renewed, digest);
+    for (keys, digest) in [(&second, &digest), (&first, &renewed)] {
+        assert!(keys.is_digest_of(digest, 7) && !keys.is_digest_of(digest, 8));
+    }
 
     // A replica that starts now accepts what was signed before, as long as it can be open.
     let open = last.plus_millis(7 * 86_400_000);
