@@ -237,7 +237,7 @@ impl Explanation {
             let (limit, is_skipped) = (&charge.counter.limit, skipped.contains(&index));
             let fits = matches!(tally.fit, Fit::Fits { .. });
             if draws_first(charge) {
-                let is_made = !denied && (fits || charge.has_room);
+                let is_made = !denied && (fits || charge.always_fits);
                 let is_made = is_made || charge.when_denied() == WhenDenied::Counted;
                 explained.drawn = Some(!is_skipped && is_made);
             }

@@ -50,7 +50,7 @@ pub struct ConnectionBudget {
     held: AtomicUsize,
     /// Cancelled when the connection must make room for others.
     pub(crate) closing: CancellationToken,
-    /// What began in this [span](HELD_FOR), and in the last one, and is to be held briefly has a share in these.
+    /// What is held briefly keeps the `Arc` of the [span](HELD_FOR) in which it began, this one or the last.
     spans: Mutex<[Arc<()>; 2]>,
 }
 
@@ -104,7 +104,7 @@ impl ArrivalBudget {
 
 impl ConnectionBudget {
     /// Nothing yet, to be added to.
-    pub(crate) fn hold(self: &Arc<Self>) -> HeldBytes {
+    pub(crate) fn reserve(self: &Arc<Self>) -> HeldBytes {
         HeldBytes { budget: Arc::clone(self), bytes: 0, _span: None }
     }
 
@@ -114,8 +114,8 @@ impl ConnectionBudget {
         is_below(&self.held, self.bytes_max) && is_below(&self.all.held, self.all.bytes_max)
     }
 
-    /// Like [`hold`](Self::hold). The connection is closed if it is not dropped in time.
-    pub(crate) fn hold_briefly(self: &Arc<Self>) -> HeldBytes {
+    /// Like [`reserve`](Self::reserve). The connection is closed if it is not dropped in time.
+    pub(crate) fn reserve_briefly(self: &Arc<Self>) -> HeldBytes {
         let [span, _] = &*self.spans.lock();
         HeldBytes { budget: Arc::clone(self), bytes: 0, _span: Some(Arc::clone(span)) }
     }
@@ -125,7 +125,7 @@ impl ConnectionBudget {
         self: &Arc<Self>,
         answer: impl AsRef<[u8]> + Send + 'static,
     ) -> Result<Bytes, BudgetSpent> {
-        let mut held = self.hold_briefly();
+        let mut held = self.reserve_briefly();
         held.add(ANSWERED_CALL_BYTES + answer.as_ref().len())?;
         Ok(held.hold(answer))
     }
@@ -169,10 +169,10 @@ impl ConnectionBudget {
             false if is_over => self.all.make_room(own),
             false => Ok(()),
         };
-        taken.inspect_err(|_| self.give_back(bytes))
+        taken.inspect_err(|_| self.release(bytes))
     }
 
-    fn give_back(&self, bytes: usize) {
+    fn release(&self, bytes: usize) {
         let before = self.held.fetch_sub(bytes, Relaxed);
         let counted = before.saturating_sub((before - bytes).max(FREE_BYTES));
         if counted > 0 {
@@ -187,7 +187,7 @@ impl Drop for ConnectionBudget {
     }
 }
 
-/// Bytes that a connection holds. They are given back on drop.
+/// Bytes that a connection holds. They are released on drop.
 #[derive(Debug)]
 pub(crate) struct HeldBytes {
     budget: Arc<ConnectionBudget>,
@@ -218,7 +218,7 @@ impl HeldBytes {
 
 impl Drop for HeldBytes {
     fn drop(&mut self) {
-        self.budget.give_back(self.bytes);
+        self.budget.release(self.bytes);
     }
 }
 
@@ -245,7 +245,7 @@ mod tests {
         let all = [(); N].map(|()| all.connection(1 << 20));
         let mut sizes = bytes.into_iter();
         all.map(|connection| {
-            let mut held = connection.hold();
+            let mut held = connection.reserve();
             assert_eq!(held.add(sizes.next().unwrap()), Ok(()));
             (connection, held)
         })
@@ -255,7 +255,7 @@ mod tests {
     fn bytes_over_the_bound_of_a_connection_are_refused_and_dropped_ones_are_free_again() {
         let all = ArrivalBudget::new(1 << 20);
         let connection = all.connection(100_000);
-        let (mut first, mut second) = (connection.hold(), connection.hold());
+        let (mut first, mut second) = (connection.reserve(), connection.reserve());
         assert_eq!(first.add(60_000), Ok(()));
         assert_eq!(second.add(50_000), Err(BudgetSpent(100_000)));
         assert_eq!(second.add(40_000), Ok(()));
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn a_connection_is_over_if_something_is_not_read_in_time() {
         let connection = ArrivalBudget::new(1 << 20).connection(1 << 20);
-        let waits = connection.hold();
+        let waits = connection.reserve();
         let answer = || connection.hold_answer("answer").unwrap();
         let first = answer();
         assert!(!connection.begin_span());

@@ -95,7 +95,7 @@ impl Decisions {
         if body.size_hint().lower() > bytes_max as u64 {
             return Err(Refusal::TooLongAt(bytes_max));
         }
-        let (mut received, mut held) = (BytesMut::new(), memory.hold());
+        let (mut received, mut held) = (BytesMut::new(), memory.reserve());
         while let Some(frame) = body.frame().await {
             let malformed = |_| Refusal::Invalid("body: malformed or incomplete".to_owned());
             let frame = frame.map_err(malformed)?;

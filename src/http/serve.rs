@@ -184,7 +184,7 @@ async fn serve_connection(
             let client = to_client;
             let Ok(answer) =
                 answer.unwrap_or_else(|_| Ok(StatusCode::INTERNAL_SERVER_ERROR.into_response()));
-            let mut held = client.memory.hold_briefly();
+            let mut held = client.memory.reserve_briefly();
             let bytes = usize::try_from(answer.body().size_hint().lower()).unwrap_or(usize::MAX);
             let mut answer = match held.add(bytes) {
                 Ok(()) => answer,

@@ -60,7 +60,7 @@ pub(super) async fn read(
     match message.as_mut().now_or_never() {
         Some(message) => message,
         None => {
-            let mut waiting = budget.hold();
+            let mut waiting = budget.reserve();
             waiting.add(WAITING_CALL_BYTES)?;
             Box::pin(time::timeout(ARRIVES_WITHIN, message))
                 .await
@@ -74,7 +74,7 @@ async fn read_all(
     bytes_max: usize,
     budget: &Arc<ConnectionBudget>,
 ) -> Result<HeldMessage, Refusal> {
-    let (mut received, mut held, mut message_end) = (BytesMut::new(), budget.hold(), None);
+    let (mut received, mut held, mut message_end) = (BytesMut::new(), budget.reserve(), None);
     loop {
         let is_whole = message_end.is_some_and(|end| end <= received.len());
         let data = match body.frame().await {
@@ -160,7 +160,7 @@ impl OtherCall {
         memory: &Arc<ConnectionBudget>,
     ) -> Result<Self, Refusal> {
         let slot = Arc::clone(slots).try_acquire_owned();
-        let (memory, mut held) = (Arc::clone(memory), memory.hold());
+        let (memory, mut held) = (Arc::clone(memory), memory.reserve());
         held.add(OTHER_CALL_BYTES + bytes)?;
         let slot = slot.map_err(|_| Refusal::TooMany)?;
         Ok(Self { body: TonicBody::empty(), memory, _held: held, _slot: slot })
@@ -193,7 +193,7 @@ pub(super) struct Messages {
 impl Messages {
     /// The messages in `body`, each of at most `bytes_max` bytes.
     pub(super) fn new(body: Incoming, bytes_max: usize, budget: &Arc<ConnectionBudget>) -> Self {
-        let (budget, held, received) = (Arc::clone(budget), budget.hold(), BytesMut::new());
+        let (budget, held, received) = (Arc::clone(budget), budget.reserve(), BytesMut::new());
         Self {
             body: Some(body),
             received,
@@ -234,7 +234,7 @@ impl Messages {
                 () = self.read() => {}
             }
         }
-        let mut unread = self.budget.hold();
+        let mut unread = self.budget.reserve();
         if self.end.is_none()
             && let Err(spent) = unread.add(STREAM_WINDOW_BYTES as usize)
         {

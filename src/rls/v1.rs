@@ -52,11 +52,11 @@ impl Service {
         let head = if count > ITEMS_MAX { &[] } else { &*message };
         let BatchHead { domain } =
             BatchHead::decode(head).map_err(|error| Refusal::Malformed(error.to_string()))?;
-        let mut calls = memory.hold();
+        let mut calls = memory.reserve();
         calls.add(count.min(CALLS_AT_A_TIME) * CALL_BYTES)?;
         let domain = &*domain;
         let mut answers = Framed::with_capacity(count.min(ITEMS_MAX) * ANSWER_BYTES);
-        let (mut held, mut spent) = (memory.hold(), Ok(()));
+        let (mut held, mut spent) = (memory.reserve(), Ok(()));
         let add = |answer: Vec<u8>| {
             spent = spent.and_then(|()| held.add(answer.len()));
             if spent.is_ok() {

@@ -123,7 +123,10 @@ fn denials(judged: &[Judged<'_>]) -> (bool, bool) {
             _ if draws(charge) || !has_vote(charge) => {}
             Mode::Quota | Mode::Shadow => {
                 let own = if charge.quota_group == 0 { index } else { 0 };
-                groups.entry((charge.quota_group, own)).or_default().push(*fits || charge.has_room);
+                groups
+                    .entry((charge.quota_group, own))
+                    .or_default()
+                    .push(*fits || charge.always_fits);
             }
         }
     }
@@ -133,7 +136,7 @@ fn denials(judged: &[Judged<'_>]) -> (bool, bool) {
     let drawing: BTreeSet<usize> = drawing.map(|judged| judged.charge.quota_group).collect();
     let drawn = drawing.iter().filter_map(|group| drawn(judged, *group));
     let drawn = drawn.map(|index| &judged[index]).filter(|one| has_vote(one.charge));
-    let drawn: Vec<bool> = drawn.map(|one| one.fits || one.charge.has_room).collect();
+    let drawn: Vec<bool> = drawn.map(|one| one.fits || one.charge.always_fits).collect();
     over += drawn.iter().filter(|fits| !**fits).count();
     let groups = groups.len() + drawn.len();
     (enforced_over > 0 || (over > 0 && over == groups), uncounted_over > 0)
@@ -146,7 +149,7 @@ fn draws(charge: &Charge) -> bool {
 
 /// Whether a quota admits or denies: a shadow does neither, unless it is exempted.
 fn has_vote(charge: &Charge) -> bool {
-    charge.counter.limit.mode == Mode::Quota || charge.has_room
+    charge.counter.limit.mode == Mode::Quota || charge.always_fits
 }
 
 /// The index of the quota that stands for its group: the first that fits or is exempted, else the last.
@@ -155,7 +158,7 @@ fn drawn(judged: &[Judged<'_>], group: usize) -> Option<usize> {
         let all = judged.iter().enumerate();
         all.filter(|(_, one)| draws(one.charge) && one.charge.quota_group == group)
     };
-    let first = of_group().find(|(_, one)| one.fits || one.charge.has_room);
+    let first = of_group().find(|(_, one)| one.fits || one.charge.always_fits);
     first.or_else(|| of_group().next_back()).map(|(index, _)| index)
 }
 

@@ -284,7 +284,7 @@ impl Matcher {
 }
 
 impl FixedPart {
-    /// The part that a pattern leaves no choice of, the longer one; without a pattern, all of the value.
+    /// The longer of a pattern's literal start and end; without a pattern, all of the value.
     fn of(pattern: &Option<Pattern>) -> Self {
         match pattern.as_ref().map(Pattern::ends) {
             None => Self::Whole,

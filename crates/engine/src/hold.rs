@@ -109,7 +109,8 @@ impl HoldPolicy {
         usual.iter().copied().chain(self.unused_on.iter().flatten().map(|end| &**end))
     }
 
-    /// The hits that a take charges to a limit of `capacity` hits. It announces `asked`, and counts `hits` without a hold.
+    /// The estimate that a take charges to a limit of `capacity` hits: what the call announces (`asked`), else the learned or
+    /// the default one, else its `hits`.
     pub fn estimate(&self, asked: Option<u64>, hits: u64, capacity: u64) -> u64 {
         self.estimate_of(asked, hits, capacity).0
     }

@@ -133,7 +133,7 @@ fn count_votes<'call>(
     votes: &mut [Vote<'call>],
     accounts: &mut [AnyAccount],
 ) -> Verdict {
-    vote::draw(votes);
+    vote::choose_in_groups(votes);
     let result = vote::decide(votes.iter().copied());
     let has_parts = || assessments.iter().any(|assessment| assessment.posting.charge.is_part);
     let result = match result {

@@ -343,7 +343,7 @@ impl Plan {
             hold: None,
             quota_group: 0,
             draws_first: is_quota && domain.draws_first,
-            has_room: is_quota && (is_exempt || is_shadow),
+            always_fits: is_quota && (is_exempt || is_shadow),
             only_if_fits: carries_over && !descriptor.is_debit(),
             is_part: descriptor.meaning == HitsMeaning::Part,
             keeps_order: false,

@@ -48,8 +48,8 @@ pub enum Denials {
     MayBeReserved,
 }
 
-/// Whether hits of its limit may be given back at any time, by a commit on any replica; or the limit grows; or whether its denial does not mean
-/// that a hit would be denied alike, which closes the counter.
+/// Whether its denial may end before the reset, and so is not remembered: a commit can give hits back, the limit grows, or
+/// a check says nothing about a hit, which closes the counter.
 fn is_held(charge: &Charge) -> bool {
     let limit = &charge.counter.limit;
     limit.hold.is_some()

@@ -66,7 +66,7 @@ impl HeaderBlocks {
         }
         self.ends = flags & END_HEADERS != 0;
         if !self.ends {
-            let block = self.block.get_or_insert_with(|| (self.memory.hold_briefly(), 0));
+            let block = self.block.get_or_insert_with(|| (self.memory.reserve_briefly(), 0));
             let (held, bytes) = block;
             let further = (self.payload_remaining * HEADER_BYTES).min(BLOCK_BYTES_MAX - *bytes);
             held.add(further)?;

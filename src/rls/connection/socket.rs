@@ -99,7 +99,7 @@ impl Socket {
         Self {
             stream: stream.take(0),
             ahead: BytesMut::new(),
-            held: memory.hold(),
+            held: memory.reserve(),
             ended: false,
             gate,
             output: Output::Open,

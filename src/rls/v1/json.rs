@@ -102,7 +102,7 @@ impl Service {
         }
         let (count, items) = (items.len(), items.into_iter());
         let name = if method == ServedMethod::Decide { "verdicts" } else { "results" };
-        let mut answers = JsonAnswers::new(name, memory.hold());
+        let mut answers = JsonAnswers::new(name, memory.reserve());
         match method {
             ServedMethod::Commit => {
                 let items = items.map(|one| commit(item(one)?));

@@ -49,7 +49,7 @@ impl Service {
         client: &ConnectedClient,
         answers: &mpsc::Sender<Result<Bytes, Status>>,
     ) -> Result<(), Status> {
-        let mut waiting = client.memory.hold();
+        let mut waiting = client.memory.reserve();
         let held = waiting.add(WAITING_CALL_BYTES);
         held.map_err(|spent| Refusal::Busy(spent).status())?;
         let mut messages = Messages::new(body, self.message_bytes_max, &client.memory);

@@ -77,8 +77,8 @@ fn call(seed: u64, family: u64, limits: &[Arc<Limit>]) -> Call {
             _ => format!("{number}-{}", dice.below(2)),
         };
         let quota_group = dice.below(3) as usize;
-        let has_room = limits[number].mode == Mode::Shadow && dice.below(3) == 0;
-        Charge { quota_group, draws_first, has_room, ..charge(&user, hits, &limits[number]) }
+        let always_fits = limits[number].mode == Mode::Shadow && dice.below(3) == 0;
+        Charge { quota_group, draws_first, always_fits, ..charge(&user, hits, &limits[number]) }
     });
     let charges = charges.collect();
     let fate = |dice: &mut Dice| match dice.below(8) {
@@ -296,7 +296,7 @@ proptest! {
         for mut call in history {
             // What stays is reckoned by each charge alone.
             for charge in &mut call.charges {
-                (charge.draws_first, charge.has_room) = (false, false);
+                (charge.draws_first, charge.always_fits) = (false, false);
             }
             now = now.plus_millis(call.passed);
             nodes.open_windows(&ledger, &call.charges, now);

@@ -126,8 +126,8 @@ impl Dice {
             let ban_ms = limit.ban_ms.filter(|_| !hits.asks_nothing());
             let hold = ban_ms.map(|for_ms| HoldAction::Ban { for_ms });
             let draws_first = draws && limit.mode != Mode::Enforced;
-            let has_room = limit.mode == Mode::Shadow && self.below(3) == 0;
-            Charge { quota_group, draws_first, has_room, hold, ..charge(user, hits, limit) }
+            let always_fits = limit.mode == Mode::Shadow && self.below(3) == 0;
+            Charge { quota_group, draws_first, always_fits, hold, ..charge(user, hits, limit) }
         };
         let count = [1, 1, 2, 3][(passed % 4) as usize];
         let mut charges: Vec<Charge> = (0..count).map(charge).collect();

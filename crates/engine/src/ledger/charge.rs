@@ -28,7 +28,7 @@ pub struct Charge {
     /// then. A shadow of such a quota is charged as the quota would be.
     pub draws_first: bool,
     /// Whether it is a quota with room whatever its counter holds, since an operator has exempted it.
-    pub has_room: bool,
+    pub always_fits: bool,
     /// Whether it charges nothing unless it fits, whatever its limit says, since the call asks before its work.
     pub only_if_fits: bool,
     /// Whether as many of its hits are charged as fit, to each part of the call as many; none, if the call is denied.
@@ -65,7 +65,7 @@ impl Charge {
             hold: None,
             quota_group: 0,
             draws_first: false,
-            has_room: false,
+            always_fits: false,
             only_if_fits: false,
             is_part: false,
             keeps_order: false,

@@ -6,7 +6,7 @@ use super::{
     hold_action::CommitOutcome,
     posting::{Few, Posting},
     tally::{Fit, Tally},
-    vote::{Vote, VoteResult, decide, denies, draw},
+    vote::{Vote, VoteResult, choose_in_groups, decide, denies},
 };
 use crate::{algorithm::AnyAccount, request::Hits, rule::Mode};
 
@@ -25,9 +25,9 @@ pub fn bound_parts(charges: &mut [Charge]) {
     let of_mode = |mode| charges.iter().filter(move |charge| charge.counter.limit.mode == mode);
     let capacity = |charge: &Charge| charge.counter.limit.capacity();
     let enforced = of_mode(Mode::Enforced).map(capacity).min();
-    let has_room = charges.iter().any(|charge| charge.has_room);
+    let always_fits = charges.iter().any(|charge| charge.always_fits);
     // One of them is enough.
-    let quotas = of_mode(Mode::Quota).map(capacity).max().filter(|_| !has_room);
+    let quotas = of_mode(Mode::Quota).map(capacity).max().filter(|_| !always_fits);
     let most = [enforced, quotas].into_iter().flatten().fold(asked, u64::min);
     let number = u64::try_from(charges.len()).unwrap_or(u64::MAX);
     let sum_exceeds = most.saturating_mul(number) > Hits::MAX;
@@ -52,7 +52,7 @@ pub(super) fn fitting(
         let postings = with_hits(hits, postings);
         let assessments = assess(&postings, commits, accounts);
         let mut votes: Few<Vote<'_>> = assessments.iter().map(Assessment::vote).collect();
-        draw(&mut votes);
+        choose_in_groups(&mut votes);
         decide(votes.into_iter()) == VoteResult::Admitted
     })
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub struct JudgedParts {
     /// The verdict.
     pub verdict: PartsVerdict,
-    /// For each charge: whether its part has charged hits that do not stay.
+    /// For each charge: whether what its part has reserved is given back.
     pub gives_back: Vec<bool>,
 }
 
@@ -40,7 +40,7 @@ pub enum PartsVerdict {
 #[must_use]
 pub fn reservation(charge: &Charge) -> Charge {
     let limit = &charge.counter.limit;
-    let alone = Charge { draws_first: false, has_room: false, is_part: false, ..charge.clone() };
+    let alone = Charge { draws_first: false, always_fits: false, is_part: false, ..charge.clone() };
     if limit.mode != Mode::Quota {
         return alone;
     }
@@ -68,8 +68,8 @@ pub fn judge_parts(charges: &[Charge], tallies: &[Tally], parts: &[usize]) -> Ju
     JudgedParts { verdict, gives_back: given_back(charges, tallies, parts, verdict) }
 }
 
-/// For each charge: whether its part has charged hits that do not stay in a call with this verdict, which may have been
-/// found before all of these tallies were known.
+/// For each charge: whether what its part has reserved is given back under this verdict, which may have been found before
+/// all of these tallies were known.
 pub fn given_back(
     charges: &[Charge],
     tallies: &[Tally],

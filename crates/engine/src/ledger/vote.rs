@@ -61,7 +61,7 @@ pub(super) fn decide<'call>(votes: impl Iterator<Item = Vote<'call>>) -> VoteRes
 }
 
 /// Leaves one vote to each group of quotas that is charged once: the first that fits, or if none does the last.
-pub(super) fn draw(votes: &mut [Vote<'_>]) {
+pub(super) fn choose_in_groups(votes: &mut [Vote<'_>]) {
     let draws =
         |vote: &Vote<'_>| vote.charge.draws_first && vote.mode() != Mode::Enforced && vote.asks();
     let mut drawn: SmallVec<[(usize, usize, bool); 4]> = SmallVec::new();
@@ -85,11 +85,11 @@ pub fn denies(charges: &[Charge], tallies: &[Tally]) -> bool {
     decide(drawn(charges, tallies).into_iter()) != VoteResult::Admitted
 }
 
-/// The votes on a call of these charges, by their tallies, once they are [drawn](draw).
+/// The votes on a call of these charges, by their tallies, once they are [chosen](choose_in_groups).
 pub(super) fn drawn<'call>(charges: &'call [Charge], tallies: &[Tally]) -> Vec<Vote<'call>> {
     let votes = charges.iter().zip(tallies).map(|(charge, tally)| Vote::new(charge, tally));
     let mut votes: Vec<Vote<'call>> = votes.collect();
-    draw(&mut votes);
+    choose_in_groups(&mut votes);
     votes
 }
 
@@ -138,7 +138,7 @@ impl<'call> Vote<'call> {
     }
 
     fn is_quota(self) -> bool {
-        (self.mode() == Mode::Quota || self.charge.has_room) && self.asks()
+        (self.mode() == Mode::Quota || self.charge.always_fits) && self.asks()
     }
 
     fn asks(self) -> bool {
@@ -146,7 +146,7 @@ impl<'call> Vote<'call> {
     }
 
     fn has_room(self) -> bool {
-        self.fit == FitKind::Fits || self.charge.has_room
+        self.fit == FitKind::Fits || self.charge.always_fits
     }
 
     /// Whether the hits of this charge are charged in a call with this result of its votes.

@@ -135,7 +135,7 @@ impl Plan {
         let charges = self.charges.iter().zip(tallies);
         let over = charges.filter(|(charge, tally)| {
             let is_passed = charge.draws_first && tally.judged_by == JudgedBy::Absent;
-            let is_over = charge.quota_group > 0 && !charge.has_room && tally.fit == Fit::Over;
+            let is_over = charge.quota_group > 0 && !charge.always_fits && tally.fit == Fit::Over;
             is_over && !is_passed
         });
         over.map(|(charge, _)| charge.quota_group).collect()

@@ -57,8 +57,8 @@ pub enum KeyDeclaration {
     Declared,
     /// In KEYS, for a server that is about to take over their hash slot, and has one of them or may create it.
     Importing,
-    /// Not at all, to a server that is giving their hash slot away: it is only asked whether it has any of them. If
-    /// not, its answer is ASK.
+    /// Not at all, and no script runs: EXISTS on each key has a server that gives their hash slot away answer ASK if it has
+    /// none of them.
     Leaving,
     /// Among the other arguments, for a server that is about to take over their hash slot, and may create all of them.
     /// Of several declared ones it must have all.

@@ -72,7 +72,7 @@ local function parse(at)
       mode = mode,
       group = tonumber(group),
       draws_first = first ~= '',
-      has_room = room ~= '',
+      always_fits = room ~= '',
       failure_mode = ARGV[base + 10],
       expiry = ARGV[base + 11],
       made = tonumber(ARGV[base + 11]),
@@ -93,11 +93,11 @@ local function is_judged(charge)
 end
 
 -- Whether it takes hits back from the window that they were charged in, whichever that was.
-local function is_of_then(charge)
+local function acts_on_past_window(charge)
   local hold = charge.hold
   return charge.kind == 'give_back' or hold and hold.action == 'commit' and hold.used < hold.held
 end
 
 local function is_stale(charge)
-  return charge.algorithm.aligned and (now < charge.start or now >= charge.stop) and not is_of_then(charge)
+  return charge.algorithm.aligned and (now < charge.start or now >= charge.stop) and not acts_on_past_window(charge)
 end

@@ -95,12 +95,12 @@ local function vote(charges, answers)
       charge.fits = not is_closed and charge.algorithm.fits(charge.account, charge.asked, charge)
       if charge.kind == 'check' and not opens then answer(charge, answers, i) end
       denies = charge.mode == 'enforced' and not charge.fits
-      local has_room, has_vote = charge.fits or charge.has_room, charge.mode == 'quota' or charge.has_room
+      local has_room, has_vote = charge.fits or charge.always_fits, charge.mode == 'quota' or charge.always_fits
       if charge.draws_first and charge.mode ~= 'enforced' then
         -- The first with room, or if none has the last, stands for the group.
         local group = charge.group or 0
         local before = drawn[group]
-        if before and (before.fits or before.has_room) then
+        if before and (before.fits or before.always_fits) then
           charge.skipped = true
         else
           if before then before.skipped = true end

@@ -42,7 +42,7 @@ struct Columns<'call> {
     /// The expiry of an aligned key, or when the hits of a give-back were charged.
     time: Timestamp,
     caller: Option<&'call str>,
-    /// The marks of `draws_first` and `has_room`, and the number of its group.
+    /// The marks of `draws_first` and `always_fits`, and the number of its group.
     quota: String,
 }
 
@@ -271,10 +271,10 @@ impl LedgerRun {
 }
 
 /// What is written behind the mode of a quota; see `lua/charge.lua`.
-fn quota(Charge { quota_group, draws_first, has_room, .. }: &Charge) -> String {
+fn quota(Charge { quota_group, draws_first, always_fits, .. }: &Charge) -> String {
     let mut quota = String::new();
     quota.extend(draws_first.then_some('!'));
-    quota.extend(has_room.then_some('+'));
+    quota.extend(always_fits.then_some('+'));
     if *quota_group > 0 {
         quota += &quota_group.to_string();
     }
