@@ -149,6 +149,20 @@ async fn a_reset_ends_credit_at_once_here_and_within_250_ms_elsewhere() {
     assert_eq!(used(&one, hot), before + 5);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_and_counter_show_say_that_a_limit_leases() {
+    let redis = Redis::start();
+    let service = replica(&redis, RULES);
+    let addr = service.admin.to_string();
+    let words = |command: &[&'static str]| {
+        let words = [command, &["--addr", &addr, "--domain", "shop", "hot=all"]].concat();
+        run(tollkeeper().args(words)).1
+    };
+    let shown = words(&["counter", "show"]);
+    assert!(shown.contains("0 used of 4000 per year, with the credit of replicas, 4000 left"));
+    assert!(words(&["explain"]).contains("enforced, lease auto, on_store_failure error"));
+}
+
 /// If it were not checked at each spend, it would admit calls in a window that another replica has used up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_stood_still_over_the_end_of_a_window_spends_nothing_of_it() {

@@ -1,9 +1,10 @@
 //! Leases: while many calls are decided here on one counter, some of its hits are charged in advance, as credit, and spent
 //! without a round trip.
 //!
-//! A lease is as much as fits of what is wanted, charged in one question, which goes to Redis beside the calls. What a grant
-//! may do, and until when, is in `leased_counter`; this has the table of counters, and the task that follows each grant. A
-//! call is decided here only if each of its charges is plain and finds credit; any other goes to Redis as without leases.
+//! A lease is charged in one question, as a call of its own, in the same script run as the calls that wait. It is so small a
+//! part of what is left that it fits as a whole, or is not worth a search for what does. What a grant may do, and until when,
+//! is in `leased_counter`; this has the table of counters, and the task that follows each grant. A call is decided here only
+//! if each of its charges is plain and finds credit; any other goes to Redis as without leases.
 //!
 //! Nothing has to be told to other replicas: credit lives so short a time that a reset, an override, a refund or a reload
 //! elsewhere bears it. Of a counter that is changed through this replica it ends at once. What is not spent goes back as a
@@ -210,8 +211,7 @@ impl Leases {
     /// Asks for a lease, and follows what is granted until it has ended.
     async fn lease(self: Arc<Self>, directory: Arc<Directory>, question: Question) {
         let Question { counter, want, asked, .. } = &question;
-        let charge = Charge::new(counter.clone(), Hits::Charge(*want));
-        let charge = [Charge { is_part: true, ..charge }];
+        let charge = [Charge::new(counter.clone(), Hits::Charge(*want))];
         let answer = route::charge(&directory, &charge, asked.at + ANSWERED_WITHIN).await;
         // A server that was started a moment ago may have lost what other replicas still have in hand.
         let since = known_since(&directory, counter);
@@ -250,14 +250,16 @@ impl Leases {
                 return None;
             }
         };
-        let (Some(hits), Some(Tally { fit: Fit::Fits { remaining }, .. }), Some(made)) =
-            (verdict.part, verdict.tallies.first(), verdict.at.first())
+        let tally = verdict.tallies.first().filter(|tally| tally.judged_by == JudgedBy::Counter);
+        let (false, Some(Tally { fit: Fit::Fits { remaining }, .. }), Some(made)) =
+            (verdict.denied, tally, verdict.at.first())
         else {
             known.failed(now.at);
             return None;
         };
+        let hits = question.want;
         self.metrics.leased("granted", hits);
-        let grant = Grant::new(question, hits, *made);
+        let grant = Grant::new(question, *made);
         self.strand(known.of_other_windows(grant.window_end));
         if !known.learn(*remaining, hits, &question.counter.limit, *made, now.at) {
             self.strand(known.end(now.at));

@@ -101,7 +101,7 @@ pub(super) struct Grant {
 impl Grant {
     /// What a question was granted at `made`. Redis had not run it before it was asked: so its window ends no earlier than
     /// this time after that, less what the clocks cut off.
-    pub(super) fn new(asked: &Question, hits: u64, made: Timestamp) -> Self {
+    pub(super) fn new(asked: &Question, made: Timestamp) -> Self {
         let limit = &asked.counter.limit;
         let window_end = limit.window.at(made).end;
         let in_window = window_end.millis_since(made).saturating_sub(ERROR_MS);
@@ -110,8 +110,8 @@ impl Grant {
         Self {
             id: asked.id,
             requests_per_unit: limit.requests_per_unit,
-            hits,
-            left: hits,
+            hits: asked.want,
+            left: asked.want,
             made,
             window_end,
             asked: asked.asked,
@@ -415,7 +415,7 @@ mod tests {
             let (id, asked) = (HoldId::new(self.ids.into()), self.at(asked));
             let counter = self.counter.counter.clone();
             let question = Question { counter, want: hits, asked, id };
-            Grant::new(&question, hits, BEGIN.plus_millis(made))
+            Grant::new(&question, BEGIN.plus_millis(made))
         }
 
         /// Grants hits at this time.
@@ -477,6 +477,17 @@ mod tests {
             assert!(!world.spends(1, last + 1), "asked at {asked}");
             assert_eq!(world.spends(1, last), is_taken, "asked at {asked}");
         }
+    }
+
+    #[test]
+    fn an_answer_says_what_is_left_in_redis_and_in_hand() {
+        let mut world = World::new();
+        world.granted(20, 100);
+        world.learns(900, 101);
+        world.counter.take(1, 1000).unwrap();
+        let (left, at, window_end) = world.counter.spend(1, 1000, world.at(150));
+        assert_eq!((left, at.millis_since(BEGIN)), (919, 150));
+        assert_eq!(window_end.millis_since(BEGIN), 1000);
     }
 
     #[test]
