@@ -32,7 +32,7 @@ use crate::{
         algorithm::account::real,
         directive::{Directive, DirectiveAction},
         key::{self, Counter},
-        ledger::{Fit, Tally, Verdict},
+        ledger::{Fit, JudgedBy, Tally, Verdict},
         plan::{JudgedCharge, Plan},
         request::Entry,
         rule::{Limit, Mode},
@@ -197,7 +197,7 @@ impl TopKeys {
         };
         let next_ms = at_ms.saturating_add(every_ms);
         if at_ms >= due_ms
-            && let Some(JudgedCharge { matched, directive, charge, .. }) =
+            && let Some(JudgedCharge { matched, directive, charge, tally }) =
                 plan.judged(verdict).find(is_denied)
             && self
                 .denial_due_ms
@@ -210,6 +210,7 @@ impl TopKeys {
                 rule = name.rule_path(),
                 key = name.text(digest),
                 limit = %name.limit,
+                by = if tally.judged_by == JudgedBy::Counter { "limit" } else { "on_store_failure" },
                 "denied"
             );
         }

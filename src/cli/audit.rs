@@ -47,7 +47,7 @@ pub(super) fn main(flags: &AuditFlags, environment: &Environment) -> Ended {
             let lines = list(answer, "entries").iter().map(line).collect::<String>();
             let more =
                 if text(answer, "more").is_empty() { "" } else { "more exist: raise --limit\n" };
-            lines + more
+            if lines.is_empty() { "no entry\n".to_owned() } else { lines + more }
         }))
     })
 }

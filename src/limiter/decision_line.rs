@@ -64,6 +64,9 @@ impl fmt::Display for DescriptorLine<'_> {
             None if status.outcome == Outcome::Unlimited => f.write_str(", unlimited")?,
             None => f.write_str(", no limit")?,
         }
+        if status.denied_by_failure_mode {
+            f.write_str(", by on_store_failure")?;
+        }
         if let Some(directive) = &status.directive {
             let is_exempt = directive.action == DirectiveAction::Allow;
             write!(f, ", {}override {directive}", if is_exempt { "exempt by " } else { "" })?;

@@ -48,6 +48,8 @@ struct LimitedStatus<'decision> {
     /// In seconds.
     reset: i64,
     is_over: bool,
+    /// Whether it is over since its counter gave no answer.
+    by_failure_mode: bool,
 }
 
 /// The headers for a decision, none if no descriptor has a limit, and the body.
@@ -75,7 +77,7 @@ pub(super) fn write(decision: &Decision, headers: &Headers) -> (Vec<HeaderValue>
         let resets = statuses.iter().filter(|status| status.is_over).map(|status| status.reset);
         written.push(header("Retry-After", resets.max().unwrap_or(1).to_string()));
     }
-    if is_denied && headers.rule {
+    if is_denied && headers.rule && !strictest.by_failure_mode {
         let rule = format!("{};t={}", quoted(strictest.name), strictest.reset);
         written.push(header("x-ratelimit-rule", rule));
     }
@@ -118,6 +120,11 @@ fn denied(status: &LimitedStatus<'_>, body: DeniedBody) -> Option<(&'static str,
             let problem =
                 json!({ "type": what, "title": "Calls such as this one are not admitted" });
             ("application/problem+json", problem)
+        }
+        DeniedBody::Problem if status.by_failure_mode => {
+            let what = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+            let title = "The limit cannot be judged now";
+            ("application/problem+json", json!({ "type": what, "title": title }))
         }
         DeniedBody::Problem => {
             let what = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -170,7 +177,8 @@ fn limited_status<'decision>(
         (None, Matched::Rule(_, rule)) => (&*rule.path, rule.limits().len() > 1),
         (None, _) => ("override", false),
     };
-    Some(LimitedStatus { name, is_of_several, limit, remaining, reset: seconds(reset), is_over })
+    let (reset, by_failure_mode) = (seconds(reset), status.denied_by_failure_mode);
+    Some(LimitedStatus { name, is_of_several, limit, remaining, reset, is_over, by_failure_mode })
 }
 
 impl LimitedStatus<'_> {

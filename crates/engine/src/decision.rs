@@ -86,6 +86,8 @@ pub struct Status {
     pub outcome: Outcome,
     /// How each of several limits judged it, in their order, if the plan lists them.
     pub by_limit: Vec<Outcome>,
+    /// Whether `on_store_failure` has denied it, since a counter gave no answer.
+    pub denied_by_failure_mode: bool,
     /// Whether it is a quota in a group that has no room.
     pub is_of_full_group: bool,
     /// What an operator has set for the descriptor, if that has changed what applies.

@@ -202,6 +202,7 @@ mod tests {
                 matched: matched.clone(),
                 outcome,
                 by_limit: Vec::new(),
+                denied_by_failure_mode: false,
                 is_of_full_group: false,
                 directive: None,
             };

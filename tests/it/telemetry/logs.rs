@@ -157,7 +157,7 @@ async fn denials_are_logged_at_the_rate_that_was_asked_for_and_without_values() 
         (!lines.is_empty()).then_some(lines)
     });
     assert_eq!(lines.len(), 1, "{lines:?}");
-    for part in [r#"domain="shop""#, r#"rule="user""#, "key="] {
+    for part in [r#"domain="shop""#, r#"rule="user""#, "key=", r#"by="limit""#] {
         assert!(lines[0].contains(part), "{part}: {lines:?}");
     }
     assert!(!service.log().contains(CANARY));
@@ -165,4 +165,31 @@ async fn denials_are_logged_at_the_rate_that_was_asked_for_and_without_values() 
     eventually("its value", || shown.log().contains(CANARY).then_some(()));
     let silent = ask(&[]).await;
     assert!(!silent.log().contains("denied"), "{}", silent.log());
+}
+
+#[tokio::test]
+async fn a_denial_without_an_answer_of_redis_names_no_limit_as_used_up() {
+    let flags = &[
+        "--on-store-failure",
+        "deny",
+        "--log-denials",
+        "1/m",
+        "--log-level",
+        "info,tollkeeper::decision=debug",
+        "--rule-header",
+        "--denied-body",
+        "problem",
+    ];
+    let options = Options { store: "redis://127.0.0.1:1", flags, ..Options::default() };
+    let service = Service::start(options);
+    let call = request("shop", vec![descriptor(&[("user", CANARY)])]);
+    let answer = service.ask(call).await.unwrap();
+    assert_eq!(answer.overall_code(), Code::OverLimit);
+    let names = answer.response_headers_to_add.iter().map(|header| &*header.key);
+    assert!(!names.collect::<Vec<_>>().contains(&"x-ratelimit-rule"), "{answer:?}");
+    let body = String::from_utf8(answer.raw_body).unwrap();
+    assert!(body.contains("#temporary-reduced-capacity"), "{body}");
+    for part in [r#"by="on_store_failure""#, ", by on_store_failure, caller "] {
+        eventually(part, || service.log().contains(part).then_some(()));
+    }
 }

@@ -22,8 +22,14 @@ impl Item {
         outcome: Outcome,
         directive: Option<Arc<Directive>>,
     ) -> Self {
-        let by_limit = Vec::new();
-        Self::Settled(Status { matched, outcome, by_limit, is_of_full_group: false, directive })
+        Self::Settled(Status {
+            matched,
+            outcome,
+            by_limit: Vec::new(),
+            denied_by_failure_mode: false,
+            is_of_full_group: false,
+            directive,
+        })
     }
 
     pub(super) fn charges(&self) -> usize {

@@ -55,9 +55,11 @@ impl Plan {
                 Item::Settled(status) => statuses.push(status),
                 Item::Charged(matched, count, directive) => {
                     let is_exempt = directive.as_ref().is_some_and(|set| set.exempts());
-                    let mut is_of_full_group = false;
+                    let (mut is_of_full_group, mut denied_by_failure_mode) = (false, false);
                     let outcomes = judged.by_ref().take(count).map(|(charge, tally)| {
                         is_of_full_group |= full.contains(&charge.quota_group);
+                        denied_by_failure_mode |=
+                            tally.fit == Fit::Over && tally.judged_by != JudgedBy::Counter;
                         outcome(charge, tally)
                     });
                     let (mut by_limit, outcome) = match self.lists_limits && count > 1 {
@@ -77,6 +79,7 @@ impl Plan {
                         matched,
                         outcome,
                         by_limit,
+                        denied_by_failure_mode,
                         is_of_full_group,
                         directive,
                     };
