@@ -19,6 +19,7 @@ mod world;
 
 use std::{
     ops::Range,
+    process::Command,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -151,6 +152,14 @@ const PLANTS: [(&str, Plant); 14] = [
         ["redis.pcall('PEXPIREAT', set.key,", "redis.pcall('ZSCORE', set.key,"],
     ),
 ];
+
+/// `tests/sim/plants` takes too long for each run, and would not be missed if the code moved on.
+#[test]
+fn each_fault_that_the_script_plants_in_rust_still_has_its_place() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sim/plants");
+    let check = Command::new(script).arg("--check").output().unwrap();
+    assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
+}
 
 #[test]
 fn each_planted_fault_breaks_a_promise() {
