@@ -64,7 +64,7 @@ impl fmt::Display for DescriptorLine<'_> {
             None if status.outcome == Outcome::Unlimited => f.write_str(", unlimited")?,
             None => f.write_str(", no limit")?,
         }
-        if status.denied_by_failure_mode {
+        if status.outcome.is_by_failure_mode() {
             f.write_str(", by on_store_failure")?;
         }
         if let Some(directive) = &status.directive {

@@ -177,7 +177,7 @@ fn limited_status<'decision>(
         (None, Matched::Rule(_, rule)) => (&*rule.path, rule.limits().len() > 1),
         (None, _) => ("override", false),
     };
-    let (reset, by_failure_mode) = (seconds(reset), status.denied_by_failure_mode);
+    let (reset, by_failure_mode) = (seconds(reset), outcome.is_by_failure_mode());
     Some(LimitedStatus { name, is_of_several, limit, remaining, reset, is_over, by_failure_mode })
 }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     directive::Directive,
-    ledger::{CommitOutcome, TakenHold},
+    ledger::{CommitOutcome, JudgedBy, TakenHold},
     request::Entry,
     rule::{Limit, Rule, TierHeader},
     time::Timestamp,
@@ -86,8 +86,6 @@ pub struct Status {
     pub outcome: Outcome,
     /// How each of several limits judged it, in their order, if the plan lists them.
     pub by_limit: Vec<Outcome>,
-    /// Whether `on_store_failure` has denied it, since a counter gave no answer.
-    pub denied_by_failure_mode: bool,
     /// Whether it is a quota in a group that has no room.
     pub is_of_full_group: bool,
     /// What an operator has set for the descriptor, if that has changed what applies.
@@ -138,16 +136,23 @@ pub enum Outcome {
         limit: Arc<Limit>,
         /// See [`Tally::reset`](crate::ledger::Tally::reset).
         reset: Duration,
+        /// What has judged it: [`JudgedBy::Counter`], or `on_store_failure`.
+        judged_by: JudgedBy,
     },
 }
 
 impl Outcome {
+    /// Whether `on_store_failure` has denied it, since its counter gave no answer.
+    pub const fn is_by_failure_mode(&self) -> bool {
+        matches!(self, Self::Over { judged_by: JudgedBy::Absent | JudgedBy::Corrupt, .. })
+    }
+
     /// The limit that decided, the remaining hits, and the time until its reset; `None` without a limit.
     pub const fn of_limit(&self) -> Option<(&Arc<Limit>, u64, Duration)> {
         match self {
             Self::NoLimit | Self::Unlimited => None,
             Self::Within { limit, remaining, reset } => Some((limit, *remaining, *reset)),
-            Self::Shadowed { limit, reset } | Self::Over { limit, reset } => {
+            Self::Shadowed { limit, reset } | Self::Over { limit, reset, .. } => {
                 Some((limit, 0, *reset))
             }
         }

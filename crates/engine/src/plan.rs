@@ -306,7 +306,7 @@ impl Plan {
         settled: Item,
     ) {
         if let Item::Settled(Status { matched, outcome, directive: Some(directive), .. }) = &settled
-            && let Outcome::Over { limit, reset } = outcome
+            && let Outcome::Over { limit, reset, .. } = outcome
         {
             let counter =
                 Counter::counted_by(&domain.name, &descriptor.path, counted_by, Arc::clone(limit));
@@ -566,8 +566,13 @@ mod tests {
         let limit = limit(5, Unit::Minute);
         let outcomes: Vec<_> = decision.statuses.into_iter().map(|status| status.outcome).collect();
         let within = Outcome::Within { limit: Arc::clone(&limit), remaining: 3, reset };
-        let expected =
-            [Outcome::Over { limit, reset }, Outcome::Unlimited, within, Outcome::NoLimit];
+        let judged_by = JudgedBy::Counter;
+        let expected = [
+            Outcome::Over { limit, reset, judged_by },
+            Outcome::Unlimited,
+            within,
+            Outcome::NoLimit,
+        ];
         assert_eq!(decision.code, Code::OverLimit);
         assert_eq!(outcomes, expected);
     }

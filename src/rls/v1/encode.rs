@@ -183,6 +183,7 @@ mod tests {
     use super::*;
     use crate::engine::{
         decision::Outcome,
+        ledger::JudgedBy,
         rule::{Policy, Rule},
     };
 
@@ -196,13 +197,12 @@ mod tests {
             let outcomes = [
                 Outcome::Within { limit: Arc::clone(&limit), remaining: 300, reset },
                 Outcome::NoLimit,
-                Outcome::Over { limit, reset },
+                Outcome::Over { limit, reset, judged_by: JudgedBy::Counter },
             ];
             let status = |outcome| Status {
                 matched: matched.clone(),
                 outcome,
                 by_limit: Vec::new(),
-                denied_by_failure_mode: false,
                 is_of_full_group: false,
                 directive: None,
             };

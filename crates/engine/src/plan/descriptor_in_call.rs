@@ -8,7 +8,7 @@ use crate::{
     directive::{Directive, DirectiveAction},
     hold::{HoldBy, HoldPolicy},
     hold_id::HoldId,
-    ledger::{Charge, HoldAction},
+    ledger::{Charge, HoldAction, JudgedBy},
     parameters::Parameters,
     request::{Descriptor, Entry, Hits, HitsMeaning},
     rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
@@ -57,7 +57,7 @@ impl<'call> DescriptorInCall<'call> {
                 let own = limits.first().map(|limit| Limit::clone(limit));
                 let limit = own.or_else(|| Limit::new(0, Unit::Second, 1))?;
                 let limit = Limit { requests_per_unit: 0, mode: Mode::Enforced, ..limit };
-                Outcome::Over { limit: Arc::new(limit), reset }
+                Outcome::Over { limit: Arc::new(limit), reset, judged_by: JudgedBy::Counter }
             }
             _ => return None,
         };

@@ -26,7 +26,6 @@ impl Item {
             matched,
             outcome,
             by_limit: Vec::new(),
-            denied_by_failure_mode: false,
             is_of_full_group: false,
             directive,
         })

@@ -55,11 +55,9 @@ impl Plan {
                 Item::Settled(status) => statuses.push(status),
                 Item::Charged(matched, count, directive) => {
                     let is_exempt = directive.as_ref().is_some_and(|set| set.exempts());
-                    let (mut is_of_full_group, mut denied_by_failure_mode) = (false, false);
+                    let mut is_of_full_group = false;
                     let outcomes = judged.by_ref().take(count).map(|(charge, tally)| {
                         is_of_full_group |= full.contains(&charge.quota_group);
-                        denied_by_failure_mode |=
-                            tally.fit == Fit::Over && tally.judged_by != JudgedBy::Counter;
                         outcome(charge, tally)
                     });
                     let (mut by_limit, outcome) = match self.lists_limits && count > 1 {
@@ -79,7 +77,6 @@ impl Plan {
                         matched,
                         outcome,
                         by_limit,
-                        denied_by_failure_mode,
                         is_of_full_group,
                         directive,
                     };
@@ -191,13 +188,13 @@ impl Committed {
     }
 }
 
-fn outcome(charge: Charge, Tally { fit, reset, .. }: Tally) -> Outcome {
+fn outcome(charge: Charge, Tally { fit, reset, judged_by }: Tally) -> Outcome {
     let limit = charge.counter.limit;
     match fit {
         // A limit that is a shadow by the settings alone still has the status OVER_LIMIT.
         Fit::Over if limit.mode_written == Mode::Shadow => Outcome::Shadowed { limit, reset },
         Fit::Fits { remaining } => Outcome::Within { limit, remaining, reset },
-        Fit::Over => Outcome::Over { limit, reset },
+        Fit::Over => Outcome::Over { limit, reset, judged_by },
         Fit::Commit(_) => Outcome::NoLimit,
     }
 }
