@@ -6,7 +6,7 @@
 //! is in `leased_counter`; this has the table of counters, and the task that follows each grant. A call is decided here only
 //! if each of its charges is plain and finds credit; any other goes to Redis as without leases.
 //!
-//! Nothing has to be told to other replicas: credit lives so short a time that a reset, an override, a refund or a reload
+//! Other replicas need not be told of anything: credit lives so briefly that a reset, an override, a refund or a reload
 //! elsewhere bears it. Of a counter that is changed through this replica it ends at once. What is not spent goes back as a
 //! commit of nothing used, which counts once however often it is sent, and not behind a reset.
 
@@ -282,7 +282,7 @@ impl Leases {
 
     /// Gives back what is left of a grant that cannot be spent any more, unless its window has ended.
     fn give_back(&self, directory: &Directory, counter: &Counter, grant: Grant) {
-        // A server that was started since then may have lost its charge, and has those of others.
+        // A server that has restarted since then may have lost the charge: the refund would take hits of other calls.
         let is_lost = known_since(directory, counter).is_none_or(|since| since > grant.asked.at);
         if is_lost || !grant.is_in_window(self.now()) {
             return self.strand(vec![grant]);
@@ -293,7 +293,7 @@ impl Leases {
         let commit = HoldAction::Commit { id, held, used: 0, made, deadline };
         let charge = Charge::new(counter.clone(), Hits::Commit);
         let charge = Charge { hold: Some(commit), ..charge };
-        // Nobody waits for it: what is dropped unsent is kept, and sent at once.
+        // Nobody waits for the answer. Work that is dropped before it was sent is kept, and sent at once.
         drop(directory.owe(NodeWork::Charges([charge].into())));
     }
 

@@ -157,7 +157,7 @@ pub(super) enum GrantState {
 pub(super) struct LeasedCounter {
     pub(super) hash: u64,
     pub(super) counter: Counter,
-    /// The calls and hits since then, and those of a second by what was counted before.
+    /// When the present count began; its calls and hits; and the rates that the count before it showed.
     since: Instant,
     calls: u64,
     hits: u64,
@@ -437,7 +437,7 @@ mod tests {
             true
         }
 
-        /// What is asked for at this time after so many calls of a hit in the 100 ms before.
+        /// The hits that are asked for at this time, after this number of calls of one hit in the last 100 ms.
         fn asks(&mut self, calls: u64, ms: u64) -> Option<u64> {
             for call in 0..calls {
                 let now = self.at(ms - 100 + call * 99 / calls).at;
