@@ -14,18 +14,36 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
+import grpc_tools
 import h2.config
 import h2.connection
 import h2.events
 import h2.exceptions
 import hyperframe.frame
+from google.protobuf import descriptor_pb2, message_factory
+from grpc_tools import protoc
 
 FOLDER = Path(__file__).parent
-sys.path.append(str(FOLDER.parent.parent / "proto"))
-pb: Any = grpc.protos("tollkeeper/v1/tollkeeper.proto")
+PROTOS = FOLDER.parent.parent / "proto"
+
+
+def messages() -> Any:
+    """The messages of the service, apart from those of an installed client."""
+    with tempfile.NamedTemporaryFile() as compiled:
+        folders = [f"-I{PROTOS}", f"-I{Path(grpc_tools.__file__).parent / '_proto'}"]
+        arguments = ["--include_imports", f"-o{compiled.name}", "tollkeeper/v1/tollkeeper.proto"]
+        protoc.main(["protoc", *folders, *arguments])
+        files = descriptor_pb2.FileDescriptorSet.FromString(compiled.read())
+    classes = message_factory.GetMessages(files.file)
+    package = "tollkeeper.v1."
+    return SimpleNamespace(**{it.removeprefix(package): made for it, made in classes.items() if it.startswith(package)})
+
+
+pb = messages()
 CODES = {code.name: code.value[0] for code in grpc.StatusCode}
 
 
