@@ -47,24 +47,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The messages of clients/rust, which has a copy of them, and the service of its tests.
+/// The messages of clients/rust, which has a copy of them.
 fn generate_client(out: &Path) -> Result<(), Box<dyn Error>> {
-    let descriptors = protox::compile(["tollkeeper/v1/tollkeeper.proto"], [PROTO])?;
-    let folders = [out.join("client"), out.join("client/tests")];
-    folders.iter().try_for_each(fs::create_dir_all)?;
+    let folder = out.join("client");
+    fs::create_dir_all(&folder)?;
     tonic_prost_build::configure()
         .build_server(false)
         .build_transport(false)
-        .skip_debug([".tollkeeper.v1.Descriptor.Entry"])
         .extern_path(".google.rpc", "::tonic_types::pb")
-        .out_dir(&folders[0])
-        .compile_fds(descriptors.clone())?;
-    tonic_prost_build::configure()
-        .build_client(false)
-        .build_transport(false)
-        .extern_path(".tollkeeper.v1", "::tollkeeper_client::v1")
-        .extern_path(".google.rpc", "::tonic_types::pb")
-        .out_dir(&folders[1])
-        .compile_fds(descriptors)?;
+        .out_dir(folder)
+        .compile_fds(protox::compile(["tollkeeper/v1/tollkeeper.proto"], [PROTO])?)?;
     Ok(())
 }

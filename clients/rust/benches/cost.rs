@@ -7,11 +7,15 @@
 use std::{env, fs};
 
 use tokio::task::JoinSet;
-use tollkeeper_client::{
-    Call, Client, Descriptor, Options, on,
-    v1::{DecideRequest, tollkeeper_client::TollkeeperClient},
-};
+use tollkeeper_client::{Call, Client, Descriptor, Options, on};
 use tonic::transport::{Channel, Endpoint};
+
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, reason = "it is generated")]
+mod v1 {
+    include!("../src/generated/tollkeeper.v1.rs");
+}
+
+use v1::{DecideRequest, descriptor::Entry, tollkeeper_client::TollkeeperClient};
 
 const ROUNDS: usize = 21;
 
@@ -30,8 +34,8 @@ async fn main() {
     let [address, domain] = arguments.as_slice() else { panic!("usage: cost HOST:PORT DOMAIN") };
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
     let tonic = TollkeeperClient::new(endpoint.connect().await.unwrap());
-    let options = Options { timeout: std::time::Duration::from_secs(10), ..Options::default() };
-    let client = Client::new(address, domain, options).unwrap();
+    let options = Options::new(domain).timeout(std::time::Duration::from_secs(10));
+    let client = Client::new(address, options).unwrap();
     let both = [Asking::Tonic(tonic, domain.clone()), Asking::Tollkeeper(client)];
     println!("calls in a request, requests at a time | tonic | tollkeeper-client | ratio");
     for (calls, at_a_time, number) in LOADS {
@@ -66,16 +70,24 @@ async fn round(asking: &Asking, calls: usize, at_a_time: usize, number: usize) -
 
 impl Asking {
     async fn ask(&mut self, calls: usize) {
-        let user = || -> Descriptor { on("path", "/login").and("user", "alice") };
-        let calls: Vec<Call> = (0..calls).map(|_| Call::take(1, user())).collect();
         match self {
             Self::Tonic(client, domain) => {
+                let entry = |key: &str, value: &str| Entry { key: key.into(), value: value.into() };
+                let user = || v1::Descriptor {
+                    entries: vec![entry("path", "/login"), entry("user", "alice")],
+                    ..v1::Descriptor::default()
+                };
+                let call =
+                    || v1::Call { descriptors: vec![user()], hits: Some(1), ..v1::Call::default() };
+                let calls = (0..calls).map(|_| call()).collect();
                 let mut request =
                     tonic::Request::new(DecideRequest { domain: domain.clone(), calls });
                 request.set_timeout(std::time::Duration::from_secs(10));
                 client.decide(request).await.unwrap();
             }
             Self::Tollkeeper(client) => {
+                let user = || -> Descriptor { on("path", "/login").and("user", "alice") };
+                let calls = (0..calls).map(|_| Call::take(1, user()));
                 let decisions = client.decide_all(calls).await.unwrap();
                 assert!(decisions.iter().all(|decision| !decision.failed()));
             }

@@ -1,8 +1,8 @@
 //! Calls and their descriptors, as messages, which are checked before they are sent.
 
-use std::{collections::HashMap, fmt};
+use std::{fmt, mem};
 
-use crate::v1::{Call, Commit, Descriptor, call::Mode, descriptor::Entry};
+use crate::v1::{self, call::Mode, descriptor::Entry, descriptor::Override};
 
 /// The largest number of hits: 2^53 - 1.
 pub const HITS_MAX: u64 = (1 << 53) - 1;
@@ -22,6 +22,10 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// What to limit: keys and values in the order of the rules. [`on`] makes it.
+#[derive(Clone, Default, PartialEq)]
+pub struct Descriptor(pub(crate) v1::Descriptor);
+
 /// A descriptor of one entry. Key and value may be any bytes.
 pub fn on(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Descriptor {
     Descriptor::default().and(key, value)
@@ -31,19 +35,42 @@ impl Descriptor {
     /// Adds an entry at the end: entries are in the order of the rules.
     #[must_use]
     pub fn and(mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Self {
-        self.entries.push(Entry { key: key.into(), value: value.into() });
+        self.0.entries.push(Entry { key: key.into(), value: value.into() });
         self
     }
 
+    /// Sets a limit of the caller's own, in place of the one of the rules: a number of hits in a number of units.
+    #[must_use]
+    pub fn limit(mut self, hits: u32, units: u32, unit: Unit) -> Self {
+        let unit = unit as i32;
+        self.0.limit =
+            Some(Override { requests_per_unit: hits, unit, unit_multiplier: Some(units) });
+        self
+    }
+
+    /// The value of the first entry with this key.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Option<&[u8]> {
+        let entry = self.0.entries.iter().find(|entry| entry.key == key.as_ref());
+        entry.map(|entry| entry.value.as_slice())
+    }
+
     fn validate(&self) -> Result<(), Error> {
-        check_hits("hits_addend", self.hits_addend)?;
-        if self.entries.is_empty() {
+        check_hits("hits_addend", self.0.hits_addend)?;
+        if self.0.entries.is_empty() {
             return Err(Error("entries: must be at least 1".to_owned()));
         }
-        match self.entries.iter().position(|entry| entry.key.is_empty()) {
+        match self.0.entries.iter().position(|entry| entry.key.is_empty()) {
             Some(index) => Err(Error(format!("entries[{index}].key: must not be empty"))),
             None => Ok(()),
         }
+    }
+}
+
+/// The keys, such as `path|user`, without the values, which must not reach a log.
+impl fmt::Debug for Descriptor {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = self.0.entries.iter().map(|entry| String::from_utf8_lossy(&entry.key));
+        formatter.write_str(&keys.collect::<Vec<_>>().join("|"))
     }
 }
 
@@ -53,22 +80,48 @@ impl From<Descriptor> for Vec<Descriptor> {
     }
 }
 
-/// Without key and value, which must not reach a log.
-impl fmt::Debug for Entry {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Entry")
+/// The unit of a limit's window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Unit {
+    Second = 1,
+    Minute,
+    Hour,
+    Day,
+    Month,
+    Year,
+    Week,
+}
+
+impl Unit {
+    pub(crate) fn decode(number: i32) -> Option<Self> {
+        use Unit::{Day, Hour, Minute, Month, Second, Week, Year};
+        let units = [Second, Minute, Hour, Day, Month, Year, Week];
+        units.into_iter().find(|unit| *unit as i32 == number)
     }
 }
 
-/// All descriptors of a call pass, or none.
+/// What to decide. All of its descriptors pass, or none. A descriptor, or a list of them, is a call of one hit, or, as a hold,
+/// of the estimate that the rule has.
+#[derive(Clone, Debug, PartialEq)]
+#[must_use]
+pub struct Call {
+    pub(crate) descriptors: Vec<Descriptor>,
+    /// Without descriptors.
+    message: v1::Call,
+}
+
+impl<Descriptors: Into<Vec<Descriptor>>> From<Descriptors> for Call {
+    fn from(descriptors: Descriptors) -> Self {
+        Self::new(Mode::Take, None, descriptors)
+    }
+}
+
 impl Call {
-    pub(crate) fn new(
-        mode: Mode,
-        hits: Option<u64>,
-        descriptors: impl Into<Vec<Descriptor>>,
-    ) -> Self {
-        let descriptors = descriptors.into();
-        Self { descriptors, mode: mode.into(), hits, ..Self::default() }
+    fn new(mode: Mode, hits: Option<u64>, descriptors: impl Into<Vec<Descriptor>>) -> Self {
+        let message = v1::Call { mode: mode.into(), hits, ..v1::Call::default() };
+        Self { descriptors: descriptors.into(), message }
     }
 
     /// Charges the hits if all of them fit, or nothing. With 0 hits it is [`Self::check`].
@@ -98,33 +151,34 @@ impl Call {
 
     /// Gives hits back.
     pub fn refund(hits: u64, descriptors: impl Into<Vec<Descriptor>>) -> Self {
-        let mut call = Self::new(Mode::Take, None, descriptors);
+        let mut call = Self::from(descriptors);
         for descriptor in &mut call.descriptors {
-            descriptor.hits_addend = Some(hits);
-            descriptor.is_negative_hits = true;
+            descriptor.0.hits_addend = Some(hits);
+            descriptor.0.is_negative_hits = true;
         }
         call
     }
 
-    /// Sets an estimate for a kind of usage, for [`Client::hold_call`](crate::Client::hold_call) on limits with `weights`.
-    #[must_use]
+    /// Sets an estimate for a kind of usage, for holds on limits with `weights`.
     pub fn kind(mut self, kind: impl Into<String>, hits: u64) -> Self {
-        self.hits_by_kind.insert(kind.into(), hits);
+        self.message.hits_by_kind.insert(kind.into(), hits);
         self
     }
 
     /// Names the call, so that the same call with this id is charged once within 60 s.
-    #[must_use]
     pub fn once(mut self, id: impl Into<String>) -> Self {
-        self.id = id.into();
+        self.message.id = id.into();
         self
     }
 
-    pub(crate) fn validate(&self) -> Result<(), Error> {
-        check_hits("hits", self.hits)?;
-        check_kinds("hits_by_kind", &self.hits_by_kind)?;
-        if self.id.len() > ID_BYTES_MAX {
-            let bytes = self.id.len();
+    /// The field is the one of the hits.
+    pub(crate) fn validate(&self, field: &str) -> Result<(), Error> {
+        check_hits(field, self.message.hits)?;
+        for (kind, hits) in &self.message.hits_by_kind {
+            check_hits(&format!("hits_by_kind[{kind:?}]"), Some(*hits))?;
+        }
+        let bytes = self.message.id.len();
+        if bytes > ID_BYTES_MAX {
             return Err(Error(format!("id: must be at most {ID_BYTES_MAX} bytes, and is {bytes}")));
         }
         if self.descriptors.is_empty() {
@@ -135,24 +189,30 @@ impl Call {
             descriptor.validate().map_err(|error| Error(format!("descriptors[{index}].{error}")))
         })
     }
+
+    pub(crate) fn decode(mut message: v1::Call) -> Self {
+        let descriptors = mem::take(&mut message.descriptors).into_iter().map(Descriptor).collect();
+        Self { descriptors, message }
+    }
+
+    pub(crate) fn encode(self) -> v1::Call {
+        let descriptors = self.descriptors.into_iter().map(|descriptor| descriptor.0).collect();
+        v1::Call { descriptors, ..self.message }
+    }
 }
 
 /// The path of a field begins with the index of its call.
-pub(crate) fn validate_all(calls: &[Call]) -> Result<(), Error> {
-    if calls.len() > CALLS_MAX {
-        let number = calls.len();
-        return Err(Error(format!("calls: must be at most {CALLS_MAX}, and are {number}")));
-    }
-    calls.iter().enumerate().try_for_each(|(index, call)| {
-        call.validate().map_err(|error| Error(format!("calls[{index}].{error}")))
-    })
+pub(crate) fn in_batch(index: usize) -> impl Fn(Error) -> Error {
+    move |error| Error(format!("calls[{index}].{error}"))
 }
 
-impl Commit {
-    pub(crate) fn validate(&self) -> Result<(), Error> {
-        check_hits("used", self.used)?;
-        check_kinds("used_by_kind", &self.used_by_kind)
+pub(crate) fn validate_all(calls: &[Call]) -> Result<(), Error> {
+    let number = calls.len();
+    if number > CALLS_MAX {
+        return Err(Error(format!("calls: must be at most {CALLS_MAX}, and are {number}")));
     }
+    let mut calls = calls.iter().enumerate();
+    calls.try_for_each(|(index, call)| call.validate("hits").map_err(in_batch(index)))
 }
 
 pub(crate) fn check_hits(field: &str, hits: Option<u64>) -> Result<(), Error> {
@@ -162,10 +222,4 @@ pub(crate) fn check_hits(field: &str, hits: Option<u64>) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
-}
-
-fn check_kinds(field: &str, kinds: &HashMap<String, u64>) -> Result<(), Error> {
-    kinds.iter().try_for_each(|(kind, hits)| {
-        check_hits("", Some(*hits)).map_err(|error| Error(format!("{field}[{kind:?}]{error}")))
-    })
 }

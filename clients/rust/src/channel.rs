@@ -1,18 +1,19 @@
 //! One connection to each address of the service: which of them get calls, and how lost ones are made again.
 
+use std::future::{Future, poll_fn};
 use std::sync::{Arc, Weak, atomic::AtomicUsize, atomic::Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::{error::Error as StdError, io, iter, net::SocketAddr, pin::Pin, time::Duration};
 
-use http::{Request, Response, Uri, uri::Authority};
-use hyper::{body::Incoming, client::conn::http2};
+use http::uri::{Authority, Scheme};
+use http::{Request, Response, Uri};
+use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, join};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, sleep, timeout};
-use tokio::{sync::watch, task::JoinSet};
-use tonic::{Status, body::Body};
+use tokio::{select, sync::oneshot, sync::watch, task::JoinSet};
+use tonic::{Status, body::Body, codegen::Body as HttpBody, codegen::Bytes};
 use tower_service::Service;
 
 use crate::{Error, Options};
@@ -31,7 +32,9 @@ const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 const EXPECTS_TLS: &str =
     "the service answers in TLS, and the target is plain (http): set `tls` in the options";
 
+pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Sending = BoxFuture<Result<Response<Body>, Status>>;
 type Sender = http2::SendRequest<Body>;
 /// With a future that lasts as long as the connection.
 type Connected = (Sender, BoxFuture<hyper::Result<()>>);
@@ -40,7 +43,7 @@ type Connected = (Sender, BoxFuture<hyper::Result<()>>);
 pub(crate) struct Target {
     names: Vec<Authority>,
     /// Scheme and authority of requests.
-    pub(crate) origin: Uri,
+    origin: Uri,
     #[cfg(feature = "tls")]
     tls: Option<crate::Tls>,
 }
@@ -66,9 +69,13 @@ struct Links {
     error: Option<String>,
 }
 
-/// Sends each request to the next address that is connected.
+/// Sends requests to the service.
 #[derive(Clone)]
-pub(crate) struct Channel(Arc<Shared>);
+pub(crate) struct Channel {
+    /// Scheme and authority of requests.
+    pub(crate) origin: Uri,
+    send: Arc<dyn Fn(Request<Body>) -> Sending + Send + Sync>,
+}
 
 struct Shared {
     target: Target,
@@ -94,59 +101,82 @@ impl Links {
 }
 
 impl Channel {
+    /// Sends each request to the next address that is connected.
     #[expect(clippy::disallowed_methods, reason = "the task ends when the channel is dropped")]
     pub(crate) fn open(target: Target) -> Self {
-        let (links, turn) = (watch::Sender::default(), AtomicUsize::new(0));
+        let (origin, links, turn) = (target.origin.clone(), watch::Sender::default(), 0.into());
         let shared = Arc::new(Shared { target, links, turn });
         tokio::spawn(resolve(Arc::downgrade(&shared)));
-        Self(shared)
+        Self { origin, send: Arc::new(move |request| Box::pin(send(Arc::clone(&shared), request))) }
     }
 
-    async fn send(self, mut request: Request<Body>) -> Result<Response<Incoming>, Status> {
-        loop {
-            let connection = self.connection().await;
-            // A caller that repeats failed calls at once must not stop the tasks that connect.
-            if connection.as_ref().map_or(true, Sender::is_closed) {
-                tokio::task::yield_now().await;
-            }
-            let mut sender = connection?;
-            match sender.try_send_request(request).await {
-                Ok(response) => return Ok(response),
-                Err(mut error) => match error.take_message() {
-                    // It was not sent, since the connection ended meanwhile.
-                    Some(unsent) => request = unsent,
-                    None => return Err(Status::unavailable(text(&error.into_error()))),
-                },
-            }
+    /// Sends requests by a service of the caller's own.
+    pub(crate) fn over<S, B>(service: S) -> Self
+    where
+        S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
+        S::Error: Into<BoxError>,
+        S::Future: Send,
+        B: HttpBody<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let send = move |request| -> Sending {
+            let mut service = service.clone();
+            Box::pin(async move {
+                let failed = |error: S::Error| Status::from_error(error.into());
+                poll_fn(|context| service.poll_ready(context)).await.map_err(failed)?;
+                Ok(service.call(request).await.map_err(failed)?.map(Body::new))
+            })
+        };
+        Self { origin: Uri::default(), send: Arc::new(send) }
+    }
+}
+
+impl Service<Request<Body>> for Channel {
+    type Response = Response<Body>;
+    type Error = Status;
+    type Future = Sending;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Sending {
+        (self.send)(request)
+    }
+}
+
+async fn send(channel: Arc<Shared>, mut request: Request<Body>) -> Result<Response<Body>, Status> {
+    loop {
+        let connection = channel.connection().await;
+        // A caller that repeats failed calls at once must not stop the tasks that connect.
+        if connection.as_ref().map_or(true, Sender::is_closed) {
+            tokio::task::yield_now().await;
+        }
+        let mut sender = connection?;
+        match sender.try_send_request(request).await {
+            Ok(response) => return Ok(response.map(Body::new)),
+            Err(mut error) => match error.take_message() {
+                // It was not sent, since the connection ended meanwhile.
+                Some(unsent) => request = unsent,
+                None => return Err(Status::unavailable(text(&error.into_error()))),
+            },
         }
     }
+}
 
+impl Shared {
     async fn connection(&self) -> Result<Sender, Status> {
-        let turn = self.0.turn.fetch_add(1, Relaxed);
-        let mut picked = self.0.links.borrow().pick(turn);
+        let turn = self.turn.fetch_add(1, Relaxed);
+        let mut picked = self.links.borrow().pick(turn);
         if picked.is_none() {
             let is_picked = |links: &Links| {
                 picked = links.pick(turn);
                 picked.is_some()
             };
             // It fails only without a sender, which is in `self`.
-            let _ = self.0.links.subscribe().wait_for(is_picked).await;
+            let _ = self.links.subscribe().wait_for(is_picked).await;
         }
-        picked.unwrap_or_else(|| Err(Status::cancelled("the client is closed")))
-    }
-}
-
-impl Service<Request<Body>> for Channel {
-    type Response = Response<Incoming>;
-    type Error = Status;
-    type Future = BoxFuture<Result<Self::Response, Status>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        Box::pin(self.clone().send(request))
+        picked.unwrap_or_else(|| Err(Status::unavailable("there is no connection")))
     }
 }
 
@@ -195,24 +225,25 @@ async fn keep(channel: Weak<Shared>, id: usize, address: SocketAddr) {
     while let Some(shared) = channel.upgrade() {
         let attempt = timeout(CONNECT_TIMEOUT, shared.target.connect(address)).await;
         drop(shared);
-        let began = Instant::now();
-        let error = match attempt {
-            Ok(Ok((sender, connection))) => {
+        let is_kept = match attempt.unwrap_or_else(|late| Err(late.into())) {
+            Ok((sender, connection)) => {
                 set(State::Ready(sender), None);
-                connection.await.map_or_else(|end| text(&end), |()| "it was closed".to_owned())
+                let began = Instant::now();
+                // Its calls have got the error.
+                let _ = connection.await;
+                pause = PAUSE_MIN;
+                let is_kept = set(State::Connecting, None);
+                sleep(PAUSE_MIN.saturating_sub(began.elapsed())).await;
+                is_kept
             }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no connection in time".to_owned(),
+            Err(error) => {
+                let is_kept = set(State::Failed, Some(error.to_string()));
+                sleep(pause).await;
+                pause = PAUSE_MAX.min(pause * 2);
+                is_kept
+            }
         };
-        if began.elapsed() > PAUSE_MAX {
-            pause = PAUSE_MIN;
-            if !set(State::Connecting, None) {
-                return;
-            }
-        } else if set(State::Failed, Some(error)) {
-            sleep(pause).await;
-            pause = PAUSE_MAX.min(pause * 2);
-        } else {
+        if !is_kept {
             return;
         }
     }
@@ -244,23 +275,30 @@ impl Target {
         })
     }
 
+    pub(crate) fn is_secured(&self) -> bool {
+        self.origin.scheme() == Some(&Scheme::HTTPS)
+    }
+
     async fn connect(&self, address: SocketAddr) -> io::Result<Connected> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let host = self.origin.host().unwrap_or_default();
-            return handshake(tls.connect(stream, host.trim_matches(['[', ']'])).await?).await;
+            let stream = tls.connect(stream, host.trim_matches(['[', ']'])).await;
+            let stream = stream.map_err(|error| io::Error::other(format!("TLS: {error}")))?;
+            let (read, write) = tokio::io::split(stream);
+            return handshake(read, write).await;
         }
         let (read, write) = stream.into_split();
-        handshake(tokio::io::join(PlainRead(read, false), PlainWrite(write))).await
+        handshake(read, write).await
     }
 }
 
-/// What a service writes without TLS, and whether it has written anything.
-struct PlainRead(OwnedReadHalf, bool);
+/// What the service writes, until its first bytes have shown that it speaks HTTP/2.
+struct Answers<R>(R, Option<oneshot::Sender<()>>);
 
-impl AsyncRead for PlainRead {
+impl<R: AsyncRead + Unpin> AsyncRead for Answers<R> {
     /// An alert of TLS is an error: as HTTP/2 it would be a frame that is too large.
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -269,68 +307,40 @@ impl AsyncRead for PlainRead {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.0).poll_read(context, buffer))?;
+        let Some(answered) = self.1.take() else { return Poll::Ready(Ok(())) };
         let read = buffer.filled().get(before..).unwrap_or_default();
-        if !self.1 && read.starts_with(&TLS_ALERT) {
+        if read.starts_with(&TLS_ALERT) {
             return Poll::Ready(Err(io::Error::other(EXPECTS_TLS)));
         }
-        self.1 = true;
+        if !read.is_empty() {
+            // Its receiver may have gone.
+            let _ = answered.send(());
+        }
         Poll::Ready(Ok(()))
     }
 }
 
-/// What a service without TLS is sent.
-struct PlainWrite(OwnedWriteHalf);
-
-impl PlainWrite {
-    /// A service with TLS closes behind its alert, so that a write may fail before the alert is read.
-    fn cause(&self, error: io::Error) -> io::Error {
-        let mut start = [0; TLS_ALERT.len()];
-        let read = self.0.as_ref().try_read(&mut start);
-        if read.is_ok() && start == TLS_ALERT { io::Error::other(EXPECTS_TLS) } else { error }
-    }
-}
-
-impl AsyncWrite for PlainWrite {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.0).poll_write(context, bytes));
-        Poll::Ready(written.map_err(|error| self.cause(error)))
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.0).poll_write_vectored(context, parts));
-        Poll::Ready(written.map_err(|error| self.cause(error)))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
-    }
-}
-
-async fn handshake(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> io::Result<Connected> {
+/// Connects once the service has answered. No call is sent to one that only accepts connections.
+async fn handshake<R, W>(read: R, write: W) -> io::Result<Connected>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
     let mut settings = http2::Builder::new(TokioExecutor::new());
     settings.timer(TokioTimer::new()).keep_alive_while_idle(true);
     settings.keep_alive_interval(PING_PAUSE).keep_alive_timeout(PING_TIMEOUT);
-    let connected = settings.handshake(TokioIo::new(stream)).await;
+    let (first, answered) = oneshot::channel();
+    let stream = TokioIo::new(join(Answers(read, Some(first)), write));
+    let connected = settings.handshake(stream).await;
     let (sender, connection) = connected.map_err(io::Error::other)?;
-    Ok((sender, Box::pin(connection)))
+    let mut connection: BoxFuture<_> = Box::pin(connection);
+    select! {
+        end = &mut connection => {
+            let closed = || "the service has closed the connection".to_owned();
+            Err(io::Error::other(end.err().map_or_else(closed, |error| text(&error))))
+        }
+        Ok(()) = answered => Ok((sender, connection)),
+    }
 }
 
 /// An error with its causes.

@@ -1,235 +1,254 @@
 //! The client: what it sends, how long it waits, and what it decides without an answer.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{mem, time::Duration};
 
-use tokio::{runtime::Handle, sync::watch, time::timeout};
+use tokio::{runtime::Handle, select, sync::watch, time::Instant, time::timeout};
 use tonic::{Code, Request, Response};
 
-use crate::channel::{Channel, Target};
-use crate::v1::{CommitRequest, DecideRequest, tollkeeper_client::TollkeeperClient};
-use crate::{Call, Commit, Decision, Descriptor, Error, ServiceError, call::validate_all};
+use crate::call::{Call, Error, in_batch, validate_all};
+use crate::channel::{BoxError, Channel, Target};
+use crate::v1::{self, DecideRequest, Verdict};
+use crate::{Decision, Descriptor, Options, ServiceError, Status, options::OnFailure, wire::Wire};
 
-const LATE: &str = "no answer within the timeout";
+const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 /// Decides calls in one domain. Make one for the process: clones share its connections.
 #[derive(Clone)]
-pub struct Client(pub(crate) Arc<Shared>);
+pub struct Client {
+    pub(crate) options: Arc<Options>,
+    pub(crate) shared: Arc<Shared>,
+}
 
+/// What a client and its views have in common.
 pub(crate) struct Shared {
-    domain: String,
-    options: Options,
-    service: TollkeeperClient<Channel>,
+    /// Absent after [`Client::close`].
+    pub(crate) wire: watch::Sender<Option<Wire>>,
     pub(crate) runtime: Handle,
     /// Number of commits under way that may have no caller.
     pub(crate) under_way: watch::Sender<usize>,
+    target: String,
+    failures: Mutex<Failures>,
 }
 
-/// Settings of a client.
-#[derive(Clone)]
-pub struct Options {
-    /// Of a decision, and of each attempt of a commit. 50 ms by default.
-    pub timeout: Duration,
-    /// Decides calls that the service does not answer.
-    pub on_failure: OnFailure,
-    /// Encrypts the connections.
-    #[cfg(feature = "tls")]
-    pub tls: Option<crate::Tls>,
-    /// For metrics. It is called after each attempt of a request.
-    pub on_call: Option<Arc<OnCall>>,
-}
-
-/// Gets `decide` or `commit`, the time, and `ok` or a gRPC code such as `DEADLINE_EXCEEDED`.
-pub type OnCall = dyn Fn(&'static str, Duration, &'static str) + Send + Sync;
-
-type Decide = dyn Fn(&ServiceError, &[Descriptor]) -> bool + Send + Sync;
-
-/// What becomes of calls that the service does not answer.
-#[derive(Clone, Default)]
-pub enum OnFailure {
-    /// They pass: the limit protects capacity.
-    #[default]
-    Allow,
-    /// They are denied: the limit protects a password or money.
-    Deny,
-    /// A function of the error and the descriptors of the call decides. [`OnFailure::by`] makes it.
-    By(Arc<Decide>),
-}
-
-impl OnFailure {
-    /// The function returns whether the call may pass.
-    pub fn by(
-        decide: impl Fn(&ServiceError, &[Descriptor]) -> bool + Send + Sync + 'static,
-    ) -> Self {
-        Self::By(Arc::new(decide))
-    }
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            timeout: Duration::from_millis(50),
-            on_failure: OnFailure::Allow,
-            #[cfg(feature = "tls")]
-            tls: None,
-            on_call: None,
-        }
-    }
+/// What the log does not say yet.
+#[derive(Default)]
+struct Failures {
+    number: usize,
+    logged: Option<Instant>,
 }
 
 impl Client {
-    /// Makes a client of the service at a target such as `host:port`, for a domain. It does not wait for the service.
+    /// Makes a client of the service at a target such as `host:port`, and connects in the background.
     ///
     /// Calls go to all addresses of the name in turn. A target may be several names, separated by commas.
     ///
     /// # Errors
     ///
     /// If a setting is not valid, or outside of a tokio runtime.
-    pub fn new(target: &str, domain: &str, options: Options) -> Result<Self, Error> {
-        if domain.is_empty() {
-            return Err(Error("domain: must not be empty".to_owned()));
-        }
-        let target = Target::new(target, &options)?;
-        let runtime = Handle::try_current().map_err(|error| Error(format!("runtime: {error}")))?;
-        let origin = target.origin.clone();
-        let service = TollkeeperClient::with_origin(Channel::open(target), origin)
-            // The answer to 1,000 calls may exceed the default of 4 MiB.
-            .max_decoding_message_size(usize::MAX);
-        let (domain, under_way) = (domain.to_owned(), watch::Sender::new(0));
-        Ok(Self(Arc::new(Shared { domain, options, service, runtime, under_way })))
+    pub fn new(target: &str, options: Options) -> Result<Self, Error> {
+        let parsed = Target::new(target, &options)?;
+        let target =
+            format!("{target}, {} TLS", if parsed.is_secured() { "with" } else { "without" });
+        Self::make(target, options, || Wire::to(Channel::open(parsed)))
     }
 
-    /// Charges one hit to each descriptor if all of them have room, or else nothing.
+    /// Makes a client on a channel of the caller's own: one of tonic, or any other service of tower that sends requests of
+    /// gRPC, with interceptors or layers around it. Its connections are its own affair.
     ///
-    /// It fails, like all methods, only by a mistake of the caller, such as no descriptor.
-    pub async fn decide(&self, descriptors: impl Into<Vec<Descriptor>>) -> Result<Decision, Error> {
-        self.decide_call(Call::take(1, descriptors)).await
+    /// # Errors
+    ///
+    /// Outside of a tokio runtime.
+    pub fn over<S, Body>(service: S, options: Options) -> Result<Self, Error>
+    where
+        S: tower_service::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<Body>,
+            >,
+        S: Clone + Send + Sync + 'static,
+        S::Error: Into<BoxError>,
+        S::Future: Send,
+        Body: tonic::codegen::Body<Data = tonic::codegen::Bytes> + Send + 'static,
+        Body::Error: Into<BoxError>,
+    {
+        let target = "a channel of the caller's own".to_owned();
+        Self::make(target, options, || Wire::to(Channel::over(service)))
     }
 
-    /// [`Self::decide`] for a number of hits. With 0 hits it is [`Self::check`].
-    pub async fn decide_n(
-        &self,
-        hits: u64,
-        descriptors: impl Into<Vec<Descriptor>>,
-    ) -> Result<Decision, Error> {
-        self.decide_call(Call::take(hits, descriptors)).await
+    pub(crate) fn make(
+        target: String,
+        options: Options,
+        wire: impl FnOnce() -> Wire,
+    ) -> Result<Self, Error> {
+        options.validate()?;
+        let runtime = Handle::try_current().map_err(|error| Error(format!("runtime: {error}")))?;
+        let (wire, under_way) = (watch::Sender::new(Some(wire())), watch::Sender::new(0));
+        let failures = Mutex::default();
+        let shared = Arc::new(Shared { wire, runtime, under_way, target, failures });
+        Ok(Self { options: Arc::new(options), shared })
     }
 
-    /// Charges nothing, and answers as for one hit.
-    pub async fn check(&self, descriptors: impl Into<Vec<Descriptor>>) -> Result<Decision, Error> {
-        self.decide_call(Call::check(descriptors)).await
+    /// A view on the same connections with other settings, such as `client.with(|options| options.timeout(long))`. It is cheap
+    /// enough for one call.
+    #[must_use]
+    pub fn with(&self, change: impl FnOnce(Options) -> Options) -> Self {
+        let options = Arc::new(change(Options::clone(&self.options)));
+        Self { options, shared: Arc::clone(&self.shared) }
     }
 
-    /// Charges nothing and denies nothing: the decision has a status for each limit of each descriptor.
-    pub async fn read(&self, descriptors: impl Into<Vec<Descriptor>>) -> Result<Decision, Error> {
-        self.decide_call(Call::read(descriptors)).await
-    }
-
-    /// Charges hits in any case, for work that is done. The decision shows whether they fit.
-    pub async fn debit(
-        &self,
-        hits: u64,
-        descriptors: impl Into<Vec<Descriptor>>,
-    ) -> Result<Decision, Error> {
-        self.decide_call(Call::debit(hits, descriptors)).await
-    }
-
-    /// Gives hits back.
-    pub async fn refund(
-        &self,
-        hits: u64,
-        descriptors: impl Into<Vec<Descriptor>>,
-    ) -> Result<Decision, Error> {
-        self.decide_call(Call::refund(hits, descriptors)).await
-    }
-
-    /// Decides one call, such as [`Call::part`].
-    pub async fn decide_call(&self, call: Call) -> Result<Decision, Error> {
-        call.validate()?;
-        Ok(self.0.decide(vec![call]).await.pop().expect("one decision for each call"))
+    /// Decides a call. Without more than descriptors, it charges one hit to each of them if all have room, or else nothing.
+    ///
+    /// # Errors
+    ///
+    /// Only by a mistake of the caller, as all methods have it, such as no descriptor.
+    pub async fn decide(&self, call: impl Into<Call>) -> Result<Decision, Error> {
+        let call = call.into();
+        call.validate("hits")?;
+        self.decide_one(call).await
     }
 
     /// Decides up to 1,000 calls in one request, each for itself. The decisions are in the order of the calls.
-    pub async fn decide_all(&self, calls: impl Into<Vec<Call>>) -> Result<Vec<Decision>, Error> {
-        let calls = calls.into();
+    pub async fn decide_all<C: Into<Call>>(
+        &self,
+        calls: impl IntoIterator<Item = C>,
+    ) -> Result<Vec<Decision>, Error> {
+        let calls: Vec<Call> = calls.into_iter().map(Into::into).collect();
         validate_all(&calls)?;
-        Ok(if calls.is_empty() { Vec::new() } else { self.0.decide(calls).await })
-    }
-}
-
-impl Shared {
-    async fn decide(&self, calls: Vec<Call>) -> Vec<Decision> {
-        let number = calls.len();
-        let asked = match &self.options.on_failure {
-            OnFailure::By(_) => calls.clone(),
-            OnFailure::Allow | OnFailure::Deny => Vec::new(),
-        };
-        let request = self.timed(DecideRequest { domain: self.domain.clone(), calls });
-        let mut service = self.service.clone();
-        let answer = self.send("decide", service.decide(request), |answer| {
-            if answer.verdicts.len() == number { Ok(answer.verdicts) } else { Err(not_ours()) }
-        });
-        let decisions: Vec<_> = match answer.await {
-            Ok(verdicts) => verdicts.into_iter().map(Decision::decode).collect(),
-            Err(error) => vec![Err(error); number],
-        };
-        let decisions = decisions.into_iter().enumerate();
-        let decided = |(index, decision): (usize, Result<_, _>)| {
-            decision.unwrap_or_else(|error| self.failed(error, asked.get(index)))
-        };
-        decisions.map(decided).collect()
+        if calls.is_empty() {
+            return Ok(Vec::new());
+        }
+        let decisions = self.decide_each(calls).await?.into_iter().enumerate();
+        decisions.map(|(index, decision)| decision.map_err(in_batch(index))).collect()
     }
 
-    fn failed(&self, error: ServiceError, call: Option<&Call>) -> Decision {
-        let allowed = match &self.options.on_failure {
-            OnFailure::Allow => true,
-            OnFailure::Deny => false,
-            OnFailure::By(decide) => decide(&error, call.map_or(&[], |call| &call.descriptors)),
-        };
-        Decision { allowed, error: Some(error), ..Decision::default() }
+    pub(crate) async fn decide_one(&self, call: Call) -> Result<Decision, Error> {
+        self.decide_each(vec![call]).await?.pop().expect("one decision for each call")
     }
 
-    /// Makes one attempt. Returns whether the service has answered, and the error.
-    pub(crate) async fn commit(&self, commit: Commit) -> (bool, Result<(), ServiceError>) {
-        let request = CommitRequest { domain: self.domain.clone(), commits: vec![commit] };
-        let mut service = self.service.clone();
-        let mut is_answered = false;
-        let answer = self.send("commit", service.commit(self.timed(request)), |mut answer| {
-            is_answered = true;
-            let result = answer.results.pop().ok_or_else(not_ours)?;
-            result.error.map_or(Ok(()), |error| Err(error.into()))
-        });
-        let answer = answer.await;
-        (is_answered, answer)
+    async fn decide_each(&self, calls: Vec<Call>) -> Result<Vec<Result<Decision, Error>>, Error> {
+        let ask = |domain, calls| DecideRequest { domain, calls };
+        self.judge("decide", calls, ask, Wire::decide, |answer| answer.verdicts).await
     }
 
-    fn timed<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        request.set_timeout(self.options.timeout);
-        request
-    }
-
-    async fn send<T, Answer>(
+    /// Asks for a verdict on each call, and decides the calls that have none.
+    pub(crate) async fn judge<Asked, Answer, Sending>(
         &self,
         method: &'static str,
-        call: impl Future<Output = Result<Response<T>, tonic::Status>>,
-        decode: impl FnOnce(T) -> Result<Answer, ServiceError>,
-    ) -> Result<Answer, ServiceError> {
-        let began = Instant::now();
-        let answer = match timeout(self.options.timeout, call).await {
-            Ok(Ok(response)) => decode(response.into_inner()),
-            Ok(Err(status)) => Err(ServiceError::new(status.code(), status.message())),
-            Err(_) => Err(ServiceError::new(Code::DeadlineExceeded, LATE)),
+        calls: Vec<Call>,
+        ask: impl FnOnce(String, Vec<v1::Call>) -> Asked,
+        rpc: impl FnOnce(Wire, Request<Asked>) -> Sending,
+        verdicts: impl FnOnce(Answer) -> Vec<Verdict>,
+    ) -> Result<Vec<Result<Decision, Error>>, Error>
+    where
+        Sending: Future<Output = Result<Response<Answer>, tonic::Status>>,
+    {
+        let (options, number, began) = (&self.options, calls.len(), Instant::now());
+        options.validate()?;
+        let is_kept = options.require_limit || matches!(options.on_failure, OnFailure::By(_));
+        let descriptors = calls.iter().map(|call| call.descriptors.clone());
+        let asked: Vec<_> = if is_kept { descriptors.collect() } else { Vec::new() };
+        let request = ask(options.domain.clone(), calls.into_iter().map(Call::encode).collect());
+        let decisions = match self.send(options.timeout, request, rpc).await.map(verdicts) {
+            Ok(verdicts) if verdicts.len() == number => {
+                verdicts.into_iter().map(Decision::decode).collect()
+            }
+            Ok(_) => vec![Err(ServiceError::not_ours()); number],
+            Err(error) => vec![Err(error); number],
         };
-        if let Some(on_call) = &self.options.on_call {
-            let outcome = answer.as_ref().map_or_else(|error| error.code, |_| "ok");
-            on_call(method, began.elapsed(), outcome);
+        let errors = decisions.iter().filter_map(|decision| decision.as_ref().err());
+        self.observe(method, began, errors.clone().next());
+        self.log(errors);
+        let decide = |(index, decision)| {
+            let on = asked.get(index).map_or(&[][..], Vec::as_slice);
+            match decision {
+                Ok(decision) if options.require_limit => self.limited(decision, on),
+                Ok(decision) => Ok(decision),
+                Err(error) => {
+                    let allowed = options.on_failure.decide(&error, on);
+                    Ok(Decision { allowed, error: Some(error), ..Decision::default() })
+                }
+            }
+        };
+        Ok(decisions.into_iter().enumerate().map(decide).collect())
+    }
+
+    /// The decision, if each descriptor met a limit or a rule.
+    fn limited(&self, decision: Decision, on: &[Descriptor]) -> Result<Decision, Error> {
+        let is_free = |status: &&Status| status.limit.is_none() && status.rule.is_empty();
+        let Some(free) = decision.statuses.iter().find(is_free) else { return Ok(decision) };
+        let (index, domain) = (free.descriptor, &self.options.domain);
+        let keys = on.get(index as usize).cloned().unwrap_or_default();
+        let text = format!("no limit applies to {keys:?} in the domain {domain} (require_limit)");
+        Err(Error(format!("descriptors[{index}]: {text}")))
+    }
+
+    /// Makes one attempt.
+    pub(crate) async fn send<Asked, Answer, Sending>(
+        &self,
+        time: Duration,
+        message: Asked,
+        rpc: impl FnOnce(Wire, Request<Asked>) -> Sending,
+    ) -> Result<Answer, ServiceError>
+    where
+        Sending: Future<Output = Result<Response<Answer>, tonic::Status>>,
+    {
+        let mut request = Request::new(message);
+        request.set_timeout(time);
+        let closed = || ServiceError::new(Code::Cancelled, "the client is closed");
+        let mut wire = self.shared.wire.subscribe();
+        let open = wire.borrow().clone().ok_or_else(closed)?;
+        let answer = select! {
+            biased;
+            answer = timeout(time, rpc(open, request)) => answer,
+            _ = wire.wait_for(Option::is_none) => return Err(closed()),
+        };
+        match answer {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(ServiceError::new(status.code(), status.message())),
+            Err(_) => {
+                Err(ServiceError::new(Code::DeadlineExceeded, "no answer within the timeout"))
+            }
         }
-        answer
+    }
+
+    /// Calls the hook.
+    pub(crate) fn observe(
+        &self,
+        method: &'static str,
+        began: Instant,
+        error: Option<&ServiceError>,
+    ) {
+        if let Some(on_call) = &self.options.on_call {
+            let outcome = error.map_or("ok", |error| error.code);
+            contained("on_call", || on_call(method, began.elapsed(), outcome));
+        }
+    }
+
+    fn log<'a>(&self, errors: impl DoubleEndedIterator<Item = &'a ServiceError> + Clone) {
+        let Some(last) = errors.clone().next_back() else { return };
+        let mut failures = self.shared.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.number += errors.count();
+        if failures.logged.is_some_and(|logged| logged.elapsed() < LOG_PAUSE) {
+            return;
+        }
+        failures.logged = Some(Instant::now());
+        let number = mem::take(&mut failures.number);
+        drop(failures);
+        let (domain, target) = (&self.options.domain, &self.shared.target);
+        let (calls, were) = if number == 1 { ("call", "was") } else { ("calls", "were") };
+        tracing::warn!(
+            "tollkeeper: {number} {calls} of the domain {domain:?} had no answer and {were} decided by on_failure; \
+             the last: {last} (target {target})"
+        );
     }
 }
 
-/// The failure of a call whose answer does not fit its request.
-fn not_ours() -> ServiceError {
-    ServiceError::new(Code::Internal, "the answer has another number of items than the request")
+/// Calls a function of the user, whose panic must not reach the caller.
+pub(crate) fn contained<T>(name: &str, call: impl FnOnce() -> T) -> Option<T> {
+    let result = catch_unwind(AssertUnwindSafe(call)).ok();
+    if result.is_none() {
+        tracing::error!("tollkeeper: {name} panicked");
+    }
+    result
 }

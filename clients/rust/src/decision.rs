@@ -2,10 +2,12 @@
 
 use std::{cmp::Reverse, fmt, time::Duration};
 
-use crate::v1::{self, limit::Unit, verdict::Code};
+use crate::Unit;
+use crate::v1::{self, verdict::Code};
 
 /// The error of a call to which the service gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ServiceError {
     /// A gRPC code such as `DEADLINE_EXCEEDED`.
     pub code: &'static str,
@@ -23,6 +25,18 @@ impl ServiceError {
         let code = CODES.split(' ').nth(code as usize).unwrap_or("UNKNOWN");
         Self { code, message: message.into() }
     }
+
+    /// The failure of a call whose answer does not fit its request.
+    pub(crate) fn not_ours() -> Self {
+        let text = "the answer has another number of items than the request";
+        Self::new(tonic::Code::Unknown, text)
+    }
+}
+
+/// The code with a name; `UNKNOWN` if there is none.
+pub(crate) fn code_of(name: &str) -> tonic::Code {
+    let number = CODES.split(' ').position(|code| code == name);
+    tonic::Code::from(number.and_then(|it| i32::try_from(it).ok()).unwrap_or(2))
 }
 
 impl fmt::Display for ServiceError {
@@ -42,6 +56,7 @@ impl From<tonic_types::Status> for ServiceError {
 /// Whether a call may pass. Limit, remaining hits, reset and rule are from one status: of a denied call, the last one
 /// that is over its limit, otherwise the one with the fewest remaining hits.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Decision {
     /// Whether the call may pass.
     pub allowed: bool,
@@ -67,6 +82,7 @@ pub struct Decision {
 
 /// The state of one descriptor after the call.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Status {
     /// Whether the descriptor is within its limit.
     pub allowed: bool,
@@ -88,6 +104,7 @@ pub struct Status {
 
 /// A limit, as its rule has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limit {
     /// The name of the limit, if it has one.
     pub name: String,
@@ -95,8 +112,8 @@ pub struct Limit {
     pub hits: u64,
     /// The number of units in a window.
     pub units: u32,
-    /// The unit. It is [`Unit::Unknown`] for a limit of what is in flight.
-    pub unit: Unit,
+    /// The unit; absent for a limit of what is in flight.
+    pub unit: Option<Unit>,
 }
 
 impl Decision {
@@ -156,7 +173,7 @@ impl Status {
             descriptor: status.descriptor_index,
             rule: status.rule,
             limit: status.current_limit.map(|limit| Limit {
-                unit: limit.unit(),
+                unit: Unit::decode(limit.unit),
                 name: limit.name,
                 hits: limit.requests_per_unit,
                 units: limit.unit_multiplier,
@@ -175,4 +192,18 @@ impl Status {
 /// Rounded up, since a call that comes too early is denied.
 fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_round_seconds_up() {
+        let (reset, retry_after) = (Duration::from_millis(1500), Some(Duration::from_secs(2)));
+        let decision = Decision { limit: Some(0), reset, retry_after, ..Decision::default() };
+        let names = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After"];
+        let expected: Vec<_> = names.into_iter().zip([0, 0, 2, 2]).collect();
+        assert_eq!(decision.headers(), expected);
+    }
 }

@@ -1,15 +1,52 @@
 //! Holds: hits that are charged before the work, and replaced by what it has really used.
 
-use std::{mem, time::Duration};
+use std::{collections::HashMap, mem, time::Duration};
 
-use tokio::{task::JoinHandle, time::sleep};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tonic::Code;
 
-use crate::{Call, Client, Commit, Decision, Descriptor, Error, call::check_hits, v1::call::Mode};
+use crate::call::{Call, Error, check_hits};
+use crate::v1::{self, CommitRequest, RenewRequest, RenewResponse, Renewal};
+use crate::{Client, Decision, ServiceError, wire::Wire};
 
-const COMMIT_ATTEMPTS: usize = 3;
 const COMMIT_PAUSE: Duration = Duration::from_millis(100);
 /// The codes of commits that may not have arrived.
-const REPEATED: [&str; 4] = ["UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "INTERNAL"];
+const MISSING: [&str; 3] = ["UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED"];
+
+/// What becomes of a hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Commit {
+    /// [`Decision::hold`].
+    pub hold: String,
+    /// Number of hits that were used. Without it, all that was held counts.
+    pub used: Option<u64>,
+    /// The same by kind, for limits with `weights`.
+    pub used_by_kind: HashMap<String, u64>,
+    /// How the work ended, such as `503 UF`, which is compared with `unused_on` of the rule.
+    pub end: String,
+}
+
+impl Commit {
+    /// The hold of another process by its [`Decision::hold`], and the number of hits that were used.
+    pub fn new(hold: impl Into<String>, used: impl Into<Option<u64>>) -> Self {
+        Self { hold: hold.into(), used: used.into(), ..Self::default() }
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        check_hits("used", self.used)?;
+        let mut kinds = self.used_by_kind.iter();
+        kinds.try_for_each(|(kind, hits)| {
+            check_hits(&format!("used_by_kind[{kind:?}]"), Some(*hits))
+        })
+    }
+
+    fn encode(self) -> v1::Commit {
+        let Self { hold, used, used_by_kind, end } = self;
+        v1::Commit { hold, used, used_by_kind, end }
+    }
+}
 
 /// A hold, or a call that got none. It is committed when it is dropped, also if the work panics or its caller has left:
 /// then the commit is sent in the background.
@@ -22,60 +59,66 @@ pub struct Hold {
 }
 
 impl Client {
-    /// Charges an estimate for work that begins now. All descriptors have room for it, or nothing is held.
-    pub async fn hold(
-        &self,
-        estimate: u64,
-        descriptors: impl Into<Vec<Descriptor>>,
-    ) -> Result<Hold, Error> {
-        check_hits("estimate", Some(estimate))?;
-        self.hold_call(Call::take(estimate, descriptors)).await
-    }
-
-    /// [`Self::hold`] with the estimate of the rule.
-    pub async fn hold_default(
-        &self,
-        descriptors: impl Into<Vec<Descriptor>>,
-    ) -> Result<Hold, Error> {
-        self.hold_call(Call::new(Mode::Take, None, descriptors)).await
-    }
-
-    /// [`Self::hold`] for a call with more, such as estimates by kind.
-    pub async fn hold_call(&self, call: Call) -> Result<Hold, Error> {
-        let decision = self.decide_call(call).await?;
-        let commit = Commit { hold: decision.hold.clone(), ..Commit::default() };
+    /// Charges an estimate for work that begins now, such as `Call::take(400, on("user", "alice"))`. All descriptors have room
+    /// for it, or nothing is held.
+    pub async fn hold(&self, call: impl Into<Call>) -> Result<Hold, Error> {
+        let call = call.into();
+        call.validate("estimate")?;
+        let decision = self.decide_one(call).await?;
+        let commit = Commit::new(&*decision.hold, None);
         Ok(Hold { decision, client: self.clone(), commit })
     }
 
-    /// Commits [`Decision::hold`], for work that ends elsewhere. Without an answer it is sent up to three times, also if
-    /// this future is dropped. It may be repeated: only the first commit counts.
-    pub async fn commit(&self, commit: Commit) -> Result<(), Error> {
+    /// Commits what another process holds. Returns the error, if there was one. It may be repeated: only the first commit
+    /// counts. It goes on if this future is dropped.
+    pub async fn commit(&self, commit: Commit) -> Result<Option<ServiceError>, Error> {
         commit.validate()?;
-        // It fails only if it panics, or with its runtime.
-        let _ = self.send_commit(commit).await;
-        Ok(())
+        let ended = |_| Some(ServiceError::new(Code::Cancelled, "the runtime has ended"));
+        Ok(self.send_commit(commit).await.unwrap_or_else(ended))
     }
 
-    /// Waits until no commit is under way. Call it before the runtime ends: it would end the commits of dropped holds.
+    /// Waits until no commit is under way. Call it, or [`Self::close`], before the runtime ends: it would end the commits of
+    /// dropped holds.
     pub async fn flush(&self) {
         // The sender is in `self`.
-        let _ = self.0.under_way.subscribe().wait_for(|number| *number == 0).await;
+        let _ = self.shared.under_way.subscribe().wait_for(|number| *number == 0).await;
+    }
+
+    /// Waits for the commits under way, at most the timeout of a commit, and ends the connections. Calls that have no answer
+    /// then, and later ones, are decided by `on_failure`.
+    pub async fn close(&self) {
+        let _ = timeout(self.options.commit_timeout, self.flush()).await;
+        self.shared.wire.send_replace(None);
     }
 
     #[expect(clippy::disallowed_methods, reason = "`flush` awaits the commits of dropped holds")]
-    fn send_commit(&self, commit: Commit) -> JoinHandle<()> {
+    fn send_commit(&self, commit: Commit) -> JoinHandle<Option<ServiceError>> {
         let under_way = UnderWay::new(self.clone());
-        self.0.runtime.spawn(async move {
-            for attempt in 1.. {
-                let (is_answered, result) = under_way.0.0.commit(commit.clone()).await;
-                // The service keeps a commit for which the store gave no answer.
-                let is_repeated = result.is_err_and(|error| REPEATED.contains(&error.code));
-                if is_answered || !is_repeated || attempt == COMMIT_ATTEMPTS {
-                    return;
-                }
-                sleep(COMMIT_PAUSE).await;
-            }
+        self.shared.runtime.spawn(async move {
+            let (client, began) = (&under_way.0, Instant::now());
+            let error = client.commit_within(commit.encode(), began).await.err();
+            client.observe("commit", began, error.as_ref());
+            error
         })
+    }
+
+    async fn commit_within(&self, commit: v1::Commit, began: Instant) -> Result<(), ServiceError> {
+        let (time, mut pause) = (self.options.commit_timeout, COMMIT_PAUSE);
+        loop {
+            let attempt_time = time.saturating_sub(began.elapsed()).min(time / 4);
+            let domain = self.options.domain.clone();
+            let request = CommitRequest { domain, commits: vec![commit.clone()] };
+            match self.send(attempt_time, request, Wire::commit).await {
+                Ok(mut answer) => {
+                    let result = answer.results.pop().ok_or_else(ServiceError::not_ours)?;
+                    return result.error.map_or(Ok(()), |error| Err(error.into()));
+                }
+                Err(error) if MISSING.contains(&error.code) && began.elapsed() + pause < time => {}
+                Err(error) => return Err(error),
+            }
+            sleep(pause).await;
+            pause *= 2;
+        }
     }
 }
 
@@ -84,14 +127,14 @@ struct UnderWay(Client);
 
 impl UnderWay {
     fn new(client: Client) -> Self {
-        client.0.under_way.send_modify(|number| *number += 1);
+        client.shared.under_way.send_modify(|number| *number += 1);
         Self(client)
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.0.under_way.send_modify(|number| *number -= 1);
+        self.0.shared.under_way.send_modify(|number| *number -= 1);
     }
 }
 
@@ -120,37 +163,85 @@ impl Hold {
         self.commit.end = end.into();
     }
 
-    /// Commits now, with this number of hits, or with what was set if it is `None`, and waits for the answer. Without one
-    /// it is sent up to three times, and [`Options::on_call`](crate::Options::on_call) gets the errors.
+    /// Commits now, with this number of hits, or with what was set if it is `None`. Returns the error, if there was one: then
+    /// the commit is sent once more in the background.
     ///
     /// # Errors
     ///
     /// The number is not valid. Then the hold is committed without it.
-    pub async fn commit(mut self, used: impl Into<Option<u64>>) -> Result<(), Error> {
+    pub async fn commit(
+        mut self,
+        used: impl Into<Option<u64>>,
+    ) -> Result<Option<ServiceError>, Error> {
         if let Some(hits) = used.into() {
             self.used(hits)?;
         }
-        if let Some(commit) = self.send() {
-            let _ = commit.await;
+        let commit = mem::take(&mut self.commit);
+        if commit.hold.is_empty() {
+            return Ok(None);
         }
-        Ok(())
+        let error = self.client.commit(commit.clone()).await?;
+        if error.is_some() {
+            self.commit = commit;
+        }
+        Ok(error)
     }
 
     /// Gives back all that is held: nothing was used.
-    pub async fn release(mut self) {
+    pub async fn release(mut self) -> Option<ServiceError> {
         self.commit.used_by_kind.clear();
-        // 0 is valid.
-        let _ = self.commit(0).await;
+        self.commit(0).await.unwrap_or_default()
     }
 
-    fn send(&mut self) -> Option<JoinHandle<()>> {
-        let commit = mem::take(&mut self.commit);
-        (!commit.hold.is_empty()).then(|| self.client.send_commit(commit))
+    /// Commits what was used so far, and holds an estimate for what comes next, in one step. If the decision is allowed, this
+    /// is the new hold, of which nothing is used. Without an answer it stays the old one.
+    ///
+    /// # Errors
+    ///
+    /// A number is not valid.
+    pub async fn renew(
+        &mut self,
+        used: impl Into<Option<u64>>,
+        call: impl Into<Call>,
+    ) -> Result<Decision, Error> {
+        let call = call.into();
+        call.validate("estimate")?;
+        if let Some(hits) = used.into() {
+            self.used(hits)?;
+        }
+        if self.commit.hold.is_empty() {
+            self.decision = self.client.decide_one(call).await?;
+            self.commit = Commit::new(&*self.decision.hold, None);
+            return Ok(self.decision.clone());
+        }
+        let (commit, mut is_committed) = (self.commit.clone(), false);
+        let ask = |domain, mut calls: Vec<_>| {
+            let renewals = vec![Renewal { commit: Some(commit.encode()), call: calls.pop() }];
+            RenewRequest { domain, renewals }
+        };
+        let verdicts = |answer: RenewResponse| {
+            let commits = answer.results.iter().filter_map(|result| result.commit.as_ref());
+            is_committed = commits.map(|commit| commit.error.is_none()).next().unwrap_or_default();
+            answer.results.into_iter().filter_map(|result| result.verdict).collect()
+        };
+        let mut decisions =
+            self.client.judge("renew", vec![call], ask, Wire::renew, verdicts).await?;
+        let decision = decisions.pop().expect("one decision for each call")?;
+        if decision.allowed && !decision.failed() {
+            self.commit = Commit::new(&*decision.hold, None);
+            self.decision = decision.clone();
+        } else if is_committed {
+            self.commit = Commit::default();
+        }
+        Ok(decision)
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.send();
+        let commit = mem::take(&mut self.commit);
+        if !commit.hold.is_empty() {
+            self.client.send_commit(commit);
+        }
     }
 }

@@ -9,14 +9,16 @@ mod call;
 mod channel;
 mod client;
 mod decision;
+mod fake;
 mod hold;
 #[cfg(feature = "tower")]
 mod middleware;
+mod options;
 #[cfg(feature = "tls")]
 mod tls;
-/// The messages of the API, for other uses.
-#[allow(missing_docs, clippy::all, clippy::pedantic)]
-pub mod v1 {
+mod wire;
+#[allow(missing_docs, dead_code, unreachable_pub, clippy::all, clippy::pedantic)]
+mod v1 {
     include!("generated/tollkeeper.v1.rs");
 }
 
@@ -25,9 +27,10 @@ pub use middleware::{LimitLayer, Limited};
 #[cfg(feature = "tls")]
 pub use tls::Tls;
 pub use {
-    call::{Error, HITS_MAX, on},
-    client::{Client, OnCall, OnFailure, Options},
+    call::{Call, Descriptor, Error, HITS_MAX, Unit, on},
+    client::Client,
     decision::{Decision, Limit, ServiceError, Status},
-    hold::Hold,
-    v1::{Call, Commit, Descriptor},
+    fake::Fake,
+    hold::{Commit, Hold},
+    options::{OnFailure, Options},
 };

@@ -1,25 +1,27 @@
 //! Middleware that limits an HTTP service, such as a router of axum or a server of tonic.
 
 use std::task::{Context, Poll};
-use std::{mem, pin::Pin};
+use std::{mem, pin::Pin, sync::Arc};
 
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response, StatusCode, request::Parts};
-use tonic::Code;
+use tonic::{Code, body::Body, codegen::Body as HttpBody, codegen::Bytes};
 use tonic_types::{ErrorDetails, StatusExt as _};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{Client, Decision, Descriptor, Error};
+use crate::{Client, Decision, Descriptor, Error, channel::BoxError};
 
-const DENIED: &str = "too many requests";
-const UNAVAILABLE: &str = "rate limits are unavailable";
+const NOTHING: &str = "descriptors: the layer's function has found nothing to limit the request by";
+
+type Denied = dyn Fn(&Decision) -> Response<Body> + Send + Sync;
 
 /// Limits services. [`Client::layer`] makes it.
 #[derive(Clone)]
 pub struct LimitLayer<F> {
     client: Client,
     descriptors: F,
+    denied: Option<Arc<Denied>>,
 }
 
 /// A service behind a [`LimitLayer`].
@@ -30,16 +32,34 @@ pub struct Limited<S, F> {
 }
 
 impl Client {
-    /// Limits HTTP services. The function says what a request is limited by; a request without descriptors is not limited.
+    /// Limits HTTP services. The function says what a request is limited by. A request with an empty list is not limited. With
+    /// `None`, such as for a request without an identity, it is not served, and the log says so.
     ///
     /// A denied request gets 429 with Retry-After and the RateLimit headers, and 503 if
     /// [`Options::on_failure`](crate::Options::on_failure) has denied it. A denied call of gRPC gets RESOURCE_EXHAUSTED
     /// with the same headers and with `RetryInfo`, or UNAVAILABLE. An allowed one gets the RateLimit headers.
-    pub fn layer<F>(&self, descriptors: F) -> LimitLayer<F>
+    pub fn layer<F, On>(&self, descriptors: F) -> LimitLayer<F>
     where
-        F: Fn(&Parts) -> Vec<Descriptor>,
+        F: Fn(&Parts) -> On,
+        On: Into<Option<Vec<Descriptor>>>,
     {
-        LimitLayer { client: self.clone(), descriptors }
+        LimitLayer { client: self.clone(), descriptors, denied: None }
+    }
+}
+
+impl<F> LimitLayer<F> {
+    /// Makes the body and the headers of a denial. Its status becomes 429 or 503 unless the function sets one.
+    #[must_use]
+    pub fn denied<B>(
+        mut self,
+        response: impl Fn(&Decision) -> Response<B> + Send + Sync + 'static,
+    ) -> Self
+    where
+        B: HttpBody<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        self.denied = Some(Arc::new(move |decision| response(decision).map(Body::new)));
+        self
     }
 }
 
@@ -51,14 +71,16 @@ impl<S, F: Clone> Layer<S> for LimitLayer<F> {
     }
 }
 
-impl<S, F, Asked, Answer> Service<Request<Asked>> for Limited<S, F>
+impl<S, F, On, Asked, Answer> Service<Request<Asked>> for Limited<S, F>
 where
     S: Service<Request<Asked>, Response = Response<Answer>, Future: Send> + Clone + Send + 'static,
-    F: Fn(&Parts) -> Vec<Descriptor>,
+    F: Fn(&Parts) -> On,
+    On: Into<Option<Vec<Descriptor>>>,
     Asked: Send + 'static,
-    Answer: Default + Send,
+    Answer: HttpBody<Data = Bytes> + Send + 'static,
+    Answer::Error: Into<BoxError>,
 {
-    type Response = Response<Answer>;
+    type Response = Response<Body>;
     type Error = S::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
@@ -71,19 +93,22 @@ where
         let next = self.service.clone();
         let mut service = mem::replace(&mut self.service, next);
         let (parts, body) = request.into_parts();
-        let descriptors = (self.layer.descriptors)(&parts);
+        let descriptors = (self.layer.descriptors)(&parts).into();
         let kind = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
         let is_grpc = kind.is_some_and(|kind| kind.starts_with(b"application/grpc"));
         let request = Request::from_parts(parts, body);
-        let client = self.layer.client.clone();
+        let (client, denied) = (self.layer.client.clone(), self.layer.denied.clone());
         Box::pin(async move {
-            if descriptors.is_empty() {
-                return service.call(request).await;
-            }
-            let decision = client.decide(descriptors).await;
-            let mut response = match denial(&decision, is_grpc) {
+            let decision = match descriptors {
+                Some(descriptors) if descriptors.is_empty() => {
+                    return Ok(service.call(request).await?.map(Body::new));
+                }
+                Some(descriptors) => client.decide(descriptors).await,
+                None => Err(Error(NOTHING.to_owned())),
+            };
+            let mut response = match denial(&decision, is_grpc, denied.as_deref()) {
                 Some(response) => response,
-                None => service.call(request).await?,
+                None => service.call(request).await?.map(Body::new),
             };
             for (name, value) in decision.iter().flat_map(Decision::headers) {
                 response.headers_mut().insert(name, value.into());
@@ -94,18 +119,21 @@ where
 }
 
 /// The answer to a request that does not pass, without the headers of the decision.
-fn denial<Body: Default>(
+fn denial(
     decision: &Result<Decision, Error>,
     is_grpc: bool,
+    denied: Option<&Denied>,
 ) -> Option<Response<Body>> {
-    let (status, code, text) = match decision {
-        Err(mistake) => (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, mistake.to_string()),
+    let (status, code) = match decision {
         Ok(decision) if decision.allowed => return None,
-        Ok(decision) if decision.failed() => {
-            (StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable, UNAVAILABLE.to_owned())
+        Ok(decision) if decision.failed() => (StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable),
+        Ok(_) => (StatusCode::TOO_MANY_REQUESTS, Code::ResourceExhausted),
+        Err(mistake) => {
+            tracing::error!("tollkeeper: a request was not served: {mistake}");
+            (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal)
         }
-        Ok(_) => (StatusCode::TOO_MANY_REQUESTS, Code::ResourceExhausted, DENIED.to_owned()),
     };
+    let text = status.canonical_reason().unwrap_or_default();
     if is_grpc {
         let mut details = ErrorDetails::new();
         if let Some(time) = decision.as_ref().ok().and_then(|decision| decision.retry_after) {
@@ -113,11 +141,17 @@ fn denial<Body: Default>(
         }
         return Some(tonic::Status::with_error_details(code, text, details).into_http());
     }
-    let mut response = Response::new(Body::default());
-    *response.status_mut() = status;
-    if let Err(mistake) = decision {
-        // For a layer that logs.
-        response.extensions_mut().insert(mistake.clone());
+    let mut response = match (decision, denied) {
+        (Ok(decision), Some(denied)) => denied(decision),
+        _ => {
+            let mut response = Response::new(Body::new(format!("{text}\n")));
+            let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+            response.headers_mut().insert(CONTENT_TYPE, kind);
+            response
+        }
+    };
+    if response.status() == StatusCode::OK {
+        *response.status_mut() = status;
     }
     Some(response)
 }

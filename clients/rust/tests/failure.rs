@@ -1,4 +1,4 @@
-//! A service that fails, vanishes or comes back, and mistakes of the caller.
+//! A service that vanishes or comes back, mistakes of the caller, and what unit tests see of a fake.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,146 +12,198 @@
 mod support;
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    future::pending,
+    sync::Arc,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
 };
 
-use support::{Unreliable, connect, patient};
-use tokio::net::TcpListener;
+use support::{Log, connect, patient, service, unique};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tollkeeper_client::{
-    Call, Client, Commit, Descriptor, Error, HITS_MAX, OnFailure, Options, ServiceError, on,
-    v1::call::Mode,
+    Call, Client, Commit, Descriptor, Error, Fake, HITS_MAX, OnFailure, Options, Unit, on,
 };
-use tonic::Code;
 
-/// What the hook got: the method and the outcome of each request.
-type Outcomes = Arc<Mutex<Vec<(&'static str, &'static str)>>>;
-
-fn observed(outcomes: &Outcomes) -> Options {
-    let outcomes = Arc::clone(outcomes);
-    let on_call = move |method, elapsed: Duration, outcome| {
-        assert!(elapsed > Duration::ZERO);
-        outcomes.lock().unwrap().push((method, outcome));
-    };
-    Options { on_call: Some(Arc::new(on_call)), ..patient() }
-}
-
-/// Commits a hold at a service whose commits fail with these codes. Returns the commits that arrived, and the outcomes.
-async fn committed(failures: &[Code]) -> (Vec<Commit>, Vec<&'static str>) {
-    let service = Unreliable::default();
-    service.failures.lock().unwrap().extend(failures);
-    let (address, _serving) = service.serve("127.0.0.1:0");
-    let outcomes = Outcomes::default();
-    let client = connect(&address.to_string(), observed(&outcomes));
-    let hold = client.hold(5, on("user", "a")).await.unwrap();
-    hold.commit(3).await.unwrap();
-    let commits = service.commits.lock().unwrap().clone();
-    let outcomes = outcomes.lock().unwrap().clone();
-    assert_eq!(outcomes[0], ("decide", "ok"));
-    (
-        commits,
-        outcomes[1..]
-            .iter()
-            .map(|(method, outcome)| {
-                assert_eq!(*method, "commit");
-                *outcome
-            })
-            .collect(),
-    )
+fn faked() -> (Fake, Client) {
+    let fake = Fake::default();
+    let client = fake.client(patient().on_failure(OnFailure::Deny)).unwrap();
+    (fake, client)
 }
 
 #[tokio::test]
-async fn a_commit_is_sent_once_if_it_is_answered() {
-    let (commits, outcomes) = committed(&[]).await;
-    let commit = Commit { hold: "token".into(), used: Some(3), ..Commit::default() };
-    assert_eq!((commits, outcomes), (vec![commit], vec!["ok"]));
+async fn a_fake_allows_denies_limits_and_fails() {
+    let (fake, client) = faked();
+    let user = |name: &str| on("user", name);
+    let allowed = client.decide(user("alice")).await.unwrap();
+    assert!(allowed.allowed && allowed.limit.is_none(), "{allowed:?}");
+    fake.deny(user("bob"));
+    let denied = client.decide([user("alice"), user("bob")]).await.unwrap();
+    assert!(!denied.allowed && !denied.failed() && denied.statuses[1].descriptor == 1);
+    assert_eq!(denied.retry_after, Some(Duration::from_secs(60)));
+    fake.limit(user("carol"), 10);
+    let mut remaining = Vec::new();
+    for call in [
+        Call::take(7, user("carol")),
+        Call::take(7, user("carol")),
+        Call::refund(2, user("carol")),
+        Call::check(user("carol")),
+        Call::part(7, user("carol")),
+        Call::check(user("carol")),
+        Call::debit(3, user("carol")),
+        Call::refund(1, user("carol")),
+        Call::read(user("carol")),
+    ] {
+        let decision = client.decide(call).await.unwrap();
+        remaining.push((decision.allowed, decision.remaining, decision.hits));
+    }
+    let expected = [
+        (true, 3, 0),
+        (false, 3, 0),
+        (true, 5, 0),
+        (true, 5, 0),
+        (true, 0, 5),
+        (false, 0, 0),
+        (false, 0, 0),
+        (true, 0, 0),
+        (true, 0, 0),
+    ];
+    assert_eq!(remaining, expected);
+    fake.fail(Some("UNAVAILABLE"));
+    let failed = client.decide(user("alice")).await.unwrap();
+    assert_eq!((failed.allowed, failed.error.unwrap().code), (false, "UNAVAILABLE"));
+    fake.fail(None);
+    assert!(client.decide(user("alice")).await.unwrap().allowed);
+    assert_eq!(fake.calls()[1], Call::from([user("alice"), user("bob")]));
 }
 
 #[tokio::test]
-async fn a_commit_is_repeated_until_it_is_answered() {
-    let (commits, outcomes) = committed(&[Code::Unavailable, Code::Internal]).await;
-    assert_eq!((commits.len(), outcomes), (3, vec!["UNAVAILABLE", "INTERNAL", "ok"]));
+async fn a_fake_lists_the_calls_and_the_commits() {
+    let (fake, client) = faked();
+    let limited = on("user", "a").limit(10, 1, Unit::Hour);
+    let part = Call::part(7, limited.clone()).once("order 1");
+    client.decide(part.clone()).await.unwrap();
+    let estimate = Call::take(4, on("user", "a")).kind("input", 3);
+    let mut hold = client.hold(estimate.clone()).await.unwrap();
+    let first = hold.decision.hold.clone();
+    hold.used_kind("input", 2).unwrap();
+    let next = Call::take(5, on("user", "a"));
+    assert!(hold.renew(3, next.clone()).await.unwrap().allowed);
+    let second = hold.decision.hold.clone();
+    assert_ne!(first, second);
+    hold.end("503 UF");
+    assert_eq!(hold.commit(6).await.unwrap(), None);
+    let commit = Commit::new("of another process", 0);
+    assert_eq!(client.commit(commit).await.unwrap(), None);
+    assert_eq!(fake.calls(), [part, estimate, next]);
+    let commits = fake.commits();
+    let facts = commits.iter().map(|commit| (commit.hold.as_str(), commit.used, &*commit.end));
+    let expected =
+        [(&*first, Some(3), ""), (&second, Some(6), "503 UF"), ("of another process", Some(0), "")];
+    assert_eq!(facts.collect::<Vec<_>>(), expected);
+    assert_eq!(commits[0].used_by_kind["input"], 2);
+    assert_ne!(fake.calls()[0], Call::part(7, on("user", "a")).once("order 1"));
 }
 
 #[tokio::test]
-async fn a_commit_ends_after_three_attempts() {
-    let (commits, outcomes) = committed(&[Code::Unavailable; 4]).await;
-    assert_eq!((commits.len(), outcomes), (3, vec!["UNAVAILABLE"; 3]));
-}
-
-#[tokio::test]
-async fn a_refused_commit_is_not_repeated() {
-    let (commits, outcomes) = committed(&[Code::PermissionDenied]).await;
-    assert_eq!((commits.len(), outcomes), (1, vec!["PERMISSION_DENIED"]));
+async fn a_renewal_without_an_answer_keeps_the_hold() {
+    let (fake, client) = faked();
+    let mut hold = client.hold(Call::take(4, on("user", "a"))).await.unwrap();
+    fake.fail(Some("UNAVAILABLE"));
+    let failed = hold.renew(3, on("user", "a")).await.unwrap();
+    assert!(failed.failed() && !failed.allowed && hold.allowed());
+    fake.fail(None);
+    let token = hold.decision.hold.clone();
+    drop(hold);
+    client.flush().await;
+    let last = fake.commits().pop().unwrap();
+    assert_eq!((last.hold, last.used), (token, Some(3)));
 }
 
 #[tokio::test]
 async fn a_hold_is_committed_although_its_caller_leaves() {
-    let service = Unreliable::default();
-    let (address, _serving) = service.serve("127.0.0.1:0");
-    let client = connect(&address.to_string(), patient());
-    let mut hold = client.hold(5, on("user", "a")).await.unwrap();
+    let (fake, client) = faked();
+    let mut hold = client.hold(Call::take(5, on("user", "a"))).await.unwrap();
     hold.used(4).unwrap();
     // It is dropped while it waits.
     let work = async {
         let _hold = hold;
-        std::future::pending::<()>().await;
+        pending::<()>().await;
     };
     assert!(tokio::time::timeout(Duration::from_millis(1), work).await.is_err());
     // Its future is dropped before the answer.
-    let other = client.hold(5, on("user", "b")).await.unwrap();
+    let other = client.hold(Call::take(5, on("user", "b"))).await.unwrap();
     tokio::select! {
         biased;
         _ = other.commit(6) => panic!("the answer came at once"),
         () = async {} => {}
     }
     client.flush().await;
-    let mut used: Vec<_> = service.commits.lock().unwrap().iter().map(|it| it.used).collect();
-    used.sort_unstable();
+    let used: Vec<_> = fake.commits().iter().map(|commit| commit.used).collect();
     assert_eq!(used, [Some(4), Some(6)]);
 }
 
 #[tokio::test]
-async fn a_service_that_has_started_again_is_found_within_seconds() {
-    let service = Unreliable::default();
-    let (address, serving) = service.serve("127.0.0.1:0");
-    let client = connect(&address.to_string(), patient());
-    let failed = async || client.decide(on("user", "a")).await.unwrap().failed();
-    assert!(!failed().await);
-    drop(serving);
-    let down = Instant::now();
-    while !failed().await {}
-    // Long enough for the pause between attempts to grow.
-    while down.elapsed() < Duration::from_secs(3) {
-        failed().await;
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    let (_, _serving) = service.serve(&address.to_string());
-    let up = Instant::now();
-    // The only thread is busy with calls, and still connects.
-    while failed().await {}
-    assert!(up.elapsed() < Duration::from_secs(2), "it was found after {:?}", up.elapsed());
+async fn views_have_settings_of_their_own_on_the_connections_of_the_client() {
+    let (fake, client) = faked();
+    fake.fail(Some("UNAVAILABLE"));
+    let (log, _guard) = Log::start();
+    let open = client.with(|options| options.domain("other").on_failure(OnFailure::Allow));
+    assert!(open.decide(on("user", "secret")).await.unwrap().allowed);
+    assert!(!client.decide(on("user", "secret")).await.unwrap().allowed);
+    let expected = "tollkeeper: 1 call of the domain \"other\" had no answer and was decided by \
+        on_failure; the last: UNAVAILABLE: the fake fails (target a fake)";
+    assert_eq!(log.lines(), [expected]);
+    client.close().await;
+    assert_eq!(open.decide(on("user", "a")).await.unwrap().error.unwrap().code, "CANCELLED");
+    let absent = client.with(|options| options.domain(""));
+    assert_eq!(text(absent.decide(on("user", "a")).await), "domain: must not be empty");
+}
+
+/// A proxy in front of an address, and how often it has read from its client.
+async fn proxy(to: String) -> (String, Arc<AtomicUsize>, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, reads): (_, Arc<AtomicUsize>) =
+        (listener.local_addr().unwrap().to_string(), Arc::default());
+    let (mut tasks, counted) = (JoinSet::new(), Arc::clone(&reads));
+    tasks.spawn(async move {
+        let (client, _) = listener.accept().await.unwrap();
+        let server = TcpStream::connect(to).await.unwrap();
+        let ((mut from, mut back), (mut answers, mut on)) =
+            (client.into_split(), server.into_split());
+        let asking = async {
+            let mut buffer = [0; 4096];
+            while let Ok(bytes @ 1..) = from.read(&mut buffer).await {
+                counted.fetch_add(1, Ordering::Relaxed);
+                on.write_all(&buffer[..bytes]).await.unwrap();
+            }
+        };
+        tokio::join!(asking, tokio::io::copy(&mut answers, &mut back)).1.unwrap();
+    });
+    (address, reads, tasks)
 }
 
 #[tokio::test]
 async fn calls_go_to_all_addresses_in_turn_and_past_one_that_is_gone() {
-    let (one, other) = (Unreliable::default(), Unreliable::default());
-    let (first, _first) = one.serve("127.0.0.1:0");
-    let (second, serving) = other.serve("127.0.0.1:0");
+    let Some(address) = service("TOLLKEEPER_ADDR") else { return };
+    let (first, one, _first) = proxy(address.clone()).await;
+    let (second, other, serving) = proxy(address).await;
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let client = connect(&format!("{first},{gone}, {second}"), patient());
-    let decide = async || client.decide(on("user", "a")).await.unwrap();
+    let decide = async || client.decide(on("free", "a")).await.unwrap();
+    let reads = || [&one, &other].map(|reads| reads.load(Ordering::Relaxed));
     // The first calls may come before the second connection.
-    while other.calls.lock().unwrap().is_empty() {
+    while reads().into_iter().any(|reads| reads < 10) {
         assert!(!decide().await.failed());
     }
-    let before = other.calls.lock().unwrap().len();
+    let before = reads();
     for _ in 0..30 {
         assert!(!decide().await.failed());
     }
-    let share = other.calls.lock().unwrap().len() - before;
-    assert!((10..=20).contains(&share), "{share} of 30");
+    for (before, after) in before.into_iter().zip(reads()) {
+        assert!(after - before >= 10, "{before} and {after} reads of 30 calls");
+    }
     drop(serving);
     // A call that was sent on the lost connection may fail.
     while decide().await.failed() {}
@@ -161,54 +213,40 @@ async fn calls_go_to_all_addresses_in_turn_and_past_one_that_is_gone() {
 }
 
 #[tokio::test]
-async fn a_call_is_sent_with_its_mode_its_id_and_its_estimates_by_kind() {
-    let service = Unreliable::default();
-    let (address, _serving) = service.serve("127.0.0.1:0");
-    let client = connect(&address.to_string(), patient());
-    client.decide_call(Call::part(7, on("user", "a")).once("order 1")).await.unwrap();
-    let hold = client.hold_call(Call::take(4, on("user", "a")).kind("input", 3)).await.unwrap();
-    hold.release().await;
-    let calls = service.calls.lock().unwrap();
-    assert_eq!(
-        (calls[0].mode(), calls[0].hits, calls[0].id.as_str()),
-        (Mode::Part, Some(7), "order 1")
-    );
-    assert_eq!((calls[1].mode(), calls[1].hits), (Mode::Take, Some(4)));
-    assert_eq!(calls[1].hits_by_kind, HashMap::from([("input".to_owned(), 3)]));
-    assert_eq!(service.commits.lock().unwrap()[0].used, Some(0));
-}
-
-#[tokio::test]
-async fn an_answer_with_too_few_verdicts_fails_each_call() {
-    let (address, _serving) =
-        Unreliable { is_short: true, ..Unreliable::default() }.serve("127.0.0.1:0");
-    let outcomes = Outcomes::default();
-    let on_failure = OnFailure::by(|_, descriptors| descriptors[0].entries[0].value == b"a");
-    let client = connect(&address.to_string(), Options { on_failure, ..observed(&outcomes) });
-    let calls = [Call::check(on("user", "a")), Call::check(on("user", "b"))];
-    let decisions = client.decide_all(calls).await.unwrap();
-    let summary: Vec<_> = decisions.iter().map(|it| (it.allowed, it.failed())).collect();
-    assert_eq!(summary, [(true, true), (false, true)]);
-    assert_eq!(*outcomes.lock().unwrap(), [("decide", "INTERNAL")]);
-}
-
-#[tokio::test]
 async fn without_an_answer_the_error_has_the_code_and_the_reason() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let error = async |target: &str, timeout: u64| {
-        let timeout = Duration::from_millis(timeout);
-        let client = connect(target, Options { timeout, ..Options::default() });
-        client.decide(on("user", "a")).await.unwrap().error.unwrap()
+        let client = connect(target, patient().timeout(Duration::from_millis(timeout)));
+        client.decide(on("user", "a")).await.unwrap().error.unwrap().to_string()
     };
     let late = error(&silent.local_addr().unwrap().to_string(), 50).await;
-    let expected = "no answer within the timeout".to_owned();
-    assert_eq!(late, ServiceError { code: "DEADLINE_EXCEEDED", message: expected });
-    let refused = error(&gone.to_string(), 10_000).await.to_string();
+    assert_eq!(late, "DEADLINE_EXCEEDED: no answer within the timeout");
+    let refused = error(&gone.to_string(), 10_000).await;
     let expected = format!("UNAVAILABLE: {gone}: Connection refused");
     assert!(refused.starts_with(&expected), "{refused}");
-    let unknown = error("no.such.host.invalid:1", 10_000).await.to_string();
+    let unknown = error("no.such.host.invalid:1", 10_000).await;
     assert!(unknown.starts_with("UNAVAILABLE: no.such.host.invalid:1: "), "{unknown}");
+}
+
+#[tokio::test]
+async fn the_channel_may_be_the_callers_own() {
+    let Some(address) = service("TOLLKEEPER_ADDR") else { return };
+    let channel = tonic::transport::Channel::from_shared(format!("http://{address}")).unwrap();
+    let refuse = |mut request: tonic::Request<()>| {
+        request.metadata_mut().insert("traceparent", "00-1-2-01".parse().unwrap());
+        Ok(request)
+    };
+    let channel =
+        tonic::service::interceptor::InterceptedService::new(channel.connect_lazy(), refuse);
+    let client = Client::over(channel, patient()).unwrap();
+    let decision = client.decide(on("three", unique())).await.unwrap();
+    assert_eq!((decision.limit, decision.remaining, decision.error), (Some(3), 2, None));
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let channel = tonic::transport::Channel::from_shared(format!("http://{gone}")).unwrap();
+    let client = Client::over(channel.connect_lazy(), patient()).unwrap();
+    let error = client.decide(on("three", unique())).await.unwrap().error.unwrap();
+    assert_eq!(error.code, "UNAVAILABLE");
 }
 
 fn text<T>(result: Result<T, Error>) -> String {
@@ -217,32 +255,31 @@ fn text<T>(result: Result<T, Error>) -> String {
 
 #[tokio::test]
 async fn mistakes_of_the_caller_name_the_field_and_the_bound() {
-    let service = Unreliable::default();
-    let (address, _serving) = service.serve("127.0.0.1:0");
-    let client = connect(&address.to_string(), patient());
+    let (fake, client) = faked();
     let on = || on("user", "a");
     let bound = format!("must be from 0 to 9007199254740991, and is {}", HITS_MAX + 1);
-    let mut hold = client.hold(1, on()).await.unwrap();
+    let mut hold = client.hold(Call::take(1, on())).await.unwrap();
     let calls = |last: Call| vec![Call::check(on()), last];
+    let many = || Call::take(HITS_MAX + 1, on());
+    let long = Call::take(1, on()).once("i".repeat(129));
     for (found, expected) in [
-        (text(client.decide_n(HITS_MAX + 1, on()).await), format!("hits: {bound}")),
-        (text(client.hold(HITS_MAX + 1, on()).await), format!("estimate: {bound}")),
+        (text(client.decide(many()).await), format!("hits: {bound}")),
+        (text(client.hold(many()).await), format!("estimate: {bound}")),
+        (text(hold.renew(1, many()).await), format!("estimate: {bound}")),
+        (text(hold.renew(HITS_MAX + 1, on()).await), format!("used: {bound}")),
         (
-            text(client.refund(HITS_MAX + 1, on()).await),
+            text(client.decide(Call::refund(HITS_MAX + 1, on())).await),
             format!("descriptors[0].hits_addend: {bound}"),
         ),
         (text(hold.used(HITS_MAX + 1)), format!("used: {bound}")),
         (text(hold.used_kind("input", HITS_MAX + 1)), format!("used_by_kind[\"input\"]: {bound}")),
+        (text(client.decide_all(calls(many())).await), format!("calls[1].hits: {bound}")),
         (
-            text(client.decide_all(calls(Call::take(HITS_MAX + 1, on()))).await),
-            format!("calls[1].hits: {bound}"),
-        ),
-        (
-            text(client.hold_call(Call::take(1, on()).kind("input", HITS_MAX + 1)).await),
+            text(client.hold(Call::take(1, on()).kind("input", HITS_MAX + 1)).await),
             format!("hits_by_kind[\"input\"]: {bound}"),
         ),
         (
-            text(client.decide_all(calls(Call::take(1, on()).once("i".repeat(129)))).await),
+            text(client.decide_all(calls(long)).await),
             "calls[1].id: must be at most 128 bytes, and is 129".to_owned(),
         ),
         (
@@ -253,23 +290,23 @@ async fn mistakes_of_the_caller_name_the_field_and_the_bound() {
             text(client.decide_all(calls(Call::check(Descriptor::default()))).await),
             "calls[1].descriptors[0].entries: must be at least 1".to_owned(),
         ),
-        (
-            text(client.commit(Commit { used: Some(HITS_MAX + 1), ..Commit::default() }).await),
-            format!("used: {bound}"),
-        ),
+        (text(client.commit(Commit::new("", HITS_MAX + 1)).await), format!("used: {bound}")),
         (text(hold.commit(HITS_MAX + 1).await), format!("used: {bound}")),
     ] {
         assert_eq!(found, expected);
     }
     client.flush().await;
     // The hold is committed without the numbers that were refused.
-    let commit = Commit { hold: "token".into(), ..Commit::default() };
-    assert_eq!(*service.commits.lock().unwrap(), [commit]);
+    assert_eq!(fake.commits()[0].used, None);
+    let strict = client.with(|options| options.require_limit(true));
+    let call = [on(), on().and("path", "/")];
+    let expected = "calls[0].descriptors[0]: no limit applies to user in the domain conformance (require_limit)";
+    assert_eq!(text(strict.decide_all([call]).await), expected);
 }
 
 #[test]
 fn a_client_needs_a_runtime() {
-    let made = Client::new("localhost:8081", "shop", Options::default());
+    let made = Client::new("localhost:8081", Options::new("shop"));
     assert!(text(made).starts_with("runtime: "));
 }
 
@@ -283,15 +320,18 @@ async fn mistakes_of_settings_name_the_field() {
         ("localhost:8081,", "shop", target),
         ("http://localhost:8081", "shop", target),
     ] {
-        assert_eq!(text(Client::new(address, domain, Options::default())), expected, "{address}");
+        assert_eq!(text(Client::new(address, Options::new(domain))), expected, "{address}");
     }
 }
 
 #[test]
 fn a_descriptor_is_any_bytes_and_does_not_reach_a_log() {
-    let path = on("path", "/login");
-    let alice = path.clone().and(b"\xff\x00", "alice");
-    assert_eq!((path.entries.len(), alice.entries[1].key.as_slice()), (1, &b"\xff\0"[..]));
+    let alice = on("path", "/login").and(b"\xff\x00", "alice");
+    assert_eq!(
+        (alice.get("path"), alice.get(b"\xff\0")),
+        (Some(&b"/login"[..]), Some(&b"alice"[..]))
+    );
+    assert_eq!(alice.get("user"), None);
     let logged = format!("{alice:?}{:?}", Call::take(1, alice.clone()));
     assert!(!logged.contains("login") && !logged.contains("alice"), "{logged}");
 }

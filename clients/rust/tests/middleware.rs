@@ -13,12 +13,12 @@ mod support;
 
 use std::time::Duration;
 
-use axum::{Router, body::Body, routing::get};
+use axum::{Json, Router, body::Body, response::IntoResponse as _, routing::get};
 use http::{HeaderMap, Request, Response, StatusCode, request::Parts};
-use support::{connect, patient, service, unique};
+use support::{Log, connect, patient, service, unique};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
-use tollkeeper_client::{Client, Decision, Descriptor, Error, OnFailure, Options, on};
+use tollkeeper_client::{Client, Descriptor, Fake, OnFailure, Options, on};
 use tonic::{
     Code, Status,
     transport::{Channel, Server},
@@ -28,15 +28,16 @@ use tonic_types::StatusExt as _;
 use tower::ServiceExt as _;
 
 fn deny() -> Options {
-    Options { on_failure: OnFailure::Deny, ..patient() }
+    patient().on_failure(OnFailure::Deny)
 }
 
 /// What a request is limited by: the key of a rule, such as `three`.
-fn limited_by(key: &str, value: &str) -> Vec<Descriptor> {
+fn limited_by(key: &str, value: &str) -> Option<Vec<Descriptor>> {
     match key {
-        "open" => vec![],
-        "mistake" => vec![Descriptor::default()],
-        key => vec![on(key, value)],
+        "open" => Some(vec![]),
+        "mistake" => Some(vec![Descriptor::default()]),
+        "nobody" => None,
+        key => Some(vec![on(key, value)]),
     }
 }
 
@@ -64,14 +65,59 @@ fn headers(headers: &HeaderMap) -> Vec<String> {
 }
 
 async fn check(client: &Client, key: &str, value: &str, status: u16, expected: &[&str]) {
+    let (log, _guard) = Log::start();
     let response = ask(client, key, value).await;
     assert_eq!(response.status(), StatusCode::from_u16(status).unwrap());
     assert_eq!(headers(response.headers()), expected, "{key}");
-    let mistake = response.extensions().get::<Error>().map(ToString::to_string);
-    let expected = (status == 500).then(|| "descriptors[0].entries: must be at least 1".to_owned());
-    assert_eq!(mistake, expected);
-    let body = axum::body::to_bytes(response.into_body(), 100).await.unwrap();
-    assert_eq!(body == "served", status == 200);
+    let (kind, text) = body(response).await;
+    let expected = match status {
+        429 => "Too Many Requests\n",
+        503 => "Service Unavailable\n",
+        500 => "Internal Server Error\n",
+        _ => "served",
+    };
+    assert_eq!((kind.as_str(), text.as_str()), ("text/plain; charset=utf-8", expected));
+    let reason = match key {
+        "mistake" => {
+            "tollkeeper: a request was not served: descriptors[0].entries: must be at least 1"
+        }
+        "nobody" => "found nothing to limit the request by",
+        _ => "",
+    };
+    assert!(log.lines().iter().any(|line| line.contains(reason)) || reason.is_empty());
+}
+
+/// The type of a response, and its text.
+async fn body(response: Response<Body>) -> (String, String) {
+    let kind = response.headers()["content-type"].to_str().unwrap().to_owned();
+    let text = axum::body::to_bytes(response.into_body(), 100).await.unwrap();
+    (kind, String::from_utf8(text.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn the_application_makes_the_body_of_a_denial() {
+    let fake = Fake::default();
+    let client = fake.client(deny()).unwrap();
+    fake.deny(on("user", "a"));
+    let layer = client.layer(|_: &Parts| vec![on("user", "a")]).denied(|decision| {
+        let mut response = Json(decision.limit).into_response();
+        if decision.failed() {
+            *response.status_mut() = StatusCode::IM_A_TEAPOT;
+        }
+        response
+    });
+    let router = Router::new().route("/", get(async || "served")).layer(layer);
+    let ask = async || {
+        router.clone().oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap()
+    };
+    let denied = ask().await;
+    assert_eq!(
+        (denied.status(), &denied.headers()["retry-after"]),
+        (StatusCode::TOO_MANY_REQUESTS, &"60".parse().unwrap())
+    );
+    assert_eq!(body(denied).await, ("application/json".to_owned(), "0".to_owned()));
+    fake.fail(Some("UNAVAILABLE"));
+    assert_eq!(ask().await.status(), StatusCode::IM_A_TEAPOT);
 }
 
 #[tokio::test]
@@ -92,7 +138,9 @@ async fn a_denied_request_gets_429_and_the_headers() {
     for key in ["free", "open"] {
         check(&client, key, &run, 200, &[]).await;
     }
-    check(&client, "mistake", &run, 500, &[]).await;
+    for key in ["mistake", "nobody"] {
+        check(&client, key, &run, 500, &[]).await;
+    }
 }
 
 #[tokio::test]
@@ -100,15 +148,6 @@ async fn without_a_service_on_failure_decides_requests() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
     check(&connect(&gone, patient()), "three", "a", 200, &[]).await;
     check(&connect(&gone, deny()), "three", "a", 503, &[]).await;
-}
-
-#[test]
-fn headers_round_seconds_up() {
-    let (reset, retry_after) = (Duration::from_millis(1500), Some(Duration::from_secs(2)));
-    let decision = Decision { limit: Some(0), reset, retry_after, ..Decision::default() };
-    let names = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After"];
-    let expected: Vec<_> = names.into_iter().zip([0, 0, 2, 2]).collect();
-    assert_eq!(decision.headers(), expected);
 }
 
 /// A client of a server of tonic, whose calls are limited by their method.
@@ -151,7 +190,7 @@ async fn a_denied_grpc_call_gets_resource_exhausted() {
         let denial = answer.unwrap_err();
         assert_eq!(
             (denial.code(), denial.message()),
-            (Code::ResourceExhausted, "too many requests")
+            (Code::ResourceExhausted, "Too Many Requests")
         );
         let pause = denial.get_details_retry_info().unwrap().retry_delay.unwrap();
         assert!(pause >= Duration::from_secs(1), "{pause:?}");
@@ -162,7 +201,8 @@ async fn a_denied_grpc_call_gets_resource_exhausted() {
         assert_eq!(headers(&answer.unwrap()), [""; 0]);
     }
     for answer in calls(&mut health(&client, "mistake", "").await).await {
-        assert_eq!(answer.unwrap_err().code(), Code::Internal);
+        let mistake = answer.unwrap_err();
+        assert_eq!((mistake.code(), mistake.message()), (Code::Internal, "Internal Server Error"));
     }
 }
 

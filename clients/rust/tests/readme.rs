@@ -18,10 +18,10 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::Body, routing::get};
+use axum::{Router, body::Body, middleware::Next, routing::get};
 use http::{Request, StatusCode};
 use support::{connect, patient, service, unique};
-use tollkeeper_client::{Call, Client, Error, OnFailure, Options, Tls, on};
+use tollkeeper_client::{Call, Client, Commit, Error, Fake, OnFailure, Options, Tls, Unit, on};
 use tonic::transport::Server;
 use tower::ServiceExt as _;
 
@@ -95,29 +95,35 @@ impl Series {
 #[tokio::test]
 async fn the_client_and_its_options() -> Result<(), Error> {
     {
-        let client = Client::new("localhost:8081", "example", Options::default())?;
-        client.flush().await;
+        let client = Client::new("localhost:8081", Options::new("example"))?;
+        client.close().await;
     }
     let histogram = Histogram::default();
     let calls = histogram.clone();
-    let options = Options {
-        timeout: Duration::from_millis(20),
-        on_failure: OnFailure::by(|_error, descriptors| descriptors[0].entries[0].key != b"login"),
-        on_call: Some(Arc::new(move |method, elapsed, outcome| {
+    let options = Options::new("example")
+        .timeout(Duration::from_millis(20))
+        .on_failure(OnFailure::by(|_error, descriptors| descriptors[0].get("login").is_none()))
+        .on_call(move |method, elapsed, outcome| {
             calls.with_label_values(&[method, outcome]).observe(elapsed.as_secs_f64());
-        })),
-        ..Options::default()
-    };
+        });
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let client = connect(&gone.to_string(), Options { timeout: patient().timeout, ..options });
+    let client = connect(&gone.to_string(), options.timeout(Duration::from_secs(10)));
     assert!(!client.decide(on("login", "a")).await?.allowed);
     assert!(client.decide(on("user", "a")).await?.allowed);
     assert!(histogram.0.lock().unwrap()["decide UNAVAILABLE"] > 0.0);
+    let user = "a";
+    let strict =
+        client.with(|options| options.timeout(Duration::from_secs(1)).on_failure(OnFailure::Deny));
+    let decision = strict.decide(on("login", user)).await?;
+    assert!(!decision.allowed);
     Ok(())
 }
 
 async fn handler(client: &Client, user: &str) -> Result<StatusCode, Error> {
     let decision = client.decide(on("user", user)).await?;
+    if decision.failed() && !decision.allowed {
+        return Ok(StatusCode::SERVICE_UNAVAILABLE);
+    }
     if !decision.allowed {
         return Ok(StatusCode::TOO_MANY_REQUESTS);
     }
@@ -125,11 +131,24 @@ async fn handler(client: &Client, user: &str) -> Result<StatusCode, Error> {
 }
 
 #[tokio::test]
+async fn a_unit_test() -> Result<(), Error> {
+    let fake = Fake::default();
+    let client = fake.client(Options::new("example"))?;
+    fake.limit(on("user", "bob"), 1);
+    assert_eq!(handler(&client, "bob").await?, StatusCode::OK);
+    assert_eq!(handler(&client, "bob").await?, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(fake.calls()[0], Call::from(on("user", "bob")));
+    client.commit(Commit::new("hold", 42)).await?;
+    assert_eq!(fake.commits(), [Commit::new("hold", 42)]);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_429_in_three_lines() -> Result<(), Error> {
     let Some(address) = service("TOLLKEEPER_ADDR") else { return Ok(()) };
     let (client, user) = (connect(&address, patient()), unique());
     assert_eq!(handler(&client, &user).await?, StatusCode::OK);
-    client.debit(1000, on("user", user.as_str())).await?;
+    client.decide(Call::debit(1000, on("user", user.as_str()))).await?;
     assert_eq!(handler(&client, &user).await?, StatusCode::TOO_MANY_REQUESTS);
     Ok(())
 }
@@ -140,13 +159,19 @@ async fn a_batch() -> Result<(), Error> {
     let client = connect(&address, patient());
     let decisions = client
         .decide_all([
-            Call::take(3, on("user", "alice")),
+            Call::take(3, on("user", "alice")).once("order 1742"),
+            Call::part(100, on("user", "bob")),
             Call::debit(200, on("user", "bob")),
+            Call::refund(2, on("user", "bob")),
             Call::check(on("user", "carol")),
+            Call::read(on("user", "carol")),
+            Call::from(on("user", "dave").limit(100, 1, Unit::Hour)),
         ])
         .await?;
     let summary: Vec<_> = decisions.iter().map(|it| (it.allowed, it.failed())).collect();
-    assert_eq!(summary, [(true, false); 3]);
+    assert_eq!(summary, [(true, false); 7]);
+    assert_eq!((decisions[1].hits, decisions[6].limit), (100, Some(100)));
+    assert_eq!(decisions[6].statuses[0].limit.as_ref().unwrap().unit, Some(Unit::Hour));
     Ok(())
 }
 
@@ -156,7 +181,7 @@ async fn ask(question: &str) -> Result<u64, Error> {
 
 async fn work(client: &Client, user: &str) -> Result<StatusCode, Error> {
     let question = "why";
-    let hold = client.hold(400, on("user", user)).await?;
+    let hold = client.hold(Call::take(400, on("user", user))).await?;
     if !hold.allowed() {
         return Ok(StatusCode::TOO_MANY_REQUESTS);
     }
@@ -172,30 +197,67 @@ async fn a_hold_is_committed_on_the_way_out() -> Result<(), Error> {
     for _ in 0..15 {
         assert_eq!(work(&client, &user).await?, StatusCode::OK);
     }
-    assert_eq!(client.read(on("user", user.as_str())).await?.statuses[0].used, Some(15 * 42));
+    let used = async || client.decide(Call::read(on("user", user.as_str()))).await;
+    assert_eq!(used().await?.statuses[0].used, Some(15 * 42));
     // A hold of 400 beside 630 of 1,000.
     assert_eq!(work(&client, &user).await?, StatusCode::TOO_MANY_REQUESTS);
+    let user = unique();
+    assert_eq!(long_work(&client, &user, 100).await?, StatusCode::OK);
+    // 100 is used of the first hold, and 400 of the second, which ends without a number.
+    assert_eq!(long_work(&client, &user, 200).await?, StatusCode::TOO_MANY_REQUESTS);
     Ok(())
 }
+
+async fn long_work(client: &Client, user: &str, used: u64) -> Result<StatusCode, Error> {
+    let mut hold = client.hold(Call::take(400, on("user", user))).await?;
+    if !hold.renew(used, Call::take(400, on("user", user))).await?.allowed {
+        return Ok(StatusCode::TOO_MANY_REQUESTS);
+    }
+    drop(hold);
+    client.flush().await;
+    Ok(StatusCode::OK)
+}
+
+/// What authentication knows of a request.
+#[derive(Clone)]
+struct User(String);
 
 #[tokio::test]
 async fn middleware() {
     let Some(address) = service("TOLLKEEPER_ADDR") else { return };
     let client = connect(&address, patient());
     let router = Router::new().route("/{*path}", get(async || "served"));
-    let router = router.layer(client.layer(|request| {
-        match (request.uri.path(), request.headers.get("x-user")) {
-            ("/healthz", _) | (_, None) => vec![],
-            (_, Some(user)) => vec![on("user", user.as_bytes())],
+    let authentication =
+        axum::middleware::from_fn(async |mut request: axum::extract::Request, next: Next| {
+            if let Some(user) = request.headers().get("authorization") {
+                let user = User(user.to_str().unwrap().to_owned());
+                request.extensions_mut().insert(user);
+            }
+            next.run(request).await
+        });
+    let limits = client.layer(|request| {
+        if request.uri.path() == "/healthz" {
+            return Some(vec![]);
         }
-    }));
+        let user: &User = request.extensions.get()?;
+        Some(vec![on("user", user.0.as_str())])
+    });
+    let router = router.layer(limits).layer(authentication);
     let server = Server::builder().layer(client.layer(|call| vec![on("method", call.uri.path())]));
     drop(server);
-    for (path, limit) in [("/healthz", None), ("/page", Some("1000"))] {
-        let request = Request::get(path).header("x-user", unique()).body(Body::empty()).unwrap();
-        let response = router.clone().oneshot(request).await.unwrap();
+    let (alice, limit) = (unique(), Some("1000"));
+    for (path, user, status, limit) in [
+        ("/healthz", None, StatusCode::OK, None),
+        ("/page", Some(&alice), StatusCode::OK, limit),
+        ("/page", None, StatusCode::INTERNAL_SERVER_ERROR, None),
+    ] {
+        let mut request = Request::get(path);
+        if let Some(user) = user {
+            request = request.header("authorization", user);
+        }
+        let response = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
         let header = response.headers().get("ratelimit-limit").map(|it| it.to_str().unwrap());
-        assert_eq!((response.status(), header), (StatusCode::OK, limit));
+        assert_eq!((response.status(), header), (status, limit));
     }
 }
 
@@ -208,16 +270,14 @@ async fn tls() -> Result<(), Error> {
         key: Some("client.key".into()),
         server_name: Some("localhost".into()),
     };
-    let absent =
-        Client::new(&address, "conformance", Options { tls: Some(tls.clone()), ..patient() });
+    let absent = Client::new(&address, patient().tls(tls.clone()));
     assert!(absent.err().unwrap().to_string().starts_with("ca: ca.pem: "));
     let file = |variable| Some(env::var_os(variable).unwrap().into());
     let (ca, cert, key) = (file("TOLLKEEPER_CA"), file("TOLLKEEPER_CERT"), file("TOLLKEEPER_KEY"));
     let half = Tls { key: None, ca: ca.clone(), cert: cert.clone(), ..tls.clone() };
-    let half = Client::new(&address, "conformance", Options { tls: Some(half), ..patient() });
+    let half = Client::new(&address, patient().tls(half));
     assert_eq!(half.err().unwrap().to_string(), "cert, key: must be given together");
-    let client =
-        connect(&address, Options { tls: Some(Tls { ca, cert, key, ..tls }), ..patient() });
+    let client = connect(&address, patient().tls(Tls { ca, cert, key, ..tls }));
     let decision = client.decide(on("three", unique())).await?;
     assert!(decision.allowed && !decision.failed(), "{decision:?}");
     Ok(())

@@ -14,8 +14,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: client HOST:PORT DOMAIN [DEADLINE_MS]".into());
     };
     let deadline = deadline.first().map_or(Ok(50), |text| text.parse())?;
-    let options = Options { timeout: Duration::from_millis(deadline), ..Options::default() };
-    let client = Client::new(address, domain, options)?;
+    let options = Options::new(domain).timeout(Duration::from_millis(deadline));
+    let client = Client::new(address, options)?;
     for line in io::stdin().lines() {
         println!("{}", describe(&client.decide(descriptor(&line?)).await?));
     }

@@ -35,7 +35,6 @@ pub struct Descriptor {
 pub mod descriptor {
     /// Any bytes are valid in both.
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-    #[prost(skip_debug)]
     pub struct Entry {
         /// Must not be empty.
         #[prost(bytes = "vec", tag = "1")]

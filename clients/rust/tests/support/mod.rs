@@ -1,33 +1,16 @@
-//! Addresses of services, and a service of tollkeeper.v1 that fails as its test wants.
+//! Addresses of services, and what the package logs.
 #![allow(dead_code, reason = "each test uses a part")]
 
-/// From the same source as the messages of the client.
-mod generated {
-    include!("generated/tollkeeper.v1.rs");
-}
-
 use std::{
-    collections::VecDeque,
-    env,
-    net::SocketAddr,
+    env, fmt,
     sync::{Arc, Mutex},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use generated::tollkeeper_server::{Tollkeeper, TollkeeperServer};
-use tokio::{
-    net::TcpListener,
-    runtime::{Builder, Runtime},
-};
-use tokio_stream::{Empty, wrappers::TcpListenerStream};
-use tollkeeper_client::{
-    Call, Client, Commit, Options,
-    v1::{
-        CommitRequest, CommitResponse, CommitResult, DecideRequest, DecideResponse, RenewRequest,
-        RenewResponse, Verdict, verdict::Code,
-    },
-};
-use tonic::{Request, Response, Status, Streaming, transport::Server};
+use tollkeeper_client::{Client, Options};
+use tracing::field::{Field, Visit};
+use tracing::subscriber::{DefaultGuard, set_default};
+use tracing::{Event, Metadata, Subscriber, span};
 
 /// An address that the tests of the repository set; ../conformance/README.md describes them. Without a service, a test
 /// of one has nothing to do.
@@ -41,11 +24,11 @@ pub fn service(name: &str) -> Option<String> {
 
 /// A timeout for busy machines.
 pub fn patient() -> Options {
-    Options { timeout: Duration::from_secs(10), ..Options::default() }
+    Options::new("conformance").timeout(Duration::from_secs(10))
 }
 
 pub fn connect(address: &str, options: Options) -> Client {
-    Client::new(address, "conformance", options).unwrap()
+    Client::new(address, options).unwrap()
 }
 
 /// A text that no other run has, so that its counters are new.
@@ -54,75 +37,44 @@ pub fn unique() -> String {
     format!("{}-{:?}", now.as_nanos(), std::thread::current().id())
 }
 
-/// Holds every call, and fails as many commits as it has codes.
+/// The lines that this thread logs from now on.
 #[derive(Clone, Default)]
-pub struct Unreliable {
-    pub failures: Arc<Mutex<VecDeque<tonic::Code>>>,
-    pub commits: Arc<Mutex<Vec<Commit>>>,
-    pub calls: Arc<Mutex<Vec<Call>>>,
-    /// Whether answers have no verdicts.
-    pub is_short: bool,
-}
+pub struct Log(Arc<Mutex<Vec<String>>>);
 
-impl Unreliable {
-    /// Serves at an address, on a runtime of its own, with which its connections end.
-    pub fn serve(&self, address: &str) -> (SocketAddr, Serving) {
-        let listener = std::net::TcpListener::bind(address).unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let address = listener.local_addr().unwrap();
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let server = Server::builder().add_service(TollkeeperServer::new(self.clone()));
-        runtime.spawn(async {
-            let incoming = TcpListenerStream::new(TcpListener::from_std(listener).unwrap());
-            server.serve_with_incoming(incoming).await.unwrap();
-        });
-        (address, Serving(Some(runtime)))
+impl Log {
+    pub fn start() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        (log.clone(), set_default(log))
+    }
+
+    /// The lines of the package.
+    pub fn lines(&self) -> Vec<String> {
+        let lines = self.0.lock().unwrap();
+        lines.iter().filter(|line| line.starts_with("tollkeeper: ")).cloned().collect()
     }
 }
 
-/// A service that runs until this is dropped.
-pub struct Serving(Option<Runtime>);
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.0.take().unwrap().shutdown_background();
+impl Visit for Log {
+    fn record_debug(&mut self, _: &Field, value: &dyn fmt::Debug) {
+        self.0.lock().unwrap().push(format!("{value:?}"));
     }
 }
 
-#[tonic::async_trait]
-impl Tollkeeper for Unreliable {
-    type DecideStreamStream = Empty<Result<DecideResponse, Status>>;
-
-    async fn decide(
-        &self,
-        request: Request<DecideRequest>,
-    ) -> Result<Response<DecideResponse>, Status> {
-        let verdict = Verdict { code: Code::Ok.into(), hold: "token".into(), ..Verdict::default() };
-        let calls = request.into_inner().calls;
-        let verdicts = vec![verdict; if self.is_short { 0 } else { calls.len() }];
-        self.calls.lock().unwrap().extend(calls);
-        Ok(Response::new(DecideResponse { verdicts }))
+impl Subscriber for Log {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
     }
 
-    async fn commit(
-        &self,
-        request: Request<CommitRequest>,
-    ) -> Result<Response<CommitResponse>, Status> {
-        self.commits.lock().unwrap().extend(request.into_inner().commits);
-        match self.failures.lock().unwrap().pop_front() {
-            Some(code) => Err(Status::new(code, "lost")),
-            None => Ok(Response::new(CommitResponse { results: vec![CommitResult::default()] })),
-        }
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut self.clone());
     }
 
-    async fn decide_stream(
-        &self,
-        _: Request<Streaming<DecideRequest>>,
-    ) -> Result<Response<Self::DecideStreamStream>, Status> {
-        Err(Status::unimplemented("not used"))
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
     }
 
-    async fn renew(&self, _: Request<RenewRequest>) -> Result<Response<RenewResponse>, Status> {
-        Err(Status::unimplemented("not used"))
-    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
 }

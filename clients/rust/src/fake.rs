@@ -1,0 +1,161 @@
+//! A service for unit tests: in memory, below a real client, without a network.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+use crate::v1::{self, CommitResult, RenewResult, Verdict, call::Mode, verdict};
+use crate::{
+    Call, Client, Commit, Descriptor, Error, Options, Unit, decision::code_of, wire::Wire,
+};
+
+/// Answers its clients in memory, for unit tests. It allows all calls that no limit of its own denies, and lists what it got.
+#[derive(Clone, Default)]
+pub struct Fake(Arc<Mutex<State>>);
+
+#[derive(Default)]
+pub(crate) struct State {
+    limits: Vec<Limited>,
+    failure: Option<Code>,
+    calls: Vec<Call>,
+    commits: Vec<Commit>,
+}
+
+struct Limited {
+    descriptor: Descriptor,
+    hits: u64,
+    used: u64,
+}
+
+impl Fake {
+    /// Makes a client of this fake.
+    ///
+    /// # Errors
+    ///
+    /// If the domain is empty, or outside of a tokio runtime.
+    pub fn client(&self, options: Options) -> Result<Client, Error> {
+        Client::make("a fake".to_owned(), options, || Wire::Fake(self.clone()))
+    }
+
+    /// Denies calls with this descriptor.
+    pub fn deny(&self, descriptor: Descriptor) {
+        self.limit(descriptor, 0);
+    }
+
+    /// Allows this number of hits of the descriptor. Commits do not change what was charged.
+    pub fn limit(&self, descriptor: Descriptor, hits: u64) {
+        self.state().limits.push(Limited { descriptor, hits, used: 0 });
+    }
+
+    /// Answers nothing but this code of gRPC, such as `UNAVAILABLE`, or answers again.
+    pub fn fail(&self, code: Option<&str>) {
+        self.state().failure = code.map(code_of);
+    }
+
+    /// The calls, also the ones that failed.
+    pub fn calls(&self) -> Vec<Call> {
+        self.state().calls.clone()
+    }
+
+    /// The commits, also the ones that failed.
+    pub fn commits(&self) -> Vec<Commit> {
+        self.state().commits.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers each item of a request.
+    pub(crate) fn serve<Item, Answer>(
+        &self,
+        items: Vec<Item>,
+        answer: fn(&mut State, Item) -> Answer,
+    ) -> Result<Vec<Answer>, Status> {
+        let mut state = self.state();
+        let answers = items.into_iter().map(|item| answer(&mut state, item)).collect();
+        state.failure.map_or(Ok(answers), |code| Err(Status::new(code, "the fake fails")))
+    }
+}
+
+impl State {
+    pub(crate) fn commit(&mut self, commit: v1::Commit) -> CommitResult {
+        let v1::Commit { hold, used, used_by_kind, end } = commit;
+        self.commits.push(Commit { hold, used, used_by_kind, end });
+        CommitResult::default()
+    }
+
+    pub(crate) fn renew(&mut self, renewal: v1::Renewal) -> RenewResult {
+        let commit = renewal.commit.map(|commit| self.commit(commit));
+        RenewResult { commit, verdict: renewal.call.map(|call| self.decide(call)) }
+    }
+
+    pub(crate) fn decide(&mut self, message: v1::Call) -> Verdict {
+        let (mode, hits) = (message.mode(), message.hits.unwrap_or(1));
+        let call = Call::decode(message);
+        self.calls.push(call.clone());
+        if self.failure.is_some() {
+            return Verdict::default();
+        }
+        let mut room = u64::MAX;
+        for descriptor in &call.descriptors {
+            room = self.limit_of(descriptor).map_or(room, |limit| room.min(limit.remaining()));
+        }
+        let part = hits.min(room);
+        let (is_allowed, charged) = match mode {
+            _ if call.descriptors.iter().any(|on| on.0.is_negative_hits) => (true, 0),
+            Mode::Take => (hits == part, if hits == part { hits } else { 0 }),
+            Mode::Part => (part > 0, part),
+            Mode::Debit => (hits == part, hits),
+            Mode::Check => (room > 0, 0),
+            Mode::Read => (true, 0),
+        };
+        let status = |(index, on)| {
+            let mut status = v1::Status { descriptor_index: index, ..v1::Status::default() };
+            if let Some(limit) = self.limit_of(on) {
+                let is_over = !is_allowed && hits > limit.remaining();
+                limit.charge(charged, on);
+                limit.show(&mut status);
+                status.code = code(!is_over);
+            }
+            status
+        };
+        let statuses = (0..).zip(&call.descriptors).map(status).collect();
+        let hits = if mode == Mode::Part { charged } else { 0 };
+        let hold = if is_allowed { format!("hold {}", self.calls.len()) } else { String::new() };
+        Verdict { code: code(is_allowed), statuses, hold, hits, error: None }
+    }
+
+    fn limit_of(&mut self, descriptor: &Descriptor) -> Option<&mut Limited> {
+        let is_of = |limit: &&mut Limited| limit.descriptor.0.entries == descriptor.0.entries;
+        self.limits.iter_mut().rev().find(is_of)
+    }
+}
+
+impl Limited {
+    fn remaining(&self) -> u64 {
+        self.hits.saturating_sub(self.used)
+    }
+
+    /// Charges the hits, or gives back the ones of the descriptor.
+    fn charge(&mut self, hits: u64, descriptor: &Descriptor) {
+        self.used = match descriptor.0.hits_addend {
+            Some(back) => self.used.saturating_sub(back),
+            None => self.used.saturating_add(hits),
+        };
+    }
+
+    fn show(&self, status: &mut v1::Status) {
+        let mut limit = v1::Limit { requests_per_unit: self.hits, ..v1::Limit::default() };
+        (limit.unit, limit.unit_multiplier) = (Unit::Minute as i32, 1);
+        status.current_limit = Some(limit);
+        status.limit_remaining = self.remaining();
+        status.rule = format!("{:?}", self.descriptor);
+        status.duration_until_reset = Duration::from_secs(60).try_into().ok();
+    }
+}
+
+fn code(is_allowed: bool) -> i32 {
+    if is_allowed { verdict::Code::Ok.into() } else { verdict::Code::OverLimit.into() }
+}
