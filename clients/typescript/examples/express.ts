@@ -3,11 +3,14 @@ import { Client } from "tollkeeper";
 import { rateLimit } from "tollkeeper/express";
 
 const limiter = new Client("localhost:8081", "example");
+const users = new Map([["Bearer key-of-alice", "alice"]]);
 const app = express();
-// The function returns what to limit; undefined lets a request pass.
-app.use(
-  rateLimit(limiter, (request) => (request.path === "/health" ? undefined : { user: request.get("x-user") ?? "" })),
-);
+app.use((request, response, next) => {
+  response.locals.user = users.get(request.get("authorization") ?? "");
+  if (response.locals.user) next();
+  else response.sendStatus(401);
+});
+app.use(rateLimit(limiter, (request) => ({ user: request.res?.locals.user })));
 app.get("/", (_request, response) => {
   response.send("Hello\n");
 });

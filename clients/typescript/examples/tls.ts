@@ -8,10 +8,6 @@ const limiter = new Client("tollkeeper.example:8081", "example", {
     cert: readFileSync("client.pem"),
     key: readFileSync("client.key"),
   },
-  onFailure: (error, descriptors) => {
-    console.error("no decision about", descriptors, error.message);
-    return false;
-  },
 });
 
 console.log(await limiter.decide({ user: "alice" }));

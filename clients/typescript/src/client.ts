@@ -1,5 +1,5 @@
-import { setTimeout as pause } from "node:timers/promises";
-import { Channel, type OnCall, type Tls } from "./channel.js";
+// What decides calls: the methods of every client, whatever carries its requests.
+import type { Connection } from "./connection.js";
 import { Decision } from "./decision.js";
 import {
   type Call,
@@ -9,56 +9,63 @@ import {
   type Descriptors,
   encodeCall,
   listOf,
+  textOf,
 } from "./descriptor.js";
 import { CallError } from "./error.js";
-import { type Commit, Hold, type Usage } from "./hold.js";
-import type { VerdictMessage } from "./wire.js";
+import { type Commit, type Estimate, type Held, Hold, type HoldClient, type Usage } from "./hold.js";
+import type { Answer, CallMessage, ErrorMessage, Method, Methods, VerdictMessage } from "./wire.js";
 
-export interface ClientOptions {
-  /** How long a request may take, in milliseconds; 50 by default. */
+/**
+ * `outcome` is `ok`, or the gRPC code of what failed, such as `DEADLINE_EXCEEDED`: of the request, or of the first failed call
+ * in it. A commit is reported once, with the time of all its attempts.
+ */
+export type OnCall = (method: Method, seconds: number, outcome: string, error?: CallError) => void;
+
+/** How a client decides. `Limiter.with` changes it. */
+export interface Policy {
+  /** How long a decision may take, in milliseconds; 50 by default. */
   readonly timeoutMs?: number;
+  /** How long a commit may take with all its attempts, in milliseconds; 2,000 by default. */
+  readonly commitTimeoutMs?: number;
   /** The decision about a call that gets no answer: `allow` (the default), `deny`, or what the function returns. */
   readonly onFailure?: "allow" | "deny" | ((error: CallError, descriptors: readonly Descriptor[]) => boolean);
-  /** Encrypts connections. `{}` trusts the CAs that Node trusts. */
-  readonly tls?: Tls;
-  /** Is called after each request, for metrics and logs. An error that it throws becomes a warning of the process. */
+  /** Is called after each decision, commit and renewal, for metrics and logs. */
   readonly onCall?: OnCall;
+  /** Whether a call that meets no limit is a mistake, such as a misspelled key; for tests and staging. */
+  readonly requireLimit?: boolean;
+  /** Ends decisions under way when it is aborted. They are denied. Commits are made all the same. */
+  readonly signal?: AbortSignal;
 }
 
-/** The decision, and the token of its hold; empty if nothing was held. */
-interface Answer {
-  readonly decision: Decision;
-  readonly token: string;
-}
-
-const TIMEOUT_MS = 50;
 const CALLS_MAX = 1_000;
-const COMMIT_ATTEMPTS = 3;
-const COMMIT_PAUSE_MS = 100;
-/** Codes of commits that would fail again. */
-const PERMANENT = ["INVALID_ARGUMENT", "OUT_OF_RANGE", "PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED"];
 
-/** Decides calls. Make one for the process: all calls share its connections. */
-export class Client {
-  readonly #channel: Channel;
+/** A client, or a view of one with another domain or policy. */
+export class Limiter {
+  protected readonly connection: Connection;
   readonly #domain: string;
-  readonly #onFailure: NonNullable<ClientOptions["onFailure"]>;
+  readonly #policy: Policy;
+  readonly #timeoutMs: number;
+  readonly #commitTimeoutMs: number;
 
-  /**
-   * @param target the address of the service, such as `localhost:8081`; calls go to all addresses of a name
-   * @param domain the domain of the rules
-   */
-  constructor(target: string, domain: string, options: ClientOptions = {}) {
-    const { timeoutMs = TIMEOUT_MS, onFailure = "allow", tls, onCall } = options;
-    if (!target) throw new RangeError("target: must not be empty");
+  protected constructor(connection: Connection, domain: string, policy: Policy) {
+    const { timeoutMs = 50, commitTimeoutMs = 2_000, onFailure = "allow" } = policy;
     if (!domain) throw new RangeError("domain: must not be empty");
     if (!(timeoutMs > 0)) throw new RangeError(`timeoutMs: must be above 0, not ${timeoutMs}`);
+    if (!(commitTimeoutMs > 0)) throw new RangeError(`commitTimeoutMs: must be above 0, not ${commitTimeoutMs}`);
     if (typeof onFailure !== "function" && onFailure !== "allow" && onFailure !== "deny") {
       throw new TypeError("onFailure: must be one of: allow, deny, a function");
     }
-    this.#channel = new Channel(target, { timeoutMs, tls, onCall });
+    this.connection = connection;
     this.#domain = domain;
-    this.#onFailure = onFailure;
+    this.#policy = policy;
+    this.#timeoutMs = timeoutMs;
+    this.#commitTimeoutMs = commitTimeoutMs;
+  }
+
+  /** The same client with another domain or policy, on the same connection; cheap enough for one call. */
+  with({ domain = this.#domain, ...changes }: Policy & { readonly domain?: string }): Limiter {
+    const changed = Object.entries(changes).filter(([, value]) => value !== undefined);
+    return new Limiter(this.connection, domain, { ...this.#policy, ...Object.fromEntries(changed) });
   }
 
   /** Charges the hits if all of them fit, or nothing. It rejects only where an argument is not valid, like all methods. */
@@ -93,68 +100,155 @@ export class Client {
 
   /** Decides one call. */
   async decideCall(call: Call): Promise<Decision> {
-    const [{ decision }] = await this.#request([call], () => "");
+    const [{ decision }] = await this.#decide([call], () => "");
     return decision;
   }
 
   /** Decides up to 1,000 calls by one request. The decisions are in the order of the calls, and each call fails alone. */
   async decideAll(calls: readonly Call[]): Promise<Decision[]> {
     if (calls.length > CALLS_MAX) throw new RangeError(`calls: ${calls.length} exceeds ${CALLS_MAX}`);
-    const answers = await this.#request(calls, (index) => `calls[${index}].`);
+    const answers = await this.#decide(calls, (index) => `calls[${index}].`);
     return answers.map(({ decision }) => decision);
   }
 
   /**
    * Holds hits for work that is about to begin. A commit replaces them by what the work has used.
    *
-   * @param estimate number of hits to hold; by default the estimate of the rule
-   * @param hitsByKind the same by kind, such as `{ input: 900, output: 100 }`, for limits with `weights`
-   * @param id names the hold, which is taken once, also if it is repeated within 60 s
+   * @param options `id` names the hold, which is taken once, also if it is repeated within 60 s
    */
-  async hold(
-    descriptors: Descriptors,
-    estimate?: number,
-    hitsByKind?: Readonly<Record<string, number>>,
-    id?: string,
-  ): Promise<Hold> {
-    checkHits(estimate, "estimate");
-    const [{ decision, token }] = await this.#request([{ descriptors, hits: estimate, hitsByKind, id }], () => "");
-    return new Hold(this, decision, token);
+  async hold(descriptors: Descriptors, options: Estimate & Pick<Call, "id"> = {}): Promise<Hold> {
+    const take: HoldClient["take"] = async (descriptors, { estimate, ...call }) => {
+      checkHits(estimate, "estimate");
+      const [held] = await this.#decide([{ descriptors, hits: estimate, ...call }], () => "");
+      return held;
+    };
+    const client = { take, commit: this.commit.bind(this), renew: this.#renew.bind(this) };
+    return new Hold(client, descriptors, await take(descriptors, options));
   }
 
   /**
-   * Commits the hold that has this token, also from another process than its own. It makes up to three attempts, since only
-   * the first commit of a hold counts, and does not reject if they fail.
+   * Commits the hold that has this token, also from another process than its own. It is repeated while it gets no answer,
+   * since only the first commit of a hold counts, and does not reject if it fails.
    */
   async commit(token: string, usage: Usage = {}): Promise<Commit> {
     checkHits(usage.used, "used");
     checkKinds(usage.usedByKind, "usedByKind");
-    for (let attempt = 1; ; attempt++) {
-      const [result] = await this.#channel.commit(this.#domain, [{ hold: token, ...usage }]);
-      if (!(result instanceof CallError)) return { charges: result.charges, error: undefined };
-      if (attempt === COMMIT_ATTEMPTS || PERMANENT.includes(result.code)) return { charges: [], error: result };
-      await pause(COMMIT_PAUSE_MS);
+    const start = performance.now();
+    const request = { domain: this.#domain, commits: [{ hold: token, ...usage }] };
+    const answer = await this.connection.commit(request, this.#commitTimeoutMs);
+    const result = itemOf(answer instanceof CallError ? answer : answer.results[0]);
+    if (!(result instanceof CallError)) {
+      this.#report("commit", start, undefined);
+      return { charges: result.charges, error: undefined };
     }
+    this.#report("commit", start, result);
+    return { charges: [], error: result };
   }
 
-  /** Closes the connections when the calls in progress have ended. */
-  close(): void {
-    this.#channel.close();
+  /** For middleware: writes a mistake of the caller to the log. */
+  logMistake(error: unknown): void {
+    this.connection.log.add("mistake", 1, () => `a request could not be limited, and is answered by 500: ${error}`);
   }
 
-  async #request(calls: readonly Call[], path: (index: number) => string): Promise<Answer[]> {
+  async #decide(calls: readonly Call[], path: (index: number) => string): Promise<Held[]> {
     const messages = calls.map((call, index) => encodeCall(call, path(index)));
     if (messages.length === 0) return [];
-    const verdicts = await this.#channel.decide(this.#domain, messages);
-    return verdicts.map((verdict, index) => this.#answer(verdict, calls[index].descriptors));
+    const verdicts = await this.#send("decide", { calls: messages }, messages, (answer) => answer.verdicts);
+    return verdicts.map((verdict, index) => {
+      if (this.#policy.requireLimit) this.#checkLimit(verdict, messages[index], path(index));
+      return this.#held(verdict, calls[index].descriptors);
+    });
   }
 
-  #answer(verdict: VerdictMessage | CallError, descriptors: Descriptors): Answer {
+  async #renew(
+    token: string,
+    usage: Usage,
+    descriptors: Descriptors,
+    { estimate, hitsByKind }: Estimate,
+  ): Promise<Held & { isCommitted: boolean }> {
+    checkHits(estimate, "estimate");
+    const call = encodeCall({ descriptors, hits: estimate, hitsByKind }, "");
+    const request = { renewals: [{ commit: { hold: token, ...usage }, call }] };
+    let isCommitted = false;
+    const [verdict] = await this.#send("renew", request, [call], ({ results }) => {
+      const commit = results[0]?.commit;
+      isCommitted = commit ? !commit.error : false;
+      return results.map(({ verdict }) => verdict);
+    });
+    return { ...this.#held(verdict, descriptors), isCommitted };
+  }
+
+  /** Makes one attempt, and reports it. An item without a verdict is an error. */
+  async #send<M extends Method>(
+    method: M,
+    request: Methods[M]["request"],
+    calls: readonly CallMessage[],
+    verdictsOf: (answer: Answer<M>) => readonly (VerdictMessage | null | undefined)[],
+  ): Promise<(VerdictMessage | CallError)[]> {
+    const start = performance.now();
+    const { signal } = this.#policy;
+    const answer = await this.connection.send(method, { ...request, domain: this.#domain }, this.#timeoutMs, signal);
+    const verdicts = answer instanceof CallError ? calls.map(() => answer) : verdictsOf(answer);
+    const items = calls.map((_, index) => itemOf(verdicts[index]));
+    const errors = items.filter((item) => item instanceof CallError);
+    this.#report(method, start, errors[0]);
+    if (errors.length > 0 && !signal?.aborted) this.#logFailures(errors);
+    return items;
+  }
+
+  #held(verdict: VerdictMessage | CallError, descriptors: Descriptors): Held {
     if (!(verdict instanceof CallError)) {
       return { decision: new Decision(verdict.code === "OK", verdict), token: verdict.hold };
     }
-    const onFailure = this.#onFailure;
-    const allowed = typeof onFailure === "function" ? onFailure(verdict, listOf(descriptors)) : onFailure === "allow";
-    return { decision: new Decision(allowed, verdict), token: "" };
+    return { decision: new Decision(this.#isAllowedWithout(verdict, descriptors), verdict), token: "" };
   }
+
+  #isAllowedWithout(error: CallError, descriptors: Descriptors): boolean {
+    const { onFailure = "allow", signal } = this.#policy;
+    if (signal?.aborted) return false;
+    if (typeof onFailure !== "function") return onFailure === "allow";
+    try {
+      return onFailure(error, listOf(descriptors));
+    } catch (thrown) {
+      this.connection.log.add("onFailure", 1, () => `onFailure has thrown, so that its call is denied: ${thrown}`);
+      return false;
+    }
+  }
+
+  #checkLimit(verdict: VerdictMessage | CallError, { descriptors }: CallMessage, path: string): void {
+    if (verdict instanceof CallError) return;
+    const free = verdict.statuses.find(({ currentLimit }) => !currentLimit);
+    if (!free) return;
+    const keys = descriptors[free.descriptorIndex].entries.map(({ key }) => textOf(key)).join("|");
+    const problem = `no limit applies to ${keys} in the domain ${this.#domain} (requireLimit)`;
+    throw new RangeError(`${path}descriptors[${free.descriptorIndex}]: ${problem}`);
+  }
+
+  #logFailures(errors: readonly CallError[]): void {
+    const { code, message } = errors[0];
+    const [domain, { target, log }] = [this.#domain, this.connection];
+    log.add(`failures of ${domain}`, errors.length, (count) => {
+      const calls = count === 1 ? "1 call" : `${count} calls`;
+      const were = count === 1 ? "was" : "were";
+      const what = `${calls} of the domain "${domain}" had no answer and ${were} decided by onFailure`;
+      return `${what}; the last: ${code}: ${message} (target ${target})`;
+    });
+  }
+
+  /** Calls the hook, which may also be asynchronous. What it throws changes no answer. */
+  async #report(method: Method, start: number, error: CallError | undefined): Promise<void> {
+    try {
+      await this.#policy.onCall?.(method, (performance.now() - start) / 1_000, error?.code ?? "ok", error);
+    } catch (thrown) {
+      this.connection.log.add("onCall", 1, () => `onCall has thrown: ${thrown}`);
+    }
+  }
+}
+
+function itemOf<Item extends { readonly error?: ErrorMessage | null }>(
+  item: Item | CallError | null | undefined,
+): Item | CallError {
+  if (item instanceof CallError) return item;
+  if (!item) return new CallError("UNKNOWN", "the answer has too few items");
+  return item.error ? CallError.of(item.error.code, item.error.message) : item;
 }

@@ -1,6 +1,6 @@
 // What became of a call.
 import { CallError } from "./error.js";
-import type { StatusMessage, VerdictMessage } from "./wire.js";
+import type { StatusMessage, Unit, VerdictMessage } from "./wire.js";
 
 /** The state of one descriptor after the call; with `read`, of one limit. */
 export interface Status {
@@ -25,7 +25,7 @@ export interface Limit {
   /** The most hits in one window. */
   readonly hits: number;
   /** The window is this unit, `multiplier` times. `UNKNOWN` for a limit on what is in flight. */
-  readonly unit: "UNKNOWN" | "SECOND" | "MINUTE" | "HOUR" | "DAY" | "WEEK" | "MONTH" | "YEAR";
+  readonly unit: Unit;
   readonly multiplier: number;
 }
 

@@ -1,14 +1,28 @@
 // What a caller passes, checked and as messages. An error names the field and its bound.
-import type { CallMessage, DescriptorMessage } from "./wire.js";
+import type { CallMessage, DescriptorMessage, OverrideMessage, Unit } from "./wire.js";
 
 /** Text, or any bytes. */
 export type Value = string | Uint8Array;
 
-/** What to limit: keys and values in the order of the rule's levels. */
-export type Descriptor = Readonly<Record<string, Value>> | readonly (readonly [key: Value, value: Value])[];
+/** Keys and values in the order of the rule's levels. */
+export type Entries = Readonly<Record<string, Value>> | Pairs;
+
+type Pairs = readonly (readonly [key: Value, value: Value])[];
+
+/** What to limit: entries, also with a limit of the caller's own, which replaces the one of the rules. */
+export type Descriptor = Entries | { readonly entries: Entries; readonly limit: OwnLimit };
 
 /** A descriptor, or several, which pass together or not at all. */
-export type Descriptors = Descriptor | readonly Descriptor[];
+// As a tuple, descriptors that a function returns may have different keys.
+export type Descriptors = Descriptor | readonly [Descriptor, ...Descriptor[]] | readonly Descriptor[];
+
+export interface OwnLimit {
+  /** The most hits in one window, up to 4,294,967,295. */
+  readonly hits: number;
+  /** The window is this unit, `multiplier` times, 1 by default. */
+  readonly unit: Exclude<Unit, "UNKNOWN">;
+  readonly multiplier?: number;
+}
 
 /** `refund` gives hits back. `Client` describes the others at its methods of these names, and `take` at `decide`. */
 export type Mode = "take" | "check" | "read" | "debit" | "part" | "refund";
@@ -27,6 +41,8 @@ export interface Call {
 }
 
 const ID_BYTES_MAX = 128;
+const UINT32_MAX = 2 ** 32 - 1;
+const UNITS = ["SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "YEAR"];
 
 const MODES = {
   take: "TAKE",
@@ -44,13 +60,13 @@ export function encodeCall(call: Call, path: string): CallMessage {
   }
   checkHits(hits, `${path}hits`);
   checkKinds(hitsByKind, `${path}hitsByKind`);
-  const size = Buffer.byteLength(id);
+  const size = new TextEncoder().encode(id).length;
   if (size > ID_BYTES_MAX) throw new RangeError(`${path}id: must be at most ${ID_BYTES_MAX} bytes, not ${size}`);
   const list = listOf(descriptors);
   if (list.length === 0) throw new RangeError(`${path}descriptors: at least 1`);
   return {
     descriptors: list.map((descriptor, index) => ({
-      entries: encodeEntries(pairsOf(descriptor, `${path}descriptors[${index}]`), `${path}descriptors[${index}]`),
+      ...encodeDescriptor(descriptor, `${path}descriptors[${index}]`),
       isNegativeHits: mode === "refund",
     })),
     mode: MODES[mode],
@@ -68,38 +84,62 @@ export function listOf(descriptors: Descriptors): readonly Descriptor[] {
   return isPair ? [descriptors as Descriptor] : descriptors;
 }
 
-export function pairsOf(descriptor: Descriptor, path: string): readonly (readonly [key: Value, value: Value])[] {
-  if (Array.isArray(descriptor)) return descriptor;
-  if (typeof descriptor !== "object" || descriptor === null) {
+export function textOf(value: Value): string {
+  return typeof value === "string" ? value : new TextDecoder().decode(value);
+}
+
+function encodeDescriptor(descriptor: Descriptor, path: string): DescriptorMessage {
+  const entries = (descriptor as { entries?: Entries } | null)?.entries;
+  if (typeof entries !== "object" || entries instanceof Uint8Array)
+    return { entries: encodeEntries(descriptor as Entries, path) };
+  const { limit } = descriptor as { limit: OwnLimit };
+  return { entries: encodeEntries(entries, path), limit: encodeLimit(limit, `${path}.limit`) };
+}
+
+function encodeEntries(entries: Entries, path: string): DescriptorMessage["entries"] {
+  const pairs = pairsOf(entries, path);
+  if (pairs.length === 0) throw new RangeError(`${path}.entries: at least 1`);
+  return pairs.map(([key, value], index) => {
+    const entry = `${path}.entries[${index}]`;
+    checkValue(key, `${entry}.key`);
+    if (key.length === 0) throw new RangeError(`${entry}.key: must not be empty`);
+    checkValue(value, `${entry}.value`);
+    return { key, value };
+  });
+}
+
+function pairsOf(entries: Entries, path: string): Pairs {
+  if (Array.isArray(entries)) return entries;
+  if (typeof entries !== "object" || entries === null) {
     throw new TypeError(`${path}: must be an object or a list of pairs`);
   }
-  const keys = Object.keys(descriptor);
+  const keys = Object.keys(entries);
   const number = keys.find((key) => /^\d+$/.test(key));
   if (number !== undefined && keys.length > 1) {
     throw new TypeError(`${path}: must be a list of pairs, since an object moves the key ${number} to its front`);
   }
-  return Object.entries(descriptor);
+  return Object.entries(entries);
 }
 
-function encodeEntries(pairs: readonly (readonly [Value, Value])[], path: string): DescriptorMessage["entries"] {
-  if (pairs.length === 0) throw new RangeError(`${path}.entries: at least 1`);
-  return pairs.map(([key, value], index) => {
-    const entry = `${path}.entries[${index}]`;
-    if (key.length === 0) throw new RangeError(`${entry}.key: must not be empty`);
-    return { key: bytes(key, `${entry}.key`), value: bytes(value, `${entry}.value`) };
-  });
-}
-
-function bytes(value: Value, path: string): Uint8Array {
-  if (typeof value === "string") return Buffer.from(value);
-  if (value instanceof Uint8Array) return value;
+function checkValue(value: Value, path: string): void {
+  if (typeof value === "string" || value instanceof Uint8Array) return;
   throw new TypeError(`${path}: must be a string or a Uint8Array, not ${value === null ? "null" : typeof value}`);
 }
 
+function encodeLimit({ hits, unit, multiplier = 1 }: OwnLimit, path: string): OverrideMessage {
+  if (!UNITS.includes(unit)) throw new TypeError(`${path}.unit: must be one of: ${UNITS.join(", ")}`);
+  checkWhole(hits, `${path}.hits`, 0, UINT32_MAX);
+  checkWhole(multiplier, `${path}.multiplier`, 1, UINT32_MAX);
+  return { requestsPerUnit: hits, unit, unitMultiplier: multiplier };
+}
+
 export function checkHits(hits: number | undefined, path: string): void {
-  if (hits !== undefined && !(Number.isSafeInteger(hits) && hits >= 0)) {
-    throw new RangeError(`${path}: must be a whole number from 0 to ${Number.MAX_SAFE_INTEGER}, not ${hits}`);
-  }
+  if (hits !== undefined) checkWhole(hits, path, 0, Number.MAX_SAFE_INTEGER);
+}
+
+function checkWhole(number: number, path: string, least: number, most: number): void {
+  if (Number.isInteger(number) && number >= least && number <= most) return;
+  throw new RangeError(`${path}: must be a whole number from ${least} to ${most}, not ${number}`);
 }
 
 export function checkKinds(hitsByKind: Readonly<Record<string, number>> = {}, path: string): void {

@@ -1,13 +1,18 @@
 import type { Request, RequestHandler } from "express";
-import type { Client } from "./client.js";
-import { type Describe, decide } from "./middleware.js";
+import type { Limiter } from "./client.js";
+import { type Describe, decide, type Options } from "./middleware.js";
+
+export type { Denial, Options } from "./middleware.js";
 
 /** Charges each request, and answers those that are denied: 429, or 503 if `onFailure` has denied. */
-export function rateLimit(client: Client, describe: Describe<Request>): RequestHandler {
-  return async (request, response, next) => {
-    const { headers, refusal } = await decide(client, describe, request);
-    response.set(headers);
-    if (refusal) response.status(refusal.status).type("text").send(refusal.text);
-    else next();
+export function rateLimit(limiter: Limiter, describe: Describe<Request>, options?: Options): RequestHandler {
+  return (request, response, next) => {
+    const answered = decide(limiter, describe, request, options).then(({ headers, denial }) => {
+      response.set(headers);
+      if (denial) response.status(denial.status).type(denial.type).send(denial.body);
+      else next();
+    });
+    // Express 4 does not look at promises.
+    answered.catch(next);
   };
 }

@@ -1,12 +1,18 @@
 import type { FastifyRequest, onRequestAsyncHookHandler } from "fastify";
-import type { Client } from "./client.js";
-import { type Describe, decide } from "./middleware.js";
+import type { Limiter } from "./client.js";
+import { type Describe, decide, type Options } from "./middleware.js";
+
+export type { Denial, Options } from "./middleware.js";
 
 /** A hook that charges each request, and answers those that are denied: 429, or 503 if `onFailure` has denied. */
-export function rateLimit(client: Client, describe: Describe<FastifyRequest>): onRequestAsyncHookHandler {
+export function rateLimit(
+  limiter: Limiter,
+  describe: Describe<FastifyRequest>,
+  options?: Options,
+): onRequestAsyncHookHandler {
   return async (request, reply) => {
-    const { headers, refusal } = await decide(client, describe, request);
+    const { headers, denial } = await decide(limiter, describe, request, options);
     reply.headers(headers);
-    return refusal && reply.code(refusal.status).type("text/plain").send(refusal.text);
+    return denial && reply.code(denial.status).type(denial.type).send(denial.body);
   };
 }

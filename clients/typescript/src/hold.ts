@@ -1,17 +1,26 @@
 // Hits that are held for work under way, until a commit replaces them by what was used.
-import type { Client } from "./client.js";
 import type { Decision } from "./decision.js";
-import { checkHits, checkKinds } from "./descriptor.js";
+import { checkHits, checkKinds, type Descriptors } from "./descriptor.js";
 import type { CallError } from "./error.js";
+
+type ByKind = Readonly<Record<string, number>>;
 
 /** What work has used, for a commit. */
 export interface Usage {
   /** Number of hits that were used; 0 releases the hold. If absent, all that was held counts. */
   readonly used?: number | undefined;
   /** The same by kind, such as `{ input: 900, output: 42 }`, for limits with `weights`. */
-  readonly usedByKind?: Readonly<Record<string, number>> | undefined;
+  readonly usedByKind?: ByKind | undefined;
   /** How the work ended, such as `503 UF`, which the service compares with `unused_on` of the rule. */
   readonly end?: string | undefined;
+}
+
+/** What to hold. */
+export interface Estimate {
+  /** Number of hits to hold; by default the estimate of the rule. */
+  readonly estimate?: number | undefined;
+  /** The same by kind, such as `{ input: 900, output: 100 }`, for limits with `weights`. */
+  readonly hitsByKind?: ByKind | undefined;
 }
 
 /** What became of a commit. */
@@ -31,6 +40,24 @@ export interface CommittedCharge {
   readonly used: number;
 }
 
+/** A decision, and the token of what it holds; empty if nothing is held. */
+export interface Held {
+  readonly decision: Decision;
+  readonly token: string;
+}
+
+/** What a hold needs of its client. */
+export interface HoldClient {
+  commit(token: string, usage: Usage): Promise<Commit>;
+  take(descriptors: Descriptors, estimate: Estimate): Promise<Held>;
+  renew(
+    token: string,
+    usage: Usage,
+    descriptors: Descriptors,
+    estimate: Estimate,
+  ): Promise<Held & { isCommitted: boolean }>;
+}
+
 /**
  * A hold, or a call that got none. `await using` commits it at the end of its scope, however the scope is left;
  * without `await using`, call `commit` in `finally`.
@@ -38,27 +65,37 @@ export interface CommittedCharge {
 export class Hold {
   /** How the work ended, such as `503 UF`, which the service compares with `unused_on` of the rule. */
   end: string | undefined;
-  readonly #client: Client;
+  readonly #client: HoldClient;
+  readonly #descriptors: Descriptors;
+  #held: Held;
   #used: number | undefined;
-  #usedByKind: Readonly<Record<string, number>> | undefined;
-  #isEnded = false;
+  #usedByKind: ByKind | undefined;
+  /** What was used before a renewal that got no answer. */
+  #before: Usage = {};
+  #isCommitted = false;
 
   /** `Client.hold` makes holds. */
-  constructor(
-    client: Client,
-    readonly decision: Decision,
-    /** Names the hold for `Client.commit`; empty if nothing was held. */
-    readonly token: string,
-  ) {
+  constructor(client: HoldClient, descriptors: Descriptors, held: Held) {
     this.#client = client;
+    this.#descriptors = descriptors;
+    this.#held = held;
   }
 
-  /** Whether the work may begin. */
+  /** Whether the work may begin; after `renew`, whether it may go on. */
   get allowed(): boolean {
     return this.decision.allowed;
   }
 
-  /** Number of hits that the work has used so far. While it is not set, all that was held counts. */
+  get decision(): Decision {
+    return this.#held.decision;
+  }
+
+  /** Names the hold for `Client.commit`; empty if nothing is held. */
+  get token(): string {
+    return this.#held.token;
+  }
+
+  /** Number of hits that the work has used so far, since the last renewal. While it is not set, all that was held counts. */
   get used(): number | undefined {
     return this.#used;
   }
@@ -69,31 +106,80 @@ export class Hold {
   }
 
   /** The same by kind, such as `{ input: 900, output: 42 }`, for limits with `weights`. */
-  get usedByKind(): Readonly<Record<string, number>> | undefined {
+  get usedByKind(): ByKind | undefined {
     return this.#usedByKind;
   }
 
-  set usedByKind(hitsByKind: Readonly<Record<string, number>> | undefined) {
+  set usedByKind(hitsByKind: ByKind | undefined) {
     checkKinds(hitsByKind, "usedByKind");
     this.#usedByKind = hitsByKind && { ...hitsByKind };
   }
 
-  /** Replaces what was held by what was used, and never rejects. It may be repeated; only the first counts. */
+  /**
+   * Replaces what was held by what was used, and never rejects. It may be repeated; only the first counts. The end of the
+   * scope repeats it if it got no answer.
+   */
   async commit(): Promise<Commit> {
-    this.#isEnded = true;
-    if (this.token === "") return { charges: [], error: undefined };
-    return this.#client.commit(this.token, { used: this.#used, usedByKind: this.#usedByKind, end: this.end });
+    const result = this.token === "" ? NOTHING : await this.#client.commit(this.token, this.#usage());
+    this.#isCommitted = result.error === undefined;
+    return result;
   }
 
   /** Gives back all that was held, and never rejects. */
   async release(): Promise<Commit> {
     this.#used = 0;
     this.#usedByKind = undefined;
+    this.#before = {};
     return this.commit();
   }
 
-  /** Commits, unless `commit` or `release` was called. */
-  async [Symbol.asyncDispose](): Promise<void> {
-    if (!this.#isEnded) await this.commit();
+  /**
+   * Commits what was used so far, and holds an estimate of what comes next, in one step. `used` begins again at the
+   * renewal. The work must end if the decision is not allowed.
+   */
+  async renew({
+    used = this.#used,
+    usedByKind = this.#usedByKind,
+    ...estimate
+  }: Usage & Estimate = {}): Promise<Decision> {
+    this.used = used;
+    this.usedByKind = usedByKind;
+    const usage = this.#usage();
+    if (this.token === "") {
+      this.#held = await this.#client.take(this.#descriptors, estimate);
+    } else {
+      const { isCommitted, ...held } = await this.#client.renew(this.token, usage, this.#descriptors, estimate);
+      // The old hold may still be open. At the end, it is committed with all that was used of it.
+      const isOld = !isCommitted && held.token === "";
+      this.#before = isOld ? usage : {};
+      this.#held = isOld ? { decision: held.decision, token: this.token } : held;
+    }
+    this.#used = undefined;
+    this.#usedByKind = undefined;
+    this.#isCommitted = false;
+    return this.decision;
   }
+
+  /** Commits, unless that was done. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (!this.#isCommitted) await this.commit();
+  }
+
+  #usage(): Usage {
+    const { used, usedByKind } = this.#before;
+    return { used: sum(used, this.#used), usedByKind: sumByKind(usedByKind, this.#usedByKind), end: this.end };
+  }
+}
+
+const NOTHING: Commit = { charges: [], error: undefined };
+
+function sum(before: number | undefined, since: number | undefined): number | undefined {
+  return before === undefined ? since : before + (since ?? 0);
+}
+
+function sumByKind(before: ByKind | undefined, since: ByKind | undefined): ByKind | undefined {
+  if (!before || !since) return before ?? since;
+  const all = { ...before };
+  for (const [kind, hits] of Object.entries(since)) all[kind] = sum(all[kind], hits) ?? hits;
+  return all;
 }

@@ -1,14 +1,16 @@
 import type { Context, MiddlewareHandler } from "hono";
-import type { Client } from "./client.js";
-import { type Describe, decide } from "./middleware.js";
+import type { Limiter } from "./client.js";
+import { type Describe, decide, type Options } from "./middleware.js";
+
+export type { Denial, Options } from "./middleware.js";
 
 /** Charges each request, and answers those that are denied: 429, or 503 if `onFailure` has denied. */
-export function rateLimit(client: Client, describe: Describe<Context>): MiddlewareHandler {
+export function rateLimit(limiter: Limiter, describe: Describe<Context>, options?: Options): MiddlewareHandler {
   return async (context, next) => {
-    const { headers, refusal } = await decide(client, describe, context);
-    if (!refusal) await next();
+    const { headers, denial } = await decide(limiter, describe, context, options);
+    if (!denial) await next();
     // After the handler, which may return a response with headers of its own.
     for (const [name, value] of Object.entries(headers)) context.header(name, value);
-    return refusal && context.text(refusal.text, refusal.status);
+    return denial && context.body(denial.body, denial.status, { "content-type": denial.type });
   };
 }

@@ -1,24 +1,46 @@
 // What the middlewares of all frameworks share.
-import type { Client } from "./client.js";
+import type { Limiter } from "./client.js";
+import type { Decision } from "./decision.js";
 import type { Descriptors } from "./descriptor.js";
 
 /** What to limit for a request; undefined lets it pass. */
 export type Describe<Request> = (request: Request) => Descriptors | undefined | Promise<Descriptors | undefined>;
 
+export interface Options {
+  /** The body of a response to a denied request, and its type; by default a line of plain text. */
+  readonly denial?: (decision: Decision) => Denial | Promise<Denial>;
+}
+
+export interface Denial {
+  readonly type: string;
+  readonly body: string;
+}
+
 /** Headers for the response, and the response itself if the request may not pass. */
 export interface Answer {
   readonly headers: Readonly<Record<string, string>>;
-  readonly refusal?: { readonly status: 429 | 503; readonly text: string };
+  readonly denial?: Denial & { readonly status: 429 | 503 };
 }
 
-const DENIED = { status: 429, text: "too many requests\n" } as const;
-/** `onFailure` has denied the request. */
-const FAILED = { status: 503, text: "rate limits are unavailable\n" } as const;
+const denialOf = ({ failed }: Decision): Denial => ({
+  type: "text/plain; charset=utf-8",
+  body: failed ? "Service Unavailable\n" : "Too Many Requests\n",
+});
 
-export async function decide<Request>(client: Client, describe: Describe<Request>, request: Request): Promise<Answer> {
+export async function decide<Request>(
+  limiter: Limiter,
+  describe: Describe<Request>,
+  request: Request,
+  { denial = denialOf }: Options = {},
+): Promise<Answer> {
   const descriptors = await describe(request);
   if (descriptors === undefined) return { headers: {} };
-  const decision = await client.decide(descriptors);
+  const decision = await limiter.decide(descriptors).catch((cause) => {
+    limiter.logMistake(cause);
+    // Frameworks show the text of an error to the end user.
+    throw new Error("Internal Server Error", { cause });
+  });
   const headers = decision.headers();
-  return decision.allowed ? { headers } : { headers, refusal: decision.failed ? FAILED : DENIED };
+  if (decision.allowed) return { headers };
+  return { headers, denial: { ...(await denial(decision)), status: decision.failed ? 503 : 429 } };
 }

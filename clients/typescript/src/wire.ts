@@ -1,11 +1,18 @@
-// The messages of tollkeeper.v1 that the client uses, as the generated descriptor encodes and decodes them.
-import { type CallOptions, makeClientConstructor, type ServiceError } from "@grpc/grpc-js";
-import { fromJSON } from "@grpc/proto-loader";
-import { descriptor } from "./generated/descriptor.js";
+// The messages of tollkeeper.v1 that the client uses, and what carries them.
+import type { Value } from "./descriptor.js";
+
+export type Unit = "UNKNOWN" | "SECOND" | "MINUTE" | "HOUR" | "DAY" | "WEEK" | "MONTH" | "YEAR";
 
 export interface DescriptorMessage {
-  readonly entries: readonly { readonly key: Uint8Array; readonly value: Uint8Array }[];
+  readonly entries: readonly { readonly key: Value; readonly value: Value }[];
+  readonly limit?: OverrideMessage | undefined;
   readonly isNegativeHits?: boolean;
+}
+
+export interface OverrideMessage {
+  readonly requestsPerUnit: number;
+  readonly unit: Unit;
+  readonly unitMultiplier: number;
 }
 
 export interface CallMessage {
@@ -24,7 +31,7 @@ export interface CommitMessage {
 }
 
 export interface ErrorMessage {
-  readonly code: number;
+  readonly code: number | string;
   readonly message: string;
 }
 
@@ -32,17 +39,17 @@ export interface StatusMessage {
   readonly code: "UNKNOWN" | "OK" | "OVER_LIMIT";
   readonly descriptorIndex: number;
   readonly rule: string;
-  readonly currentLimit: LimitMessage | null;
+  readonly currentLimit?: LimitMessage | null;
   readonly limitRemaining: number;
-  readonly durationUntilReset: { readonly seconds: number; readonly nanos: number } | null;
-  readonly used: number | undefined;
-  readonly held: number | undefined;
+  readonly durationUntilReset?: { readonly seconds: number; readonly nanos: number } | null;
+  readonly used?: number | undefined;
+  readonly held?: number | undefined;
 }
 
-interface LimitMessage {
+export interface LimitMessage {
   readonly name: string;
   readonly requestsPerUnit: number;
-  readonly unit: "UNKNOWN" | "SECOND" | "MINUTE" | "HOUR" | "DAY" | "WEEK" | "MONTH" | "YEAR";
+  readonly unit: Unit;
   readonly unitMultiplier: number;
 }
 
@@ -50,13 +57,13 @@ export interface VerdictMessage {
   readonly code: "UNKNOWN" | "OK" | "OVER_LIMIT";
   readonly statuses: readonly StatusMessage[];
   readonly hold: string;
-  readonly error: ErrorMessage | null;
+  readonly error?: ErrorMessage | null;
   readonly hits: number;
 }
 
 export interface CommitResultMessage {
   readonly charges: readonly ChargeMessage[];
-  readonly error: ErrorMessage | null;
+  readonly error?: ErrorMessage | null;
 }
 
 interface ChargeMessage {
@@ -65,31 +72,43 @@ interface ChargeMessage {
   readonly used: number;
 }
 
-/** How @grpc/grpc-js reports the end of a call. */
-export type Answered<Answer> = (error: ServiceError | null, answer?: Answer) => void;
-
-type Unary<Request, Answer> = (
-  request: Request & { readonly domain: string },
-  options: CallOptions,
-  answered: Answered<Answer>,
-) => void;
-
-export interface Service {
-  decide: Unary<{ readonly calls: readonly CallMessage[] }, { readonly verdicts: readonly VerdictMessage[] }>;
-  commit: Unary<{ readonly commits: readonly CommitMessage[] }, { readonly results: readonly CommitResultMessage[] }>;
-  close(): void;
+export interface RenewResultMessage {
+  readonly commit?: CommitResultMessage | null;
+  readonly verdict?: VerdictMessage | null;
 }
 
-type Constructor = ReturnType<typeof makeClientConstructor>;
+/** What each method takes and answers. */
+export interface Methods {
+  decide: {
+    request: { readonly calls: readonly CallMessage[] };
+    answer: { readonly verdicts: readonly VerdictMessage[] };
+  };
+  commit: {
+    request: { readonly commits: readonly CommitMessage[] };
+    answer: { readonly results: readonly CommitResultMessage[] };
+  };
+  renew: {
+    request: { readonly renewals: readonly { readonly commit: CommitMessage; readonly call: CallMessage }[] };
+    answer: { readonly results: readonly RenewResultMessage[] };
+  };
+}
 
-// A number is exact up to 2^53 - 1, the largest hits and limits of the service.
-const definition = fromJSON(descriptor as Parameters<typeof fromJSON>[0], {
-  longs: Number,
-  enums: String,
-  defaults: true,
-});
-const methods = definition["tollkeeper.v1.Tollkeeper"] as Parameters<typeof makeClientConstructor>[0];
+export type Method = keyof Methods;
+export type Request<M extends Method> = Methods[M]["request"] & { readonly domain: string };
+export type Answer<M extends Method> = Methods[M]["answer"];
 
-export const Service = makeClientConstructor(methods, "Tollkeeper") as unknown as new (
-  ...channel: ConstructorParameters<Constructor>
-) => Service;
+export interface Sending {
+  readonly timeoutMs: number;
+  readonly signal: AbortSignal;
+  /** Whether to wait for a connection while there is none. */
+  readonly waits: boolean;
+}
+
+/** Carries requests to the service. */
+export interface Transport {
+  /** Where requests go, for the log. */
+  readonly target: string;
+  /** Makes one attempt, and rejects with a `CallError` if it gets no answer within the timeout. */
+  send<M extends Method>(method: M, request: Request<M>, sending: Sending): Promise<Answer<M>>;
+  close(): void;
+}

@@ -3,11 +3,14 @@ import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
-import { type CallError, Client, type Descriptors } from "tollkeeper";
+import { InterceptingCall } from "@grpc/grpc-js";
+import { type CallError, Client, type Descriptors, type Limiter } from "tollkeeper";
+import { fake } from "tollkeeper/testing";
 import { Relay } from "./relay.js";
-import { connect, goneAddress, random, serviceTest, variable } from "./services.js";
+import { connect, goneAddress, random, serviceTest, silentAddress, variable } from "./services.js";
 
 const gone = await goneAddress();
+const silent = await silentAddress();
 
 /** What a client that cannot reach the service gets as descriptors, to decide by itself. */
 async function sent(descriptors: Descriptors): Promise<unknown> {
@@ -72,8 +75,18 @@ const mistakes: [name: string, run: (client: Client) => Promise<unknown>, messag
   ],
   [
     "an estimate of a kind below 0",
-    (client) => client.hold({ a: "b" }, 1, { input: -1 }),
+    (client) => client.hold({ a: "b" }, { hitsByKind: { input: -1 } }),
     /hitsByKind\.input: .*not -1/,
+  ],
+  [
+    "a limit of the caller without a unit",
+    (client) => client.decide({ entries: { a: "b" }, limit: { hits: 1, unit: "FORTNIGHT" as "WEEK" } }),
+    /descriptors\[0\]\.limit\.unit: must be one of: SECOND, MINUTE/,
+  ],
+  [
+    "a limit of the caller that is too high",
+    (client) => client.decide([{ a: "b" }, { entries: { a: "b" }, limit: { hits: 2 ** 32, unit: "DAY" } }]),
+    /descriptors\[1\]\.limit\.hits: .* 0 to 4294967295, not 4294967296/,
   ],
   [
     "usage of a hold that is not whole",
@@ -100,25 +113,77 @@ test("settings that are not valid are named", () => {
   assert.throws(() => new Client(gone, "shop", { tls: { cert: Buffer.from("") } }), /tls: cert and key/);
 });
 
-test("a commit that gets no answer is sent three times, and does not reject", async () => {
-  const outcomes: string[] = [];
-  const client = connect(gone, {
-    onCall: (method, seconds, outcome) => outcomes.push(`${method} ${seconds >= 0} ${outcome}`),
-  });
-  const { error } = await client.commit("token", { used: 1 });
-  assert.equal(error?.code, "UNAVAILABLE");
-  assert.deepEqual(outcomes, new Array(3).fill("commit true UNAVAILABLE"));
+test("an aborted call is denied without onFailure and without a line in the log", async () => {
+  const lines: string[] = [];
+  const client = connect(silent, { log: (line) => lines.push(line) });
+  const controller = new AbortController();
+  const limiter = client.with({ signal: controller.signal });
+  const decision = limiter.decide({ a: "b" });
+  controller.abort();
+  for (const { allowed, error } of [await decision, await limiter.decide({ a: "b" })]) {
+    assert.deepEqual([allowed, error?.code], [false, "CANCELLED"]);
+  }
+  assert.deepEqual(lines, []);
 });
 
-test("an error of the hook is a warning, and the call has its decision", async () => {
-  const warning = new Promise<Error>((resolve) => process.once("warning", resolve));
+test("a view has what it does not change from its client", async () => {
+  const calls: string[] = [];
+  const client = connect(gone, { onFailure: "deny", onCall: (method) => calls.push(method) });
+  const view = client.with({ domain: "another", timeoutMs: 20 }).with({ onFailure: undefined as unknown as "deny" });
+  assert.equal((await view.decide({ a: "b" })).allowed, false);
+  assert.deepEqual(calls, ["decide"]);
+  assert.throws(() => client.with({ timeoutMs: 0 }), /timeoutMs: must be above 0, not 0/);
+});
+
+test("a line of the log has the number of calls since the last one", async (context) => {
+  const lines: string[] = [];
+  const limiter = fake("shop", { log: (line) => lines.push(line) }).fail("UNAVAILABLE");
+  let now = 0;
+  context.mock.method(performance, "now", () => now);
+  const fail = async (seconds: number, client: Limiter, count: number) => {
+    now = seconds * 1_000;
+    await client.decideAll(new Array(count).fill({ descriptors: { a: "b" } }));
+  };
+  await fail(0, limiter, 2);
+  await fail(1, limiter, 3);
+  await fail(1, limiter.with({ domain: "another" }), 1);
+  await fail(59, limiter.with({ timeoutMs: 10 }), 4);
+  await fail(60, limiter, 5);
+  await fail(61, limiter, 6);
+  const end = "decided by onFailure; the last: UNAVAILABLE: the fake was told to fail (target a fake)";
+  assert.deepEqual(lines, [
+    `tollkeeper: 2 calls of the domain "shop" had no answer and were ${end}`,
+    `tollkeeper: 1 call of the domain "another" had no answer and was ${end}`,
+    `tollkeeper: 12 calls of the domain "shop" had no answer and were ${end}`,
+  ]);
+});
+
+test("a hook that fails later changes no answer", async () => {
+  const lines: string[] = [];
   const client = connect(gone, {
-    onCall: () => {
+    log: (line) => lines.push(line),
+    onCall: async () => {
       throw new Error("a bug in the hook");
     },
   });
   assert.equal((await client.decide({ a: "b" })).allowed, true);
-  assert.match((await warning).message, /a bug in the hook/);
+  assert.match(lines.join("\n"), /onCall has thrown: Error: a bug in the hook/);
+});
+
+test("a request passes interceptors of the caller", async () => {
+  const seen: string[] = [];
+  const client = connect(gone, {
+    grpc: {
+      interceptors: [
+        (options, nextCall) => {
+          seen.push(options.method_definition.path);
+          return new InterceptingCall(nextCall(options));
+        },
+      ],
+    },
+  });
+  await client.decide({ a: "b" });
+  assert.deepEqual(seen, ["/tollkeeper.v1.Tollkeeper/Decide"]);
 });
 
 test("a process ends without closing its client", () => {
@@ -174,7 +239,7 @@ serviceTest("the hook gets the reason of a request and of a commit that fail", a
 serviceTest("a hold is committed from another process by its token, once", async () => {
   const client = connect(variable("TOLLKEEPER_ADDR"));
   const user = random();
-  const { token } = await client.hold({ tokens: user }, 400);
+  const { token } = await client.hold({ tokens: user }, { estimate: 400 });
   const commits = [await client.commit(token, { used: 42 }), await client.commit(token, { used: 43 })];
   assert.deepEqual(
     commits.flatMap(({ charges }) => charges.map(({ outcome }) => outcome)),
@@ -183,9 +248,42 @@ serviceTest("a hold is committed from another process by its token, once", async
   assert.equal((await client.read({ tokens: user })).statuses[0]?.used, 42);
 });
 
+serviceTest("a limit of the caller replaces the one of the rules", async () => {
+  const client = connect(variable("TOLLKEEPER_ADDR"));
+  const entries = { three: random() };
+  const { limit, statuses } = await client.decide({ entries, limit: { hits: 7, unit: "HOUR", multiplier: 2 } });
+  assert.deepEqual([limit, statuses[0]?.limit?.unit, statuses[0]?.limit?.multiplier], [7, "HOUR", 2]);
+});
+
+serviceTest("a renewal commits what was used, and holds what comes next", async () => {
+  const client = connect(variable("TOLLKEEPER_ADDR"));
+  const user = random();
+  {
+    await using hold = await client.hold({ tokens: user }, { estimate: 400 });
+    assert.equal((await hold.renew({ used: 300, estimate: 200 })).allowed, true);
+    assert.equal((await client.read({ tokens: user })).statuses[0]?.used, 500);
+    hold.used = 42;
+  }
+  assert.equal((await client.read({ tokens: user })).statuses[0]?.used, 342);
+});
+
+serviceTest("a hold whose renewal got no answer is committed with all that was used", async () => {
+  const relay = await Relay.start();
+  const client = connect(relay.address);
+  const user = random();
+  {
+    await using hold = await client.hold({ tokens: user }, { estimate: 400 });
+    await relay.stop();
+    assert.equal((await hold.renew({ used: 300, estimate: 200 })).failed, true);
+    hold.used = 42;
+    await relay.listen();
+  }
+  assert.equal((await connect(variable("TOLLKEEPER_ADDR")).read({ tokens: user })).statuses[0]?.used, 342);
+});
+
 serviceTest("estimates by kind are weighed", async () => {
   const client = connect(variable("TOLLKEEPER_ADDR"));
-  await using hold = await client.hold({ kinds: random() }, undefined, { input: 100, output: 5 });
+  await using hold = await client.hold({ kinds: random() }, { hitsByKind: { input: 100, output: 5 } });
   assert.equal(hold.decision.remaining, 750);
 });
 
@@ -204,24 +302,4 @@ serviceTest("a client finds a service that was down", async () => {
   assert.equal((await client.check({ three: random() })).failed, true);
   await relay.listen();
   while ((await client.check({ three: random() })).failed) await pause(10);
-});
-
-serviceTest("a commit that gets no answer in time is sent again, and counts once", async () => {
-  const relay = await Relay.start();
-  const outcomes: string[] = [];
-  const client = connect(relay.address, {
-    timeoutMs: 2_000,
-    onCall: (method, _seconds, outcome) => {
-      outcomes.push(`${method} ${outcome}`);
-      relay.resume();
-    },
-  });
-  const user = random();
-  {
-    await using hold = await client.hold({ tokens: user }, 400);
-    hold.used = 42;
-    relay.stall();
-  }
-  assert.deepEqual(outcomes, ["decide ok", "commit DEADLINE_EXCEEDED", "commit ok"]);
-  assert.equal((await client.read({ tokens: user })).statuses[0]?.used, 42);
 });

@@ -2,10 +2,8 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import type { Call, Client, ClientOptions, Decision, Descriptor, Value } from "tollkeeper";
+import { compare, descriptorOf, type Expected, type JsonDescriptor } from "./json.js";
 import { connect, PATIENT_MS, random, serviceTest, tls, variable } from "./services.js";
-
-type JsonValue = string | { hex: string };
-type JsonDescriptor = [JsonValue, JsonValue][];
 
 interface Case {
   name: string;
@@ -29,29 +27,6 @@ interface Step {
   commits?: number;
   expect?: Expected | Expected[];
   raises?: string[];
-}
-
-interface Expected {
-  allowed?: boolean;
-  failed?: boolean;
-  limit?: number | null;
-  remaining?: number;
-  hits?: number;
-  rule?: string;
-  reset?: true;
-  retry_after?: boolean;
-  error?: string;
-  statuses?: ExpectedStatus[];
-}
-
-interface ExpectedStatus {
-  allowed?: boolean;
-  limit?: number | null;
-  remaining?: number;
-  name?: string;
-  rule?: string;
-  used?: number;
-  held?: number;
 }
 
 const text = readFileSync(new URL("../../../conformance/cases.json", import.meta.url), "utf8");
@@ -136,7 +111,7 @@ async function perform(client: Client, step: Step): Promise<Decision[]> {
 async function hold(client: Client, step: Step, descriptors: Descriptor[]): Promise<Decision> {
   let decision: Decision | undefined;
   const work = async () => {
-    await using hold = await client.hold(descriptors, step.estimate, step.hits_by_kind);
+    await using hold = await client.hold(descriptors, { estimate: step.estimate, hitsByKind: step.hits_by_kind });
     decision = hold.decision;
     await runAll(client, step.while_open ?? []);
     hold.used = step.used;
@@ -150,29 +125,4 @@ async function hold(client: Client, step: Step, descriptors: Descriptor[]): Prom
   else await work();
   assert(decision);
   return decision;
-}
-
-function descriptorOf(descriptor: JsonDescriptor): Descriptor {
-  const value = (json: JsonValue): Value => (typeof json === "string" ? json : Buffer.from(json.hex, "hex"));
-  return descriptor.map(([key, one]) => [value(key), value(one)] as const);
-}
-
-function compare(decision: Decision, expected: Expected, step: string): void {
-  const { reset, retry_after, error, statuses, limit, ...equal } = expected;
-  for (const [key, value] of Object.entries(equal)) {
-    assert.equal(decision[key as keyof typeof equal], value, `${key} of ${step}`);
-  }
-  if (limit !== undefined) assert.equal(decision.limit ?? null, limit, `limit of ${step}`);
-  if (reset) assert(decision.resetSeconds > 0, `reset of ${step}`);
-  if (retry_after === true) assert((decision.retryAfterSeconds ?? 0) >= 1, `retry_after of ${step}`);
-  if (retry_after === false) assert.equal(decision.retryAfterSeconds, undefined, `retry_after of ${step}`);
-  if (error !== undefined) assert(decision.error?.message.includes(error), `${decision.error}: error of ${step}`);
-  if (!statuses) return;
-  assert.equal(decision.statuses.length, statuses.length, `statuses of ${step}`);
-  statuses.forEach((status, index) => {
-    const { limit, ...rest } = decision.statuses[index] as Decision["statuses"][number];
-    const actual: Record<string, unknown> = { ...rest, limit: limit?.hits ?? null, name: limit?.name };
-    for (const [key, value] of Object.entries(status))
-      assert.equal(actual[key], value, `${key} of ${index} of ${step}`);
-  });
 }

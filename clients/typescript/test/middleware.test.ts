@@ -3,55 +3,63 @@ import type { AddressInfo } from "node:net";
 import { after, test } from "node:test";
 import { createAdaptorServer } from "@hono/node-server";
 import express from "express";
+import express4 from "express4";
 import Fastify from "fastify";
 import { Hono } from "hono";
-import type { Client } from "tollkeeper";
+import type { Descriptors, Limiter } from "tollkeeper";
 import { rateLimit as expressLimit } from "tollkeeper/express";
 import { rateLimit as fastifyLimit } from "tollkeeper/fastify";
-import { rateLimit as honoLimit } from "tollkeeper/hono";
+import { rateLimit as honoLimit, type Options } from "tollkeeper/hono";
+import { fake } from "tollkeeper/testing";
 import { connect, goneAddress, random, serviceTest, variable } from "./services.js";
 
 /** What to limit for a request with this header `x-user`. */
-const describe = (user: string | undefined) => {
-  if (user === "mistake") throw new Error("a mistake in the function");
+const describe = (user: string | undefined): Descriptors | undefined => {
+  if (user === "unknown") throw new Error("a mistake in the function");
+  if (user === "mistake") return { three: undefined as unknown as string };
   return user === undefined ? undefined : { three: user };
 };
 
+const denial = ({ failed }: { failed: boolean }) => ({ type: "application/json", body: JSON.stringify({ failed }) });
+
 /** Starts a server that is limited by the client, and returns its URL. */
-const frameworks: Record<string, (client: Client) => Promise<string>> = {
-  Express: async (client) => {
-    const app = express().set("env", "test");
-    app.use(expressLimit(client, (request) => describe(request.get("x-user"))));
-    app.get("/", (_request, response) => {
-      response.send("Hello");
-    });
-    const server = app.listen(0, "127.0.0.1");
-    after(() => server.close());
-    await new Promise((listening) => server.once("listening", listening));
-    return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-  },
-  Fastify: async (client) => {
+const frameworks: Record<string, (limiter: Limiter, options?: Options) => Promise<string>> = {
+  "Express 5": (limiter, options) => startExpress(express(), limiter, options),
+  "Express 4": (limiter, options) => startExpress(express4(), limiter, options),
+  Fastify: async (limiter, options) => {
     const app = Fastify();
     app.addHook(
       "onRequest",
-      fastifyLimit(client, (request) => describe(request.headers["x-user"]?.toString())),
+      fastifyLimit(limiter, (request) => describe(request.headers["x-user"]?.toString()), options),
     );
     app.get("/", async () => "Hello");
     after(() => app.close());
     return app.listen({ port: 0, host: "127.0.0.1" });
   },
-  Hono: async (client) => {
+  Hono: async (limiter, options) => {
     const app = new Hono();
-    app.use(honoLimit(client, (context) => describe(context.req.header("x-user"))));
+    app.use(honoLimit(limiter, (context) => describe(context.req.header("x-user")), options));
     // A response of its own, whose headers cannot be changed.
     app.get("/", () => fetch("data:text/plain,Hello"));
-    app.onError((_error, context) => context.text("error", 500));
+    app.onError((error, context) => context.text(error.message, 500));
     const server = createAdaptorServer(app);
     after(() => server.close());
     await new Promise<void>((listening) => server.listen(0, "127.0.0.1", listening));
     return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   },
 };
+
+async function startExpress(app: express.Express, limiter: Limiter, options?: Options): Promise<string> {
+  app.set("env", "test");
+  app.use(expressLimit(limiter, (request) => describe(request.get("x-user")), options));
+  app.get("/", (_request, response) => {
+    response.send("Hello");
+  });
+  const server = app.listen(0, "127.0.0.1");
+  after(() => server.close());
+  await new Promise((listening) => server.once("listening", listening));
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+}
 
 interface Answer {
   status: number;
@@ -83,7 +91,7 @@ for (const [name, start] of Object.entries(frameworks)) {
     for (const remaining of ["2", "1", "0"]) {
       assert.deepEqual(await get(url, user), { status: 200, body: "Hello", headers: ["3", remaining, true, false] });
     }
-    const denied = { status: 429, body: "too many requests\n", headers: ["3", "0", true, true] };
+    const denied = { status: 429, body: "Too Many Requests\n", headers: ["3", "0", true, true] };
     assert.deepEqual(await get(url, user), denied);
   });
 
@@ -98,15 +106,32 @@ for (const [name, start] of Object.entries(frameworks)) {
     const denying = await start(connect(gone, { onFailure: "deny" }));
     assert.deepEqual(await get(denying, "alice"), {
       status: 503,
-      body: "rate limits are unavailable\n",
+      body: "Service Unavailable\n",
       headers: none,
     });
     const allowing = await start(connect(gone, { onFailure: "allow" }));
     assert.deepEqual(await get(allowing, "alice"), { status: 200, body: "Hello", headers: none });
   });
 
+  test(`${name} answers a denied request with the body of the application`, async () => {
+    const url = await start(fake().deny({ three: "alice" }), { denial });
+    const response = await fetch(url, { headers: { "x-user": "alice" } });
+    const type = response.headers.get("content-type")?.split(";")[0];
+    assert.deepEqual([response.status, type, await response.json()], [429, "application/json", { failed: false }]);
+  });
+
   test(`${name} answers 500 to a request whose descriptors cannot be made`, async () => {
-    const url = await start(connect(await goneAddress()));
-    assert.equal((await get(url, "mistake")).status, 500);
+    const { status, body } = await get(await start(fake()), "unknown");
+    assert.equal(status, 500);
+    assert.match(body, /a mistake in the function/);
+  });
+
+  test(`${name} answers 500 to a mistake of the caller, which only the log explains`, async () => {
+    const lines: string[] = [];
+    const url = await start(fake("test", { log: (line) => lines.push(line) }));
+    const { status, body } = await get(url, "mistake");
+    assert.equal(status, 500);
+    assert.doesNotMatch(body, /descriptors/);
+    assert.match(lines.join(), /answered by 500: TypeError: descriptors\[0\]\.entries\[0\]\.value: must be a string/);
   });
 }

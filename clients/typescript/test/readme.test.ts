@@ -7,13 +7,18 @@ import { connect, freePort, random, serviceTest, variable } from "./services.js"
 
 const root = new URL("../../", import.meta.url);
 
-test("README.md shows the examples as they are", () => {
+test("README.md shows examples as they are, or links them", () => {
   const readme = readFileSync(new URL("README.md", root), "utf8");
   const shown = [...readme.matchAll(/```ts\n(.*?)```/gs)].map(([, sample]) => sample);
-  const examples = readdirSync(new URL("examples", root)).map((file) =>
+  const examples = readdirSync(new URL("examples", root)).map((file) => [
+    file,
     readFileSync(new URL(`examples/${file}`, root), "utf8"),
-  );
-  assert.deepEqual(shown.sort(), examples.sort());
+  ]);
+  for (const [file, text] of examples) {
+    assert(shown.includes(text) || readme.includes(`(examples/${file})`), `${file} is in README.md or linked there`);
+  }
+  const texts = examples.map(([, text]) => text);
+  for (const sample of shown) assert(texts.includes(sample), `${sample} is a file of examples/`);
 });
 
 /** Starts an example with other texts in the place of some of its own. */
@@ -39,10 +44,10 @@ async function output(child: ChildProcess): Promise<string> {
 }
 
 /** Waits until the server of the example listens. */
-async function get(url: string, user: string): Promise<[status: number, remaining: string | null, body: string]> {
+async function get(url: string): Promise<[status: number, remaining: string | null, body: string]> {
   for (let attempt = 0; ; attempt++) {
     try {
-      const response = await fetch(url, { headers: { "x-user": user } });
+      const response = await fetch(url, { headers: { authorization: "Bearer key-of-alice" } });
       return [response.status, response.headers.get("RateLimit-Remaining"), await response.text()];
     } catch (error) {
       if (attempt === 600) throw error;
@@ -51,18 +56,26 @@ async function get(url: string, user: string): Promise<[status: number, remainin
   }
 }
 
-for (const name of ["decide", "express", "fastify", "hono"]) {
-  serviceTest(`the sample ${name} answers 429 to the fourth request`, async () => {
+/** A text of each sample, and what the conformance rules limit in its place. */
+const servers: [name: string, described: string, three: string][] = [
+  ["decide", "{ user }", "{ three: user }"],
+  ["express", "{ user: request", "{ three: request"],
+  ["fastify", "{ user: request", "{ three: request"],
+  ["hono", "{ user: context", "{ three: context"],
+];
+for (const [name, described, three] of servers) {
+  serviceTest(`the sample ${name} answers 401 to strangers, and 429 to the fourth request`, async () => {
     const port = String(await freePort());
     start(name, [
       ["localhost:8081", variable("TOLLKEEPER_ADDR")],
       ['"example"', '"conformance", { timeoutMs: 10000, onFailure: "deny" }'],
-      ["user:", "three:"],
+      [described, three],
+      ['"alice"', `"${random()}"`],
       ["3000", port],
     ]);
-    const user = random();
+    const url = `http://127.0.0.1:${port}`;
     const answers = [];
-    for (let call = 0; call < 4; call++) answers.push(await get(`http://127.0.0.1:${port}`, user));
+    for (let call = 0; call < 4; call++) answers.push(await get(url));
     assert.deepEqual(
       answers.map(([status]) => status),
       [200, 200, 200, 429],
@@ -72,8 +85,14 @@ for (const name of ["decide", "express", "fastify", "hono"]) {
       [true, true, true, false],
     );
     assert.equal(answers[3]?.[1], "0");
+    assert.equal((await fetch(url, { headers: { authorization: "alice" } })).status, 401);
   });
 }
+
+test("the sample of a unit test passes", async () => {
+  const child = start("unit", []);
+  assert.match(await output(child), /pass 1/);
+});
 
 serviceTest("the sample of a hold commits what was used", async () => {
   const user = random();

@@ -2,7 +2,7 @@ import { connect, createServer, type Server, type Socket } from "node:net";
 import { after } from "node:test";
 import { freePort, variable } from "./services.js";
 
-/** Forwards connections to the service, until it is stopped or stalls. */
+/** Forwards connections to the service, until it is stopped. */
 export class Relay {
   connections = 0;
   readonly #port: number;
@@ -35,15 +35,6 @@ export class Relay {
       this.#server.close(() => closed());
       for (const socket of this.#sockets) socket.destroy();
     });
-  }
-
-  /** Holds back what is sent in either direction. */
-  stall(): void {
-    for (const socket of this.#sockets) socket.pause();
-  }
-
-  resume(): void {
-    for (const socket of this.#sockets) socket.resume();
   }
 
   #forward(client: Socket): void {

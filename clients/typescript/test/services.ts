@@ -1,7 +1,8 @@
 // The services that tests run against, by the environment variables of ../../conformance/README.md.
 import { randomUUID } from "node:crypto";
+import { once } from "node:events";
 import { readFileSync } from "node:fs";
-import { createServer } from "node:net";
+import { type AddressInfo, createServer } from "node:net";
 import { after, test } from "node:test";
 import { Client, type ClientOptions } from "tollkeeper";
 
@@ -25,7 +26,7 @@ export function serviceTest(name: string, run: () => Promise<void>): void {
 
 /** A client that is closed after the tests of the file. */
 export function connect(target: string, options: ClientOptions = {}, domain = "conformance"): Client {
-  const client = new Client(target, domain, { timeoutMs: PATIENT_MS, ...options });
+  const client = new Client(target, domain, { timeoutMs: PATIENT_MS, log: () => {}, ...options });
   after(() => client.close());
   return client;
 }
@@ -34,6 +35,14 @@ export function connect(target: string, options: ClientOptions = {}, domain = "c
 export async function goneAddress(): Promise<string> {
   const port = await freePort();
   return `127.0.0.1:${port}`;
+}
+
+/** An address at which connections get no answer. */
+export async function silentAddress(): Promise<string> {
+  const server = createServer((socket) => socket.unref()).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  server.unref();
+  return `127.0.0.1:${(server.address() as AddressInfo).port}`;
 }
 
 export async function freePort(): Promise<number> {

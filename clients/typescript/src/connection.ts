@@ -1,0 +1,92 @@
+// One connection, which several clients may share: its requests, the repetition of commits, and its end.
+import { CallError } from "./error.js";
+import { Log } from "./log.js";
+import type { Answer, Method, Request, Transport } from "./wire.js";
+
+/** An attempt of a commit takes at most this part of the time for all of them. */
+const COMMIT_ATTEMPTS = 4;
+const COMMIT_PAUSE_MS = 100;
+/** Codes of requests that got no answer. */
+const UNANSWERED = ["UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED"];
+
+export class Connection {
+  readonly log: Log;
+  readonly #transport: Transport;
+  readonly #aborts = new Set<() => void>();
+  readonly #commits = new Set<Promise<unknown>>();
+  #closed: Promise<void> | undefined;
+
+  constructor(transport: Transport, log: (line: string) => void = console.warn) {
+    this.#transport = transport;
+    this.log = new Log(log);
+  }
+
+  get target(): string {
+    return this.#transport.target;
+  }
+
+  /** Makes one attempt, which the caller's signal and `close` end. */
+  async send<M extends Method>(
+    method: M,
+    request: Request<M>,
+    timeoutMs: number,
+    signal?: AbortSignal,
+  ): Promise<Answer<M> | CallError> {
+    if (this.#closed) return new CallError("CANCELLED", "the client is closed");
+    if (signal?.aborted) return new CallError("CANCELLED", "the signal is aborted");
+    const controller = new AbortController();
+    const abort = () => controller.abort();
+    this.#aborts.add(abort);
+    signal?.addEventListener("abort", abort);
+    const answer = await this.#attempt(method, request, { timeoutMs, signal: controller.signal, waits: false });
+    this.#aborts.delete(abort);
+    signal?.removeEventListener("abort", abort);
+    return answer;
+  }
+
+  /** Makes attempts until there is an answer, for at most this time. */
+  async commit(request: Request<"commit">, timeoutMs: number): Promise<Answer<"commit"> | CallError> {
+    if (this.#closed) return new CallError("CANCELLED", "the client is closed");
+    const answer = this.#commit(request, timeoutMs);
+    this.#commits.add(answer);
+    await answer;
+    this.#commits.delete(answer);
+    return answer;
+  }
+
+  /** Ends decisions under way, and waits for commits under way. */
+  close(): Promise<void> {
+    this.#closed ??= this.#close();
+    return this.#closed;
+  }
+
+  async #close(): Promise<void> {
+    for (const abort of this.#aborts) abort();
+    await Promise.all(this.#commits);
+    this.#transport.close();
+  }
+
+  async #commit(request: Request<"commit">, timeoutMs: number): Promise<Answer<"commit"> | CallError> {
+    const { signal } = new AbortController();
+    const end = performance.now() + timeoutMs;
+    for (let pauseMs = COMMIT_PAUSE_MS; ; pauseMs *= 2) {
+      const attemptMs = Math.min(timeoutMs / COMMIT_ATTEMPTS, end - performance.now());
+      const answer = await this.#attempt("commit", request, { timeoutMs: attemptMs, signal, waits: true });
+      if (!(answer instanceof CallError && UNANSWERED.includes(answer.code))) return answer;
+      if (performance.now() + pauseMs >= end) return answer;
+      await new Promise((passed) => setTimeout(passed, pauseMs));
+    }
+  }
+
+  async #attempt<M extends Method>(
+    method: M,
+    request: Request<M>,
+    sending: Parameters<Transport["send"]>[2],
+  ): Promise<Answer<M> | CallError> {
+    try {
+      return await this.#transport.send(method, request, sending);
+    } catch (error) {
+      return error instanceof CallError ? error : new CallError("INTERNAL", String(error));
+    }
+  }
+}
