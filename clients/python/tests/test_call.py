@@ -3,7 +3,7 @@
 import unittest
 from typing import Any
 
-from tollkeeper import Call, Client, Mode
+from tollkeeper import Call, Client, Limited, Mode
 from tollkeeper.call import encode
 
 
@@ -46,6 +46,22 @@ class Calls(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, r"descriptors\[0\]\.entries\[1\]\.value: must be str or bytes, not int"):
             entries({"path": "/", "user": 7})
 
+    def test_a_limit_of_the_caller_is_checked(self) -> None:
+        override = encode(Call(Limited({"plan": "gold"}, 5, "minute", 2))).descriptors[0].limit
+        self.assertEqual((override.requests_per_unit, override.unit, override.unit_multiplier.value), (5, 2, 2))
+        for limited, text in (
+            (
+                Limited({"a": "1"}, 5, "fortnight"),
+                r"descriptors\[0\]\.limit\.unit: must be one of: second, minute, .*not fort",
+            ),
+            (
+                Limited({"a": "1"}, 2**32, "day"),
+                r"descriptors\[0\]\.limit\.requests: must be from 0 to 4294967295, not",
+            ),
+        ):
+            with self.assertRaisesRegex(ValueError, text):
+                encode(Call(limited))
+
     def test_a_batch_has_at_most_1000_calls(self) -> None:
         with self.assertRaisesRegex(ValueError, "calls: must be at most 1000, not 1001"):
             Client("localhost:1", "example").decide_all([Call({"a": "1"})] * 1001)
@@ -56,6 +72,7 @@ class Settings(unittest.TestCase):
         wrong: list[tuple[dict[str, Any], str]] = [
             ({"domain": ""}, "domain: must not be empty"),
             ({"timeout": 0}, "timeout: must be more than 0 seconds, not 0"),
+            ({"commit_timeout": -1}, "commit_timeout: must be more than 0 seconds, not -1"),
             ({"on_failure": "open"}, 'on_failure: must be "allow", "deny" or a function'),
         ]
         for settings, message in wrong:

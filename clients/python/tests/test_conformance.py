@@ -3,39 +3,30 @@
 import asyncio
 import inspect
 import unittest
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from conformance import cases, client_of, needs_service
 
-from tollkeeper import AsyncClient, Call, Client, Decision, Mode
+from tollkeeper import AsyncClient, Call, Client, Committed, Decision, Limited, Mode
 
 
-@needs_service
-class Conformance(unittest.TestCase):
-    def test_the_client_for_threads_does_what_the_cases_say(self) -> None:
-        asyncio.run(self.run_cases(Client))
+class Steps(unittest.TestCase):
+    """Runs the steps of cases and of rows."""
 
-    def test_the_client_for_asyncio_does_what_the_cases_say(self) -> None:
-        asyncio.run(self.run_cases(AsyncClient))
-
-    async def run_cases(self, kind: Any) -> None:
-        for case in cases():
-            with self.subTest(case["name"]):
-                client = client_of(case, kind)
-                try:
-                    await self.run_steps(client, case["steps"])
-                finally:
-                    await awaited(client.close())
+    def derived(self, client: Any, _settings: dict[str, Any]) -> Any:
+        return client
 
     async def run_steps(self, client: Any, steps: list[dict[str, Any]]) -> None:
         for step in steps:
+            used = self.derived(client, step["with"]) if "with" in step else client
             if "raises" not in step:
-                await self.run_step(client, step)
+                await self.run_step(used, step)
                 continue
             with self.assertRaises(ValueError) as raised:
-                await self.run_step(client, step)
+                await self.run_step(used, step)
             for part in step["raises"]:
                 self.assertIn(part, str(raised.exception))
 
@@ -53,8 +44,11 @@ class Conformance(unittest.TestCase):
                 self.check(decision, expected)
         else:
             hits = {"hits": step["hits"]} if "hits" in step else {}
-            decision = await awaited(getattr(client, step["method"])(descriptors(step), **hits))
+            decision = await self.result(client, step, getattr(client, step["method"]), descriptors(step), **hits)
             self.check(decision, step["expect"])
+
+    async def result(self, client: Any, step: dict[str, Any], method: Any, *arguments: Any, **options: Any) -> Any:
+        return await awaited(method(*arguments, **options))
 
     async def run_hold(self, client: Any, step: dict[str, Any]) -> None:
         estimate = {"estimate": step["estimate"]} if "estimate" in step else {}
@@ -64,13 +58,16 @@ class Conformance(unittest.TestCase):
             async with entered(hold):
                 self.check(hold.decision, step["expect"])
                 await self.run_steps(client, step.get("while_open", []))
+                if renewal := step.get("renew"):
+                    self.check(await awaited(hold.renew(renewal["used"], renewal["estimate"])), renewal["expect"])
                 for name in ("used", "used_by_kind", "end"):
                     if name in step:
                         setattr(hold, name, step[name])
                 if step.get("release"):
-                    hold.release()
+                    self.check_commit(await awaited(hold.release()), {"error": None})
                 for _ in range(step.get("commits", 1) - 1):
-                    self.assertIsNone((await awaited(hold.commit())).error)
+                    self.check_commit(await awaited(hold.commit()), step.get("expect_commit", {"error": None}))
+                await self.run_steps(client, step.get("after", []))
                 if step.get("fails"):
                     raise WorkFailedError
         except WorkFailedError:
@@ -98,13 +95,45 @@ class Conformance(unittest.TestCase):
                 case _:
                     self.assertEqual(getattr(decision, name), value, (name, decision))
 
+    def check_commit(self, committed: Committed, expected: dict[str, Any]) -> None:
+        if expected["error"] is None:
+            self.assertIsNone(committed.error)
+        else:
+            self.assertIsNotNone(committed.error)
+            self.assertIn(expected["error"], str(committed.error))
+
+
+@needs_service
+class Conformance(Steps):
+    def test_the_client_for_threads_does_what_the_cases_say(self) -> None:
+        asyncio.run(self.run_cases(Client))
+
+    def test_the_client_for_asyncio_does_what_the_cases_say(self) -> None:
+        asyncio.run(self.run_cases(AsyncClient))
+
+    async def run_cases(self, kind: Any) -> None:
+        for case in cases():
+            with self.subTest(case["name"]):
+                client = client_of(case, kind)
+                try:
+                    await self.run_steps(client, case["steps"])
+                finally:
+                    await awaited(client.close())
+
 
 class WorkFailedError(Exception):
     """The work of a hold ends by this."""
 
 
-def descriptors(step: dict[str, Any]) -> list[list[tuple[str, str | bytes]]]:
-    return [[(key, text(value)) for key, value in descriptor] for descriptor in step["descriptors"]]
+def descriptors(step: dict[str, Any]) -> Any:
+    return [described(it) for it in step.get("descriptors", [[["user", uuid.uuid4().hex]]])]
+
+
+def described(descriptor: Any) -> Any:
+    if isinstance(descriptor, dict):
+        limit = descriptor["limit"]
+        return Limited(described(descriptor["entries"]), limit["requests"], limit["unit"], limit.get("multiplier", 1))
+    return [(key, text(value)) for key, value in descriptor]
 
 
 def text(value: Any) -> str | bytes:

@@ -1,7 +1,6 @@
 """What becomes of holds when the network, the caller or the work fails."""
 
 import asyncio
-import os
 import unittest
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -29,61 +28,22 @@ def used(descriptor: dict[str, str]) -> int | None:
 
 @needs_service
 class Commits(unittest.TestCase):
-    def setUp(self) -> None:
-        self.relay = Relay(service())
-        self.addCleanup(self.relay.close)
-        self.outcomes: list[str] = []
-
     def take(self) -> tuple[dict[str, str], str]:
         descriptor = tokens()
         with Client(service(), "conformance", timeout=LONG) as client:
             return descriptor, client.decide(descriptor, 400).hold
 
-    def opens_after_the_first(self, method: str, seconds: float, outcome: str) -> None:
-        self.assertEqual(method, "commit")
-        self.assertGreater(seconds, 0)
-        self.outcomes.append(outcome)
-        if len(self.outcomes) == 1:
-            self.relay.open()
-
-    def test_a_commit_without_an_answer_is_sent_again(self) -> None:
+    def test_a_commit_shows_what_it_has_charged(self) -> None:
         descriptor, hold = self.take()
-        with self.client(Client) as client:
+        with Client(service(), "conformance", timeout=LONG, commit_timeout=4 * LONG) as client:
             [charge] = client.commit(hold, used=42).charges
         self.assertEqual((charge.outcome, charge.held, charge.used), ("applied", 400, 42))
-        self.assertEqual((self.outcomes[0], self.outcomes[-1]), ("DEADLINE_EXCEEDED", "ok"))
         self.assertEqual(used(descriptor), 42)
-
-    def test_a_commit_of_asyncio_without_an_answer_is_sent_again(self) -> None:
-        descriptor, hold = self.take()
-
-        async def commit() -> None:
-            async with self.client(AsyncClient) as client:
-                self.assertEqual((await client.commit(hold, used=42)).charges[0].outcome, "applied")
-
-        asyncio.run(commit())
-        self.assertEqual((self.outcomes[0], self.outcomes[-1]), ("DEADLINE_EXCEEDED", "ok"))
-        self.assertEqual(used(descriptor), 42)
-
-    def client(self, kind: Any) -> Any:
-        return kind(self.relay.address, "conformance", timeout=2, on_call=self.opens_after_the_first)
-
-    def test_a_commit_that_nobody_answers_is_reported_and_raises_nothing(self) -> None:
-        outcomes = []
-        with Client(
-            os.environ["TOLLKEEPER_GONE_ADDR"],
-            "conformance",
-            on_call=lambda method, _, outcome: outcomes.append((method, outcome)),
-        ) as client:
-            committed = client.commit("a hold", used=1)
-        self.assertIsNotNone(committed.error)
-        self.assertEqual([method for method, _ in outcomes], ["commit"] * 3)
-        self.assertNotIn("ok", [outcome for _, outcome in outcomes])
 
     def test_a_commit_that_the_service_refuses_is_sent_once(self) -> None:
         outcomes: list[str] = []
         with Client(
-            service(), "conformance", timeout=LONG, on_call=lambda *reported: outcomes.append(reported[2])
+            service(), "conformance", commit_timeout=4 * LONG, on_call=lambda *reported: outcomes.append(reported[2])
         ) as client:
             committed = client.commit("not a hold", used=1)
             client.commit("too large", end=" " * 5_000_000)
@@ -158,6 +118,33 @@ class Use(unittest.TestCase):
                 return (await client.decide({"ten": uuid.uuid4().hex})).failed
 
         self.assertFalse(asyncio.run(decide()))
+
+    def test_a_client_for_asyncio_works_in_one_event_loop_after_another(self) -> None:
+        client = AsyncClient(service(), "conformance", timeout=LONG, on_failure="deny")
+        descriptor = {"ten": uuid.uuid4().hex}
+        for _ in range(3):
+            self.assertTrue(asyncio.run(client.decide(descriptor)).allowed)
+
+    def test_a_hold_has_no_decision_before_its_block(self) -> None:
+        hold = Client(service(), "conformance").hold(tokens())
+        self.assertIsNone(hold.used)
+        with self.assertRaisesRegex(RuntimeError, "hold: not decided yet; enter it by"):
+            bool(hold)
+
+    def test_a_mistake_in_what_was_used_is_raised_where_it_is_made_and_the_hold_is_committed(self) -> None:
+        descriptor = tokens()
+        client = Client(service(), "conformance", timeout=LONG, commit_timeout=4 * LONG)
+        wrong: list[tuple[str, Any, str]] = [
+            ("used", 41.5, "used: must be an int, not 41.5"),
+            ("used_by_kind", {"input": 1.0}, r"used_by_kind\[input\]: must be an int, not 1.0"),
+            ("used_by_kind", {1: 1}, "used_by_kind: kind: must be str, not int"),
+            ("end", 503, "end: must be str, not int"),
+        ]
+        for name, value, text in wrong:
+            with self.assertRaisesRegex(TypeError, text), client.hold(descriptor, estimate=10) as hold:
+                hold.used = 1
+                setattr(hold, name, value)
+        self.assertEqual(used(descriptor), len(wrong))
 
     def test_numbers_of_a_hold_are_checked_where_they_are_set(self) -> None:
         hold = Client(service(), "conformance").hold(tokens())

@@ -1,8 +1,8 @@
 """A client of tollkeeper, a rate-limit service: decides calls, and holds hits while work is under way."""
 
 from tollkeeper.aio import AsyncClient
-from tollkeeper.call import HITS_MAX, Call, Descriptor, Descriptors, Mode
-from tollkeeper.channel import TLS
+from tollkeeper.call import HITS_MAX, Call, Descriptor, Descriptors, Limited, Mode
+from tollkeeper.channel import OPTIONS, TLS
 from tollkeeper.client import Client
 from tollkeeper.decision import Charge, Committed, Decision, ServiceError, Status
 from tollkeeper.exchange import OnCall, OnFailure
@@ -11,6 +11,7 @@ from tollkeeper.middleware import ASGIMiddleware, WSGIMiddleware
 
 __all__ = [
     "HITS_MAX",
+    "OPTIONS",
     "TLS",
     "ASGIMiddleware",
     "AsyncClient",
@@ -23,6 +24,7 @@ __all__ = [
     "Descriptor",
     "Descriptors",
     "Hold",
+    "Limited",
     "Mode",
     "OnCall",
     "OnFailure",

@@ -1,66 +1,67 @@
 """The client for asyncio."""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 import grpc
 
-from tollkeeper import exchange
-from tollkeeper._generated.tollkeeper_pb2 import CommitRequest, CommitResponse, DecideRequest, DecideResponse
 from tollkeeper.call import Call, Descriptors
-from tollkeeper.channel import Options
-from tollkeeper.decision import Committed, Decision, ServiceError
+from tollkeeper.channel import TLS, options
+from tollkeeper.decision import Committed, Decision
+from tollkeeper.exchange import CLOSED, METHODS, PATH, Attempt, Exchange, Steps, encode_commit, hold_call, service_error
 from tollkeeper.hold import AsyncHold
 
-_Response = TypeVar("_Response", DecideResponse, CommitResponse)
+T = TypeVar("T")
 
 
-class AsyncClient(exchange.Exchange[Coroutine[Any, Any, Decision]]):
-    """`Client` for asyncio. It may be made at import, and belongs to the event loop of its first request."""
+class AsyncClient(Exchange[Coroutine[Any, Any, Decision]]):
+    """`Client` for asyncio. It may be made at import, and has a connection in each event loop that uses it.
 
-    def _connect(self, target: str, credentials: grpc.ChannelCredentials | None, options: Options) -> None:
-        def open_channel() -> grpc.aio.Channel:
-            if credentials is None:
-                return grpc.aio.insecure_channel(target, options)
-            return grpc.aio.secure_channel(target, credentials, options)
+    It connects when it is made in a running event loop, otherwise by `connect` or by its first request.
+    """
 
-        self._open = open_channel
-        self._opened: grpc.aio.Channel | None = None
-        self._commits: set[asyncio.Task[Committed]] = set()
+    def _connect(self, target: str | grpc.aio.Channel, tls: TLS | None) -> None:
+        self._connection = _Connection(target, tls)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        self.connect()
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._connection.is_closed
+
+    def connect(self) -> None:
+        """Begins to connect in the running event loop, so that its first decision need not."""
+        self._connection.open()
 
     async def decide_call(self, call: Call) -> Decision:
         """Decides one call."""
-        return (await self._decide_calls([call], batch=False))[0]
+        return (await self._run(self._decide_steps([call], batch=False)))[0]
 
     async def decide_all(self, calls: Sequence[Call]) -> list[Decision]:
         """Decides up to 1,000 independent calls in one request, in their order."""
-        return await self._decide_calls(calls, batch=True) if calls else []
+        return await self._run(self._decide_steps(calls, batch=True)) if calls else []
 
     def hold(self, descriptors: Descriptors | Call, estimate: int | None = None) -> AsyncHold:
         """Holds an estimate, or the estimate of the rule or of a call, while an `async with` block works."""
-        return AsyncHold(self, exchange.hold_call(descriptors, estimate))
+        return AsyncHold(self, hold_call(descriptors, estimate))
 
     async def commit(
         self, hold: str, used: int | None = None, used_by_kind: Mapping[str, int] | None = None, end: str = ""
     ) -> Committed:
-        """Commits `Decision.hold`, for work that ends elsewhere. Sent up to three times if there is no answer.
+        """Commits `Decision.hold`, for work that ends elsewhere. Repeated while there is no answer.
 
         It is sent even if the caller is cancelled meanwhile.
         """
-        request = self._commit_request(hold, used, used_by_kind, end)
-        task = asyncio.ensure_future(self._send_commit(request))
-        # The event loop itself keeps no reference.
-        self._commits.add(task)
-        task.add_done_callback(self._commits.discard)
-        return await asyncio.shield(task)
+        return await self._run_commit(self._commit_steps(encode_commit(hold, used, used_by_kind, end)))
 
     async def close(self) -> None:
-        """Closes the connections when the commits under way have ended."""
-        await asyncio.gather(*self._commits, return_exceptions=True)
-        if self._opened:
-            await self._opened.close()
+        """Closes the connections when the commits under way have ended. Later calls get no answer."""
+        if self._owns_connection:
+            await self._connection.close(self._policy.commit_timeout)
 
     async def __aenter__(self) -> Self:
         return self
@@ -68,37 +69,72 @@ class AsyncClient(exchange.Exchange[Coroutine[Any, Any, Decision]]):
     async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
-    @property
-    def _channel(self) -> grpc.aio.Channel:
-        """Opened by the first request, since it belongs to an event loop."""
-        if self._opened is None:
-            self._opened = self._open()
-        return self._opened
+    async def _run(self, steps: Steps[T]) -> T:
+        answer: Any = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            if isinstance(step, Attempt):
+                answer = await self._connection.send(step)
+            else:
+                await asyncio.sleep(step)
 
-    async def _decide_calls(self, calls: Sequence[Call], *, batch: bool) -> list[Decision]:
-        request = self._decide_request(calls, batch=batch)
-        rpc = self._channel.unary_unary(exchange.DECIDE, DecideRequest.SerializeToString, DecideResponse.FromString)
-        return self._decisions(calls, await self._send("decide", rpc, request))
+    async def _run_commit(self, steps: Steps[T]) -> T:
+        task = asyncio.create_task(self._run(steps))
+        # The event loop itself keeps no reference.
+        self._connection.commits.add(task)
+        task.add_done_callback(self._connection.commits.discard)
+        return await asyncio.shield(task)
 
-    async def _send_commit(self, request: CommitRequest) -> Committed:
-        rpc = self._channel.unary_unary(exchange.COMMIT, CommitRequest.SerializeToString, CommitResponse.FromString)
-        answer = await self._send("commit", rpc, request)
-        for pause in exchange.COMMIT_PAUSES:
-            if not exchange.worth_repeating(answer):
-                break
-            await asyncio.sleep(pause)
-            answer = await self._send("commit", rpc, request)
-        return exchange.committed(answer)
 
-    async def _send(
-        self, method: str, rpc: Callable[..., Awaitable[_Response]], request: object
-    ) -> _Response | ServiceError:
-        start = time.perf_counter()
-        answer: _Response | ServiceError
+class _Connection:
+    """A channel for each event loop, and the commits that they are kept open for."""
+
+    def __init__(self, target: str | grpc.aio.Channel, tls: TLS | None) -> None:
+        self._target = target
+        self._options = options(tls)
+        self._credentials = tls.credentials() if tls else None
+        self._opened: dict[asyncio.AbstractEventLoop, grpc.aio.Channel] = {}
+        self.commits: set[asyncio.Task[Any]] = set()
+        self.is_closed = False
+
+    def open(self) -> grpc.aio.Channel:
+        """The channel of the running event loop."""
+        if not isinstance(self._target, str):
+            return self._target
+        loop = asyncio.get_running_loop()
+        if loop not in self._opened:
+            for closed in [it for it in self._opened if it.is_closed()]:
+                del self._opened[closed]
+            if self._credentials:
+                channel = grpc.aio.secure_channel(self._target, self._credentials, self._options)
+            else:
+                channel = grpc.aio.insecure_channel(self._target, self._options)
+            channel.get_state(try_to_connect=True)
+            self._opened[loop] = channel
+        return self._opened[loop]
+
+    async def send(self, attempt: Attempt) -> Any:
+        """The answer, or a ServiceError."""
+        rpc = self.open().unary_unary(PATH + attempt.method, *METHODS[attempt.method])
         try:
-            # A commit may wait for a connection, since it may be sent late.
-            answer = await rpc(request, timeout=self._timeout, wait_for_ready=method == "commit")
+            return await rpc(attempt.request, timeout=attempt.timeout, wait_for_ready=attempt.waits)
         except (grpc.RpcError, grpc.aio.UsageError) as error:
-            answer = exchange.service_error(error)
-        self._report(method, start, answer)
-        return answer
+            return service_error(error)
+        except asyncio.CancelledError:
+            # gRPC cancels the calls of a channel that is closed, as if their tasks were cancelled.
+            task = asyncio.current_task()
+            if self.is_closed and not (task and task.cancelling()):
+                return CLOSED
+            raise
+
+    async def close(self, timeout: float) -> None:
+        self.is_closed = True
+        loop = asyncio.get_running_loop()
+        # Other loops wait for their own commits, or have ended.
+        if commits := [task for task in self.commits if task.get_loop() is loop]:
+            await asyncio.wait(commits, timeout=timeout)
+        if channel := self._opened.pop(loop, None):
+            await channel.close()

@@ -1,19 +1,37 @@
 """Calls: what a client wants to do, checked before it is sent."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import cast
 
 from tollkeeper._generated import tollkeeper_pb2
+from tollkeeper._generated.tollkeeper_pb2 import Limit
 
 HITS_MAX = 2**53 - 1
+UINT32_MAX = 2**32 - 1
 CALLS_MAX = 1_000
+UNITS = [name.lower() for name, number in Limit.Unit.items() if number]
 ID_BYTES_MAX = 128
 
 Text = str | bytes
 # An ordered path of keys and values, as in the rules. Pairs may repeat a key and have keys that are bytes.
-Descriptor = Mapping[str, Text] | Sequence[tuple[Text, Text]]
+Path = Mapping[str, Text] | Sequence[tuple[Text, Text]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """A descriptor with a limit of the caller's own, in place of the one of the rules."""
+
+    descriptor: Path
+    requests: int
+    unit: str
+    """`second`, `minute`, `hour`, `day`, `week`, `month` or `year`."""
+    multiplier: int = 1
+
+
+Descriptor = Path | Limited
 Descriptors = Descriptor | Sequence[Descriptor]
 
 
@@ -50,7 +68,7 @@ class Call:
 
 def listed(descriptors: Descriptors) -> Sequence[Descriptor]:
     """Several descriptors, from one or several."""
-    if isinstance(descriptors, Mapping):
+    if isinstance(descriptors, Mapping | Limited):
         return [descriptors]
     # A pair begins with text, a descriptor does not.
     first = next(iter(descriptors), None)
@@ -59,14 +77,32 @@ def listed(descriptors: Descriptors) -> Sequence[Descriptor]:
     return cast(Sequence[Descriptor], descriptors)
 
 
-def check_hits(field: str, hits: int | None) -> None:
-    if hits is not None and not 0 <= hits <= HITS_MAX:
-        raise ValueError(f"{field}: must be from 0 to {HITS_MAX}, not {hits}")
+def keys(descriptor: Descriptor) -> str:
+    """The keys of a descriptor, as the path of a rule has them."""
+    names = (key.decode(errors="replace") if isinstance(key, bytes) else key for key, _ in _pairs(descriptor))
+    return "|".join(names)
+
+
+def check_hits(field: str, hits: int | None, most: int = HITS_MAX) -> None:
+    if hits is None:
+        return
+    try:
+        operator.index(hits)
+    except TypeError:
+        raise TypeError(f"{field}: must be an int, not {hits!r}") from None
+    if not 0 <= hits <= most:
+        raise ValueError(f"{field}: must be from 0 to {most}, not {hits}")
 
 
 def check_kinds(field: str, hits_by_kind: Mapping[str, int] | None) -> None:
     for kind, hits in (hits_by_kind or {}).items():
+        check_text(f"{field}: kind", kind)
         check_hits(f"{field}[{kind}]", hits)
+
+
+def check_text(field: str, text: str) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"{field}: must be str, not {type(text).__name__}")
 
 
 def encode(call: Call, path: str = "") -> tollkeeper_pb2.Call:
@@ -84,14 +120,35 @@ def encode(call: Call, path: str = "") -> tollkeeper_pb2.Call:
     addend = {"value": hits} if is_refund and hits is not None else None
     message = tollkeeper_pb2.Call(mode=mode, hits=None if addend else hits, hits_by_kind=call.hits_by_kind, id=call.id)
     for index, descriptor in enumerate(descriptors):
+        field = f"{path}descriptors[{index}]"
         added = message.descriptors.add(is_negative_hits=is_refund, hits_addend=addend)
-        for key, value in _entries(descriptor, f"{path}descriptors[{index}]"):
+        for key, value in _entries(descriptor, field):
             added.entries.add(key=key, value=value)
+        if isinstance(descriptor, Limited):
+            added.limit.CopyFrom(_limit(descriptor, f"{field}.limit"))
     return message
 
 
+def _limit(limited: Limited, path: str) -> tollkeeper_pb2.Descriptor.Override:
+    if limited.unit not in UNITS:
+        raise ValueError(f"{path}.unit: must be one of: {', '.join(UNITS)}; not {limited.unit}")
+    check_hits(f"{path}.requests", limited.requests, UINT32_MAX)
+    check_hits(f"{path}.multiplier", limited.multiplier, UINT32_MAX)
+    return tollkeeper_pb2.Descriptor.Override(
+        requests_per_unit=limited.requests,
+        unit=limited.unit.upper(),
+        unit_multiplier={"value": limited.multiplier},
+    )
+
+
+def _pairs(descriptor: Descriptor) -> list[tuple[Text, Text]]:
+    if isinstance(descriptor, Limited):
+        descriptor = descriptor.descriptor
+    return list(descriptor.items() if isinstance(descriptor, Mapping) else descriptor)
+
+
 def _entries(descriptor: Descriptor, path: str) -> list[tuple[bytes, bytes]]:
-    pairs = list(descriptor.items() if isinstance(descriptor, Mapping) else descriptor)
+    pairs = _pairs(descriptor)
     if not pairs:
         raise ValueError(f"{path}.entries: at least 1")
     entries = []

@@ -6,22 +6,25 @@ from pathlib import Path
 
 import grpc
 
-Options = list[tuple[str, str | int]]
-
-_OPTIONS: Options = [
+OPTIONS: list[tuple[str, str | int]] = [
     # Uses every address of the name, so that all replicas of a headless Service get calls.
     ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
     # A DNS record could bring retries, and a decision that is repeated is charged twice.
     ("grpc.service_config_disable_resolution", 1),
-    # Notices a peer that disappeared without closing the connection.
+    # Notices a peer that disappeared without closing the connection, also between calls.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A connection that is idle stays: the next decision has no time to connect.
+    ("grpc.client_idle_timeout_ms", 2**31 - 1),
     # By default it may be two minutes until the service is found again.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # In spite of its name, the time for one attempt to connect, with the handshake of TLS; by default 20 s.
     ("grpc.min_reconnect_backoff_ms", 2_000),
 ]
+"""The options of a client's channel, for a channel of your own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ def _read(path: str | PathLike[str] | None) -> bytes | None:
     return None if path is None else Path(path).read_bytes()
 
 
-def options(tls: TLS | None) -> Options:
+def options(tls: TLS | None) -> list[tuple[str, str | int]]:
     if tls is None or tls.server_name is None:
-        return _OPTIONS
-    return [*_OPTIONS, ("grpc.ssl_target_name_override", tls.server_name)]
+        return OPTIONS
+    return [*OPTIONS, ("grpc.ssl_target_name_override", tls.server_name)]

@@ -1,67 +1,57 @@
 """The client for threads."""
 
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Self, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self, TypeVar
 
 import grpc
 
-from tollkeeper import exchange
-from tollkeeper._generated.tollkeeper_pb2 import CommitRequest, CommitResponse, DecideRequest, DecideResponse
 from tollkeeper.call import Call, Descriptors
-from tollkeeper.channel import Options
-from tollkeeper.decision import Committed, Decision, ServiceError
+from tollkeeper.channel import TLS, options
+from tollkeeper.decision import Committed, Decision
+from tollkeeper.exchange import METHODS, PATH, Attempt, Exchange, Steps, encode_commit, hold_call, service_error
 from tollkeeper.hold import Hold
 
-_Response = TypeVar("_Response", DecideResponse, CommitResponse)
+T = TypeVar("T")
 
 
-class Client(exchange.Exchange[Decision]):
+class Client(Exchange[Decision]):
     """Decides calls by a service. Make one in each process, after a fork: its threads share its connections.
 
     A decision is made within the timeout, whatever the service does. If there is no answer, `on_failure` decides.
     """
 
-    def _connect(self, target: str, credentials: grpc.ChannelCredentials | None, options: Options) -> None:
-        if credentials is None:
-            self._channel = grpc.insecure_channel(target, options)
-        else:
-            self._channel = grpc.secure_channel(target, credentials, options)
-        self._decide = self._channel.unary_unary(
-            exchange.DECIDE, DecideRequest.SerializeToString, DecideResponse.FromString
-        )
-        self._commit = self._channel.unary_unary(
-            exchange.COMMIT, CommitRequest.SerializeToString, CommitResponse.FromString
-        )
+    def _connect(self, target: str | grpc.Channel, tls: TLS | None) -> None:
+        self._connection = _Connection(target, tls)
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._connection.is_closed
 
     def decide_call(self, call: Call) -> Decision:
         """Decides one call."""
-        return self._decide_calls([call], batch=False)[0]
+        return self._run(self._decide_steps([call], batch=False))[0]
 
     def decide_all(self, calls: Sequence[Call]) -> list[Decision]:
         """Decides up to 1,000 independent calls in one request, in their order."""
-        return self._decide_calls(calls, batch=True) if calls else []
+        return self._run(self._decide_steps(calls, batch=True)) if calls else []
 
     def hold(self, descriptors: Descriptors | Call, estimate: int | None = None) -> Hold:
         """Holds an estimate, or the estimate of the rule or of a call, while a `with` block works."""
-        return Hold(self, exchange.hold_call(descriptors, estimate))
+        return Hold(self, hold_call(descriptors, estimate))
 
     def commit(
         self, hold: str, used: int | None = None, used_by_kind: Mapping[str, int] | None = None, end: str = ""
     ) -> Committed:
-        """Commits `Decision.hold`, for work that ends elsewhere. Sent up to three times if there is no answer."""
-        request = self._commit_request(hold, used, used_by_kind, end)
-        answer = self._send("commit", self._commit, request)
-        for pause in exchange.COMMIT_PAUSES:
-            if not exchange.worth_repeating(answer):
-                break
-            time.sleep(pause)
-            answer = self._send("commit", self._commit, request)
-        return exchange.committed(answer)
+        """Commits `Decision.hold`, for work that ends elsewhere. Repeated while there is no answer."""
+        return self._run_commit(self._commit_steps(encode_commit(hold, used, used_by_kind, end)))
 
     def close(self) -> None:
-        """Closes the connections."""
-        self._channel.close()
+        """Closes the connections when the commits under way have ended. Later calls get no answer."""
+        if self._owns_connection:
+            self._connection.close(self._policy.commit_timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -69,17 +59,64 @@ class Client(exchange.Exchange[Decision]):
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def _decide_calls(self, calls: Sequence[Call], *, batch: bool) -> list[Decision]:
-        request = self._decide_request(calls, batch=batch)
-        return self._decisions(calls, self._send("decide", self._decide, request))
+    def _run(self, steps: Steps[T]) -> T:
+        answer: Any = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            if isinstance(step, Attempt):
+                answer = self._connection.send(step)
+            else:
+                time.sleep(step)
 
-    def _send(self, method: str, rpc: Callable[..., _Response], request: object) -> _Response | ServiceError:
-        start = time.perf_counter()
-        answer: _Response | ServiceError
+    def _run_commit(self, steps: Steps[T]) -> T:
+        with self._connection.commit():
+            return self._run(steps)
+
+
+class _Connection:
+    """A channel, and the commits that it is kept open for."""
+
+    def __init__(self, target: str | grpc.Channel, tls: TLS | None) -> None:
+        self._own: grpc.Channel | None = None
+        if isinstance(target, str):
+            credentials = tls.credentials() if tls else None
+            target = self._own = (
+                grpc.secure_channel(target, credentials, options(tls))
+                if credentials
+                else grpc.insecure_channel(target, options(tls))
+            )
+            # The public way to connect, a subscription, has a thread that fails if the channel is closed soon.
+            if connectivity := getattr(self._own, "_channel", None):
+                connectivity.check_connectivity_state(True)
+        self._rpcs = {name: target.unary_unary(PATH + name, *codec) for name, codec in METHODS.items()}
+        self._commits = 0
+        self._commit_ends = threading.Condition()
+        self.is_closed = False
+
+    def send(self, attempt: Attempt) -> Any:
+        """The answer, or a ServiceError."""
         try:
-            # A commit may wait for a connection, since it may be sent late.
-            answer = rpc(request, timeout=self._timeout, wait_for_ready=method == "commit")
+            return self._rpcs[attempt.method](attempt.request, timeout=attempt.timeout, wait_for_ready=attempt.waits)
         except (grpc.RpcError, ValueError) as error:
-            answer = exchange.service_error(error)
-        self._report(method, start, answer)
-        return answer
+            return service_error(error)
+
+    @contextmanager
+    def commit(self) -> Iterator[None]:
+        with self._commit_ends:
+            self._commits += 1
+        try:
+            yield
+        finally:
+            with self._commit_ends:
+                self._commits -= 1
+                self._commit_ends.notify_all()
+
+    def close(self, timeout: float) -> None:
+        with self._commit_ends:
+            self.is_closed = True
+            self._commit_ends.wait_for(lambda: not self._commits, timeout)
+        if self._own:
+            self._own.close()

@@ -81,7 +81,7 @@ class Decision:
         if self.limit is not None:
             headers["RateLimit-Limit"] = str(self.limit)
             headers["RateLimit-Remaining"] = str(self.remaining)
-            headers["RateLimit-Reset"] = str(max(1, math.ceil(self.reset)))
+            headers["RateLimit-Reset"] = str(math.ceil(self.reset))
         if self.retry_after is not None:
             headers["Retry-After"] = str(math.ceil(self.retry_after))
         return headers
@@ -105,8 +105,10 @@ class Committed:
     error: ServiceError | None = None
 
 
-def decode(verdict: Verdict) -> Decision | ServiceError:
+def decode(verdict: Verdict | ServiceError) -> Decision | ServiceError:
     """The service's decision, or why it has none."""
+    if isinstance(verdict, ServiceError):
+        return verdict
     if verdict.code not in (Verdict.OK, Verdict.OVER_LIMIT):
         return _error(verdict.error)
     allowed = verdict.code == Verdict.OK
@@ -129,7 +131,9 @@ def decode(verdict: Verdict) -> Decision | ServiceError:
     )
 
 
-def decode_commit(result: tollkeeper_pb2.CommitResult) -> Committed:
+def decode_commit(result: tollkeeper_pb2.CommitResult | ServiceError) -> Committed:
+    if isinstance(result, ServiceError):
+        return Committed(error=result)
     charges = tuple(
         Charge(CommittedCharge.Outcome.Name(it.outcome).lower(), held=it.held, used=it.used) for it in result.charges
     )

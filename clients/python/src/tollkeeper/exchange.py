@@ -1,28 +1,84 @@
-"""What both clients share: the methods, requests and answers, without the connection."""
+"""What both clients share: what they send and when, and what they make of the answers, without the connection."""
 
+import copy
+import dataclasses
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, Literal, TypeVar
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 import grpc
 
 from tollkeeper._generated import tollkeeper_pb2 as pb
-from tollkeeper.call import CALLS_MAX, Call, Descriptor, Descriptors, Mode, check_hits, check_kinds, encode, listed
-from tollkeeper.channel import TLS, Options, options
+from tollkeeper.call import (
+    CALLS_MAX,
+    Call,
+    Descriptor,
+    Descriptors,
+    Mode,
+    check_hits,
+    check_kinds,
+    check_text,
+    encode,
+    keys,
+    listed,
+)
+from tollkeeper.channel import TLS
 from tollkeeper.decision import Committed, Decision, ServiceError, decode, decode_commit
+from tollkeeper.log import FailureLog, contained
 
 OnFailure = Literal["allow", "deny"] | Callable[[ServiceError, Sequence[Descriptor]], bool]
-OnCall = Callable[[str, float, str], None]
-Answer = pb.DecideResponse | pb.CommitResponse | ServiceError
+OnCall = Callable[[str, float, str], object]
 # A decision, or a coroutine with it.
 One = TypeVar("One")
+T = TypeVar("T")
 
-DECIDE = "/tollkeeper.v1.Tollkeeper/Decide"
-COMMIT = "/tollkeeper.v1.Tollkeeper/Commit"
-# Seconds before the second and the third attempt of a commit.
-COMMIT_PAUSES = (0.1, 0.2)
-_REPEATED = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "INTERNAL", "UNKNOWN"}
+PATH = "/tollkeeper.v1.Tollkeeper/"
+METHODS: dict[str, tuple[Any, Any]] = {
+    "Decide": (pb.DecideRequest.SerializeToString, pb.DecideResponse.FromString),
+    "Commit": (pb.CommitRequest.SerializeToString, pb.CommitResponse.FromString),
+    "Renew": (pb.RenewRequest.SerializeToString, pb.RenewResponse.FromString),
+}
+# Codes of a commit that got no answer. A service that answers keeps the commit by itself while its store is down.
+UNANSWERED = {"UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED"}
+COMMIT_PAUSE = 0.1
+CLOSED = ServiceError("CANCELLED", "the client is closed")
+
+
+class Attempt(NamedTuple):
+    """A request to send once."""
+
+    method: str
+    request: Any
+    timeout: float
+
+    @property
+    def waits(self) -> bool:
+        """A commit waits for a connection, since it may be sent late."""
+        return self.method == "Commit"
+
+
+# What a client has to do, attempts and pauses in seconds; the answers are sent back. Ends with the result.
+Steps = Generator[Attempt | float, Any, T]
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    domain: str
+    timeout: float
+    commit_timeout: float
+    on_failure: OnFailure
+    on_call: OnCall | None
+    require_limit: bool
+
+    def __post_init__(self) -> None:
+        if not self.domain:
+            raise ValueError("domain: must not be empty")
+        for name, seconds in (("timeout", self.timeout), ("commit_timeout", self.commit_timeout)):
+            if not seconds > 0:
+                raise ValueError(f"{name}: must be more than 0 seconds, not {seconds}")
+        if self.on_failure not in ("allow", "deny") and not callable(self.on_failure):
+            raise ValueError('on_failure: must be "allow", "deny" or a function')
 
 
 class Exchange(ABC, Generic[One]):
@@ -30,37 +86,58 @@ class Exchange(ABC, Generic[One]):
 
     def __init__(
         self,
-        target: str,
+        target: str | grpc.Channel | grpc.aio.Channel,
         domain: str,
         *,
         timeout: float = 0.05,
+        commit_timeout: float = 2.0,
         on_failure: OnFailure = "allow",
-        tls: TLS | None = None,
         on_call: OnCall | None = None,
+        require_limit: bool = False,
+        tls: TLS | None = None,
     ) -> None:
-        """`target` is HOST:PORT; `timeout` is in seconds.
+        """`target` is HOST:PORT, or a channel of your own, which you close; timeouts are in seconds.
 
         `on_failure` is "allow", "deny" or a function of the error and the descriptors. `on_call` is called after each
-        request with `decide` or `commit`, its seconds, and `ok` or a gRPC code.
+        decision, renewal and commit with `decide`, `renew` or `commit`, its seconds, and `ok` or a gRPC code. With
+        `require_limit`, a call with a descriptor that has no limit is a ValueError, for tests.
         """
-        if not domain:
-            raise ValueError("domain: must not be empty")
-        if timeout <= 0:
-            raise ValueError(f"timeout: must be more than 0 seconds, not {timeout}")
-        if on_failure not in ("allow", "deny") and not callable(on_failure):
-            raise ValueError('on_failure: must be "allow", "deny" or a function')
-        self._domain = domain
-        self._timeout = timeout
-        self._on_failure = on_failure
-        self._on_call = on_call
-        self._connect(target, tls.credentials() if tls else None, options(tls))
+        self._policy = Policy(domain, timeout, commit_timeout, on_failure, on_call, require_limit)
+        where = f"target {target}, {'with' if tls else 'without'} TLS" if isinstance(target, str) else "your channel"
+        self._failures = FailureLog(where)
+        self._owns_connection = True
+        self._connect(target, tls)
 
     @abstractmethod
-    def _connect(self, target: str, credentials: grpc.ChannelCredentials | None, options: Options) -> None: ...
+    def _connect(self, target: Any, tls: TLS | None) -> None: ...
+
+    @property
+    @abstractmethod
+    def _is_closed(self) -> bool: ...
 
     @abstractmethod
     def decide_call(self, call: Call) -> One:
         """Decides one call."""
+
+    def using(
+        self,
+        *,
+        domain: str | None = None,
+        timeout: float | None = None,
+        commit_timeout: float | None = None,
+        on_failure: OnFailure | None = None,
+        on_call: OnCall | None = None,
+        require_limit: bool | None = None,
+    ) -> Self:
+        """The same client with other settings, on the same connections. It is cheap enough for one call.
+
+        Its `close` does nothing.
+        """
+        changes = {name: value for name, value in locals().items() if name != "self" and value is not None}
+        client = copy.copy(self)
+        client._policy = dataclasses.replace(self._policy, **changes)
+        client._owns_connection = False
+        return client
 
     def decide(self, descriptors: Descriptors, hits: int = 1) -> One:
         """Charges the hits to every descriptor if all of them fit, or nothing."""
@@ -86,59 +163,101 @@ class Exchange(ABC, Generic[One]):
         """Gives hits back."""
         return self.decide_call(Call(descriptors, hits, Mode.REFUND))
 
-    def _decide_request(self, calls: Sequence[Call], *, batch: bool) -> pb.DecideRequest:
+    def _decide_steps(self, calls: Sequence[Call], *, batch: bool) -> Steps[list[Decision]]:
         if len(calls) > CALLS_MAX:
             raise ValueError(f"calls: must be at most {CALLS_MAX}, not {len(calls)}")
-        messages = [encode(call, f"calls[{index}]." if batch else "") for index, call in enumerate(calls)]
-        return pb.DecideRequest(domain=self._domain, calls=messages)
+        paths = [f"calls[{index}]." if batch else "" for index in range(len(calls))]
+        messages = [encode(call, path) for call, path in zip(calls, paths, strict=True)]
+        request = pb.DecideRequest(domain=self._policy.domain, calls=messages)
+        start = time.perf_counter()
+        answer = CLOSED if self._is_closed else (yield Attempt("Decide", request, self._policy.timeout))
+        verdicts = [decode(it) for it in _items(answer, "verdicts", len(calls))]
+        self._report("decide", start, verdicts)
+        return self._decisions(calls, verdicts, paths)
 
-    def _decisions(self, calls: Sequence[Call], answer: pb.DecideResponse | ServiceError) -> list[Decision]:
-        if isinstance(answer, ServiceError):
-            return [self._decision(call, answer) for call in calls]
-        # A call without a verdict has failed.
-        verdicts = [*answer.verdicts, *(pb.Verdict() for _ in calls)]
-        return [self._decision(call, decode(verdict)) for call, verdict in zip(calls, verdicts, strict=False)]
+    def _commit_steps(self, commit: pb.Commit) -> Steps[Committed]:
+        """Repeats the commit while it has no answer."""
+        request = pb.CommitRequest(domain=self._policy.domain, commits=[commit])
+        start = time.perf_counter()
+        end = start + self._policy.commit_timeout
 
-    def _decision(self, call: Call, answer: Decision | ServiceError) -> Decision:
-        if isinstance(answer, Decision):
-            return answer
-        allowed = self._on_failure == "allow"
-        if callable(self._on_failure):
-            allowed = self._on_failure(answer, listed(call.descriptors))
-        return Decision(allowed, failed=True, error=answer)
+        def attempt() -> Attempt:
+            return Attempt("Commit", request, min(self._policy.commit_timeout / 4, end - time.perf_counter()))
 
-    def _commit_request(
-        self, hold: str, used: int | None, used_by_kind: Mapping[str, int] | None, end: str
-    ) -> pb.CommitRequest:
-        check_hits("used", used)
-        check_kinds("used_by_kind", used_by_kind)
-        commit = pb.Commit(hold=hold, used=used, used_by_kind=used_by_kind or {}, end=end)
-        return pb.CommitRequest(domain=self._domain, commits=[commit])
+        answer = CLOSED if self._is_closed else (yield attempt())
+        pause = COMMIT_PAUSE
+        while _is_missing(answer) and time.perf_counter() + pause < end:
+            yield pause
+            pause *= 2
+            answer = yield attempt()
+        committed = decode_commit(_items(answer, "results", 1)[0])
+        self._report("commit", start, [committed.error])
+        return committed
 
-    def _report(self, method: str, start: float, answer: Answer) -> None:
-        error = answer if isinstance(answer, ServiceError) else None
-        if isinstance(answer, pb.CommitResponse):
-            error = committed(answer).error
-        if self._on_call:
-            self._on_call(method, time.perf_counter() - start, error.code if error else "ok")
+    def _renew_steps(self, commit: pb.Commit, call: Call) -> Steps[tuple[Decision, bool]]:
+        """The decision on the call, and whether the commit has counted."""
+        renewal = pb.Renewal(commit=commit, call=encode(call))
+        request = pb.RenewRequest(domain=self._policy.domain, renewals=[renewal])
+        start = time.perf_counter()
+        answer = CLOSED if self._is_closed else (yield Attempt("Renew", request, self._policy.timeout))
+        result = _items(answer, "results", 1)[0]
+        is_error = isinstance(result, ServiceError)
+        committed = decode_commit(result if is_error else result.commit)
+        verdict = decode(result if is_error else result.verdict)
+        self._report("renew", start, [committed.error, verdict])
+        return self._decisions([call], [verdict], [""])[0], committed.error is None
+
+    def _decisions(
+        self, calls: Sequence[Call], verdicts: Sequence[Decision | ServiceError], paths: Sequence[str]
+    ) -> list[Decision]:
+        errors = [it for it in verdicts if isinstance(it, ServiceError)]
+        if errors:
+            self._failures.add(self._policy.domain, len(errors), errors[-1])
+        return [self._decision(*one) for one in zip(calls, verdicts, paths, strict=True)]
+
+    def _decision(self, call: Call, verdict: Decision | ServiceError, path: str) -> Decision:
+        if isinstance(verdict, Decision):
+            if self._policy.require_limit:
+                self._check_limits(call, verdict, path)
+            return verdict
+        on_failure = self._policy.on_failure
+        allowed = on_failure == "allow"
+        if callable(on_failure):
+            allowed = bool(contained("on_failure", on_failure, verdict, listed(call.descriptors)))
+        return Decision(allowed, failed=True, error=verdict)
+
+    def _check_limits(self, call: Call, decision: Decision, path: str) -> None:
+        for status in decision.statuses:
+            if status.limit is None and not status.rule:
+                names = keys(listed(call.descriptors)[status.descriptor])
+                raise ValueError(
+                    f"{path}descriptors[{status.descriptor}]: no limit applies to {names} "
+                    f"in the domain {self._policy.domain} (require_limit)"
+                )
+
+    def _report(self, method: str, start: float, results: Sequence[object]) -> None:
+        if self._policy.on_call:
+            codes = [it.code for it in results if isinstance(it, ServiceError)]
+            contained("on_call", self._policy.on_call, method, time.perf_counter() - start, (codes or ["ok"])[0])
 
 
-def committed(answer: pb.CommitResponse | ServiceError) -> Committed:
+def _items(answer: Any, field: str, count: int) -> list[Any]:
+    """The items of an answer. One that is missing has failed, as all have if the request has."""
     if isinstance(answer, ServiceError):
-        return Committed(error=answer)
-    return decode_commit(answer.results[0]) if answer.results else Committed()
+        return [answer] * count
+    items = list(getattr(answer, field))[:count]
+    return items + [ServiceError("UNKNOWN", "the answer is incomplete")] * (count - len(items))
 
 
-def worth_repeating(answer: pb.CommitResponse | ServiceError) -> bool:
-    """Whether a commit got no answer. A service that answers keeps the commit by itself while its store is down."""
-    return isinstance(answer, ServiceError) and answer.code in _REPEATED
+def _is_missing(answer: Any) -> bool:
+    return isinstance(answer, ServiceError) and answer.code in UNANSWERED
 
 
 def service_error(error: Exception) -> ServiceError:
     """The error of a request, or what gRPC raises if the client is closed."""
     if isinstance(error, grpc.Call | grpc.aio.AioRpcError):
         return ServiceError(error.code().name, error.details() or "")
-    return ServiceError(grpc.StatusCode.CANCELLED.name, str(error))
+    return ServiceError(CLOSED.code, str(error))
 
 
 def hold_call(descriptors: Descriptors | Call, estimate: int | None) -> Call:
@@ -147,3 +266,12 @@ def hold_call(descriptors: Descriptors | Call, estimate: int | None) -> Call:
     call = descriptors if isinstance(descriptors, Call) else Call(descriptors, estimate)
     encode(call)
     return call
+
+
+def encode_commit(
+    hold: str, used: int | None = None, used_by_kind: Mapping[str, int] | None = None, end: str = ""
+) -> pb.Commit:
+    check_hits("used", used)
+    check_kinds("used_by_kind", used_by_kind)
+    check_text("end", end)
+    return pb.Commit(hold=hold, used=used, used_by_kind=used_by_kind or {}, end=end)

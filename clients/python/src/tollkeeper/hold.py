@@ -1,11 +1,13 @@
 """Holds: hits charged before the work, which a commit replaces by what was used."""
 
+import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from tollkeeper.call import Call, check_hits, check_kinds
+from tollkeeper.call import Call, check_hits, check_kinds, check_text
 from tollkeeper.decision import Committed, Decision
+from tollkeeper.exchange import Exchange, Steps, encode_commit
 
 if TYPE_CHECKING:
     from tollkeeper.aio import AsyncClient
@@ -15,16 +17,11 @@ if TYPE_CHECKING:
 class _Work:
     """What a hold knows of its work. True if the work may begin."""
 
-    decision: Decision
-    """Set when the block is entered."""
-    end = ""
-    """How the work ended, such as `503 UF`, which is compared with `unused_on` of the rule."""
-
-    def __init__(self, call: Call) -> None:
+    def __init__(self, exchange: Exchange[Any], call: Call) -> None:
+        self._exchange = exchange
         self._call = call
-        self._used: int | None = None
-        self._used_by_kind: Mapping[str, int] = MappingProxyType({})
-        self._is_committed = False
+        self._decision: Decision | None = None
+        self._begin("")
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -34,6 +31,13 @@ class _Work:
         return self.decision.allowed
 
     @property
+    def decision(self) -> Decision:
+        """The last decision: on the hold, or on its renewal."""
+        if self._decision is None:
+            raise RuntimeError("hold: not decided yet; enter it by `with client.hold(…) as hold`")
+        return self._decision
+
+    @property
     def used(self) -> int | None:
         """Number of hits that were used. If it is never set, what was held counts."""
         return self._used
@@ -41,7 +45,7 @@ class _Work:
     @used.setter
     def used(self, used: int) -> None:
         check_hits("used", used)
-        self._used = used
+        self._used: int | None = used
 
     @property
     def used_by_kind(self) -> Mapping[str, int]:
@@ -51,57 +55,122 @@ class _Work:
     @used_by_kind.setter
     def used_by_kind(self, used_by_kind: Mapping[str, int]) -> None:
         check_kinds("used_by_kind", used_by_kind)
-        self._used_by_kind = MappingProxyType(dict(used_by_kind))
+        self._used_by_kind: Mapping[str, int] = MappingProxyType(dict(used_by_kind))
 
-    def release(self) -> None:
-        """Gives everything back on the way out."""
-        self.used = 0
-        self.used_by_kind = {}
+    @property
+    def end(self) -> str:
+        """How the work ended, such as `503 UF`, which is compared with `unused_on` of the rule."""
+        return self._end
+
+    @end.setter
+    def end(self, end: str) -> None:
+        check_text("end", end)
+        self._end = end
+
+    def _enter_steps(self, call: Call) -> Steps[Decision]:
+        [self._decision] = yield from self._exchange._decide_steps([call], batch=False)
+        self._begin(self._decision.hold)
+        return self._decision
+
+    def _begin(self, token: str) -> None:
+        """Nothing is used yet of what the token holds, if it is not empty."""
+        self._token = token
+        self._used, self._used_by_kind, self._end = None, MappingProxyType({}), ""
+
+    def _commit_steps(self) -> Steps[Committed]:
+        if not self._token:
+            return Committed()
+        commit = encode_commit(self._token, self._used, self._used_by_kind, self._end)
+        committed = yield from self._exchange._commit_steps(commit)
+        if committed.error is None:
+            self._token = ""
+        return committed
+
+    def _renew_steps(
+        self, used: int | None, estimate: int | None, used_by_kind: Mapping[str, int], hits_by_kind: Mapping[str, int]
+    ) -> Steps[Decision]:
+        check_hits("estimate", estimate)
+        if used is not None:
+            self.used = used
+        if used_by_kind:
+            self.used_by_kind = used_by_kind
+        call = dataclasses.replace(self._call, id="")
+        if estimate is not None or hits_by_kind:
+            call = dataclasses.replace(call, hits=estimate, hits_by_kind=hits_by_kind)
+        if not self._token:
+            return (yield from self._enter_steps(call))
+        commit = encode_commit(self._token, self._used, self._used_by_kind, self._end)
+        self._decision, is_committed = yield from self._exchange._renew_steps(commit, call)
+        if self._decision.hold or is_committed:
+            self._begin(self._decision.hold)
+        return self._decision
 
 
 class Hold(_Work):
     """Commits on the way out of its `with` block, also if the block raises."""
 
     def __init__(self, client: "Client", call: Call) -> None:
-        super().__init__(call)
+        super().__init__(client, call)
         self._client = client
 
     def __enter__(self) -> Self:
-        self.decision = self._client.decide_call(self._call)
+        self._client._run(self._enter_steps(self._call))
         return self
 
     def __exit__(self, *raised: object) -> None:
-        if not self._is_committed:
-            self.commit()
+        self.commit()
 
     def commit(self) -> Committed:
-        """Commits now. It may be repeated: only the first commit counts."""
-        if not self.decision.hold:
-            return Committed()
-        committed = self._client.commit(self.decision.hold, self._used, self._used_by_kind, self.end)
-        self._is_committed = committed.error is None
-        return committed
+        """Commits now; not again if that has succeeded. Repeated while there is no answer."""
+        return self._client._run_commit(self._commit_steps())
+
+    def release(self) -> Committed:
+        """Gives everything back now."""
+        self.used, self.used_by_kind = 0, {}
+        return self.commit()
+
+    def renew(
+        self,
+        used: int | None = None,
+        estimate: int | None = None,
+        *,
+        used_by_kind: Mapping[str, int] = MappingProxyType({}),
+        hits_by_kind: Mapping[str, int] = MappingProxyType({}),
+    ) -> Decision:
+        """Commits what was used so far, and holds a new estimate for what follows, the first one if None."""
+        return self._client._run(self._renew_steps(used, estimate, used_by_kind, hits_by_kind))
 
 
 class AsyncHold(_Work):
     """Commits on the way out of its `async with` block, also if the block raises or is cancelled."""
 
     def __init__(self, client: "AsyncClient", call: Call) -> None:
-        super().__init__(call)
+        super().__init__(client, call)
         self._client = client
 
     async def __aenter__(self) -> Self:
-        self.decision = await self._client.decide_call(self._call)
+        await self._client._run(self._enter_steps(self._call))
         return self
 
     async def __aexit__(self, *raised: object) -> None:
-        if not self._is_committed:
-            await self.commit()
+        await self.commit()
 
     async def commit(self) -> Committed:
-        """Commits now. It may be repeated: only the first commit counts."""
-        if not self.decision.hold:
-            return Committed()
-        committed = await self._client.commit(self.decision.hold, self._used, self._used_by_kind, self.end)
-        self._is_committed = committed.error is None
-        return committed
+        """Commits now; not again if that has succeeded. Repeated while there is no answer."""
+        return await self._client._run_commit(self._commit_steps())
+
+    async def release(self) -> Committed:
+        """Gives everything back now."""
+        self.used, self.used_by_kind = 0, {}
+        return await self.commit()
+
+    async def renew(
+        self,
+        used: int | None = None,
+        estimate: int | None = None,
+        *,
+        used_by_kind: Mapping[str, int] = MappingProxyType({}),
+        hits_by_kind: Mapping[str, int] = MappingProxyType({}),
+    ) -> Decision:
+        """Commits what was used so far, and holds a new estimate for what follows, the first one if None."""
+        return await self._client._run(self._renew_steps(used, estimate, used_by_kind, hits_by_kind))
