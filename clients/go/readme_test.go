@@ -3,8 +3,11 @@ package tollkeeper_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,8 +16,10 @@ import (
 	"testing"
 	"time"
 
-	tollkeeper "github.com/tollkeeper/tollkeeper/clients/go"
+	"github.com/tollkeeper/tollkeeper/clients/go/tollkeeper"
+	"github.com/tollkeeper/tollkeeper/clients/go/tollkeepertest"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
@@ -42,7 +47,7 @@ func TestEverySnippetIsRunHere(t *testing.T) {
 	lines := regexp.MustCompile(`(?m)^\t*`)
 	code := lines.ReplaceAllString(string(text), "")
 	found := snippets(t, "go")
-	if len(found) < 8 {
+	if len(found) < 11 {
 		t.Errorf("%d snippets", len(found))
 	}
 	for _, snippet := range found {
@@ -53,7 +58,15 @@ func TestEverySnippetIsRunHere(t *testing.T) {
 	}
 }
 
+// needRepository skips a test of a module that was downloaded or copied.
+func needRepository(t *testing.T) {
+	if _, err := os.Stat("../conformance/cases.json"); err != nil {
+		t.Skip("the module is outside of its repository")
+	}
+}
+
 func TestTheModuleIsInstalledFromItsFolder(t *testing.T) {
+	needRepository(t)
 	folder := t.TempDir()
 	repository, err := filepath.Abs("../..")
 	must(t, err)
@@ -61,15 +74,31 @@ func TestTheModuleIsInstalledFromItsFolder(t *testing.T) {
 	service := filepath.Join(folder, "service")
 	must(t, os.Mkdir(service, 0o700))
 	must(t, os.WriteFile(filepath.Join(service, "go.mod"), []byte("module example.com/service\n\ngo 1.26.0\n"), 0o600))
-	program := "package main\n\nimport tollkeeper \"github.com/tollkeeper/tollkeeper/clients/go\"\n\n" +
-		"func main() { println(tollkeeper.On(\"a\", \"b\")[0].Key) }\n"
+	program := "package main\n\n" + snippets(t, "go")[0] + "\nfunc main() { println(tollkeeper.On(\"a\", \"b\").Entries[0].Key) }\n"
 	must(t, os.WriteFile(filepath.Join(service, "main.go"), []byte(program), 0o600))
-	command := exec.Command("sh", "-e", "-c", snippets(t, "sh")[0]+"go run .")
-	command.Dir = service
-	output, err := command.CombinedOutput()
-	if err != nil || !strings.HasSuffix(string(output), "a\n") {
-		t.Errorf("%v: %s", err, output)
+	succeeds(t, service, "sh", "-e", "-c", snippets(t, "sh")[0]+"go run . 2>&1 | grep -x a")
+}
+
+func succeeds(t *testing.T, folder, program string, arguments ...string) {
+	t.Helper()
+	command := exec.Command(program, arguments...)
+	command.Dir = folder
+	if output, err := command.CombinedOutput(); err != nil {
+		t.Errorf("%s %q: %v: %s", program, arguments, err, output)
 	}
+}
+
+func TestTheModulePassesItsTestsOutsideOfItsRepository(t *testing.T) {
+	needRepository(t)
+	folder := t.TempDir()
+	must(t, os.CopyFS(folder, os.DirFS(".")))
+	succeeds(t, folder, "env", "-u", "TOLLKEEPER_ADDR", "-u", "TOLLKEEPER_FAULTS", "-u", "TOLLKEEPER_GONE_ADDR",
+		"-u", "TOLLKEEPER_TLS_ADDR", "go", "test", "-count=1", "./...")
+}
+
+func TestTheModuleCompilesFor32Bits(t *testing.T) {
+	needRepository(t)
+	succeeds(t, ".", "env", "GOARCH=386", "go", "vet", "./...")
 }
 
 // exampleClient makes a client by an option, of the service that the tests of the repository start.
@@ -106,7 +135,7 @@ func TestTheClientAndItsOptions(t *testing.T) {
 	options := tollkeeper.Options{
 		Timeout: 20 * time.Millisecond,
 		OnFailure: func(err error, descriptors []tollkeeper.Descriptor) bool {
-			return descriptors[0][0].Key != "login"
+			return descriptors[0].Entries[0].Key != "login"
 		},
 		OnCall: func(method string, elapsed time.Duration, err error) {
 			calls.WithLabelValues(method, status.Code(err).String()).Observe(elapsed.Seconds())
@@ -120,25 +149,61 @@ func TestTheClientAndItsOptions(t *testing.T) {
 	}
 }
 
-func TestA429InThreeLines(t *testing.T) {
-	client := exampleClient(t, tollkeeper.Options{})
+func TestA429InTenLines(t *testing.T) {
+	client, service := tollkeepertest.New("example", tollkeeper.Options{OnFailure: tollkeeper.Deny})
 	handler := func(w http.ResponseWriter, r *http.Request) {
-		decision, err := client.Decide(r.Context(), tollkeeper.On("user", r.Header.Get("X-User")))
-		if err != nil || !decision.Allowed {
-			http.Error(w, "too many requests", http.StatusTooManyRequests)
+		user := r.URL.Path[1:]
+		decision, err := client.Decide(r.Context(), tollkeeper.On("user", user))
+		if err != nil {
+			// A mistake in this program.
+			slog.Error("rate limit", "error", err)
+			http.Error(w, "Internal Server Error", http.StatusInternalServerError)
+			return
+		}
+		if !decision.Allowed {
+			http.Error(w, http.StatusText(decision.StatusCode()), decision.StatusCode())
 			return
 		}
 	}
-	user := t.TempDir()
-	for _, expected := range []int{200, 429} {
-		recorder, request := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
-		request.Header.Set("X-User", user)
-		handler(recorder, request)
+	service.Limit(1, tollkeeper.On("user", "alice"))
+	serve := func(expected int) {
+		t.Helper()
+		recorder := httptest.NewRecorder()
+		handler(recorder, httptest.NewRequest("GET", "/alice", nil))
 		if recorder.Code != expected {
 			t.Errorf("%d", recorder.Code)
 		}
-		_, err := client.Debit(context.Background(), 1000, tollkeeper.On("user", user))
+	}
+	serve(200)
+	serve(429)
+	service.Fail(codes.Unavailable)
+	serve(503)
+	client = client.WithDomain("")
+	serve(500)
+}
+
+func TestViews(t *testing.T) {
+	client, service := tollkeepertest.New("example", tollkeeper.Options{})
+	service.Fail(codes.Unavailable)
+	login := client.With(tollkeeper.Options{OnFailure: tollkeeper.Deny, Timeout: 200 * time.Millisecond})
+	payments := client.WithDomain("payments")
+	for i, client := range []*tollkeeper.Client{login, payments} {
+		decision, err := client.Decide(context.Background(), tollkeeper.On("user", "a"))
 		must(t, err)
+		if decision.Allowed != (i == 1) {
+			t.Errorf("%+v", decision)
+		}
+	}
+}
+
+func TestAServiceInMemory(t *testing.T) {
+	client, service := tollkeepertest.New("shop", tollkeeper.Options{})
+	service.Limit(2, tollkeeper.On("user", "alice"))
+	service.Deny(tollkeeper.On("user", "mallory"))
+	service.Fail(codes.Unavailable)
+	var limiter tollkeeper.Limiter = client
+	if decision, err := limiter.Decide(context.Background(), tollkeeper.On("user", "mallory")); err != nil || !decision.Failed {
+		t.Errorf("%+v, %v", decision, err)
 	}
 }
 
@@ -161,10 +226,13 @@ func TestAHoldIsCommittedOnTheWayOut(t *testing.T) {
 	ask := func(context.Context, string) (string, int64, error) { return "because", 42, nil }
 	work := func() error {
 		hold, err := client.Hold(ctx, 400, tollkeeper.On("user", user))
-		if err != nil || !hold.Allowed {
+		if err != nil {
+			return err
+		}
+		if !hold.Allowed {
 			return errTooManyTokens
 		}
-		defer hold.Commit()
+		defer hold.Close()
 		answer, tokens, err := ask(ctx, question)
 		if err != nil {
 			return err
@@ -187,25 +255,50 @@ func TestAHoldIsCommittedOnTheWayOut(t *testing.T) {
 }
 
 func TestMiddleware(t *testing.T) {
-	client, mux := exampleClient(t, tollkeeper.Options{}), http.NewServeMux()
-	handler := client.Handler(mux, func(r *http.Request) []tollkeeper.Descriptor {
-		if r.URL.Path == "/healthz" {
-			return nil
+	client, service := tollkeepertest.New("shop", tollkeeper.Options{})
+	mux, authenticate := http.NewServeMux(), func(next http.Handler) http.Handler { return next }
+	profile := http.NotFoundHandler()
+	userOf := func(r *http.Request) (string, bool) { user, _, isKnown := r.BasicAuth(); return user, isKnown }
+	proxies := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	limit := client.Middleware(func(r *http.Request) []tollkeeper.Descriptor {
+		user, isKnown := userOf(r)
+		if !isKnown {
+			return []tollkeeper.Descriptor{tollkeeper.On("address", tollkeeper.Address(r, proxies...))}
 		}
-		return []tollkeeper.Descriptor{tollkeeper.On("user", r.Header.Get("X-User"))}
-	})
+		return []tollkeeper.Descriptor{tollkeeper.On("user", user)}
+	}, nil)
+	handler := authenticate(limit(mux))
+	perRoute := client.Middleware(
+		func(r *http.Request) []tollkeeper.Descriptor {
+			return []tollkeeper.Descriptor{tollkeeper.On("route", r.Pattern)}
+		},
+		func(w http.ResponseWriter, r *http.Request, decision tollkeeper.Decision) {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(decision.StatusCode())
+			fmt.Fprintf(w, `{"title": "Try again in %s"}`, decision.RetryAfter)
+		})
+	mux.Handle("GET /users/{id}", perRoute(profile))
 	server := grpc.NewServer(grpc.UnaryInterceptor(client.UnaryInterceptor(
 		func(ctx context.Context, method string, request any) []tollkeeper.Descriptor {
 			return []tollkeeper.Descriptor{tollkeeper.On("method", method)}
 		})))
 	server.Stop()
-	for path, header := range map[string]string{"/healthz": "", "/": "1000"} {
-		recorder, request := httptest.NewRecorder(), httptest.NewRequest("GET", path, nil)
-		request.Header.Set("X-User", t.TempDir())
-		handler.ServeHTTP(recorder, request)
-		if got := recorder.Header().Get("RateLimit-Limit"); got != header {
-			t.Errorf("%s: %q", path, got)
+	service.Limit(1, tollkeeper.On("user", "alice"), tollkeeper.On("route", "GET /users/{id}"))
+	for _, expected := range []string{
+		"404 ", "429 Too Many Requests\n", `429 {"title": "Try again in 1m0s"}`,
+	} {
+		recorder, request := httptest.NewRecorder(), httptest.NewRequest("GET", "/users/7", nil)
+		if !strings.HasPrefix(expected, "429 {") {
+			request.SetBasicAuth("alice", "")
 		}
+		handler.ServeHTTP(recorder, request)
+		if got := fmt.Sprintf("%d %s", recorder.Code, recorder.Body); !strings.HasPrefix(got, expected) {
+			t.Errorf("%q, not %q", got, expected)
+		}
+	}
+	last := service.Calls()[3].Descriptors[0].Entries[0]
+	if last != (tollkeeper.Entry{Key: "address", Value: "192.0.2.1"}) {
+		t.Errorf("%+v", last)
 	}
 }
 
@@ -225,9 +318,8 @@ func TestTLS(t *testing.T) {
 	copyOf(t, "TOLLKEEPER_CA", "ca.pem")
 	copyOf(t, "TOLLKEEPER_CERT", "client.pem")
 	copyOf(t, "TOLLKEEPER_KEY", "client.key")
-	config, err := tollkeeper.LoadTLS(tollkeeper.TLSFiles{
-		CA: "ca.pem", Cert: "client.pem", Key: "client.key", ServerName: "localhost",
-	})
+	files := tollkeeper.TLSFiles{CA: "ca.pem", Cert: "client.pem", Key: "client.key", ServerName: "localhost"}
+	config, err := tollkeeper.LoadTLS(files)
 	must(t, err)
 	client, err := tollkeeper.New(address, "conformance", tollkeeper.Options{TLS: config, Timeout: 10 * time.Second})
 	must(t, err)

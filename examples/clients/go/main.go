@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	tollkeeper "github.com/tollkeeper/tollkeeper/clients/go"
+	"github.com/tollkeeper/tollkeeper/clients/go/tollkeeper"
 )
 
 func main() {

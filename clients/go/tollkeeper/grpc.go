@@ -47,7 +47,8 @@ func (c *Client) admit(ctx context.Context, setHeader func(metadata.MD) error, l
 	}
 	decision, err := c.Decide(ctx, limited...)
 	if err != nil {
-		return status.Error(codes.Internal, err.Error())
+		c.logger().ErrorContext(ctx, "tollkeeper: "+err.Error())
+		return status.Error(codes.Internal, "internal error")
 	}
 	if err := setHeader(metadata.New(decision.Headers())); err != nil {
 		return err

@@ -2,6 +2,8 @@ package tollkeeper
 
 import (
 	"fmt"
+	"math"
+	"strings"
 	"unicode/utf8"
 
 	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
@@ -10,7 +12,7 @@ import (
 )
 
 // HitsMax is the largest number of hits: 2^53 - 1.
-const HitsMax = 1<<53 - 1
+const HitsMax int64 = 1<<53 - 1
 
 const idBytesMax = 128
 
@@ -21,14 +23,34 @@ const callsMax = 1000
 type Entry struct{ Key, Value string }
 
 // Descriptor says what is limited: entries in the order of the rules. [On] makes it.
-type Descriptor []Entry
+type Descriptor struct {
+	Entries []Entry
+	limit   *Limit
+}
 
 // On is a descriptor of one entry.
-func On(key, value string) Descriptor { return Descriptor{{key, value}} }
+func On(key, value string) Descriptor { return Descriptor{Entries: []Entry{{key, value}}} }
 
 // And returns the descriptor with one more entry at its end.
 func (d Descriptor) And(key, value string) Descriptor {
-	return append(d[:len(d):len(d)], Entry{key, value})
+	d.Entries = append(d.Entries[:len(d.Entries):len(d.Entries)], Entry{key, value})
+	return d
+}
+
+// WithLimit returns the descriptor with a limit of the caller's own, in place of the one of the rules. Its Name does not
+// count, and Units of 0 are 1.
+func (d Descriptor) WithLimit(limit Limit) Descriptor {
+	d.limit = &limit
+	return d
+}
+
+// keys shows the descriptor without its values, such as "path|user".
+func (d Descriptor) keys() string {
+	var keys []string
+	for _, entry := range d.Entries {
+		keys = append(keys, entry.Key)
+	}
+	return strings.Join(keys, "|")
 }
 
 // Call is what [Client.DecideCall], [Client.DecideAll] and [Client.HoldCall] take. All of its descriptors pass, or none.
@@ -87,37 +109,39 @@ func (c Call) WithID(id string) Call {
 }
 
 func encode(domain, path string, calls []Call) (*pb.DecideRequest, error) {
+	if domain == "" {
+		return nil, mistake("domain", "must not be empty")
+	}
 	if len(calls) > callsMax {
-		return nil, fmt.Errorf("calls: must be at most %d, and are %d", callsMax, len(calls))
+		return nil, mistake("calls", "must be at most %d, and are %d", callsMax, len(calls))
 	}
 	request := &pb.DecideRequest{Domain: domain, Calls: make([]*pb.Call, len(calls))}
 	for i, call := range calls {
 		encoded, err := call.encode()
 		if err != nil {
-			if path != "" {
-				err = fmt.Errorf(path+"%w", i, err)
-			}
-			return nil, err
+			return nil, err.below(path, i)
 		}
 		request.Calls[i] = encoded
 	}
 	return request, nil
 }
 
-func (c Call) encode() (*pb.Call, error) {
-	if c.hits != nil && (*c.hits < 0 || *c.hits > HitsMax) {
-		return nil, fmt.Errorf("%s: must be from 0 to %d, and is %d", c.field, HitsMax, *c.hits)
+func (c Call) encode() (*pb.Call, *ArgumentError) {
+	if c.hits != nil {
+		if err := outOfRange(c.field, *c.hits); err != nil {
+			return nil, err
+		}
 	}
 	if len(c.id) > idBytesMax || !utf8.ValidString(c.id) {
-		return nil, fmt.Errorf("id: must be UTF-8 of at most %d bytes, and has %d", idBytesMax, len(c.id))
+		return nil, mistake("id", "must be UTF-8 of at most %d bytes, and has %d", idBytesMax, len(c.id))
 	}
 	if len(c.descriptors) == 0 {
-		return nil, fmt.Errorf("descriptors: must be at least 1")
+		return nil, mistake("descriptors", "must be at least 1")
 	}
 	call := &pb.Call{Mode: c.mode, Id: c.id, HitsByKind: make(map[string]uint64, len(c.hitsByKind))}
 	for kind, hits := range c.hitsByKind {
-		if hits < 0 || hits > HitsMax {
-			return nil, fmt.Errorf("hits_by_kind[%q]: must be from 0 to %d, and is %d", kind, HitsMax, hits)
+		if err := outOfRange(fmt.Sprintf("hits_by_kind[%q]", kind), hits); err != nil {
+			return nil, err
 		}
 		call.HitsByKind[kind] = uint64(hits)
 	}
@@ -125,20 +149,47 @@ func (c Call) encode() (*pb.Call, error) {
 		call.Hits = proto.Uint64(uint64(*c.hits))
 	}
 	for i, descriptor := range c.descriptors {
-		if len(descriptor) == 0 {
-			return nil, fmt.Errorf("descriptors[%d].entries: must be at least 1", i)
+		encoded, err := descriptor.encode()
+		if err != nil {
+			err.below("descriptors[%d].", i)
+			return nil, err
 		}
-		encoded := &pb.Descriptor{IsNegativeHits: c.isRefund}
 		if c.isRefund {
-			encoded.HitsAddend = wrapperspb.UInt64(uint64(*c.hits))
-		}
-		for j, entry := range descriptor {
-			if entry.Key == "" {
-				return nil, fmt.Errorf("descriptors[%d].entries[%d].key: must not be empty", i, j)
-			}
-			encoded.Entries = append(encoded.Entries, &pb.Descriptor_Entry{Key: []byte(entry.Key), Value: []byte(entry.Value)})
+			encoded.IsNegativeHits, encoded.HitsAddend = true, wrapperspb.UInt64(uint64(*c.hits))
 		}
 		call.Descriptors = append(call.Descriptors, encoded)
 	}
 	return call, nil
+}
+
+func (d Descriptor) encode() (*pb.Descriptor, *ArgumentError) {
+	if len(d.Entries) == 0 {
+		return nil, mistake("entries", "must be at least 1")
+	}
+	encoded := &pb.Descriptor{}
+	for i, entry := range d.Entries {
+		if entry.Key == "" {
+			return nil, mistake(fmt.Sprintf("entries[%d].key", i), "must not be empty")
+		}
+		encoded.Entries = append(encoded.Entries, &pb.Descriptor_Entry{Key: []byte(entry.Key), Value: []byte(entry.Value)})
+	}
+	if d.limit == nil {
+		return encoded, nil
+	}
+	unit, isKnown := pb.Limit_Unit_value[strings.ToUpper(d.limit.Unit)]
+	if !isKnown || unit == 0 {
+		return nil, mistake("limit.unit", "must be second, minute, hour, day, week, month or year, and is %q", d.limit.Unit)
+	}
+	if d.limit.Hits < 0 || d.limit.Hits > math.MaxUint32 {
+		return nil, mistake("limit.hits", "must be from 0 to %d, and is %d", uint32(math.MaxUint32), d.limit.Hits)
+	}
+	if d.limit.Units < 0 || int64(d.limit.Units) > math.MaxUint32 {
+		return nil, mistake("limit.units", "must be from 0 to %d, and is %d", uint32(math.MaxUint32), d.limit.Units)
+	}
+	encoded.Limit = &pb.Descriptor_Override{
+		RequestsPerUnit: uint32(d.limit.Hits),
+		Unit:            pb.Limit_Unit(unit),
+		UnitMultiplier:  wrapperspb.UInt32(uint32(max(d.limit.Units, 1))),
+	}
+	return encoded, nil
 }

@@ -1,6 +1,9 @@
 package tollkeeper
 
 import (
+	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
@@ -11,7 +14,8 @@ import (
 // Decision is whether a call may pass.
 type Decision struct {
 	Allowed bool
-	// Failed: the service gave no answer to this call, so Options.OnFailure has decided it. Err has the reason.
+	// Failed: the service gave no answer to this call. Options.OnFailure has decided it, or it is denied since the context
+	// of the caller has ended. Err is the [Failure].
 	Failed bool
 	Err    error
 	// Limit is nil if no limit applies. A limit of 0 hits admits nothing.
@@ -54,21 +58,20 @@ type Status struct {
 	Used, Held int64
 }
 
-// errNotOurs is the failure of a call whose answer does not fit its question.
-var errNotOurs = status.Error(codes.Internal, "the answer has another number of items than the request")
-
-var units = map[pb.Limit_Unit]string{
-	pb.Limit_SECOND: "second", pb.Limit_MINUTE: "minute", pb.Limit_HOUR: "hour", pb.Limit_DAY: "day",
-	pb.Limit_WEEK: "week", pb.Limit_MONTH: "month", pb.Limit_YEAR: "year",
+// errorOf returns why a verdict is none.
+func errorOf(verdict *pb.Verdict) error {
+	switch {
+	case verdict.GetError() != nil:
+		return failure(status.FromProto(verdict.Error).Err(), nil)
+	case verdict.GetCode() == pb.Verdict_UNKNOWN:
+		return failure(status.Error(codes.Unknown, "the verdict is unknown"), nil)
+	}
+	return nil
 }
 
 // decode returns the decision, and the token of what is held.
 func decode(verdict *pb.Verdict) (Decision, string) {
-	if verdict.Error != nil || verdict.Code == pb.Verdict_UNKNOWN {
-		err := status.FromProto(verdict.Error).Err()
-		if err == nil {
-			err = status.Error(codes.Unknown, "the verdict is unknown")
-		}
+	if err := errorOf(verdict); err != nil {
 		return Decision{Failed: true, Err: err}, ""
 	}
 	decision := Decision{Allowed: verdict.Code == pb.Verdict_OK, Hits: int64(verdict.Hits)}
@@ -90,7 +93,10 @@ func decodeStatus(encoded *pb.Status) Status {
 		Held:       int64(encoded.GetHeld()),
 	}
 	if limit := encoded.CurrentLimit; limit != nil {
-		decoded.Limit = &Limit{limit.Name, int64(limit.RequestsPerUnit), int(limit.UnitMultiplier), units[limit.Unit]}
+		decoded.Limit = &Limit{Name: limit.Name, Hits: int64(limit.RequestsPerUnit), Units: int(limit.UnitMultiplier)}
+		if limit.Unit != pb.Limit_UNKNOWN {
+			decoded.Limit.Unit = strings.ToLower(limit.Unit.String())
+		}
 	}
 	return decoded
 }
@@ -121,4 +127,36 @@ func (d *Decision) summarize() {
 	case len(d.Statuses) > 0:
 		d.Rule = d.Statuses[0].Rule
 	}
+}
+
+// StatusCode is what to answer with: 200 if the call may pass, 429 if it is denied, 503 if it is denied since the service
+// gave no answer.
+func (d *Decision) StatusCode() int {
+	switch {
+	case d.Allowed:
+		return http.StatusOK
+	case d.Failed:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusTooManyRequests
+}
+
+// Headers for a response of your own: the RateLimit headers if a limit applies, and Retry-After if the service has denied
+// the call. Times are in seconds.
+func (d *Decision) Headers() map[string]string {
+	headers := map[string]string{}
+	if d.Limit != nil {
+		headers["RateLimit-Limit"] = strconv.FormatInt(d.Limit.Hits, 10)
+		headers["RateLimit-Remaining"] = strconv.FormatInt(d.Remaining, 10)
+		headers["RateLimit-Reset"] = seconds(d.Reset)
+	}
+	if d.RetryAfter > 0 {
+		headers["Retry-After"] = seconds(d.RetryAfter)
+	}
+	return headers
+}
+
+// seconds rounds up, since a call that comes too early is denied.
+func seconds(duration time.Duration) string {
+	return strconv.FormatInt(int64((duration+time.Second-1)/time.Second), 10)
 }

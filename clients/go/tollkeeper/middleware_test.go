@@ -3,11 +3,14 @@ package tollkeeper
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
-
+	"net/netip"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,20 +30,24 @@ func limitedBy(path, run string) []Descriptor {
 	case "/open":
 		return nil
 	case "/mistake":
-		return []Descriptor{{}}
+		return []Descriptor{{Entries: []Entry{{Value: "secret"}}}}
 	}
 	return []Descriptor{On(path[1:], run)}
 }
 
 func get(t *testing.T, client *Client, path, run string) *http.Response {
 	next := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "served") })
-	handler := client.Handler(next, func(r *http.Request) []Descriptor { return limitedBy(r.URL.Path, run) })
+	handler := client.Middleware(func(r *http.Request) []Descriptor { return limitedBy(r.URL.Path, run) }, nil)(next)
 	recorder := httptest.NewRecorder()
 	handler.ServeHTTP(recorder, httptest.NewRequest("GET", path, nil))
 	response := recorder.Result()
 	body, err := io.ReadAll(response.Body)
 	must(t, err)
-	if (string(body) == "served") != (response.StatusCode == 200) {
+	expected := http.StatusText(response.StatusCode) + "\n"
+	if response.StatusCode == 200 {
+		expected = "served"
+	}
+	if string(body) != expected {
 		t.Errorf("%d with %q", response.StatusCode, body)
 	}
 	return response
@@ -62,7 +69,10 @@ func check(t *testing.T, response *http.Response, code int, limit, remaining str
 }
 
 func TestADeniedRequestGets429AndTheHeaders(t *testing.T) {
-	client := connect(t, needService(t, "TOLLKEEPER_ADDR"), "conformance", Options{Timeout: 10 * time.Second, OnFailure: Deny})
+	var log text
+	client := connect(t, needService(t, "TOLLKEEPER_ADDR"), "conformance", Options{
+		Timeout: 10 * time.Second, OnFailure: Deny, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
 	run := rand.Text()
 	for _, remaining := range []string{"2", "1", "0"} {
 		check(t, get(t, client, "/three", run), 200, "3", remaining, false)
@@ -72,6 +82,56 @@ func TestADeniedRequestGets429AndTheHeaders(t *testing.T) {
 	check(t, get(t, client, "/free", run), 200, "", "", false)
 	check(t, get(t, client, "/open", run), 200, "", "", false)
 	check(t, get(t, client, "/mistake", run), 500, "", "", false)
+	if !strings.Contains(log.String(), "descriptors[0].entries[0].key: must not be empty") || strings.Contains(log.String(), "secret") {
+		t.Errorf("the log has %q", log.String())
+	}
+}
+
+func TestADenialMayBeTheApplications(t *testing.T) {
+	client := over(t, &unreliable{decideErr: status.Error(codes.Unavailable, "lost")}, Options{OnFailure: Deny})
+	mux := http.NewServeMux()
+	limit := client.Middleware(
+		func(r *http.Request) []Descriptor {
+			return []Descriptor{On("route", r.Pattern).And("id", r.PathValue("id"))}
+		},
+		func(w http.ResponseWriter, r *http.Request, decision Decision) {
+			w.WriteHeader(decision.StatusCode())
+			fmt.Fprintf(w, `{"route": %q, "failed": %t}`, r.Pattern, decision.Failed)
+		})
+	mux.Handle("GET /users/{id}", limit(http.NotFoundHandler()))
+	recorder := httptest.NewRecorder()
+	mux.ServeHTTP(recorder, httptest.NewRequest("GET", "/users/7", nil))
+	if body := recorder.Body.String(); recorder.Code != 503 || body != `{"route": "GET /users/{id}", "failed": true}` {
+		t.Errorf("%d with %s", recorder.Code, body)
+	}
+}
+
+func TestAnAddressIsWhatTheTrustedProxiesSay(t *testing.T) {
+	proxies := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
+	for _, row := range []struct {
+		peer      string
+		forwarded []string
+		expected  string
+	}{
+		{"203.0.113.7:4711", nil, "203.0.113.7"},
+		{"203.0.113.7:4711", []string{"198.51.100.1"}, "203.0.113.7"},
+		{"10.1.2.3:4711", nil, "10.1.2.3"},
+		{"10.1.2.3:4711", []string{"198.51.100.1"}, "198.51.100.1"},
+		{"10.1.2.3:4711", []string{"6.6.6.6, 198.51.100.1", "10.9.9.9"}, "198.51.100.1"},
+		{"10.1.2.3:4711", []string{"10.0.0.1, 10.9.9.9"}, "10.0.0.1"},
+		{"10.1.2.3:4711", []string{"6.6.6.6, garbage"}, "10.1.2.3"},
+		{"[fd00::1]:4711", []string{"::ffff:198.51.100.1"}, "198.51.100.1"},
+		{"[2001:db8:1:2:3:4:5:6]:4711", nil, "2001:db8:1:2::/64"},
+		{"[fe80::1%eth0]:4711", nil, "fe80::/64"},
+		{"a socket", nil, "a socket"},
+	} {
+		request := httptest.NewRequest("GET", "/", nil)
+		request.RemoteAddr = row.peer
+		request.Header["X-Forwarded-For"] = row.forwarded
+		if got := Address(request, proxies...); got != row.expected {
+			t.Errorf("%+v: %s", row, got)
+		}
+	}
 }
 
 func TestWithoutAServiceOnFailureDecidesRequests(t *testing.T) {

@@ -1,0 +1,301 @@
+// Package tollkeeper asks a tollkeeper service whether calls may pass.
+//
+// Every decision returns within the client's timeout, whatever the service does: without an answer, [Options.OnFailure]
+// decides. A method returns an error only for a mistake of the caller, which is an [ArgumentError], and for a commit that
+// failed. A call whose context has ended is denied: nobody waits for its work.
+package tollkeeper
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"time"
+
+	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
+	"google.golang.org/grpc"
+)
+
+// The timeouts where [Options] has none.
+const (
+	DefaultTimeout       = 50 * time.Millisecond
+	DefaultCommitTimeout = 2 * time.Second
+)
+
+// Options of a client. The zero value is usable.
+type Options struct {
+	// Timeout of a decision. It is not repeated: that could charge twice.
+	Timeout time.Duration
+	// CommitTimeout of all attempts of a commit together. It is repeated while there is no answer; it counts once.
+	CommitTimeout time.Duration
+	// OnFailure decides calls that the service does not answer; [Allow] if nil. If it panics, the call is denied.
+	OnFailure func(err error, descriptors []Descriptor) bool
+	// OnCall is called after each call, for metrics: the method is "decide", "commit" or "renew", and status.Code(err) its
+	// outcome. A panic is logged, and changes nothing else.
+	OnCall func(method string, elapsed time.Duration, err error)
+	// RequireLimit makes it a mistake of the caller if no limit applies to a call, for tests and staging.
+	RequireLimit bool
+	// Logger gets a line when calls fail, at most once a minute; slog.Default() if nil.
+	Logger *slog.Logger
+	// TLS encrypts the connections that New makes. [LoadTLS] makes it of PEM files.
+	TLS *tls.Config
+}
+
+// Allow fails open: calls pass while the service does not answer.
+func Allow(error, []Descriptor) bool { return true }
+
+// Deny fails closed: calls are denied while the service does not answer.
+func Deny(error, []Descriptor) bool { return false }
+
+// Limiter is what services use of a [Client] most, for those who put an implementation of their own in its place.
+// Package tollkeepertest has a service for tests, which leaves the client as it is.
+type Limiter interface {
+	Decide(ctx context.Context, descriptors ...Descriptor) (Decision, error)
+	DecideCall(ctx context.Context, call Call) (Decision, error)
+	DecideAll(ctx context.Context, calls ...Call) ([]Decision, error)
+	Hold(ctx context.Context, estimate int64, descriptors ...Descriptor) (*Hold, error)
+	HoldCall(ctx context.Context, call Call) (*Hold, error)
+}
+
+var _ Limiter = (*Client)(nil)
+
+// Client decides calls in one domain. Make one for the process: its goroutines share its connections.
+type Client struct {
+	*link
+	options Options
+	domain  string
+	isView  bool
+}
+
+// New makes a client of the service at target, such as host:port, for a domain. It connects at once, without waiting.
+//
+// Calls go to all addresses of the name in turn, so use the name of a headless Service in Kubernetes. Options of gRPC
+// override those of the client.
+func New(target, domain string, options Options, dialing ...grpc.DialOption) (*Client, error) {
+	client, err := NewFromConn(nil, domain, options)
+	if err != nil {
+		return nil, err
+	}
+	connection, err := dial(target, options.TLS, dialing)
+	if err != nil {
+		return nil, &ArgumentError{"target", err.Error()}
+	}
+	secured := map[bool]string{true: "with TLS", false: "without TLS"}[options.TLS != nil]
+	client.link = newLink(connection, target+", "+secured, connection.Close)
+	return client, nil
+}
+
+// NewFromConn makes a client on a connection of the caller, which Close leaves open. Its options are the caller's: it must
+// not retry Decide or Renew, which could charge twice.
+func NewFromConn(connection grpc.ClientConnInterface, domain string, options Options) (*Client, error) {
+	if domain == "" {
+		return nil, &ArgumentError{"domain", "must not be empty"}
+	}
+	client := &Client{link: newLink(connection, "the connection of the caller", nil), domain: domain}
+	client.options = Options{
+		Timeout: DefaultTimeout, CommitTimeout: DefaultCommitTimeout, OnFailure: Allow,
+		OnCall: func(string, time.Duration, error) {},
+	}
+	client = client.With(options)
+	client.isView = false
+	return client, nil
+}
+
+// With returns a client on the same connections with other options: those that are set replace the client's, apart from
+// TLS. It is cheap enough for one call. Its Close does nothing.
+func (c *Client) With(options Options) *Client {
+	view := *c
+	view.isView = true
+	if options.Timeout > 0 {
+		view.options.Timeout = options.Timeout
+	}
+	if options.CommitTimeout > 0 {
+		view.options.CommitTimeout = options.CommitTimeout
+	}
+	if options.OnFailure != nil {
+		view.options.OnFailure = options.OnFailure
+	}
+	if options.OnCall != nil {
+		view.options.OnCall = options.OnCall
+	}
+	if options.Logger != nil {
+		view.options.Logger = options.Logger
+	}
+	view.options.RequireLimit = view.options.RequireLimit || options.RequireLimit
+	return &view
+}
+
+// WithDomain returns a client of another domain on the same connections. Its Close does nothing.
+func (c *Client) WithDomain(domain string) *Client {
+	view := c.With(Options{})
+	view.domain = domain
+	return view
+}
+
+// Close ends the client and all that With and WithDomain have made of it. It waits for commits under way. OnFailure decides
+// what was not decided yet, and later calls. It may be called again.
+func (c *Client) Close() error {
+	if c.isView {
+		return nil
+	}
+	return c.end()
+}
+
+// Decide charges one hit to each descriptor if all of them have room, or else nothing.
+func (c *Client) Decide(ctx context.Context, descriptors ...Descriptor) (Decision, error) {
+	return c.DecideCall(ctx, Take(1, descriptors...))
+}
+
+// DecideN is Decide for a number of hits. With 0 hits it is Check.
+func (c *Client) DecideN(ctx context.Context, hits int64, descriptors ...Descriptor) (Decision, error) {
+	return c.DecideCall(ctx, Take(hits, descriptors...))
+}
+
+// Check charges nothing, and answers as for one hit.
+func (c *Client) Check(ctx context.Context, descriptors ...Descriptor) (Decision, error) {
+	return c.DecideCall(ctx, Check(descriptors...))
+}
+
+// Read charges nothing and denies nothing: the decision has a status for each limit of each descriptor.
+func (c *Client) Read(ctx context.Context, descriptors ...Descriptor) (Decision, error) {
+	return c.DecideCall(ctx, Read(descriptors...))
+}
+
+// Debit charges hits in any case, for work that is done. The decision shows whether they fit.
+func (c *Client) Debit(ctx context.Context, hits int64, descriptors ...Descriptor) (Decision, error) {
+	return c.DecideCall(ctx, Debit(hits, descriptors...))
+}
+
+// Part charges as many of the hits as fit, which Decision.Hits shows, and is denied if none does.
+func (c *Client) Part(ctx context.Context, hits int64, descriptors ...Descriptor) (Decision, error) {
+	return c.DecideCall(ctx, Part(hits, descriptors...))
+}
+
+// Refund gives hits back.
+func (c *Client) Refund(ctx context.Context, hits int64, descriptors ...Descriptor) (Decision, error) {
+	return c.DecideCall(ctx, Refund(hits, descriptors...))
+}
+
+// DecideAll decides up to 1,000 calls in one request, each for itself. The decisions are in the order of the calls.
+func (c *Client) DecideAll(ctx context.Context, calls ...Call) ([]Decision, error) {
+	decisions, _, err := c.decideAll(ctx, "calls[%d].", calls)
+	return decisions, err
+}
+
+// DecideCall decides one call.
+func (c *Client) DecideCall(ctx context.Context, call Call) (Decision, error) {
+	decisions, _, err := c.decideAll(ctx, "", []Call{call})
+	if err != nil {
+		return Decision{}, err
+	}
+	return decisions[0], nil
+}
+
+// decideAll returns the decisions, and the tokens of what they hold. The path of a call is the beginning of its errors.
+func (c *Client) decideAll(ctx context.Context, path string, calls []Call) ([]Decision, []string, error) {
+	if len(calls) == 0 {
+		return nil, nil, nil
+	}
+	request, err := encode(c.domain, path, calls)
+	if err != nil {
+		return nil, nil, err
+	}
+	verdicts := make([]*pb.Verdict, len(calls))
+	err = c.ask(ctx, "decide", func(ctx context.Context) (first, err error) {
+		response, err := c.service.Decide(ctx, request)
+		if err == nil && len(response.Verdicts) != len(calls) {
+			err = errNotOurs
+		}
+		if err != nil {
+			return nil, err
+		}
+		verdicts = response.Verdicts
+		for _, verdict := range verdicts {
+			first = cmp.Or(first, errorOf(verdict))
+		}
+		return first, nil
+	})
+	decisions, holds := make([]Decision, len(calls)), make([]string, len(calls))
+	var lacking error
+	for i, call := range calls {
+		decisions[i], holds[i] = c.decide(ctx, call, verdicts[i], err)
+		if mistake := c.lacksLimit(call, decisions[i]); mistake != nil && lacking == nil {
+			lacking = mistake.below(path, i)
+		}
+	}
+	if lacking != nil {
+		return nil, nil, lacking
+	}
+	return decisions, holds, nil
+}
+
+// decide returns the decision about one call, and the token of what is held, from its verdict or from why there is none.
+func (c *Client) decide(ctx context.Context, call Call, verdict *pb.Verdict, err error) (Decision, string) {
+	decision, hold := Decision{Failed: true, Err: err}, ""
+	if err == nil {
+		decision, hold = decode(verdict)
+	}
+	// Nobody waits for the work of a context that has ended, and the service is not to blame.
+	if decision.Failed && endOf(ctx) == nil {
+		decision.Allowed = c.onFailure(decision.Err, call.descriptors)
+		c.loud("the domain "+c.domain, func(count int) string {
+			calls := "1 call of the domain %q had no answer and was"
+			if count > 1 {
+				calls = fmt.Sprint(count) + " calls of the domain %q had no answer and were"
+			}
+			return fmt.Sprintf("tollkeeper: "+calls+" decided by on_failure; the last: %v (target %s)", c.domain, decision.Err, c.target)
+		})
+	}
+	return decision, hold
+}
+
+// lacksLimit is the mistake of a call with a descriptor without limit and rule, if a limit is required.
+func (c *Client) lacksLimit(call Call, decision Decision) *ArgumentError {
+	if !c.options.RequireLimit {
+		return nil
+	}
+	for _, status := range decision.Statuses {
+		if status.Limit == nil && status.Rule == "" && status.Descriptor < len(call.descriptors) {
+			return mistake(fmt.Sprintf("descriptors[%d]", status.Descriptor), "no limit applies to %s in the domain %s (require_limit)",
+				call.descriptors[status.Descriptor].keys(), c.domain)
+		}
+	}
+	return nil
+}
+
+// onFailure asks the function of the options, and denies if it panics.
+func (c *Client) onFailure(err error, descriptors []Descriptor) (isAllowed bool) {
+	defer c.contain("on_failure panicked, so the call is denied")
+	return c.options.OnFailure(err, descriptors)
+}
+
+// heard tells the hook of a call.
+func (c *Client) heard(method string, elapsed time.Duration, err error) {
+	defer c.contain("on_call panicked")
+	c.options.OnCall(method, elapsed, err)
+}
+
+// contain logs the panic of a function of the caller, and ends it.
+func (c *Client) contain(what string) {
+	if cause := recover(); cause != nil {
+		c.loud(what, func(count int) string {
+			return fmt.Sprintf("tollkeeper: %s (%d times); the last: %v", what, count, cause)
+		})
+	}
+}
+
+// ask makes the one attempt of a decision. The hook gets its error, or else the first error of its items.
+func (c *Client) ask(ctx context.Context, method string, attempt func(context.Context) (first, err error)) error {
+	start := time.Now()
+	var first error
+	err := c.errClosed()
+	if err == nil {
+		bounded, cancel := context.WithTimeout(ctx, c.options.Timeout)
+		defer cancel()
+		first, err = attempt(bounded)
+	}
+	err = c.failureOf(ctx, err)
+	c.heard(method, time.Since(start), cmp.Or(err, first))
+	return err
+}

@@ -1,0 +1,258 @@
+package tollkeeper
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// Hold is hits that are charged before the work, and replaced by what it has really used:
+//
+//	hold, err := client.Hold(ctx, 400, tollkeeper.On("user", user))
+//	if err != nil {
+//		return err
+//	}
+//	if !hold.Allowed {
+//		return errTooMany
+//	}
+//	defer hold.Close()
+//	…
+//	err = hold.Use(42)
+//
+// Its methods may be called from any goroutine.
+type Hold struct {
+	// Decision about the hold. A hold that is not allowed has nothing to commit.
+	Decision
+	client *Client
+	call   Call
+	// ctx carries values such as a trace, and is never cancelled: the work may end because its caller has left.
+	ctx context.Context
+	// turn is full while a commit or a renewal is under way.
+	turn chan struct{}
+
+	mutex sync.Mutex
+	// commit has the token, which is empty if nothing is held, and what was used since the last renewal.
+	commit *pb.Commit
+	// carried is what renewals have said that had no answer.
+	carried *pb.Commit
+}
+
+// Charge is one counter's part of a commit.
+type Charge struct {
+	// Outcome is "applied"; "repeated" or "late" if an earlier commit or the end of its time has ended the hold, so that
+	// nothing has changed; "unknown" if the store gave no answer, so that the service sends the commit later.
+	Outcome string
+	// Held and Used are numbers of hits: what was held, and what the commit stands for.
+	Held, Used int64
+}
+
+// Hold charges the estimate if it fits. On a limit without hold, it stays charged. On one with weights, the rule's
+// estimate is held instead, or the estimates by kind of [Client.HoldCall].
+func (c *Client) Hold(ctx context.Context, estimate int64, descriptors ...Descriptor) (*Hold, error) {
+	call := Take(estimate, descriptors...)
+	call.field = "estimate"
+	return c.HoldCall(ctx, call)
+}
+
+// HoldDefault is Hold with the estimate of the rule.
+func (c *Client) HoldDefault(ctx context.Context, descriptors ...Descriptor) (*Hold, error) {
+	return c.HoldCall(ctx, Call{descriptors: descriptors, mode: pb.Call_TAKE})
+}
+
+// HoldCall is Hold for a call of [Take], which may have estimates by kind and an id.
+func (c *Client) HoldCall(ctx context.Context, call Call) (*Hold, error) {
+	decisions, tokens, err := c.decideAll(ctx, "", []Call{call})
+	if err != nil {
+		return nil, err
+	}
+	hold := c.Resume(tokens[0])
+	hold.Decision, hold.call, hold.ctx = decisions[0], call, context.WithoutCancel(ctx)
+	return hold, nil
+}
+
+// Resume returns the hold that another process has made, by its [Hold.Token].
+func (c *Client) Resume(token string) *Hold {
+	hold := &Hold{client: c, ctx: context.Background(), turn: make(chan struct{}, 1), commit: &pb.Commit{Hold: token}}
+	hold.Allowed = true
+	return hold
+}
+
+// Token names what is held, for another process. It is empty if nothing is held: the limit has no hold, the call was not
+// decided by the service, or the hold was committed.
+func (h *Hold) Token() (token string) {
+	h.set(func() { token = h.commit.Hold })
+	return token
+}
+
+// Use sets the number of hits that the work has used since the hold or its last renewal. Without it, the estimate stays
+// charged.
+func (h *Hold) Use(hits int64) error {
+	if err := outOfRange("used", hits); err != nil {
+		return err
+	}
+	h.set(func() { h.commit.Used = proto.Uint64(uint64(hits)) })
+	return nil
+}
+
+// UseKind sets the number that was used of one kind, for limits with weights.
+func (h *Hold) UseKind(kind string, number int64) error {
+	if err := outOfRange(fmt.Sprintf("used_by_kind[%q]", kind), number); err != nil {
+		return err
+	}
+	h.set(func() {
+		if h.commit.UsedByKind == nil {
+			h.commit.UsedByKind = map[string]uint64{}
+		}
+		h.commit.UsedByKind[kind] = uint64(number)
+	})
+	return nil
+}
+
+// End sets how the work ended, such as "503 UF", which is compared with unused_on of the rule.
+func (h *Hold) End(end string) { h.set(func() { h.commit.End = end }) }
+
+func (h *Hold) set(change func()) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	change()
+}
+
+// Close commits what is not committed yet. Call it with defer: it is sent also if the work panics, or if its caller has
+// left. It takes at most [Options.CommitTimeout].
+func (h *Hold) Close() error {
+	_, err := h.Commit(h.ctx)
+	return err
+}
+
+// Commit replaces what is held by what was used. It is repeated while the service does not answer, until
+// [Options.CommitTimeout] or the end of the context. After a commit that has succeeded, nothing is sent. The error is a
+// [Failure]; [Hold.Close] sends the commit again then.
+func (h *Hold) Commit(ctx context.Context) ([]Charge, error) {
+	done, err := h.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	commit := h.sum()
+	if commit.Hold == "" {
+		return nil, nil
+	}
+	charges, err := h.client.commit(ctx, commit)
+	if err == nil {
+		h.replace("", nil)
+	}
+	return charges, err
+}
+
+// Release gives back all that is held, now: nothing was used.
+func (h *Hold) Release(ctx context.Context) error {
+	h.set(func() { h.commit.Used, h.commit.UsedByKind, h.carried = proto.Uint64(0), nil, nil })
+	_, err := h.Commit(ctx)
+	return err
+}
+
+// Renew commits what was used so far, and holds a new estimate, in one step: for work that takes longer, or more, than it
+// has held. If it is denied, the work must end. It is not repeated. Without an answer, the first hold stays, OnFailure
+// decides, and what was used is added to the next commit.
+func (h *Hold) Renew(ctx context.Context, used, estimate int64) (Decision, error) {
+	if err := h.Use(used); err != nil {
+		return Decision{}, err
+	}
+	call := h.call
+	call.hits, call.hitsByKind, call.field = &estimate, nil, "estimate"
+	return h.RenewCall(ctx, call)
+}
+
+// RenewCall is Renew for a call of [Take], which may have estimates by kind, after [Hold.Use] or [Hold.UseKind].
+func (h *Hold) RenewCall(ctx context.Context, call Call) (Decision, error) {
+	call.id = ""
+	encoded, mistake := call.encode()
+	if mistake != nil {
+		return Decision{}, mistake
+	}
+	done, err := h.begin(ctx)
+	if err != nil {
+		return Decision{Failed: true, Err: err}, nil
+	}
+	defer done()
+	commit, c := h.sum(), h.client
+	if commit.Hold == "" {
+		decisions, tokens, err := c.decideAll(ctx, "", []Call{call})
+		if err != nil {
+			return Decision{}, err
+		}
+		h.replace(tokens[0], nil)
+		return decisions[0], nil
+	}
+	request := &pb.RenewRequest{Domain: c.domain, Renewals: []*pb.Renewal{{Commit: commit, Call: encoded}}}
+	result, isCommitted := &pb.RenewResult{}, false
+	err = c.ask(ctx, "renew", func(ctx context.Context) (first, err error) {
+		response, err := c.service.Renew(ctx, request)
+		if err == nil && len(response.Results) != 1 {
+			err = errNotOurs
+		}
+		if err != nil {
+			return nil, err
+		}
+		result = response.Results[0]
+		first = status.FromProto(result.Commit.GetError()).Err()
+		isCommitted = first == nil
+		return cmp.Or(first, errorOf(result.Verdict)), nil
+	})
+	decision, token := c.decide(ctx, call, result.Verdict, err)
+	if isCommitted || token != "" {
+		h.replace(token, nil)
+	} else {
+		h.replace(commit.Hold, commit)
+	}
+	if mistake := c.lacksLimit(call, decision); mistake != nil {
+		return Decision{}, mistake
+	}
+	return decision, nil
+}
+
+// begin waits for its turn, and returns what ends it.
+func (h *Hold) begin(ctx context.Context) (done func(), err error) {
+	select {
+	case h.turn <- struct{}{}:
+		return func() { <-h.turn }, nil
+	case <-ctx.Done():
+		return nil, h.client.failureOf(ctx, ctx.Err())
+	}
+}
+
+// sum returns the commit of all that was used.
+func (h *Hold) sum() *pb.Commit {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	sum := proto.CloneOf(h.commit)
+	if h.carried != nil && h.carried.Used != nil {
+		sum.Used = proto.Uint64(sum.GetUsed() + h.carried.GetUsed())
+	}
+	for kind, number := range h.carried.GetUsedByKind() {
+		if sum.UsedByKind == nil {
+			sum.UsedByKind = map[string]uint64{}
+		}
+		sum.UsedByKind[kind] += number
+	}
+	return sum
+}
+
+// replace begins again with a token, and with what was used before.
+func (h *Hold) replace(token string, carried *pb.Commit) {
+	h.set(func() { h.commit, h.carried = &pb.Commit{Hold: token}, carried })
+}
+
+func chargesOf(result *pb.CommitResult) (charges []Charge) {
+	for _, charge := range result.GetCharges() {
+		outcome := strings.ToLower(charge.Outcome.String())
+		charges = append(charges, Charge{outcome, int64(charge.Held), int64(charge.Used)})
+	}
+	return charges
+}

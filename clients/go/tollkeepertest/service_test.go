@@ -1,0 +1,133 @@
+package tollkeepertest_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/tollkeeper/tollkeeper/clients/go/tollkeeper"
+	"github.com/tollkeeper/tollkeeper/clients/go/tollkeepertest"
+	"google.golang.org/grpc/codes"
+)
+
+var (
+	ctx   = context.Background()
+	alice = tollkeeper.On("user", "alice")
+	bob   = tollkeeper.On("user", "bob")
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// expect compares a decision: "allowed 1 of 2", with ", n hits" of a part, "denied", "allowed", "failed".
+func expect(t *testing.T, expected string, decision tollkeeper.Decision, err error) {
+	t.Helper()
+	must(t, err)
+	actual := map[bool]string{true: "allowed", false: "denied"}[decision.Allowed]
+	if decision.Failed {
+		actual += " without an answer"
+	}
+	if decision.Limit != nil {
+		actual += fmt.Sprintf(" %d of %d", decision.Remaining, decision.Limit.Hits)
+	}
+	if decision.Hits > 0 {
+		actual += fmt.Sprintf(", %d hits", decision.Hits)
+	}
+	if actual != expected {
+		t.Errorf("%s, not %s", actual, expected)
+	}
+}
+
+func TestItAllowsAllThatHasNoLimit(t *testing.T) {
+	client, service := tollkeepertest.New("shop", tollkeeper.Options{})
+	decision, err := client.DecideN(ctx, 1000, alice.And("path", "/login"))
+	expect(t, "allowed", decision, err)
+	_, err = client.With(tollkeeper.Options{RequireLimit: true}).Decide(ctx, alice)
+	if err == nil || err.Error() != "descriptors[0]: no limit applies to user in the domain shop (require_limit)" {
+		t.Errorf("%v", err)
+	}
+	calls := fmt.Sprintf("%+v", service.Calls()[0])
+	if calls != "{Domain:shop Mode:TAKE Hits:1000 HitsByKind:map[] ID: Descriptors:[{Entries:[{Key:user Value:alice} {Key:path Value:/login}] limit:<nil>}] Allowed:true}" {
+		t.Error(calls)
+	}
+}
+
+func TestItLimitsADescriptor(t *testing.T) {
+	client, service := tollkeepertest.New("shop", tollkeeper.Options{})
+	service.Limit(3, alice)
+	service.Deny(bob)
+	decision, err := client.DecideN(ctx, 2, alice)
+	expect(t, "allowed 1 of 3", decision, err)
+	decision, err = client.DecideN(ctx, 2, alice)
+	expect(t, "denied 1 of 3", decision, err)
+	decision, err = client.Part(ctx, 2, alice)
+	expect(t, "allowed 0 of 3, 1 hits", decision, err)
+	decision, err = client.Part(ctx, 2, alice)
+	expect(t, "denied 0 of 3", decision, err)
+	decision, err = client.Check(ctx, alice)
+	expect(t, "denied 0 of 3", decision, err)
+	decision, err = client.DecideN(ctx, 0, alice)
+	expect(t, "denied 0 of 3", decision, err)
+	decision, err = client.Refund(ctx, 2, alice)
+	expect(t, "allowed 2 of 3", decision, err)
+	decision, err = client.Debit(ctx, 5, alice)
+	expect(t, "denied 0 of 3", decision, err)
+	decision, err = client.Read(ctx, alice)
+	expect(t, "allowed 0 of 3", decision, err)
+	if decision.Statuses[0].Used != 6 {
+		t.Errorf("%+v", decision)
+	}
+	decision, err = client.Decide(ctx, tollkeeper.On("user", "carol"), bob)
+	expect(t, "denied 0 of 0", decision, err)
+	if len(service.Calls()) != 10 {
+		t.Errorf("%+v", service.Calls())
+	}
+}
+
+func TestItHoldsAndFails(t *testing.T) {
+	client, service := tollkeepertest.New("shop", tollkeeper.Options{OnFailure: tollkeeper.Deny})
+	service.Limit(1000, alice)
+	hold, err := client.Hold(ctx, 400, alice)
+	must(t, err)
+	renewed, err := hold.Renew(ctx, 300, 100)
+	expect(t, "allowed 600 of 1000", renewed, err)
+	must(t, hold.Use(42))
+	token := hold.Token()
+	must(t, hold.Close())
+	decision, err := client.Check(ctx, alice)
+	expect(t, "allowed 658 of 1000", decision, err)
+	charges, err := client.Resume(token).Commit(ctx)
+	must(t, err)
+	if charges[0].Outcome != "repeated" || fmt.Sprint(service.Commits()) != "[{shop hold 0 300 map[] } {shop hold 1 42 map[] } {shop hold 1 -1 map[] }]" {
+		t.Errorf("%v, %v", charges, service.Commits())
+	}
+	service.Fail(codes.Unavailable)
+	decision, err = client.Decide(ctx, alice)
+	expect(t, "denied without an answer", decision, err)
+	service.Fail(codes.OK)
+	decision, err = client.Decide(ctx, alice)
+	expect(t, "allowed 657 of 1000", decision, err)
+}
+
+func TestMiddlewareIsTheClients(t *testing.T) {
+	client, service := tollkeepertest.New("shop", tollkeeper.Options{OnFailure: tollkeeper.Deny})
+	handler := client.Middleware(func(*http.Request) []tollkeeper.Descriptor { return []tollkeeper.Descriptor{alice} }, nil)(http.NotFoundHandler())
+	serve := func() int {
+		recorder := httptest.NewRecorder()
+		handler.ServeHTTP(recorder, httptest.NewRequest("GET", "/", nil))
+		return recorder.Code
+	}
+	allowed := serve()
+	service.Deny(alice)
+	denied := serve()
+	service.Fail(codes.Internal)
+	if failed := serve(); allowed != 404 || denied != 429 || failed != 503 {
+		t.Errorf("%d, %d, %d", allowed, denied, failed)
+	}
+}
