@@ -8,9 +8,11 @@ use tokio::{runtime::Handle, select, sync::watch, time::Instant, time::timeout};
 use tonic::{Code, Request, Response};
 
 use crate::call::{Call, Error, in_batch, validate_all};
-use crate::channel::{BoxError, Channel, Target};
-use crate::v1::{self, DecideRequest, Verdict};
-use crate::{Decision, Descriptor, Options, ServiceError, Status, options::OnFailure, wire::Wire};
+use crate::channel::{self, BoxError, Channel, Target};
+use crate::v1::{self, DecideRequest, Verdict, tollkeeper_client::TollkeeperClient};
+use crate::{Decision, Descriptor, Options, ServiceError, Status, options::OnFailure};
+
+pub(crate) type Service = TollkeeperClient<Channel>;
 
 const LOG_PAUSE: Duration = Duration::from_secs(60);
 
@@ -24,7 +26,7 @@ pub struct Client {
 /// What a client and its views have in common.
 pub(crate) struct Shared {
     /// Absent after [`Client::close`].
-    pub(crate) wire: watch::Sender<Option<Wire>>,
+    pub(crate) service: watch::Sender<Option<Service>>,
     pub(crate) runtime: Handle,
     /// Number of commits under way that may have no caller.
     pub(crate) under_way: watch::Sender<usize>,
@@ -48,10 +50,11 @@ impl Client {
     ///
     /// If a setting is not valid, or outside of a tokio runtime.
     pub fn new(target: &str, options: Options) -> Result<Self, Error> {
-        let parsed = Target::new(target, &options)?;
-        let target =
-            format!("{target}, {} TLS", if parsed.is_secured() { "with" } else { "without" });
-        Self::make(target, options, || Wire::to(Channel::open(parsed)))
+        let text =
+            format!("{target}, {} TLS", if options.is_secured() { "with" } else { "without" });
+        let target = Target::new(target, &options)?;
+        let origin = target.origin.clone();
+        Self::make(text, options, || TollkeeperClient::with_origin(target.open(), origin))
     }
 
     /// Makes a client on a channel of the caller's own: one of tonic, or any other service of tower that sends requests of
@@ -62,10 +65,7 @@ impl Client {
     /// Outside of a tokio runtime.
     pub fn over<S, Body>(service: S, options: Options) -> Result<Self, Error>
     where
-        S: tower_service::Service<
-                http::Request<tonic::body::Body>,
-                Response = http::Response<Body>,
-            >,
+        S: tower::Service<http::Request<tonic::body::Body>, Response = http::Response<Body>>,
         S: Clone + Send + Sync + 'static,
         S::Error: Into<BoxError>,
         S::Future: Send,
@@ -73,19 +73,21 @@ impl Client {
         Body::Error: Into<BoxError>,
     {
         let target = "a channel of the caller's own".to_owned();
-        Self::make(target, options, || Wire::to(Channel::over(service)))
+        Self::make(target, options, || TollkeeperClient::new(channel::over(service)))
     }
 
     pub(crate) fn make(
         target: String,
         options: Options,
-        wire: impl FnOnce() -> Wire,
+        service: impl FnOnce() -> Service,
     ) -> Result<Self, Error> {
         options.validate()?;
         let runtime = Handle::try_current().map_err(|error| Error(format!("runtime: {error}")))?;
-        let (wire, under_way) = (watch::Sender::new(Some(wire())), watch::Sender::new(0));
+        // The answer to 1,000 calls may exceed the default of 4 MiB.
+        let service = service().max_decoding_message_size(usize::MAX);
+        let (service, under_way) = (watch::Sender::new(Some(service)), watch::Sender::new(0));
         let failures = Mutex::default();
-        let shared = Arc::new(Shared { wire, runtime, under_way, target, failures });
+        let shared = Arc::new(Shared { service, runtime, under_way, target, failures });
         Ok(Self { options: Arc::new(options), shared })
     }
 
@@ -128,7 +130,8 @@ impl Client {
 
     async fn decide_each(&self, calls: Vec<Call>) -> Result<Vec<Result<Decision, Error>>, Error> {
         let ask = |domain, calls| DecideRequest { domain, calls };
-        self.judge("decide", calls, ask, Wire::decide, |answer| answer.verdicts).await
+        let rpc = async |mut service: Service, request| service.decide(request).await;
+        self.judge("decide", calls, ask, rpc, |answer| answer.verdicts).await
     }
 
     /// Asks for a verdict on each call, and decides the calls that have none.
@@ -137,7 +140,7 @@ impl Client {
         method: &'static str,
         calls: Vec<Call>,
         ask: impl FnOnce(String, Vec<v1::Call>) -> Asked,
-        rpc: impl FnOnce(Wire, Request<Asked>) -> Sending,
+        rpc: impl FnOnce(Service, Request<Asked>) -> Sending,
         verdicts: impl FnOnce(Answer) -> Vec<Verdict>,
     ) -> Result<Vec<Result<Decision, Error>>, Error>
     where
@@ -188,7 +191,7 @@ impl Client {
         &self,
         time: Duration,
         message: Asked,
-        rpc: impl FnOnce(Wire, Request<Asked>) -> Sending,
+        rpc: impl FnOnce(Service, Request<Asked>) -> Sending,
     ) -> Result<Answer, ServiceError>
     where
         Sending: Future<Output = Result<Response<Answer>, tonic::Status>>,
@@ -196,12 +199,12 @@ impl Client {
         let mut request = Request::new(message);
         request.set_timeout(time);
         let closed = || ServiceError::new(Code::Cancelled, "the client is closed");
-        let mut wire = self.shared.wire.subscribe();
-        let open = wire.borrow().clone().ok_or_else(closed)?;
+        let mut service = self.shared.service.subscribe();
+        let open = service.borrow().clone().ok_or_else(closed)?;
         let answer = select! {
             biased;
             answer = timeout(time, rpc(open, request)) => answer,
-            _ = wire.wait_for(Option::is_none) => return Err(closed()),
+            _ = service.wait_for(Option::is_none) => return Err(closed()),
         };
         match answer {
             Ok(Ok(response)) => Ok(response.into_inner()),

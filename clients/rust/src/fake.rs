@@ -1,21 +1,23 @@
 //! A service for unit tests: in memory, below a real client, without a network.
 
+use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tonic::{Code, Status};
+use tonic::{Code, Request, Response, Status, body::Body, server::Grpc};
+use tonic_prost::ProstCodec;
+use tower::{service_fn, util::BoxCloneSyncService};
 
-use crate::v1::{self, CommitResult, RenewResult, Verdict, call::Mode, verdict};
-use crate::{
-    Call, Client, Commit, Descriptor, Error, Options, Unit, decision::code_of, wire::Wire,
-};
+use crate::v1::{self, CommitRequest, CommitResponse, CommitResult, DecideRequest, DecideResponse};
+use crate::v1::{RenewRequest, RenewResponse, RenewResult, Verdict, call::Mode, verdict};
+use crate::{Call, Client, Commit, Descriptor, Error, Options, Unit, decision::code_of};
 
 /// Answers its clients in memory, for unit tests. It allows all calls that no limit of its own denies, and lists what it got.
 #[derive(Clone, Default)]
 pub struct Fake(Arc<Mutex<State>>);
 
 #[derive(Default)]
-pub(crate) struct State {
+struct State {
     limits: Vec<Limited>,
     failure: Option<Code>,
     calls: Vec<Call>,
@@ -35,7 +37,11 @@ impl Fake {
     ///
     /// If the domain is empty, or outside of a tokio runtime.
     pub fn client(&self, options: Options) -> Result<Client, Error> {
-        Client::make("a fake".to_owned(), options, || Wire::Fake(self.clone()))
+        let fake = self.clone();
+        let service = service_fn(move |request| fake.clone().serve(request));
+        let service =
+            || v1::tollkeeper_client::TollkeeperClient::new(BoxCloneSyncService::new(service));
+        Client::make("a fake".to_owned(), options, service)
     }
 
     /// Denies calls with this descriptor.
@@ -67,31 +73,58 @@ impl Fake {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers each item of a request.
-    pub(crate) fn serve<Item, Answer>(
-        &self,
-        items: Vec<Item>,
-        answer: fn(&mut State, Item) -> Answer,
-    ) -> Result<Vec<Answer>, Status> {
-        let mut state = self.state();
-        let answers = items.into_iter().map(|item| answer(&mut state, item)).collect();
-        state.failure.map_or(Ok(answers), |code| Err(Status::new(code, "the fake fails")))
+    async fn serve(self, request: http::Request<Body>) -> Result<http::Response<Body>, Status> {
+        let decide = |state: &mut State, asked: DecideRequest| {
+            let verdicts = asked.calls.into_iter().map(|call| state.decide(call)).collect();
+            DecideResponse { verdicts }
+        };
+        let commit = |state: &mut State, asked: CommitRequest| {
+            let results = asked.commits.into_iter().map(|commit| state.commit(commit)).collect();
+            CommitResponse { results }
+        };
+        let renew = |state: &mut State, asked: RenewRequest| {
+            let results = asked.renewals.into_iter().map(|renewal| state.renew(renewal)).collect();
+            RenewResponse { results }
+        };
+        Ok(match request.uri().path().rsplit('/').next() {
+            Some("Decide") => self.answer(request, decide).await,
+            Some("Commit") => self.answer(request, commit).await,
+            _ => self.answer(request, renew).await,
+        })
+    }
+
+    async fn answer<Asked, Answer>(
+        self,
+        request: http::Request<Body>,
+        answer: fn(&mut State, Asked) -> Answer,
+    ) -> http::Response<Body>
+    where
+        Asked: prost::Message + Default + 'static,
+        Answer: prost::Message + 'static,
+    {
+        let service = service_fn(|request: Request<Asked>| {
+            let mut state = self.state();
+            let answer = Response::new(answer(&mut state, request.into_inner()));
+            let failure = state.failure.map(|code| Err(Status::new(code, "the fake fails")));
+            ready(failure.unwrap_or(Ok(answer)))
+        });
+        Grpc::new(ProstCodec::default()).unary(service, request).await
     }
 }
 
 impl State {
-    pub(crate) fn commit(&mut self, commit: v1::Commit) -> CommitResult {
+    fn commit(&mut self, commit: v1::Commit) -> CommitResult {
         let v1::Commit { hold, used, used_by_kind, end } = commit;
         self.commits.push(Commit { hold, used, used_by_kind, end });
         CommitResult::default()
     }
 
-    pub(crate) fn renew(&mut self, renewal: v1::Renewal) -> RenewResult {
+    fn renew(&mut self, renewal: v1::Renewal) -> RenewResult {
         let commit = renewal.commit.map(|commit| self.commit(commit));
         RenewResult { commit, verdict: renewal.call.map(|call| self.decide(call)) }
     }
 
-    pub(crate) fn decide(&mut self, message: v1::Call) -> Verdict {
+    fn decide(&mut self, message: v1::Call) -> Verdict {
         let (mode, hits) = (message.mode(), message.hits.unwrap_or(1));
         let call = Call::decode(message);
         self.calls.push(call.clone());

@@ -8,7 +8,7 @@ use tonic::Code;
 
 use crate::call::{Call, Error, check_hits};
 use crate::v1::{self, CommitRequest, RenewRequest, RenewResponse, Renewal};
-use crate::{Client, Decision, ServiceError, wire::Wire};
+use crate::{Client, Decision, ServiceError, client::Service};
 
 const COMMIT_PAUSE: Duration = Duration::from_millis(100);
 /// The codes of commits that may not have arrived.
@@ -88,7 +88,7 @@ impl Client {
     /// then, and later ones, are decided by `on_failure`.
     pub async fn close(&self) {
         let _ = timeout(self.options.commit_timeout, self.flush()).await;
-        self.shared.wire.send_replace(None);
+        self.shared.service.send_replace(None);
     }
 
     #[expect(clippy::disallowed_methods, reason = "`flush` awaits the commits of dropped holds")]
@@ -108,7 +108,8 @@ impl Client {
             let attempt_time = time.saturating_sub(began.elapsed()).min(time / 4);
             let domain = self.options.domain.clone();
             let request = CommitRequest { domain, commits: vec![commit.clone()] };
-            match self.send(attempt_time, request, Wire::commit).await {
+            let rpc = async |mut service: Service, request| service.commit(request).await;
+            match self.send(attempt_time, request, rpc).await {
                 Ok(mut answer) => {
                     let result = answer.results.pop().ok_or_else(ServiceError::not_ours)?;
                     return result.error.map_or(Ok(()), |error| Err(error.into()));
@@ -224,8 +225,8 @@ impl Hold {
             is_committed = commits.map(|commit| commit.error.is_none()).next().unwrap_or_default();
             answer.results.into_iter().filter_map(|result| result.verdict).collect()
         };
-        let mut decisions =
-            self.client.judge("renew", vec![call], ask, Wire::renew, verdicts).await?;
+        let rpc = async |mut service: Service, request| service.renew(request).await;
+        let mut decisions = self.client.judge("renew", vec![call], ask, rpc, verdicts).await?;
         let decision = decisions.pop().expect("one decision for each call")?;
         if decision.allowed && !decision.failed() {
             self.commit = Commit::new(&*decision.hold, None);

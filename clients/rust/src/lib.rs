@@ -16,7 +16,6 @@ mod middleware;
 mod options;
 #[cfg(feature = "tls")]
 mod tls;
-mod wire;
 #[allow(missing_docs, dead_code, unreachable_pub, clippy::all, clippy::pedantic)]
 mod v1 {
     include!("generated/tollkeeper.v1.rs");

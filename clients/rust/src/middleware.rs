@@ -7,8 +7,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response, StatusCode, request::Parts};
 use tonic::{Code, body::Body, codegen::Body as HttpBody, codegen::Bytes};
 use tonic_types::{ErrorDetails, StatusExt as _};
-use tower_layer::Layer;
-use tower_service::Service;
+use tower::{Layer, Service};
 
 use crate::{Client, Decision, Descriptor, Error, channel::BoxError};
 

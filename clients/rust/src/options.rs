@@ -106,6 +106,13 @@ impl Options {
         Self { tls: Some(tls), ..self }
     }
 
+    pub(crate) fn is_secured(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        false
+    }
+
     pub(crate) fn validate(&self) -> Result<(), Error> {
         if self.domain.is_empty() {
             return Err(Error("domain: must not be empty".to_owned()));
