@@ -9,8 +9,13 @@ from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
 from conformance import needs_service, service
+from fastapi import Depends, FastAPI, Header, Request
+from fastapi.responses import JSONResponse
+from fastapi.testclient import TestClient
 
 from tollkeeper import ASGIMiddleware, AsyncClient, Client, WSGIMiddleware
+from tollkeeper.fastapi import rate_limit
+from tollkeeper.testing import Fake
 
 Response = tuple[int, dict[str, str], bytes]
 
@@ -112,8 +117,106 @@ class Middleware(unittest.TestCase):
         async def app(scope: Any, _receive: Any, _send: Any) -> None:
             seen.append(scope["type"])
 
-        client = AsyncClient(os.environ["TOLLKEEPER_GONE_ADDR"], "conformance", on_failure="deny")
+        client = Fake().async_client(on_failure="deny")
         middleware: Any = ASGIMiddleware(app, client, lambda scope: limited("/limited"))
         for kind in ("lifespan", "websocket"):
             asyncio.run(middleware({"type": kind}, None, None))
         self.assertEqual(seen, ["lifespan", "websocket"])
+
+
+class Applications(unittest.TestCase):
+    def test_the_application_makes_the_response_to_a_denied_request(self) -> None:
+        fake = Fake()
+        fake.deny({"user": "alice"})
+
+        async def by_user(_scope: Any) -> dict[str, str]:
+            return {"user": "alice"}
+
+        app = FastAPI()
+        app.add_middleware(
+            ASGIMiddleware,
+            client=fake.async_client(),
+            descriptors=by_user,
+            denied=lambda decision: JSONResponse({"rule": decision.rule}, status_code=429),
+        )
+        answer = TestClient(app).get("/")
+        self.assertEqual((answer.status_code, answer.json()), (429, {"rule": "fake"}))
+        self.assertEqual((answer.headers["retry-after"], answer.headers["ratelimit-limit"]), ("60", "0"))
+
+    def test_wsgi_answers_a_denied_request_as_the_application_says(self) -> None:
+        def denied(_decision: Any) -> Any:
+            def app(_environ: Any, start_response: Any) -> list[bytes]:
+                start_response("429 Slow Down", [("Content-Type", "text/plain")])
+                return [b"slow down"]
+
+            return app
+
+        fake = Fake()
+        fake.deny({"user": "alice"})
+        started: list[Any] = []
+        middleware: Any = WSGIMiddleware(denied(None), fake.client(), lambda _: {"user": "alice"}, denied)
+        self.assertEqual(middleware({}, lambda *start: started.append(start)), [b"slow down"])
+        self.assertEqual((started[0][0], dict(started[0][1])["Retry-After"]), ("429 Slow Down", "60"))
+
+    def test_a_mistake_of_the_caller_is_an_error_of_the_application(self) -> None:
+        app = FastAPI()
+        app.add_middleware(ASGIMiddleware, client=Fake().async_client(), descriptors=lambda _: {"": "secret"})
+        answer = TestClient(app, raise_server_exceptions=False).get("/")
+        self.assertEqual((answer.status_code, answer.text), (500, "Internal Server Error"))
+
+
+class Routes(unittest.TestCase):
+    def setUp(self) -> None:
+        self.fake = Fake()
+        client = self.fake.async_client(on_failure="deny")
+
+        def user(authorization: str = Header()) -> str:
+            return authorization.removeprefix("Bearer ")
+
+        async def per_route(request: Request, user: str = Depends(user)) -> dict[str, str] | None:
+            return {"path": request.scope["route"].path, "user": user} if user != "admin" else None
+
+        app = FastAPI()
+
+        @app.get("/items/{item}", dependencies=[Depends(rate_limit(client, per_route))])
+        async def item(item: str) -> str:
+            return item
+
+        self.app = TestClient(app)
+
+    def get(self, path: str, user: str = "alice") -> Any:
+        return self.app.get(path, headers={"Authorization": f"Bearer {user}"})
+
+    def test_a_route_is_limited_by_its_template_and_the_user(self) -> None:
+        self.fake.limit({"path": "/items/{item}", "user": "alice"}, 2)
+        answers = [self.get(f"/items/{number}") for number in range(3)]
+        self.assertEqual([it.status_code for it in answers], [200, 200, 429])
+        self.assertEqual([it.headers["ratelimit-remaining"] for it in answers], ["1", "0", "0"])
+        self.assertEqual(
+            (answers[2].json(), answers[2].headers["retry-after"]), ({"detail": "Too Many Requests"}, "60")
+        )
+        self.assertEqual(self.get("/items/1", "bob").status_code, 200)
+
+    def test_a_request_without_an_identity_is_not_decided(self) -> None:
+        self.assertEqual(self.app.get("/items/1").status_code, 422)
+        self.assertEqual(self.fake.calls, [])
+
+    def test_a_request_without_descriptors_is_not_decided(self) -> None:
+        self.assertEqual(self.get("/items/1", "admin").status_code, 200)
+        self.assertEqual(self.fake.calls, [])
+
+    def test_a_request_that_on_failure_denies_gets_503(self) -> None:
+        self.fake.fail()
+        with self.assertLogs("tollkeeper", "WARNING"):
+            answer = self.get("/items/1")
+        self.assertEqual((answer.status_code, answer.json()), (503, {"detail": "Service Unavailable"}))
+
+
+@needs_service
+class EventLoops(unittest.TestCase):
+    def test_requests_of_a_test_client_are_decided_in_their_own_event_loops(self) -> None:
+        app = FastAPI()
+        client = AsyncClient(service(), "conformance", timeout=10, on_failure="deny")
+        app.add_middleware(ASGIMiddleware, client=client, descriptors=lambda _: {"user": uuid.uuid4().hex})
+        answers = [TestClient(app).get("/") for _ in range(3)]
+        self.assertEqual([it.status_code for it in answers], [404] * 3)

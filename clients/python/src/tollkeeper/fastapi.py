@@ -1,0 +1,38 @@
+"""Limits of single routes of FastAPI, as dependencies."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import Depends, HTTPException, Response
+
+from tollkeeper.aio import AsyncClient
+from tollkeeper.decision import Decision
+from tollkeeper.middleware import denial_of
+
+
+class DeniedError(HTTPException):
+    """429, or 503 if `on_failure` denied. Handle it with `app.exception_handler` for a response of your own."""
+
+    def __init__(self, decision: Decision) -> None:
+        status = denial_of(decision)
+        super().__init__(status.value, status.phrase, decision.headers)
+        self.decision = decision
+
+
+def rate_limit(client: AsyncClient, descriptors: Callable[..., Any]) -> Callable[..., Awaitable[Decision | None]]:
+    """A dependency that decides each request: `dependencies=[Depends(rate_limit(client, descriptors))]`.
+
+    `descriptors` is a dependency too, which returns what to limit, or None. The route's template is in
+    `request.scope["route"].path`. A handler that returns a Response of its own adds the headers itself.
+    """
+
+    async def decide(response: Response, found: Any = Depends(descriptors)) -> Decision | None:
+        if found is None:
+            return None
+        decision = await client.decide(found)
+        if not decision.allowed:
+            raise DeniedError(decision)
+        response.headers.update(decision.headers)
+        return decision
+
+    return decide
