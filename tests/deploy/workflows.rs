@@ -146,6 +146,15 @@ fn the_versions_of_a_release_agree() {
 }
 
 #[test]
+fn a_release_has_a_tag_for_the_go_module() {
+    let repository = env!("CARGO_PKG_REPOSITORY").strip_prefix("https://").unwrap();
+    let module = text("clients/go/go.mod");
+    let folder = module.lines().next().unwrap().strip_prefix(&format!("module {repository}/"));
+    let tag = format!("\"ref=refs/tags/{}/$GITHUB_REF_NAME\"", folder.expect(&module));
+    assert!(workflows()[1].contains(&tag), "{tag}");
+}
+
+#[test]
 fn the_pages_and_the_chart_name_the_image_that_the_workflow_pushes() {
     let repository = env!("CARGO_PKG_REPOSITORY").strip_prefix("https://github.com/").unwrap();
     assert!(workflows()[1].contains("\n  IMAGE: ghcr.io/${{ github.repository }}\n"));
