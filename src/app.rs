@@ -46,6 +46,7 @@ use crate::{
         metrics::CallMetrics,
     },
     net::tls::server::{ListenerTls, TlsUse},
+    notices::Notices,
     overrides::Overrides,
     process::workers::Workers,
     rls,
@@ -209,6 +210,13 @@ impl App {
             let (metrics, stop) = (self.edge.of_listener(name), self.stop.clone());
             tasks.spawn(http::serve(socket, router, tls, metrics, bounds.clone(), stop));
         }
+        let (limiter, store) = (Arc::clone(&service.limiter), Arc::clone(&self.store));
+        let (webhook, stop) = (settings.telemetry.webhook.clone(), self.stop.clone());
+        tasks.spawn(async move {
+            if let Some(notices) = limiter.notices() {
+                notices.follow(&store, webhook, stop).await;
+            }
+        });
         let mut background = self.background(settings, Arc::clone(&service.limiter));
         background.push(Box::pin(history.follow(Arc::clone(&self.telemetry))));
         if let Some(statsd) = settings.telemetry.statsd.clone() {
@@ -244,7 +252,7 @@ impl App {
         let audit = Arc::clone(&self.audit);
         tasks.push(Box::pin(async move { audit.follow().await }));
         let (keys, store) = (self.hold_keys.clone(), Arc::clone(&self.store));
-        if settings.telemetry.denial_lines.is_some() {
+        if settings.telemetry.denial_lines.is_some() || settings.telemetry.webhook.is_some() {
             keys.make_digests();
         }
         let rules_of_keys = Arc::clone(&self.rules);
@@ -374,7 +382,8 @@ pub fn service(
     let guard = stores::guard(settings, telemetry, store);
     let weight_max = calls.weight_max;
     let limiter = Limiter::new(rules, overrides, guard, metrics, top_keys, holds, weight_max)
-        .listing_limits(calls.headers.draft);
+        .listing_limits(calls.headers.draft)
+        .giving(Notices::new(settings.telemetry.top_keys, &telemetry.meter()));
     rls::Service {
         limiter: Arc::new(limiter),
         bounds: calls.bounds,

@@ -496,6 +496,10 @@ fn details(charge: &Charge, all: &[Charge]) -> String {
         let at: Vec<_> = tiers.iter().map(|tier| format!("{} %", tier.at)).collect();
         details.push(format!("tiers at {}", at.join(" and ")));
     }
+    if let Some(notify_at) = &limit.notify_at {
+        let at: Vec<_> = notify_at.iter().map(|at| format!("{at} %")).collect();
+        details.push(format!("notify_at {}", at.join(" and ")));
+    }
     if let Some((class, share)) = &limit.class {
         let release = if limit.opens_from.is_some() { ", release linear" } else { "" };
         details.push(format!("class {class}: {share} %{release}"));

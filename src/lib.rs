@@ -8,6 +8,7 @@ pub use tollkeeper_rules as rules;
 pub use tollkeeper_store as store;
 
 pub mod limiter;
+pub mod notices;
 pub mod overrides;
 
 // The edge: how calls arrive, and who may make them.

@@ -34,6 +34,7 @@ use crate::{
         time::Timestamp,
     },
     explain::Explanation,
+    notices::Notices,
     overrides::Overrides,
     rules::{InForce, Rules},
     store::{
@@ -84,6 +85,7 @@ pub struct Limiter {
     store: Guard,
     metrics: CallMetrics,
     top_keys: TopKeys,
+    notices: Option<Notices>,
     holds: Holds,
     /// The most that the charges of one call weigh.
     weight_max: usize,
@@ -111,6 +113,7 @@ impl Limiter {
             store,
             metrics,
             top_keys,
+            notices: None,
             holds,
             weight_max,
             lists_limits,
@@ -124,6 +127,16 @@ impl Limiter {
     #[must_use]
     pub fn listing_limits(self, lists_limits: bool) -> Self {
         Self { lists_limits, ..self }
+    }
+
+    /// Also notes which counters reach a part of their limit that `notify_at` names.
+    #[must_use]
+    pub fn giving(self, notices: Notices) -> Self {
+        Self { notices: Some(notices), ..self }
+    }
+
+    pub const fn notices(&self) -> Option<&Notices> {
+        self.notices.as_ref()
     }
 
     pub async fn decide(&self, request: &Request, arrival: Arrival) -> Result<Decision, Undecided> {
@@ -261,6 +274,9 @@ impl Limiter {
         }
         let verdict = verdict.or_else(|error| plan.refusal().ok_or(error))?;
         self.top_keys.record(&plan, &verdict, arrival.at, |id| self.holds.digest(id));
+        if let Some(notices) = &self.notices {
+            notices.record(&plan, &verdict, arrival.at, |id| self.holds.digest(id));
+        }
         let mut decision = plan.settle(verdict);
         let granted = decision.part.map(|hits| request.with_hits(hits));
         let request = granted.as_ref().unwrap_or(request);

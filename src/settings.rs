@@ -6,6 +6,7 @@
 mod calls;
 mod envoyproxy_ratelimit;
 mod listen;
+mod notices;
 mod otel;
 mod process;
 mod reader;

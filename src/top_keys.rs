@@ -20,10 +20,11 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+pub(crate) use self::name::KeyName;
 pub use self::name::TopKeyNames;
 use self::{
     merge::Merged,
-    name::{KeyName, ShownKey},
+    name::ShownKey,
     space_saving::{KeyCount, LastTally},
     worker::{TopList, WorkerKeys},
 };

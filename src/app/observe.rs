@@ -6,7 +6,7 @@ use opentelemetry::metrics::Meter;
 
 use super::{App, renewal};
 use crate::{
-    edge, limiter, overrides,
+    edge, limiter, notices, overrides,
     rules::{self, xds},
     store::{self, memory, redis::RedisStore, report},
     telemetry::{self, InstrumentRow, observe_together},
@@ -17,6 +17,7 @@ pub fn instruments() -> impl Iterator<Item = &'static InstrumentRow> {
     let lists = [
         limiter::metrics::INSTRUMENTS,
         limiter::holds::INSTRUMENTS,
+        notices::INSTRUMENTS,
         overrides::INSTRUMENTS,
         store::metrics::INSTRUMENTS,
         report::INSTRUMENTS,

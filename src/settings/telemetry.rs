@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    otel,
+    notices, otel,
     reader::{
         SettingReader,
         form::{Custom, OneOf, OrOff, Ratio, invalid, whole_number},
@@ -11,6 +11,7 @@ use super::{
     },
 };
 use crate::{
+    notices::Webhook,
     telemetry::{Log, LogFilter, LogFormat, MetricsCompat, TelemetryOptions},
     top_keys::TopKeyNames,
 };
@@ -23,6 +24,8 @@ pub struct TelemetrySettings {
     pub top_keys: TopKeyNames,
     /// The shortest time between two log lines about denials, if any are logged.
     pub denial_lines: Option<Duration>,
+    /// Where notices are sent.
+    pub webhook: Option<Webhook>,
     /// Host and port of statsd.
     pub statsd: Option<String>,
     /// Which telemetry is sent to a collector.
@@ -79,6 +82,7 @@ impl TelemetrySettings {
         let statsd = reader.read("statsd-addr", OrOff(STATSD), "off", "Send metrics by envoyproxy/ratelimit's names to statsd, over TCP");
         let top_keys = reader.read("top-keys", TOP_KEYS, "digests", "How keys are shown: by digests, or by the values themselves");
         let denial_lines = reader.read("log-denials", OrOff(RATE), "off", "Maximum rate of log lines about denials, such as 1/s or 10/m");
+        let webhook = notices::read(reader);
         let environment = reader.environment.with(&reader.translated.otel);
         let mut problems = Vec::new();
         let export = otel::read(&environment, &mut problems, &mut reader.warnings);
@@ -87,6 +91,6 @@ impl TelemetrySettings {
         // The last of several values counts.
         export.resource.extend(reader.translated.resource.iter().cloned());
         let log = Log { filter, format };
-        Self { log, near_limit_ratio, statsd, top_keys, denial_lines, export }
+        Self { log, near_limit_ratio, webhook, statsd, top_keys, denial_lines, export }
     }
 }

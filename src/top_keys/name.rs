@@ -31,8 +31,8 @@ pub(super) enum ShownKey {
 pub(super) const DESCRIPTOR_BYTES_MAX: usize = 256;
 
 #[derive(Clone)]
-pub(super) struct KeyName {
-    pub(super) domain: Arc<str>,
+pub(crate) struct KeyName {
+    pub(crate) domain: Arc<str>,
     /// `None` for a limit in the request.
     pub(super) rule: Option<Arc<Rule>>,
     pub(super) limit: Arc<Limit>,
@@ -50,7 +50,7 @@ impl std::fmt::Debug for KeyName {
 }
 
 impl KeyName {
-    pub(super) fn new(
+    pub(crate) fn new(
         matched: &Matched,
         directive: Option<&Arc<Directive>>,
         counter: &Counter,
@@ -101,7 +101,7 @@ impl KeyName {
     }
 
     /// The descriptor as arguments have it, or its digest.
-    pub(super) fn text(&self, digest: impl Fn(u64) -> String) -> String {
+    pub(crate) fn text(&self, digest: impl Fn(u64) -> String) -> String {
         match &self.shown {
             ShownKey::Descriptor(descriptor) => as_argument(descriptor),
             ShownKey::Id(id) => digest(*id),
@@ -109,7 +109,7 @@ impl KeyName {
     }
 
     /// The path of the rule, or `override`, as in metrics.
-    pub(super) fn rule_path(&self) -> &str {
+    pub(crate) fn rule_path(&self) -> &str {
         self.rule.as_ref().map_or("override", |rule| &rule.path)
     }
 }

@@ -15,6 +15,7 @@ mod leases;
 mod longest;
 mod migrating;
 mod modes;
+mod notices;
 mod overrides;
 mod parts;
 mod penalty;

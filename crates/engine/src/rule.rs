@@ -1,5 +1,6 @@
 //! Rules: what the operator wrote, checked.
 
+mod notice;
 mod priority;
 mod tier;
 
@@ -63,6 +64,8 @@ pub struct Limit {
     pub ban_ms: Option<u64>,
     /// Its soft limits.
     pub tiers: Option<Arc<[Tier]>>,
+    /// The parts of it that operators are told of when a counter reaches them, in percent from 1 to 100.
+    pub notify_at: Option<Arc<[u64]>>,
     /// Whether a replica may charge hits in advance while its counter is hot.
     pub lease: Lease,
 }
@@ -91,6 +94,7 @@ impl Limit {
             opens_from: None,
             ban_ms: None,
             tiers: None,
+            notify_at: None,
             lease: Lease::Off,
         })
     }

@@ -137,6 +137,8 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             "Time for which a call that does not fit closes the counter, 1s to 7 days (168h)"),
         key("tiers", Shape::Other(nested::tiers_schema),
             "Soft limits: a list of `at` and `request_headers`"),
+        key("notify_at", Shape::Other(nested::notify_at_schema),
+            "List of percents of the limit, 1 to 100: a notice tells operators when a counter reaches one"),
         key("lease", Shape::OneOf(Lease::names),
             "For fixed_window: off (default), or auto: while a counter is hot, each replica charges some hits in advance, and spends them without asking Redis"),
         key("name", TEXT, "Name of the limit in answers and in `replaces`"),

@@ -39,6 +39,9 @@ static TIER: KeyTable = KeyTable {
     ],
 };
 
+/// The most percents in `notify_at`.
+const PERCENTS_MAX: usize = 10;
+
 fn pairs_schema(value: Value) -> Value {
     json!({ "type": "object", "minProperties": 1, "additionalProperties": value })
 }
@@ -52,6 +55,25 @@ pub(super) fn tiers_schema() -> Value {
 
 pub(super) fn priority_schema() -> Value {
     json!({ "anyOf": [{ "type": "null" }, mapping(&PRIORITY)] })
+}
+
+pub(super) fn notify_at_schema() -> Value {
+    let percent = json!({ "type": "integer", "minimum": 1, "maximum": 100 });
+    json!({ "type": ["array", "null"], "minItems": 1, "maxItems": PERCENTS_MAX, "items": percent })
+}
+
+pub(super) fn notify_at(
+    reader: &mut Reader<'_>,
+    fields: &Fields<'_>,
+) -> Option<Located<Arc<[u64]>>> {
+    let location = fields.node("notify_at")?.location;
+    let items = reader.list(fields, "notify_at");
+    if items.len() > PERCENTS_MAX {
+        let message = format!("notify_at: {} items exceed {PERCENTS_MAX}", items.len());
+        reader.problem(location, message);
+    }
+    let percents = items.into_iter().filter_map(|item| reader.whole(item, "notify_at", 1, 100));
+    Some(Located { location, value: percents.collect() })
 }
 
 pub(super) fn tiers(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<Arc<[Tier]>> {

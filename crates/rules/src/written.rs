@@ -81,6 +81,7 @@ pub(super) struct RateLimit {
     pub(super) hold: Option<Arc<HoldPolicy>>,
     pub(super) ban_for: Option<Located<Duration>>,
     pub(super) tiers: Option<Arc<[Tier]>>,
+    pub(super) notify_at: Option<Located<Arc<[u64]>>>,
     /// Where `lease: auto` is written, if it is.
     pub(super) leases: Option<Location>,
     pub(super) priority: Option<Located<Arc<Priority>>>,
@@ -264,6 +265,7 @@ fn rate_limit(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Located<RateLi
         priority: nested::priority(reader, &fields),
         ban_for: fields.time("ban_for"),
         tiers: nested::tiers(reader, &fields),
+        notify_at: nested::notify_at(reader, &fields),
         leases: leases(&fields),
         replaces: replaces(reader, &fields, name.as_deref()),
         name,

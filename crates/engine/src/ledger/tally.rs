@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::charge::Charge;
 use crate::{
     algorithm::account::{Account, Terms},
-    rule::{Limit, Tier},
+    rule::{Limit, Tier, WhenDenied},
 };
 
 /// The answer to one charge.
@@ -68,6 +68,20 @@ impl Tally {
         match self.fit {
             Fit::Fits { remaining } => limit.tier(remaining),
             Fit::Over => limit.tier(0),
+            Fit::Commit(_) => None,
+        }
+    }
+
+    /// The least number of hits that the counter of this charge holds after the call; `None` for a commit.
+    pub fn used(&self, charge: &Charge) -> Option<u64> {
+        let capacity = charge.counter.limit.capacity();
+        match self.fit {
+            Fit::Fits { remaining } => Some(capacity.saturating_sub(remaining)),
+            Fit::Over if charge.when_denied() == WhenDenied::Counted => Some(capacity),
+            // One hit fewer would have fitted.
+            Fit::Over => {
+                Some(capacity.saturating_add(1).saturating_sub(charge.hits.charged().max(1)))
+            }
             Fit::Commit(_) => None,
         }
     }

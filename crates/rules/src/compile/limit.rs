@@ -63,6 +63,7 @@ pub(super) fn compile(
         denied_body: value.denied_body,
         ban_ms: value.ban_for.as_ref().map(|time| millis(time.value)),
         tiers: value.tiers.clone(),
+        notify_at: value.notify_at.as_ref().map(|percents| Arc::clone(&percents.value)),
         lease: value.leases.map_or(Lease::Off, |_| Lease::Auto),
         priority: value.priority.as_ref().map(|priority| Arc::clone(&priority.value)),
         name: value.name.as_deref().map(Arc::from),
@@ -82,6 +83,14 @@ pub(super) fn compile(
     }
     if let Some(location) = value.leases.filter(|_| !has_scripts) {
         reader.problem(location, "lease: needs scripts, but --redis-scripts is off");
+    }
+    if let Some(Located { location, .. }) = value.notify_at {
+        let releases = value.priority.as_ref().is_some_and(|priority| priority.value.releases);
+        if matches!(limit.algorithm, Algorithm::InFlight { .. }) {
+            reader.problem(location, "notify_at: not with in_flight, which has no window");
+        } else if releases {
+            reader.problem(location, "notify_at: not with `release`, by which the limit grows");
+        }
     }
     if let Some(Located { location, value: priority }) = &value.priority {
         if !is_by_token {

@@ -1,0 +1,193 @@
+//! Notices: operators hear once that a counter has reached a part of its limit, in a log and by a webhook.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use ring::hmac;
+use std::io::BufReader;
+
+use crate::support::prelude::*;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { name: daily, unit: year, requests_per_unit: 10, notify_at: [50, 100] }
+  - key: work
+    rate_limit: { unit: year, requests_per_unit: 10, notify_at: [80], hold: 10m }
+  - key: quiet
+    rate_limit: { unit: year, requests_per_unit: 10 }
+";
+
+const KEY: [u8; 24] = [7; 24];
+
+/// A server that takes notices, after it has answered some requests with a status each.
+#[derive(Clone, Default)]
+struct Webhook {
+    /// The headers of each request, in lower case, and its body.
+    requests: Arc<Mutex<Vec<(HashMap<String, String>, String)>>>,
+}
+
+impl Webhook {
+    fn start(statuses: &'static [u16]) -> (Self, String) {
+        let (webhook, listener) = (Self::default(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let url = format!("http://{}/hook", listener.local_addr().unwrap());
+        let own = webhook.clone();
+        thread::spawn(move || {
+            let mut statuses = statuses.iter();
+            for stream in listener.incoming() {
+                own.answer(stream.unwrap(), *statuses.next().unwrap_or(&204));
+            }
+        });
+        (webhook, url)
+    }
+
+    fn answer(&self, stream: TcpStream, status: u16) {
+        let mut reader = BufReader::new(&stream);
+        let (mut line, mut headers) = (String::new(), HashMap::new());
+        reader.read_line(&mut line).unwrap();
+        assert!(line.starts_with("POST /hook"), "{line}");
+        loop {
+            line.clear();
+            reader.read_line(&mut line).unwrap();
+            let Some((name, value)) = line.trim().split_once(": ") else { break };
+            headers.insert(name.to_lowercase(), value.to_owned());
+        }
+        let mut body = vec![0; headers["content-length"].parse().unwrap()];
+        reader.read_exact(&mut body).unwrap();
+        self.requests.lock().unwrap().push((headers, String::from_utf8(body).unwrap()));
+        let answer = format!("HTTP/1.1 {status} -\r\ncontent-length: 0\r\n\r\n");
+        (&stream).write_all(answer.as_bytes()).unwrap();
+    }
+
+    fn requests(&self, count: usize) -> Vec<(HashMap<String, String>, String)> {
+        eventually(&format!("{count} requests"), || {
+            let requests = self.requests.lock().unwrap();
+            (requests.len() >= count).then(|| requests.clone())
+        })
+    }
+
+    fn events(&self) -> Vec<Value> {
+        let requests = self.requests.lock().unwrap();
+        let batches = requests.iter().map(|(_, body)| serde_json::from_str::<Vec<Value>>(body));
+        batches.flat_map(Result::unwrap).collect()
+    }
+
+    /// The rule, the percent and the used hits of each event, once there are this many.
+    fn told(&self, count: usize) -> Vec<(String, u64, u64)> {
+        let mut told = eventually(&format!("{count} events"), || {
+            let events = self.events();
+            (events.len() >= count).then_some(events)
+        });
+        told.sort_by_key(|event| event["data"]["at"].as_u64());
+        let of = |event: &Value| {
+            let data = &event["data"];
+            let number = |name: &str| data[name].as_u64().unwrap();
+            (data["rule"].as_str().unwrap().to_owned(), number("at"), number("used"))
+        };
+        told.iter().map(of).collect()
+    }
+}
+
+fn notices(service: &Service, outcome: &str) -> u64 {
+    let name = format!("ratelimit_notices_total{{outcome=\"{outcome}\"}} ");
+    let metrics = service.get("/metrics");
+    let number = metrics.lines().find_map(|line| line.strip_prefix(&*name));
+    number.unwrap_or_else(|| panic!("{name}: {metrics}")).parse().unwrap()
+}
+
+fn start(store: &str, flags: &[&str]) -> Service {
+    Service::start(Options { rules: RULES, store, flags, ..Options::default() })
+}
+
+async fn call(service: &Service, entry: (&str, &str), count: u64) {
+    let call = request("shop", vec![hits(descriptor(&[entry]), count)]);
+    service.ask(call).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_of_two_replicas_tells_of_each_part_that_a_counter_reaches() {
+    let (redis, (webhook, url)) = (Redis::start(), Webhook::start(&[]));
+    let replicas = [(); 2].map(|()| start(&redis.url(), &["--notices-url", &url]));
+    for number in 0..24 {
+        call(&replicas[number % 2], ("user", "canary-51e0"), 1).await;
+        call(&replicas[number % 2], ("quiet", "canary-51e0"), 1).await;
+    }
+    let told = webhook.told(2);
+    assert_eq!(told, [("user".to_owned(), 50, 5), ("user".to_owned(), 100, 10)]);
+    let raised = || replicas.iter().map(|replica| notices(replica, "raised")).sum::<u64>();
+    eventually("two notices", || (raised() == 2).then_some(()));
+    let logs: String = replicas.iter().map(Service::log).collect();
+    assert_eq!(logs.matches("a counter has reached a part of its limit").count(), 2, "{logs}");
+    let bodies = format!("{logs}{:?}", webhook.events());
+    assert!(!bodies.contains("canary-51e0"), "a value in {bodies}");
+    let event = &webhook.events()[0];
+    for (name, expected) in [("specversion", "1.0"), ("type", "io.tollkeeper.limit.reached")] {
+        assert_eq!(event[name], expected);
+    }
+    let data = &event["data"];
+    assert_eq!((&data["domain"], &data["name"]), (&json!("shop"), &json!("daily")));
+    assert_eq!((&data["limit"], &data["capacity"]), (&json!("10 per year"), &json!(10)));
+    assert_eq!(event["subject"], data["key"]);
+    let other = start(&redis.url(), &["--notices-url", &url]);
+    call(&other, ("user", "canary-51e0"), 1).await;
+    call(&other, ("user", "another"), 5).await;
+    assert_eq!(webhook.told(3).len(), 3, "a replica that starts tells of nothing twice");
+}
+
+#[tokio::test]
+async fn a_jump_tells_of_every_part_that_it_reaches_and_a_commit_is_seen_by_the_next_call() {
+    let (webhook, url) = Webhook::start(&[]);
+    let service = start("memory://", &["--notices-url", &url, "--top-keys", "values"]);
+    call(&service, ("user", "alice"), 10).await;
+    let told = webhook.told(2);
+    assert_eq!(told, [("user".to_owned(), 50, 10), ("user".to_owned(), 100, 10)]);
+    assert_eq!(webhook.events()[0]["subject"], "user=alice");
+
+    let path = "/v1/decide";
+    let take = json!({ "domain": "shop", "calls": [{ "descriptors": [
+        { "entries": [{ "key": "work", "value": "alice" }] }], "hits": "1" }] });
+    let (_, _, answer) = service.exchange("POST", path, take.to_string().as_bytes());
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let commit = json!({ "domain": "shop", "commits": [{ "hold": answer["verdicts"][0]["hold"], "used": "8" }] });
+    assert_eq!(service.exchange("POST", "/v1/commit", commit.to_string().as_bytes()).0, 200);
+    service.exchange("POST", path, take.to_string().replace(r#""1""#, r#""0""#).as_bytes());
+    assert_eq!(webhook.told(3)[1], ("work".to_owned(), 80, 8));
+}
+
+#[tokio::test]
+async fn a_webhook_that_is_away_gets_a_notice_again_with_a_signature_of_its_bytes() {
+    let (webhook, url) = Webhook::start(&[503, 429]);
+    let folder = TempDir::new().unwrap();
+    let key = folder.path().join("key");
+    fs::write(&key, format!("whsec_{}\n", BASE64.encode(KEY))).unwrap();
+    let flags = ["--notices-url", &url, "--notices-key-file", key.to_str().unwrap()];
+    let mut service = start("memory://", &flags);
+    call(&service, ("user", "alice"), 5).await;
+    let requests = webhook.requests(3);
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &KEY);
+    for (headers, body) in &requests {
+        assert_eq!(headers["content-type"], "application/cloudevents-batch+json");
+        let (id, at) = (&headers["webhook-id"], &headers["webhook-timestamp"]);
+        let signed = hmac::sign(&key, format!("{id}.{at}.{body}").as_bytes());
+        assert_eq!(headers["webhook-signature"], format!("v1,{}", BASE64.encode(signed)));
+        assert_eq!((id, body), (&requests[0].0["webhook-id"], &requests[0].1));
+    }
+    eventually("it is sent", || (notices(&service, "sent") == 1).then_some(()));
+
+    call(&service, ("user", "bob"), 5).await;
+    service.process().signal("TERM");
+    assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+    assert_eq!(webhook.requests(4).len(), 4, "what waits is sent before the service ends");
+}
+
+#[tokio::test]
+async fn a_webhook_that_refuses_notices_loses_them_and_the_log_says_so_without_its_url() {
+    let (webhook, url) = Webhook::start(&[403]);
+    let secret = format!("{url}?token=canary-9c2b");
+    let service = start("memory://", &["--notices-url", &secret]);
+    call(&service, ("user", "alice"), 5).await;
+    eventually("it is dropped", || (notices(&service, "dropped") == 1).then_some(()));
+    assert_eq!(webhook.requests.lock().unwrap().len(), 1);
+    let log = service.log();
+    assert!(log.contains("the webhook takes no notices") && log.contains("403"), "{log}");
+    assert!(!log.contains("canary-9c2b"), "{log}");
+}
