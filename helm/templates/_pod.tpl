@@ -104,6 +104,9 @@
 {{- with (.Values.holds.keySecret).name }}
 - { flag: hold-key-file, secret: {{ . }}, key: {{ $.Values.holds.keySecret.key }}, path: hold-keys }
 {{- end }}
+{{- with (.Values.notices.keySecret).name }}
+- { flag: notices-key-file, secret: {{ . }}, key: {{ $.Values.notices.keySecret.key }}, path: notices-key }
+{{- end }}
 {{- end -}}
 
 {{/* The files of Secrets as one volume, and whether pods start without them. Without subPath, so that changes reach the pod. */}}

@@ -36,7 +36,7 @@ fn url(text: &str) -> Result<Uri, String> {
     let url: Option<Uri> = text.parse().ok();
     let is_http = |url: &Uri| matches!(url.scheme_str(), Some("http" | "https"));
     url.filter(|url| is_http(url) && url.host().is_some())
-        .ok_or_else(|| "must be off, or a URL with http:// or https:// and a host".to_owned())
+        .ok_or_else(|| "must be a URL with http:// or https:// and a host".to_owned())
 }
 
 pub(super) fn read(reader: &mut SettingReader<'_>) -> Option<Webhook> {
@@ -44,26 +44,27 @@ pub(super) fn read(reader: &mut SettingReader<'_>) -> Option<Webhook> {
     let url = reader.read(FLAG, OrOff(URL), "off", help);
     let help =
         "File with the key that signs notices, as Standard Webhooks have it: whsec_ and base64";
-    let key = reader.read_path(KEY, help).map(|path| load(&path)).transpose();
-    let key = key.unwrap_or_else(|problem| {
-        reader.problem(KEY, &problem);
-        None
-    });
+    let key = reader.read_path(KEY, help);
     let Some(url) = url else {
         reader.warn_unused(KEY, "--notices-url is off");
         return None;
     };
+    let key = key.map(|path| load(&path)).transpose().unwrap_or_else(|problem| {
+        reader.problem(KEY, &problem);
+        None
+    });
     let is_secure = url.scheme_str() == Some("https");
     let tls = is_secure.then(|| TlsClient::new(TlsFiles::default(), None, &TLS_ADVICE));
     Some(Webhook { url, tls: tls.map(Arc::new), key })
 }
 
 fn load(path: &Path) -> Result<hmac::Key, String> {
-    let text = fs::read_to_string(path)
-        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let name = path.display();
+    let text = fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
     let text = text.trim();
     let key = BASE64.decode(text.strip_prefix(KEY_PREFIX).unwrap_or(text)).ok();
     let key = key.filter(|key| KEY_BYTES.contains(&key.len()));
-    let key = key.ok_or("must hold whsec_ and 24 to 64 bytes in base64")?;
+    let key =
+        key.ok_or_else(|| format!("{name}: must hold whsec_ and 24 to 64 bytes in base64"))?;
     Ok(hmac::Key::new(hmac::HMAC_SHA256, &key))
 }

@@ -365,6 +365,10 @@ fn a_setting_that_has_no_effect_is_a_warning() {
     let unused = "TOLLKEEPER_KEY_PREFIX has no effect: memory:// has no keys in Redis";
     assert_eq!(good(&[prefix]).warnings, [unused]);
 
+    let key = ("TOLLKEEPER_NOTICES_KEY_FILE", "/does/not/exist");
+    let unused = "TOLLKEEPER_NOTICES_KEY_FILE has no effect: --notices-url is off";
+    assert_eq!(good(&[key]).warnings, [unused]);
+
     let flags = flags(&[("shadow-mode", "on"), ("quota-mode", "on")]);
     let unused = ["--quota-mode has no effect: --shadow-mode is on"];
     assert_eq!(resolve(&flags, &Environment::default()).settings.warnings, unused);

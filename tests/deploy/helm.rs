@@ -456,12 +456,17 @@ fn bad_settings_fail_the_check_and_secrets_that_do_not_exist_yet_do_not() {
     };
     let secrets = "store.url=rediss://user@redis,store.passwordSecret.name=a,store.tls.caSecret.name=b,\
                    store.tls.certSecret.name=c,tls.secret=d,tls.clientCaSecret.name=e,clientDomains.shop[0]=shop,\
-                   admin.tokenSecret.name=f,holds.keySecret.name=g";
+                   admin.tokenSecret.name=f,holds.keySecret.name=g,notices.keySecret.name=h";
     let (code, out) = check(&["--set", secrets], false);
     assert_eq!(code, Some(0), "{out}");
-    for flag in
-        ["store-password-file", "store-tls-cert", "tls-cert", "admin-token-file", "hold-key-file"]
-    {
+    for flag in [
+        "store-password-file",
+        "store-tls-cert",
+        "tls-cert",
+        "admin-token-file",
+        "hold-key-file",
+        "notices-key-file",
+    ] {
         assert!(out.contains(&format!("warning: --{flag}: ")), "{flag}: {out}");
     }
     for (set, problem) in [

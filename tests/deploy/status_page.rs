@@ -309,22 +309,28 @@ descriptors:
 #[tokio::test]
 async fn the_history_is_there_when_the_page_opens() {
     let service = Service::start(Options::default());
-    ask(&service, "shop", "user", "two", 5).await;
     let history = |path| {
         let (status, _, body) = service.exchange_at(service.admin, "GET", path, b"");
         assert_eq!(status, 200, "{body}");
         serde_json::from_str::<Value>(&body).unwrap()["history"].take()
     };
     assert_eq!(history("/status"), Value::Null);
-    let history = eventually("two points", || {
-        Some(history("/status?history=1"))
-            .filter(|history| history["points"].as_array().unwrap().len() > 1)
-    });
-    assert_eq!((&history["every_seconds"], &history["columns"][1]), (&json!(10), &json!("denied")));
     let denied = |point: &Value| point[1][1].as_f64().unwrap();
-    let points = history["points"].as_array().unwrap();
-    let all: f64 = points.iter().map(denied).sum();
-    assert!((0.1..=0.31).contains(&all), "3 denials in 10 s: {points:?}");
+    let points = |history: &Value| history["points"].as_array().unwrap().clone();
+    let history = |sum: f64| {
+        eventually("two points", || {
+            let history = history("/status?history=1");
+            let is_counted = points(&history).iter().map(denied).sum::<f64>() >= sum;
+            (points(&history).len() > 1 && is_counted).then_some(history)
+        })
+    };
+    history(0.0);
+    ask(&service, "shop", "user", "two", 5).await;
+    // A busy machine takes a reading later.
+    let history = history(0.01);
+    assert_eq!((&history["every_seconds"], &history["columns"][1]), (&json!(10), &json!("denied")));
+    let all: f64 = points(&history).iter().map(denied).sum();
+    assert!(all <= 0.31, "3 denials in 10 s: {history:?}");
     let mut browser = open(&service);
     browser.wait_for("document.querySelectorAll('.trend path').length === 5");
     let axis = text_of(&mut browser, "decisions-note")
@@ -334,7 +340,7 @@ async fn the_history_is_there_when_the_page_opens() {
             .unwrap()
             .replace('\n', " ");
     // A busy machine opens the page later.
-    assert!(axis.contains("0 s ago max 0.") && axis.ends_with(" now"), "{axis}");
+    assert!(axis.contains(" ago max 0.") && axis.ends_with(" now"), "{axis}");
     browser.picture("history");
     let (status, _, body) = service.exchange_at(service.admin, "GET", "/status?history=all", b"");
     assert_eq!((status, &*body), (400, r#"{"error":"history: must be 1"}"#));
