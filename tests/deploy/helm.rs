@@ -456,7 +456,7 @@ fn bad_settings_fail_the_check_and_secrets_that_do_not_exist_yet_do_not() {
     };
     let secrets = "store.url=rediss://user@redis,store.passwordSecret.name=a,store.tls.caSecret.name=b,\
                    store.tls.certSecret.name=c,tls.secret=d,tls.clientCaSecret.name=e,clientDomains.shop[0]=shop,\
-                   admin.tokenSecret.name=f,holds.keySecret.name=g,notices.keySecret.name=h";
+                   admin.tokenSecret.name=f,holds.keySecret.name=g,notices.keySecret.name=h,settings.notices-url=http://hook";
     let (code, out) = check(&["--set", secrets], false);
     assert_eq!(code, Some(0), "{out}");
     for flag in [
