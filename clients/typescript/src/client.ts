@@ -9,11 +9,12 @@ import {
   type Descriptors,
   encodeCall,
   listOf,
-  textOf,
 } from "./descriptor.js";
 import { CallError } from "./error.js";
-import { type Commit, type Estimate, type Held, Hold, type HoldClient, type Usage } from "./hold.js";
-import type { Answer, CallMessage, ErrorMessage, Method, Methods, VerdictMessage } from "./wire.js";
+import type { Status } from "./generated/google/rpc/status.js";
+import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
+import { type Commit, type Estimate, type Held, Hold, type HoldClient, type Usage, type Used } from "./hold.js";
+import type { Answer, Method, Request } from "./transport.js";
 
 /**
  * `outcome` is `ok`, or the gRPC code of what failed, such as `DEADLINE_EXCEEDED`: of the request, or of the first failed call
@@ -38,17 +39,17 @@ export interface Policy {
 }
 
 const CALLS_MAX = 1_000;
+const DEFAULTS = { timeoutMs: 50, commitTimeoutMs: 2_000, onFailure: "allow" as NonNullable<Policy["onFailure"]> };
 
 /** A client, or a view of one with another domain or policy. */
 export class Limiter {
   protected readonly connection: Connection;
   readonly #domain: string;
-  readonly #policy: Policy;
-  readonly #timeoutMs: number;
-  readonly #commitTimeoutMs: number;
+  readonly #policy: Policy & typeof DEFAULTS;
 
-  protected constructor(connection: Connection, domain: string, policy: Policy) {
-    const { timeoutMs = 50, commitTimeoutMs = 2_000, onFailure = "allow" } = policy;
+  protected constructor(connection: Connection, domain: string, changes: Policy) {
+    const policy = { ...DEFAULTS, ...changed(changes) };
+    const { timeoutMs, commitTimeoutMs, onFailure } = policy;
     if (!domain) throw new RangeError("domain: must not be empty");
     if (!(timeoutMs > 0)) throw new RangeError(`timeoutMs: must be above 0, not ${timeoutMs}`);
     if (!(commitTimeoutMs > 0)) throw new RangeError(`commitTimeoutMs: must be above 0, not ${commitTimeoutMs}`);
@@ -58,14 +59,11 @@ export class Limiter {
     this.connection = connection;
     this.#domain = domain;
     this.#policy = policy;
-    this.#timeoutMs = timeoutMs;
-    this.#commitTimeoutMs = commitTimeoutMs;
   }
 
   /** The same client with another domain or policy, on the same connection; cheap enough for one call. */
   with({ domain = this.#domain, ...changes }: Policy & { readonly domain?: string }): Limiter {
-    const changed = Object.entries(changes).filter(([, value]) => value !== undefined);
-    return new Limiter(this.connection, domain, { ...this.#policy, ...Object.fromEntries(changed) });
+    return new Limiter(this.connection, domain, { ...this.#policy, ...changed(changes) });
   }
 
   /** Charges the hits if all of them fit, or nothing. It rejects only where an argument is not valid, like all methods. */
@@ -134,15 +132,12 @@ export class Limiter {
     checkHits(usage.used, "used");
     checkKinds(usage.usedByKind, "usedByKind");
     const start = performance.now();
-    const request = { domain: this.#domain, commits: [{ hold: token, ...usage }] };
-    const answer = await this.connection.commit(request, this.#commitTimeoutMs);
+    const request = { domain: this.#domain, commits: [commitOf({ hold: token, ...usage })] };
+    const answer = await this.connection.commit(request, this.#policy.commitTimeoutMs);
     const result = itemOf(answer instanceof CallError ? answer : answer.results[0]);
-    if (!(result instanceof CallError)) {
-      this.#report("commit", start, undefined);
-      return { charges: result.charges, error: undefined };
-    }
-    this.#report("commit", start, result);
-    return { charges: [], error: result };
+    const error = result instanceof CallError ? result : undefined;
+    this.#report("commit", start, error);
+    return { charges: result instanceof CallError ? [] : result.charges, error };
   }
 
   /** For middleware: writes a mistake of the caller to the log. */
@@ -153,22 +148,18 @@ export class Limiter {
   async #decide(calls: readonly Call[], path: (index: number) => string): Promise<Held[]> {
     const messages = calls.map((call, index) => encodeCall(call, path(index)));
     if (messages.length === 0) return [];
-    const verdicts = await this.#send("decide", { calls: messages }, messages, (answer) => answer.verdicts);
+    const request = { domain: this.#domain, calls: messages };
+    const verdicts = await this.#send("decide", request, messages, (answer) => answer.verdicts);
     return verdicts.map((verdict, index) => {
       if (this.#policy.requireLimit) this.#checkLimit(verdict, messages[index], path(index));
       return this.#held(verdict, calls[index].descriptors);
     });
   }
 
-  async #renew(
-    token: string,
-    usage: Usage,
-    descriptors: Descriptors,
-    { estimate, hitsByKind }: Estimate,
-  ): Promise<Held & { isCommitted: boolean }> {
+  async #renew(old: Used, descriptors: Descriptors, { estimate, hitsByKind }: Estimate): Promise<Held> {
     checkHits(estimate, "estimate");
     const call = encodeCall({ descriptors, hits: estimate, hitsByKind }, "");
-    const request = { renewals: [{ commit: { hold: token, ...usage }, call }] };
+    const request = { domain: this.#domain, renewals: [{ commit: commitOf(old), call }] };
     let isCommitted = false;
     const [verdict] = await this.#send("renew", request, [call], ({ results }) => {
       const commit = results[0]?.commit;
@@ -181,13 +172,13 @@ export class Limiter {
   /** Makes one attempt, and reports it. An item without a verdict is an error. */
   async #send<M extends Method>(
     method: M,
-    request: Methods[M]["request"],
-    calls: readonly CallMessage[],
-    verdictsOf: (answer: Answer<M>) => readonly (VerdictMessage | null | undefined)[],
-  ): Promise<(VerdictMessage | CallError)[]> {
+    request: Request<M>,
+    calls: readonly v1.Call[],
+    verdictsOf: (answer: Answer<M>) => readonly (v1.Verdict | undefined)[],
+  ): Promise<(v1.Verdict | CallError)[]> {
     const start = performance.now();
-    const { signal } = this.#policy;
-    const answer = await this.connection.send(method, { ...request, domain: this.#domain }, this.#timeoutMs, signal);
+    const { timeoutMs, signal } = this.#policy;
+    const answer = await this.connection.send(method, request, timeoutMs, signal);
     const verdicts = answer instanceof CallError ? calls.map(() => answer) : verdictsOf(answer);
     const items = calls.map((_, index) => itemOf(verdicts[index]));
     const errors = items.filter((item) => item instanceof CallError);
@@ -196,7 +187,7 @@ export class Limiter {
     return items;
   }
 
-  #held(verdict: VerdictMessage | CallError, descriptors: Descriptors): Held {
+  #held(verdict: v1.Verdict | CallError, descriptors: Descriptors): Held {
     if (!(verdict instanceof CallError)) {
       return { decision: new Decision(verdict.code === "OK", verdict), token: verdict.hold };
     }
@@ -204,7 +195,7 @@ export class Limiter {
   }
 
   #isAllowedWithout(error: CallError, descriptors: Descriptors): boolean {
-    const { onFailure = "allow", signal } = this.#policy;
+    const { onFailure, signal } = this.#policy;
     if (signal?.aborted) return false;
     if (typeof onFailure !== "function") return onFailure === "allow";
     try {
@@ -215,23 +206,21 @@ export class Limiter {
     }
   }
 
-  #checkLimit(verdict: VerdictMessage | CallError, { descriptors }: CallMessage, path: string): void {
+  #checkLimit(verdict: v1.Verdict | CallError, { descriptors }: v1.Call, path: string): void {
     if (verdict instanceof CallError) return;
     const free = verdict.statuses.find(({ currentLimit }) => !currentLimit);
     if (!free) return;
-    const keys = descriptors[free.descriptorIndex].entries.map(({ key }) => textOf(key)).join("|");
+    const keys = descriptors[free.descriptorIndex].entries.map(({ key }) => Buffer.from(key)).join("|");
     const problem = `no limit applies to ${keys} in the domain ${this.#domain} (requireLimit)`;
     throw new RangeError(`${path}descriptors[${free.descriptorIndex}]: ${problem}`);
   }
 
   #logFailures(errors: readonly CallError[]): void {
     const { code, message } = errors[0];
-    const [domain, { target, log }] = [this.#domain, this.connection];
-    log.add(`failures of ${domain}`, errors.length, (count) => {
-      const calls = count === 1 ? "1 call" : `${count} calls`;
-      const were = count === 1 ? "was" : "were";
-      const what = `${calls} of the domain "${domain}" had no answer and ${were} decided by onFailure`;
-      return `${what}; the last: ${code}: ${message} (target ${target})`;
+    this.connection.log.add(`failures of ${this.#domain}`, errors.length, (count) => {
+      const [calls, were] = count === 1 ? ["1 call", "was"] : [`${count} calls`, "were"];
+      const what = `${calls} of the domain "${this.#domain}" had no answer and ${were} decided by onFailure`;
+      return `${what}; the last: ${code}: ${message} (target ${this.connection.target})`;
     });
   }
 
@@ -245,8 +234,17 @@ export class Limiter {
   }
 }
 
-function itemOf<Item extends { readonly error?: ErrorMessage | null }>(
-  item: Item | CallError | null | undefined,
+/** What a policy has; a field that is undefined is none. */
+function changed(policy: Policy): Policy {
+  return Object.fromEntries(Object.entries(policy).filter(([, value]) => value !== undefined));
+}
+
+function commitOf({ hold, used, usedByKind = {}, end = "" }: Used): v1.Commit {
+  return { hold, used, usedByKind, end };
+}
+
+function itemOf<Item extends { readonly error: Status | undefined }>(
+  item: Item | CallError | undefined,
 ): Item | CallError {
   if (item instanceof CallError) return item;
   if (!item) return new CallError("UNKNOWN", "the answer has too few items");

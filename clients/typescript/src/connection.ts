@@ -1,7 +1,7 @@
 // One connection, which several clients may share: its requests, the repetition of commits, and its end.
 import { CallError } from "./error.js";
 import { Log } from "./log.js";
-import type { Answer, Method, Request, Transport } from "./wire.js";
+import type { Method, Outcome, Request, Sending, Transport } from "./transport.js";
 
 /** An attempt of a commit takes at most this part of the time for all of them. */
 const COMMIT_ATTEMPTS = 4;
@@ -11,6 +11,7 @@ const UNANSWERED = ["UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED"];
 
 export class Connection {
   readonly log: Log;
+  readonly target: string;
   readonly #transport: Transport;
   readonly #aborts = new Set<() => void>();
   readonly #commits = new Set<Promise<unknown>>();
@@ -18,11 +19,8 @@ export class Connection {
 
   constructor(transport: Transport, log: (line: string) => void = console.warn) {
     this.#transport = transport;
+    this.target = transport.target;
     this.log = new Log(log);
-  }
-
-  get target(): string {
-    return this.#transport.target;
   }
 
   /** Makes one attempt, which the caller's signal and `close` end. */
@@ -31,7 +29,7 @@ export class Connection {
     request: Request<M>,
     timeoutMs: number,
     signal?: AbortSignal,
-  ): Promise<Answer<M> | CallError> {
+  ): Promise<Outcome<M>> {
     if (this.#closed) return new CallError("CANCELLED", "the client is closed");
     if (signal?.aborted) return new CallError("CANCELLED", "the signal is aborted");
     const controller = new AbortController();
@@ -45,7 +43,7 @@ export class Connection {
   }
 
   /** Makes attempts until there is an answer, for at most this time. */
-  async commit(request: Request<"commit">, timeoutMs: number): Promise<Answer<"commit"> | CallError> {
+  async commit(request: Request<"commit">, timeoutMs: number): Promise<Outcome<"commit">> {
     if (this.#closed) return new CallError("CANCELLED", "the client is closed");
     const answer = this.#commit(request, timeoutMs);
     this.#commits.add(answer);
@@ -66,7 +64,7 @@ export class Connection {
     this.#transport.close();
   }
 
-  async #commit(request: Request<"commit">, timeoutMs: number): Promise<Answer<"commit"> | CallError> {
+  async #commit(request: Request<"commit">, timeoutMs: number): Promise<Outcome<"commit">> {
     const { signal } = new AbortController();
     const end = performance.now() + timeoutMs;
     for (let pauseMs = COMMIT_PAUSE_MS; ; pauseMs *= 2) {
@@ -78,11 +76,7 @@ export class Connection {
     }
   }
 
-  async #attempt<M extends Method>(
-    method: M,
-    request: Request<M>,
-    sending: Parameters<Transport["send"]>[2],
-  ): Promise<Answer<M> | CallError> {
+  async #attempt<M extends Method>(method: M, request: Request<M>, sending: Sending): Promise<Outcome<M>> {
     try {
       return await this.#transport.send(method, request, sending);
     } catch (error) {

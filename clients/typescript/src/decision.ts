@@ -1,6 +1,6 @@
 // What became of a call.
 import { CallError } from "./error.js";
-import type { StatusMessage, Unit, VerdictMessage } from "./wire.js";
+import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 
 /** The state of one descriptor after the call; with `read`, of one limit. */
 export interface Status {
@@ -25,7 +25,7 @@ export interface Limit {
   /** The most hits in one window. */
   readonly hits: number;
   /** The window is this unit, `multiplier` times. `UNKNOWN` for a limit on what is in flight. */
-  readonly unit: Unit;
+  readonly unit: v1.Limit_Unit;
   readonly multiplier: number;
 }
 
@@ -51,7 +51,7 @@ export class Decision {
   readonly hits: number;
 
   /** The methods of `Client` make decisions. */
-  constructor(allowed: boolean, answer: VerdictMessage | CallError) {
+  constructor(allowed: boolean, answer: v1.Verdict | CallError) {
     const error = answer instanceof CallError ? answer : undefined;
     const statuses = answer instanceof CallError ? [] : answer.statuses.map(statusOf);
     const over = allowed ? [] : statuses.filter((status) => !status.allowed);
@@ -89,7 +89,7 @@ function closestOf(statuses: readonly Status[]): Status | undefined {
   return limited.toSorted((one, other) => one.remaining - other.remaining)[0] ?? statuses[0];
 }
 
-function statusOf(message: StatusMessage): Status {
+function statusOf(message: v1.Status): Status {
   const { currentLimit: limit, durationUntilReset: reset } = message;
   return {
     allowed: message.code !== "OVER_LIMIT",

@@ -1,5 +1,5 @@
 // What a caller passes, checked and as messages. An error names the field and its bound.
-import type { CallMessage, DescriptorMessage, OverrideMessage, Unit } from "./wire.js";
+import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 
 /** Text, or any bytes. */
 export type Value = string | Uint8Array;
@@ -20,7 +20,7 @@ export interface OwnLimit {
   /** The most hits in one window, up to 4,294,967,295. */
   readonly hits: number;
   /** The window is this unit, `multiplier` times, 1 by default. */
-  readonly unit: Exclude<Unit, "UNKNOWN">;
+  readonly unit: "SECOND" | "MINUTE" | "HOUR" | "DAY" | "WEEK" | "MONTH" | "YEAR";
   readonly multiplier?: number;
 }
 
@@ -44,34 +44,26 @@ const ID_BYTES_MAX = 128;
 const UINT32_MAX = 2 ** 32 - 1;
 const UNITS = ["SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "YEAR"];
 
-const MODES = {
-  take: "TAKE",
-  check: "CHECK",
-  read: "READ",
-  debit: "DEBIT",
-  part: "PART",
-  refund: "TAKE",
-} as const;
+const MODES = { take: "TAKE", check: "CHECK", read: "READ", debit: "DEBIT", part: "PART", refund: "TAKE" } as const;
 
-export function encodeCall(call: Call, path: string): CallMessage {
+export function encodeCall(call: Call, path: string): v1.Call {
   const { descriptors, hits, mode = "take", hitsByKind, id = "" } = call;
   if (!Object.hasOwn(MODES, mode)) {
     throw new TypeError(`${path}mode: must be one of: ${Object.keys(MODES).join(", ")}`);
   }
   checkHits(hits, `${path}hits`);
   checkKinds(hitsByKind, `${path}hitsByKind`);
-  const size = new TextEncoder().encode(id).length;
+  const size = Buffer.byteLength(id);
   if (size > ID_BYTES_MAX) throw new RangeError(`${path}id: must be at most ${ID_BYTES_MAX} bytes, not ${size}`);
   const list = listOf(descriptors);
   if (list.length === 0) throw new RangeError(`${path}descriptors: at least 1`);
   return {
-    descriptors: list.map((descriptor, index) => ({
-      ...encodeDescriptor(descriptor, `${path}descriptors[${index}]`),
-      isNegativeHits: mode === "refund",
-    })),
+    descriptors: list.map((descriptor, index) =>
+      encodeDescriptor(descriptor, `${path}descriptors[${index}]`, mode === "refund"),
+    ),
     mode: MODES[mode],
     hits: mode === "check" || mode === "read" ? undefined : hits,
-    hitsByKind,
+    hitsByKind: hitsByKind ?? {},
     id,
   };
 }
@@ -84,27 +76,24 @@ export function listOf(descriptors: Descriptors): readonly Descriptor[] {
   return isPair ? [descriptors as Descriptor] : descriptors;
 }
 
-export function textOf(value: Value): string {
-  return typeof value === "string" ? value : new TextDecoder().decode(value);
+function encodeDescriptor(descriptor: Descriptor, path: string, isNegativeHits: boolean): v1.Descriptor {
+  const { entries, limit } = (descriptor ?? {}) as { entries?: Entries; limit?: OwnLimit };
+  const hasLimit = typeof entries === "object" && !(entries instanceof Uint8Array);
+  return {
+    entries: encodeEntries(hasLimit ? entries : (descriptor as Entries), path),
+    limit: hasLimit && limit ? encodeLimit(limit, `${path}.limit`) : undefined,
+    hitsAddend: undefined,
+    isNegativeHits,
+  };
 }
 
-function encodeDescriptor(descriptor: Descriptor, path: string): DescriptorMessage {
-  const entries = (descriptor as { entries?: Entries } | null)?.entries;
-  if (typeof entries !== "object" || entries instanceof Uint8Array)
-    return { entries: encodeEntries(descriptor as Entries, path) };
-  const { limit } = descriptor as { limit: OwnLimit };
-  return { entries: encodeEntries(entries, path), limit: encodeLimit(limit, `${path}.limit`) };
-}
-
-function encodeEntries(entries: Entries, path: string): DescriptorMessage["entries"] {
+function encodeEntries(entries: Entries, path: string): v1.Descriptor_Entry[] {
   const pairs = pairsOf(entries, path);
   if (pairs.length === 0) throw new RangeError(`${path}.entries: at least 1`);
   return pairs.map(([key, value], index) => {
     const entry = `${path}.entries[${index}]`;
-    checkValue(key, `${entry}.key`);
     if (key.length === 0) throw new RangeError(`${entry}.key: must not be empty`);
-    checkValue(value, `${entry}.value`);
-    return { key, value };
+    return { key: bytes(key, `${entry}.key`), value: bytes(value, `${entry}.value`) };
   });
 }
 
@@ -121,12 +110,13 @@ function pairsOf(entries: Entries, path: string): Pairs {
   return Object.entries(entries);
 }
 
-function checkValue(value: Value, path: string): void {
-  if (typeof value === "string" || value instanceof Uint8Array) return;
+function bytes(value: Value, path: string): Uint8Array {
+  if (typeof value === "string") return Buffer.from(value);
+  if (value instanceof Uint8Array) return value;
   throw new TypeError(`${path}: must be a string or a Uint8Array, not ${value === null ? "null" : typeof value}`);
 }
 
-function encodeLimit({ hits, unit, multiplier = 1 }: OwnLimit, path: string): OverrideMessage {
+function encodeLimit({ hits, unit, multiplier = 1 }: OwnLimit, path: string): v1.Descriptor_Override {
   if (!UNITS.includes(unit)) throw new TypeError(`${path}.unit: must be one of: ${UNITS.join(", ")}`);
   checkWhole(hits, `${path}.hits`, 0, UINT32_MAX);
   checkWhole(multiplier, `${path}.multiplier`, 1, UINT32_MAX);

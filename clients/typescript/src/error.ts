@@ -1,23 +1,4 @@
-// The codes of gRPC, by their numbers.
-const CODES = [
-  "OK",
-  "CANCELLED",
-  "UNKNOWN",
-  "INVALID_ARGUMENT",
-  "DEADLINE_EXCEEDED",
-  "NOT_FOUND",
-  "ALREADY_EXISTS",
-  "PERMISSION_DENIED",
-  "RESOURCE_EXHAUSTED",
-  "FAILED_PRECONDITION",
-  "ABORTED",
-  "OUT_OF_RANGE",
-  "UNIMPLEMENTED",
-  "INTERNAL",
-  "UNAVAILABLE",
-  "DATA_LOSS",
-  "UNAUTHENTICATED",
-];
+import { status } from "@grpc/grpc-js";
 
 /** Why the service gave no answer to a call. */
 export class CallError extends Error {
@@ -32,7 +13,7 @@ export class CallError extends Error {
   }
 
   /** From a gRPC status: of a request, or of one item of an answer. */
-  static of(code: number | string, message: string): CallError {
-    return new CallError(CODES[Number(code)] ?? String(code), message);
+  static of(code: number, message: string): CallError {
+    return new CallError(status[code] ?? String(code), message);
   }
 }

@@ -5,15 +5,12 @@ import {
   type ClientOptions,
   type ClientUnaryCall,
   credentials,
-  type Client as GrpcClient,
   Metadata,
-  makeClientConstructor,
   type ServiceError,
 } from "@grpc/grpc-js";
-import { fromJSON } from "@grpc/proto-loader";
 import { CallError } from "./error.js";
-import { descriptor } from "./generated/descriptor.js";
-import type { Answer, CallMessage, DescriptorMessage, Method, Request, Sending, Transport } from "./wire.js";
+import { TollkeeperClient } from "./generated/tollkeeper/v1/tollkeeper.js";
+import type { Answer, Method, Request, Sending, Transport } from "./transport.js";
 
 /** Certificates and the key as PEM. */
 export interface Tls {
@@ -43,42 +40,32 @@ const OPTIONS: ClientOptions = {
   "grpc.dns_min_time_between_resolutions_ms": 1_000,
 };
 
-type Service = GrpcClient & {
-  [M in Method]: (
-    request: object,
-    metadata: Metadata,
-    options: CallOptions,
-    answered: (error: ServiceError | null, answer: Answer<M>) => void,
-  ) => ClientUnaryCall;
-};
-
-// A number is exact up to 2^53 - 1, the largest hits and limits of the service.
-const definition = fromJSON(descriptor as Parameters<typeof fromJSON>[0], {
-  longs: Number,
-  enums: String,
-  defaults: true,
-});
-const methods = definition["tollkeeper.v1.Tollkeeper"] as Parameters<typeof makeClientConstructor>[0];
-const ServiceClient = makeClientConstructor(methods, "Tollkeeper");
+type Unary<M extends Method> = (
+  request: Request<M>,
+  metadata: Metadata,
+  options: CallOptions,
+  answered: (error: ServiceError | null, answer: Answer<M>) => void,
+) => ClientUnaryCall;
 
 /** It begins to connect when it is made. */
 export class Grpc implements Transport {
   readonly target: string;
-  readonly #service: Service;
+  readonly #client: TollkeeperClient;
 
   constructor(target: string, tls: Tls | undefined, options: ClientOptions = {}) {
     this.target = `${target}, ${tls ? "with" : "without"} TLS`;
     const name = tls?.serverName;
     const named = name ? { "grpc.ssl_target_name_override": name, "grpc.default_authority": name } : {};
     const all = { ...OPTIONS, ...named, ...options };
-    this.#service = new ServiceClient(target, credentialsOf(tls), all) as unknown as Service;
-    this.#service.getChannel().getConnectivityState(true);
+    this.#client = new TollkeeperClient(target, credentialsOf(tls), all);
+    this.#client.getChannel().getConnectivityState(true);
   }
 
   send<M extends Method>(method: M, request: Request<M>, { timeoutMs, signal, waits }: Sending): Promise<Answer<M>> {
     return new Promise((resolve, reject) => {
-      const call = this.#service[method](
-        encodings[method](request),
+      const unary = this.#client[method].bind(this.#client) as unknown as Unary<M>;
+      const call = unary(
+        request,
         new Metadata({ waitForReady: waits }),
         { deadline: Date.now() + timeoutMs },
         (error, answer) => (error ? reject(CallError.of(error.code, error.details)) : resolve(answer)),
@@ -88,29 +75,8 @@ export class Grpc implements Transport {
   }
 
   close(): void {
-    this.#service.close();
+    this.#client.close();
   }
-}
-
-const encodings: { [M in Method]: (request: Request<M>) => object } = {
-  decide: (request) => ({ ...request, calls: request.calls.map(encodeCall) }),
-  commit: (request) => request,
-  renew: (request) => ({
-    ...request,
-    renewals: request.renewals.map(({ commit, call }) => ({ commit, call: encodeCall(call) })),
-  }),
-};
-
-function encodeCall(call: CallMessage): object {
-  return { ...call, descriptors: call.descriptors.map(encodeDescriptor) };
-}
-
-function encodeDescriptor({ entries, limit, isNegativeHits }: DescriptorMessage): object {
-  return {
-    entries: entries.map(({ key, value }) => ({ key: Buffer.from(key), value: Buffer.from(value) })),
-    limit: limit && { ...limit, unitMultiplier: { value: limit.unitMultiplier } },
-    isNegativeHits,
-  };
 }
 
 function credentialsOf(tls: Tls | undefined): ChannelCredentials {

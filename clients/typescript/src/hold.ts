@@ -2,6 +2,7 @@
 import type { Decision } from "./decision.js";
 import { checkHits, checkKinds, type Descriptors } from "./descriptor.js";
 import type { CallError } from "./error.js";
+import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 
 type ByKind = Readonly<Record<string, number>>;
 
@@ -14,6 +15,9 @@ export interface Usage {
   /** How the work ended, such as `503 UF`, which the service compares with `unused_on` of the rule. */
   readonly end?: string | undefined;
 }
+
+/** The usage of the hold that has this token. */
+export type Used = Usage & { readonly hold: string };
 
 /** What to hold. */
 export interface Estimate {
@@ -31,31 +35,22 @@ export interface Commit {
   readonly error: CallError | undefined;
 }
 
-export interface CommittedCharge {
-  /** `REPEATED`: the hold was committed before. `LATE`: its time had passed. Both have changed nothing. */
-  readonly outcome: "UNKNOWN" | "APPLIED" | "REPEATED" | "LATE";
-  /** Number of hits that were held. */
-  readonly held: number;
-  /** Number of hits that this commit stands for. */
-  readonly used: number;
-}
+/** The end of one counter's part. */
+export type CommittedCharge = Readonly<v1.CommittedCharge>;
 
 /** A decision, and the token of what it holds; empty if nothing is held. */
 export interface Held {
   readonly decision: Decision;
   readonly token: string;
+  /** Whether a renewal has committed the old hold. */
+  readonly isCommitted?: boolean;
 }
 
 /** What a hold needs of its client. */
 export interface HoldClient {
   commit(token: string, usage: Usage): Promise<Commit>;
   take(descriptors: Descriptors, estimate: Estimate): Promise<Held>;
-  renew(
-    token: string,
-    usage: Usage,
-    descriptors: Descriptors,
-    estimate: Estimate,
-  ): Promise<Held & { isCommitted: boolean }>;
+  renew(old: Used, descriptors: Descriptors, estimate: Estimate): Promise<Held>;
 }
 
 /**
@@ -129,7 +124,6 @@ export class Hold {
   async release(): Promise<Commit> {
     this.#used = 0;
     this.#usedByKind = undefined;
-    this.#before = {};
     return this.commit();
   }
 
@@ -148,11 +142,11 @@ export class Hold {
     if (this.token === "") {
       this.#held = await this.#client.take(this.#descriptors, estimate);
     } else {
-      const { isCommitted, ...held } = await this.#client.renew(this.token, usage, this.#descriptors, estimate);
+      const held = await this.#client.renew({ hold: this.token, ...usage }, this.#descriptors, estimate);
       // The old hold may still be open. At the end, it is committed with all that was used of it.
-      const isOld = !isCommitted && held.token === "";
+      const isOld = !held.isCommitted && held.token === "";
       this.#before = isOld ? usage : {};
-      this.#held = isOld ? { decision: held.decision, token: this.token } : held;
+      this.#held = isOld ? { ...held, token: this.token } : held;
     }
     this.#used = undefined;
     this.#usedByKind = undefined;

@@ -1,20 +1,10 @@
 // A client for unit tests, which decides in memory and sends nothing.
 import { Limiter, type Policy } from "./client.js";
 import { Connection } from "./connection.js";
-import { type Descriptors, encodeCall, type Mode, textOf } from "./descriptor.js";
+import { type Descriptors, encodeCall, type Mode } from "./descriptor.js";
 import { CallError } from "./error.js";
-import type {
-  Answer,
-  CallMessage,
-  CommitMessage,
-  CommitResultMessage,
-  DescriptorMessage,
-  Method,
-  Request,
-  StatusMessage,
-  Transport,
-  VerdictMessage,
-} from "./wire.js";
+import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
+import type { Answer, Method, Request, Transport } from "./transport.js";
 
 /** A client that allows all calls without a limit, until a test says otherwise. Commits get one attempt. */
 export function fake(domain = "test", policy: Policy & { log?: (line: string) => void } = {}): FakeClient {
@@ -30,22 +20,18 @@ export interface SeenCall {
 }
 
 export class FakeClient extends Limiter {
+  /** The calls so far. */
+  readonly calls: readonly SeenCall[];
+  /** The commits so far, also of renewals, with the tokens of their holds. */
+  readonly commits: readonly Readonly<v1.Commit>[];
   readonly #service: FakeService;
 
   constructor(domain: string, { log, ...policy }: Policy & { log?: (line: string) => void }) {
     const service = new FakeService();
     super(new Connection(service, log), domain, { commitTimeoutMs: 1, ...policy });
     this.#service = service;
-  }
-
-  /** The calls so far. */
-  get calls(): readonly SeenCall[] {
-    return this.#service.calls;
-  }
-
-  /** The commits so far, also of renewals. */
-  get commits(): readonly CommitMessage[] {
-    return this.#service.commits;
+    this.calls = service.calls;
+    this.commits = service.commits;
   }
 
   /** Denies calls with one of these descriptors. */
@@ -81,7 +67,7 @@ interface Counter {
 class FakeService implements Transport {
   readonly target = "a fake";
   readonly calls: SeenCall[] = [];
-  readonly commits: CommitMessage[] = [];
+  readonly commits: v1.Commit[] = [];
   readonly counters = new Map<string, Counter>();
   code: string | undefined;
   readonly #holds = new Map<string, { readonly counters: readonly (Counter | undefined)[]; readonly hits: number }>();
@@ -96,64 +82,68 @@ class FakeService implements Transport {
     decide: ({ calls }) => ({ verdicts: calls.map((call) => this.#decide(call)) }),
     commit: ({ commits }) => ({ results: commits.map((commit) => this.#commit(commit)) }),
     renew: ({ renewals }) => ({
-      results: renewals.map(({ commit, call }) => ({ commit: this.#commit(commit), verdict: this.#decide(call) })),
+      results: renewals.map(({ commit, call }) => ({
+        commit: commit && this.#commit(commit),
+        verdict: call && this.#decide(call),
+      })),
     }),
   };
 
-  #failIfTold(): void {
-    if (this.code) throw new CallError(this.code, "the fake was told to fail");
-  }
-
-  #decide({ descriptors, mode, hits = 1 }: CallMessage): VerdictMessage {
-    const isRefund = descriptors.some(({ isNegativeHits }) => isNegativeHits);
-    const seen = isRefund ? "refund" : (mode.toLowerCase() as Mode);
+  #decide({ descriptors, mode, hits = 1 }: v1.Call): v1.Verdict {
+    const seen = descriptors[0].isNegativeHits ? "refund" : (mode.toLowerCase() as Mode);
     this.calls.push({ mode: seen, descriptors: descriptors.map(nameOf), hits });
     this.#failIfTold();
     const counters = descriptors.map((descriptor) => this.counters.get(nameOf(descriptor)));
     const room = Math.min(...counters.map(remainingOf));
-    const part = mode === "PART" ? Math.min(hits, room) : 0;
+    const part = seen === "part" ? Math.min(hits, room) : 0;
     const needed = seen === "read" || seen === "refund" ? 0 : part || hits;
     const isOver = needed > room;
     const change = { take: hits, debit: hits, part, refund: -hits, check: 0, read: 0 }[seen];
-    const charged = isOver && seen !== "debit" ? 0 : change;
-    for (const counter of counters) if (counter) counter.used = Math.max(0, counter.used + charged);
-    const isHeld = seen === "take" && !isOver;
-    const token = isHeld ? `hold-${this.calls.length}` : "";
-    if (isHeld) this.#holds.set(token, { counters, hits });
+    add(counters, isOver && seen !== "debit" ? 0 : change);
+    const hold = seen === "take" && !isOver ? `hold-${this.calls.length}` : "";
+    if (hold) this.#holds.set(hold, { counters, hits });
     const statuses = counters.map((counter, index) =>
       statusOf(counter, index, isOver && remainingOf(counter) < needed),
     );
-    return { code: isOver ? "OVER_LIMIT" : "OK", statuses, hold: token, hits: part };
+    return { code: isOver ? "OVER_LIMIT" : "OK", statuses, hold, hits: part, error: undefined };
   }
 
-  #commit(commit: CommitMessage): CommitResultMessage {
+  #commit(commit: v1.Commit): v1.CommitResult {
     this.commits.push(commit);
     this.#failIfTold();
-    const held = this.#holds.get(commit.hold);
-    this.#holds.delete(commit.hold);
-    const { hits = 0, counters = [] } = held ?? {};
-    const used = commit.used ?? hits;
-    for (const counter of counters) if (counter) counter.used = Math.max(0, counter.used + used - hits);
-    return { charges: [{ outcome: held ? "APPLIED" : "REPEATED", held: hits, used }] };
+    const { counters, hits: held } = this.#holds.get(commit.hold) ?? { counters: [], hits: 0 };
+    const outcome = this.#holds.delete(commit.hold) ? "APPLIED" : "REPEATED";
+    const { used = held } = commit;
+    add(counters, used - held);
+    return { charges: [{ outcome, held, used }], error: undefined };
+  }
+
+  #failIfTold(): void {
+    if (this.code) throw new CallError(this.code, "the fake was told to fail");
   }
 }
 
-function nameOf({ entries }: DescriptorMessage): string {
-  return entries.map(({ key, value }) => `${textOf(key)}=${textOf(value)}`).join(",");
+function nameOf({ entries }: v1.Descriptor): string {
+  return entries.map(({ key, value }) => `${Buffer.from(key)}=${Buffer.from(value)}`).join(",");
+}
+
+function add(counters: readonly (Counter | undefined)[], hits: number): void {
+  for (const counter of counters) if (counter) counter.used = Math.max(0, counter.used + hits);
 }
 
 function remainingOf(counter: Counter | undefined): number {
   return counter ? Math.max(0, counter.limit - counter.used) : Number.POSITIVE_INFINITY;
 }
 
-function statusOf(counter: Counter | undefined, descriptorIndex: number, isOver: boolean): StatusMessage {
-  const common = { descriptorIndex, code: isOver ? "OVER_LIMIT" : "OK", used: counter?.used, held: 0 } as const;
-  if (!counter) return { ...common, rule: "", limitRemaining: 0 };
+function statusOf(counter: Counter | undefined, descriptorIndex: number, isOver: boolean): v1.Status {
   return {
-    ...common,
-    rule: "fake",
-    currentLimit: { name: "", requestsPerUnit: counter.limit, unit: "MINUTE", unitMultiplier: 1 },
-    limitRemaining: isOver ? 0 : remainingOf(counter),
+    code: isOver ? "OVER_LIMIT" : "OK",
+    descriptorIndex,
+    rule: counter ? "fake" : "",
+    currentLimit: counter && { name: "", requestsPerUnit: counter.limit, unit: "MINUTE", unitMultiplier: 1 },
+    limitRemaining: counter && !isOver ? remainingOf(counter) : 0,
     durationUntilReset: { seconds: 60, nanos: 0 },
+    used: counter?.used,
+    held: counter && 0,
   };
 }
