@@ -1,6 +1,7 @@
 import io.github.tollkeeper.Client;
 import io.github.tollkeeper.Decision;
 import io.github.tollkeeper.Descriptor;
+import io.github.tollkeeper.Options;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
@@ -15,13 +16,14 @@ import java.util.List;
 final class Main {
     public static void main(String[] arguments) throws IOException {
         long deadline = arguments.length > 2 ? Long.parseLong(arguments[2]) : 50;
-        Client.Builder settings = Client.builder(arguments[0], arguments[1])
+        Options options = Options.of(arguments[1])
                 .timeout(Duration.ofMillis(deadline))
-                // With TLS: .tls(TlsChannelCredentials.create())
                 // DENY fails closed.
                 .onFailure(Client.OnFailure.ALLOW);
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
-        try (Client client = settings.build()) {
+        // With TLS: Client.connect(arguments[0], TlsChannelCredentials.create(), options)
+        try (Client client = Client.connect(arguments[0], options)) {
+            client.warmUp(Duration.ofSeconds(2));
             for (String line; (line = lines.readLine()) != null; ) {
                 System.out.println(describe(client.decide(descriptor(line))));
             }

@@ -8,9 +8,12 @@ import io.github.tollkeeper.Call;
 import io.github.tollkeeper.Client;
 import io.github.tollkeeper.Decision;
 import io.github.tollkeeper.Descriptor;
+import io.github.tollkeeper.Fake;
 import io.github.tollkeeper.Hold;
+import io.github.tollkeeper.Options;
 import io.github.tollkeeper.RateLimitFilter;
 import io.grpc.ChannelCredentials;
+import io.grpc.Status;
 import io.grpc.TlsChannelCredentials;
 import jakarta.servlet.Filter;
 import jakarta.servlet.http.HttpServletRequest;
@@ -22,6 +25,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.regex.MatchResult;
@@ -51,16 +55,15 @@ class ReadmeTest {
     }
 
     private static Client exampleClient() {
-        return Client.builder(System.getenv("TOLLKEEPER_ADDR"), "conformance")
-                .timeout(Duration.ofSeconds(10))
-                .onFailure(Client.OnFailure.DENY)
-                .build();
+        return Client.connect(System.getenv("TOLLKEEPER_ADDR"),
+                Options.of("conformance").timeout(Duration.ofSeconds(10)).onFailure(Client.OnFailure.DENY));
     }
 
     /** A request or a response with one method that the samples use; the others return null. */
     private static <T> T only(Class<T> type, Map<Object, Object> answers) {
         return type.cast(Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type},
-                (self, method, arguments) -> answers.merge(arguments[0], 1, (answer, one) -> answer)));
+                (self, method, arguments) -> answers.merge(
+                        arguments == null ? method.getName() : arguments[0], 1, (answer, one) -> answer)));
     }
 
     /** Stands for a histogram of Prometheus. */
@@ -75,35 +78,47 @@ class ReadmeTest {
     }
 
     @Test
-    void aClientIsMadeWithoutWaiting() {
-        Client client = Client.builder("localhost:8081", "example").build();
+    void aClientIsWarmedUp() {
+        Client client = Client.connect("localhost:8081", "example");
+        client.warmUp(Duration.ofSeconds(5));
         client.close();
     }
 
     @Test
-    void aFunctionDecidesWithoutAnAnswerAndTheHookIsCalled() {
+    void clientsShareConnectionsAndTheHookIsCalled() {
         Calls calls = new Calls(new ConcurrentHashMap<>(), "");
-        Client patient = Client.builder("localhost:8081", "example")
+        Client client = Client.connect("localhost:8081", Options.of("example")
                 .timeout(Duration.ofMillis(20))
-                .onFailure((error, descriptors) -> !descriptors.get(0).entries().get(0).key().toStringUtf8().equals("login"))
-                .onCall((method, elapsed, outcome) -> calls.labels(method, outcome).observe(elapsed.toNanos() / 1e9))
-                .build();
+                .onCall((method, elapsed, outcome) -> calls.labels(method, outcome).observe(elapsed.toNanos() / 1e9)));
+        Client logins = client.with(options -> options.domain("logins").onFailure(Client.OnFailure.DENY));
+        Client patient = client.with(options -> options.timeout(Duration.ofSeconds(1)));
         // Without connections, nothing answers.
-        patient.close();
-        assertFalse(patient.decide(Descriptor.on("login", user)).allowed());
+        client.close();
+        assertFalse(logins.decide(Descriptor.on("user", user)).allowed());
         assertTrue(patient.decide(Descriptor.on("user", user)).allowed());
-        assertTrue(calls.observed().get("decide UNAVAILABLE") > 0);
+        assertEquals(Set.of("decide UNAVAILABLE"), calls.observed().keySet());
+    }
+
+    @Test
+    void aUnitTest() {
+        Fake fake = new Fake().limit(1, Descriptor.on("user", "alice")).deny(Descriptor.on("user", "mallory"));
+        Client client = fake.client("example");
+        assertTrue(client.decide(Descriptor.on("user", "alice")).allowed());
+        assertFalse(client.decide(Descriptor.on("user", "alice")).allowed());
+        assertEquals(Call.take(1, Descriptor.on("user", "alice")), fake.calls().get(0));
+        fake.fail(Status.Code.UNAVAILABLE);
+        assertTrue(client.decide(Descriptor.on("user", "mallory")).failed());
     }
 
     @Test
     @EnabledIfEnvironmentVariable(named = "TOLLKEEPER_ADDR", matches = ".+")
     void a429InThreeLines() throws Exception {
         Map<Object, Object> sent = new ConcurrentHashMap<>();
-        HttpServletRequest request = only(HttpServletRequest.class, new ConcurrentHashMap<>(Map.of("X-User", user)));
+        HttpServletRequest request = only(HttpServletRequest.class, new ConcurrentHashMap<>(Map.of("getRemoteUser", user)));
         HttpServletResponse response = only(HttpServletResponse.class, sent);
         try (Client client = exampleClient()) {
             for (List<Integer> expected : List.of(List.<Integer>of(), List.of(429))) {
-                if (!client.decide(Descriptor.on("user", request.getHeader("X-User"))).allowed()) {
+                if (!client.decide(Descriptor.on("user", request.getRemoteUser())).allowed()) {
                     response.sendError(429);
                 }
                 assertEquals(expected, List.copyOf(sent.keySet()));
@@ -158,12 +173,15 @@ class ReadmeTest {
 
     @Test
     void theFilterIsMade() {
-        Client client = Client.builder("localhost:8081", "example").build();
+        Client client = new Fake().client("example");
         Filter filter = new RateLimitFilter(client, request -> request.getRequestURI().equals("/healthz")
                 ? List.of()
-                : List.of(Descriptor.on("user", request.getHeader("X-User"))));
+                : List.of(Descriptor.on("user", request.getRemoteUser())),
+                (request, response, decision) -> {
+                    response.setContentType("application/json");
+                    response.getWriter().print("{\"retry_after\": \"" + response.getHeader("Retry-After") + "\"}");
+                });
         assertTrue(filter instanceof RateLimitFilter);
-        client.close();
     }
 
     @Test
@@ -177,17 +195,17 @@ class ReadmeTest {
             Files.deleteIfExists(link);
             Files.createSymbolicLink(link, Path.of(System.getenv(variables.get(i))));
         }
+        String address = System.getenv("TOLLKEEPER_TLS_ADDR");
         ChannelCredentials tls = TlsChannelCredentials.newBuilder()
                 .trustManager(new File("ca.pem"))
                 .keyManager(new File("client.pem"), new File("client.key"))
                 .build();
+        Client client = Client.connect(address, tls, Options.of("conformance").timeout(Duration.ofSeconds(10)),
+                channel -> channel.overrideAuthority("localhost"));
         for (String name : names) {
             Files.delete(Path.of(name));
         }
-        Client.Builder settings = Client.builder(System.getenv("TOLLKEEPER_TLS_ADDR"), "conformance")
-                .timeout(Duration.ofSeconds(10));
-        try (Client client = settings.tls(tls).serverName("localhost").build()) {
-            assertEquals(3, client.check(Descriptor.on("three", user)).remaining());
-        }
+        assertEquals(3, client.check(Descriptor.on("three", user)).remaining());
+        client.close();
     }
 }

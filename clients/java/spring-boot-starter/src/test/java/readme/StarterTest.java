@@ -5,18 +5,38 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.github.tollkeeper.Call;
 import io.github.tollkeeper.Client;
 import io.github.tollkeeper.Descriptor;
+import io.github.tollkeeper.Fake;
 import io.github.tollkeeper.RateLimitFilter;
+import io.github.tollkeeper.spring.RateLimited;
+import io.grpc.Grpc;
+import io.grpc.InsecureServerCredentials;
+import io.grpc.Server;
+import io.grpc.stub.StreamObserver;
 import io.micrometer.core.instrument.MeterRegistry;
-import io.micrometer.core.instrument.simple.SimpleMeterRegistry;
+import jakarta.servlet.FilterChain;
+import jakarta.servlet.ServletException;
+import jakarta.servlet.http.HttpFilter;
+import jakarta.servlet.http.HttpServletRequest;
+import jakarta.servlet.http.HttpServletRequestWrapper;
+import jakarta.servlet.http.HttpServletResponse;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.UncheckedIOException;
 import java.net.URI;
+import java.net.URL;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Queue;
+import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
@@ -27,8 +47,15 @@ import org.springframework.context.ConfigurableApplicationContext;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 import org.springframework.core.Ordered;
+import org.springframework.core.annotation.Order;
 import org.springframework.web.bind.annotation.GetMapping;
+import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.RestController;
+import tollkeeper.v1.Call.Mode;
+import tollkeeper.v1.DecideRequest;
+import tollkeeper.v1.DecideResponse;
+import tollkeeper.v1.TollkeeperGrpc;
+import tollkeeper.v1.Verdict;
 
 /** Applications of Spring Boot with the starter, in Tomcat. */
 class StarterTest {
@@ -36,21 +63,82 @@ class StarterTest {
     @EnableAutoConfiguration
     static class Bare {}
 
+    /** Stands for an authentication, which finds the user. */
+    @Order(0)
+    static class Users extends HttpFilter {
+        private static final long serialVersionUID = 1;
+
+        @Override
+        protected void doFilter(HttpServletRequest request, HttpServletResponse response, FilterChain chain)
+                throws IOException, ServletException {
+            chain.doFilter(new HttpServletRequestWrapper(request) {
+                @Override
+                public String getRemoteUser() {
+                    return getHeader("X-User");
+                }
+            }, response);
+        }
+    }
+
     @RestController
     @EnableAutoConfiguration
     static class Limited {
         @Bean
         RateLimitFilter.Descriptors descriptors() {
-            return request -> List.of(Descriptor.on("user", request.getHeader("X-User")));
+            return request -> List.of(Descriptor.on("user", request.getRemoteUser()));
         }
 
         @Bean
-        MeterRegistry registry() {
-            return new SimpleMeterRegistry();
+        Users users() {
+            return new Users();
         }
 
         @GetMapping("/")
         String hello() {
+            return "served";
+        }
+    }
+
+    @RestController
+    @RateLimited("nobody")
+    @EnableAutoConfiguration
+    static class Routes {
+        static final Fake FAKE = new Fake();
+
+        @Bean
+        Client client() {
+            return FAKE.client("example");
+        }
+
+        @Bean
+        Users users() {
+            return new Users();
+        }
+
+        @Bean
+        RateLimited.Values values() {
+            return (request, key) -> key.equals("tenant") ? "acme" : null;
+        }
+
+        @Bean
+        RateLimitFilter.Denial denial() {
+            return (request, response, decision) -> response.getWriter().print("slower");
+        }
+
+        @RateLimited({"route,user", "address"})
+        @GetMapping("/orders/{order}")
+        String order(@PathVariable String order) {
+            return "order " + order;
+        }
+
+        @RateLimited("method, tenant, region")
+        @GetMapping("/regions/{region}")
+        String region(@PathVariable String region) {
+            return "region " + region;
+        }
+
+        @GetMapping("/mistake")
+        String mistake() {
             return "served";
         }
     }
@@ -70,10 +158,14 @@ class StarterTest {
         return SpringApplication.run(application, all.map(property -> "--" + property).toArray(String[]::new));
     }
 
-    private static HttpResponse<String> get(ConfigurableApplicationContext context, String user) throws Exception {
-        URI uri = URI.create("http://127.0.0.1:" + context.getEnvironment().getProperty("local.server.port"));
-        HttpRequest request = HttpRequest.newBuilder(uri).header("X-User", user).build();
-        return HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
+    private static HttpResponse<String> get(ConfigurableApplicationContext context, String path, String... headers)
+            throws Exception {
+        String port = context.getEnvironment().getProperty("local.server.port");
+        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + port + path));
+        if (headers.length > 0) {
+            request.headers(headers);
+        }
+        return HttpClient.newHttpClient().send(request.build(), HttpResponse.BodyHandlers.ofString());
     }
 
     private static String address(String variable) {
@@ -86,19 +178,83 @@ class StarterTest {
         String user = UUID.randomUUID().toString();
         try (var context = start(Limited.class, address("TOLLKEEPER_ADDR"), "tollkeeper.domain=conformance",
                 "tollkeeper.timeout=10s", "tollkeeper.on-failure=deny")) {
-            HttpResponse<String> allowed = get(context, user);
+            HttpResponse<String> allowed = get(context, "/", "X-User", user);
             assertEquals(200, allowed.statusCode());
             assertEquals("served", allowed.body());
             assertEquals("999", allowed.headers().firstValue("RateLimit-Remaining").orElse(""));
             context.getBean(Client.class).debit(1000, Descriptor.on("user", user));
-            HttpResponse<String> denied = get(context, user);
+            HttpResponse<String> denied = get(context, "/", "X-User", user);
             assertEquals(429, denied.statusCode());
-            assertEquals("too many requests\n", denied.body());
+            assertEquals("Too Many Requests\n", denied.body());
             assertTrue(denied.headers().firstValue("Retry-After").isPresent());
             long count = context.getBean(MeterRegistry.class).get("tollkeeper.calls")
                     .tags("method", "decide", "outcome", "ok").timer().count();
             assertEquals(3, count);
-            assertEquals(Ordered.LOWEST_PRECEDENCE, context.getBean(FilterRegistrationBean.class).getOrder());
+            assertEquals(Ordered.LOWEST_PRECEDENCE,
+                    context.getBean("tollkeeperFilter", FilterRegistrationBean.class).getOrder());
+            HttpResponse<String> nobody = get(context, "/");
+            assertEquals(500, nobody.statusCode());
+            assertFalse(nobody.body().contains("descriptors"), nobody.body());
+        }
+    }
+
+    @Test
+    void anAnnotationLimitsARoute() throws Exception {
+        try (var context = start(Routes.class, "tollkeeper.address=127.0.0.1:1")) {
+            assertEquals("order 7", get(context, "/orders/7", "X-User", "alice").body());
+            Descriptor address = Descriptor.on("address", "127.0.0.1");
+            Descriptor alice = Descriptor.on("route", "/orders/{order}").and("user", "alice");
+            Descriptor region = Descriptor.on("method", "GET").and("tenant", "acme").and("region", "eu");
+            assertEquals("region eu", get(context, "/regions/eu").body());
+            assertEquals(List.of(Call.take(1, alice, address), Call.take(1, region)), Routes.FAKE.calls());
+            Routes.FAKE.deny(alice);
+            HttpResponse<String> denied = get(context, "/orders/8", "X-User", "alice");
+            assertEquals(429, denied.statusCode());
+            assertEquals("slower", denied.body());
+            assertEquals(200, get(context, "/orders/8", "X-User", "bob").statusCode());
+            assertEquals(500, get(context, "/orders/8").statusCode());
+            assertEquals(500, get(context, "/mistake").statusCode());
+        }
+    }
+
+    @Test
+    void theStartOfTheApplicationWaitsForTheServiceAndChargesNothing() throws Exception {
+        Queue<Mode> decided = new ConcurrentLinkedQueue<>();
+        Server server = Grpc.newServerBuilderForPort(0, InsecureServerCredentials.create())
+                .addService(new TollkeeperGrpc.TollkeeperImplBase() {
+                    @Override
+                    public void decide(DecideRequest request, StreamObserver<DecideResponse> answers) {
+                        decided.add(request.getCalls(0).getMode());
+                        Verdict allowed = Verdict.newBuilder().setCode(Verdict.Code.OK).build();
+                        answers.onNext(DecideResponse.newBuilder().addVerdicts(allowed).build());
+                        answers.onCompleted();
+                    }
+                }).build().start();
+        String[] properties = {"tollkeeper.address=127.0.0.1:" + server.getPort(), "tollkeeper.domain=shop"};
+        start(Bare.class, properties[0], properties[1], "tollkeeper.warm-up=60s").close();
+        assertEquals(Set.of(Mode.READ), Set.copyOf(decided));
+        decided.clear();
+        start(Bare.class, properties[0], properties[1], "tollkeeper.warm-up=0s").close();
+        assertEquals(Set.of(), Set.copyOf(decided));
+        server.shutdownNow();
+    }
+
+    @Test
+    void editorsKnowThePropertiesAndTheirDefaults() throws Exception {
+        URL file = Client.class.getClassLoader().resources("META-INF/spring-configuration-metadata.json")
+                .filter(it -> read(it).contains("\"tollkeeper\"")).findFirst().orElseThrow();
+        for (String property : List.of("address", "domain", "timeout", "commit-timeout", "on-failure", "require-limit",
+                "warm-up", "filter-order", "tls.enabled", "tls.ca", "tls.cert", "tls.key", "tls.server-name")) {
+            assertTrue(read(file).matches("(?s).*\"tollkeeper." + property + "\",\\s+\"type\": \"[^\"]+\",\\s+\"description\".*"),
+                    property);
+        }
+    }
+
+    private static String read(URL file) {
+        try (InputStream in = file.openStream()) {
+            return new String(in.readAllBytes(), StandardCharsets.UTF_8);
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
         }
     }
 
@@ -126,7 +282,8 @@ class StarterTest {
     void withoutAnAnswerThePropertyOrTheBeanDecides() {
         Descriptor user = Descriptor.on("user", "a");
         // Nothing listens on port 1.
-        String[] properties = {"tollkeeper.address=127.0.0.1:1", "tollkeeper.domain=shop", "tollkeeper.on-failure=deny"};
+        String[] properties = {"tollkeeper.address=127.0.0.1:1", "tollkeeper.domain=shop", "tollkeeper.on-failure=deny",
+                "tollkeeper.warm-up=10ms"};
         try (var context = start(Bare.class, properties)) {
             assertFalse(context.getBean(Client.class).decide(user).allowed());
         }

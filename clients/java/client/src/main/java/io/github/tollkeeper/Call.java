@@ -102,13 +102,22 @@ public record Call(
         }
         for (int i = 0; i < descriptors.size(); i++) {
             tollkeeper.v1.Descriptor.Builder added = call.addDescriptorsBuilder();
-            descriptors.get(i).encode(path + "descriptors[" + i + "].entries", added);
+            descriptors.get(i).encode(path + "descriptors[" + i + "]", added);
             if (mode == Mode.REFUND) {
                 added.setIsNegativeHits(true);
                 hits.ifPresent(number -> added.setHitsAddend(UInt64Value.of(number)));
             }
         }
         return call.build();
+    }
+
+    /** The call that was encoded. */
+    static Call decode(tollkeeper.v1.Call call) {
+        tollkeeper.v1.Descriptor first = call.getDescriptors(0);
+        OptionalLong hits = call.hasHits() ? OptionalLong.of(call.getHits())
+                : first.hasHitsAddend() ? OptionalLong.of(first.getHitsAddend().getValue()) : OptionalLong.empty();
+        return new Call(first.getIsNegativeHits() ? Mode.REFUND : Mode.valueOf(call.getMode().name()), hits,
+                call.getDescriptorsList().stream().map(Descriptor::decode).toList(), call.getHitsByKindMap(), call.getId());
     }
 
     static void require(boolean isValid, String mistake) {

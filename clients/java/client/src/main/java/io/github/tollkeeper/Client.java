@@ -1,25 +1,34 @@
 package io.github.tollkeeper;
 
-import io.github.tollkeeper.Transport.Answer;
+import io.github.tollkeeper.Connection.Answer;
+import io.github.tollkeeper.Connection.Sent;
 import io.grpc.CallOptions;
+import io.grpc.Channel;
 import io.grpc.ChannelCredentials;
 import io.grpc.Context;
 import io.grpc.InsecureChannelCredentials;
+import io.grpc.ManagedChannelBuilder;
+import io.grpc.Status.Code;
 import io.grpc.StatusRuntimeException;
-import io.grpc.protobuf.StatusProto;
+import java.lang.System.Logger.Level;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
 import tollkeeper.v1.Commit;
 import tollkeeper.v1.CommitRequest;
 import tollkeeper.v1.CommitResponse;
-import tollkeeper.v1.CommitResult;
 import tollkeeper.v1.DecideResponse;
+import tollkeeper.v1.RenewRequest;
+import tollkeeper.v1.RenewResponse;
+import tollkeeper.v1.RenewResult;
+import tollkeeper.v1.Renewal;
 import tollkeeper.v1.TollkeeperGrpc;
 import tollkeeper.v1.Verdict;
 
@@ -30,10 +39,12 @@ import tollkeeper.v1.Verdict;
  * An {@link IllegalArgumentException} is thrown only for a mistake of the caller, before anything is sent.
  */
 public final class Client implements AutoCloseable {
-    private static final int COMMIT_ATTEMPTS = 3;
-    private static final Executor COMMIT_PAUSE = CompletableFuture.delayedExecutor(100, TimeUnit.MILLISECONDS);
+    private static final int WARM_UP_CALLS = 10;
+    private static final Duration COMMIT_PAUSE = Duration.ofMillis(100);
+    /** The thread that reads the answer only wakes the one that waits, which does the rest itself. */
+    private static final CallOptions BLOCKING = CallOptions.DEFAULT.withExecutor(Runnable::run);
 
-    /** Decides calls that the service does not answer. */
+    /** Decides calls that the service does not answer. If it throws, the call is denied. */
     @FunctionalInterface
     public interface OnFailure {
         /** Fails open: calls pass while the service does not answer. */
@@ -44,30 +55,87 @@ public final class Client implements AutoCloseable {
         boolean allows(StatusRuntimeException error, List<Descriptor> descriptors);
     }
 
-    /** Is called after each request, for metrics. What it throws is logged. */
+    /** Is called after each decision, and once for each commit, for metrics. What it throws is logged. */
     @FunctionalInterface
     public interface OnCall {
+        /** Does nothing. */
+        OnCall NONE = (method, elapsed, outcome) -> {};
+
         /**
          * @param method {@code decide} or {@code commit}
+         * @param elapsed of a commit, over all attempts
          * @param outcome {@code ok}, or a gRPC code such as {@code DEADLINE_EXCEEDED}
          */
         void called(String method, Duration elapsed, String outcome);
     }
 
-    private final Builder settings;
-    private final Transport transport;
+    private final Connection connection;
+    private final Options options;
+    private final boolean ownsConnection;
 
-    private Client(Builder settings) {
-        this.settings = settings;
-        transport = new Transport(settings);
+    private Client(Connection connection, Options options, boolean ownsConnection) {
+        this.connection = connection;
+        this.options = options;
+        this.ownsConnection = ownsConnection;
+    }
+
+    /** A client of the service at a target, such as {@code localhost:8081}, for a domain of its rules. */
+    public static Client connect(String target, String domain) {
+        return connect(target, Options.of(domain));
     }
 
     /**
-     * Settings of a client of the service at a target, such as {@code localhost:8081}. Calls go to all addresses of the
-     * name in turn, so use the name of a headless Service in Kubernetes.
+     * The same with options. It begins to connect, and does not wait. Calls go to all addresses of the name in turn, so
+     * use the name of a headless Service in Kubernetes.
      */
-    public static Builder builder(String target, String domain) {
-        return new Builder(target, domain);
+    public static Client connect(String target, Options options) {
+        return connect(target, InsecureChannelCredentials.create(), options);
+    }
+
+    /** The same with TLS. {@link io.grpc.TlsChannelCredentials} makes the credentials of PEM files. */
+    public static Client connect(String target, ChannelCredentials credentials, Options options) {
+        return connect(target, credentials, options, channel -> {});
+    }
+
+    /** The same with further settings of the channel, such as interceptors, or another name in the certificate. */
+    public static Client connect(
+            String target, ChannelCredentials credentials, Options options, Consumer<ManagedChannelBuilder<?>> channel) {
+        Call.require(target != null && !target.isEmpty(), "target: must not be empty");
+        return new Client(new Connection(target, credentials, channel), options, true);
+    }
+
+    /** The same over a channel of the caller, who also closes it. */
+    public static Client over(Channel channel, Options options) {
+        return new Client(new Connection(channel), options, true);
+    }
+
+    /**
+     * A client with other options over the same connections, which {@link #close} of this one closes. It costs little, so
+     * that one call can have it: {@code client.with(it -> it.timeout(Duration.ofSeconds(1))).decideAll(calls)}.
+     */
+    public Client with(UnaryOperator<Options> change) {
+        return new Client(connection, change.apply(options), false);
+    }
+
+    /**
+     * Connects, and loads the classes that decisions need, so that the first ones do not spend their timeout on it. It
+     * charges nothing.
+     *
+     * @return whether the service has answered in time
+     */
+    public boolean warmUp(Duration atMost) {
+        Fake.rehearse();
+        long end = System.nanoTime() + atMost.toNanos();
+        List<Call> calls = List.of(Call.read(Descriptor.on("warm-up", "")));
+        for (int i = 0; i < WARM_UP_CALLS; i++) {
+            long left = Math.max(1, end - System.nanoTime());
+            Client patient = with(it -> it.timeout(Duration.ofNanos(left)).onFailure(OnFailure.ALLOW).onCall(OnCall.NONE)
+                    .requireLimit(false));
+            if (patient.decideAll(calls, false, BLOCKING.withWaitForReady()).get(0).failed()) {
+                return false;
+            }
+        }
+        return true;
     }
 
     /** Charges one hit to each descriptor if all of them have room, or else nothing. */
@@ -107,22 +175,23 @@ public final class Client implements AutoCloseable {
 
     /** Decides one call. */
     public Decision decide(Call call) {
-        return decideAll(List.of(call), false).get(0);
+        return decideAll(List.of(call), false, BLOCKING).get(0);
     }
 
-    /** Decides one call without waiting. */
+    /** Decides one call without waiting. To cancel the future ends the request. */
     public CompletableFuture<Decision> decideAsync(Call call) {
-        return decideAllAsync(List.of(call), false).thenApply(decisions -> decisions.get(0));
+        return decideAsync(List.of(call), false, decisions -> decisions.get(0));
     }
 
     /** Decides up to 1,000 calls in one request, each for itself, in their order. */
     public List<Decision> decideAll(List<Call> calls) {
-        return calls.isEmpty() ? List.of() : decideAll(calls, true);
+        return calls.isEmpty() ? List.of() : decideAll(calls, true, BLOCKING);
     }
 
     /** The same without waiting. */
     public CompletableFuture<List<Decision>> decideAllAsync(List<Call> calls) {
-        return calls.isEmpty() ? CompletableFuture.completedFuture(List.of()) : decideAllAsync(calls, true);
+        return calls.isEmpty() ? CompletableFuture.completedFuture(List.of())
+                : decideAsync(calls, true, Function.identity());
     }
 
     /** Holds an estimate for work that begins now. All descriptors have room for it, or nothing is held. */
@@ -138,137 +207,149 @@ public final class Client implements AutoCloseable {
 
     /** Holds the hits of a call with mode TAKE, which may have {@link Call#withHitsByKind estimates by kind}. */
     public Hold hold(Call call) {
-        return new Hold(this, decide(call));
+        return new Hold(this, call, decide(call));
     }
 
     /** The same without waiting. */
     public CompletableFuture<Hold> holdAsync(Call call) {
-        return decideAsync(call).thenApply(decision -> new Hold(this, decision));
+        return decideAsync(List.of(call), false, decisions -> new Hold(this, call, decisions.get(0)));
     }
 
     /** A hold that another process has taken, to be committed here. Its name is {@link Decision#hold}. */
     public Hold resume(String hold) {
-        return new Hold(this, Decision.without(true, Optional.empty(), hold));
+        return new Hold(this, Call.take(), Decision.without(true, Optional.empty(), hold));
     }
 
-    /** Closes the connections when the calls in progress have ended. */
+    /**
+     * Waits for commits in progress, at most their timeout, and closes the connections. Decisions in progress and later
+     * calls get no answer. A client that {@link #with} has made closes nothing.
+     */
     @Override
     public void close() {
-        transport.close();
+        if (ownsConnection) {
+            connection.close();
+        }
     }
 
-    private List<Decision> decideAll(List<Call> calls, boolean isBatch) {
-        // The thread that reads the answer only wakes the one that waits, which does the rest itself.
-        CallOptions options = CallOptions.DEFAULT.withExecutor(Runnable::run);
-        return decisions(calls, send(calls, isBatch, options).join());
+    private List<Decision> decideAll(List<Call> calls, boolean isBatch, CallOptions callOptions) {
+        return decisions(calls, isBatch, send(calls, isBatch, callOptions).answer().join());
     }
 
-    private CompletableFuture<List<Decision>> decideAllAsync(List<Call> calls, boolean isBatch) {
-        return send(calls, isBatch, CallOptions.DEFAULT).thenApply(answer -> decisions(calls, answer));
+    private <R> CompletableFuture<R> decideAsync(List<Call> calls, boolean isBatch, Function<List<Decision>, R> result) {
+        Sent<DecideResponse> sent = send(calls, isBatch, CallOptions.DEFAULT);
+        CompletableFuture<R> future =
+                sent.answer().thenApply(answer -> decisions(calls, isBatch, answer)).thenApply(result);
+        future.whenComplete((decided, error) -> {
+            if (future.isCancelled()) {
+                sent.cancel().run();
+            }
+        });
+        return future;
     }
 
-    private CompletableFuture<Answer<DecideResponse>> send(List<Call> calls, boolean isBatch, CallOptions options) {
-        return transport.send(TollkeeperGrpc.getDecideMethod(), Call.encode(settings.domain, calls, isBatch), options,
-                Context.current());
+    private Sent<DecideResponse> send(List<Call> calls, boolean isBatch, CallOptions callOptions) {
+        return connection.ask(TollkeeperGrpc.getDecideMethod(), Call.encode(options.domain, calls, isBatch), callOptions,
+                options.timeout);
     }
 
-    private List<Decision> decisions(List<Call> calls, Answer<DecideResponse> answer) {
-        Answer<List<Verdict>> verdicts = answer.items(DecideResponse::getVerdictsList, calls.size());
-        transport.report("decide", answer.elapsed(), verdicts.error());
-        return IntStream.range(0, calls.size()).mapToObj(i -> verdicts.error()
+    private List<Decision> decisions(List<Call> calls, boolean isBatch, Answer<DecideResponse> answer) {
+        return decisions("decide", calls, isBatch, answer.items(DecideResponse::getVerdictsList, calls.size()));
+    }
+
+    private List<Decision> decisions(String method, List<Call> calls, boolean isBatch, Answer<List<Verdict>> verdicts) {
+        List<Decision> decisions = IntStream.range(0, calls.size()).mapToObj(i -> verdicts.error()
                 .or(() -> Decision.errorOf(verdicts.message().get(i)))
                 .map(error -> failed(calls.get(i), error))
                 .orElseGet(() -> Decision.of(verdicts.message().get(i), Optional.empty()))).toList();
+        List<StatusRuntimeException> errors = decisions.stream().flatMap(it -> it.error().stream()).toList();
+        report(method, verdicts.elapsed(), errors.stream().findFirst());
+        if (!errors.isEmpty()) {
+            connection.logFailures(errors.size(), options.domain, errors.get(errors.size() - 1));
+        }
+        for (int i = 0; options.requiresLimit && i < calls.size(); i++) {
+            decisions.get(i).requireLimits(isBatch ? "calls[" + i + "]." : "", calls.get(i), options.domain);
+        }
+        return decisions;
     }
 
     private Decision failed(Call call, StatusRuntimeException error) {
-        return Decision.without(settings.onFailure.allows(error, call.descriptors()), Optional.of(error), "");
+        boolean allowed = false;
+        try {
+            allowed = options.onFailure.allows(error, call.descriptors());
+        } catch (RuntimeException | Error thrown) {
+            Connection.LOGGER.log(Level.WARNING, "on_failure has failed, and the call is denied", thrown);
+        }
+        return Decision.without(allowed, Optional.of(error), "");
+    }
+
+    private void report(String method, Duration elapsed, Optional<StatusRuntimeException> error) {
+        try {
+            options.onCall.called(method, elapsed, error.map(it -> it.getStatus().getCode().name()).orElse("ok"));
+        } catch (RuntimeException | Error thrown) {
+            Connection.LOGGER.log(Level.WARNING, "on_call has failed", thrown);
+        }
+    }
+
+    /** A decision about the next part of the work of a hold, and whether the last one has nothing more to commit. */
+    record Renewed(Decision decision, boolean endsHold) {}
+
+    Renewed renew(Commit commit, Call next) {
+        Renewal renewal = Renewal.newBuilder().setCommit(commit)
+                .setCall(Call.encode(options.domain, List.of(next), false).getCalls(0)).build();
+        RenewRequest request = RenewRequest.newBuilder().setDomain(options.domain).addRenewals(renewal).build();
+        Answer<List<RenewResult>> results = connection
+                .ask(TollkeeperGrpc.getRenewMethod(), request, BLOCKING, options.timeout).answer().join()
+                .items(RenewResponse::getResultsList, 1);
+        List<Verdict> verdicts = results.error().isPresent() ? List.of() : List.of(results.message().get(0).getVerdict());
+        Decision decision = decisions("renew", List.of(next), false,
+                new Answer<>(verdicts, results.error(), results.elapsed())).get(0);
+        boolean isCommitted = results.error().isEmpty() && !results.message().get(0).getCommit().hasError();
+        return new Renewed(decision, isCommitted || !decision.hold().isEmpty());
     }
 
     CompletableFuture<CommitResult> commit(Commit commit) {
-        CommitRequest request = CommitRequest.newBuilder().setDomain(settings.domain).addCommits(commit).build();
+        CommitRequest request = CommitRequest.newBuilder().setDomain(options.domain).addCommits(commit).build();
         // It has the values of the caller's context, such as a trace, and does not end with it.
-        return commit(request, Context.current().fork(), COMMIT_ATTEMPTS);
+        Committing committing = new Committing(request, Context.current().fork(), System.nanoTime());
+        return connection.await(() -> connection.<CommitResponse>closed().map(CompletableFuture::completedFuture)
+                .orElseGet(() -> attempt(committing, COMMIT_PAUSE)).thenApply(last -> {
+            Answer<List<tollkeeper.v1.CommitResult>> results = last.items(CommitResponse::getResultsList, 1);
+            CommitResult result = results.error().map(error -> new CommitResult(List.of(), Optional.of(error)))
+                    .orElseGet(() -> new CommitResult(results.message().get(0)));
+            report("commit", Duration.ofNanos(System.nanoTime() - committing.start()), result.error());
+            return result;
+        }));
     }
 
-    private CompletableFuture<CommitResult> commit(CommitRequest request, Context context, int attempts) {
+    private record Committing(CommitRequest request, Context context, long start) {
+        Duration left(Options options) {
+            return options.commitTimeout.minusNanos(System.nanoTime() - start);
+        }
+    }
+
+    private CompletableFuture<Answer<CommitResponse>> attempt(Committing commit, Duration pause) {
+        Duration most = options.commitTimeout.dividedBy(4);
+        Duration left = commit.left(options);
+        Duration timeout = left.compareTo(most) < 0 ? left : most;
         // In contrast to a decision, a commit may wait for a connection.
-        CallOptions options = CallOptions.DEFAULT.withWaitForReady();
-        return transport.send(TollkeeperGrpc.getCommitMethod(), request, options, context).thenCompose(answer -> {
-            Answer<List<CommitResult>> results = answer.items(CommitResponse::getResultsList, 1);
-            CommitResult result = results.error().map(Client::failed).orElseGet(() -> results.message().get(0));
-            transport.report("commit", answer.elapsed(), result.hasError()
-                    ? Optional.of(StatusProto.toStatusRuntimeException(result.getError())) : Optional.empty());
-            // The service itself keeps a commit that its store has not answered.
-            return attempts > 1 && answer.error().filter(Client::isRepeated).isPresent()
-                    ? CompletableFuture.supplyAsync(() -> commit(request, context, attempts - 1), COMMIT_PAUSE)
-                            .thenCompose(Function.identity())
-                    : CompletableFuture.completedFuture(result);
+        CallOptions waiting = CallOptions.DEFAULT.withWaitForReady();
+        return connection.send(TollkeeperGrpc.getCommitMethod(), commit.request(), waiting, timeout, commit.context())
+                .answer().thenCompose(answer -> {
+            CompletableFuture<Answer<CommitResponse>> given = CompletableFuture.completedFuture(answer);
+            if (!isUnanswered(answer, timeout) || commit.left(options).compareTo(pause) <= 0) {
+                return given;
+            }
+            Executor later = CompletableFuture.delayedExecutor(pause.toMillis(), TimeUnit.MILLISECONDS);
+            return given.thenComposeAsync(last -> commit.left(options).isNegative() ? given
+                    : attempt(commit, pause.multipliedBy(2)), later);
         });
     }
 
-    private static CommitResult failed(StatusRuntimeException error) {
-        return CommitResult.newBuilder().setError(StatusProto.fromStatusAndTrailers(error.getStatus(), null)).build();
-    }
-
-    private static boolean isRepeated(StatusRuntimeException error) {
-        return switch (error.getStatus().getCode()) {
-            case UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNKNOWN -> true;
-            default -> false;
-        };
-    }
-
-    /** Settings of a client. Each has a default. */
-    public static final class Builder {
-        final String target;
-        final String domain;
-        Duration timeout = Duration.ofMillis(50);
-        OnFailure onFailure = OnFailure.ALLOW;
-        OnCall onCall = (method, elapsed, outcome) -> {};
-        ChannelCredentials credentials = InsecureChannelCredentials.create();
-        Optional<String> serverName = Optional.empty();
-
-        private Builder(String target, String domain) {
-            Call.require(target != null && !target.isEmpty(), "target: must not be empty");
-            Call.require(domain != null && !domain.isEmpty(), "domain: must not be empty");
-            this.target = target;
-            this.domain = domain;
-        }
-
-        /** How long a decision, and each attempt of a commit, waits for the service; 50 ms by default. */
-        public Builder timeout(Duration timeout) {
-            Call.require(timeout.compareTo(Duration.ZERO) > 0, "timeout: must be more than 0, not " + timeout);
-            this.timeout = timeout;
-            return this;
-        }
-
-        /** Decides calls that the service does not answer; {@link OnFailure#ALLOW} by default. */
-        public Builder onFailure(OnFailure onFailure) {
-            this.onFailure = onFailure;
-            return this;
-        }
-
-        /** Is called after each request, for metrics. */
-        public Builder onCall(OnCall onCall) {
-            this.onCall = onCall;
-            return this;
-        }
-
-        /** Encrypts the connections. {@link io.grpc.TlsChannelCredentials} makes it of PEM files. */
-        public Builder tls(ChannelCredentials credentials) {
-            this.credentials = credentials;
-            return this;
-        }
-
-        /** The name in the service's certificate, if it is not the one of the target. */
-        public Builder serverName(String serverName) {
-            this.serverName = Optional.of(serverName);
-            return this;
-        }
-
-        /** Makes the client, and begins to connect. It does not wait for the service. */
-        public Client build() {
-            return new Client(this);
-        }
+    /** The service itself keeps a commit that its store has not answered. */
+    private static boolean isUnanswered(Answer<CommitResponse> answer, Duration timeout) {
+        Code code = answer.error().map(error -> error.getStatus().getCode()).orElse(Code.OK);
+        return code == Code.UNAVAILABLE || code == Code.UNKNOWN
+                // Of the attempt itself, not of the service.
+                || code == Code.DEADLINE_EXCEEDED && answer.elapsed().compareTo(timeout) >= 0;
     }
 }

@@ -54,6 +54,17 @@ public record Decision(boolean allowed, Optional<StatusRuntimeException> error, 
         return Long.toString(time.plusNanos(999_999_999).toSeconds());
     }
 
+    /** Refuses an answer to a call with a descriptor that met neither a limit nor a rule. */
+    void requireLimits(String path, Call call, String domain) {
+        for (int i = 0; i < call.descriptors().size() && !failed(); i++) {
+            int index = i;
+            Call.require(statuses.stream().anyMatch(status -> status.descriptor() == index
+                            && (status.limit().isPresent() || !status.rule().isEmpty())),
+                    path + "descriptors[" + i + "]: no limit applies to " + call.descriptors().get(i).keys()
+                            + " in the domain " + domain + " (require_limit)");
+        }
+    }
+
     /** A decision that the service has not made, or not for this client. */
     static Decision without(boolean allowed, Optional<StatusRuntimeException> error, String hold) {
         Verdict.Code code = allowed ? Verdict.Code.OK : Verdict.Code.OVER_LIMIT;

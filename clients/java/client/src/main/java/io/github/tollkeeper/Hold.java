@@ -1,9 +1,10 @@
 package io.github.tollkeeper;
 
+import io.github.tollkeeper.Client.Renewed;
 import java.util.Map;
+import java.util.OptionalLong;
 import java.util.concurrent.CompletableFuture;
 import tollkeeper.v1.Commit;
-import tollkeeper.v1.CommitResult;
 
 /**
  * Hits that are charged before the work, and replaced by what it has used. Closing it commits, however the work ends:
@@ -23,24 +24,32 @@ import tollkeeper.v1.CommitResult;
  */
 public final class Hold implements AutoCloseable {
     private final Client client;
-    private final Decision decision;
-    private final Commit.Builder commit = Commit.newBuilder();
-    private boolean isAnswered;
+    private final Call call;
+    private Decision decision;
+    /** What is to be committed; without a token if nothing is. */
+    private Commit.Builder commit;
+    private boolean isCommitted;
 
-    Hold(Client client, Decision decision) {
+    Hold(Client client, Call call, Decision decision) {
         this.client = client;
-        this.decision = decision;
-        commit.setHold(decision.hold());
+        this.call = call;
+        begin(decision, decision.hold());
     }
 
-    /** The decision about the hold. One that is denied has nothing to commit. */
-    public Decision decision() {
+    private void begin(Decision made, String token) {
+        decision = made;
+        commit = Commit.newBuilder().setHold(token);
+        isCommitted = false;
+    }
+
+    /** The last decision about the hold. One that is denied has nothing to commit. */
+    public synchronized Decision decision() {
         return decision;
     }
 
-    /** Whether the work may begin. */
+    /** Whether the work may begin, or go on after {@link #renew}. */
     public boolean allowed() {
-        return decision.allowed();
+        return decision().allowed();
     }
 
     /** Sets the number of hits that the work has used. Without it, the estimate stays charged. */
@@ -60,6 +69,29 @@ public final class Hold implements AutoCloseable {
         commit.setEnd(end);
     }
 
+    /** Commits what was used so far, and holds an estimate for what follows. */
+    public Decision renew(long used, long estimate) {
+        use(used);
+        return renew(new Call(Call.Mode.TAKE, OptionalLong.of(estimate), call.descriptors(), Map.of(), ""));
+    }
+
+    /**
+     * Commits what {@link #use} has set, and holds the hits of a call with mode TAKE. It is a decision: it is not repeated.
+     * If it is not allowed, the work must end here, and closing commits what the service has not committed. Where nothing is
+     * held, it only decides the call.
+     */
+    public Decision renew(Call next) {
+        Commit used = pending();
+        Renewed renewed = used.getHold().isEmpty() ? new Renewed(client.decide(next), true) : client.renew(used, next);
+        synchronized (this) {
+            if (renewed.endsHold()) {
+                begin(renewed.decision(), renewed.decision().hold());
+            }
+            decision = renewed.decision();
+            return decision;
+        }
+    }
+
     /** Gives back all that is held, now. */
     public CommitResult release() {
         useByKind(Map.of());
@@ -74,32 +106,37 @@ public final class Hold implements AutoCloseable {
 
     /**
      * Replaces what is held by what was used. It may be repeated: only the first commit counts. Without an answer it is
-     * sent up to three times. It never throws, also if the thread is interrupted: the result has the error.
+     * sent again until the commit timeout ends. It never throws, also if the thread is interrupted: the result has the
+     * error.
      */
     public CommitResult commit() {
         return commitAsync().join();
     }
 
     /** The same without waiting. */
-    public synchronized CompletableFuture<CommitResult> commitAsync() {
-        return decision.hold().isEmpty()
-                ? CompletableFuture.completedFuture(CommitResult.getDefaultInstance())
-                : client.commit(commit.build()).thenApply(this::noted);
+    public CompletableFuture<CommitResult> commitAsync() {
+        Commit sent = pending();
+        return sent.getHold().isEmpty() ? CompletableFuture.completedFuture(CommitResult.NONE)
+                : client.commit(sent).thenApply(result -> noted(sent, result));
     }
 
-    private synchronized CommitResult noted(CommitResult result) {
-        isAnswered |= !result.hasError();
+    private synchronized Commit pending() {
+        return commit.build();
+    }
+
+    private synchronized CommitResult noted(Commit sent, CommitResult result) {
+        isCommitted |= !result.failed() && sent.getHold().equals(commit.getHold());
         return result;
     }
 
-    private synchronized boolean isAnswered() {
-        return isAnswered;
+    private synchronized boolean isCommitted() {
+        return isCommitted;
     }
 
-    /** Commits, unless a commit was answered. */
+    /** Commits, unless a commit has succeeded. */
     @Override
     public void close() {
-        if (!isAnswered()) {
+        if (!isCommitted()) {
             commit();
         }
     }

@@ -1,18 +1,25 @@
 package io.github.tollkeeper;
 
-import java.util.Locale;
+import java.util.Arrays;
+import java.util.Optional;
 
 /**
- * A limit as its rule has it.
+ * A limit as its rule has it, or a caller's own.
  *
  * @param name the name of the limit; empty if it has none
  * @param hits the most hits in one window; 0 admits none
  * @param units number of units in one window
- * @param unit such as {@code minute}; {@code unknown} for a limit on what is in flight
+ * @param unit empty for a limit on what is in flight
  */
-public record Limit(String name, long hits, int units, String unit) {
+public record Limit(String name, long hits, int units, Optional<Unit> unit) {
+    /** Units of windows. */
+    public enum Unit { SECOND, MINUTE, HOUR, DAY, WEEK, MONTH, YEAR }
+
     Limit(tollkeeper.v1.Limit limit) {
-        this(limit.getName(), limit.getRequestsPerUnit(), limit.getUnitMultiplier(),
-                limit.getUnit().name().toLowerCase(Locale.ROOT));
+        this(limit.getName(), limit.getRequestsPerUnit(), limit.getUnitMultiplier(), unit(limit.getUnit()));
+    }
+
+    static Optional<Unit> unit(tollkeeper.v1.Limit.Unit unit) {
+        return Arrays.stream(Unit.values()).filter(it -> it.name().equals(unit.name())).findFirst();
     }
 }

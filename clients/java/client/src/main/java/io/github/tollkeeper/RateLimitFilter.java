@@ -6,14 +6,17 @@ import jakarta.servlet.http.HttpFilter;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
+import java.lang.System.Logger.Level;
 import java.util.List;
 
 /**
  * Limits the requests of a servlet container. A denied request gets 429 with Retry-After and the RateLimit headers, or
- * 503 if {@link Client.OnFailure} has denied it. An allowed one gets the RateLimit headers.
+ * 503 if {@link Client.OnFailure} has denied it. An allowed one gets the RateLimit headers. A mistake, such as a
+ * descriptor without a value, is logged and gets 500.
  */
 public final class RateLimitFilter extends HttpFilter {
     private static final long serialVersionUID = 1;
+    private static final System.Logger LOGGER = System.getLogger(RateLimitFilter.class.getName());
 
     /** What a request is limited by. */
     @FunctionalInterface
@@ -22,30 +25,62 @@ public final class RateLimitFilter extends HttpFilter {
         List<Descriptor> of(HttpServletRequest request);
     }
 
+    /** Writes the body of the response to a denied request, whose status and headers are set. */
+    @FunctionalInterface
+    public interface Denial {
+        /** A line of text. */
+        Denial TEXT = (request, response, decision) -> {
+            response.setContentType("text/plain");
+            response.getWriter().print(decision.failed() ? "Service Unavailable\n" : "Too Many Requests\n");
+        };
+
+        /** May also set another status. */
+        void write(HttpServletRequest request, HttpServletResponse response, Decision decision) throws IOException;
+    }
+
     private final transient Client client;
     private final transient Descriptors descriptors;
+    private final transient Denial denial;
 
+    /** A filter that denies with a line of text. */
     public RateLimitFilter(Client client, Descriptors descriptors) {
+        this(client, descriptors, Denial.TEXT);
+    }
+
+    /** A filter with a body of the application's own. */
+    public RateLimitFilter(Client client, Descriptors descriptors, Denial denial) {
         this.client = client;
         this.descriptors = descriptors;
+        this.denial = denial;
     }
 
     @Override
     protected void doFilter(HttpServletRequest request, HttpServletResponse response, FilterChain chain)
             throws IOException, ServletException {
-        List<Descriptor> limited = descriptors.of(request);
-        if (limited.isEmpty()) {
+        if (passes(request, response)) {
             chain.doFilter(request, response);
-            return;
         }
-        Decision decision = client.decide(limited.toArray(Descriptor[]::new));
+    }
+
+    /** Whether a request may pass. If not, it has its response. */
+    public boolean passes(HttpServletRequest request, HttpServletResponse response) throws IOException {
+        Decision decision;
+        try {
+            List<Descriptor> limited = descriptors.of(request);
+            if (limited.isEmpty()) {
+                return true;
+            }
+            decision = client.decide(limited.toArray(Descriptor[]::new));
+        } catch (IllegalArgumentException mistake) {
+            LOGGER.log(Level.ERROR, "the descriptors of a request cannot be decided", mistake);
+            response.sendError(HttpServletResponse.SC_INTERNAL_SERVER_ERROR);
+            return false;
+        }
         decision.headers().forEach(response::setHeader);
-        if (decision.allowed()) {
-            chain.doFilter(request, response);
-            return;
+        if (!decision.allowed()) {
+            response.setStatus(decision.failed() ? HttpServletResponse.SC_SERVICE_UNAVAILABLE : 429);
+            denial.write(request, response, decision);
         }
-        response.setStatus(decision.failed() ? HttpServletResponse.SC_SERVICE_UNAVAILABLE : 429);
-        response.setContentType("text/plain");
-        response.getWriter().print(decision.failed() ? "rate limits are unavailable\n" : "too many requests\n");
+        return decision.allowed();
     }
 }

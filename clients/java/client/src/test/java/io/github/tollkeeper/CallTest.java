@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.protobuf.ByteString;
+import io.github.tollkeeper.Limit.Unit;
 import java.time.Duration;
 import java.util.Collections;
 import java.util.List;
@@ -13,7 +14,6 @@ import java.util.Map;
 import java.util.Optional;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.function.Executable;
-import tollkeeper.v1.Limit.Unit;
 import tollkeeper.v1.Verdict;
 
 class CallTest {
@@ -47,9 +47,9 @@ class CallTest {
     }
 
     @Test
-    void aValueIsAnyStringOrBytesAndNullIsEmpty() {
+    void aValueIsAnyStringOrBytes() {
         ByteString bytes = ByteString.copyFrom(new byte[] {-1, 0});
-        Descriptor descriptor = Descriptor.on("a", bytes).and("b", (String) null).and("c", "\ud800");
+        Descriptor descriptor = Descriptor.on("a", bytes).and("b", "").and("c", "\ud800");
         List<ByteString> values = descriptor.entries().stream().map(Descriptor.Entry::value).toList();
         assertEquals(List.of(bytes, ByteString.EMPTY, ByteString.copyFromUtf8("?")), values);
     }
@@ -59,6 +59,17 @@ class CallTest {
         Descriptor path = Descriptor.on("path", "/login");
         assertEquals(Descriptor.on("path", "/login").and("user", "bob"), path.and("user", "bob"));
         assertEquals(1, path.entries().size());
+    }
+
+    @Test
+    void aDescriptorMayHaveALimitOfTheCaller() {
+        Descriptor limited = USER.withLimit(4_294_967_295L, 30, Unit.SECOND).and("path", "/");
+        tollkeeper.v1.Descriptor.Override sent = encoded(Call.take(limited)).getDescriptors(0).getLimit();
+        assertEquals(4_294_967_295L, Integer.toUnsignedLong(sent.getRequestsPerUnit()));
+        assertEquals(tollkeeper.v1.Limit.Unit.SECOND, sent.getUnit());
+        assertEquals(30, sent.getUnitMultiplier().getValue());
+        assertEquals(Call.take(limited), Call.decode(encoded(Call.take(limited))));
+        assertFalse(encoded(Call.take(USER)).getDescriptors(0).hasLimit());
     }
 
     private static void refuses(String mistake, Executable mistaken) {
@@ -73,11 +84,17 @@ class CallTest {
                 () -> Call.encode("shop", List.of(Call.check(USER), Call.part(1L << 53, USER)), true));
         refuses("hitsByKind[input]: must be from 0 to 9007199254740991, not -1",
                 () -> encoded(Call.take(USER).withHitsByKind(Map.of("input", -1L))));
-        refuses("target: must not be empty", () -> Client.builder("", "shop"));
-        refuses("domain: must not be empty", () -> Client.builder("localhost:8081", ""));
-        refuses("timeout: must be more than 0, not PT0S",
-                () -> Client.builder("localhost:8081", "shop").timeout(Duration.ZERO));
-        Hold hold = new Hold(null, Decision.without(false, Optional.empty(), ""));
+        refuses("target: must not be empty", () -> Client.connect("", "shop"));
+        refuses("domain: must not be empty", () -> Options.of(""));
+        refuses("timeout: must be more than 0, not PT0S", () -> Options.of("shop").timeout(Duration.ZERO));
+        refuses("commitTimeout: must be more than 0, not PT-1S",
+                () -> Options.of("shop").commitTimeout(Duration.ofSeconds(-1)));
+        refuses("descriptors: the value of the key user must not be null", () -> Descriptor.on("user", (String) null));
+        refuses("descriptors[0].limit.hits: must be from 0 to 4294967295, not 4294967296",
+                () -> encoded(Call.take(USER.withLimit(1L << 32, Unit.DAY))));
+        refuses("descriptors[0].limit.units: must be at least 1, not 0",
+                () -> encoded(Call.take(USER.withLimit(1, 0, Unit.DAY))));
+        Hold hold = new Hold(null, Call.take(), Decision.without(false, Optional.empty(), ""));
         refuses("used: must be from 0 to 9007199254740991, not -1", () -> hold.commit(-1));
         refuses("usedByKind[input]: must be from 0 to 9007199254740991, not 9007199254740992",
                 () -> hold.useByKind(Map.of("input", 1L << 53)));
@@ -85,7 +102,7 @@ class CallTest {
 
     private static tollkeeper.v1.Status.Builder status(Verdict.Code code, long limit, long remaining, long reset) {
         return tollkeeper.v1.Status.newBuilder().setCode(code).setRule(limit + " a week").setLimitRemaining(remaining)
-                .setCurrentLimit(tollkeeper.v1.Limit.newBuilder().setRequestsPerUnit(limit).setUnit(Unit.WEEK))
+                .setCurrentLimit(tollkeeper.v1.Limit.newBuilder().setRequestsPerUnit(limit).setUnit(tollkeeper.v1.Limit.Unit.WEEK))
                 .setDurationUntilReset(com.google.protobuf.Duration.newBuilder().setSeconds(reset).setNanos(1));
     }
 
@@ -114,7 +131,7 @@ class CallTest {
         assertEquals(
                 Map.of("RateLimit-Limit", "3", "RateLimit-Remaining", "0", "RateLimit-Reset", "2", "Retry-After", "2"),
                 decision.headers());
-        assertEquals("week", decision.limit().orElseThrow().unit());
+        assertEquals(Optional.of(Unit.WEEK), decision.limit().orElseThrow().unit());
         assertEquals(4, decision.hits());
     }
 }

@@ -1,6 +1,7 @@
 package io.github.tollkeeper;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -8,10 +9,13 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import com.google.protobuf.ByteString;
+import java.net.Socket;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -19,74 +23,196 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalLong;
 import java.util.Set;
+import java.util.logging.Handler;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
+import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import java.util.stream.StreamSupport;
 import org.junit.jupiter.api.DynamicTest;
 import org.junit.jupiter.api.TestFactory;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
+import org.junit.jupiter.api.function.ThrowingConsumer;
 
-/** Runs the cases that all clients share. ../../conformance/README.md describes their keys. */
-@EnabledIfEnvironmentVariable(named = Services.ADDR, matches = ".+")
+/** Runs the cases and faults that all clients share. ../../conformance/README.md describes their keys. */
 class ConformanceTest {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Set<String> STEP_KEYS = Set.of("method", "descriptors", "hits", "calls", "mode", "estimate",
-            "hits_by_kind", "while_open", "used", "used_by_kind", "end", "release", "fails", "commits", "expect", "raises");
+            "hits_by_kind", "while_open", "used", "used_by_kind", "end", "release", "fails", "commits", "expect", "raises",
+            "with", "close_meanwhile", "renew", "expect_commit", "after");
+
+    private final String id = Services.random();
+    private final List<String> heard = Collections.synchronizedList(new ArrayList<>());
+    private String address = "";
+    private Client client;
 
     @TestFactory
+    @EnabledIfEnvironmentVariable(named = Services.ADDR, matches = ".+")
     Stream<DynamicTest> cases() throws Exception {
-        String text = Files.readString(Path.of("../../conformance/cases.json"));
-        int count = JSON.readTree(text).get("cases").size();
-        assertTrue(count > 20, count + " cases");
-        return Stream.iterate(0, i -> i < count, i -> i + 1).map(i -> {
-            JsonNode one = parse(text.replace("{run}", Services.random())).get("cases").get(i);
-            return DynamicTest.dynamicTest(one.get("name").asText(), () -> {
-                try (Client client = connect(one.path("client"))) {
-                    runSteps(client, one.get("steps"));
-                }
-            });
+        return tests("cases", one -> {
+            JsonNode settings = one.path("client");
+            try (Client connected = connect(settings)) {
+                client = connected;
+                runSteps(one.get("steps"));
+            }
         });
     }
 
-    private static JsonNode parse(String text) {
-        try {
-            return JSON.readTree(text);
-        } catch (java.io.IOException error) {
-            throw new java.io.UncheckedIOException(error);
-        }
+    private static Stream<DynamicTest> tests(String name, ThrowingConsumer<JsonNode> run) throws Exception {
+        JsonNode all = read(name, "");
+        assertTrue(all.size() > 20, all.size() + " " + name);
+        return Stream.iterate(0, i -> i < all.size(), i -> i + 1).map(i ->
+                DynamicTest.dynamicTest(all.get(i).get("name").asText(), () -> run.accept(read(name, Services.random()).get(i))));
     }
 
-    private static Client connect(JsonNode settings) throws Exception {
+    private static JsonNode read(String name, String id) throws Exception {
+        String file = name.equals("rows") ? "faults" : name;
+        String text = Files.readString(Path.of("../../conformance/" + file + ".json"));
+        return JSON.readTree(text.replace("{run}", id)).get(name);
+    }
+
+    private Client connect(JsonNode settings) throws Exception {
         String service = settings.path("service").asText("plain");
-        Client.Builder builder = Client.builder(System.getenv(switch (service) {
+        String target = System.getenv(switch (service) {
             case "plain" -> Services.ADDR;
             case "tls", "tls without a certificate" -> "TOLLKEEPER_TLS_ADDR";
             case "gone" -> "TOLLKEEPER_GONE_ADDR";
             case "silent" -> "TOLLKEEPER_SILENT_ADDR";
             default -> throw new AssertionError(service);
-        }), settings.path("domain").asText("conformance"));
-        if (service.startsWith("tls")) {
-            builder.tls(Services.tls(service.equals("tls"))).serverName("localhost");
-        }
-        return builder.timeout(Duration.ofMillis(settings.path("timeout_ms").asLong(Services.LONG.toMillis())))
-                .onFailure(switch (settings.path("on_failure").asText("allow")) {
-                    case "allow" -> Client.OnFailure.ALLOW;
-                    case "deny" -> Client.OnFailure.DENY;
-                    case "function" -> (error, descriptors) ->
-                            descriptors.get(0).entries().get(0).key().toStringUtf8().equals("vip");
-                    default -> throw new AssertionError(settings);
-                }).build();
+        });
+        Options options = options(settings, Options.of("conformance").timeout(Services.LONG));
+        return service.startsWith("tls")
+                ? Client.connect(target, Services.tls(service.equals("tls")), options,
+                        channel -> channel.overrideAuthority("localhost"))
+                : Client.connect(target, options);
     }
 
-    private static void runSteps(Client client, JsonNode steps) {
+    private Options options(JsonNode settings, Options base) {
+        Options options = settings.has("on_failure") ? base.onFailure(switch (settings.get("on_failure").asText()) {
+            case "allow" -> Client.OnFailure.ALLOW;
+            case "deny" -> Client.OnFailure.DENY;
+            case "function" -> (error, descriptors) ->
+                    descriptors.get(0).entries().get(0).key().toStringUtf8().equals("vip");
+            case "throws" -> (error, descriptors) -> {
+                throw new IllegalStateException("the function fails");
+            };
+            default -> throw new AssertionError(settings);
+        }) : base;
+        if (settings.has("timeout_ms")) {
+            options = options.timeout(Duration.ofMillis(settings.get("timeout_ms").asLong()));
+        }
+        if (settings.has("commit_timeout_ms")) {
+            options = options.commitTimeout(Duration.ofMillis(settings.get("commit_timeout_ms").asLong()));
+        }
+        if (settings.has("domain")) {
+            options = options.domain(settings.get("domain").asText());
+        }
+        return options.requireLimit(settings.path("require_limit").asBoolean());
+    }
+
+    @TestFactory
+    @EnabledIfEnvironmentVariable(named = "TOLLKEEPER_FAULTS", matches = ".+")
+    Stream<DynamicTest> faults() throws Exception {
+        JsonNode addresses = JSON.readTree(System.getenv("TOLLKEEPER_FAULTS"));
+        return tests("rows", row -> {
+            address = addresses.get(row.get("name").asText()).asText();
+            List<String> lines = Collections.synchronizedList(new ArrayList<>());
+            Handler log = new Handler() {
+                @Override
+                public void publish(LogRecord line) {
+                    lines.add(line.getMessage());
+                }
+
+                @Override
+                public void flush() {}
+
+                @Override
+                public void close() {}
+            };
+            Logger logger = Logger.getLogger(Client.class.getName());
+            logger.addHandler(log);
+            ask("begin");
+            heard.clear();
+            Duration took = runRow(row);
+            logger.removeHandler(log);
+            assertTrue(took.toMillis() >= row.path("at_least_ms").asLong(0), "took " + took);
+            assertTrue(took.toMillis() <= row.path("at_most_ms").asLong(Long.MAX_VALUE), "took " + took);
+            if (row.has("on_call")) {
+                // Each line is a pattern: a code may be one of several.
+                String wanted = list(row.get("on_call")).stream()
+                        .map(it -> it.get(0).asText() + " (" + it.get(1).asText() + ")\n").collect(Collectors.joining());
+                String actual = heard.stream().map(it -> it + "\n").collect(Collectors.joining());
+                assertTrue(actual.matches(wanted), () -> "heard\n" + actual + "not\n" + wanted);
+            }
+            row.path("log").forEach(text -> assertTrue(
+                    String.join("\n", lines).contains(text.asText().replace("{address}", address)), lines::toString));
+            assertEquals(row.path("logs").asInt(lines.size()), lines.size(), lines::toString);
+        });
+    }
+
+    private Duration runRow(JsonNode row) throws Exception {
+        JsonNode settings = row.path("client");
+        boolean hookThrows = settings.path("on_call").asText().equals("throws");
+        Options options = options(settings, Services.options()).onCall((method, elapsed, outcome) -> {
+            assertFalse(elapsed.isNegative());
+            heard.add(method + " " + outcome);
+            if (hookThrows) {
+                throw new IllegalStateException("the hook fails");
+            }
+        });
+        try (Client connected = settings.path("service").asText().equals("tls")
+                ? Client.connect(address, Services.tls(false), options) : Client.connect(address, options)) {
+            client = connected;
+            long start = System.nanoTime();
+            runSteps(row.get("steps"));
+            return Duration.ofNanos(System.nanoTime() - start);
+        }
+    }
+
+    /** Waits until it is so in the service of the row. */
+    private void ask(String command) throws Exception {
+        String[] parts = address.split(":");
+        try (Socket socket = new Socket(parts[0], Integer.parseInt(parts[1]))) {
+            socket.getOutputStream().write((command + "\n").getBytes(StandardCharsets.UTF_8));
+            assertEquals("ok", new String(socket.getInputStream().readNBytes(2), StandardCharsets.UTF_8));
+        }
+    }
+
+    private void runSteps(JsonNode steps) throws Exception {
         for (JsonNode step : steps) {
             step.fieldNames().forEachRemaining(key -> assertTrue(STEP_KEYS.contains(key), key));
+            Thread closing = new Thread(() -> {
+                try {
+                    ask("sent " + step.get("close_meanwhile").asInt());
+                    client.close();
+                } catch (Exception error) {
+                    throw new AssertionError(error);
+                }
+            });
+            if (step.has("close_meanwhile")) {
+                closing.start();
+            }
             long start = System.nanoTime();
-            if (step.has("raises")) {
-                Exception error = assertThrows(IllegalArgumentException.class, () -> run(client, step), step::toString);
-                step.get("raises").forEach(part ->
-                        assertTrue(error.getMessage().contains(part.asText()), error.getMessage() + " lacks " + part));
-            } else {
-                List<Decision> decisions = run(client, step);
+            runStep(step);
+            assertTrue(System.nanoTime() - start < Duration.ofMinutes(5).toNanos(), "slow: " + step);
+            closing.join();
+        }
+    }
+
+    private void runStep(JsonNode step) throws Exception {
+        Client with = step.has("with") ? client.with(options -> options(step.get("with"), options)) : client;
+        if (step.has("raises")) {
+            Exception error = assertThrows(IllegalArgumentException.class, () -> run(with, step), step::toString);
+            step.get("raises").forEach(part ->
+                    assertTrue(error.getMessage().contains(part.asText()), error.getMessage() + " lacks " + part));
+            return;
+        }
+        switch (step.get("method").asText()) {
+            case "connected", "pinged" -> ask(step.get("method").asText());
+            case "close" -> client.close();
+            case "commit" -> compare(step.get("expect"), with.resume("token").commit(step.get("used").asLong()), step);
+            default -> {
+                List<Decision> decisions = run(with, step);
                 JsonNode expect = step.path("expect");
                 List<JsonNode> wanted = expect.isArray() ? list(expect) : List.of(expect);
                 assertEquals(wanted.size(), decisions.size(), step::toString);
@@ -94,27 +220,32 @@ class ConformanceTest {
                     compare(wanted.get(i), written(decisions.get(i)), "step " + step + ": " + decisions.get(i));
                 }
             }
-            assertTrue(System.nanoTime() - start < Duration.ofSeconds(20).toNanos(), "slow: " + step);
         }
     }
 
-    private static List<Decision> run(Client client, JsonNode step) {
+    private static void compare(JsonNode expected, CommitResult result, JsonNode step) {
+        assertEquals(expected.get("error").isNull(), !result.failed(), () -> step + ": " + result);
+        result.error().ifPresent(error ->
+                assertTrue(error.getMessage().contains(expected.get("error").asText()), () -> step + ": " + result));
+    }
+
+    private List<Decision> run(Client with, JsonNode step) throws Exception {
         Descriptor[] on = descriptors(step);
         long hits = step.path("hits").asLong(1);
         return switch (step.get("method").asText()) {
-            case "decide" -> List.of(step.has("hits") ? client.decide(hits, on) : client.decide(on));
-            case "check" -> List.of(client.check(on));
-            case "read" -> List.of(client.read(on));
-            case "debit" -> List.of(client.debit(hits, on));
-            case "part" -> List.of(client.part(hits, on));
-            case "refund" -> List.of(client.refund(hits, on));
-            case "hold" -> List.of(hold(client, step, on));
-            case "decide_all" -> client.decideAll(list(step.get("calls")).stream().map(ConformanceTest::call).toList());
+            case "decide" -> List.of(step.has("hits") ? with.decide(hits, on) : with.decide(on));
+            case "check" -> List.of(with.check(on));
+            case "read" -> List.of(with.read(on));
+            case "debit" -> List.of(with.debit(hits, on));
+            case "part" -> List.of(with.part(hits, on));
+            case "refund" -> List.of(with.refund(hits, on));
+            case "hold" -> List.of(hold(with, step, on));
+            case "decide_all" -> with.decideAll(list(step.get("calls")).stream().map(this::call).toList());
             default -> throw new AssertionError(step);
         };
     }
 
-    private static Call call(JsonNode call) {
+    private Call call(JsonNode call) {
         Descriptor[] on = descriptors(call);
         long hits = call.path("hits").asLong(1);
         Call decided = switch (call.path("mode").asText("take")) {
@@ -128,7 +259,10 @@ class ConformanceTest {
         return decided.withId(call.path("id").asText(""));
     }
 
-    private static Descriptor[] descriptors(JsonNode step) {
+    private Descriptor[] descriptors(JsonNode step) {
+        if (!step.has("descriptors")) {
+            return new Descriptor[] {Descriptor.on("user", id)};
+        }
         List<Descriptor> descriptors = new ArrayList<>();
         for (JsonNode entries : step.path("descriptors")) {
             Descriptor descriptor = new Descriptor(List.of());
@@ -148,24 +282,31 @@ class ConformanceTest {
         private static final long serialVersionUID = 1;
     }
 
-    private static Decision hold(Client client, JsonNode step, Descriptor[] on) {
+    private Decision hold(Client with, JsonNode step, Descriptor[] on) throws Exception {
         List<Decision> decided = new ArrayList<>();
         boolean fails = step.path("fails").asBoolean();
-        try (Hold hold = step.has("estimate") ? client.hold(step.get("estimate").asLong(), on)
-                : client.hold(Call.take(on).withHitsByKind(kinds(step.path("hits_by_kind"))))) {
+        try (Hold hold = step.has("estimate") ? with.hold(step.get("estimate").asLong(), on)
+                : with.hold(Call.take(on).withHitsByKind(kinds(step.path("hits_by_kind"))))) {
             decided.add(hold.decision());
-            runSteps(client, step.path("while_open"));
+            runSteps(step.path("while_open"));
+            if (step.has("renew")) {
+                JsonNode renewal = step.get("renew");
+                compare(renewal.get("expect"),
+                        written(hold.renew(renewal.get("used").asLong(), renewal.get("estimate").asLong())), step.toString());
+            }
             if (step.has("used")) {
                 hold.use(step.get("used").asLong());
             }
             hold.useByKind(kinds(step.path("used_by_kind")));
             hold.end(step.path("end").asText(""));
+            JsonNode wanted = step.has("expect_commit") ? step.get("expect_commit") : JSON.readTree("{\"error\": null}");
             if (step.path("release").asBoolean()) {
-                assertTrue(!hold.release().hasError());
+                compare(wanted, hold.release(), step);
             }
             for (int i = 1; i < step.path("commits").asInt(1); i++) {
-                assertTrue(!hold.commit().hasError());
+                compare(wanted, hold.commit(), step);
             }
+            runSteps(step.path("after"));
             if (fails) {
                 throw new Failing();
             }
@@ -193,6 +334,7 @@ class ConformanceTest {
                 .put("reset", decision.reset().compareTo(Duration.ZERO) > 0)
                 .put("retry_after", decision.retryAfter().isPresent());
         decision.retryAfter().ifPresent(time -> assertTrue(time.toMillis() >= 1_000, decision::toString));
+        node.put("hold", decision.hold()).set("headers", JSON.valueToTree(decision.headers()));
         decision.error().ifPresent(error -> node.put("error", error.getMessage()));
         for (Status status : decision.statuses()) {
             node.withArray("/statuses").addObject()

@@ -4,34 +4,49 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.grpc.Attributes;
+import io.grpc.CallOptions;
+import io.grpc.Channel;
+import io.grpc.ClientCall;
+import io.grpc.ClientInterceptor;
+import io.grpc.ClientInterceptors;
 import io.grpc.Context;
 import io.grpc.EquivalentAddressGroup;
 import io.grpc.Grpc;
+import io.grpc.InsecureChannelCredentials;
 import io.grpc.InsecureServerCredentials;
+import io.grpc.ManagedChannel;
+import io.grpc.MethodDescriptor;
 import io.grpc.NameResolver;
 import io.grpc.NameResolverProvider;
 import io.grpc.NameResolverRegistry;
 import io.grpc.Server;
+import io.grpc.ServerTransportFilter;
 import io.grpc.Status.Code;
 import io.grpc.StatusOr;
+import io.grpc.stub.ServerCallStreamObserver;
 import io.grpc.stub.StreamObserver;
+import java.lang.management.ManagementFactory;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.URI;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.List;
-import java.util.Optional;
 import java.util.Queue;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.atomic.AtomicReference;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import tollkeeper.v1.Commit;
 import tollkeeper.v1.CommitRequest;
 import tollkeeper.v1.CommitResponse;
-import tollkeeper.v1.CommitResult;
 import tollkeeper.v1.DecideRequest;
 import tollkeeper.v1.DecideResponse;
 import tollkeeper.v1.TollkeeperGrpc;
@@ -41,32 +56,23 @@ import tollkeeper.v1.Verdict;
 class FailureTest {
     private static final Descriptor USER = Descriptor.on("user", "a");
 
-    /** Answers takes, unless the domain is {@code short}, and fails the first commits with the codes that it has. */
-    private static final class Unreliable extends TollkeeperGrpc.TollkeeperImplBase {
-        final Queue<Code> failures = new ConcurrentLinkedQueue<>();
+    /** Allows takes, and notes commits. */
+    private static class Unreliable extends TollkeeperGrpc.TollkeeperImplBase {
         final Queue<Commit> commits = new ConcurrentLinkedQueue<>();
         final AtomicInteger decisions = new AtomicInteger();
 
         @Override
         public void decide(DecideRequest request, StreamObserver<DecideResponse> answers) {
             decisions.incrementAndGet();
-            DecideResponse.Builder response = DecideResponse.newBuilder();
-            if (!request.getDomain().equals("short")) {
-                response.addVerdictsBuilder().setCode(Verdict.Code.OK).setHold("token");
-            }
-            answers.onNext(response.build());
+            Verdict allowed = Verdict.newBuilder().setCode(Verdict.Code.OK).setHold("token").build();
+            answers.onNext(DecideResponse.newBuilder().addVerdicts(allowed).build());
             answers.onCompleted();
         }
 
         @Override
         public void commit(CommitRequest request, StreamObserver<CommitResponse> answers) {
             commits.addAll(request.getCommitsList());
-            Code failure = failures.poll();
-            if (failure != null) {
-                answers.onError(failure.toStatus().asRuntimeException());
-                return;
-            }
-            answers.onNext(CommitResponse.newBuilder().addResults(CommitResult.getDefaultInstance()).build());
+            answers.onNext(CommitResponse.newBuilder().addResults(tollkeeper.v1.CommitResult.getDefaultInstance()).build());
             answers.onCompleted();
         }
     }
@@ -75,70 +81,28 @@ class FailureTest {
         return Grpc.newServerBuilderForPort(port, InsecureServerCredentials.create()).addService(service).build().start();
     }
 
-    private static Client.Builder at(Server server, String domain) {
-        return Client.builder("127.0.0.1:" + server.getPort(), domain).timeout(Services.LONG);
+    private static Client at(Server server) {
+        return at(server, Services.options());
     }
 
-    /** Commits 3 hits twice, the second time by closing, and returns what the hook has got of it. */
-    private static List<String> outcomes(Unreliable service) throws Exception {
-        Server server = serve(0, service);
-        Queue<String> outcomes = new ConcurrentLinkedQueue<>();
-        Client.OnCall hook = (method, elapsed, outcome) -> {
-            assertTrue(elapsed.toNanos() > 0);
-            outcomes.add(method + " " + outcome);
-            throw new IllegalStateException("the hook fails");
-        };
-        try (Client client = at(server, "shop").onCall(hook).build()) {
-            try (Hold hold = client.hold(5, USER)) {
-                hold.commit(3);
-            }
-        } finally {
-            server.shutdownNow();
-        }
-        service.commits.forEach(commit -> {
-            assertEquals("token", commit.getHold());
-            assertEquals(3, commit.getUsed());
-        });
-        return List.copyOf(outcomes);
-    }
-
-    private static List<String> outcomes(Code... failures) throws Exception {
-        Unreliable service = new Unreliable();
-        service.failures.addAll(List.of(failures));
-        return outcomes(service);
-    }
-
-    @Test
-    void aCommitIsRepeatedUntilItIsAnswered() throws Exception {
-        assertEquals(List.of("decide ok", "commit UNAVAILABLE", "commit INTERNAL", "commit ok"),
-                outcomes(Code.UNAVAILABLE, Code.INTERNAL));
-    }
-
-    @Test
-    void aCommitIsSentOnceIfItIsAnswered() throws Exception {
-        assertEquals(List.of("decide ok", "commit ok"), outcomes());
-    }
-
-    @Test
-    void aCommitEndsAfterThreeAttemptsAndTheEndOfTheBlockMakesMore() throws Exception {
-        assertEquals(
-                List.of("decide ok", "commit UNAVAILABLE", "commit UNAVAILABLE", "commit UNAVAILABLE", "commit ok"),
-                outcomes(Code.UNAVAILABLE, Code.UNAVAILABLE, Code.UNAVAILABLE));
-    }
-
-    @Test
-    void aRefusedCommitIsNotRepeated() throws Exception {
-        assertEquals(List.of("decide ok", "commit PERMISSION_DENIED", "commit PERMISSION_DENIED"),
-                outcomes(Code.PERMISSION_DENIED, Code.PERMISSION_DENIED));
+    private static Client at(Server server, Options options) {
+        return Client.connect("127.0.0.1:" + server.getPort(), options);
     }
 
     @Test
     void anInterruptedThreadGetsItsDecisionAndCommits() throws Exception {
         Unreliable service = new Unreliable();
-        Thread.currentThread().interrupt();
-        List<String> outcomes = outcomes(service);
-        assertTrue(Thread.interrupted());
-        assertEquals(List.of("decide ok", "commit ok"), outcomes);
+        Server server = serve(0, service);
+        try (Client client = at(server)) {
+            Thread.currentThread().interrupt();
+            try (Hold hold = client.hold(5, USER)) {
+                hold.commit(3);
+            }
+            assertTrue(Thread.interrupted());
+        } finally {
+            server.shutdownNow();
+        }
+        assertEquals(List.of(Commit.newBuilder().setHold("token").setUsed(3).build()), List.copyOf(service.commits));
     }
 
     @Test
@@ -146,7 +110,7 @@ class FailureTest {
         Unreliable service = new Unreliable();
         Server server = serve(0, service);
         Context.CancellableContext caller = Context.current().withCancellation();
-        try (Client client = at(server, "shop").build()) {
+        try (Client client = at(server)) {
             caller.run(() -> {
                 try (Hold hold = client.hold(5, USER)) {
                     assertFalse(hold.decision().failed());
@@ -163,54 +127,145 @@ class FailureTest {
     }
 
     @Test
-    void aHoldOfAnotherProcessIsCommitted() throws Exception {
-        Unreliable service = new Unreliable();
-        Server server = serve(0, service);
-        try (Client client = at(server, "shop").build()) {
-            assertFalse(client.resume("elsewhere").commit(42).hasError());
-        } finally {
-            server.shutdownNow();
-        }
-        assertEquals(List.of(Commit.newBuilder().setHold("elsewhere").setUsed(42).build()), List.copyOf(service.commits));
-    }
-
-    @Test
     void withoutWaitingTheSameIsDecidedAndCommitted() throws Exception {
         Unreliable service = new Unreliable();
         Server server = serve(0, service);
-        try (Client client = at(server, "shop").build()) {
+        try (Client client = at(server)) {
             Call call = Call.take(5, USER);
             assertTrue(client.decideAsync(call).join().allowed());
             assertFalse(client.decideAllAsync(List.of(call)).join().get(0).failed());
             assertEquals(List.of(), client.decideAllAsync(List.of()).join());
-            assertFalse(client.holdAsync(call).thenCompose(Hold::commitAsync).join().hasError());
+            assertFalse(client.holdAsync(call).thenCompose(Hold::commitAsync).join().failed());
         } finally {
             server.shutdownNow();
         }
         assertEquals(1, service.commits.size());
     }
 
+    /** A client without calls, whose first decision finds what it needs. */
+    static final class Cold {
+        public static void main(String[] arguments) {
+            try (Client client = Client.connect(arguments[0], Services.options())) {
+                boolean isWarm = client.warmUp(Services.LONG);
+                long before = ManagementFactory.getClassLoadingMXBean().getTotalLoadedClassCount();
+                boolean failed = client.decide(USER).failed();
+                System.out.println(isWarm + " " + !failed + " "
+                        + (ManagementFactory.getClassLoadingMXBean().getTotalLoadedClassCount() - before));
+            }
+        }
+    }
+
     @Test
-    void anAnswerWithTooFewItemsIsAFailure() throws Exception {
-        Server server = serve(0, new Unreliable());
-        try (Client client = at(server, "short").onFailure(Client.OnFailure.DENY).build()) {
-            Decision decision = client.decide(USER);
-            assertFalse(decision.allowed());
-            assertEquals(Code.INTERNAL, decision.error().orElseThrow().getStatus().getCode());
-            assertEquals(Optional.empty(), decision.retryAfter());
+    void afterWarmUpADecisionLoadsNoClasses() throws Exception {
+        Unreliable service = new Unreliable();
+        Server server = serve(0, service);
+        Process java = new ProcessBuilder(ProcessHandle.current().info().command().orElseThrow(), "-cp",
+                System.getProperty("java.class.path"), Cold.class.getName(), "127.0.0.1:" + server.getPort())
+                .redirectErrorStream(true).start();
+        String output = new String(java.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+        server.shutdownNow();
+        // A cold decision loads more than a thousand classes.
+        assertTrue(output.matches("true true \\d\\d?\\s*"), output);
+    }
+
+    @Test
+    void aServiceThatIsDownEndsTheWarmUp() throws Exception {
+        try (ServerSocket silent = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
+                Client client = Client.connect("127.0.0.1:" + silent.getLocalPort(), "shop")) {
+            assertFalse(client.warmUp(Duration.ofMillis(1)));
+        }
+    }
+
+    @Test
+    void aFutureThatIsCancelledEndsTheRequest() throws Exception {
+        CountDownLatch cancelled = new CountDownLatch(1);
+        CountDownLatch begun = new CountDownLatch(1);
+        Server server = serve(0, new Unreliable() {
+            @Override
+            public void decide(DecideRequest request, StreamObserver<DecideResponse> answers) {
+                ((ServerCallStreamObserver<DecideResponse>) answers).setOnCancelHandler(cancelled::countDown);
+                begun.countDown();
+            }
+        });
+        BlockingQueue<String> outcomes = new LinkedBlockingQueue<>();
+        try (Client client = at(server, Services.options().timeout(Duration.ofDays(1)).onCall(
+                (method, elapsed, outcome) -> outcomes.add(outcome)))) {
+            CompletableFuture<Decision> future = client.decideAsync(Call.take(USER));
+            begun.await();
+            assertTrue(future.cancel(true));
+            cancelled.await();
+            assertEquals("CANCELLED", outcomes.take());
         } finally {
             server.shutdownNow();
         }
     }
 
     @Test
-    void aClosedClientDecidesByOnFailure() throws Exception {
+    void aChannelOfTheCallerStaysOpenAndHasItsInterceptors() throws Exception {
         Server server = serve(0, new Unreliable());
-        AtomicReference<String> outcome = new AtomicReference<>();
-        Client client = at(server, "shop").onCall((method, elapsed, code) -> outcome.set(code)).build();
+        ManagedChannel channel = Grpc.newChannelBuilder(
+                "127.0.0.1:" + server.getPort(), InsecureChannelCredentials.create()).build();
+        Queue<String> intercepted = new ConcurrentLinkedQueue<>();
+        ClientInterceptor interceptor = new ClientInterceptor() {
+            @Override
+            public <Q, A> ClientCall<Q, A> interceptCall(MethodDescriptor<Q, A> method, CallOptions options, Channel next) {
+                intercepted.add(method.getBareMethodName());
+                return next.newCall(method, options);
+            }
+        };
+        Client client = Client.over(ClientInterceptors.intercept(channel, interceptor), Services.options());
+        assertFalse(client.decide(USER).failed());
         client.close();
         assertTrue(client.decide(USER).failed());
-        assertEquals("UNAVAILABLE", outcome.get());
+        assertFalse(channel.isShutdown());
+        channel.shutdownNow();
+        server.shutdownNow();
+        assertEquals(List.of("Decide"), List.copyOf(intercepted));
+    }
+
+    @Test
+    void anInterceptorThatThrowsIsAFailure() {
+        Channel broken = new Channel() {
+            @Override
+            public String authority() {
+                return "broken";
+            }
+
+            @Override
+            public <Q, A> ClientCall<Q, A> newCall(MethodDescriptor<Q, A> method, CallOptions options) {
+                throw new IllegalStateException("no call");
+            }
+        };
+        Client client = Client.over(broken, Services.options().onFailure(Client.OnFailure.DENY));
+        assertEquals(Code.UNKNOWN, client.decide(USER).error().orElseThrow().getStatus().getCode());
+        assertTrue(client.resume("token").commit(1).failed());
+    }
+
+    @Test
+    void aClientWithOtherOptionsClosesNothing() throws Exception {
+        Server server = serve(0, new Unreliable());
+        try (Client client = at(server)) {
+            client.with(options -> options.domain("other")).close();
+            assertFalse(client.decide(USER).failed());
+        } finally {
+            server.shutdownNow();
+        }
+    }
+
+    @Test
+    void aForgottenClientClosesItsChannel() throws Exception {
+        CountDownLatch ended = new CountDownLatch(1);
+        Server server = Grpc.newServerBuilderForPort(0, InsecureServerCredentials.create()).addService(new Unreliable())
+                .addTransportFilter(new ServerTransportFilter() {
+                    @Override
+                    public void transportTerminated(Attributes attributes) {
+                        ended.countDown();
+                    }
+                }).build().start();
+        assertFalse(at(server).decide(USER).failed());
+        do {
+            System.gc();
+        } while (!ended.await(100, TimeUnit.MILLISECONDS));
         server.shutdownNow();
     }
 
@@ -264,7 +319,7 @@ class FailureTest {
         Server second = serve(0, other);
         NameResolverProvider name = name("replicas", first, second);
         NameResolverRegistry.getDefaultRegistry().register(name);
-        try (Client client = Client.builder("replicas:///shop", "shop").timeout(Services.LONG).build()) {
+        try (Client client = Client.connect("replicas:///shop", Services.options())) {
             long until = System.nanoTime() + Services.LONG.toNanos();
             // Both connections are open.
             while ((one.decisions.get() == 0 || other.decisions.get() == 0) && System.nanoTime() < until) {
@@ -285,7 +340,7 @@ class FailureTest {
     @Test
     void aServiceThatIsDownGetsAnAttemptToConnectEachSecond() throws Exception {
         try (ServerSocket down = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
-                Client client = Client.builder("127.0.0.1:" + down.getLocalPort(), "shop").build()) {
+                Client client = Client.connect("127.0.0.1:" + down.getLocalPort(), "shop")) {
             // With gRPC's own backoff, the eighth attempt comes after 34 s at the earliest.
             down.setSoTimeout(25_000);
             long start = System.nanoTime();

@@ -104,13 +104,13 @@ class RateLimitFilterTest {
     @Test
     void aDeniedRequestGets429AndTheHeaders() throws Exception {
         String run = "/" + Services.random();
-        browse(Services.client(), browser -> {
+        browse(Services.client(Services.ADDR, Client.OnFailure.DENY), browser -> {
             for (String remaining : List.of("2", "1", "0")) {
                 expect(browser.get("/three" + run), 200, "3", remaining, false);
             }
             HttpResponse<String> denied = browser.get("/three" + run);
             expect(denied, 429, "3", "0", true);
-            assertEquals("too many requests\n", denied.body());
+            assertEquals("Too Many Requests\n", denied.body());
             assertTrue(header(denied, "Content-Type").startsWith("text/plain"));
             expect(browser.get("/banned" + run), 429, "0", "0", true);
             expect(browser.get("/free" + run), 200, "", "", false);
@@ -121,9 +121,9 @@ class RateLimitFilterTest {
 
     @Test
     void withoutAServiceOnFailureDecidesRequests() throws Exception {
-        browse(Services.at("TOLLKEEPER_GONE_ADDR").build(), browser ->
+        browse(Services.client("TOLLKEEPER_GONE_ADDR", Client.OnFailure.ALLOW), browser ->
                 expect(browser.get("/three/a"), 200, "", "", false));
-        browse(Services.at("TOLLKEEPER_GONE_ADDR").onFailure(Client.OnFailure.DENY).build(), browser ->
+        browse(Services.client("TOLLKEEPER_GONE_ADDR", Client.OnFailure.DENY), browser ->
                 expect(browser.get("/three/a"), 503, "", "", false));
     }
 }

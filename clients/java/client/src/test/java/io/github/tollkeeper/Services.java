@@ -15,12 +15,12 @@ final class Services {
 
     private Services() {}
 
-    static Client.Builder at(String variable) {
-        return Client.builder(System.getenv(variable), "conformance").timeout(LONG);
+    static Options options() {
+        return Options.of("conformance").timeout(LONG).commitTimeout(LONG);
     }
 
-    static Client client() {
-        return at(ADDR).onFailure(Client.OnFailure.DENY).build();
+    static Client client(String variable, Client.OnFailure onFailure) {
+        return Client.connect(System.getenv(variable), options().onFailure(onFailure));
     }
 
     static ChannelCredentials tls(boolean hasCertificate) throws IOException {

@@ -3,13 +3,17 @@ package io.github.tollkeeper.spring;
 import io.github.tollkeeper.Client;
 import io.github.tollkeeper.Client.OnCall;
 import io.github.tollkeeper.Client.OnFailure;
+import io.github.tollkeeper.Options;
 import io.github.tollkeeper.RateLimitFilter;
+import io.github.tollkeeper.RateLimitFilter.Denial;
 import io.github.tollkeeper.spring.TollkeeperProperties.Failure;
 import io.github.tollkeeper.spring.TollkeeperProperties.Tls;
 import io.grpc.ChannelCredentials;
+import io.grpc.InsecureChannelCredentials;
 import io.grpc.TlsChannelCredentials;
 import io.micrometer.core.instrument.MeterRegistry;
-
+import java.io.IOException;
+import java.time.Duration;
 import org.springframework.beans.factory.ObjectProvider;
 import org.springframework.boot.autoconfigure.AutoConfiguration;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnBean;
@@ -21,16 +25,14 @@ import org.springframework.boot.context.properties.EnableConfigurationProperties
 import org.springframework.boot.web.servlet.FilterRegistrationBean;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
-
-import java.io.IOException;
+import org.springframework.web.servlet.config.annotation.InterceptorRegistry;
+import org.springframework.web.servlet.config.annotation.WebMvcConfigurer;
 
 /**
- * A client for {@code tollkeeper.address}; a filter if the application has a bean that says what a
- * request is limited by; and a timer {@code tollkeeper.calls} if it has a registry of Micrometer.
+ * A client for {@code tollkeeper.address}, with a timer {@code tollkeeper.calls} if the application has a registry of
+ * Micrometer; a filter if it has a bean that says what a request is limited by; and {@link RateLimited}.
  */
-@AutoConfiguration(afterName = {
-    "org.springframework.boot.actuate.autoconfigure.metrics.CompositeMeterRegistryAutoConfiguration"
-})
+@AutoConfiguration
 @ConditionalOnProperty("tollkeeper.address")
 @EnableConfigurationProperties(TollkeeperProperties.class)
 public class TollkeeperAutoConfiguration {
@@ -39,19 +41,24 @@ public class TollkeeperAutoConfiguration {
     Client tollkeeperClient(
             TollkeeperProperties properties, ObjectProvider<OnFailure> onFailure, ObjectProvider<OnCall> onCall)
             throws IOException {
-        Client.Builder builder = Client.builder(properties.address(), properties.domain())
+        Options options = Options.of(properties.domain())
                 .timeout(properties.timeout())
-                .onFailure(properties.onFailure() == Failure.ALLOW ? OnFailure.ALLOW : OnFailure.DENY);
-        onFailure.ifAvailable(builder::onFailure);
-        onCall.ifAvailable(builder::onCall);
+                .commitTimeout(properties.commitTimeout())
+                .onFailure(onFailure.getIfAvailable(() ->
+                        properties.onFailure() == Failure.ALLOW ? OnFailure.ALLOW : OnFailure.DENY))
+                .onCall(onCall.getIfAvailable(() -> OnCall.NONE))
+                .requireLimit(properties.requireLimit());
         Tls tls = properties.tls();
-        if (tls.isUsed()) {
-            builder.tls(credentials(tls));
+        ChannelCredentials credentials = tls.isUsed() ? credentials(tls) : InsecureChannelCredentials.create();
+        Client client = Client.connect(properties.address(), credentials, options, channel -> {
+            if (tls.serverName() != null) {
+                channel.overrideAuthority(tls.serverName());
+            }
+        });
+        if (properties.warmUp().compareTo(Duration.ZERO) > 0) {
+            client.warmUp(properties.warmUp());
         }
-        if (tls.serverName() != null) {
-            builder.serverName(tls.serverName());
-        }
-        return builder.build();
+        return client;
     }
 
     private static ChannelCredentials credentials(Tls tls) throws IOException {
@@ -70,22 +77,42 @@ public class TollkeeperAutoConfiguration {
     static class Filters {
         @Bean
         @ConditionalOnBean(RateLimitFilter.Descriptors.class)
-        FilterRegistrationBean<RateLimitFilter> tollkeeperFilter(
-                Client client, RateLimitFilter.Descriptors descriptors, TollkeeperProperties properties) {
-            var registration = new FilterRegistrationBean<>(new RateLimitFilter(client, descriptors));
+        FilterRegistrationBean<RateLimitFilter> tollkeeperFilter(Client client, RateLimitFilter.Descriptors descriptors,
+                ObjectProvider<Denial> denial, TollkeeperProperties properties) {
+            var filter = new RateLimitFilter(client, descriptors, denial.getIfAvailable(() -> Denial.TEXT));
+            var registration = new FilterRegistrationBean<>(filter);
             registration.setOrder(properties.filterOrder());
             return registration;
         }
     }
 
     @Configuration(proxyBeanMethods = false)
+    @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.SERVLET)
+    @ConditionalOnClass(WebMvcConfigurer.class)
+    static class Routes {
+        @Bean
+        WebMvcConfigurer tollkeeperRoutes(
+                Client client, ObjectProvider<RateLimited.Values> values, ObjectProvider<Denial> denial) {
+            var interceptor = new RateLimitInterceptor(client, values.getIfAvailable(() -> (request, key) -> null),
+                    denial.getIfAvailable(() -> Denial.TEXT));
+            return new WebMvcConfigurer() {
+                @Override
+                public void addInterceptors(InterceptorRegistry registry) {
+                    registry.addInterceptor(interceptor);
+                }
+            };
+        }
+    }
+
+    @Configuration(proxyBeanMethods = false)
     @ConditionalOnClass(MeterRegistry.class)
     static class Metrics {
+        /** The registry is looked up when the client is made: its auto-configuration has another name in each Spring Boot. */
         @Bean
-        @ConditionalOnBean(MeterRegistry.class)
         @ConditionalOnMissingBean
-        OnCall tollkeeperMetrics(MeterRegistry registry) {
-            return (method, elapsed, outcome) ->
+        OnCall tollkeeperMetrics(ObjectProvider<MeterRegistry> registries) {
+            MeterRegistry registry = registries.getIfUnique();
+            return registry == null ? OnCall.NONE : (method, elapsed, outcome) ->
                     registry.timer("tollkeeper.calls", "method", method, "outcome", outcome).record(elapsed);
         }
     }

@@ -12,12 +12,16 @@ import org.springframework.core.Ordered;
  * @param address of the service, such as {@code localhost:8081}; without it there is no client
  * @param domain of the rules
  * @param timeout how long a decision waits for the service
+ * @param commitTimeout how long a commit is repeated until it is answered
  * @param onFailure the decision about calls that the service does not answer
+ * @param requireLimit whether a call that meets no limit is an error, for tests and staging
+ * @param warmUp how long the start of the application waits for the service; 0 does not wait
  * @param filterOrder order of the filter; by default behind all others
  */
 @ConfigurationProperties("tollkeeper")
 record TollkeeperProperties(String address, String domain, @DefaultValue("50ms") Duration timeout,
-        @DefaultValue("allow") Failure onFailure, @DefaultValue("" + Ordered.LOWEST_PRECEDENCE) int filterOrder,
+        @DefaultValue("2s") Duration commitTimeout, @DefaultValue("allow") Failure onFailure,
+        @DefaultValue("false") boolean requireLimit, @DefaultValue("5s") Duration warmUp, @DefaultValue("" + Ordered.LOWEST_PRECEDENCE) int filterOrder,
         @DefaultValue Tls tls) {
     enum Failure { ALLOW, DENY }
 

@@ -1,0 +1,194 @@
+package io.github.tollkeeper;
+
+import io.grpc.CallOptions;
+import io.grpc.Channel;
+import io.grpc.ChannelCredentials;
+import io.grpc.ClientCall;
+import io.grpc.ConnectivityState;
+import io.grpc.Context;
+import io.grpc.Grpc;
+import io.grpc.InsecureChannelCredentials;
+import io.grpc.ManagedChannel;
+import io.grpc.ManagedChannelBuilder;
+import io.grpc.MethodDescriptor;
+import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
+import io.grpc.netty.shaded.io.grpc.netty.NettyChannelBuilder;
+import io.grpc.netty.shaded.io.netty.channel.ChannelOption;
+import io.grpc.stub.ClientCalls;
+import io.grpc.stub.StreamObserver;
+import java.lang.System.Logger.Level;
+import java.lang.ref.Cleaner;
+import java.time.Duration;
+import java.util.List;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
+import java.util.function.Function;
+import java.util.function.Supplier;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+
+/** A channel to all replicas, which a client shares with those that {@link Client#with} makes of it. */
+final class Connection {
+    static final System.Logger LOGGER = System.getLogger(Client.class.getName());
+    private static final StatusRuntimeException CLOSED =
+            Status.UNAVAILABLE.withDescription("the client is closed").asRuntimeException();
+    private static final StatusRuntimeException NOT_OURS = Status.UNKNOWN
+            .withDescription("the answer has another number of items than the request").asRuntimeException();
+    private static final Cleaner CLEANER = Cleaner.create();
+    private static final long LOG_PAUSE_NANOS = TimeUnit.MINUTES.toNanos(1);
+
+    private final Channel channel;
+    private final String target;
+    private final Runnable shutdown;
+    private final Set<CompletableFuture<?>> commits = ConcurrentHashMap.newKeySet();
+    private volatile boolean isClosed;
+    private long failures;
+    private long quietUntil = System.nanoTime();
+
+    /** Over a channel that somebody else closes. */
+    Connection(Channel channel) {
+        this.channel = channel;
+        target = channel.authority();
+        shutdown = () -> {};
+    }
+
+    /** Over a channel of its own, which is also closed if the client is forgotten. */
+    Connection(String target, ChannelCredentials credentials, Consumer<ManagedChannelBuilder<?>> settings) {
+        ManagedChannelBuilder<?> builder = Grpc.newChannelBuilder(target, credentials)
+                // The name of a headless Service has the addresses of all replicas.
+                .defaultLoadBalancingPolicy("round_robin")
+                // A configuration in DNS could add retries, which charge twice.
+                .disableServiceConfigLookUp()
+                // Notices a peer that disappeared without closing its connection, also if calls are rare.
+                .keepAliveTime(10, TimeUnit.SECONDS)
+                .keepAliveTimeout(2, TimeUnit.SECONDS)
+                .keepAliveWithoutCalls(true)
+                // A decision after a quiet time would spend its timeout on a new connection.
+                .idleTimeout(Long.MAX_VALUE, TimeUnit.DAYS);
+        if (builder instanceof NettyChannelBuilder netty) {
+            netty.withOption(ChannelOption.CONNECT_TIMEOUT_MILLIS, 2_000);
+        }
+        settings.accept(builder);
+        ManagedChannel own = builder.build();
+        channel = own;
+        this.target = target + (credentials instanceof InsecureChannelCredentials ? ", without TLS" : ", with TLS");
+        shutdown = CLEANER.register(this, own::shutdownNow)::clean;
+        connect(own);
+    }
+
+    /** Connects now, and each second after a failure, since gRPC's own backoff grows to two minutes and cannot be set. */
+    private static void connect(ManagedChannel channel) {
+        ConnectivityState state = channel.getState(true);
+        switch (state) {
+            case SHUTDOWN -> {}
+            case TRANSIENT_FAILURE -> CompletableFuture.delayedExecutor(1, TimeUnit.SECONDS).execute(() -> {
+                channel.resetConnectBackoff();
+                connect(channel);
+            });
+            default -> channel.notifyWhenStateChanged(state, () -> connect(channel));
+        }
+    }
+
+    /** What a request has got: a message, or an error. */
+    record Answer<A>(A message, Optional<StatusRuntimeException> error, Duration elapsed) {
+        /** The items of the answer, one for each item of the request. */
+        <I> Answer<List<I>> items(Function<A, List<I>> list, int count) {
+            List<I> items = error.isPresent() ? List.of() : list.apply(message);
+            return new Answer<>(items, items.size() == count ? error : error.or(() -> Optional.of(NOT_OURS)), elapsed);
+        }
+    }
+
+    /** A request on its way. */
+    record Sent<A>(CompletableFuture<Answer<A>> answer, Runnable cancel) {}
+
+    /** What all requests get after {@link #close}. */
+    <A> Optional<Answer<A>> closed() {
+        return isClosed ? Optional.of(new Answer<>(null, Optional.of(CLOSED), Duration.ZERO)) : Optional.empty();
+    }
+
+    /** Sends a request, or refuses it after {@link #close}. */
+    <Q, A> Sent<A> ask(MethodDescriptor<Q, A> method, Q request, CallOptions options, Duration timeout) {
+        return this.<A>closed().map(answer -> new Sent<>(CompletableFuture.completedFuture(answer), () -> {}))
+                .orElseGet(() -> send(method, request, options, timeout, Context.current()));
+    }
+
+    <Q, A> Sent<A> send(MethodDescriptor<Q, A> method, Q request, CallOptions options, Duration timeout, Context context) {
+        Answering<A> answering = new Answering<>();
+        try {
+            ClientCall<Q, A> call = context.call(() ->
+                    channel.newCall(method, options.withDeadlineAfter(timeout.toNanos(), TimeUnit.NANOSECONDS)));
+            context.run(() -> ClientCalls.asyncUnaryCall(call, request, answering));
+            return new Sent<>(answering.answer, () -> call.cancel("cancelled by the caller", null));
+        } catch (Exception thrownByInterceptor) {
+            answering.onError(thrownByInterceptor);
+            return new Sent<>(answering.answer, () -> {});
+        }
+    }
+
+    /** Begins a commit, which {@link #close} waits for. */
+    <R> CompletableFuture<R> await(Supplier<CompletableFuture<R>> commit) {
+        CompletableFuture<Void> begin = new CompletableFuture<>();
+        CompletableFuture<R> result = begin.thenCompose(begun -> commit.get());
+        commits.add(result);
+        begin.complete(null);
+        result.whenComplete((value, error) -> commits.remove(result));
+        return result;
+    }
+
+    /** Waits for commits, which end within their timeouts, and ends decisions. */
+    void close() {
+        isClosed = true;
+        CompletableFuture.allOf(commits.toArray(CompletableFuture[]::new)).join();
+        shutdown.run();
+    }
+
+    /** Logs one line at once, and then at most one a minute. */
+    synchronized void logFailures(long calls, String domain, StatusRuntimeException last) {
+        failures += calls;
+        long now = System.nanoTime();
+        if (now - quietUntil < 0) {
+            return;
+        }
+        String reason = Stream.<Throwable>iterate(last, Objects::nonNull, Throwable::getCause)
+                // Messages of gRPC may have lines, also those of stack traces.
+                .map(cause -> String.valueOf(cause.getMessage()).replaceAll("\\s+at [^()]+\\([^()]*\\)", "")
+                        .replaceAll("\\s+", " "))
+                .collect(Collectors.joining(": "));
+        LOGGER.log(Level.WARNING, "tollkeeper: " + failures + (failures == 1 ? " call" : " calls") + " of the domain \""
+                + domain + "\" had no answer and " + (failures == 1 ? "was" : "were")
+                + " decided by on_failure; the last: " + reason + " (target " + target + ")");
+        failures = 0;
+        quietUntil = now + LOG_PAUSE_NANOS;
+    }
+
+    private static final class Answering<A> implements StreamObserver<A> {
+        final CompletableFuture<Answer<A>> answer = new CompletableFuture<>();
+        private final long start = System.nanoTime();
+        private A message;
+
+        @Override
+        public void onNext(A value) {
+            message = value;
+        }
+
+        @Override
+        public void onError(Throwable error) {
+            complete(Optional.of(Status.fromThrowable(error).asRuntimeException()));
+        }
+
+        @Override
+        public void onCompleted() {
+            complete(Optional.empty());
+        }
+
+        private void complete(Optional<StatusRuntimeException> error) {
+            answer.complete(new Answer<>(message, error, Duration.ofNanos(System.nanoTime() - start)));
+        }
+    }
+}

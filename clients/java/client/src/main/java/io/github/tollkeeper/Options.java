@@ -1,0 +1,69 @@
+package io.github.tollkeeper;
+
+import io.github.tollkeeper.Client.OnCall;
+import io.github.tollkeeper.Client.OnFailure;
+import java.time.Duration;
+
+/** How a client decides. It does not change: each method makes another one. */
+public final class Options {
+    final String domain;
+    final Duration timeout;
+    final Duration commitTimeout;
+    final OnFailure onFailure;
+    final OnCall onCall;
+    final boolean requiresLimit;
+
+    private Options(String domain, Duration timeout, Duration commitTimeout, OnFailure onFailure, OnCall onCall,
+            boolean requiresLimit) {
+        Call.require(domain != null && !domain.isEmpty(), "domain: must not be empty");
+        requirePositive("timeout", timeout);
+        requirePositive("commitTimeout", commitTimeout);
+        Call.require(onFailure != null, "onFailure: must not be null");
+        Call.require(onCall != null, "onCall: must not be null");
+        this.domain = domain;
+        this.timeout = timeout;
+        this.commitTimeout = commitTimeout;
+        this.onFailure = onFailure;
+        this.onCall = onCall;
+        this.requiresLimit = requiresLimit;
+    }
+
+    private static void requirePositive(String field, Duration time) {
+        Call.require(time.compareTo(Duration.ZERO) > 0, field + ": must be more than 0, not " + time);
+    }
+
+    /** The defaults for a domain of the rules. */
+    public static Options of(String domain) {
+        return new Options(domain, Duration.ofMillis(50), Duration.ofSeconds(2), OnFailure.ALLOW, OnCall.NONE, false);
+    }
+
+    /** These options for another domain. */
+    public Options domain(String other) {
+        return new Options(other, timeout, commitTimeout, onFailure, onCall, requiresLimit);
+    }
+
+    /** How long a decision waits for the service; 50 ms by default. */
+    public Options timeout(Duration time) {
+        return new Options(domain, time, commitTimeout, onFailure, onCall, requiresLimit);
+    }
+
+    /** How long a commit is repeated until it is answered; 2 s by default. An attempt takes at most a quarter of it. */
+    public Options commitTimeout(Duration time) {
+        return new Options(domain, timeout, time, onFailure, onCall, requiresLimit);
+    }
+
+    /** Decides calls that the service does not answer; {@link OnFailure#ALLOW} by default. */
+    public Options onFailure(OnFailure decides) {
+        return new Options(domain, timeout, commitTimeout, decides, onCall, requiresLimit);
+    }
+
+    /** Is called after each decision and each commit, for metrics. */
+    public Options onCall(OnCall hook) {
+        return new Options(domain, timeout, commitTimeout, onFailure, hook, requiresLimit);
+    }
+
+    /** Makes a call that meets no limit a mistake of the caller, for tests and staging: it finds misspelt keys. */
+    public Options requireLimit(boolean isRequired) {
+        return new Options(domain, timeout, commitTimeout, onFailure, onCall, isRequired);
+    }
+}
