@@ -11,7 +11,6 @@ import {
   listOf,
 } from "./descriptor.js";
 import { CallError } from "./error.js";
-import type { Status } from "./generated/google/rpc/status.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 import { type Commit, type Estimate, type Held, Hold, type HoldClient, type Usage, type Used } from "./hold.js";
 import type { Answer, Method, Request } from "./transport.js";
@@ -32,7 +31,7 @@ export interface Policy {
   readonly onFailure?: "allow" | "deny" | ((error: CallError, descriptors: readonly Descriptor[]) => boolean);
   /** Is called after each decision, commit and renewal, for metrics and logs. */
   readonly onCall?: OnCall;
-  /** Whether a call that meets no limit is a mistake, such as a misspelled key; for tests and staging. */
+  /** Whether a descriptor that meets no limit and no rule is a mistake, such as a misspelled key; for tests and staging. */
   readonly requireLimit?: boolean;
   /** Ends decisions under way when it is aborted. They are denied. Commits are made all the same. */
   readonly signal?: AbortSignal;
@@ -188,10 +187,9 @@ export class Limiter {
   }
 
   #held(verdict: v1.Verdict | CallError, descriptors: Descriptors): Held {
-    if (!(verdict instanceof CallError)) {
-      return { decision: new Decision(verdict.code === "OK", verdict), token: verdict.hold };
-    }
-    return { decision: new Decision(this.#isAllowedWithout(verdict, descriptors), verdict), token: "" };
+    const isFailed = verdict instanceof CallError;
+    const isAllowed = isFailed ? this.#isAllowedWithout(verdict, descriptors) : verdict.code === "OK";
+    return { decision: new Decision(isAllowed, verdict), token: isFailed ? "" : verdict.hold };
   }
 
   #isAllowedWithout(error: CallError, descriptors: Descriptors): boolean {
@@ -208,7 +206,7 @@ export class Limiter {
 
   #checkLimit(verdict: v1.Verdict | CallError, { descriptors }: v1.Call, path: string): void {
     if (verdict instanceof CallError) return;
-    const free = verdict.statuses.find(({ currentLimit }) => !currentLimit);
+    const free = verdict.statuses.find(({ currentLimit, rule }) => !currentLimit && !rule);
     if (!free) return;
     const keys = descriptors[free.descriptorIndex].entries.map(({ key }) => Buffer.from(key)).join("|");
     const problem = `no limit applies to ${keys} in the domain ${this.#domain} (requireLimit)`;
@@ -243,7 +241,7 @@ function commitOf({ hold, used, usedByKind = {}, end = "" }: Used): v1.Commit {
   return { hold, used, usedByKind, end };
 }
 
-function itemOf<Item extends { readonly error: Status | undefined }>(
+function itemOf<Item extends { readonly error: v1.Verdict["error"] }>(
   item: Item | CallError | undefined,
 ): Item | CallError {
   if (item instanceof CallError) return item;

@@ -2,8 +2,6 @@ import type { FastifyRequest, onRequestAsyncHookHandler } from "fastify";
 import type { Limiter } from "./client.js";
 import { type Describe, decide, type Options } from "./middleware.js";
 
-export type { Denial, Options } from "./middleware.js";
-
 /** A hook that charges each request, and answers those that are denied: 429, or 503 if `onFailure` has denied. */
 export function rateLimit(
   limiter: Limiter,

@@ -1,15 +1,15 @@
 // Requests by @grpc/grpc-js, over one channel to all replicas: how it balances, notices a lost peer, and connects again.
 import {
-  type CallOptions,
   type ChannelCredentials,
   type ClientOptions,
-  type ClientUnaryCall,
+  connectivityState,
   credentials,
   Metadata,
-  type ServiceError,
+  type MethodDefinition,
+  type requestCallback,
 } from "@grpc/grpc-js";
 import { CallError } from "./error.js";
-import { TollkeeperClient } from "./generated/tollkeeper/v1/tollkeeper.js";
+import { TollkeeperClient, TollkeeperService } from "./generated/tollkeeper/v1/tollkeeper.js";
 import type { Answer, Method, Request, Sending, Transport } from "./transport.js";
 
 /** Certificates and the key as PEM. */
@@ -34,47 +34,62 @@ const OPTIONS: ClientOptions = {
   "grpc.keepalive_time_ms": 10_000,
   "grpc.keepalive_timeout_ms": 2_000,
   "grpc.keepalive_permit_without_calls": 1,
+  // A new channel makes new attempts to connect.
+  "grpc.use_local_subchannel_pool": 1,
   // By default, it may take two minutes to connect again, and half a minute to see new addresses.
   "grpc.initial_reconnect_backoff_ms": 100,
   "grpc.max_reconnect_backoff_ms": 1_000,
   "grpc.dns_min_time_between_resolutions_ms": 1_000,
 };
 
-type Unary<M extends Method> = (
-  request: Request<M>,
-  metadata: Metadata,
-  options: CallOptions,
-  answered: (error: ServiceError | null, answer: Answer<M>) => void,
-) => ClientUnaryCall;
+const ATTEMPT_MS = 2_000;
+
+const methods: { readonly [M in Method]: MethodDefinition<Request<M>, Answer<M>> } = TollkeeperService;
 
 /** It begins to connect when it is made. */
 export class Grpc implements Transport {
   readonly target: string;
-  readonly #client: TollkeeperClient;
+  readonly #connect: () => TollkeeperClient;
+  readonly #timer: NodeJS.Timeout | undefined;
+  #client: TollkeeperClient;
+  #wasConnecting = false;
 
   constructor(target: string, tls: Tls | undefined, options: ClientOptions = {}) {
     this.target = `${target}, ${tls ? "with" : "without"} TLS`;
     const name = tls?.serverName;
     const named = name ? { "grpc.ssl_target_name_override": name, "grpc.default_authority": name } : {};
     const all = { ...OPTIONS, ...named, ...options };
-    this.#client = new TollkeeperClient(target, credentialsOf(tls), all);
+    this.#connect = () => new TollkeeperClient(target, credentialsOf(tls), all);
+    this.#client = this.#connect();
     this.#client.getChannel().getConnectivityState(true);
+    if (!all.channelOverride) this.#timer = setInterval(() => this.#endLateAttempt(), ATTEMPT_MS).unref();
+  }
+
+  /** An attempt to connect would end only when the system gives it up, after some minutes. */
+  #endLateAttempt(): void {
+    const isConnecting = this.#client.getChannel().getConnectivityState(true) === connectivityState.CONNECTING;
+    if (isConnecting && this.#wasConnecting) {
+      this.#client.close();
+      this.#client = this.#connect();
+      this.#client.getChannel().getConnectivityState(true);
+    }
+    this.#wasConnecting = isConnecting;
   }
 
   send<M extends Method>(method: M, request: Request<M>, { timeoutMs, signal, waits }: Sending): Promise<Answer<M>> {
+    const { path, requestSerialize: encode, responseDeserialize: decode } = methods[method];
+    const metadata = new Metadata({ waitForReady: waits });
+    const deadline = Date.now() + timeoutMs;
     return new Promise((resolve, reject) => {
-      const unary = this.#client[method].bind(this.#client) as unknown as Unary<M>;
-      const call = unary(
-        request,
-        new Metadata({ waitForReady: waits }),
-        { deadline: Date.now() + timeoutMs },
-        (error, answer) => (error ? reject(CallError.of(error.code, error.details)) : resolve(answer)),
-      );
+      const answered: requestCallback<Answer<M>> = (error, answer) =>
+        error ? reject(CallError.of(error.code, error.details)) : resolve(answer as Answer<M>);
+      const call = this.#client.makeUnaryRequest(path, encode, decode, request, metadata, { deadline }, answered);
       signal.addEventListener("abort", () => call.cancel(), { once: true });
     });
   }
 
   close(): void {
+    clearInterval(this.#timer);
     this.#client.close();
   }
 }

@@ -2,8 +2,6 @@ import type { Context, MiddlewareHandler } from "hono";
 import type { Limiter } from "./client.js";
 import { type Describe, decide, type Options } from "./middleware.js";
 
-export type { Denial, Options } from "./middleware.js";
-
 /** Charges each request, and answers those that are denied: 429, or 503 if `onFailure` has denied. */
 export function rateLimit(limiter: Limiter, describe: Describe<Context>, options?: Options): MiddlewareHandler {
   return async (context, next) => {

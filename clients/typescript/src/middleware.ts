@@ -16,23 +16,18 @@ export interface Denial {
   readonly body: string;
 }
 
-/** Headers for the response, and the response itself if the request may not pass. */
-export interface Answer {
-  readonly headers: Readonly<Record<string, string>>;
-  readonly denial?: Denial & { readonly status: 429 | 503 };
-}
-
 const denialOf = ({ failed }: Decision): Denial => ({
   type: "text/plain; charset=utf-8",
   body: failed ? "Service Unavailable\n" : "Too Many Requests\n",
 });
 
+/** Headers for the response, and the response itself if the request may not pass. */
 export async function decide<Request>(
   limiter: Limiter,
   describe: Describe<Request>,
   request: Request,
   { denial = denialOf }: Options = {},
-): Promise<Answer> {
+): Promise<{ headers: Record<string, string>; denial?: Denial & { status: 429 | 503 } }> {
   const descriptors = await describe(request);
   if (descriptors === undefined) return { headers: {} };
   const decision = await limiter.decide(descriptors).catch((cause) => {

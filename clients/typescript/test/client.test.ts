@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
 import { execFileSync, spawnSync } from "node:child_process";
+import { on, once } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
+import { type AddressInfo, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, test } from "node:test";
@@ -126,6 +128,16 @@ test("an aborted call is denied without onFailure and without a line in the log"
     assert.deepEqual([allowed, error?.code], [false, "CANCELLED"]);
   }
   assert.deepEqual(lines, []);
+});
+
+test("an attempt to connect that gets no answer is followed by another", async () => {
+  const server = createServer((socket) => socket.unref()).listen(0, "127.0.0.1");
+  after(() => server.close());
+  await once(server, "listening");
+  const seen = on(server, "connection");
+  const client = connect(`127.0.0.1:${(server.address() as AddressInfo).port}`);
+  for (let attempt = 0; attempt < 3; attempt++) await seen.next();
+  await client.close();
 });
 
 test("a view has what it does not change from its client", async () => {

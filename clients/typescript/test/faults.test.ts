@@ -146,12 +146,12 @@ class Run {
     await using hold = await limiter.hold(this.#descriptors(step.descriptors));
     this.#compare([hold.decision], step);
     compareToken(hold, step.expect as { hold?: string });
+    for (const inner of step.while_open ?? []) await this.#run(inner);
     if (step.renew) {
       const { used, estimate, expect } = step.renew;
       this.#compare([await hold.renew({ used, estimate })], { ...step, expect });
       compareToken(hold, expect);
     }
-    for (const inner of step.while_open ?? []) await this.#run(inner);
     hold.used = step.used;
     if (step.release) await hold.release();
     for (let commit = 1; commit < (step.commits ?? 1); commit++) {

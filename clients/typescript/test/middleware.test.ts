@@ -9,7 +9,7 @@ import { Hono } from "hono";
 import type { Descriptors, Limiter } from "tollkeeper";
 import { rateLimit as expressLimit } from "tollkeeper/express";
 import { rateLimit as fastifyLimit } from "tollkeeper/fastify";
-import { rateLimit as honoLimit, type Options } from "tollkeeper/hono";
+import { rateLimit as honoLimit } from "tollkeeper/hono";
 import { fake } from "tollkeeper/testing";
 import { connect, goneAddress, random, serviceTest, variable } from "./services.js";
 
@@ -21,6 +21,8 @@ const describe = (user: string | undefined): Descriptors | undefined => {
 };
 
 const denial = ({ failed }: { failed: boolean }) => ({ type: "application/json", body: JSON.stringify({ failed }) });
+
+type Options = Parameters<typeof honoLimit>[2];
 
 /** Starts a server that is limited by the client, and returns its URL. */
 const frameworks: Record<string, (limiter: Limiter, options?: Options) => Promise<string>> = {
