@@ -346,6 +346,23 @@ fn with_clients_the_network_policy_admits_no_one_else_to_the_port_that_decides_c
 }
 
 #[test]
+fn with_a_network_policy_the_service_reaches_the_webhook_of_notices_by_the_port_of_its_url() {
+    let clients = "networkPolicy.enabled=true,networkPolicy.clients[0].podSelector.a=b";
+    for (url, port) in [
+        ("https://h/hook", 443),
+        ("http://h", 80),
+        ("https://h:8443/hook?to=:1", 8443),
+        ("http://[::1]/hook", 80),
+    ] {
+        let url = format!("settings.notices-url={url}");
+        let policy = object(&render(&["--set", clients, "--set", &url]), "NetworkPolicy");
+        let egress = policy["spec"]["egress"].as_array().unwrap();
+        let rule = json!({ "ports": [{ "port": port, "protocol": "TCP" }] });
+        assert_eq!(egress.last(), Some(&rule), "{url}");
+    }
+}
+
+#[test]
 fn with_a_network_policy_only_the_service_reaches_the_bundled_redis() {
     let clients = "networkPolicy.enabled=true,networkPolicy.clients[0].podSelector.a=b";
     let on = ["--set", clients, "--set", "bundledRedis.enabled=true"];
