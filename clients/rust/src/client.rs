@@ -14,6 +14,8 @@ use crate::{Decision, Descriptor, Options, ServiceError, Status, options::OnFail
 
 pub(crate) type Service = TollkeeperClient<Channel>;
 
+/// gRPC has no number for much more.
+const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
 const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 /// Decides calls in one domain. Make one for the process: clones share its connections.
@@ -197,7 +199,7 @@ impl Client {
         Sending: Future<Output = Result<Response<Answer>, tonic::Status>>,
     {
         let mut request = Request::new(message);
-        request.set_timeout(time);
+        request.set_timeout(time.min(TIMEOUT_MAX));
         let closed = || ServiceError::new(Code::Cancelled, "the client is closed");
         let mut service = self.shared.service.subscribe();
         let open = service.borrow().clone().ok_or_else(closed)?;

@@ -157,6 +157,12 @@ async fn views_have_settings_of_their_own_on_the_connections_of_the_client() {
     assert_eq!(log.lines(), [expected]);
     client.close().await;
     assert_eq!(open.decide(on("user", "a")).await.unwrap().error.unwrap().code, "CANCELLED");
+    let (fake, client) = faked();
+    let endless =
+        client.with(|options| options.timeout(Duration::MAX).commit_timeout(Duration::MAX));
+    assert!(!endless.decide(on("user", "a")).await.unwrap().failed());
+    endless.commit(Commit::new("hold", 1)).await.unwrap();
+    assert_eq!(fake.commits().len(), 1);
     let absent = client.with(|options| options.domain(""));
     assert_eq!(text(absent.decide(on("user", "a")).await), "domain: must not be empty");
 }
