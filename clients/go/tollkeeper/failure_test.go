@@ -73,21 +73,13 @@ func (u *unreliable) NewStream(context.Context, *grpc.StreamDesc, string, ...grp
 
 func serve(t *testing.T, register func(*grpc.Server), options ...grpc.ServerOption) string {
 	t.Helper()
-	address, _ := serveAt(t, "127.0.0.1:0", register, options...)
-	return address
-}
-
-func serveAt(
-	t *testing.T, address string, register func(*grpc.Server), options ...grpc.ServerOption,
-) (string, *grpc.Server) {
-	t.Helper()
-	listener, err := net.Listen("tcp", address)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	server := grpc.NewServer(options...)
 	register(server)
 	go server.Serve(listener)
 	t.Cleanup(server.Stop)
-	return listener.Addr().String(), server
+	return listener.Addr().String()
 }
 
 func over(t *testing.T, service grpc.ClientConnInterface, options Options) *Client {
@@ -246,35 +238,29 @@ func TestACloseOfAViewClosesNothing(t *testing.T) {
 	}
 }
 
-func TestAServiceThatHasStartedAgainIsFoundWithinSeconds(t *testing.T) {
-	register := func(server *grpc.Server) { pb.RegisterTollkeeperServer(server, &unreliable{}) }
-	address, server := serveAt(t, "127.0.0.1:0", register)
-	client := connect(t, address, "shop", Options{Timeout: 10 * time.Second})
-	failed := func() bool {
-		decision, err := client.Decide(context.Background(), On("user", "a"))
+func TestWithoutAServiceAConnectionIsTriedAgainWithinOneSecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var attempts []time.Duration
+		started := time.Now()
+		client, err := New("passthrough:///gone", "shop", Options{}, grpc.WithContextDialer(
+			func(context.Context, string) (net.Conn, error) {
+				attempts = append(attempts, time.Since(started))
+				return nil, errors.New("nobody listens")
+			}))
 		must(t, err)
-		return decision.Failed
-	}
-	if failed() {
-		t.Fatal("the service does not answer")
-	}
-	server.Stop()
-	// With grpc's own backoff, the next attempt would be about two seconds later.
-	down := time.Now()
-	for !failed() {
-	}
-	for time.Since(down) < 3*time.Second {
-		failed()
-		time.Sleep(10 * time.Millisecond)
-	}
-	serveAt(t, address, register)
-	up := time.Now()
-	for failed() {
-		time.Sleep(10 * time.Millisecond)
-	}
-	if took := time.Since(up); took > 2*time.Second {
-		t.Errorf("it was found after %s", took)
-	}
+		time.Sleep(20 * time.Second)
+		must(t, client.Close())
+		// The first one is made without a call.
+		for i, last := range attempts[1:] {
+			// With its jitter, the backoff is up to 1.2 s.
+			if pause := last - attempts[i]; pause < 80*time.Millisecond || pause > 1200*time.Millisecond {
+				t.Errorf("a pause of %s", pause)
+			}
+		}
+		if attempts[0] != 0 || len(attempts) < 15 {
+			t.Errorf("%v", attempts)
+		}
+	})
 }
 
 func TestTheHookGetsMethodTimeAndOutcome(t *testing.T) {

@@ -57,7 +57,12 @@ func Address(r *http.Request, proxies ...netip.Prefix) string {
 	for i := len(hops) - 1; i >= 0 && isIn(client, proxies); i-- {
 		hop, err := netip.ParseAddr(strings.TrimSpace(hops[i]))
 		if err != nil {
-			break
+			// Some proxies add the port.
+			var withPort netip.AddrPort
+			if withPort, err = netip.ParseAddrPort(strings.TrimSpace(hops[i])); err != nil {
+				break
+			}
+			hop = withPort.Addr()
 		}
 		client = hop.Unmap()
 	}
