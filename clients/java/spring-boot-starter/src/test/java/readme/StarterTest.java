@@ -36,6 +36,7 @@ import java.util.List;
 import java.util.Queue;
 import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
@@ -103,11 +104,14 @@ class StarterTest {
     @RateLimited("nobody")
     @EnableAutoConfiguration
     static class Routes {
-        static final Fake FAKE = new Fake();
+        @Bean
+        Fake fake() {
+            return new Fake();
+        }
 
         @Bean
-        Client client() {
-            return FAKE.client("example");
+        Client client(Fake fake) {
+            return fake.client("example");
         }
 
         @Bean
@@ -135,6 +139,12 @@ class StarterTest {
         @GetMapping("/regions/{region}")
         String region(@PathVariable String region) {
             return "region " + region;
+        }
+
+        @RateLimited("route")
+        @GetMapping("/later")
+        Callable<String> later() {
+            return () -> "served later";
         }
 
         @GetMapping("/mistake")
@@ -166,6 +176,10 @@ class StarterTest {
             request.headers(headers);
         }
         return HttpClient.newHttpClient().send(request.build(), HttpResponse.BodyHandlers.ofString());
+    }
+
+    private static Fake fake(ConfigurableApplicationContext context) {
+        return context.getBean(Fake.class);
     }
 
     private static String address(String variable) {
@@ -206,14 +220,34 @@ class StarterTest {
             Descriptor alice = Descriptor.on("route", "/orders/{order}").and("user", "alice");
             Descriptor region = Descriptor.on("method", "GET").and("tenant", "acme").and("region", "eu");
             assertEquals("region eu", get(context, "/regions/eu").body());
-            assertEquals(List.of(Call.take(1, alice, address), Call.take(1, region)), Routes.FAKE.calls());
-            Routes.FAKE.deny(alice);
+            assertEquals(List.of(Call.take(1, alice, address), Call.take(1, region)), fake(context).calls());
+            fake(context).deny(alice);
             HttpResponse<String> denied = get(context, "/orders/8", "X-User", "alice");
             assertEquals(429, denied.statusCode());
             assertEquals("slower", denied.body());
             assertEquals(200, get(context, "/orders/8", "X-User", "bob").statusCode());
             assertEquals(500, get(context, "/orders/8").statusCode());
             assertEquals(500, get(context, "/mistake").statusCode());
+        }
+    }
+
+    @Test
+    void aRequestThatIsServedLaterIsDecidedOnce() throws Exception {
+        try (var context = start(Routes.class, "tollkeeper.address=127.0.0.1:1")) {
+            assertEquals("served later", get(context, "/later").body());
+            assertEquals(List.of(Call.take(1, Descriptor.on("route", "/later"))), fake(context).calls());
+        }
+    }
+
+    @Test
+    void behindAProxyTheAddressIsTheOneThatTheProxyHasSeen() throws Exception {
+        for (List<String> expected : List.of(List.of("none", "127.0.0.1"), List.of("native", "203.0.113.9"))) {
+            try (var context = start(Routes.class, "tollkeeper.address=127.0.0.1:1",
+                    "server.forward-headers-strategy=" + expected.get(0))) {
+                // The client has sent an address of its own to the proxy, which is the peer.
+                get(context, "/orders/7", "X-User", "alice", "X-Forwarded-For", "198.51.100.7, 203.0.113.9");
+                assertEquals(Descriptor.on("address", expected.get(1)), fake(context).calls().get(0).descriptors().get(1));
+            }
         }
     }
 

@@ -16,7 +16,12 @@ public record Descriptor(List<Entry> entries, Optional<Limit> limit) {
     private static final long UINT32_MAX = (1L << 32) - 1;
 
     /** A key and a value, which may be any bytes. */
-    public record Entry(ByteString key, ByteString value) {}
+    public record Entry(ByteString key, ByteString value) {
+        @Override
+        public String toString() {
+            return key.toStringUtf8() + "=" + value.toStringUtf8();
+        }
+    }
 
     public Descriptor {
         entries = List.copyOf(entries);

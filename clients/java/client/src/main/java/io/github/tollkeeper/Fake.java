@@ -37,7 +37,7 @@ public final class Fake {
     private final Map<List<Descriptor.Entry>, Long> charged = new HashMap<>();
     private final List<Call> calls = new ArrayList<>();
     private final List<Commit> commits = new ArrayList<>();
-    private Code failure = Code.OK;
+    private volatile Code failure = Code.OK;
 
     /** A real client, whose calls this answers. */
     public Client client(String domain) {
@@ -61,17 +61,17 @@ public final class Fake {
     }
 
     /** Fails everything with a code, until it is {@link Code#OK} again. */
-    public synchronized Fake fail(Code code) {
+    public Fake fail(Code code) {
         failure = code;
         return this;
     }
 
-    /** The calls that it has seen, in their order, also those that it has denied. */
+    /** The calls that it has answered, in their order, also those that it has denied. */
     public synchronized List<Call> calls() {
         return List.copyOf(calls);
     }
 
-    /** The commits that it has seen, in their order. */
+    /** The commits that it has answered, in their order. */
     public synchronized List<Commit> commits() {
         return List.copyOf(commits);
     }
@@ -182,11 +182,12 @@ public final class Fake {
 
                 @Override
                 public void halfClose() {
-                    if (failure == Code.OK) {
+                    Code code = failure;
+                    if (code == Code.OK) {
                         @SuppressWarnings("unchecked") A answer = (A) answer(message);
                         listener.onMessage(answer);
                     }
-                    listener.onClose(failure.toStatus().withDescription("the fake fails"), new Metadata());
+                    listener.onClose(code.toStatus().withDescription("the fake fails"), new Metadata());
                 }
 
                 @Override

@@ -3,6 +3,7 @@ package io.github.tollkeeper.spring;
 import io.github.tollkeeper.Client;
 import io.github.tollkeeper.Descriptor;
 import io.github.tollkeeper.RateLimitFilter;
+import jakarta.servlet.DispatcherType;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
@@ -29,7 +30,8 @@ final class RateLimitInterceptor implements HandlerInterceptor {
     @Override
     public boolean preHandle(HttpServletRequest request, HttpServletResponse response, Object handler) throws IOException {
         RateLimited limited = handler instanceof HandlerMethod method ? find(method) : null;
-        return limited == null
+        // A request that is served later comes here again with its result.
+        return limited == null || request.getDispatcherType() == DispatcherType.ASYNC
                 || new RateLimitFilter(client, it -> descriptors(limited, it), denial).passes(request, response);
     }
 
