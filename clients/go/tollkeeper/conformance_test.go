@@ -478,3 +478,36 @@ func decodeNumbers(t *testing.T, text []byte) (value any) {
 	must(t, decoder.Decode(&value))
 	return value
 }
+
+func TestALimitOfTheCallerTakesThePlaceOfTheRules(t *testing.T) {
+	client := connect(t, needService(t, "TOLLKEEPER_ADDR"), "conformance", Options{Timeout: 10 * time.Second})
+	limit := Limit{Hits: 2, Units: 5, Unit: "minute"}
+	decision, err := client.Decide(t.Context(), On("three", rand.Text()).WithLimit(limit))
+	must(t, err)
+	if decision.Remaining != 1 || decision.Limit == nil || *decision.Limit != limit || decision.Rule != "override" {
+		t.Errorf("%+v, %+v", decision, decision.Limit)
+	}
+}
+
+func TestARenewalCommitsAndHoldsMore(t *testing.T) {
+	client := connect(t, needService(t, "TOLLKEEPER_ADDR"), "conformance", Options{Timeout: 10 * time.Second})
+	user := On("tokens", rand.Text())
+	hold, err := client.Hold(t.Context(), 400, user)
+	must(t, err)
+	decision, err := hold.Renew(t.Context(), 300, 100)
+	must(t, err)
+	if !decision.Allowed || decision.Remaining != 600 {
+		t.Errorf("%+v", decision)
+	}
+	// Another process ends it.
+	other := client.Resume(hold.Token())
+	must(t, other.Use(42))
+	must(t, other.Close())
+	charges, err := hold.Commit(t.Context())
+	must(t, err)
+	read, err := client.Read(t.Context(), user)
+	must(t, err)
+	if read.Statuses[0].Used != 342 || len(charges) != 1 || charges[0].Outcome != "repeated" {
+		t.Errorf("%+v, %v", read, charges)
+	}
+}

@@ -142,7 +142,7 @@ func TestACommitEndsWithItsContextAndCloseSendsItAgain(t *testing.T) {
 
 func TestWhatWasUsedBeforeALostRenewalIsCommitted(t *testing.T) {
 	service := &unreliable{}
-	hold, err := over(t, service, Options{}).Hold(t.Context(), 5, On("user", "a"))
+	hold, err := over(t, service, Options{}).HoldCall(t.Context(), Take(5, On("user", "a")).WithID("once"))
 	must(t, err)
 	must(t, hold.UseKind("input", 10))
 	for _, err := range []error{status.Error(codes.Unavailable, "lost"), nil, status.Error(codes.Unavailable, "lost")} {
@@ -157,7 +157,7 @@ func TestWhatWasUsedBeforeALostRenewalIsCommitted(t *testing.T) {
 	must(t, hold.Use(1))
 	must(t, hold.Close())
 	sums := fmt.Sprint(len(service.renewals), service.renewals[1].Commit.GetUsed(), service.renewals[1].Commit.UsedByKind, service.commits[0].GetUsed())
-	if sums != "3 8 map[input:10] 5" || service.commits[0].Hold != "renewed" {
+	if sums != "3 8 map[input:10] 5" || service.renewals[0].Call.Id != "" || service.commits[0].Hold != "renewed" {
 		t.Errorf("%s, %v", sums, service.commits)
 	}
 }

@@ -165,13 +165,14 @@ func (h *Hold) Renew(ctx context.Context, used, estimate int64) (Decision, error
 		return Decision{}, err
 	}
 	call := h.call
-	call.hits, call.hitsByKind, call.field = &estimate, nil, "estimate"
+	// The id was for the first call: a renewal has none.
+	call.hits, call.hitsByKind, call.field, call.id = &estimate, nil, "estimate", ""
 	return h.RenewCall(ctx, call)
 }
 
-// RenewCall is Renew for a call of [Take], which may have estimates by kind, after [Hold.Use] or [Hold.UseKind].
+// RenewCall is Renew for a call of [Take], which may have estimates by kind, after [Hold.Use] or [Hold.UseKind]. It is also
+// for a hold of another process, whose descriptors are not known here.
 func (h *Hold) RenewCall(ctx context.Context, call Call) (Decision, error) {
-	call.id = ""
 	encoded, mistake := call.encode()
 	if mistake != nil {
 		return Decision{}, mistake
