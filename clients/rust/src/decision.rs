@@ -193,17 +193,3 @@ impl Status {
 fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn headers_round_seconds_up() {
-        let (reset, retry_after) = (Duration::from_millis(1500), Some(Duration::from_secs(2)));
-        let decision = Decision { limit: Some(0), reset, retry_after, ..Decision::default() };
-        let names = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After"];
-        let expected: Vec<_> = names.into_iter().zip([0, 0, 2, 2]).collect();
-        assert_eq!(decision.headers(), expected);
-    }
-}

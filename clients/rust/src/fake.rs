@@ -12,6 +12,9 @@ use crate::v1::{self, CommitRequest, CommitResponse, CommitResult, DecideRequest
 use crate::v1::{RenewRequest, RenewResponse, RenewResult, Verdict, call::Mode, verdict};
 use crate::{Call, Client, Commit, Descriptor, Error, Options, Unit, decision::code_of};
 
+/// Of every limit.
+const RESET: Duration = Duration::from_millis(59_500);
+
 /// Answers its clients in memory, for unit tests. It allows all calls that no limit of its own denies, and lists what it got.
 #[derive(Clone, Default)]
 pub struct Fake(Arc<Mutex<State>>);
@@ -185,7 +188,7 @@ impl Limited {
         status.current_limit = Some(limit);
         status.limit_remaining = self.remaining();
         status.rule = format!("{:?}", self.descriptor);
-        status.duration_until_reset = Duration::from_secs(60).try_into().ok();
+        status.duration_until_reset = RESET.try_into().ok();
     }
 }
 

@@ -41,7 +41,11 @@ async fn a_fake_allows_denies_limits_and_fails() {
     fake.deny(user("bob"));
     let denied = client.decide([user("alice"), user("bob")]).await.unwrap();
     assert!(!denied.allowed && !denied.failed() && denied.statuses[1].descriptor == 1);
-    assert_eq!(denied.retry_after, Some(Duration::from_secs(60)));
+    assert_eq!(denied.retry_after, Some(Duration::from_millis(59_500)));
+    // Seconds are rounded up: a call that comes too early is denied.
+    let names = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After"];
+    let expected: Vec<_> = names.into_iter().zip([0, 0, 60, 60]).collect();
+    assert_eq!(denied.headers(), expected);
     fake.limit(user("carol"), 10);
     let mut remaining = Vec::new();
     for call in [
