@@ -86,8 +86,8 @@ func New(target, domain string, options Options, dialing ...grpc.DialOption) (*C
 	return client, nil
 }
 
-// NewFromConn makes a client on a connection of the caller, which Close leaves open. Its options are the caller's: it must
-// not retry Decide or Renew, which could charge twice.
+// NewFromConn makes a client on a connection of the caller, which Close leaves open: decisions under way then end by their
+// timeouts. Its options are the caller's: it must not retry Decide or Renew, which could charge twice.
 func NewFromConn(connection grpc.ClientConnInterface, domain string, options Options) (*Client, error) {
 	if domain == "" {
 		return nil, &ArgumentError{"domain", "must not be empty"}
