@@ -197,7 +197,7 @@ export class Limiter {
     if (signal?.aborted) return false;
     if (typeof onFailure !== "function") return onFailure === "allow";
     try {
-      return onFailure(error, listOf(descriptors));
+      return onFailure(error, listOf(descriptors)) === true;
     } catch (thrown) {
       this.connection.log.add("onFailure", 1, () => `onFailure has thrown, so that its call is denied: ${thrown}`);
       return false;

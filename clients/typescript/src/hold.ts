@@ -111,8 +111,8 @@ export class Hold {
   }
 
   /**
-   * Replaces what was held by what was used, and never rejects. It may be repeated; only the first counts. The end of the
-   * scope repeats it if it got no answer.
+   * Replaces what was held by what was used, and never rejects. It may be repeated; only the first counts. If it failed,
+   * the end of the scope repeats it.
    */
   async commit(): Promise<Commit> {
     const result = this.token === "" ? NOTHING : await this.#client.commit(this.token, this.#usage());
@@ -135,7 +135,7 @@ export class Hold {
     used = this.#used,
     usedByKind = this.#usedByKind,
     ...estimate
-  }: Usage & Estimate = {}): Promise<Decision> {
+  }: Omit<Usage, "end"> & Estimate = {}): Promise<Decision> {
     this.used = used;
     this.usedByKind = usedByKind;
     const usage = this.#usage();

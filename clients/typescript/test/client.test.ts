@@ -172,6 +172,11 @@ test("a line of the log has the number of calls since the last one", async (cont
   ]);
 });
 
+test("an onFailure that answers with a promise denies", async () => {
+  const onFailure = (async () => true) as unknown as () => boolean;
+  assert.equal((await connect(gone, { onFailure }).decide({ a: "b" })).allowed, false);
+});
+
 test("a hook that fails later changes no answer", async () => {
   const lines: string[] = [];
   const client = connect(gone, {

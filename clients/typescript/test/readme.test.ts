@@ -50,7 +50,7 @@ async function get(url: string): Promise<[status: number, remaining: string | nu
       const response = await fetch(url, { headers: { authorization: "Bearer key-of-alice" } });
       return [response.status, response.headers.get("RateLimit-Remaining"), await response.text()];
     } catch (error) {
-      if (attempt === 600) throw error;
+      if (attempt === 2_400) throw error;
       await new Promise((passed) => setTimeout(passed, 50));
     }
   }

@@ -27,4 +27,4 @@ const client = new Client(target, domain, { timeoutMs: Number(timeoutMs) });
 for await (const line of createInterface({ input: process.stdin })) {
   console.log(describe(await client.decide(descriptor(line))));
 }
-client.close();
+await client.close();
