@@ -3,7 +3,7 @@
 
 mod webhook;
 
-use std::{fmt::Write as _, hash::BuildHasher as _, sync::Arc, time::Duration};
+use std::{fmt::Write as _, hash::BuildHasher as _, mem, sync::Arc, time::Duration};
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 use opentelemetry::{
@@ -45,8 +45,11 @@ const WAITING_MAX: usize = 1_000;
 /// The most notices of windows under way that a replica knows.
 const KNOWN_MAX: usize = 10_000;
 
-/// The time between two notices, so that callers who invent values fill no log.
+/// The time between two notices.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// The most lines in a second of the log, which callers who invent values could fill.
+const LINES_MAX: u64 = 10;
 
 const NOTED_WITHIN: Duration = Duration::from_secs(1);
 
@@ -189,28 +192,31 @@ impl Notices {
         };
         let telling = async {
             let mut queued = self.queued.lock().await;
+            let mut log = NoticeLog { began: Instant::now(), lines: 0, suppressed: 0 };
             while let Some(Some(notice)) = stop.run_until_cancelled(queued.recv()).await {
-                self.tell(store, notice, &outbox).await;
+                self.tell(store, notice, &mut log, &outbox).await;
                 sleep(PAUSE).await;
             }
             while let Ok(notice) = queued.try_recv() {
-                self.tell(store, notice, &outbox).await;
+                self.tell(store, notice, &mut log, &outbox).await;
             }
             drop(outbox);
         };
         tokio::join!(telling, sending);
     }
 
-    async fn tell(&self, store: &Store, notice: Notice, outbox: &mpsc::Sender<Notice>) {
+    async fn tell(
+        &self,
+        store: &Store,
+        notice: Notice,
+        log: &mut NoticeLog,
+        outbox: &mpsc::Sender<Notice>,
+    ) {
         if !notice.is_first(store).await {
             return;
         }
         self.count("raised", 1);
-        let Notice { domain, rule, key, limit, at, used, .. } = &notice;
-        tracing::info!(
-            %domain, rule, key, %limit, at, used,
-            "a counter has reached a part of its limit"
-        );
+        log.write(&notice);
         if !outbox.is_closed() && outbox.try_send(notice).is_err() {
             self.count("dropped", 1);
         }
@@ -219,6 +225,34 @@ impl Notices {
     fn count(&self, outcome: &'static str, notices: usize) {
         let notices = u64::try_from(notices).unwrap_or(u64::MAX);
         self.metrics.notices.add(notices, &[KeyValue::new("outcome", outcome)]);
+    }
+}
+
+/// The lines of the log about notices.
+struct NoticeLog {
+    /// When the second began in which these were written.
+    began: Instant,
+    lines: u64,
+    suppressed: u64,
+}
+
+impl NoticeLog {
+    fn write(&mut self, notice: &Notice) {
+        let now = Instant::now();
+        if now.duration_since(self.began) >= Duration::from_secs(1) {
+            (self.began, self.lines) = (now, 0);
+        }
+        if self.lines >= LINES_MAX {
+            self.suppressed += 1;
+            return;
+        }
+        self.lines += 1;
+        let Notice { domain, rule, key, limit, at, used, .. } = notice;
+        let suppressed = Some(mem::take(&mut self.suppressed)).filter(|count| *count > 0);
+        tracing::info!(
+            %domain, rule, key, %limit, at, used, suppressed,
+            "a counter has reached a part of its limit"
+        );
     }
 }
 
