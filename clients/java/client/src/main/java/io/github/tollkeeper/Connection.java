@@ -184,7 +184,7 @@ final class Connection {
 
         @Override
         public void onCompleted() {
-            complete(Optional.empty());
+            complete(message == null ? Optional.of(NOT_OURS) : Optional.empty());
         }
 
         private void complete(Optional<StatusRuntimeException> error) {

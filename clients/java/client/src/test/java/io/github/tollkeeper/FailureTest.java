@@ -16,6 +16,7 @@ import io.grpc.Grpc;
 import io.grpc.InsecureChannelCredentials;
 import io.grpc.InsecureServerCredentials;
 import io.grpc.ManagedChannel;
+import io.grpc.Metadata;
 import io.grpc.MethodDescriptor;
 import io.grpc.NameResolver;
 import io.grpc.NameResolverProvider;
@@ -42,6 +43,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Supplier;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import tollkeeper.v1.Commit;
@@ -223,22 +225,60 @@ class FailureTest {
         assertEquals(List.of("Decide"), List.copyOf(intercepted));
     }
 
-    @Test
-    void anInterceptorThatThrowsIsAFailure() {
-        Channel broken = new Channel() {
+    private static Client over(Supplier<ClientCall<?, ?>> calls) {
+        return Client.over(new Channel() {
             @Override
             public String authority() {
                 return "broken";
             }
 
             @Override
+            @SuppressWarnings("unchecked")
             public <Q, A> ClientCall<Q, A> newCall(MethodDescriptor<Q, A> method, CallOptions options) {
-                throw new IllegalStateException("no call");
+                return (ClientCall<Q, A>) calls.get();
             }
-        };
-        Client client = Client.over(broken, Services.options().onFailure(Client.OnFailure.DENY));
-        assertEquals(Code.UNKNOWN, client.decide(USER).error().orElseThrow().getStatus().getCode());
-        assertTrue(client.resume("token").commit(1).failed());
+        }, Services.options().onFailure(Client.OnFailure.DENY));
+    }
+
+    private static void fails(Client client) {
+        for (Decision decision : List.of(client.decide(USER), client.decideAsync(Call.take(USER)).join())) {
+            assertFalse(decision.allowed());
+            assertEquals(Code.UNKNOWN, decision.error().orElseThrow().getStatus().getCode());
+        }
+        client.with(options -> options.commitTimeout(Duration.ofMillis(1))).resume("token").commit(1).error().orElseThrow();
+    }
+
+    @Test
+    void anInterceptorThatThrowsIsAFailure() {
+        fails(over(() -> {
+            throw new IllegalStateException("no call");
+        }));
+    }
+
+    @Test
+    void aStatusOfOkWithoutAMessageIsAFailure() {
+        fails(over(() -> new ClientCall<Object, Object>() {
+            private Listener<Object> listener;
+
+            @Override
+            public void start(Listener<Object> answers, Metadata headers) {
+                listener = answers;
+            }
+
+            @Override
+            public void halfClose() {
+                listener.onClose(io.grpc.Status.OK, new Metadata());
+            }
+
+            @Override
+            public void sendMessage(Object message) {}
+
+            @Override
+            public void request(int messages) {}
+
+            @Override
+            public void cancel(String reason, Throwable cause) {}
+        }));
     }
 
     @Test
