@@ -10,6 +10,7 @@ from io import StringIO
 from typing import Any
 
 from conformance import PACKAGE, needs_service, service
+from fastapi.testclient import TestClient
 
 from tollkeeper import Decision
 
@@ -55,22 +56,22 @@ class Readme(unittest.TestCase):
 
     def test_a_client_shows_its_certificate(self) -> None:
         paths = {f'"{name}"': repr(os.environ[f"TOLLKEEPER_{kind}"]) for name, kind in FILES.items()}
-        address = {"localhost:8081": os.environ["TOLLKEEPER_TLS_ADDR"], "    tls=": "    timeout=10, tls="}
+        address = {"localhost:8081": os.environ["TOLLKEEPER_TLS_ADDR"], "tls=tls": "timeout=10, tls=tls"}
         self.assertFalse(run("TLS(", paths | address)["client"].decide({"user": "tls"}).failed)
 
-    def test_the_middleware_denies_the_fourth_login(self) -> None:
-        app, user = run("ASGIMiddleware")["app"], uuid.uuid4().hex
-        sent: list[dict[str, Any]] = []
+    def test_the_middleware_denies_the_fourth_login_of_an_address(self) -> None:
+        app = TestClient(run("ASGIMiddleware")["app"], client=(uuid.uuid4().hex, 1))
+        self.assertEqual([app.get("/login").status_code for _ in range(4)], [404, 404, 404, 429])
+        self.assertNotIn("ratelimit-limit", app.get("/").headers)
 
-        async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
+    def test_a_route_of_fastapi_is_limited_for_users_that_it_knows(self) -> None:
+        app = TestClient(run("rate_limit")["app"])
+        answer = app.get("/reports/1", headers={"Authorization": "Bearer key-of-alice"})
+        self.assertEqual((answer.status_code, answer.headers["ratelimit-limit"]), (200, "1000"))
+        self.assertEqual(app.get("/reports/1").status_code, 401)
 
-        async def four() -> None:
-            for _ in range(4):
-                await app({"type": "http", "path": "/login", "client": (user, 1)}, None, send)
-
-        asyncio.run(four())
-        self.assertEqual([message["status"] for message in sent if "status" in message], [200, 200, 200, 429])
+    def test_the_fake_greets_bob_once(self) -> None:
+        run("Fake()")["test_bob_is_greeted_once"]()
 
 
 FILES = {"ca.pem": "CA", "client.pem": "CERT", "client.key": "KEY"}
