@@ -1,9 +1,25 @@
 //! The packages in clients/: all tests of each, and the cases that they share, against real services.
 
+use std::{
+    io::BufReader,
+    process::{Child, Output},
+};
+
 use crate::support::prelude::*;
 
 fn closed_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// The services of clients/conformance/faults.json, and the line with their addresses.
+fn faults() -> (Child, String) {
+    let mut faults = Command::new(tool("python"));
+    faults.arg(root().join("clients/conformance/faults.py"));
+    faults.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut faults = faults.spawn().unwrap();
+    let mut addresses = String::new();
+    BufReader::new(faults.stdout.as_mut().unwrap()).read_line(&mut addresses).unwrap();
+    (faults, addresses.trim_end().to_owned())
 }
 
 /// Runs a shell script in `clients/FOLDER` with the environment that clients/conformance/README.md describes. The programs that
@@ -21,6 +37,7 @@ fn passes(folder: &str, script: &str) {
     let secured = Service::start(Options { rules: &rules, flags: &flags, ..Options::default() });
     // The system accepts its connections.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (faults, addresses) = faults();
     let scratch = TempDir::new().unwrap();
     let tools = root().join("target/tools");
     let path = [tools.join("bin"), tools.join("venv/bin")].map(|folder| text(&folder)).join(":");
@@ -36,11 +53,15 @@ fn passes(folder: &str, script: &str) {
         .env("TOLLKEEPER_CERT", client.certificate)
         .env("TOLLKEEPER_KEY", client.key)
         .env("TOLLKEEPER_GONE_ADDR", closed_address().to_string())
-        .env("TOLLKEEPER_SILENT_ADDR", silent.local_addr().unwrap().to_string()));
+        .env("TOLLKEEPER_SILENT_ADDR", silent.local_addr().unwrap().to_string())
+        .env("TOLLKEEPER_FAULTS", addresses));
 
     assert_eq!(code, Some(0), "{output}{errors}");
     let metrics = service.get("/metrics");
     assert!(metrics.contains("rule=\"slots\""), "the cases did not run: {output}{errors}");
+    // Its input ends here, so it compares what it was sent, and that each row has run.
+    let Output { status, stderr, .. } = faults.wait_with_output().unwrap();
+    assert!(status.success(), "{output}{}", String::from_utf8_lossy(&stderr));
 }
 
 #[test]

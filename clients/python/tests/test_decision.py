@@ -5,7 +5,7 @@ import uuid
 
 from conformance import needs_service, service
 
-from tollkeeper import Client, Decision
+from tollkeeper import Client, Decision, Limited
 from tollkeeper._generated.tollkeeper_pb2 import Verdict
 from tollkeeper.decision import decode
 
@@ -29,6 +29,12 @@ class Decisions(unittest.TestCase):
         with Client(service(), "conformance", timeout=10) as client:
             decision = client.decide([{"three": caller}, {"ten": caller}], hits=11)
         self.assertEqual((decision.limit, decision.rule), (10, "ten"))
+
+    @needs_service
+    def test_a_limit_of_the_caller_is_in_place_of_the_one_of_the_rules(self) -> None:
+        with Client(service(), "conformance", timeout=10) as client:
+            decision = client.decide(Limited({"three": uuid.uuid4().hex}, 7, "year"))
+        self.assertEqual((decision.limit, decision.remaining, decision.rule), (7, 6, "override"))
 
     @needs_service
     def test_a_status_shows_the_limit_as_its_rule_has_it(self) -> None:

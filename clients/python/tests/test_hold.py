@@ -98,6 +98,15 @@ class Use(unittest.TestCase):
         with Client(relay.address, "conformance", timeout=LONG) as client:
             self.assertIsNone(client.decide({"ten": uuid.uuid4().hex}).error)
 
+    def test_a_renewal_commits_what_was_used_and_holds_anew(self) -> None:
+        descriptor = tokens()
+        with Client(service(), "conformance", timeout=LONG, commit_timeout=4 * LONG) as client:
+            with client.hold(descriptor, estimate=400) as hold:
+                self.assertEqual(hold.renew(used=100, estimate=200).remaining, 700)
+                self.assertIsNone(hold.used)
+                hold.used = 42
+            self.assertEqual(used(descriptor), 142)
+
     def test_an_estimate_may_be_stated_by_kind(self) -> None:
         estimate = {"hold.estimate.input": "10", "hold.estimate.output": "5"}
         client = Client(service(), "conformance", timeout=LONG)

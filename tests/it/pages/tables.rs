@@ -49,6 +49,18 @@ fn the_fields_of_bench_are_on_its_page() {
 }
 
 #[test]
+fn what_packages_do_in_faults_is_on_their_page() {
+    let faults = fs::read(root().join("clients/conformance/faults.json")).unwrap();
+    let faults: Value = serde_json::from_slice(&faults).unwrap();
+    let rows = faults["rows"].as_array().unwrap().iter().map(|row| {
+        let sent: Vec<&str> =
+            row["sent"].as_array().unwrap().iter().flat_map(Value::as_str).collect();
+        format!("| {} | {} |", row["name"].as_str().unwrap(), sent.join(", "))
+    });
+    check_table("clients.md", "| in a fault | requests |", &rows.collect::<Vec<_>>());
+}
+
+#[test]
 fn the_scenarios_and_backends_of_the_benchmark_are_on_its_page() {
     let page = page("internals/benchmark.md");
     let names = SCENARIOS.iter().map(|scenario| scenario.name.to_owned());

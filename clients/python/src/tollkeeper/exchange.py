@@ -133,9 +133,18 @@ class Exchange(ABC, Generic[One]):
 
         Its `close` does nothing.
         """
-        changes = {name: value for name, value in locals().items() if name != "self" and value is not None}
+        changes = {
+            "domain": domain,
+            "timeout": timeout,
+            "commit_timeout": commit_timeout,
+            "on_failure": on_failure,
+            "on_call": on_call,
+            "require_limit": require_limit,
+        }
         client = copy.copy(self)
-        client._policy = dataclasses.replace(self._policy, **changes)
+        client._policy = dataclasses.replace(
+            self._policy, **{name: value for name, value in changes.items() if value is not None}
+        )
         client._owns_connection = False
         return client
 
