@@ -5,7 +5,7 @@ import dataclasses
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 import grpc
 
@@ -62,14 +62,33 @@ class Attempt(NamedTuple):
 Steps = Generator[Attempt | float, Any, T]
 
 
+class Settings(TypedDict, total=False):
+    """Settings of a client, which `using` may change."""
+
+    timeout: float
+    """Seconds for a decision, 0.05 by default."""
+    commit_timeout: float
+    """Seconds for a commit, 2 by default."""
+    on_failure: OnFailure
+    """`allow`, which is the default, `deny`, or a function of the error and the descriptors."""
+    on_call: OnCall | None
+    """Gets `decide`, `renew` or `commit`, the seconds, and `ok` or a gRPC code, after each of them."""
+    require_limit: bool
+    """Whether a call with a descriptor that met no limit is a ValueError, for tests."""
+
+
+class Changes(Settings, total=False):
+    domain: str
+
+
 @dataclasses.dataclass(frozen=True)
 class Policy:
     domain: str
-    timeout: float
-    commit_timeout: float
-    on_failure: OnFailure
-    on_call: OnCall | None
-    require_limit: bool
+    timeout: float = 0.05
+    commit_timeout: float = 2.0
+    on_failure: OnFailure = "allow"
+    on_call: OnCall | None = None
+    require_limit: bool = False
 
     def __post_init__(self) -> None:
         if not self.domain:
@@ -89,20 +108,11 @@ class Exchange(ABC, Generic[One]):
         target: str | grpc.Channel | grpc.aio.Channel,
         domain: str,
         *,
-        timeout: float = 0.05,
-        commit_timeout: float = 2.0,
-        on_failure: OnFailure = "allow",
-        on_call: OnCall | None = None,
-        require_limit: bool = False,
         tls: TLS | None = None,
+        **settings: Unpack[Settings],
     ) -> None:
-        """`target` is HOST:PORT, or a channel of your own, which you close; timeouts are in seconds.
-
-        `on_failure` is "allow", "deny" or a function of the error and the descriptors. `on_call` is called after each
-        decision, renewal and commit with `decide`, `renew` or `commit`, its seconds, and `ok` or a gRPC code. With
-        `require_limit`, a call with a descriptor that has no limit is a ValueError, for tests.
-        """
-        self._policy = Policy(domain, timeout, commit_timeout, on_failure, on_call, require_limit)
+        """`target` is HOST:PORT, or a channel of your own, which you close."""
+        self._policy = Policy(domain, **settings)
         where = f"target {target}, {'with' if tls else 'without'} TLS" if isinstance(target, str) else "your channel"
         self._failures = FailureLog(where)
         self._owns_connection = True
@@ -119,32 +129,13 @@ class Exchange(ABC, Generic[One]):
     def decide_call(self, call: Call) -> One:
         """Decides one call."""
 
-    def using(
-        self,
-        *,
-        domain: str | None = None,
-        timeout: float | None = None,
-        commit_timeout: float | None = None,
-        on_failure: OnFailure | None = None,
-        on_call: OnCall | None = None,
-        require_limit: bool | None = None,
-    ) -> Self:
+    def using(self, **changes: Unpack[Changes]) -> Self:
         """The same client with other settings, on the same connections. It is cheap enough for one call.
 
         Its `close` does nothing.
         """
-        changes = {
-            "domain": domain,
-            "timeout": timeout,
-            "commit_timeout": commit_timeout,
-            "on_failure": on_failure,
-            "on_call": on_call,
-            "require_limit": require_limit,
-        }
         client = copy.copy(self)
-        client._policy = dataclasses.replace(
-            self._policy, **{name: value for name, value in changes.items() if value is not None}
-        )
+        client._policy = dataclasses.replace(self._policy, **changes)
         client._owns_connection = False
         return client
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import grpc
 
@@ -10,6 +10,7 @@ from tollkeeper._generated import tollkeeper_pb2 as pb
 from tollkeeper.aio import AsyncClient
 from tollkeeper.call import Call, Descriptors, Mode, encode
 from tollkeeper.client import Client
+from tollkeeper.exchange import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,11 @@ class Fake:
         self._used: dict[bytes, int] = {}
         self._code: str | None = None
 
-    def client(self, domain: str = "fake", **settings: Any) -> Client:
+    def client(self, domain: str = "fake", **settings: Unpack[Settings]) -> Client:
         """A client of this service, with the settings of `Client`."""
         return Client(cast(grpc.Channel, _Channel(self._answer)), domain, **settings)
 
-    def async_client(self, domain: str = "fake", **settings: Any) -> AsyncClient:
+    def async_client(self, domain: str = "fake", **settings: Unpack[Settings]) -> AsyncClient:
         """The same for asyncio."""
 
         async def answer(method: str, request: Any) -> Any:
