@@ -71,8 +71,11 @@ class Settings(unittest.TestCase):
     def test_mistakes_in_the_settings_of_a_client_are_named(self) -> None:
         wrong: list[tuple[dict[str, Any], str]] = [
             ({"domain": ""}, "domain: must not be empty"),
-            ({"timeout": 0}, "timeout: must be more than 0 seconds, not 0"),
-            ({"commit_timeout": -1}, "commit_timeout: must be more than 0 seconds, not -1"),
+            ({"timeout": 0}, "timeout: must be more than 0 and at most 86400 seconds, not 0"),
+            (
+                {"commit_timeout": float("inf")},
+                "commit_timeout: must be more than 0 and at most 86400 seconds, not inf",
+            ),
             ({"on_failure": "open"}, 'on_failure: must be "allow", "deny" or a function'),
         ]
         for settings, message in wrong:

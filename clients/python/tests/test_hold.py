@@ -148,9 +148,10 @@ class Use(unittest.TestCase):
             ("used_by_kind", {"input": 1.0}, r"used_by_kind\[input\]: must be an int, not 1.0"),
             ("used_by_kind", {1: 1}, "used_by_kind: kind: must be str, not int"),
             ("end", 503, "end: must be str, not int"),
+            ("end", "\ud800", r"end: must be valid Unicode, not '\\ud800'"),
         ]
         for name, value, text in wrong:
-            with self.assertRaisesRegex(TypeError, text), client.hold(descriptor, estimate=10) as hold:
+            with self.assertRaisesRegex((TypeError, ValueError), text), client.hold(descriptor, estimate=10) as hold:
                 hold.used = 1
                 setattr(hold, name, value)
         self.assertEqual(used(descriptor), len(wrong))

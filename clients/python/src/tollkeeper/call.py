@@ -103,6 +103,10 @@ def check_kinds(field: str, hits_by_kind: Mapping[str, int] | None) -> None:
 def check_text(field: str, text: str) -> None:
     if not isinstance(text, str):
         raise TypeError(f"{field}: must be str, not {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{field}: must be valid Unicode, not {text!a}") from None
 
 
 def encode(call: Call, path: str = "") -> tollkeeper_pb2.Call:

@@ -42,6 +42,8 @@ METHODS: dict[str, tuple[Any, Any]] = {
 # Codes of a commit that got no answer. A service that answers keeps the commit by itself while its store is down.
 UNANSWERED = {"UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED"}
 COMMIT_PAUSE = 0.1
+# A day: gRPC has no place for much longer ones.
+SECONDS_MAX = 86_400
 CLOSED = ServiceError("CANCELLED", "the client is closed")
 
 
@@ -94,8 +96,8 @@ class Policy:
         if not self.domain:
             raise ValueError("domain: must not be empty")
         for name, seconds in (("timeout", self.timeout), ("commit_timeout", self.commit_timeout)):
-            if not seconds > 0:
-                raise ValueError(f"{name}: must be more than 0 seconds, not {seconds}")
+            if not 0 < seconds <= SECONDS_MAX:
+                raise ValueError(f"{name}: must be more than 0 and at most {SECONDS_MAX} seconds, not {seconds}")
         if self.on_failure not in ("allow", "deny") and not callable(self.on_failure):
             raise ValueError('on_failure: must be "allow", "deny" or a function')
 
