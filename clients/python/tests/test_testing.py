@@ -39,6 +39,7 @@ class Fakes(unittest.TestCase):
 
     def test_without_an_answer_on_failure_decides(self) -> None:
         fake = Fake()
+        fake.limit(ALICE, 1)
         fake.fail("DEADLINE_EXCEEDED")
         client = fake.client(on_failure="deny")
         with self.assertLogs("tollkeeper", "WARNING"):

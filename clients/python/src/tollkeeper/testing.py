@@ -85,7 +85,7 @@ class Fake:
         if call.mode is Mode.PART:
             wanted = min([hits, *left.values()])
         is_denied = any(it < wanted for it in left.values()) or (call.mode is Mode.PART and wanted == 0)
-        if call.mode is Mode.DEBIT or (call.mode is not Mode.CHECK and not is_denied):
+        if not self._code and (call.mode is Mode.DEBIT or (call.mode is not Mode.CHECK and not is_denied)):
             self._used |= {it: max(0, self._used[it] + wanted) for it in left}
         verdict = pb.Verdict(code="OVER_LIMIT" if is_denied else "OK")
         if call.mode is Mode.PART:
