@@ -59,7 +59,9 @@ class Steps(unittest.TestCase):
                 self.check(hold.decision, step["expect"])
                 await self.run_steps(client, step.get("while_open", []))
                 if renewal := step.get("renew"):
-                    self.check(await awaited(hold.renew(renewal["used"], renewal["estimate"])), renewal["expect"])
+                    self.check(
+                        await awaited(hold.renew(used=renewal["used"], estimate=renewal["estimate"])), renewal["expect"]
+                    )
                 for name in ("used", "used_by_kind", "end"):
                     if name in step:
                         setattr(hold, name, step[name])

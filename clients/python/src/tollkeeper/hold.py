@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from tollkeeper.call import Call, check_hits, check_kinds, check_text
 from tollkeeper.decision import Committed, Decision
@@ -14,8 +14,20 @@ if TYPE_CHECKING:
     from tollkeeper.client import Client
 
 
+class Renewal(TypedDict, total=False):
+    """What was used so far, and the next estimate: the first one if it is absent."""
+
+    used: int | None
+    estimate: int
+    used_by_kind: Mapping[str, int]
+    hits_by_kind: Mapping[str, int]
+
+
 class _Work:
     """What a hold knows of its work. True if the work may begin."""
+
+    _used: int | None
+    _used_by_kind: Mapping[str, int]
 
     def __init__(self, exchange: Exchange[Any], call: Call) -> None:
         self._exchange = exchange
@@ -43,9 +55,9 @@ class _Work:
         return self._used
 
     @used.setter
-    def used(self, used: int) -> None:
+    def used(self, used: int | None) -> None:
         check_hits("used", used)
-        self._used: int | None = used
+        self._used = used
 
     @property
     def used_by_kind(self) -> Mapping[str, int]:
@@ -55,7 +67,7 @@ class _Work:
     @used_by_kind.setter
     def used_by_kind(self, used_by_kind: Mapping[str, int]) -> None:
         check_kinds("used_by_kind", used_by_kind)
-        self._used_by_kind: Mapping[str, int] = MappingProxyType(dict(used_by_kind))
+        self._used_by_kind = MappingProxyType(dict(used_by_kind))
 
     @property
     def end(self) -> str:
@@ -86,17 +98,14 @@ class _Work:
             self._token = ""
         return committed
 
-    def _renew_steps(
-        self, used: int | None, estimate: int | None, used_by_kind: Mapping[str, int], hits_by_kind: Mapping[str, int]
-    ) -> Steps[Decision]:
-        check_hits("estimate", estimate)
-        if used is not None:
-            self.used = used
-        if used_by_kind:
-            self.used_by_kind = used_by_kind
+    def _renew_steps(self, renewal: Renewal) -> Steps[Decision]:
+        self.used = renewal.get("used", self.used)
+        self.used_by_kind = renewal.get("used_by_kind", self.used_by_kind)
         call = dataclasses.replace(self._call, id="")
-        if estimate is not None or hits_by_kind:
-            call = dataclasses.replace(call, hits=estimate, hits_by_kind=hits_by_kind)
+        if "estimate" in renewal or "hits_by_kind" in renewal:
+            estimate = renewal.get("estimate")
+            check_hits("estimate", estimate)
+            call = dataclasses.replace(call, hits=estimate, hits_by_kind=renewal.get("hits_by_kind"))
         if not self._token:
             return (yield from self._enter_steps(call))
         commit = encode_commit(self._token, self._used, self._used_by_kind, self._end)
@@ -129,16 +138,9 @@ class Hold(_Work):
         self.used, self.used_by_kind = 0, {}
         return self.commit()
 
-    def renew(
-        self,
-        used: int | None = None,
-        estimate: int | None = None,
-        *,
-        used_by_kind: Mapping[str, int] = MappingProxyType({}),
-        hits_by_kind: Mapping[str, int] = MappingProxyType({}),
-    ) -> Decision:
-        """Commits what was used so far, and holds a new estimate for what follows, the first one if None."""
-        return self._client._run(self._renew_steps(used, estimate, used_by_kind, hits_by_kind))
+    def renew(self, **renewal: Unpack[Renewal]) -> Decision:
+        """Commits what was used so far, and holds a new estimate for what follows."""
+        return self._client._run(self._renew_steps(renewal))
 
 
 class AsyncHold(_Work):
@@ -164,13 +166,6 @@ class AsyncHold(_Work):
         self.used, self.used_by_kind = 0, {}
         return await self.commit()
 
-    async def renew(
-        self,
-        used: int | None = None,
-        estimate: int | None = None,
-        *,
-        used_by_kind: Mapping[str, int] = MappingProxyType({}),
-        hits_by_kind: Mapping[str, int] = MappingProxyType({}),
-    ) -> Decision:
-        """Commits what was used so far, and holds a new estimate for what follows, the first one if None."""
-        return await self._client._run(self._renew_steps(used, estimate, used_by_kind, hits_by_kind))
+    async def renew(self, **renewal: Unpack[Renewal]) -> Decision:
+        """Commits what was used so far, and holds a new estimate for what follows."""
+        return await self._client._run(self._renew_steps(renewal))
