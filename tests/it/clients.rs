@@ -89,8 +89,8 @@ fn the_python_package_passes_its_tests() {
         python -m pip install --quiet --no-deps --no-build-isolation --target "$SCRATCH/installed" "$SCRATCH/package"
         PYTHONPATH="$SCRATCH/installed" python -W error -m unittest discover tests
         python -m mypy --cache-dir "$SCRATCH/mypy"
-        python -m ruff check --no-cache .
-        python -m ruff format --no-cache --check .
+        python -m ruff check --no-cache --config pyproject.toml . ../conformance
+        python -m ruff format --no-cache --config pyproject.toml --check . ../conformance
         "#,
     );
 }
