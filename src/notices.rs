@@ -26,7 +26,9 @@ use crate::{
         ledger::{JudgedBy, Verdict},
         plan::{JudgedCharge, Plan},
         rule::{Algorithm, Limit},
+        time::Timestamp,
     },
+    process::clock::system_clock,
     store::{Store, redis::topology::by_key::Steps},
     telemetry::instruments,
     top_keys::{KeyName, TopKeyNames},
@@ -79,7 +81,8 @@ struct Notice {
     used: u64,
     /// How long it is not given again: the rest of the window.
     lasts: Duration,
-    /// The same for the same notice on all replicas.
+    raised: Timestamp,
+    /// The same for the same counter and part on all replicas.
     id: String,
 }
 
@@ -168,6 +171,7 @@ impl Notices {
             at,
             used,
             lasts,
+            raised: system_clock(),
             id: id.iter().take(16).fold(String::new(), |mut text, byte| {
                 let _ = write!(text, "{byte:02x}");
                 text
@@ -260,7 +264,7 @@ impl Notice {
     /// Whether no replica has told of it. A store that gives no answer cannot say so.
     async fn is_first(&self, store: &Store) -> bool {
         let Some(servers) = store.servers() else { return true };
-        let lasts = u64::try_from(self.lasts.as_millis()).unwrap_or(u64::MAX).max(1);
+        let lasts = millis(self.lasts).max(1);
         let note = |key: &str| {
             let mut set = cmd("SET");
             set.arg(key).arg(1).arg("NX").arg("PX").arg(lasts);
@@ -270,4 +274,8 @@ impl Notice {
         let answers = servers.run(&tag, NOTED_WITHIN, Steps::Several, note).await;
         !answers.is_ok_and(|answers| answers.first() == Some(&Reply::Nil))
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

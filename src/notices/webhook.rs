@@ -16,10 +16,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::Notice;
-use crate::net::{
-    peer::{self, PeerError, Protocol, http1},
-    tls::client::TlsClient,
+use super::{Notice, millis};
+use crate::{
+    net::{
+        peer::{self, PeerError, Protocol, http1},
+        tls::client::TlsClient,
+    },
+    process::clock::unix_seconds,
 };
 
 const BATCH_MAX: usize = 100;
@@ -130,7 +133,7 @@ impl Webhook {
 
     fn request(&self, body: Bytes) -> Request<Full<Bytes>> {
         let id = BASE64.encode(ring::digest::digest(&ring::digest::SHA256, &body));
-        let seconds = (jiff::Timestamp::now().as_second()).to_string();
+        let seconds = unix_seconds().to_string();
         let signature = self.key.as_ref().map(|key| {
             let signed = [id.as_bytes(), b".", seconds.as_bytes(), b".", &body].concat();
             format!("v1,{}", BASE64.encode(hmac::sign(key, &signed)))
@@ -163,14 +166,17 @@ fn body(notices: &[Notice]) -> Bytes {
 
 impl Notice {
     fn event(&self) -> Value {
-        let Self { domain, rule, key, limit, at, used, lasts, id } = self;
-        let now = jiff::Timestamp::now();
+        let Self { domain, rule, key, limit, at, used, lasts, raised, id } = self;
+        let time = i64::try_from(raised.as_millis()).ok();
+        let time = time.and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+        // The replicas' clocks differ by less than half a second.
+        let ends = (raised.as_millis() + millis(*lasts) + 500) / 1000;
         json!({
             "specversion": "1.0",
             "type": "io.tollkeeper.limit.reached",
             "source": "tollkeeper",
-            "id": id,
-            "time": now.to_string(),
+            "id": format!("{id}-{ends}"),
+            "time": time.unwrap_or_default().to_string(),
             "subject": key,
             "data": {
                 "domain": &**domain,

@@ -19,11 +19,13 @@ descriptors:
 
 const KEY: [u8; 24] = [7; 24];
 
+/// The headers, in lower case, and the body.
+type Received = (HashMap<String, String>, String);
+
 /// A server that takes notices, after it has answered some requests with a status each.
 #[derive(Clone, Default)]
 struct Webhook {
-    /// The headers of each request, in lower case, and its body.
-    requests: Arc<Mutex<Vec<(HashMap<String, String>, String)>>>,
+    requests: Arc<Mutex<Vec<Received>>>,
 }
 
 impl Webhook {
@@ -58,7 +60,7 @@ impl Webhook {
         (&stream).write_all(answer.as_bytes()).unwrap();
     }
 
-    fn requests(&self, count: usize) -> Vec<(HashMap<String, String>, String)> {
+    fn requests(&self, count: usize) -> Vec<Received> {
         eventually(&format!("{count} requests"), || {
             let requests = self.requests.lock().unwrap();
             (requests.len() >= count).then(|| requests.clone())
@@ -127,6 +129,9 @@ async fn one_of_two_replicas_tells_of_each_part_that_a_counter_reaches() {
     assert_eq!((&data["domain"], &data["name"]), (&json!("shop"), &json!("daily")));
     assert_eq!((&data["limit"], &data["capacity"]), (&json!("10 per year"), &json!(10)));
     assert_eq!(event["subject"], data["key"]);
+    // A year of 365 days.
+    let ends = event["id"].as_str().unwrap().rsplit_once('-').unwrap().1.parse::<u64>().unwrap();
+    assert_eq!(ends % (365 * 86_400), 0, "the window's end is in {}", event["id"]);
     let other = start(&redis.url(), &["--notices-url", &url]);
     call(&other, ("user", "canary-51e0"), 1).await;
     call(&other, ("user", "another"), 5).await;
