@@ -44,8 +44,8 @@ instruments! {
 /// The most notices that wait, for the task or for the webhook.
 const WAITING_MAX: usize = 1_000;
 
-/// The most notices of windows under way that a replica knows.
-const KNOWN_MAX: usize = 10_000;
+/// The most notices of windows under way that a replica knows by itself; the store knows all.
+const KNOWN_MAX: usize = 100_000;
 
 /// The time between two notices.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -154,10 +154,10 @@ impl Notices {
         if known.len() >= KNOWN_MAX {
             known.retain(|_, until| now < *until);
         }
-        // What finds no place is queued by a later call.
         if known.len() >= KNOWN_MAX {
-            return;
+            known.clear();
         }
+        // What finds no place is queued by a later call.
         let Ok(place) = self.queue.try_reserve() else { return };
         known.insert(key, now + lasts);
         drop(known);

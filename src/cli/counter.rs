@@ -36,9 +36,9 @@ pub(super) struct ListFlags {
     /// Descriptor with patterns, such as user=* or path=/login,user=a*; without it, all
     #[arg(value_name = "k=v,k=v")]
     pattern: Option<String>,
-    /// List only counters without remaining hits
-    #[arg(long)]
-    over: bool,
+    /// List only counters that have used this part of their limit, such as --over=80; without a number, all of it
+    #[arg(long, value_name = "PERCENT", num_args = 0..=1, require_equals = true, default_missing_value = "100", value_parser = whole_numbers(1_u64, 100))]
+    over: Option<u64>,
     /// Maximum number of descriptors to list, 1 to 1000
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = whole_numbers(1_u32, 1000), allow_negative_numbers = true)]
     limit: u32,
@@ -128,7 +128,8 @@ pub(super) fn main(action: &Action, environment: &Environment) -> Ended {
         let (answer, method) = match action {
             Action::Show(_) => (ask(Method::GET, "/counters", &parameters)?, Method::GET),
             Action::List(ListFlags { over, limit, .. }) => {
-                let (over, limit) = (over.to_string(), limit.to_string());
+                let over = over.map_or("false".to_owned(), |percent| percent.to_string());
+                let limit = limit.to_string();
                 parameters.extend([("over", &*over), ("limit", &limit)]);
                 (ask(Method::GET, LIST, &parameters)?, Method::GET)
             }

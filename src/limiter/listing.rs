@@ -12,6 +12,7 @@ use crate::{
         ledger::Charge,
         pattern::Pattern,
         request::{Descriptor, Entry, Hits, Request},
+        rule::Limit,
     },
     explain::incomplete,
     store::{Clear, CounterReading, StoreError},
@@ -31,7 +32,8 @@ pub struct Listing {
     pub domain: String,
     /// The keys of some entries in their order, and patterns for their values; empty for all descriptors.
     pub entries: Vec<Entry>,
-    pub over: bool,
+    /// Only counters that have used this part of their limit, in percent from 1 to 100.
+    pub over: Option<u64>,
     /// The most descriptors in the answer.
     pub limit: usize,
 }
@@ -87,7 +89,9 @@ impl Limiter {
                 read.iter().flatten().map(|(_, reading)| reading).collect();
             listed.incomplete = listed.incomplete.or_else(|| incomplete(all.into_iter()));
             for ((descriptor, _), readings) in some.iter().zip(read) {
-                let readings = readings.into_iter().filter(|(_, reading)| listing.wants(reading));
+                let readings = readings
+                    .into_iter()
+                    .filter(|(charge, reading)| listing.wants(&charge.counter.limit, reading));
                 let mut readings = readings.peekable();
                 if readings.peek().is_none() {
                     continue;
@@ -139,12 +143,16 @@ impl Listing {
         self.entries.iter().map(|entry| (entry, Pattern::of(&entry.value))).collect()
     }
 
-    fn wants(&self, reading: &CounterReading) -> bool {
+    fn wants(&self, limit: &Limit, reading: &CounterReading) -> bool {
+        let Some(percent) = self.over else { return true };
         match reading {
-            CounterReading::State(state) => !self.over || state.remaining == 0,
+            CounterReading::State(state) => {
+                let used = limit.capacity().saturating_sub(state.remaining);
+                used.saturating_mul(100) >= percent.saturating_mul(limit.capacity())
+            }
             CounterReading::Corrupt => true,
             // Whether it is over is not known; the listing says that it is incomplete.
-            CounterReading::NoAnswer(_) => !self.over,
+            CounterReading::NoAnswer(_) => false,
         }
     }
 }
@@ -165,6 +173,7 @@ fn matches(patterns: &[(&Entry, Option<Pattern>)], entries: &[Entry]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::rule::Unit;
 
     #[test]
     fn a_counter_without_an_answer_is_not_listed_as_over() {
@@ -172,7 +181,9 @@ mod tests {
             let (domain, entries) = ("shop".to_owned(), Vec::new());
             Listing { domain, entries, over, limit: 1 }
         };
-        let silent = CounterReading::NoAnswer(String::new());
-        assert!(listing(false).wants(&silent) && !listing(true).wants(&silent));
+        let (limit, silent) =
+            (Limit::new(10, Unit::Day, 1).unwrap(), CounterReading::NoAnswer(String::new()));
+        assert!(listing(None).wants(&limit, &silent));
+        assert!(!listing(Some(100)).wants(&limit, &silent));
     }
 }

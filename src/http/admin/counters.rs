@@ -193,8 +193,8 @@ pub(super) async fn list(
     Ok(answered(answer, listed.incomplete))
 }
 
-/// Reads the query of `/counters/list`: `domain=D`, and if given `descriptor=k=PATTERN,k=PATTERN`, `over=true` and
-/// `limit=N`.
+/// Reads the query of `/counters/list`: `domain=D`, and if given `descriptor=k=PATTERN,k=PATTERN`, `over=true` or
+/// `over=PERCENT`, and `limit=N`.
 fn listing(query: Option<&str>) -> Result<Listing, String> {
     let names = ["domain", "descriptor", "over", "limit"];
     let ([mut domain, _, over, limit], descriptor) =
@@ -207,9 +207,12 @@ fn listing(query: Option<&str>) -> Result<Listing, String> {
         None => Vec::new(),
     };
     let over = match over.first().map(|text| &**text) {
-        None | Some("false") => false,
-        Some("true") => true,
-        Some(_) => return Err("over: must be true or false".to_owned()),
+        None | Some("false") => None,
+        Some("true") => Some(100),
+        Some(percent) => {
+            let percent = percent.parse().ok().filter(|percent| (1..=100).contains(percent));
+            Some(percent.ok_or("over: must be true, false or a percentage from 1 to 100")?)
+        }
     };
     let limit = parameters::limit(&limit, LISTED, LISTED_MAX)?;
     Ok(Listing { domain, entries, over, limit })

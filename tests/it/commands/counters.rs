@@ -469,6 +469,8 @@ async fn check_listing(service: &Service) {
     );
     let two = "two=a: fixed_window: 10 used of 10 per year, 0 left";
     assert_eq!(listed(service, &["--over"]), [alice, two, digest]);
+    assert_eq!(listed(service, &["fixed_window=*", "--over=31"]), [alice, digest]);
+    assert_eq!(listed(service, &["fixed_window=*", "--over=30"]), [al_ex, alice, digest]);
     assert_eq!(listed(service, &["fixed_window=::*"]).len(), 2);
     let all = listed(service, &[]);
     assert_eq!(all.len(), 8, "{all:?}");
@@ -591,7 +593,8 @@ fn a_listing_names_its_wrong_parameters_and_a_store_that_does_not_answer() {
         ("domain=shop&descriptor=a", "descriptor: must be key=value"),
         ("domain=shop&limit=0", "limit: must be a whole number from 1 to 1000"),
         ("domain=shop&limit=1001", "limit: must be a whole number from 1 to 1000"),
-        ("domain=shop&over=1", "over: must be true or false"),
+        ("domain=shop&over=0", "over: must be true, false or a percentage from 1 to 100"),
+        ("domain=shop&over=many", "over: must be true, false or a percentage from 1 to 100"),
         (
             "domain=shop&all=1",
             "`all`: the parameters are `domain`, `descriptor`, `over` and `limit`",
