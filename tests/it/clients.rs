@@ -7,10 +7,6 @@ use std::{
 
 use crate::support::prelude::*;
 
-fn closed_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
 /// The services of clients/conformance/faults.json, and the line with their addresses.
 fn faults() -> (Child, String) {
     let mut faults = Command::new(tool("python"));
@@ -52,7 +48,7 @@ fn passes(folder: &str, script: &str) {
         .env("TOLLKEEPER_CA", ca)
         .env("TOLLKEEPER_CERT", client.certificate)
         .env("TOLLKEEPER_KEY", client.key)
-        .env("TOLLKEEPER_GONE_ADDR", closed_address().to_string())
+        .env("TOLLKEEPER_GONE_ADDR", nobody().to_string())
         .env("TOLLKEEPER_SILENT_ADDR", silent.local_addr().unwrap().to_string())
         .env("TOLLKEEPER_FAULTS", addresses));
 

@@ -37,7 +37,7 @@ pub use super::{
     eventually,
     fault_proxy::{FaultProxy, Faults, Flow},
     pages::{blocks, documents, page},
-    redis_server::{Redis, Version},
+    redis_server::{Redis, Version, nobody},
     root, run,
     service::{Options, Service, descriptor, hits, refund, request, serve, spell, tollkeeper},
     stores::on_every_store,

@@ -1,6 +1,6 @@
 //! What is logged about an OTLP collector that cannot be used: one line, with one cause as a sentence.
 
-use crate::support::{prelude::*, redis_server::nobody, secured::Secured};
+use crate::support::{prelude::*, secured::Secured};
 
 /// The cause that a service logs once, though traces and metrics are sent several times to this endpoint.
 async fn cause(protocol: &str, endpoint: &str, ca: Option<&Authority>) -> String {

@@ -2,7 +2,6 @@
 //! them.
 
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
-use tokio::net::TcpListener;
 
 use crate::support::{otlp::Receiver, prelude::*};
 
@@ -101,7 +100,7 @@ async fn random_names_create_no_series() {
 
 #[tokio::test]
 async fn an_unreachable_collector_affects_no_decision_and_delays_no_exit() {
-    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let gone = nobody();
     let endpoint = format!("http://{gone}");
     let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
     let mut service = Service::start(Options { environment, ..Options::default() });

@@ -322,7 +322,7 @@ async fn the_callers_span_and_decision_are_read_from_w3c_and_b3_headers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_without_a_store_shows_the_rules_whose_failure_mode_decided() {
     let (receiver, endpoint) = Receiver::start().await;
-    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let gone = nobody();
     let service = Service::start(Options {
         store: &format!("redis://{gone}"),
         flags: &["--on-store-failure", "deny"],

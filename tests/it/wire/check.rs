@@ -182,7 +182,7 @@ descriptors:
 
 #[test]
 fn a_failure_is_answered_as_asked() {
-    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gone = nobody();
     let store = format!("redis://{gone}");
     let rules = RULES;
     let service = Service::start(Options { rules, store: &store, ..Options::default() });
