@@ -148,7 +148,7 @@ impl Listing {
         match reading {
             CounterReading::State(state) => {
                 let used = limit.capacity().saturating_sub(state.remaining);
-                used.saturating_mul(100) >= percent.saturating_mul(limit.capacity())
+                limit.has_used(percent, used)
             }
             CounterReading::Corrupt => true,
             // Whether it is over is not known; the listing says that it is incomplete.

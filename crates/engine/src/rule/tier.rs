@@ -19,9 +19,8 @@ pub type TierHeader = (Arc<str>, Arc<str>);
 impl Limit {
     /// The highest tier that is reached with this number of remaining hits.
     pub fn tier(&self, remaining: u64) -> Option<&Tier> {
-        // Both are below 2^53.
-        let used = |capacity: u64| capacity.saturating_sub(remaining) * 100;
-        let reached = |tier: &&Tier| used(self.capacity()) >= tier.at * self.capacity();
+        let used = self.capacity().saturating_sub(remaining);
+        let reached = |tier: &&Tier| self.has_used(tier.at, used);
         self.tiers.as_deref()?.iter().filter(reached).max_by_key(|tier| tier.at)
     }
 }
