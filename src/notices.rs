@@ -1,5 +1,5 @@
-//! Notices: a counter has reached a part of its limit that `notify_at` names. A call only queues one; a task has the store
-//! note it, so that one replica tells of it, in its log and to a webhook.
+//! Notices: a counter has reached a part of its limit that `notify_at` names. A call only queues a notice. A task
+//! records it in the store, so that only one replica logs it and sends it to the webhook.
 
 mod webhook;
 

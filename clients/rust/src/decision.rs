@@ -33,7 +33,7 @@ impl ServiceError {
     }
 }
 
-/// The code with a name; `UNKNOWN` if there is none.
+/// The gRPC code with this name, or `UNKNOWN` if no code has it.
 pub(crate) fn code_of(name: &str) -> tonic::Code {
     let number = CODES.split(' ').position(|code| code == name);
     tonic::Code::from(number.and_then(|it| i32::try_from(it).ok()).unwrap_or(2))

@@ -64,7 +64,7 @@ pub struct Limit {
     pub ban_ms: Option<u64>,
     /// Its soft limits.
     pub tiers: Option<Arc<[Tier]>>,
-    /// The parts of it that operators are told of when a counter reaches them, in percent from 1 to 100.
+    /// The percentages of it, from 1 to 100, at which operators get a notice.
     pub notify_at: Option<Arc<[u64]>>,
     /// Whether a replica may charge hits in advance while its counter is hot.
     pub lease: Lease,

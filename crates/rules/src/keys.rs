@@ -138,7 +138,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key("tiers", Shape::Other(nested::tiers_schema),
             "Soft limits: a list of `at` and `request_headers`"),
         key("notify_at", Shape::Other(nested::notify_at_schema),
-            "List of percents of the limit, 1 to 100: a notice tells operators when a counter reaches one"),
+            "Percentages of the limit, 1 to 100, at which you get a notice"),
         key("lease", Shape::OneOf(Lease::names),
             "For fixed_window: off (default), or auto: while a counter is hot, each replica charges some hits in advance, and spends them without asking Redis"),
         key("name", TEXT, "Name of the limit in answers and in `replaces`"),
