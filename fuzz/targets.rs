@@ -181,7 +181,7 @@ static SERVICE: LazyLock<(Service, Runtime)> = LazyLock::new(|| {
     let in_force = rules::parse("rules.yaml", RULES, LoadOptions::default());
     let rules = Arc::new(Rules::new(in_force.expect("the rules are valid")));
     let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
-    (app::service(&settings, &telemetry, rules, overrides, store), runtime)
+    (app::service(&settings, &telemetry, rules, overrides, store, None), runtime)
 });
 
 /// A message of `tollkeeper.v1`, behind a byte that chooses its method: a batch within the bounds is answered, each item

@@ -49,6 +49,7 @@ use crate::{
     notices::Notices,
     overrides::Overrides,
     process::workers::Workers,
+    recording::{Recorder, RecordingOptions},
     rls,
     rules::{
         self, InForce, Rules, Watched,
@@ -81,6 +82,7 @@ struct App {
     rules: Arc<Rules>,
     overrides: Arc<Overrides>,
     hold_keys: HoldKeys,
+    recorder: Option<Arc<Recorder>>,
     health: Health,
     edge: EdgeMetrics,
     workers: Arc<Workers>,
@@ -152,14 +154,23 @@ impl App {
             RuleSource::Files(_) => None,
             RuleSource::ControlPlane(target) => Some(ControlPlane::new(Arc::clone(target))),
         };
+        let (hold_keys, workers) = (settings.calls.hold_keys.clone(), settings.process.workers);
+        let record = |options: &RecordingOptions| {
+            hold_keys.make_digests();
+            let keys = hold_keys.clone();
+            let key = Box::new(move || keys.derived(b"recorded values"));
+            Recorder::new(options.clone(), key, workers, &telemetry.meter())
+        };
+        let recorder = settings.telemetry.recording.as_ref().map(record).map(Arc::new);
         Ok(Self {
+            recorder,
             audit: Arc::new(Audit::new(Arc::clone(&store))),
             rules: Arc::new(Rules::new(rules)),
             overrides: Arc::new(Overrides::new(Arc::clone(&store))),
-            hold_keys: settings.calls.hold_keys.clone(),
+            hold_keys,
             health: Health::new().await,
             edge: EdgeMetrics::new(&telemetry.meter()),
-            workers: Arc::new(Workers::start(settings.process.workers)?),
+            workers: Arc::new(Workers::start(workers)?),
             stop: CancellationToken::new(),
             control_plane: control_plane.map(Arc::new),
             telemetry: Arc::new(telemetry),
@@ -173,7 +184,9 @@ impl App {
         self.observe(&meter);
         let (rules, store) = (Arc::clone(&self.rules), Arc::clone(&self.store));
         let overrides = Arc::clone(&self.overrides);
-        let service = Arc::new(service(settings, &self.telemetry, rules, overrides, store));
+        let recorder = self.recorder.clone();
+        let service = service(settings, &self.telemetry, rules, overrides, store, recorder);
+        let service = Arc::new(service);
         let reflection = settings.listen.reflection;
         let in_progress = CallsInProgress::observe(&meter);
         let services = grpc::services(Arc::clone(&service), &self.health, reflection, in_progress)?;
@@ -218,6 +231,9 @@ impl App {
             }
         });
         let mut background = self.background(settings, Arc::clone(&service.limiter));
+        if let Some(recorder) = self.recorder.clone() {
+            background.push(Box::pin(async move { recorder.follow().await }));
+        }
         background.push(Box::pin(history.follow(Arc::clone(&self.telemetry))));
         if let Some(statsd) = settings.telemetry.statsd.clone() {
             background.push(Box::pin(http::send_to_statsd(statsd, Arc::clone(&self.telemetry))));
@@ -312,7 +328,7 @@ impl App {
             }
         };
         let has_key = async {
-            if self.rules.current().rules.has_holds_by_token() {
+            if self.recorder.is_some() || self.rules.current().rules.has_holds_by_token() {
                 self.hold_keys.within(READY_WITHIN, HoldKeys::can_sign).await;
             }
         };
@@ -347,6 +363,9 @@ impl App {
         self.drain(tasks, drain).await;
         tasks.shutdown().await;
         self.audit.end().await;
+        if let Some(recorder) = &self.recorder {
+            recorder.end().await;
+        }
         if let Some(servers) = self.store.servers() {
             servers.ended().await;
         }
@@ -372,6 +391,7 @@ pub fn service(
     rules: Arc<Rules>,
     overrides: Arc<Overrides>,
     store: Arc<Store>,
+    recorder: Option<Arc<Recorder>>,
 ) -> rls::Service {
     let near_ratio = settings.telemetry.near_limit_ratio;
     let metrics = CallMetrics::new(&telemetry.meter(), near_ratio);
@@ -383,7 +403,8 @@ pub fn service(
     let weight_max = calls.weight_max;
     let limiter = Limiter::new(rules, overrides, guard, metrics, top_keys, holds, weight_max)
         .listing_limits(calls.headers.draft)
-        .giving(Notices::new(settings.telemetry.top_keys, &telemetry.meter()));
+        .giving(Notices::new(settings.telemetry.top_keys, &telemetry.meter()))
+        .recording(recorder);
     rls::Service {
         limiter: Arc::new(limiter),
         bounds: calls.bounds,

@@ -28,6 +28,7 @@ pub mod settings;
 
 // What is shown of it.
 pub mod explain;
+pub mod recording;
 pub mod top_keys;
 
 // The ground floor, which all use.

@@ -36,6 +36,7 @@ use crate::{
     explain::Explanation,
     notices::Notices,
     overrides::Overrides,
+    recording::{Recorded, Recorder},
     rules::{InForce, Rules},
     store::{
         AtOnce, Clear, CounterReading, StoreError,
@@ -86,6 +87,7 @@ pub struct Limiter {
     metrics: CallMetrics,
     top_keys: TopKeys,
     notices: Option<Notices>,
+    recorder: Option<Arc<Recorder>>,
     holds: Holds,
     /// The most that the charges of one call weigh.
     weight_max: usize,
@@ -114,6 +116,7 @@ impl Limiter {
             metrics,
             top_keys,
             notices: None,
+            recorder: None,
             holds,
             weight_max,
             lists_limits,
@@ -133,6 +136,12 @@ impl Limiter {
     #[must_use]
     pub fn giving(self, notices: Notices) -> Self {
         Self { notices: Some(notices), ..self }
+    }
+
+    /// Also records calls.
+    #[must_use]
+    pub fn recording(self, recorder: Option<Arc<Recorder>>) -> Self {
+        Self { recorder, ..self }
     }
 
     pub const fn notices(&self) -> Option<&Notices> {
@@ -269,6 +278,7 @@ impl Limiter {
             Err(_) => (Vec::new(), (0..plan.charges.len()).collect()),
         };
         self.report_fallbacks(&plan, &absent);
+        let without_store = !absent.is_empty() || !corrupt.is_empty();
         for charge in corrupt {
             self.report_corrupt(&request.domain, &plan.label(charge));
         }
@@ -278,9 +288,13 @@ impl Limiter {
             notices.record(&plan, &verdict, arrival.at, |id| self.holds.digest(id));
         }
         let mut decision = plan.settle(verdict);
+        decision.token = self.holds.settle(&by.rules.rules, &decision);
+        if let Some(recorder) = &self.recorder {
+            let call = Recorded { request, meaning, decision: &decision, without_store };
+            recorder.record(&by.rules.rules, call);
+        }
         let granted = decision.part.map(|hits| request.with_hits(hits));
         let request = granted.as_ref().unwrap_or(request);
-        decision.token = self.holds.settle(&by.rules.rules, &decision);
         with_call(|call| {
             call.record(span::decided(&decision));
             call.record(span::holds(&decision));

@@ -65,7 +65,7 @@ pub(crate) async fn serve(store: &str, rules: &[PathBuf]) -> Result<()> {
     let reached = Arc::clone(&store);
     workers.each(move || reached_by(Arc::clone(&reached))).await;
     let overrides = Arc::new(Overrides::new(Arc::clone(&store)));
-    let service = app::service(&settings, &telemetry, rules, overrides, store);
+    let service = app::service(&settings, &telemetry, rules, overrides, store, None);
     let server = RateLimitServiceServer::new(Service(service))
         .max_decoding_message_size(settings.calls.message_bytes_max);
     tonic_server::on_workers(Routes::new(server), &workers, count).await

@@ -15,13 +15,15 @@ const PROTO: &str = "../../proto";
 #[expect(clippy::disallowed_methods, reason = "cargo passes OUT_DIR to build scripts so")]
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={PROTO}");
-    let files = ["envoy/service/ratelimit/v3/rls.proto", "tollkeeper/v1/tollkeeper.proto"];
-    let descriptors = protox::compile(files, [PROTO])?;
+    let services = ["envoy/service/ratelimit/v3/rls.proto", "tollkeeper/v1/tollkeeper.proto"];
+    let descriptors = protox::compile(services, [PROTO])?;
 
     // Reflection hands this set to its clients.
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("services.binpb"), descriptors.encode_to_vec())?;
 
+    let recording = "tollkeeper/recording/v1/recording.proto";
+    let descriptors = protox::compile(services.into_iter().chain([recording]), [PROTO])?;
     tonic_prost_build::configure()
         // Entries borrow from the received message instead of copying it.
         .bytes(".envoy.extensions.common.ratelimit.v3")

@@ -6,7 +6,7 @@ use opentelemetry::metrics::Meter;
 
 use super::{App, renewal};
 use crate::{
-    edge, limiter, notices, overrides,
+    edge, limiter, notices, overrides, recording,
     rules::{self, xds},
     store::{self, memory, redis::RedisStore, report},
     telemetry::{self, InstrumentRow, observe_together},
@@ -19,6 +19,7 @@ pub fn instruments() -> impl Iterator<Item = &'static InstrumentRow> {
         limiter::holds::INSTRUMENTS,
         notices::INSTRUMENTS,
         overrides::INSTRUMENTS,
+        recording::INSTRUMENTS,
         store::metrics::INSTRUMENTS,
         report::INSTRUMENTS,
         memory::metrics::INSTRUMENTS,

@@ -6,12 +6,13 @@ use super::{
     notices, otel,
     reader::{
         SettingReader,
-        form::{Custom, OneOf, OrOff, Ratio, invalid, whole_number},
+        form::{Custom, OneOf, OrOff, PATH, Ratio, Size, invalid, whole_number},
         url_parts::host_and_port,
     },
 };
 use crate::{
     notices::Webhook,
+    recording::RecordingOptions,
     telemetry::{Log, LogFilter, LogFormat, MetricsCompat, TelemetryOptions},
     top_keys::TopKeyNames,
 };
@@ -26,6 +27,8 @@ pub struct TelemetrySettings {
     pub denial_lines: Option<Duration>,
     /// Where notices are sent.
     pub webhook: Option<Webhook>,
+    /// Where calls are recorded, if they are.
+    pub recording: Option<RecordingOptions>,
     /// Host and port of statsd.
     pub statsd: Option<String>,
     /// Which telemetry is sent to a collector.
@@ -83,6 +86,12 @@ impl TelemetrySettings {
         let top_keys = reader.read("top-keys", TOP_KEYS, "digests", "How keys are shown: by digests, or by the values themselves");
         let denial_lines = reader.read("log-denials", OrOff(RATE), "off", "Maximum rate of log lines about denials, such as 1/s or 10/m");
         let webhook = notices::read(reader);
+        let folder = reader.read("record", OrOff(PATH), "off", "Record calls into files in this folder, for `tollkeeper replay`");
+        let bytes_max = reader.read("record-size", Size(1 << 20..=1 << 40), "256MiB", "Maximum size of all recorded files; the oldest are removed");
+        if folder.is_none() {
+            reader.warn_unused("record-size", "--record is off");
+        }
+        let recording = folder.map(|folder| RecordingOptions { folder, bytes_max, shows_values: top_keys == TopKeyNames::Values });
         let environment = reader.environment.with(&reader.translated.otel);
         let mut problems = Vec::new();
         let export = otel::read(&environment, &mut problems, &mut reader.warnings);
@@ -91,6 +100,6 @@ impl TelemetrySettings {
         // The last of several values counts.
         export.resource.extend(reader.translated.resource.iter().cloned());
         let log = Log { filter, format };
-        Self { log, near_limit_ratio, webhook, statsd, top_keys, denial_lines, export }
+        Self { log, near_limit_ratio, webhook, recording, statsd, top_keys, denial_lines, export }
     }
 }

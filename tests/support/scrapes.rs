@@ -67,8 +67,10 @@ async fn scrape_with_sentinel() -> String {
 
 /// A scrape after counters in memory were evicted, and calls lacked what they need.
 async fn scrape_with_memory() -> String {
-    let flags =
-        &["--memory-counters-max", "1000", "--max-descriptors", "1000", "--max-charges", "1000"];
+    let bounds =
+        ["--memory-counters-max", "1000", "--max-descriptors", "1000", "--max-charges", "1000"];
+    // No call can be written there.
+    let flags = &[&bounds[..], &["--record", "/dev/null/calls"]].concat();
     let required = "domain: shop\nrequire: user\nrequire_mode: report";
     let held = "  - key: held\n    rate_limit: { unit: year, requests_per_unit: 10, hold: 1h }\n";
     let rules = &(RULES.replace("domain: shop", required) + held);

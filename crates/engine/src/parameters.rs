@@ -10,6 +10,9 @@ const PREFIX: &[u8] = b"hold.";
 /// Longer numbers, in bytes, are no numbers.
 const NUMBER_BYTES_MAX: usize = 40;
 
+/// Longer ends of calls are none that a proxy writes.
+const END_BYTES_MAX: usize = 64;
+
 /// The entries of a descriptor, some of which are parameters.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameters<'call>(&'call [Entry]);
@@ -23,6 +26,19 @@ impl<'call> Parameters<'call> {
     /// Whether this entry is one.
     pub fn is_parameter(entry: &Entry) -> bool {
         entry.key.starts_with(PREFIX)
+    }
+
+    /// Whether this entry is one whose value identifies nobody: a number, or the end of a call.
+    pub fn is_harmless(entry: &Entry) -> bool {
+        let is_end = |value: &[u8]| {
+            value.len() <= END_BYTES_MAX
+                && value.iter().all(|byte| byte.is_ascii_alphanumeric() || b" ,-_".contains(byte))
+        };
+        match entry.key.strip_prefix(PREFIX) {
+            Some(b"end") => is_end(&entry.value),
+            Some(b"commit" | b"id") | None => false,
+            Some(_) => number(&entry.value).is_some(),
+        }
     }
 
     /// Whether this key of a rule would be one.

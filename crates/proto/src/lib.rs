@@ -1,5 +1,5 @@
 //! The messages of the wire, and their clients and servers, compiled from `proto/` at the top of the repository: Envoy's
-//! rate limit service, our own ([`v1`]), and the discovery service ([`xds`]).
+//! rate limit service, our own ([`v1`]), recorded calls ([`recording`]), and the discovery service ([`xds`]).
 //!
 //! What it leaves to others: what a message means, and which ones are refused. Only the code of a wire and clients use
 //! these types; whatever decides has types of its own.
@@ -52,6 +52,11 @@ pub mod google {
     }
 }
 pub mod tollkeeper {
+    pub mod recording {
+        pub mod v1 {
+            tonic::include_proto!("tollkeeper.recording.v1");
+        }
+    }
     pub mod v1 {
         tonic::include_proto!("tollkeeper.v1");
     }
@@ -68,7 +73,7 @@ pub use envoy::{
     },
     r#type::v3::RateLimitUnit,
 };
-pub use tollkeeper::v1;
+pub use tollkeeper::{recording::v1 as recording, v1};
 
 /// The compiled `.proto` files of both services, for reflection.
 pub const FILE_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/services.binpb"));

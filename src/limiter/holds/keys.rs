@@ -192,6 +192,11 @@ impl HoldKeys {
         format!("{:016x}", self.0.own.hash_one(id))
     }
 
+    /// A key for another purpose, which does not tell this one; `None` while none is known.
+    pub fn derived(&self, purpose: &[u8]) -> Option<[u8; 16]> {
+        self.sign(&[DIGEST_OF, purpose].concat())?.as_ref().first_chunk().copied()
+    }
+
     /// Whether this is or was the digest of an id.
     pub fn is_digest_of(&self, digest: &str, id: u64) -> bool {
         let keys = self.0.keys.load();

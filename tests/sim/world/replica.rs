@@ -94,6 +94,7 @@ impl Replica {
             Arc::new(Rules::new(rules)),
             Arc::clone(&overrides),
             Arc::clone(&store),
+            None,
         );
         let [followed, keeps_keys] = [(); 2].map(|()| Arc::clone(&store));
         let followers = vec![

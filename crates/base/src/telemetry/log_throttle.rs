@@ -46,6 +46,8 @@ pub enum LogCause {
     HoldWithoutToken,
     /// An incomplete answer of the admin address.
     AdminAnswer,
+    /// Calls that cannot be recorded.
+    Recording,
     /// Anything beyond [`SUBJECTS_MAX`].
     Others,
 }

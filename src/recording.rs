@@ -1,0 +1,347 @@
+//! Recording of calls and their verdicts into files, so that they can be replayed with other rules. A call only adds to a
+//! buffer of its worker. A task writes what is buffered, and drops what has no place.
+
+mod file;
+
+use std::{fmt, hash::Hasher as _, mem, path::PathBuf, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use opentelemetry::{
+    KeyValue,
+    metrics::{Counter, Meter},
+};
+use parking_lot::Mutex;
+use prost::Message as _;
+use siphasher::sip::SipHasher24;
+use tokio::{sync::mpsc, task::spawn_blocking, time};
+use tollkeeper_proto::{
+    Entry, RateLimitDescriptor, RateLimitOverride,
+    rate_limit_response::rate_limit::Unit as WireUnit,
+    recording::{Over, RecordedCall, recorded_call::Meaning},
+};
+
+use self::file::Folder;
+pub use self::file::{compressed, files};
+use crate::{
+    engine::{
+        decision::{Code, Decision, Matched, Outcome, Status},
+        parameters::Parameters,
+        request::{self, Descriptor, Hits, HitsMeaning, Request},
+        rule::{CountedBy, Limit, Unit},
+        rule_set::RuleSet,
+    },
+    process::{clock::system_clock, workers},
+    telemetry::{LogCause, due_line, instruments},
+};
+
+instruments! {
+    struct RecordingInstruments {
+        calls: Counter<u64> => CALLS = Counter("ratelimit.recorded_calls", ["outcome"],
+            "calls for the recording of `--record`: `written`, or `dropped`, because the disk took them too slowly or not at all, or the key of digests was not known");
+    }
+}
+
+/// A worker hands its buffer over when it has this size.
+const BLOCK_BYTES: usize = 256 << 10;
+
+/// The most buffers that wait for the disk.
+const BLOCKS_MAX: usize = 32;
+
+const WRITE_EVERY: Duration = Duration::from_secs(1);
+
+/// What stands before the digest of a value.
+const DIGEST_MARK: char = '#';
+
+/// Where calls are recorded.
+#[derive(Debug, Clone)]
+pub struct RecordingOptions {
+    pub folder: PathBuf,
+    /// The most bytes of all files in the folder.
+    pub bytes_max: usize,
+    /// Whether values are recorded themselves, in place of digests.
+    pub shows_values: bool,
+}
+
+/// Gives the key of digests, which the replicas share, once it is known.
+pub type Key = Box<dyn Fn() -> Option<[u8; 16]> + Send + Sync>;
+
+/// Records calls.
+pub struct Recorder {
+    options: RecordingOptions,
+    key: Key,
+    /// Makes digests; `None` until it is known.
+    digests: ArcSwapOption<SipHasher24>,
+    /// One for each worker, and one for other threads.
+    buffers: Box<[Mutex<Block>]>,
+    full: mpsc::Sender<Block>,
+    blocks: tokio::sync::Mutex<mpsc::Receiver<Block>>,
+    metrics: RecordingInstruments,
+}
+
+/// Its key is a secret.
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Calls one after another, as they are written.
+#[derive(Debug, Default)]
+struct Block {
+    bytes: Vec<u8>,
+    calls: u64,
+}
+
+/// How a call was decided that is recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct Recorded<'call> {
+    pub request: &'call Request,
+    pub meaning: HitsMeaning,
+    pub decision: &'call Decision,
+    /// Whether `on_store_failure` decided for a counter.
+    pub without_store: bool,
+}
+
+impl Recorder {
+    /// Records calls of this number of workers, once the key of digests is known.
+    pub fn new(options: RecordingOptions, key: Key, workers: usize, meter: &Meter) -> Self {
+        let (full, blocks) = mpsc::channel(BLOCKS_MAX);
+        let metrics = RecordingInstruments::of_meter(meter);
+        for outcome in ["written", "dropped"] {
+            metrics.calls.add(0, &[KeyValue::new("outcome", outcome)]);
+        }
+        Self {
+            options,
+            key,
+            digests: ArcSwapOption::empty(),
+            buffers: (0..=workers).map(|_| Mutex::default()).collect(),
+            full,
+            blocks: blocks.into(),
+            metrics,
+        }
+    }
+
+    /// Records a call that was decided by these rules.
+    pub fn record(&self, rules: &RuleSet, call: Recorded<'_>) {
+        if self.digests.load().is_none() {
+            self.learn_key();
+        }
+        let digests = self.digests.load();
+        let Some(digests) = &*digests else { return self.count("dropped", 1) };
+        let values = RecordedValues { rules, digests, shows_values: self.options.shows_values };
+        let call = values.call(call);
+        let Some(buffer) = self.buffers.get(workers::share(self.buffers.len())) else { return };
+        let mut block = buffer.lock();
+        // A vector grows as needed.
+        if call.encode_length_delimited(&mut block.bytes).is_err() {
+            return;
+        }
+        block.calls += 1;
+        if block.bytes.len() >= BLOCK_BYTES {
+            let next =
+                Block { bytes: Vec::with_capacity(BLOCK_BYTES + (BLOCK_BYTES >> 2)), calls: 0 };
+            let block = mem::replace(&mut *block, next);
+            if let Err(error) = self.full.try_send(block) {
+                self.count("dropped", error.into_inner().calls);
+            }
+        }
+    }
+
+    /// Writes what is recorded; never ends.
+    pub async fn follow(&self) {
+        let mut folder = self.folder();
+        let mut full = self.blocks.lock().await;
+        let mut due = time::interval(WRITE_EVERY);
+        loop {
+            let mut blocks = Vec::new();
+            tokio::select! {
+                _ = due.tick() => {
+                    self.learn_key();
+                    blocks.extend(self.taken());
+                }
+                _ = full.recv_many(&mut blocks, BLOCKS_MAX) => {}
+            }
+            folder = self.write(folder, blocks).await;
+        }
+    }
+
+    /// Writes what is left.
+    pub async fn end(&self) {
+        let mut full = self.blocks.lock().await;
+        let mut blocks = Vec::new();
+        while let Ok(block) = full.try_recv() {
+            blocks.push(block);
+        }
+        blocks.extend(self.taken());
+        self.write(self.folder(), blocks).await;
+    }
+
+    fn folder(&self) -> Folder {
+        Folder::new(&self.options.folder, self.options.bytes_max)
+    }
+
+    fn taken(&self) -> impl Iterator<Item = Block> {
+        self.buffers.iter().map(|buffer| mem::take(&mut *buffer.lock()))
+    }
+
+    async fn write(&self, mut folder: Folder, blocks: Vec<Block>) -> Folder {
+        for block in blocks.into_iter().filter(|block| block.calls > 0) {
+            let calls = block.calls;
+            let written = spawn_blocking(move || {
+                let written = folder.write(&block.bytes, system_clock());
+                (folder, written)
+            });
+            let Ok((returned, written)) = written.await else {
+                self.count("dropped", calls);
+                return self.folder();
+            };
+            folder = returned;
+            match written {
+                Ok(()) => self.count("written", calls),
+                Err(problem) => {
+                    self.count("dropped", calls);
+                    if let Some(line) = due_line(LogCause::Recording, "") {
+                        tracing::error!(
+                            suppressed = line.suppressed,
+                            "calls cannot be recorded: {problem}"
+                        );
+                    }
+                }
+            }
+        }
+        folder
+    }
+
+    fn learn_key(&self) {
+        if let Some(key) = (self.key)() {
+            self.digests.store(Some(Arc::new(SipHasher24::new_with_key(&key))));
+        }
+    }
+
+    fn count(&self, outcome: &'static str, calls: u64) {
+        self.metrics.calls.add(calls, &[KeyValue::new("outcome", outcome)]);
+    }
+}
+
+/// How values are recorded.
+struct RecordedValues<'rules> {
+    rules: &'rules RuleSet,
+    digests: &'rules SipHasher24,
+    shows_values: bool,
+}
+
+impl RecordedValues<'_> {
+    fn call(&self, call: Recorded<'_>) -> RecordedCall {
+        let Recorded { request, meaning, decision, without_store } = call;
+        let statuses = &decision.statuses;
+        let descriptors = request
+            .descriptors
+            .iter()
+            .zip(statuses)
+            .map(|(descriptor, status)| self.descriptor(&request.domain, descriptor, status));
+        let over = statuses.iter().zip(0..).filter_map(|(status, index)| over(status, index));
+        RecordedCall {
+            at_ms: decision.at.unwrap_or_else(system_clock).as_millis(),
+            domain: request.domain.clone(),
+            descriptors: descriptors.collect(),
+            meaning: match meaning {
+                HitsMeaning::Charged => Meaning::Charged,
+                HitsMeaning::Expected => Meaning::Expected,
+                HitsMeaning::Done => Meaning::Done,
+                HitsMeaning::Part => Meaning::Part,
+                HitsMeaning::Checked => Meaning::Checked,
+                HitsMeaning::Read => Meaning::Read,
+            }
+            .into(),
+            denied: decision.code == Code::OverLimit,
+            hits: request.descriptors.iter().find(|one| !one.states_hits).map_or(0, hits),
+            over: over.collect(),
+            hold: decision
+                .token
+                .as_ref()
+                .map(|token| self.digest(token.as_bytes()))
+                .unwrap_or_default(),
+            without_store,
+            overridden: statuses.iter().any(|status| status.directive.is_some()),
+        }
+    }
+
+    fn descriptor(
+        &self,
+        domain: &str,
+        descriptor: &Descriptor,
+        status: &Status,
+    ) -> RateLimitDescriptor {
+        let domain = self.rules.domain(domain);
+        let has_secret = match &status.matched {
+            Matched::Rule(_, rule) => rule.counted_by.contains(&CountedBy::Digest),
+            // It may count what is secret for a rule.
+            Matched::Override(_) => true,
+            Matched::NoLimit(_) | Matched::NoRule(_) | Matched::NoDomain => false,
+        };
+        let is_shown = |entry: &request::Entry| {
+            Parameters::is_harmless(entry)
+                || domain.is_some_and(|domain| domain.names_value(entry))
+                || self.shows_values && !has_secret && !Parameters::is_parameter(entry)
+        };
+        let entry = |entry: &request::Entry| Entry {
+            key: entry.key.clone(),
+            value: match is_shown(entry) {
+                true => entry.value.clone(),
+                false => Bytes::from(self.digest(&entry.value)),
+            },
+        };
+        RateLimitDescriptor {
+            entries: descriptor.entries.iter().map(entry).collect(),
+            limit: descriptor.limit.as_ref().map(written),
+            hits_addend: descriptor.states_hits.then_some(hits(descriptor)),
+            is_negative_hits: matches!(descriptor.hits, Hits::Refund(_)),
+        }
+    }
+
+    fn digest(&self, value: &[u8]) -> String {
+        let mut hasher = *self.digests;
+        hasher.write(value);
+        format!("{DIGEST_MARK}{:016x}", hasher.finish())
+    }
+}
+
+const fn hits(descriptor: &Descriptor) -> u64 {
+    match descriptor.hits {
+        Hits::Charge(hits) | Hits::Refund(hits) => hits,
+        Hits::Check | Hits::Commit => 0,
+    }
+}
+
+fn over(status: &Status, descriptor: u32) -> Option<Over> {
+    let (limit, reset, shadow) = match &status.outcome {
+        Outcome::Over { limit, reset, .. } => (limit, reset, false),
+        Outcome::Shadowed { limit, reset } => (limit, reset, true),
+        Outcome::NoLimit | Outcome::Unlimited | Outcome::Within { .. } => return None,
+    };
+    let rule = match &status.matched {
+        Matched::Rule(_, rule) => rule.path.to_string(),
+        _ => "override".to_owned(),
+    };
+    let reset_ms = u64::try_from(reset.as_millis()).unwrap_or(u64::MAX);
+    Some(Over { descriptor, rule, limit: limit.to_string(), reset_ms, shadow })
+}
+
+/// A limit of a request, as the wire writes it.
+fn written(limit: &Limit) -> RateLimitOverride {
+    let unit = match limit.unit {
+        Unit::Second => WireUnit::Second,
+        Unit::Minute => WireUnit::Minute,
+        Unit::Hour => WireUnit::Hour,
+        Unit::Day => WireUnit::Day,
+        Unit::Week => WireUnit::Week,
+        Unit::Month => WireUnit::Month,
+        Unit::Year => WireUnit::Year,
+    };
+    RateLimitOverride {
+        requests_per_unit: u32::try_from(limit.requests_per_unit).unwrap_or(u32::MAX),
+        unit: unit.into(),
+        unit_multiplier: Some(limit.unit_multiplier),
+    }
+}

@@ -1,0 +1,110 @@
+//! The folder of a recording: files one after another, each a series of LZ4 frames.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use lz4_flex::frame::FrameEncoder;
+
+use crate::{engine::time::Timestamp, process::pause::random};
+
+const PREFIX: &str = "calls-";
+const SUFFIX: &str = ".lz4";
+
+/// So many files share the folder's bytes, so that the oldest calls go in small steps.
+const FILES: u64 = 16;
+
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    bytes_max: u64,
+    current: Option<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    file: File,
+    path: PathBuf,
+    bytes: u64,
+}
+
+impl Folder {
+    /// A folder whose files have at most so many bytes.
+    pub(super) fn new(path: &Path, bytes_max: usize) -> Self {
+        let bytes_max = u64::try_from(bytes_max).unwrap_or(u64::MAX);
+        Self { path: path.to_owned(), bytes_max, current: None }
+    }
+
+    /// Writes these calls at `now`, and removes the oldest files that have no place beside them. After an error the next
+    /// calls begin a new file.
+    pub(super) fn write(&mut self, calls: &[u8], now: Timestamp) -> Result<(), String> {
+        let problem = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
+        let frame = compressed(calls).map_err(|error| problem(&self.path, error))?;
+        let bytes = u64::try_from(frame.len()).unwrap_or(u64::MAX);
+        self.make_room(bytes).map_err(|error| problem(&self.path, error))?;
+        let is_full =
+            |current: &Current| current.bytes.saturating_add(bytes) > self.bytes_max / FILES;
+        let mut current = match self.current.take().filter(|current| !is_full(current)) {
+            Some(current) => current,
+            None => self.open(now).map_err(|error| problem(&self.path, error))?,
+        };
+        current.file.write_all(&frame).map_err(|error| problem(&current.path, error))?;
+        current.bytes += bytes;
+        self.current = Some(current);
+        Ok(())
+    }
+
+    fn open(&self, now: Timestamp) -> io::Result<Current> {
+        fs::create_dir_all(&self.path)?;
+        // By name, the oldest is the first.
+        let name = format!("{PREFIX}{:013}-{:08x}{SUFFIX}", now.as_millis(), random());
+        let path = self.path.join(name);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        Ok(Current { file, path, bytes: 0 })
+    }
+
+    fn make_room(&self, bytes: u64) -> io::Result<()> {
+        let mut kept = Vec::new();
+        for path in files(&self.path)? {
+            let bytes = fs::metadata(&path)?.len();
+            kept.push((path, bytes));
+        }
+        let mut sum = kept.iter().fold(bytes, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        for (path, bytes) in kept {
+            if sum <= self.bytes_max {
+                break;
+            }
+            fs::remove_file(path)?;
+            sum = sum.saturating_sub(bytes);
+        }
+        Ok(())
+    }
+}
+
+/// The files of a recording in this folder, the oldest first; none if there is no folder.
+pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// A whole frame, so that a file that ends early loses no more than its last one.
+pub fn compressed(calls: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = FrameEncoder::new(Vec::new());
+    encoder.write_all(calls)?;
+    Ok(encoder.finish()?)
+}
