@@ -16,8 +16,12 @@ mod init;
 mod manual;
 mod output;
 mod overrides;
+mod record;
+mod recorded;
+mod replay;
 mod schema;
 mod serve;
+mod simulated;
 mod status;
 mod test;
 mod tls;
@@ -67,6 +71,11 @@ enum Command {
     Schema(schema::SchemaFlags),
     /// Run tests of rules, written in YAML, on simulated time; exit 1 if one fails
     Test(test::TestFlags),
+    /// Show recorded calls
+    #[command(subcommand)]
+    Record(record::RecordAction),
+    /// Replay recorded calls with other rules on simulated time, and show which verdicts change
+    Replay(replay::ReplayFlags),
     /// Translate the limits of another service into rules
     #[command(subcommand)]
     Import(import::ImportFrom),
@@ -157,6 +166,8 @@ fn run(command: Option<Command>, environment: &Environment) -> Ended {
         Some(Command::Explain(flags)) => explain::main(&flags, environment),
         Some(Command::Test(flags)) => Ok(test::main(&flags, environment)),
         Some(Command::Schema(flags)) => Ok(schema::main(&flags)),
+        Some(Command::Record(action)) => record::main(action),
+        Some(Command::Replay(flags)) => replay::main(&flags, environment),
         Some(Command::Import(from)) => import::main(from),
         Some(Command::Counter(action)) => counter::main(&action, environment),
         Some(Command::Override(action)) => overrides::main(&action, environment),

@@ -25,6 +25,11 @@ impl Failed {
         Self { problems, code: ExitCode::from(2) }
     }
 
+    /// The failure of a command for these problems.
+    pub(super) fn problems(problems: Vec<String>) -> Self {
+        Self { problems, code: ExitCode::FAILURE }
+    }
+
     pub(super) fn report(self) -> ExitCode {
         self.problems.iter().for_each(complain);
         self.code
@@ -38,7 +43,7 @@ pub(super) fn usage(problem: impl fmt::Display) -> Failed {
 
 /// The failure of a command that was used well.
 pub(super) fn failure(problem: impl fmt::Display) -> Failed {
-    Failed { problems: vec![problem.to_string()], code: ExitCode::FAILURE }
+    Failed::problems(vec![problem.to_string()])
 }
 
 /// The format of a command's output.
@@ -72,6 +77,11 @@ impl OutputFlag {
         }
         serde_json::to_string_pretty(json).unwrap_or_default() + "\n"
     }
+}
+
+/// Text in a cell of a table in Markdown.
+pub(super) fn cell(text: &str) -> String {
+    format!("`{}`", text.replace('|', "\\|").replace('`', "'"))
 }
 
 /// Writes to stdout, and returns `code`, or 1 if the text cannot be written. Control characters from

@@ -7,7 +7,6 @@ mod keys;
 pub(super) mod report;
 
 use std::{
-    collections::HashMap,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -20,21 +19,17 @@ use self::{
 use super::{
     findings::{self, Finding, ReportFormat},
     output::{complain, say},
+    simulated::SimulatedService,
 };
 use crate::{
     engine::{
         decision::{Code, Committed, Decision, Matched, Outcome, Status},
-        hold_id::HoldId,
-        ledger::{CommitOutcome, TakenHold},
-        parameters::Parameters,
-        plan::Plan,
+        ledger::CommitOutcome,
         request::HitsMeaning,
         rule_set::RuleSet,
-        time::Timestamp,
     },
     rules::{self, LoadOptions},
     settings::{self, Environment},
-    store::memory::MemoryStore,
     text::did_you_mean::hint,
     yaml::Problem,
 };
@@ -91,28 +86,15 @@ fn load(file: &Path, options: LoadOptions) -> Result<(RuleSet, Vec<Case>), Vec<P
 
 /// Runs one test, up to the first call whose answer is not as expected.
 fn run(rules: &RuleSet, case: &Case) -> Result<(), String> {
-    let store = MemoryStore::new(|| Timestamp::from_millis(0));
-    let mut holds: HashMap<&[u8], TakenHold> = HashMap::new();
-    for (call, id) in case.calls.iter().zip(1..) {
-        let descriptors = call.request.descriptors.iter().enumerate();
-        let commits: Vec<(usize, TakenHold)> = descriptors
-            .filter_map(|(index, descriptor)| {
-                let name = Parameters::of(&descriptor.entries)?.commit()?;
-                Some((index, holds.get(name)?.clone()))
-            })
-            .collect();
-        let mut plan = Plan::draw_as(rules, None, &call.request, &commits, HitsMeaning::Charged);
-        plan.set_hold_id(HoldId::new(id));
-        let verdict = store.charge_at(&plan.charges, call.now);
-        let decision = plan.settle(verdict);
+    let mut service = SimulatedService::new(rules);
+    for call in &case.calls {
+        let TestCall { location, at, now, written, request, hold, .. } = call;
+        let hold = hold.as_ref().map(String::as_bytes);
+        let decision = service.decide(request, HitsMeaning::Charged, *now, hold);
         let difference = difference(call, &decision).or_else(|| unmatched(rules, call, &decision));
         let difference = difference.or_else(|| no_hold(call, &decision));
         if let Some(difference) = difference {
-            let TestCall { location, at, written, .. } = call;
             return Err(format!("{location}, at {at}: {}\n{difference}", written.join(" ")));
-        }
-        if let (Some(name), Some(taken)) = (&call.hold, decision.taken) {
-            holds.insert(name.as_bytes(), taken);
         }
     }
     Ok(())

@@ -73,6 +73,23 @@ pub fn request(message: pb::RateLimitRequest, echo: Echo) -> Result<Decoded, Ref
     Ok(Decoded { request, overrides_ignored, echo })
 }
 
+/// The request of a recorded call, with these hits where descriptors have none of their own.
+///
+/// # Errors
+/// What is wrong with the field that it names.
+pub fn recorded(
+    domain: String,
+    messages: Vec<pb::RateLimitDescriptor>,
+    hits: u64,
+) -> Result<Request, String> {
+    for (index, message) in messages.iter().enumerate() {
+        request::check_entries(index, message.entries.len())?;
+    }
+    let (descriptors, _) =
+        descriptors(messages, hits, false).map_err(|refusal| refusal.to_string())?;
+    Ok(Request { domain, descriptors })
+}
+
 /// Checks descriptors. Those without hits of their own have the call's. Also returns the number of overrides that are
 /// ignored.
 pub(super) fn descriptors(

@@ -6,6 +6,7 @@ mod envoyproxy_ratelimit;
 mod explain;
 mod holds;
 mod overrides;
+mod replay;
 mod reports;
 mod status;
 mod terminal;

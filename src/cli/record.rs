@@ -1,0 +1,190 @@
+//! `tollkeeper record`: shows recorded calls, and makes recordings of access logs.
+
+mod import;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use serde::Serialize;
+
+use super::{
+    admin::instant,
+    output::{Ended, Failed, OutputFlag, complain, say, usage},
+};
+use crate::{
+    cli::recorded::{Call, Over, Recording},
+    engine::{
+        descriptor_syntax,
+        request::{Descriptor, Entry, Hits},
+        time::Timestamp,
+    },
+};
+
+/// Output is written in parts of about this size.
+const PART_BYTES: usize = 1 << 20;
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum RecordAction {
+    /// Print recorded calls in the order in which they were decided
+    Show(ShowFlags),
+    /// Make a recording of an access log whose lines are JSON objects, such as Envoy's
+    Import(import::ImportFlags),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ShowFlags {
+    /// Files of a recording, and folders of such files
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Show only denied calls
+    #[arg(long)]
+    denied: bool,
+    /// Show only calls from this time on, such as 2026-03-01T02:30:00Z
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    since: Option<Timestamp>,
+    /// Show only calls before this time
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    until: Option<Timestamp>,
+    /// Show only calls that were over a limit of this rule
+    #[arg(long, value_name = "RULE")]
+    rule: Option<String>,
+    /// Show only calls with an entry like this
+    #[arg(long, value_name = "KEY=VALUE")]
+    entry: Option<String>,
+    #[command(flatten)]
+    output: OutputFlag,
+}
+
+fn time(text: &str) -> Result<Timestamp, String> {
+    let time: Option<jiff::Timestamp> = text.parse().ok();
+    let millis = time.and_then(|time| u64::try_from(time.as_millisecond()).ok());
+    let problem = "must be a time with its zone, such as 2026-03-01T02:30:00Z";
+    millis.map(Timestamp::from_millis).ok_or_else(|| problem.to_owned())
+}
+
+/// A call, as JSON has it.
+#[derive(Serialize)]
+struct ShownCall<'call> {
+    at: String,
+    domain: &'call str,
+    descriptors: Vec<ShownDescriptor>,
+    denied: bool,
+    #[serde(skip_serializing_if = "is_empty")]
+    over: &'call [Over],
+    without_store: bool,
+    overridden: bool,
+}
+
+fn is_empty(over: &&[Over]) -> bool {
+    over.is_empty()
+}
+
+#[derive(Serialize)]
+struct ShownDescriptor {
+    entries: String,
+    hits: i64,
+}
+
+pub(super) fn main(action: RecordAction) -> Ended {
+    match action {
+        RecordAction::Show(flags) => show(&flags),
+        RecordAction::Import(flags) => import::main(&flags),
+    }
+}
+
+fn show(flags: &ShowFlags) -> Ended {
+    let entry = flags.entry.as_deref().map(descriptor_syntax::parse).transpose();
+    let entry = entry.map_err(|problem| usage(format_args!("--entry: {problem}")))?;
+    let mut recording = open(&flags.paths)?;
+    let mut part = String::new();
+    for call in recording.by_ref().filter(|call| flags.shows(call, entry.as_deref())) {
+        part += &if flags.output.is_json() { json(&call) } else { text(&call) };
+        if part.len() >= PART_BYTES {
+            let code = say(&part, ExitCode::SUCCESS);
+            if code != ExitCode::SUCCESS {
+                return Ok(code);
+            }
+            part.clear();
+        }
+    }
+    Ok(say(&part, end(&recording)))
+}
+
+/// Opens a recording.
+pub(super) fn open(paths: &[PathBuf]) -> Result<Recording, Failed> {
+    Recording::open(paths).map_err(Failed::problems)
+}
+
+/// Complains of what could not be read. Returns the exit code.
+pub(super) fn end(recording: &Recording) -> ExitCode {
+    recording.problems().iter().for_each(complain);
+    if recording.problems().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+impl ShowFlags {
+    fn shows(&self, call: &Call, entries: Option<&[Entry]>) -> bool {
+        let has = |rule: &String| call.over.iter().any(|over| over.rule == *rule);
+        let has_entries = |entries: &[Entry]| {
+            let mut descriptors = call.request.descriptors.iter();
+            descriptors.any(|one| entries.iter().all(|entry| one.entries.contains(entry)))
+        };
+        (!self.denied || call.denied)
+            && self.since.is_none_or(|since| call.at >= since)
+            && self.until.is_none_or(|until| call.at < until)
+            && self.rule.as_ref().is_none_or(has)
+            && entries.is_none_or(has_entries)
+    }
+}
+
+fn json(call: &Call) -> String {
+    let shown = |descriptor: &Descriptor| ShownDescriptor {
+        entries: descriptor_syntax::write(&descriptor.entries),
+        hits: signed(descriptor.hits),
+    };
+    let shown = ShownCall {
+        at: instant(call.at.as_millis()),
+        domain: &call.request.domain,
+        descriptors: call.request.descriptors.iter().map(shown).collect(),
+        denied: call.denied,
+        over: &call.over,
+        without_store: call.without_store,
+        overridden: call.overridden,
+    };
+    serde_json::to_string(&shown).unwrap_or_default() + "\n"
+}
+
+fn text(call: &Call) -> String {
+    let verdict = if call.denied { "OVER_LIMIT" } else { "OK" };
+    let descriptors = call.request.descriptors.iter().map(|descriptor| {
+        let hits = signed(descriptor.hits);
+        let hits = if hits == 1 { String::new() } else { format!(" ({hits} hits)") };
+        descriptor_syntax::write(&descriptor.entries) + &hits
+    });
+    let descriptors: Vec<String> = descriptors.collect();
+    let mut line = format!(
+        "{}  {}  {}  {verdict}",
+        instant(call.at.as_millis()),
+        call.request.domain,
+        descriptors.join(" ")
+    );
+    for Over { rule, limit, reset_ms, shadow, .. } in &call.over {
+        let over = if *shadow { "over the shadow limit" } else { "over" };
+        line += &format!("; {over} {limit} of {rule}, for {} s", reset_ms.div_ceil(1000));
+    }
+    if call.without_store {
+        line += "; without the store";
+    }
+    if call.overridden {
+        line += "; under an override";
+    }
+    line + "\n"
+}
+
+/// Hits as the wire has them: negative ones are given back.
+fn signed(hits: Hits) -> i64 {
+    let number = |hits| i64::try_from(hits).unwrap_or(i64::MAX);
+    match hits {
+        Hits::Charge(hits) => number(hits),
+        Hits::Refund(hits) => -number(hits),
+        Hits::Check | Hits::Commit => 0,
+    }
+}

@@ -1,0 +1,139 @@
+//! `tollkeeper replay`: decides recorded calls with other rules, on simulated time, and shows which verdicts change.
+
+mod condition;
+mod report;
+mod suggest;
+
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    sync::mpsc::{self, Receiver},
+    thread,
+};
+
+use self::{
+    condition::Condition,
+    report::{Before, Changes},
+    suggest::Demand,
+};
+use super::{
+    output::{Ended, Failed, complain, say},
+    record,
+    simulated::SimulatedService,
+};
+use crate::{
+    cli::recorded::Call,
+    engine::rule_set::RuleSet,
+    rules::{self, LoadOptions},
+    settings::{self, Environment},
+};
+
+/// Calls are read by another thread, in groups of this number.
+const GROUP_CALLS: usize = 1_000;
+const GROUPS_MAX: usize = 16;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ReplayFlags {
+    /// Files of a recording, and folders of such files; those of several replicas are merged
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Rules to replay with: files, and folders
+    #[arg(long, required = true, value_name = "PATH")]
+    rules: Vec<PathBuf>,
+    /// Compare with a replay with these rules, not with the recorded verdicts
+    #[arg(long, value_name = "PATH")]
+    against: Vec<PathBuf>,
+    /// Exit 1 if this is so, such as 'denied > 0.1 %': the newly denied calls of all calls; also with `admitted`
+    #[arg(long, value_name = "CONDITION")]
+    fail_if: Vec<Condition>,
+    /// Also show what the keys of each limit need, and the limits that would deny 0, 0.1 and 1 % of it
+    #[arg(long)]
+    suggest: bool,
+    /// Format of the output
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
+    output: ReplayFormat,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+enum ReplayFormat {
+    #[default]
+    Text,
+    Json,
+    /// For a pull request
+    Markdown,
+}
+
+pub(super) fn main(flags: &ReplayFlags, environment: &Environment) -> Ended {
+    let options = settings::rule_options(environment);
+    let (rules, against) = (load(&flags.rules, options)?, load(&flags.against, options)?);
+    let mut recording = record::open(&flags.paths)?;
+    let (groups, read) = mpsc::sync_channel(GROUPS_MAX);
+    let mut changes = thread::scope(|scope| {
+        let recording = &mut recording;
+        scope.spawn(move || {
+            loop {
+                let group: Vec<Call> = recording.by_ref().take(GROUP_CALLS).collect();
+                if group.is_empty() || groups.send(group).is_err() {
+                    break;
+                }
+            }
+        });
+        replay(&rules, &against, &read, flags.suggest)
+    });
+    let problems: Vec<String> = flags
+        .fail_if
+        .iter()
+        .filter(|condition| condition.is_met(&changes))
+        .map(ToString::to_string)
+        .collect();
+    changes.finish();
+    let code = record::end(&recording);
+    let text = match flags.output {
+        ReplayFormat::Text => changes.text(),
+        ReplayFormat::Json => serde_json::to_string_pretty(&changes).unwrap_or_default() + "\n",
+        ReplayFormat::Markdown => changes.markdown(),
+    };
+    let code = if problems.is_empty() { code } else { ExitCode::FAILURE };
+    let code = say(&text, code);
+    problems.iter().for_each(complain);
+    Ok(code)
+}
+
+/// The rules of these paths; none if there are none.
+fn load(paths: &[PathBuf], options: LoadOptions) -> Result<RuleSet, Failed> {
+    if paths.is_empty() {
+        return Ok(RuleSet::default());
+    }
+    let loaded = rules::load(paths, &[], options);
+    let loaded = loaded
+        .map_err(|problems| Failed::problems(problems.iter().map(ToString::to_string).collect()))?;
+    Ok(loaded.rules)
+}
+
+fn replay(
+    rules: &RuleSet,
+    against: &RuleSet,
+    groups: &Receiver<Vec<Call>>,
+    suggests: bool,
+) -> Changes {
+    let (mut new, mut old) = (SimulatedService::new(rules), SimulatedService::new(against));
+    let compares = !against.domains().is_empty();
+    let (mut changes, mut demand) = (Changes::default(), Demand::default());
+    for call in groups.iter().flatten() {
+        let Call { at, request, meaning, hold, .. } = &call;
+        let hold = (!hold.is_empty()).then_some(hold.as_bytes());
+        let after = new.decide_seeing(request, *meaning, *at, hold, |plan| {
+            if suggests {
+                demand.add(plan, *at);
+            }
+        });
+        let before = compares.then(|| old.decide(request, *meaning, *at, hold));
+        let before = match &before {
+            Some(decision) => Before::Replayed(decision),
+            None => Before::Recorded,
+        };
+        changes.add(&call, before, &after);
+    }
+    changes.suggestions = suggests.then(|| demand.suggestions());
+    changes
+}

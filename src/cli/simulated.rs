@@ -1,0 +1,75 @@
+//! Rules on simulated time: calls are decided in memory, at the times that they state.
+
+use std::collections::HashMap;
+
+use crate::{
+    engine::{
+        decision::Decision,
+        hold_id::HoldId,
+        ledger::TakenHold,
+        parameters::Parameters,
+        plan::Plan,
+        request::{HitsMeaning, Request},
+        rule_set::RuleSet,
+        time::Timestamp,
+    },
+    store::memory::MemoryStore,
+};
+
+#[derive(Debug)]
+pub(super) struct SimulatedService<'rules> {
+    rules: &'rules RuleSet,
+    store: MemoryStore,
+    /// What was taken, by the names with which commits name it in place of tokens.
+    holds: HashMap<Vec<u8>, TakenHold>,
+    takes: u128,
+}
+
+impl<'rules> SimulatedService<'rules> {
+    /// A service with empty counters.
+    pub(super) fn new(rules: &'rules RuleSet) -> Self {
+        let store = MemoryStore::new(|| Timestamp::from_millis(0));
+        Self { rules, store, holds: HashMap::new(), takes: 0 }
+    }
+
+    /// Decides a call at `at`. Commits can name what it takes by `hold`.
+    pub(super) fn decide(
+        &mut self,
+        request: &Request,
+        meaning: HitsMeaning,
+        at: Timestamp,
+        hold: Option<&[u8]>,
+    ) -> Decision {
+        self.decide_seeing(request, meaning, at, hold, |_| {})
+    }
+
+    /// Like [`decide`](Self::decide), and calls `see` with what the call would charge.
+    pub(super) fn decide_seeing(
+        &mut self,
+        request: &Request,
+        meaning: HitsMeaning,
+        at: Timestamp,
+        hold: Option<&[u8]>,
+        see: impl FnOnce(&Plan),
+    ) -> Decision {
+        let descriptors = request.descriptors.iter().enumerate();
+        let commits = descriptors.filter_map(|(index, descriptor)| {
+            let name = Parameters::of(&descriptor.entries)?.commit()?;
+            Some((index, self.holds.get(name)?.clone()))
+        });
+        let commits: Vec<(usize, TakenHold)> = commits.collect();
+        let mut plan = Plan::draw_as(self.rules, None, request, &commits, meaning);
+        self.takes += 1;
+        plan.set_hold_id(HoldId::new(self.takes));
+        see(&plan);
+        let verdict = self.store.charge_at(&plan.charges, at);
+        let mut decision = plan.settle(verdict);
+        if let Some(name) = hold
+            && let Some(taken) = decision.taken.take()
+        {
+            self.holds.insert(name.to_owned(), taken.clone());
+            decision.taken = Some(taken);
+        }
+        decision
+    }
+}

@@ -1,0 +1,362 @@
+//! Recordings: what is recorded of calls, and what a replay with other rules says of them.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use crate::support::{pages::*, prelude::*};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 3 }
+  - key: path
+    value: /login
+    rate_limit: { unit: year, requests_per_unit: 2 }
+  - key: card
+    secret: true
+    rate_limit: { unit: year, requests_per_unit: 3 }
+  - key: budget
+    rate_limit: { unit: year, requests_per_unit: 100, hold: { for: 1h, estimate: 40 } }
+";
+
+/// The folder in which replicas record.
+struct Recorded(TempDir);
+
+impl Recorded {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("calls")
+    }
+
+    fn service(&self, rules: &str, store: &str, more: &[&str]) -> Service {
+        let folder = self.path();
+        let flags = [&["--drain", "0s", "--record", folder.to_str().unwrap()], more].concat();
+        let service = Service::start(Options { rules, store, flags: &flags, ..Options::default() });
+        // Until then, the key of digests may not be known.
+        service.wait_until_ready();
+        service
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let files = fs::read_dir(self.path()).unwrap().map(|entry| entry.unwrap().path());
+        let mut files: Vec<_> = files.collect();
+        files.sort();
+        files
+    }
+
+    /// The recorded calls, in the words of `record show`.
+    fn shown(&self, flags: &[&str]) -> Vec<Value> {
+        let mut command = tollkeeper();
+        command.args(["record", "show", "-o", "json"]).args(flags).arg(self.path());
+        let (code, stdout, stderr) = run(&mut command);
+        assert_eq!(code, Some(0), "{stderr}");
+        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The exit code, the report, and what is said beside it.
+    fn replay(&self, rules: &str, flags: &[&str]) -> (Option<i32>, Value, String) {
+        let file = self.0.path().join("new.yaml");
+        fs::write(&file, rules).unwrap();
+        let mut command = tollkeeper();
+        command.args(["replay", "-o", "json", "--rules"]).arg(file).args(flags).arg(self.path());
+        let (code, stdout, stderr) = run(&mut command);
+        (code, serde_json::from_str(&stdout).unwrap_or_default(), stderr)
+    }
+}
+
+fn end(mut service: Service) {
+    service.process().signal("TERM");
+    assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+}
+
+async fn ask(service: &Service, key: &str, value: &str, calls: usize) {
+    for _ in 0..calls {
+        service.ask(request("shop", vec![descriptor(&[(key, value)])])).await.unwrap();
+    }
+}
+
+fn entries(call: &Value) -> &str {
+    call["descriptors"][0]["entries"].as_str().unwrap()
+}
+
+fn counts(report: &Value) -> [u64; 5] {
+    ["calls", "denied_before", "denied_after", "newly_denied", "newly_admitted"]
+        .map(|name| report[name].as_u64().unwrap_or_else(|| panic!("{name}: {report}")))
+}
+
+#[tokio::test]
+async fn a_recording_has_digests_for_values_that_no_rule_names_and_all_replicas_give_the_same() {
+    let (recorded, redis) = (Recorded::new(), Redis::start());
+    let replicas = [(); 2].map(|()| recorded.service(RULES, &redis.url(), &[]));
+    for replica in &replicas {
+        ask(replica, "user", "alice", 2).await;
+        ask(replica, "path", "/login", 1).await;
+    }
+    replicas.into_iter().for_each(end);
+
+    let calls = recorded.shown(&[]);
+    let users: BTreeSet<&str> =
+        calls.iter().map(entries).filter(|call| call.starts_with("user=")).collect();
+    assert_eq!(users.len(), 1, "{calls:?}");
+    assert!(!users.first().unwrap().contains("alice"), "{calls:?}");
+    assert_eq!(calls.iter().filter(|call| entries(call) == "path=/login").count(), 2, "{calls:?}");
+    let denied = recorded.shown(&["--denied", "--rule", "user"]);
+    assert_eq!(denied.len(), 1, "{calls:?}");
+    assert_eq!(denied[0]["over"][0]["limit"], "3 per year");
+    for file in recorded.files() {
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}
+
+#[tokio::test]
+async fn values_are_recorded_where_lists_show_them_but_secrets_and_tokens_are_not() {
+    let recorded = Recorded::new();
+    let service = recorded.service(RULES, "memory://", &["--top-keys", "values"]);
+    ask(&service, "user", "alice", 1).await;
+    ask(&service, "card", "4111", 1).await;
+    let take = call_json(
+        &service,
+        "/v1/decide",
+        &json!({"domain": "shop", "calls": [{"descriptors": [{"entries": [{"key": "budget", "value": "team"}]}]}]}),
+    );
+    let token = take["verdicts"][0]["hold"].as_str().unwrap().to_owned();
+    call_json(
+        &service,
+        "/v1/commit",
+        &json!({"domain": "shop", "commits": [{"hold": token, "used": "10"}]}),
+    );
+    end(service);
+    let calls = recorded.shown(&[]);
+    assert_eq!(entries(&calls[0]), "user=alice");
+    assert!(entries(&calls[1]).starts_with("card=#"), "{calls:?}");
+    let commit = entries(&calls[3]);
+    assert!(commit.starts_with("hold.commit=#") && commit.ends_with(",hold.used=10"), "{calls:?}");
+    assert_eq!(recorded.shown(&["--entry", "user=alice"]).len(), 1);
+}
+
+#[tokio::test]
+async fn a_replay_with_the_same_rules_changes_no_verdict() {
+    for store in ["memory", "redis"] {
+        let (recorded, redis) = (Recorded::new(), Redis::start());
+        let url = if store == "redis" { redis.url() } else { "memory://".to_owned() };
+        let service = recorded.service(RULES, &url, &[]);
+        for user in ["alice", "bob", "carol"] {
+            ask(&service, "user", user, 5).await;
+        }
+        // Two takes of 40 fit, a third only after the first has used less.
+        let take = json!({"domain": "shop", "calls": [{"descriptors": [{"entries": [{"key": "budget", "value": "team"}]}]}]});
+        let taken = call_json(&service, "/v1/decide", &take);
+        let hold = &taken["verdicts"][0]["hold"];
+        for _ in 0..2 {
+            call_json(&service, "/v1/decide", &take);
+        }
+        call_json(
+            &service,
+            "/v1/commit",
+            &json!({"domain": "shop", "commits": [{"hold": hold, "used": "5"}]}),
+        );
+        call_json(&service, "/v1/decide", &take);
+        end(service);
+        let (code, report, stderr) =
+            recorded.replay(RULES, &["--fail-if", "denied > 0", "--fail-if", "admitted > 0"]);
+        assert_eq!((code, counts(&report)), (Some(0), [20, 7, 7, 0, 0]), "{store}: {stderr}");
+    }
+}
+
+#[tokio::test]
+async fn a_replay_names_the_rule_and_the_keys_whose_verdicts_change() {
+    let recorded = Recorded::new();
+    let service = recorded.service(RULES, "memory://", &["--top-keys", "values"]);
+    ask(&service, "user", "alice", 3).await;
+    ask(&service, "user", "bob", 2).await;
+    ask(&service, "path", "/login", 4).await;
+    end(service);
+    let stricter = RULES
+        .replace("requests_per_unit: 3 }\n  - key: path", "requests_per_unit: 1 }\n  - key: path");
+    let laxer = stricter.replace("requests_per_unit: 2 }", "requests_per_unit: 4 }");
+    let (code, report, stderr) = recorded
+        .replay(&laxer, &["--suggest", "--fail-if", "denied > 30 %", "--fail-if", "admitted > 2"]);
+    assert_eq!((code, counts(&report)), (Some(1), [9, 2, 3, 3, 2]), "{stderr}");
+    assert_eq!(stderr, "--fail-if: denied > 30 % is so\n");
+    let user = &report["rules"][0];
+    assert_eq!((&user["rule"], &user["newly_denied"]), (&json!("user"), &json!(3)));
+    assert_eq!(
+        user["keys"],
+        json!([{"key": "user=alice", "calls": 2}, {"key": "user=bob", "calls": 1}])
+    );
+    assert_eq!(report["rules"][1]["newly_admitted"], 2);
+    let suggestion =
+        report["suggestions"].as_array().unwrap().iter().find(|one| one["rule"] == "user").unwrap();
+    assert_eq!((&suggestion["max"], &suggestion["denies_none"]), (&json!(3), &json!(3)));
+
+    // Against other rules, in place of the recorded verdicts.
+    let old = recorded.0.path().join("old.yaml");
+    fs::write(&old, stricter).unwrap();
+    let (_, report, _) = recorded.replay(&laxer, &["--against", old.to_str().unwrap()]);
+    assert_eq!(counts(&report), [9, 5, 3, 0, 2]);
+}
+
+#[tokio::test]
+async fn calls_without_the_store_and_under_an_override_are_not_compared() {
+    let recorded = Recorded::new();
+    let rules =
+        RULES.replace("requests_per_unit: 3 }", "requests_per_unit: 3, on_store_failure: deny }");
+    let redis = Redis::start();
+    let service = recorded.service(&rules, &redis.url(), &[]);
+    drop(redis);
+    ask(&service, "user", "alice", 2).await;
+    end(service);
+    let service = recorded.service(&rules, "memory://", &["--top-keys", "values"]);
+    let ban = json!({"domain": "shop", "descriptor": "user=bob", "action": "ban", "for": "1h", "because": "a test"});
+    let (status, head, body) =
+        service.exchange_at(service.admin, "POST", "/overrides", ban.to_string().as_bytes());
+    assert!(status < 300, "{status} {head}{body}");
+    eventually("the ban", || {
+        let answer = service.exchange("POST", "/json", br#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "bob"}]}]}"#);
+        (answer.0 == 429).then_some(())
+    });
+    end(service);
+    let (code, report, stderr) = recorded.replay(&rules, &[]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(report["without_store"], 2, "{report}");
+    assert!(report["overridden"].as_u64().unwrap() >= 1, "{report}");
+    assert_eq!(counts(&report)[3..], [0, 0]);
+}
+
+#[tokio::test]
+async fn the_oldest_files_go_when_the_folder_is_full() {
+    let recorded = Recorded::new();
+    let service =
+        recorded.service(RULES, "memory://", &["--record-size", "1MiB", "--top-keys", "values"]);
+    let mut client = service.client().await;
+    // Values that do not become smaller by compression.
+    let mut dice = Dice(1);
+    for _ in 0..400 {
+        let mut text =
+            || (0..1_000).map(|_| char::from(b'!' + dice.below(90) as u8)).collect::<String>();
+        let descriptors = (0..8).map(|_| descriptor(&[("user", &text())])).collect();
+        client.should_rate_limit(request("shop", descriptors)).await.unwrap();
+    }
+    end(service);
+    let bytes: u64 = recorded.files().iter().map(|file| fs::metadata(file).unwrap().len()).sum();
+    assert!((512 << 10..=1 << 20).contains(&bytes), "{bytes}");
+    let calls = recorded.shown(&[]);
+    assert!((50..400).contains(&calls.len()), "{}", calls.len());
+}
+
+#[tokio::test]
+async fn a_disk_that_takes_nothing_drops_calls_and_delays_none() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let folder = file.path().join("calls");
+    let flags = ["--record", folder.to_str().unwrap(), "--drain", "0s"];
+    let service = Service::start(Options { rules: RULES, flags: &flags, ..Options::default() });
+    ask(&service, "user", "alice", 4).await;
+    eventually("a drop", || {
+        let metrics = service.get("/metrics");
+        metrics.contains("ratelimit_recorded_calls_total{outcome=\"dropped\"} 4").then_some(())
+    });
+    assert!(service.log().contains("calls cannot be recorded: "), "{}", service.log());
+    assert_eq!(service.log().matches("calls cannot be recorded: ").count(), 1);
+}
+
+#[tokio::test]
+async fn files_that_are_cut_or_foreign_are_named_and_what_they_have_counts() {
+    let recorded = Recorded::new();
+    let service = recorded.service(RULES, "memory://", &[]);
+    ask(&service, "user", "alice", 3).await;
+    end(service);
+    let whole: Vec<u8> = recorded.files().iter().flat_map(|file| fs::read(file).unwrap()).collect();
+    let name = |name: &str| recorded.path().join(name);
+    // A part of the last frame lacks.
+    fs::write(name("calls-2-cut.lz4"), [&whole[..], &whole[..whole.len() - 9]].concat()).unwrap();
+    fs::write(name("calls-3-foreign.lz4"), "what is this?").unwrap();
+    fs::write(name("calls-4-empty.lz4"), "").unwrap();
+    let mut command = tollkeeper();
+    let (code, stdout, stderr) = run(command.args(["record", "show"]).arg(recorded.path()));
+    // Three calls, three again, and those of the cut part that are whole.
+    let count = stdout.lines().count();
+    assert!(code == Some(1) && (6..=9).contains(&count), "{stdout}{stderr}");
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert_eq!(lines.len(), 2, "{stderr}");
+    assert!(lines.iter().any(|line| line.contains("calls-2-cut.lz4: ends after ")), "{stderr}");
+    assert!(
+        lines.iter().any(|line| line.contains("calls-3-foreign.lz4: is no recording")),
+        "{stderr}"
+    );
+
+    let (code, _, stderr) =
+        run(tollkeeper().args(["replay", "--rules", "nowhere.yaml", "nothing"]));
+    assert_eq!(code, Some(1), "{stderr}");
+    let empty = TempDir::new().unwrap();
+    let (code, _, stderr) = run(tollkeeper().args(["record", "show"]).arg(empty.path()));
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("no file of a recording"), "{stderr}");
+}
+
+/// docs/rollout.md: each of its commands, in its order.
+#[tokio::test]
+async fn the_steps_of_the_page_lead_from_a_recording_to_a_limit_that_is_enforced() {
+    let page = page("rollout.md");
+    let rules = blocks(&page, "yaml");
+    let recorded = Recorded::new();
+    let service = recorded.service(rules[0], "memory://", &["--top-keys", "values"]);
+    for (customer, calls) in [("acme", 30), ("globex", 4), ("initech", 3)] {
+        ask_in(&service, "api", customer, calls).await;
+    }
+    end(service);
+    let folder = recorded.0.path();
+    fs::create_dir(folder.join("rules")).unwrap();
+    fs::create_dir(folder.join("new-rules")).unwrap();
+    fs::write(folder.join("rules/api.yaml"), rules[0]).unwrap();
+    // So that no window ends meanwhile.
+    fs::write(folder.join("new-rules/api.yaml"), rules[1].replace("minute", "year")).unwrap();
+    let binary = PathBuf::from(tollkeeper().get_program());
+    let path = format!("{}:/usr/bin:/bin", binary.parent().unwrap().display());
+    let line = |customer| {
+        format!("{{\"start_time\": \"2026-03-01T00:00:00Z\", \"x_customer\": \"{customer}\"}}\n")
+    };
+    fs::write(folder.join("access.log"), line("acme").repeat(12) + &line("-")).unwrap();
+    let commands = blocks(&page, "bash").into_iter().flat_map(str::lines);
+    let commands = commands.filter(|line| {
+        ["replay", "record"].iter().any(|word| line.starts_with(&format!("tollkeeper {word} ")))
+    });
+    let mut outputs = Vec::new();
+    for command in commands {
+        let (code, stdout, stderr) =
+            run(Command::new("bash").args(["-c", command]).env("PATH", &path).current_dir(folder));
+        assert_eq!(
+            stderr.lines().filter(|line| !line.contains("--fail-if")).count(),
+            0,
+            "{command}: {stderr}"
+        );
+        assert!(matches!(code, Some(0 | 1)), "{command}: {stderr}");
+        outputs.push(stdout);
+    }
+    assert_eq!(outputs[0], "12 calls, 1 line without a descriptor\n");
+    assert!(outputs[1].contains("denies none: 30;"), "{}", outputs[1]);
+    assert!(outputs[2].contains("newly denied: 20 (54.054 %)"), "{}", outputs[2]);
+    let (_, stdout, stderr) = run(tollkeeper().current_dir(folder).args([
+        "replay",
+        "--rules",
+        "new-rules/",
+        "from-log.lz4",
+    ]));
+    assert!(stdout.contains("newly denied: 2 ("), "{stdout}{stderr}");
+}
+
+async fn ask_in(service: &Service, domain: &str, customer: &str, calls: usize) {
+    for _ in 0..calls {
+        let call = request(domain, vec![descriptor(&[("customer", customer)])]);
+        service.ask(call).await.unwrap();
+    }
+}
+
+/// The answer of a method of the API of our own.
+fn call_json(service: &Service, path: &str, body: &Value) -> Value {
+    let (status, head, answer) = service.exchange("POST", path, body.to_string().as_bytes());
+    assert_eq!(status, 200, "{head}{answer}");
+    serde_json::from_str(&answer).unwrap()
+}
