@@ -273,17 +273,27 @@ impl Redis {
     }
 
     pub fn query<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        self.try_query(words).unwrap()
+    }
+
+    /// A master that becomes a replica closes all connections.
+    pub fn try_query<T: redis::FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
         let (name, arguments) = words.split_first().unwrap();
         let mut connection = self.connect();
-        redis::cmd(name).arg(arguments).query(&mut connection).unwrap()
+        redis::cmd(name).arg(arguments).query(&mut connection)
     }
 
     /// How often a command was run.
     pub fn runs_of(&self, command: &str) -> u64 {
-        let stats: String = self.query(&["INFO", "commandstats"]);
+        self.try_runs_of(command).unwrap()
+    }
+
+    /// Like [`try_query`](Self::try_query).
+    pub fn try_runs_of(&self, command: &str) -> redis::RedisResult<u64> {
+        let stats: String = self.try_query(&["INFO", "commandstats"])?;
         let begin = format!("cmdstat_{command}:calls=");
         let line = stats.lines().find_map(|line| line.strip_prefix(&begin));
-        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+        Ok(line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap()))
     }
 
     /// Every key, in order.
