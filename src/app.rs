@@ -232,7 +232,8 @@ impl App {
         });
         let mut background = self.background(settings, Arc::clone(&service.limiter));
         if let Some(recorder) = self.recorder.clone() {
-            background.push(Box::pin(async move { recorder.follow().await }));
+            let stop = self.stop.clone();
+            tasks.spawn(async move { recorder.follow(stop).await });
         }
         background.push(Box::pin(history.follow(Arc::clone(&self.telemetry))));
         if let Some(statsd) = settings.telemetry.statsd.clone() {

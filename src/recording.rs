@@ -3,7 +3,7 @@
 
 mod file;
 
-use std::{fmt, hash::Hasher as _, mem, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, fs, hash::Hasher as _, mem, path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use prost::Message as _;
 use siphasher::sip::SipHasher24;
 use tokio::{sync::mpsc, task::spawn_blocking, time};
+use tokio_util::sync::CancellationToken;
 use tollkeeper_proto::{
     Entry, RateLimitDescriptor, RateLimitOverride,
     rate_limit_response::rate_limit::Unit as WireUnit,
@@ -22,14 +23,14 @@ use tollkeeper_proto::{
 };
 
 use self::file::Folder;
-pub use self::file::{compressed, files};
+pub use self::file::{compressed, create, files, written_from};
 use crate::{
     engine::{
         decision::{Code, Decision, Matched, Outcome, Status},
         parameters::Parameters,
         request::{self, Descriptor, Hits, HitsMeaning, Request},
-        rule::{CountedBy, Limit, Unit},
-        rule_set::RuleSet,
+        rule::{Limit, Unit},
+        rule_set::{Domain, MatchedBy, RuleSet},
     },
     process::{clock::system_clock, workers},
     telemetry::{LogCause, due_line, instruments},
@@ -38,12 +39,15 @@ use crate::{
 instruments! {
     struct RecordingInstruments {
         calls: Counter<u64> => CALLS = Counter("ratelimit.recorded_calls", ["outcome"],
-            "calls for the recording of `--record`: `written`, or `dropped`, because the disk took them too slowly or not at all, or the key of digests was not known");
+            "calls for the recording of `--record`: `written`, or `dropped`, because the disk took them too slowly or not at all, they are longer than 64 KiB, or the key of digests was not known");
     }
 }
 
 /// A worker hands its buffer over when it has this size.
 const BLOCK_BYTES: usize = 256 << 10;
+
+/// A longer call is dropped, so that callers fill the memory of this process no further than with buffers of about this size.
+const CALL_BYTES_MAX: usize = 64 << 10;
 
 /// The most buffers that wait for the disk.
 const BLOCKS_MAX: usize = 32;
@@ -133,9 +137,11 @@ impl Recorder {
         let call = values.call(call);
         let Some(buffer) = self.buffers.get(workers::share(self.buffers.len())) else { return };
         let mut block = buffer.lock();
-        // A vector grows as needed.
-        if call.encode_length_delimited(&mut block.bytes).is_err() {
-            return;
+        // A vector has room for all of it.
+        if call.encoded_len() > CALL_BYTES_MAX
+            || call.encode_length_delimited(&mut block.bytes).is_err()
+        {
+            return self.count("dropped", 1);
         }
         block.calls += 1;
         if block.bytes.len() >= BLOCK_BYTES {
@@ -148,14 +154,18 @@ impl Recorder {
         }
     }
 
-    /// Writes what is recorded; never ends.
-    pub async fn follow(&self) {
+    /// Writes what is recorded, until `stop`.
+    pub async fn follow(&self, stop: CancellationToken) {
+        if let Err(error) = fs::create_dir_all(&self.options.folder) {
+            report(&format!("{}: {error}", self.options.folder.display()));
+        }
         let mut folder = self.folder();
         let mut full = self.blocks.lock().await;
         let mut due = time::interval(WRITE_EVERY);
-        loop {
+        while !stop.is_cancelled() {
             let mut blocks = Vec::new();
             tokio::select! {
+                () = stop.cancelled() => {}
                 _ = due.tick() => {
                     self.learn_key();
                     blocks.extend(self.taken());
@@ -192,21 +202,21 @@ impl Recorder {
                 let written = folder.write(&block.bytes, system_clock());
                 (folder, written)
             });
-            let Ok((returned, written)) = written.await else {
-                self.count("dropped", calls);
-                return self.folder();
+            let written = match written.await {
+                Ok((returned, written)) => {
+                    folder = returned;
+                    written
+                }
+                Err(error) => {
+                    folder = self.folder();
+                    Err(error.to_string())
+                }
             };
-            folder = returned;
             match written {
                 Ok(()) => self.count("written", calls),
                 Err(problem) => {
                     self.count("dropped", calls);
-                    if let Some(line) = due_line(LogCause::Recording, "") {
-                        tracing::error!(
-                            suppressed = line.suppressed,
-                            "calls cannot be recorded: {problem}"
-                        );
-                    }
+                    report(&problem);
                 }
             }
         }
@@ -224,6 +234,12 @@ impl Recorder {
     }
 }
 
+fn report(problem: &str) {
+    if let Some(line) = due_line(LogCause::Recording, "") {
+        tracing::error!(suppressed = line.suppressed, "calls cannot be recorded: {problem}");
+    }
+}
+
 /// How values are recorded.
 struct RecordedValues<'rules> {
     rules: &'rules RuleSet,
@@ -235,11 +251,12 @@ impl RecordedValues<'_> {
     fn call(&self, call: Recorded<'_>) -> RecordedCall {
         let Recorded { request, meaning, decision, without_store } = call;
         let statuses = &decision.statuses;
+        let domain = self.rules.domain(&request.domain);
         let descriptors = request
             .descriptors
             .iter()
             .zip(statuses)
-            .map(|(descriptor, status)| self.descriptor(&request.domain, descriptor, status));
+            .map(|(descriptor, status)| self.descriptor(domain, descriptor, status));
         let over = statuses.iter().zip(0..).filter_map(|(status, index)| over(status, index));
         RecordedCall {
             at_ms: decision.at.unwrap_or_else(system_clock).as_millis(),
@@ -269,28 +286,30 @@ impl RecordedValues<'_> {
 
     fn descriptor(
         &self,
-        domain: &str,
+        domain: Option<&Domain>,
         descriptor: &Descriptor,
         status: &Status,
     ) -> RateLimitDescriptor {
-        let domain = self.rules.domain(domain);
-        let has_secret = match &status.matched {
-            Matched::Rule(_, rule) => rule.counted_by.contains(&CountedBy::Digest),
-            // It may count what is secret for a rule.
-            Matched::Override(_) => true,
-            Matched::NoLimit(_) | Matched::NoRule(_) | Matched::NoDomain => false,
-        };
-        let is_shown = |entry: &request::Entry| {
-            Parameters::is_harmless(entry)
-                || domain.is_some_and(|domain| domain.names_value(entry))
-                || self.shows_values && !has_secret && !Parameters::is_parameter(entry)
-        };
-        let entry = |entry: &request::Entry| Entry {
-            key: entry.key.clone(),
-            value: match is_shown(entry) {
-                true => entry.value.clone(),
-                false => Bytes::from(self.digest(&entry.value)),
-            },
+        let mut matches = Vec::new();
+        if let Some(domain) = domain {
+            let path = domain.path(&descriptor.entries);
+            domain.walk(&path, |_, candidates, matched_by| {
+                matches.push(match matched_by {
+                    MatchedBy::Value => NamedBy::Value,
+                    MatchedBy::Pattern(index) => {
+                        candidates.patterns().nth(index).map_or(NamedBy::Nothing, NamedBy::Pattern)
+                    }
+                    MatchedBy::Key | MatchedBy::Nothing => NamedBy::Nothing,
+                });
+            });
+        }
+        let mut matches = matches.into_iter();
+        let entry = |entry: &request::Entry| {
+            let named = match domain {
+                Some(domain) if domain.is_beside_path(entry) => beside_path(entry, status),
+                _ => matches.next().unwrap_or(NamedBy::Nothing),
+            };
+            Entry { key: entry.key.clone(), value: self.value(domain, entry, named) }
         };
         RateLimitDescriptor {
             entries: descriptor.entries.iter().map(entry).collect(),
@@ -300,11 +319,49 @@ impl RecordedValues<'_> {
         }
     }
 
+    /// What stands for a value: itself, if it is the operator's, or a digest, in the form of the pattern that it matches.
+    fn value(&self, domain: Option<&Domain>, entry: &request::Entry, named: NamedBy<'_>) -> Bytes {
+        let is_secret = |domain: &Domain| domain.secret_keys.contains(&*entry.key);
+        let may_show = domain.is_some_and(|domain| !is_secret(domain));
+        let is_shown = self.shows_values && !Parameters::is_parameter(entry);
+        match named {
+            NamedBy::Value if may_show => entry.value.clone(),
+            _ if may_show && is_shown => entry.value.clone(),
+            NamedBy::Pattern(pattern) => {
+                let digest = self.digest(&entry.value);
+                Bytes::from(pattern.replacen('*', &digest, 1).replace('*', ""))
+            }
+            NamedBy::Value | NamedBy::Nothing => Bytes::from(self.digest(&entry.value)),
+        }
+    }
+
     fn digest(&self, value: &[u8]) -> String {
         let mut hasher = *self.digests;
         hasher.write(value);
         format!("{DIGEST_MARK}{:016x}", hasher.finish())
     }
+}
+
+/// How rules name a value.
+#[derive(Debug, Clone, Copy)]
+enum NamedBy<'rules> {
+    Value,
+    Pattern(&'rules str),
+    Nothing,
+}
+
+/// A number of a hold, and the class of a call if its rule has it, are the operator's words too.
+fn beside_path(entry: &request::Entry, status: &Status) -> NamedBy<'static> {
+    let limits = match &status.matched {
+        Matched::Rule(_, rule) => rule.limits(),
+        _ => &[],
+    };
+    let mut priorities = limits.iter().filter_map(|limit| limit.priority.as_ref());
+    let is_class = priorities.any(|priority| {
+        let mut names = priority.shares.iter().map(|(name, _)| name.as_bytes());
+        *priority.entry.as_bytes() == *entry.key && names.any(|name| *name == *entry.value)
+    });
+    if is_class || Parameters::is_harmless(entry) { NamedBy::Value } else { NamedBy::Nothing }
 }
 
 const fn hits(descriptor: &Descriptor) -> u64 {

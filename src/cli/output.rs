@@ -8,7 +8,7 @@ use std::{
 
 use serde::Serialize;
 
-use crate::text::printable::printable_lines;
+use crate::text::printable::{printable, printable_lines};
 
 /// Why a command fails: lines for stderr, and the exit code.
 pub(super) struct Failed {
@@ -81,7 +81,7 @@ impl OutputFlag {
 
 /// Text in a cell of a table in Markdown.
 pub(super) fn cell(text: &str) -> String {
-    format!("`{}`", text.replace('|', "\\|").replace('`', "'"))
+    format!("`{}`", printable(text.as_bytes()).replace('|', "\\|").replace('`', "'"))
 }
 
 /// Writes to stdout, and returns `code`, or 1 if the text cannot be written. Control characters from

@@ -9,14 +9,15 @@ use serde::Serialize;
 use super::{
     admin::instant,
     output::{Ended, Failed, OutputFlag, complain, say, usage},
+    recorded::{self, Call, Over, Recording},
 };
 use crate::{
-    cli::recorded::{Call, Over, Recording},
     engine::{
         descriptor_syntax,
-        request::{Descriptor, Entry, Hits},
+        request::{Descriptor, Entry, Hits, HitsMeaning},
         time::Timestamp,
     },
+    text::printable::printable,
 };
 
 /// Output is written in parts of about this size.
@@ -39,10 +40,10 @@ pub(super) struct ShowFlags {
     #[arg(long)]
     denied: bool,
     /// Show only calls from this time on, such as 2026-03-01T02:30:00Z
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = instant_of)]
     since: Option<Timestamp>,
     /// Show only calls before this time
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = instant_of)]
     until: Option<Timestamp>,
     /// Show only calls that were over a limit of this rule
     #[arg(long, value_name = "RULE")]
@@ -54,11 +55,10 @@ pub(super) struct ShowFlags {
     output: OutputFlag,
 }
 
-fn time(text: &str) -> Result<Timestamp, String> {
-    let time: Option<jiff::Timestamp> = text.parse().ok();
-    let millis = time.and_then(|time| u64::try_from(time.as_millisecond()).ok());
-    let problem = "must be a time with its zone, such as 2026-03-01T02:30:00Z";
-    millis.map(Timestamp::from_millis).ok_or_else(|| problem.to_owned())
+fn instant_of(text: &str) -> Result<Timestamp, &'static str> {
+    let instant: Option<jiff::Timestamp> = text.parse().ok();
+    let instant = instant.and_then(|instant| recorded::time(instant.as_millisecond()));
+    instant.ok_or("must be a time with its zone, such as 2026-03-01T02:30:00Z")
 }
 
 /// A call, as JSON has it.
@@ -67,15 +67,12 @@ struct ShownCall<'call> {
     at: String,
     domain: &'call str,
     descriptors: Vec<ShownDescriptor>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'static str>,
     denied: bool,
-    #[serde(skip_serializing_if = "is_empty")]
     over: &'call [Over],
     without_store: bool,
     overridden: bool,
-}
-
-fn is_empty(over: &&[Over]) -> bool {
-    over.is_empty()
 }
 
 #[derive(Serialize)]
@@ -144,6 +141,7 @@ fn json(call: &Call) -> String {
         at: instant(call.at.as_millis()),
         domain: &call.request.domain,
         descriptors: call.request.descriptors.iter().map(shown).collect(),
+        mode: mode(call.meaning),
         denied: call.denied,
         over: &call.over,
         without_store: call.without_store,
@@ -153,19 +151,20 @@ fn json(call: &Call) -> String {
 }
 
 fn text(call: &Call) -> String {
-    let verdict = if call.denied { "OVER_LIMIT" } else { "OK" };
     let descriptors = call.request.descriptors.iter().map(|descriptor| {
         let hits = signed(descriptor.hits);
         let hits = if hits == 1 { String::new() } else { format!(" ({hits} hits)") };
         descriptor_syntax::write(&descriptor.entries) + &hits
     });
     let descriptors: Vec<String> = descriptors.collect();
-    let mut line = format!(
-        "{}  {}  {}  {verdict}",
-        instant(call.at.as_millis()),
-        call.request.domain,
-        descriptors.join(" ")
-    );
+    let at = instant(call.at.as_millis());
+    let domain = printable(call.request.domain.as_bytes());
+    let mode = mode(call.meaning).map_or_else(String::new, |mode| mode.to_owned() + "  ");
+    let verdict = if call.denied { "OVER_LIMIT" } else { "OK" };
+    let mut line = format!("{at}  {domain}  {}  {mode}{verdict}", descriptors.join(" "));
+    if call.denied && call.over.iter().all(|over| over.shadow) {
+        line += "; by no limit, but by what its domain requires";
+    }
     for Over { rule, limit, reset_ms, shadow, .. } in &call.over {
         let over = if *shadow { "over the shadow limit" } else { "over" };
         line += &format!("; {over} {limit} of {rule}, for {} s", reset_ms.div_ceil(1000));
@@ -177,6 +176,17 @@ fn text(call: &Call) -> String {
         line += "; under an override";
     }
     line + "\n"
+}
+
+/// The mode of a call of the API of our own, unless it takes hits.
+const fn mode(meaning: HitsMeaning) -> Option<&'static str> {
+    match meaning {
+        HitsMeaning::Charged | HitsMeaning::Expected => None,
+        HitsMeaning::Done => Some("DEBIT"),
+        HitsMeaning::Part => Some("PART"),
+        HitsMeaning::Checked => Some("CHECK"),
+        HitsMeaning::Read => Some("READ"),
+    }
 }
 
 /// Hits as the wire has them: negative ones are given back.

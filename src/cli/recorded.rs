@@ -1,10 +1,10 @@
 //! Recorded calls, in the order in which they were decided.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
-    fs::File,
-    io::{self, BufReader, Read as _, Write as _},
+    fs::{self, File},
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -24,6 +24,7 @@ use crate::{
         time::Timestamp,
     },
     recording, rls,
+    text::counted,
 };
 
 /// Workers write their calls at most once in this time, so that the calls of a file are this far from their order.
@@ -33,6 +34,12 @@ const DISORDER_MS: u64 = 2_000;
 const CALL_BYTES_MAX: usize = 128 << 20;
 
 const READ_BYTES: usize = 64 << 10;
+
+/// A file has no calls that were decided longer before it was begun.
+const WRITTEN_WITHIN_MS: i64 = 10_000;
+
+/// Calls of a frame of a new recording.
+const GROUP_CALLS: usize = 1_000;
 
 /// A recorded call.
 #[derive(Debug, Clone)]
@@ -61,8 +68,8 @@ pub(super) struct Over {
 /// Files of recordings, whose calls are read in their order.
 pub(super) struct Recording {
     files: Vec<CallFile>,
-    /// The next call of each file.
-    next: BTreeMap<Place, Call>,
+    /// The next call of each file; none if it is not open yet.
+    next: BTreeMap<Place, Option<Call>>,
     problems: Vec<String>,
 }
 
@@ -71,12 +78,12 @@ pub(super) struct Recording {
 struct Place {
     at: Timestamp,
     turn: Turn,
-    /// The index of the file, or the number of the call in its file.
-    number: usize,
+    /// The index of the file, or of the run in the file.
+    index: usize,
 }
 
-/// What comes first of a millisecond, since many calls are decided in one step, and by several workers: so a counter fills, and
-/// is full before hits come back.
+/// What comes first of a millisecond, where workers or replicas decide at once: so a counter fills, and is full before hits come
+/// back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Turn {
     Admitted,
@@ -85,10 +92,13 @@ enum Turn {
 }
 
 impl Place {
-    fn new(call: &Call, number: usize) -> Self {
+    fn new(call: &Call, index: usize) -> Self {
+        let ends_hold = |entry: &request::Entry| {
+            let takes = entry.key.starts_with(b"hold.estimate") || &*entry.key == b"hold.id";
+            Parameters::is_parameter(entry) && !takes
+        };
         let gives_back = |descriptor: &Descriptor| {
-            matches!(descriptor.hits, Hits::Refund(_))
-                || Parameters::of(&descriptor.entries).is_some_and(|one| one.commit().is_some())
+            matches!(descriptor.hits, Hits::Refund(_)) || descriptor.entries.iter().any(ends_hold)
         };
         let turn = if call.denied {
             Turn::Denied
@@ -97,7 +107,7 @@ impl Place {
         } else {
             Turn::Admitted
         };
-        Self { at: call.at, turn, number }
+        Self { at: call.at, turn, index }
     }
 }
 
@@ -108,38 +118,36 @@ impl fmt::Debug for Recording {
 }
 
 impl Recording {
-    /// Opens files, and all files of a recording in folders.
+    /// A recording of files, and of all files in folders. Each file counts once.
     ///
     /// # Errors
-    /// The files that cannot be opened, and the folders that have none.
+    /// The files that are not there, and the folders that have none.
     pub(super) fn open(paths: &[PathBuf]) -> Result<Self, Vec<String>> {
-        let (mut files, mut problems) = (Vec::new(), Vec::new());
+        let (mut files, mut problems) = (BTreeSet::new(), Vec::new());
         for path in paths {
             let found = if path.is_dir() { recording::files(path) } else { Ok(vec![path.clone()]) };
+            let found = found.and_then(|found| found.into_iter().map(fs::canonicalize).collect());
             match found {
-                Ok(found) if found.is_empty() => {
+                Ok(found) if Vec::is_empty(&found) => {
                     problems.push(format!("{}: no file of a recording", path.display()));
                 }
                 Ok(found) => files.extend(found),
                 Err(error) => problems.push(format!("{}: {error}", path.display())),
             }
         }
-        let mut opened = Vec::new();
-        for path in files {
-            match CallFile::open(&path) {
-                Ok(file) => opened.push(file),
-                Err(error) => problems.push(format!("{}: {error}", path.display())),
-            }
-        }
         if !problems.is_empty() {
             return Err(problems);
         }
-        let mut recording = Self { files: opened, next: BTreeMap::new(), problems };
-        (0..recording.files.len()).for_each(|index| recording.advance(index));
-        Ok(recording)
+        let files: Vec<CallFile> = files.into_iter().map(CallFile::new).collect();
+        let places = files.iter().enumerate().map(|(index, file)| {
+            let from = recording::written_from(&file.path).unwrap_or_default();
+            let at = from.shifted(-WRITTEN_WITHIN_MS);
+            (Place { at, turn: Turn::Admitted, index }, None)
+        });
+        Ok(Self { next: places.collect(), files, problems })
     }
 
-    /// What was wrong with files so far. All that could be read before counts.
+    /// What was wrong with files so far. All that could be read counts.
     pub(super) fn problems(&self) -> &[String] {
         &self.problems
     }
@@ -148,7 +156,7 @@ impl Recording {
         let Some(file) = self.files.get_mut(index) else { return };
         match file.next() {
             Some(Ok(call)) => {
-                self.next.insert(Place::new(&call, index), call);
+                self.next.insert(Place::new(&call, index), Some(call));
             }
             Some(Err(problem)) => {
                 self.problems.push(problem);
@@ -163,31 +171,28 @@ impl Iterator for Recording {
     type Item = Call;
 
     fn next(&mut self) -> Option<Call> {
-        let (Place { number, .. }, call) = self.next.pop_first()?;
-        self.advance(number);
-        Some(call)
+        loop {
+            let (Place { index, .. }, call) = self.next.pop_first()?;
+            self.advance(index);
+            if call.is_some() {
+                return call;
+            }
+        }
     }
 }
 
-/// Writes a recording of calls without verdicts.
-pub(super) struct RecordingWriter {
-    file: File,
-    calls: Vec<u8>,
-}
+/// A recording that is made of calls without verdicts.
+#[derive(Default)]
+pub(super) struct NewRecording(Vec<(Timestamp, Vec<u8>)>);
 
-impl RecordingWriter {
-    /// Creates the file.
-    pub(super) fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: File::create_new(path)?, calls: Vec::new() })
-    }
-
+impl NewRecording {
     /// Adds a call of one hit.
     pub(super) fn add(
         &mut self,
         at: Timestamp,
         domain: &str,
         descriptors: Vec<Vec<request::Entry>>,
-    ) -> io::Result<()> {
+    ) {
         let entry = |request::Entry { key, value }| Entry { key, value };
         let descriptors = descriptors.into_iter().map(|entries| RateLimitDescriptor {
             entries: entries.into_iter().map(entry).collect(),
@@ -200,14 +205,17 @@ impl RecordingWriter {
             hits: 1,
             ..RecordedCall::default()
         };
-        call.encode_length_delimited(&mut self.calls).map_err(io::Error::other)?;
-        if self.calls.len() >= READ_BYTES { self.finish() } else { Ok(()) }
+        self.0.push((at, call.encode_length_delimited_to_vec()));
     }
 
-    /// Writes what is left.
-    pub(super) fn finish(&mut self) -> io::Result<()> {
-        self.file.write_all(&recording::compressed(&self.calls)?)?;
-        self.calls.clear();
+    /// Writes a new file with all calls in the order of their times.
+    pub(super) fn write(mut self, path: &Path) -> io::Result<()> {
+        self.0.sort_by_key(|(at, _)| *at);
+        let mut file = recording::create(path)?;
+        for group in self.0.chunks(GROUP_CALLS) {
+            let calls: Vec<u8> = group.iter().flat_map(|(_, call)| call).copied().collect();
+            file.write_all(&recording::compressed(&calls)?)?;
+        }
         Ok(())
     }
 }
@@ -215,54 +223,100 @@ impl RecordingWriter {
 /// The calls of one file, in their order.
 struct CallFile {
     path: PathBuf,
-    /// `None` at the end.
-    frames: Option<FrameDecoder<BufReader<File>>>,
+    frames: Frames,
     read: BytesMut,
-    count: usize,
-    /// Calls before which others may still come.
-    waiting: BTreeMap<Place, Call>,
+    /// Calls that are read, and before which others may still come: runs in which time does not go back, since each worker
+    /// writes its calls in their order.
+    runs: Vec<VecDeque<Call>>,
     newest: Timestamp,
+    count: usize,
+    /// The number of calls that cannot be read, and what is wrong with the first.
+    bad: (usize, String),
+}
+
+enum Frames {
+    Unopened,
+    Open(Box<FrameDecoder<BufReader<File>>>),
+    Ended,
 }
 
 impl CallFile {
-    fn open(path: &Path) -> io::Result<Self> {
-        let frames = FrameDecoder::new(BufReader::with_capacity(READ_BYTES, File::open(path)?));
-        Ok(Self {
-            path: path.to_owned(),
-            frames: Some(frames),
-            read: BytesMut::new(),
+    fn new(path: PathBuf) -> Self {
+        let (read, runs, newest) = Default::default();
+        Self {
+            path,
+            frames: Frames::Unopened,
+            read,
+            runs,
+            newest,
             count: 0,
-            waiting: BTreeMap::new(),
-            newest: Timestamp::default(),
-        })
+            bad: Default::default(),
+        }
     }
 
     fn next(&mut self) -> Option<Result<Call, String>> {
-        while self.frames.is_some() && !self.is_first_settled() {
-            match self.read_call() {
-                Ok(Some(call)) => {
-                    self.newest = self.newest.max(call.at);
-                    self.waiting.insert(Place::new(&call, self.count), call);
-                    self.count += 1;
+        if matches!(self.frames, Frames::Unopened) {
+            match File::open(&self.path) {
+                Ok(file) => {
+                    let file = BufReader::with_capacity(READ_BYTES, file);
+                    self.frames = Frames::Open(Box::new(FrameDecoder::new(file)));
                 }
-                Ok(None) => self.frames = None,
-                Err(problem) => {
-                    self.frames = None;
-                    let path = self.path.display();
-                    return Some(Err(match self.count {
-                        0 => format!("{path}: is no recording of calls: {problem}"),
-                        count => format!("{path}: ends after {count} calls: {problem}"),
-                    }));
-                }
+                Err(error) => return Some(Err(self.end(&error.to_string()))),
             }
         }
-        self.waiting.pop_first().map(|(_, call)| Ok(call))
+        while matches!(self.frames, Frames::Open(_)) && !self.is_first_settled() {
+            match self.read_call() {
+                Ok(Some(call)) => self.add(call),
+                Ok(None) => {
+                    self.frames = Frames::Ended;
+                    let (bad, first) = &self.bad;
+                    if *bad > 0 {
+                        let path = self.path.display();
+                        let calls = counted(*bad, "call");
+                        return Some(Err(format!(
+                            "{path}: {calls} cannot be read; the first: {first}"
+                        )));
+                    }
+                }
+                Err(problem) => return Some(Err(self.end(&problem))),
+            }
+        }
+        let Place { index, .. } = self.first()?;
+        let run = self.runs.get_mut(index)?;
+        let call = run.pop_front();
+        if run.is_empty() {
+            self.runs.remove(index);
+        }
+        call.map(Ok)
+    }
+
+    /// Ends with a problem, which it returns with its place.
+    fn end(&mut self, problem: &str) -> String {
+        self.frames = Frames::Ended;
+        let path = self.path.display();
+        match self.count {
+            0 => format!("{path}: is no recording of calls: {problem}"),
+            count => format!("{path}: ends after {}: {problem}", counted(count, "call")),
+        }
+    }
+
+    fn add(&mut self, call: Call) {
+        self.count += 1;
+        self.newest = self.newest.max(call.at);
+        match self.runs.last_mut() {
+            Some(run) if run.back().is_some_and(|last| last.at <= call.at) => run.push_back(call),
+            _ => self.runs.push(VecDeque::from([call])),
+        }
+    }
+
+    fn first(&self) -> Option<Place> {
+        let runs = self.runs.iter().enumerate();
+        runs.filter_map(|(index, run)| Some(Place::new(run.front()?, index))).min()
     }
 
     /// Whether no call can come any more before the first that waits.
     fn is_first_settled(&self) -> bool {
-        let first = self.waiting.first_key_value();
-        first.is_some_and(|(place, _)| place.at.plus_millis(DISORDER_MS) < self.newest)
+        self.first().is_some_and(|first| first.at.plus_millis(DISORDER_MS) < self.newest)
     }
 
     fn read_call(&mut self) -> Result<Option<Call>, String> {
@@ -274,8 +328,13 @@ impl CallFile {
                 if self.read.len() >= varint + length {
                     self.read.advance(varint);
                     let message = self.read.split_to(length).freeze();
-                    let call = RecordedCall::decode(message).map_err(|error| error.to_string())?;
-                    return call_of(call).map(Some);
+                    let call = RecordedCall::decode(message).map_err(|error| error.to_string());
+                    match call.and_then(call_of) {
+                        Ok(call) => return Ok(Some(call)),
+                        Err(problem) if self.bad.0 == 0 => self.bad = (1, problem),
+                        Err(_) => self.bad.0 += 1,
+                    }
+                    continue;
                 }
             }
             if self.fill().map_err(|error| error.to_string())? == 0 {
@@ -287,18 +346,30 @@ impl CallFile {
 
     /// Reads more bytes; 0 at the end.
     fn fill(&mut self) -> io::Result<usize> {
-        let Some(frames) = &mut self.frames else { return Ok(0) };
+        let Frames::Open(frames) = &mut self.frames else { return Ok(0) };
         let before = self.read.len();
         self.read.resize(before + READ_BYTES, 0);
         let into = self.read.get_mut(before..).unwrap_or_default();
-        // At the end of a frame it returns 0 once.
-        let read = match frames.read(into) {
-            Ok(0) => frames.read(into),
-            read => read,
+        let read = loop {
+            // At the end of a frame it returns 0.
+            match frames.read(into) {
+                Ok(0) => match frames.get_mut().fill_buf() {
+                    Ok([]) => break Ok(0),
+                    Ok(_) => {}
+                    Err(error) => break Err(error),
+                },
+                read => break read,
+            }
         };
         self.read.truncate(before + *read.as_ref().unwrap_or(&0));
         read
     }
+}
+
+/// The time at so many milliseconds after 1970, up to the year 9999.
+pub(super) fn time(millis: impl TryInto<i64>) -> Option<Timestamp> {
+    let time = jiff::Timestamp::from_millisecond(millis.try_into().ok()?).ok()?;
+    u64::try_from(time.as_millisecond()).ok().map(Timestamp::from_millis)
 }
 
 /// The length of the message that begins here, and of its varint; `None` if the varint is not whole.
@@ -322,6 +393,7 @@ fn call_of(call: RecordedCall) -> Result<Call, String> {
         Meaning::Checked => HitsMeaning::Checked,
         Meaning::Read => HitsMeaning::Read,
     };
+    let at = time(call.at_ms).ok_or("a time after the year 9999")?;
     let request = rls::decode::recorded(call.domain, call.descriptors, call.hits)?;
     let over = call.over.into_iter().map(|over| Over {
         descriptor: usize::try_from(over.descriptor).unwrap_or(usize::MAX),
@@ -331,7 +403,7 @@ fn call_of(call: RecordedCall) -> Result<Call, String> {
         shadow: over.shadow,
     });
     Ok(Call {
-        at: Timestamp::from_millis(call.at_ms),
+        at,
         request,
         meaning,
         denied: call.denied,

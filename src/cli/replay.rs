@@ -11,18 +11,14 @@ use std::{
     thread,
 };
 
-use self::{
-    condition::Condition,
-    report::{Before, Changes},
-    suggest::Demand,
-};
+use self::{condition::Condition, report::Changes, suggest::Demand};
 use super::{
     output::{Ended, Failed, complain, say},
     record,
+    recorded::Call,
     simulated::SimulatedService,
 };
 use crate::{
-    cli::recorded::Call,
     engine::rule_set::RuleSet,
     rules::{self, LoadOptions},
     settings::{self, Environment},
@@ -43,7 +39,7 @@ pub(super) struct ReplayFlags {
     /// Compare with a replay with these rules, not with the recorded verdicts
     #[arg(long, value_name = "PATH")]
     against: Vec<PathBuf>,
-    /// Exit 1 if this is so, such as 'denied > 0.1 %': the newly denied calls of all calls; also with `admitted`
+    /// Exit 1 if this is so, such as 'denied > 0.1 %': the newly denied of the compared calls; also with `admitted`
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<Condition>,
     /// Also show what the keys of each limit need, and the limits that would deny 0, 0.1 and 1 % of it
@@ -80,12 +76,16 @@ pub(super) fn main(flags: &ReplayFlags, environment: &Environment) -> Ended {
         });
         replay(&rules, &against, &read, flags.suggest)
     });
-    let problems: Vec<String> = flags
-        .fail_if
-        .iter()
-        .filter(|condition| condition.is_met(&changes))
-        .map(ToString::to_string)
-        .collect();
+    let conditions = flags.fail_if.iter();
+    let mut problems: Vec<String> =
+        conditions.filter_map(|condition| condition.problem(&changes)).collect();
+    if changes.calls == 0 {
+        problems.push("the recording has no calls".to_owned());
+    } else if changes.unmatched == changes.calls {
+        problems.push(
+            "no call matches a rule: do the rules name this domain and these keys?".to_owned(),
+        );
+    }
     changes.finish();
     let code = record::end(&recording);
     let text = match flags.output {
@@ -128,11 +128,7 @@ fn replay(
             }
         });
         let before = compares.then(|| old.decide(request, *meaning, *at, hold));
-        let before = match &before {
-            Some(decision) => Before::Replayed(decision),
-            None => Before::Recorded,
-        };
-        changes.add(&call, before, &after);
+        changes.add(&call, before.as_ref(), &after);
     }
     changes.suggestions = suggests.then(|| demand.suggestions());
     changes

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use lz4_flex::frame::FrameEncoder;
+use lz4_flex::frame::{FrameEncoder, FrameInfo};
 
 use crate::{engine::time::Timestamp, process::pause::random};
 
@@ -45,13 +45,17 @@ impl Folder {
         let frame = compressed(calls).map_err(|error| problem(&self.path, error))?;
         let bytes = u64::try_from(frame.len()).unwrap_or(u64::MAX);
         self.make_room(bytes).map_err(|error| problem(&self.path, error))?;
-        let is_full =
-            |current: &Current| current.bytes.saturating_add(bytes) > self.bytes_max / FILES;
-        let mut current = match self.current.take().filter(|current| !is_full(current)) {
+        let has_room = |current: &Current| {
+            current.path.exists() && current.bytes.saturating_add(bytes) <= self.bytes_max / FILES
+        };
+        let mut current = match self.current.take().filter(has_room) {
             Some(current) => current,
             None => self.open(now).map_err(|error| problem(&self.path, error))?,
         };
-        current.file.write_all(&frame).map_err(|error| problem(&current.path, error))?;
+        if let Err(error) = current.file.write_all(&frame) {
+            current.take_back();
+            return Err(problem(&current.path, error));
+        }
         current.bytes += bytes;
         self.current = Some(current);
         Ok(())
@@ -62,36 +66,45 @@ impl Folder {
         // By name, the oldest is the first.
         let name = format!("{PREFIX}{:013}-{:08x}{SUFFIX}", now.as_millis(), random());
         let path = self.path.join(name);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        Ok(Current { file, path, bytes: 0 })
+        Ok(Current { file: create(&path)?, path, bytes: 0 })
     }
 
     fn make_room(&self, bytes: u64) -> io::Result<()> {
         let mut kept = Vec::new();
         for path in files(&self.path)? {
-            let bytes = fs::metadata(&path)?.len();
-            kept.push((path, bytes));
+            // Others may remove files too.
+            if let Some(metadata) = unless_gone(fs::metadata(&path))? {
+                kept.push((path, metadata.len()));
+            }
         }
         let mut sum = kept.iter().fold(bytes, |sum, (_, bytes)| sum.saturating_add(*bytes));
         for (path, bytes) in kept {
             if sum <= self.bytes_max {
                 break;
             }
-            fs::remove_file(path)?;
+            unless_gone(fs::remove_file(path))?;
             sum = sum.saturating_sub(bytes);
         }
         Ok(())
     }
 }
 
+impl Current {
+    /// Removes what was written of a frame, and the file if it has no other: a full disk must not fill with empty files.
+    fn take_back(&self) {
+        let taken_back = match self.bytes {
+            0 => fs::remove_file(&self.path),
+            bytes => self.file.set_len(bytes),
+        };
+        // The disk may refuse that too; a reader names what is left.
+        drop(taken_back);
+    }
+}
+
 /// The files of a recording in this folder, the oldest first; none if there is no folder.
 pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
     let mut files = Vec::new();
-    for entry in entries {
+    for entry in unless_gone(fs::read_dir(folder))?.into_iter().flatten() {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
@@ -102,9 +115,28 @@ pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// A whole frame, so that a file that ends early loses no more than its last one.
+/// From when a file of a recording was written, by its name; `None` if that does not say it.
+pub fn written_from(file: &Path) -> Option<Timestamp> {
+    let name = file.file_name()?.to_str()?.strip_prefix(PREFIX)?;
+    name.split_once('-')?.0.parse().ok().map(Timestamp::from_millis)
+}
+
+/// A new file that only its owner reads.
+pub fn create(file: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)
+}
+
+fn unless_gone<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+/// A whole frame with a checksum, so that a file that ends early loses no more than its last one, and a bad disk is found.
 pub fn compressed(calls: &[u8]) -> io::Result<Vec<u8>> {
-    let mut encoder = FrameEncoder::new(Vec::new());
+    let mut encoder =
+        FrameEncoder::with_frame_info(FrameInfo::new().content_checksum(true), Vec::new());
     encoder.write_all(calls)?;
     Ok(encoder.finish()?)
 }

@@ -82,6 +82,9 @@ pub fn recorded(
     messages: Vec<pb::RateLimitDescriptor>,
     hits: u64,
 ) -> Result<Request, String> {
+    if domain.is_empty() || messages.is_empty() {
+        return Err("a call without a domain or a descriptor".to_owned());
+    }
     for (index, message) in messages.iter().enumerate() {
         request::check_entries(index, message.entries.len())?;
     }

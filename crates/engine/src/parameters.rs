@@ -10,8 +10,8 @@ const PREFIX: &[u8] = b"hold.";
 /// Longer numbers, in bytes, are no numbers.
 const NUMBER_BYTES_MAX: usize = 40;
 
-/// Longer ends of calls are none that a proxy writes.
-const END_BYTES_MAX: usize = 64;
+/// Envoy has no longer flag of a response.
+const FLAG_BYTES_MAX: usize = 5;
 
 /// The entries of a descriptor, some of which are parameters.
 #[derive(Debug, Clone, Copy)]
@@ -28,16 +28,29 @@ impl<'call> Parameters<'call> {
         entry.key.starts_with(PREFIX)
     }
 
-    /// Whether this entry is one whose value identifies nobody: a number, or the end of a call.
+    /// Whether this entry is one whose value identifies nobody: a number of hits, or the end of a call, such as `503 UF`.
     pub fn is_harmless(entry: &Entry) -> bool {
         let is_end = |value: &[u8]| {
-            value.len() <= END_BYTES_MAX
-                && value.iter().all(|byte| byte.is_ascii_alphanumeric() || b" ,-_".contains(byte))
+            let mut words = value.split(|byte| matches!(byte, b' ' | b','));
+            let is_code = words
+                .next()
+                .is_some_and(|code| code.len() == 3 && code.iter().all(u8::is_ascii_digit));
+            let is_flag = |word: &[u8]| {
+                word.len() <= FLAG_BYTES_MAX
+                    && word.iter().all(|byte| byte.is_ascii_uppercase() || *byte == b'-')
+            };
+            is_code && words.all(is_flag)
         };
-        match entry.key.strip_prefix(PREFIX) {
-            Some(b"end") => is_end(&entry.value),
-            Some(b"commit" | b"id") | None => false,
-            Some(_) => number(&entry.value).is_some(),
+        let Some(name) = entry.key.strip_prefix(PREFIX) else { return false };
+        let is_number_of = |of: &[u8]| {
+            name.strip_prefix(of).is_some_and(|kind| kind.is_empty() || kind.starts_with(b"."))
+        };
+        match name {
+            b"end" => is_end(&entry.value),
+            _ if is_number_of(b"used") || is_number_of(b"estimate") => {
+                number(&entry.value).is_some()
+            }
+            _ => false,
         }
     }
 

@@ -58,16 +58,9 @@ pub struct Domain {
     pub draws_first: bool,
     /// Keys of the entries that are classes of calls.
     pub class_keys: Vec<Arc<str>>,
+    /// Keys of the entries whose values are secrets in some rule.
+    pub secret_keys: HashSet<Box<[u8]>>,
     root: PathLevel,
-    /// The values that rules name, at any position, by their keys.
-    named: HashMap<Box<[u8]>, NamedValues>,
-}
-
-/// Values that rules name.
-#[derive(Debug, Default)]
-struct NamedValues {
-    exact: HashSet<Box<[u8]>>,
-    patterns: HashMap<Box<str>, Pattern>,
 }
 
 /// Entries that one descriptor of each call must have.
@@ -257,8 +250,8 @@ impl RuleSet {
             quota_group: Vec::new(),
             draws_first: false,
             class_keys: Vec::new(),
+            secret_keys: HashSet::new(),
             root: PathLevel::default(),
-            named: HashMap::new(),
         })
     }
 
@@ -346,40 +339,14 @@ impl Domain {
         nodes.filter_map(|node| node.rule.as_ref()).collect()
     }
 
-    /// Whether rules name the value of an entry, at any position: by the value itself, by a pattern, or as a class of calls.
-    /// Such values come from the configuration, so that they identify nobody.
-    pub fn names_value(&self, entry: &Entry) -> bool {
-        self.named.get(&*entry.key).is_some_and(|named| {
-            named.exact.contains(&*entry.value)
-                || named.patterns.values().any(|pattern| pattern.matches(&entry.value))
-        })
-    }
-
     /// Adds the descriptor at the end of `path`, a list of keys with optional values.
     pub fn insert(&mut self, path: &[(&str, Option<&str>)], rule: Option<Arc<Rule>>) {
         let Some(((key, value), before)) = path.split_last() else { return };
-        let limits = rule.iter().flat_map(|rule| rule.limits());
-        for priority in limits.filter_map(|limit| limit.priority.as_ref()) {
-            for (class, _) in &priority.shares {
-                self.name_value(&priority.entry, class);
-            }
-        }
-        if let Some(value) = value {
-            self.name_value(key, value);
-        }
         let mut level = &mut self.root;
         for (key, value) in before {
             level = &mut level.node_mut(key, *value).next;
         }
         level.node_mut(key, *value).rule = rule;
-    }
-
-    fn name_value(&mut self, key: &str, value: &str) {
-        let named = self.named.entry(key.as_bytes().into()).or_default();
-        match Pattern::new(value) {
-            Some(pattern) => drop(named.patterns.insert(value.into(), pattern)),
-            None => drop(named.exact.insert(value.as_bytes().into())),
-        }
     }
 
     /// Every rule, by its path.
@@ -548,17 +515,6 @@ mod tests {
         let entries = ["class", "user", "hold.estimate", "model", "class"].map(entry);
         assert_eq!(*domain.path(&entries), ["user", "model"].map(entry));
         assert!(matches!(domain.path(&entries[1..2]), Cow::Borrowed(_)));
-    }
-
-    #[test]
-    fn a_value_is_named_at_any_position_and_only_for_its_key() {
-        let rules = example();
-        let names = |key: &'static str, value: &'static str| {
-            let entry = Entry { key: key.into(), value: value.into() };
-            rules.domain("test").expect("the example's domain").names_value(&entry)
-        };
-        assert!(names("subkey1", "subvalue1") && names("file", "abd") && names("key2", "white"));
-        assert!(!names("user", "subvalue1") && !names("file", "xyz") && !names("key2", "other"));
     }
 
     #[test]

@@ -99,6 +99,10 @@ impl Compiler<'_> {
             _ if written.secret => CountedBy::Digest,
             _ => CountedBy::Value,
         });
+        if written.secret {
+            let secret_keys = &mut self.rules.domain_mut(domain).secret_keys;
+            secret_keys.insert(written.key.as_bytes().into());
+        }
         path.values.push(written.value_to_metric);
         path.steps.push((written.key.clone(), written.value.clone()));
         let here = origin.location(location);

@@ -12,10 +12,14 @@ use serde_json::{Map, Value};
 use crate::{
     cli::{
         output::{Ended, complain, failure, say, usage},
-        recorded::RecordingWriter,
+        recorded::{NewRecording, time},
     },
-    engine::{descriptor_syntax, request::Entry, time::Timestamp},
-    text::counted,
+    engine::{
+        descriptor_syntax,
+        request::{Entry, check_entries},
+        time::Timestamp,
+    },
+    text::{counted, printable::printable},
 };
 
 /// Numbers from here on are milliseconds: as seconds, they would be in the year 5138.
@@ -67,9 +71,17 @@ pub(super) fn main(flags: &ImportFlags) -> Ended {
             ))
         }
     };
-    let written = |error| failure(format_args!("{}: {error}", flags.to.display()));
-    let mut writer = RecordingWriter::create(&flags.to).map_err(written)?;
-    let mut lines = Lines::default();
+    if flags.domain.is_empty() {
+        return Err(usage("--domain: must not be empty"));
+    }
+    for (index, template) in templates.iter().enumerate() {
+        check_entries(index, template.len()).map_err(usage)?;
+        if let Some(entry) = template.iter().find(|entry| !has_pairs(&entry.value)) {
+            let key = printable(&entry.key);
+            return Err(usage(format_args!("--descriptor: {key}: a brace is not closed")));
+        }
+    }
+    let (mut recording, mut lines) = (NewRecording::default(), Lines::default());
     for (line, number) in log.split(b'\n').zip(1_u64..) {
         let line = line.map_err(|error| failure(format_args!("{name}: {error}")))?;
         if line.trim_ascii().is_empty() {
@@ -79,7 +91,7 @@ pub(super) fn main(flags: &ImportFlags) -> Ended {
             Ok((_, descriptors)) if descriptors.is_empty() => lines.empty += 1,
             Ok((at, descriptors)) => {
                 lines.calls += 1;
-                writer.add(at, &flags.domain, descriptors).map_err(written)?;
+                recording.add(at, &flags.domain, descriptors);
             }
             Err(problem) => {
                 lines.bad += 1;
@@ -87,11 +99,12 @@ pub(super) fn main(flags: &ImportFlags) -> Ended {
             }
         }
     }
-    writer.finish().map_err(written)?;
+    let written = recording.write(&flags.to);
+    written.map_err(|error| failure(format_args!("{}: {error}", flags.to.display())))?;
     let Lines { calls, empty, bad, problem } = lines;
-    let code = if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let code = if bad == 0 && calls > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if let Some(problem) = problem {
-        complain(format_args!("{problem} ({} like this)", counted(bad, "line")));
+        complain(format_args!("{problem}; {} in all", counted(bad, "bad line")));
     }
     let (calls, empty) = (counted(calls, "call"), counted(empty, "line"));
     Ok(say(&format!("{calls}, {empty} without a descriptor\n"), code))
@@ -101,27 +114,38 @@ pub(super) fn main(flags: &ImportFlags) -> Ended {
 fn call(
     line: &[u8],
     templates: &[Vec<Entry>],
-    time: &str,
+    time_field: &str,
 ) -> Result<(Timestamp, Vec<Vec<Entry>>), String> {
     let fields: Map<String, Value> =
         serde_json::from_slice(line).map_err(|error| error.to_string())?;
-    let at = fields.get(time).and_then(instant).ok_or_else(|| format!("{time}: is no time"))?;
+    let at = fields
+        .get(time_field)
+        .and_then(instant)
+        .ok_or_else(|| format!("{time_field}: is no time"))?;
     Ok((at, templates.iter().filter_map(|template| filled(template, &fields)).collect()))
 }
 
 fn instant(value: &Value) -> Option<Timestamp> {
-    let millis = match value {
+    let number = match value {
         Value::String(text) => match text.parse::<jiff::Timestamp>() {
-            Ok(time) => {
-                return u64::try_from(time.as_millisecond()).ok().map(Timestamp::from_millis);
-            }
+            Ok(instant) => return time(instant.as_millisecond()),
             Err(_) => text.parse().ok()?,
         },
         number => number.as_f64()?,
     };
-    let millis = if millis < MILLIS_FROM { millis * 1000.0 } else { millis };
-    let nanos = jiff::SignedDuration::try_from_secs_f64(millis / 1000.0).ok()?;
-    u64::try_from(nanos.as_millis()).ok().map(Timestamp::from_millis)
+    let seconds = if number < MILLIS_FROM { number } else { number / 1000.0 };
+    time(jiff::SignedDuration::try_from_secs_f64(seconds).ok()?.as_millis())
+}
+
+/// Whether each brace that opens is closed.
+fn has_pairs(value: &[u8]) -> bool {
+    let mut rest = value;
+    while let Some(open) = rest.iter().position(|byte| *byte == b'{') {
+        let inner = rest.get(open..).unwrap_or_default();
+        let Some(close) = inner.iter().position(|byte| *byte == b'}') else { return false };
+        rest = inner.get(close..).unwrap_or_default();
+    }
+    true
 }
 
 /// The entries with the fields of a line; `None` if one is missing or empty.

@@ -1,6 +1,6 @@
 //! `--fail-if`.
 
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
 
 use super::report::Changes;
 use crate::engine::algorithm::account::real;
@@ -45,18 +45,15 @@ impl FromStr for Condition {
 }
 
 impl Condition {
-    pub(super) fn is_met(&self, changes: &Changes) -> bool {
+    /// That it is met, and by how much; `None` if it is not.
+    pub(super) fn problem(&self, changes: &Changes) -> Option<String> {
         let calls = match self.verdict {
             NewVerdict::Denied => changes.newly_denied,
             NewVerdict::Admitted => changes.newly_admitted,
         };
-        let number = if self.is_percent { changes.percent(calls) } else { real(calls) };
-        number > self.most
-    }
-}
-
-impl fmt::Display for Condition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "--fail-if: {} is so", self.text)
+        let percent = changes.percent(calls);
+        let number = if self.is_percent { percent } else { real(calls) };
+        let is_met = number > self.most;
+        is_met.then(|| format!("--fail-if: {} is met: {calls} calls, {percent:.3} %", self.text))
     }
 }

@@ -9,25 +9,17 @@ use crate::{
     cli::{admin::instant, output::cell, recorded::Call},
     engine::{
         algorithm::account::real,
-        decision::{Code, Decision, Matched, Outcome},
+        decision::{Code, Decision, Matched, Outcome, Status},
         descriptor_syntax,
         parameters::Parameters,
         request::Entry,
         time::Timestamp,
     },
+    text::counted,
 };
 
 /// Keys and rules that are listed at most.
 const KEYS_MAX: usize = 10;
-
-/// What a call is compared with.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Before<'call> {
-    /// Its recorded verdict.
-    Recorded,
-    /// The verdict of other rules.
-    Replayed(&'call Decision),
-}
 
 /// The changes of all calls.
 #[derive(Debug, Default, Serialize)]
@@ -40,6 +32,10 @@ pub(super) struct Changes {
     pub(super) denied_after: u64,
     pub(super) newly_denied: u64,
     pub(super) newly_admitted: u64,
+    /// Calls that are over a limit in shadow mode after.
+    pub(super) over_shadow: u64,
+    /// Calls that match no rule of those that are replayed.
+    pub(super) unmatched: u64,
     /// Calls whose recorded verdict is not of the rules, so that it is not compared.
     pub(super) without_store: u64,
     pub(super) overridden: u64,
@@ -96,15 +92,23 @@ struct Denial<'call> {
 }
 
 impl Changes {
-    pub(super) fn add(&mut self, call: &Call, before: Before<'_>, after: &Decision) {
+    /// Compares a call with the verdict of other rules, or with its recorded one.
+    pub(super) fn add(&mut self, call: &Call, before: Option<&Decision>, after: &Decision) {
         self.calls += 1;
         let (from, _) = self.span.unwrap_or((call.at, call.at));
         self.span = Some((from, call.at));
+        let mut outcomes = after.statuses.iter().map(|status| &status.outcome);
+        let is_over_shadow = outcomes.any(|outcome| matches!(outcome, Outcome::Shadowed { .. }));
+        self.over_shadow += u64::from(is_over_shadow);
+        let matches =
+            |status: &Status| matches!(status.matched, Matched::Rule(..) | Matched::Override(_));
+        let is_matched = after.statuses.iter().any(matches) || !after.commits.is_empty();
+        self.unmatched += u64::from(!is_matched);
         let denied_before = match before {
-            Before::Recorded if call.without_store => return self.without_store += 1,
-            Before::Recorded if call.overridden => return self.overridden += 1,
-            Before::Recorded => call.denied,
-            Before::Replayed(decision) => decision.code == Code::OverLimit,
+            None if call.without_store => return self.without_store += 1,
+            None if call.overridden => return self.overridden += 1,
+            None => call.denied,
+            Some(decision) => decision.code == Code::OverLimit,
         };
         let denied_after = after.code == Code::OverLimit;
         self.denied_before += u64::from(denied_before);
@@ -114,8 +118,8 @@ impl Changes {
         }
         let denial = match before {
             _ if denied_after => denial(call, after),
-            Before::Replayed(decision) => denial(call, decision),
-            Before::Recorded => recorded_denial(call),
+            Some(decision) => denial(call, decision),
+            None => recorded_denial(call),
         };
         let domain = call.request.domain.clone();
         let rule = self.by_rule.entry((domain.clone(), denial.rule.clone())).or_insert_with(|| {
@@ -141,9 +145,10 @@ impl Changes {
         });
     }
 
-    /// A number of calls, in percent of all.
+    /// A number of calls, in percent of those that are compared.
     pub(super) fn percent(&self, calls: u64) -> f64 {
-        if self.calls == 0 { 0.0 } else { real(calls) * 100.0 / real(self.calls) }
+        let compared = self.calls - self.without_store - self.overridden;
+        if compared == 0 { 0.0 } else { real(calls) * 100.0 / real(compared) }
     }
 
     pub(super) fn text(&self) -> String {
@@ -152,8 +157,10 @@ impl Changes {
             let RuleChanges { domain, rule: path, newly_denied, newly_admitted, .. } = rule;
             let _ = writeln!(
                 text,
-                "\n{domain}  {path}\n  {newly_denied} newly denied, {newly_admitted} newly admitted, of {} keys; at most {} in a second, at {}",
-                rule.key_count, rule.peak, rule.peak_at
+                "\n{domain}  {path}\n  {newly_denied} newly denied, {newly_admitted} newly admitted, of {}; at most {} in a second, at {}",
+                counted(rule.key_count, "key"),
+                rule.peak,
+                rule.peak_at
             );
             for KeyChanges { key, calls } in &rule.keys {
                 let _ = writeln!(text, "  {calls:>8}  {key}");
@@ -207,19 +214,15 @@ impl Changes {
             share(self.newly_denied),
             share(self.newly_admitted),
         );
-        if self.without_store > 0 {
-            let _ = writeln!(
-                text,
-                "not compared, since the store gave no answer: {}",
-                share(self.without_store)
-            );
-        }
-        if self.overridden > 0 {
-            let _ = writeln!(
-                text,
-                "not compared, since an override applied: {}",
-                share(self.overridden)
-            );
+        for (calls, what) in [
+            (self.over_shadow, "over a limit in shadow mode"),
+            (self.unmatched, "without a rule"),
+            (self.without_store, "not compared, since the store gave no answer"),
+            (self.overridden, "not compared, since an override applied"),
+        ] {
+            if calls > 0 {
+                let _ = writeln!(text, "{what}: {calls}");
+            }
         }
         if self.newly_admitted > 0 {
             text += "Counters are empty where the recording begins: in windows that were under way then, some of the newly admitted \

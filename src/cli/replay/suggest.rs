@@ -57,7 +57,8 @@ impl Demand {
                 continue;
             };
             let limit = &charge.counter.limit;
-            if limit.counts_calls() {
+            // What they need is not what calls ask for.
+            if limit.counts_calls() || limit.hold.is_some() {
                 continue;
             }
             let place = (Arc::as_ptr(rule).addr(), limit.window.seconds());
@@ -143,7 +144,7 @@ impl Suggestion {
     pub(super) fn text(&self) -> String {
         let Self { domain, rule, limit, windows, p99, max, .. } = self;
         format!(
-            "\n{domain}  {rule}: {limit} now\n  {windows} windows of keys; 99 % ask for at most {p99} hits, and all for at most {max}\n  \
+            "\n{domain}  {rule}: {limit} now\n  windows of keys: {windows}; 99 % ask for at most {p99} hits, and all for at most {max}\n  \
              denies none: {}; at most 0.1 % of the hits: {}; at most 1 %: {}\n",
             self.denies_none, self.denies_a_thousandth, self.denies_a_hundredth
         )

@@ -111,6 +111,67 @@ async fn a_recording_has_digests_for_values_that_no_rule_names_and_all_replicas_
     }
 }
 
+const SECRET_RULES: &str = "
+domain: shop
+descriptors:
+  - { key: mail, value: '*', rate_limit: { unit: year, requests_per_unit: 3 } }
+  - { key: url, value: '/reset/*/of/*', rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: apikey, value: 'sk-*', secret: true, rate_limit: { unit: year, requests_per_unit: 3 } }
+  - { key: card, secret: true, rate_limit: { unit: year, requests_per_unit: 3 } }
+  - key: outer
+    descriptors:
+      - { key: deep, secret: true, rate_limit: { unit: year, requests_per_unit: 3 } }
+";
+
+#[tokio::test]
+async fn what_a_pattern_matches_stays_hidden_in_its_form_and_secrets_stay_hidden_wherever_they_are()
+{
+    let secrets = [
+        &[("apikey", "sk-HIDDEN")][..],
+        &[("x", "1"), ("apikey", "sk-HIDDEN")],
+        &[("apikey", "sk-HIDDEN"), ("x", "1")],
+        &[("card", "HIDDEN"), ("x", "1")],
+        &[("outer", "o"), ("deep", "HIDDEN")],
+        &[("deep", "HIDDEN")],
+        &[("hold.end", "HIDDEN NAME")],
+        &[("hold.note", "4111111111111111")],
+    ];
+    let values = [&[("mail", "HIDDEN@example.com")][..], &[("url", "/reset/HIDDEN/of/me")]];
+    for (flags, is_shown) in [(&[][..], false), (&["--top-keys", "values"], true)] {
+        let recorded = Recorded::new();
+        let service = recorded.service(SECRET_RULES, "memory://", flags);
+        for entries in secrets.iter().chain(values.iter().cycle().take(8)) {
+            service.ask(request("shop", vec![descriptor(entries)])).await.unwrap();
+        }
+        service.ask(request("unknown", vec![descriptor(&[("card", "HIDDEN")])])).await.unwrap();
+        end(service);
+        let calls = recorded.shown(&[]);
+        let (of_values, of_secrets): (Vec<&Value>, Vec<&Value>) = calls
+            .iter()
+            .partition(|call| ["mail", "url"].iter().any(|key| entries(call).starts_with(key)));
+        assert_eq!((of_values.len(), of_secrets.len()), (8, 9), "{calls:?}");
+        assert!(
+            !of_secrets
+                .iter()
+                .any(|call| entries(call).contains("HIDDEN") || entries(call).contains("4111")),
+            "{calls:?}"
+        );
+        assert_eq!(
+            of_values.iter().all(|call| entries(call).contains("HIDDEN")),
+            is_shown,
+            "{calls:?}"
+        );
+        assert_eq!(
+            of_values.iter().any(|call| entries(call).contains("HIDDEN")),
+            is_shown,
+            "{calls:?}"
+        );
+        let (code, report, stderr) = recorded.replay(SECRET_RULES, &[]);
+        // Of four mails one is denied, and of four resets two.
+        assert_eq!((code, counts(&report)), (Some(0), [17, 3, 3, 0, 0]), "{stderr}");
+    }
+}
+
 #[tokio::test]
 async fn values_are_recorded_where_lists_show_them_but_secrets_and_tokens_are_not() {
     let recorded = Recorded::new();
@@ -180,7 +241,7 @@ async fn a_replay_names_the_rule_and_the_keys_whose_verdicts_change() {
     let (code, report, stderr) = recorded
         .replay(&laxer, &["--suggest", "--fail-if", "denied > 30 %", "--fail-if", "admitted > 2"]);
     assert_eq!((code, counts(&report)), (Some(1), [9, 2, 3, 3, 2]), "{stderr}");
-    assert_eq!(stderr, "--fail-if: denied > 30 % is so\n");
+    assert_eq!(stderr, "--fail-if: denied > 30 % is met: 3 calls, 33.333 %\n");
     let user = &report["rules"][0];
     assert_eq!((&user["rule"], &user["newly_denied"]), (&json!("user"), &json!(3)));
     assert_eq!(
@@ -263,6 +324,24 @@ async fn a_disk_that_takes_nothing_drops_calls_and_delays_none() {
 }
 
 #[tokio::test]
+async fn calls_go_on_into_a_new_file_when_somebody_has_removed_the_old_one() {
+    let recorded = Recorded::new();
+    let service = recorded.service(RULES, "memory://", &[]);
+    ask(&service, "user", "alice", 1).await;
+    let written = |count| {
+        eventually("a written call", || {
+            let line = format!("ratelimit_recorded_calls_total{{outcome=\"written\"}} {count}\n");
+            service.get("/metrics").contains(&line).then_some(())
+        });
+    };
+    written(1);
+    fs::remove_dir_all(recorded.path()).unwrap();
+    ask(&service, "user", "alice", 2).await;
+    written(3);
+    assert_eq!(recorded.shown(&[]).len(), 2);
+}
+
+#[tokio::test]
 async fn files_that_are_cut_or_foreign_are_named_and_what_they_have_counts() {
     let recorded = Recorded::new();
     let service = recorded.service(RULES, "memory://", &[]);
@@ -290,6 +369,14 @@ async fn files_that_are_cut_or_foreign_are_named_and_what_they_have_counts() {
     let (code, _, stderr) =
         run(tollkeeper().args(["replay", "--rules", "nowhere.yaml", "nothing"]));
     assert_eq!(code, Some(1), "{stderr}");
+    // Frames without calls, and a file that is named twice, change nothing.
+    let (code, stdout, _) = run(Command::new("bash").current_dir(recorded.path()).env("T", tollkeeper().get_program()).args(["-c",
+        "rm calls-2* calls-3* calls-4*; echo '{}' >none; $T record import none --domain shop --descriptor 'user={u}' --to empty.lz4 2>/dev/null; cat calls-*.lz4 empty.lz4 calls-*.lz4 >twice.lz4; $T record show twice.lz4 twice.lz4"]));
+    assert_eq!(
+        (code, stdout.lines().filter(|line| line.contains("  shop  ")).count()),
+        (Some(0), 6),
+        "{stdout}"
+    );
     let empty = TempDir::new().unwrap();
     let (code, _, stderr) = run(tollkeeper().args(["record", "show"]).arg(empty.path()));
     assert_eq!(code, Some(1));
@@ -315,10 +402,14 @@ async fn the_steps_of_the_page_lead_from_a_recording_to_a_limit_that_is_enforced
     fs::write(folder.join("new-rules/api.yaml"), rules[1].replace("minute", "year")).unwrap();
     let binary = PathBuf::from(tollkeeper().get_program());
     let path = format!("{}:/usr/bin:/bin", binary.parent().unwrap().display());
-    let line = |customer| {
-        format!("{{\"start_time\": \"2026-03-01T00:00:00Z\", \"x_customer\": \"{customer}\"}}\n")
+    // In the order in which the requests ended.
+    let line = |second: u32, customer| {
+        format!(
+            "{{\"start_time\": \"2026-03-01T00:00:{second:02}Z\", \"x_customer\": \"{customer}\"}}\n"
+        )
     };
-    fs::write(folder.join("access.log"), line("acme").repeat(12) + &line("-")).unwrap();
+    let lines: String = (0..12).rev().map(|second| line(second, "acme")).collect();
+    fs::write(folder.join("access.log"), lines + &line(12, "-")).unwrap();
     let commands = blocks(&page, "bash").into_iter().flat_map(str::lines);
     let commands = commands.filter(|line| {
         ["replay", "record"].iter().any(|word| line.starts_with(&format!("tollkeeper {word} ")))
@@ -344,7 +435,11 @@ async fn the_steps_of_the_page_lead_from_a_recording_to_a_limit_that_is_enforced
         "new-rules/",
         "from-log.lz4",
     ]));
-    assert!(stdout.contains("newly denied: 2 ("), "{stdout}{stderr}");
+    assert!(
+        stdout.contains("newly denied: 2 (")
+            && stdout.starts_with("12 calls from 2026-03-01T00:00:00Z to 2026-03-01T00:00:11Z"),
+        "{stdout}{stderr}"
+    );
 }
 
 async fn ask_in(service: &Service, domain: &str, customer: &str, calls: usize) {
