@@ -371,7 +371,7 @@ const fn hits(descriptor: &Descriptor) -> u64 {
     }
 }
 
-fn over(status: &Status, descriptor: u32) -> Option<Over> {
+fn over(status: &Status, descriptor_index: u32) -> Option<Over> {
     let (limit, reset, shadow) = match &status.outcome {
         Outcome::Over { limit, reset, .. } => (limit, reset, false),
         Outcome::Shadowed { limit, reset } => (limit, reset, true),
@@ -382,7 +382,7 @@ fn over(status: &Status, descriptor: u32) -> Option<Over> {
         _ => "override".to_owned(),
     };
     let reset_ms = u64::try_from(reset.as_millis()).unwrap_or(u64::MAX);
-    Some(Over { descriptor, rule, limit: limit.to_string(), reset_ms, shadow })
+    Some(Over { descriptor_index, rule, limit: limit.to_string(), reset_ms, shadow })
 }
 
 /// A limit of a request, as the wire writes it.

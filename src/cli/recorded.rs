@@ -396,7 +396,7 @@ fn call_of(call: RecordedCall) -> Result<Call, String> {
     let at = time(call.at_ms).ok_or("a time after the year 9999")?;
     let request = rls::decode::recorded(call.domain, call.descriptors, call.hits)?;
     let over = call.over.into_iter().map(|over| Over {
-        descriptor: usize::try_from(over.descriptor).unwrap_or(usize::MAX),
+        descriptor: usize::try_from(over.descriptor_index).unwrap_or(usize::MAX),
         rule: over.rule,
         limit: over.limit,
         reset_ms: over.reset_ms,
