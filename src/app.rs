@@ -156,7 +156,6 @@ impl App {
         };
         let (hold_keys, workers) = (settings.calls.hold_keys.clone(), settings.process.workers);
         let record = |options: &RecordingOptions| {
-            hold_keys.make_digests();
             let keys = hold_keys.clone();
             let key = Box::new(move || keys.derived(b"recorded values"));
             Recorder::new(options.clone(), key, workers, &telemetry.meter())
@@ -269,7 +268,11 @@ impl App {
         let audit = Arc::clone(&self.audit);
         tasks.push(Box::pin(async move { audit.follow().await }));
         let (keys, store) = (self.hold_keys.clone(), Arc::clone(&self.store));
-        if settings.telemetry.denial_lines.is_some() || settings.telemetry.webhook.is_some() {
+        let telemetry = &settings.telemetry;
+        if telemetry.denial_lines.is_some()
+            || telemetry.webhook.is_some()
+            || self.recorder.is_some()
+        {
             keys.make_digests();
         }
         let rules_of_keys = Arc::clone(&self.rules);

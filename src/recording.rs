@@ -136,11 +136,12 @@ impl Recorder {
         let values = RecordedValues { rules, digests, shows_values: self.options.shows_values };
         let call = values.call(call);
         let Some(buffer) = self.buffers.get(workers::share(self.buffers.len())) else { return };
+        if call.encoded_len() > CALL_BYTES_MAX {
+            return self.count("dropped", 1);
+        }
         let mut block = buffer.lock();
         // A vector has room for all of it.
-        if call.encoded_len() > CALL_BYTES_MAX
-            || call.encode_length_delimited(&mut block.bytes).is_err()
-        {
+        if call.encode_length_delimited(&mut block.bytes).is_err() {
             return self.count("dropped", 1);
         }
         block.calls += 1;
@@ -377,10 +378,7 @@ fn over(status: &Status, descriptor_index: u32) -> Option<Over> {
         Outcome::Shadowed { limit, reset } => (limit, reset, true),
         Outcome::NoLimit | Outcome::Unlimited | Outcome::Within { .. } => return None,
     };
-    let rule = match &status.matched {
-        Matched::Rule(_, rule) => rule.path.to_string(),
-        _ => "override".to_owned(),
-    };
+    let rule = status.matched.rule_label().to_owned();
     let reset_ms = u64::try_from(reset.as_millis()).unwrap_or(u64::MAX);
     Some(Over { descriptor_index, rule, limit: limit.to_string(), reset_ms, shadow })
 }

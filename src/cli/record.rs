@@ -33,7 +33,7 @@ pub(super) enum RecordAction {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ShowFlags {
-    /// Files of a recording, and folders of such files
+    /// Recorded files, or folders of them
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Show only denied calls

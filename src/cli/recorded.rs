@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    fmt,
     fs::{self, File},
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
     path::{Path, PathBuf},
@@ -32,6 +31,9 @@ const DISORDER_MS: u64 = 2_000;
 
 /// No call is longer: messages of the service have at most 64 MiB.
 const CALL_BYTES_MAX: usize = 128 << 20;
+
+/// With so many bytes, the length of a call is whole.
+const LENGTH_BYTES_MAX: usize = 10;
 
 const READ_BYTES: usize = 64 << 10;
 
@@ -93,12 +95,9 @@ enum Turn {
 
 impl Place {
     fn new(call: &Call, index: usize) -> Self {
-        let ends_hold = |entry: &request::Entry| {
-            let takes = entry.key.starts_with(b"hold.estimate") || &*entry.key == b"hold.id";
-            Parameters::is_parameter(entry) && !takes
-        };
         let gives_back = |descriptor: &Descriptor| {
-            matches!(descriptor.hits, Hits::Refund(_)) || descriptor.entries.iter().any(ends_hold)
+            matches!(descriptor.hits, Hits::Refund(_))
+                || descriptor.entries.iter().any(Parameters::is_of_commit)
         };
         let turn = if call.denied {
             Turn::Denied
@@ -108,12 +107,6 @@ impl Place {
             Turn::Admitted
         };
         Self { at: call.at, turn, index }
-    }
-}
-
-impl fmt::Debug for Recording {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recording").field("files", &self.files.len()).finish_non_exhaustive()
     }
 }
 
@@ -321,12 +314,14 @@ impl CallFile {
 
     fn read_call(&mut self) -> Result<Option<Call>, String> {
         loop {
-            if let Some((length, varint)) = length(&self.read)? {
-                if length > CALL_BYTES_MAX {
+            let mut rest = &self.read[..];
+            match prost::decode_length_delimiter(&mut rest) {
+                Ok(length) if length > CALL_BYTES_MAX => {
                     return Err(format!("a call of {length} bytes"));
                 }
-                if self.read.len() >= varint + length {
-                    self.read.advance(varint);
+                Ok(length) if rest.len() >= length => {
+                    let begins = self.read.len() - rest.len();
+                    self.read.advance(begins);
                     let message = self.read.split_to(length).freeze();
                     let call = RecordedCall::decode(message).map_err(|error| error.to_string());
                     match call.and_then(call_of) {
@@ -336,6 +331,9 @@ impl CallFile {
                     }
                     continue;
                 }
+                Err(error) if self.read.len() >= LENGTH_BYTES_MAX => return Err(error.to_string()),
+                // It is not read to its end.
+                Ok(_) | Err(_) => {}
             }
             if self.fill().map_err(|error| error.to_string())? == 0 {
                 let is_whole = self.read.is_empty();
@@ -366,22 +364,10 @@ impl CallFile {
     }
 }
 
-/// The time at so many milliseconds after 1970, up to the year 9999.
+/// The instant at this number of milliseconds since 1970; `None` if it is after the year 9999.
 pub(super) fn time(millis: impl TryInto<i64>) -> Option<Timestamp> {
     let time = jiff::Timestamp::from_millisecond(millis.try_into().ok()?).ok()?;
     u64::try_from(time.as_millisecond()).ok().map(Timestamp::from_millis)
-}
-
-/// The length of the message that begins here, and of its varint; `None` if the varint is not whole.
-fn length(bytes: &[u8]) -> Result<Option<(usize, usize)>, String> {
-    let mut length = 0_usize;
-    for (index, byte) in bytes.iter().take(5).enumerate() {
-        length |= usize::from(byte & 0x7f) << (7 * index);
-        if byte & 0x80 == 0 {
-            return Ok(Some((length, index + 1)));
-        }
-    }
-    if bytes.len() < 5 { Ok(None) } else { Err("a length that is none".to_owned()) }
 }
 
 fn call_of(call: RecordedCall) -> Result<Call, String> {

@@ -30,7 +30,7 @@ const GROUPS_MAX: usize = 16;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ReplayFlags {
-    /// Files of a recording, and folders of such files; those of several replicas are merged
+    /// Recorded files, or folders of them; recordings of several replicas are merged
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Rules to replay with: files, and folders
@@ -61,7 +61,11 @@ enum ReplayFormat {
 
 pub(super) fn main(flags: &ReplayFlags, environment: &Environment) -> Ended {
     let options = settings::rule_options(environment);
-    let (rules, against) = (load(&flags.rules, options)?, load(&flags.against, options)?);
+    let rules = load(&flags.rules, options)?;
+    let against = match &flags.against[..] {
+        [] => None,
+        paths => Some(load(paths, options)?),
+    };
     let mut recording = record::open(&flags.paths)?;
     let (groups, read) = mpsc::sync_channel(GROUPS_MAX);
     let mut changes = thread::scope(|scope| {
@@ -74,7 +78,7 @@ pub(super) fn main(flags: &ReplayFlags, environment: &Environment) -> Ended {
                 }
             }
         });
-        replay(&rules, &against, &read, flags.suggest)
+        replay(&rules, against.as_ref(), &read, flags.suggest)
     });
     let conditions = flags.fail_if.iter();
     let mut problems: Vec<String> =
@@ -99,11 +103,7 @@ pub(super) fn main(flags: &ReplayFlags, environment: &Environment) -> Ended {
     Ok(code)
 }
 
-/// The rules of these paths; none if there are none.
 fn load(paths: &[PathBuf], options: LoadOptions) -> Result<RuleSet, Failed> {
-    if paths.is_empty() {
-        return Ok(RuleSet::default());
-    }
     let loaded = rules::load(paths, &[], options);
     let loaded = loaded
         .map_err(|problems| Failed::problems(problems.iter().map(ToString::to_string).collect()))?;
@@ -112,12 +112,11 @@ fn load(paths: &[PathBuf], options: LoadOptions) -> Result<RuleSet, Failed> {
 
 fn replay(
     rules: &RuleSet,
-    against: &RuleSet,
+    against: Option<&RuleSet>,
     groups: &Receiver<Vec<Call>>,
     suggests: bool,
 ) -> Changes {
-    let (mut new, mut old) = (SimulatedService::new(rules), SimulatedService::new(against));
-    let compares = !against.domains().is_empty();
+    let (mut new, mut old) = (SimulatedService::new(rules), against.map(SimulatedService::new));
     let (mut changes, mut demand) = (Changes::default(), Demand::default());
     for call in groups.iter().flatten() {
         let Call { at, request, meaning, hold, .. } = &call;
@@ -127,7 +126,7 @@ fn replay(
                 demand.add(plan, *at);
             }
         });
-        let before = compares.then(|| old.decide(request, *meaning, *at, hold));
+        let before = old.as_mut().map(|old| old.decide(request, *meaning, *at, hold));
         changes.add(&call, before.as_ref(), &after);
     }
     changes.suggestions = suggests.then(|| demand.suggestions());

@@ -63,12 +63,9 @@ impl<'rules> SimulatedService<'rules> {
         plan.set_hold_id(HoldId::new(self.takes));
         see(&plan);
         let verdict = self.store.charge_at(&plan.charges, at);
-        let mut decision = plan.settle(verdict);
-        if let Some(name) = hold
-            && let Some(taken) = decision.taken.take()
-        {
+        let decision = plan.settle(verdict);
+        if let (Some(name), Some(taken)) = (hold, &decision.taken) {
             self.holds.insert(name.to_owned(), taken.clone());
-            decision.taken = Some(taken);
         }
         decision
     }

@@ -14,7 +14,7 @@ use crate::{engine::time::Timestamp, process::pause::random};
 const PREFIX: &str = "calls-";
 const SUFFIX: &str = ".lz4";
 
-/// So many files share the folder's bytes, so that the oldest calls go in small steps.
+/// A folder that is full has about this many files, and loses the oldest one when it needs room.
 const FILES: u64 = 16;
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ struct Current {
 }
 
 impl Folder {
-    /// A folder whose files have at most so many bytes.
+    /// A recording in this folder, whose files take at most `bytes_max` bytes together.
     pub(super) fn new(path: &Path, bytes_max: usize) -> Self {
         let bytes_max = u64::try_from(bytes_max).unwrap_or(u64::MAX);
         Self { path: path.to_owned(), bytes_max, current: None }
@@ -101,7 +101,7 @@ impl Current {
     }
 }
 
-/// The files of a recording in this folder, the oldest first; none if there is no folder.
+/// The recorded files in this folder, the oldest first. A folder that does not exist has none.
 pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in unless_gone(fs::read_dir(folder))?.into_iter().flatten() {

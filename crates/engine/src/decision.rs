@@ -107,6 +107,16 @@ pub enum Matched {
     NoDomain,
 }
 
+impl Matched {
+    /// The rule that its limits are of, as logs and metrics name it: its path, or `override` for a limit of the request.
+    pub fn rule_label(&self) -> &str {
+        match self {
+            Self::Rule(_, rule) => &rule.path,
+            _ => "override",
+        }
+    }
+}
+
 /// How one descriptor was judged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {

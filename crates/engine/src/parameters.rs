@@ -41,17 +41,19 @@ impl<'call> Parameters<'call> {
             };
             is_code && words.all(is_flag)
         };
-        let Some(name) = entry.key.strip_prefix(PREFIX) else { return false };
-        let is_number_of = |of: &[u8]| {
-            name.strip_prefix(of).is_some_and(|kind| kind.is_empty() || kind.starts_with(b"."))
-        };
-        match name {
-            b"end" => is_end(&entry.value),
-            _ if is_number_of(b"used") || is_number_of(b"estimate") => {
+        match entry.key.strip_prefix(PREFIX) {
+            Some(b"end") => is_end(&entry.value),
+            Some(name) if is_kind_of(name, b"used") || is_kind_of(name, b"estimate") => {
                 number(&entry.value).is_some()
             }
-            _ => false,
+            Some(_) | None => false,
         }
+    }
+
+    /// Whether this entry is one of a commit: its token, what was used, or the end of the call.
+    pub fn is_of_commit(entry: &Entry) -> bool {
+        let name = entry.key.strip_prefix(PREFIX);
+        name.is_some_and(|name| matches!(name, b"commit" | b"end") || is_kind_of(name, b"used"))
     }
 
     /// Whether this key of a rule would be one.
@@ -127,6 +129,11 @@ impl<'call> Parameters<'call> {
         }
         u64::try_from(sum?.clamp(0, COUNT_MAX.into())).ok()
     }
+}
+
+/// Whether this is the name of a number, or of one of its kinds, such as `used.input`.
+fn is_kind_of(name: &[u8], number: &[u8]) -> bool {
+    name.strip_prefix(number).is_some_and(|kind| kind.is_empty() || kind.starts_with(b"."))
 }
 
 fn is_end(word: &[u8], end: &[u8]) -> bool {

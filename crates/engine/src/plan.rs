@@ -398,7 +398,7 @@ impl Plan {
             charge < end
         });
         match charged {
-            Some(Item::Charged(Matched::Rule(_, rule), ..)) => rule.path.to_string(),
+            Some(Item::Charged(matched, ..)) => matched.rule_label().to_owned(),
             _ => "override".to_owned(),
         }
     }

@@ -276,10 +276,7 @@ fn denial<'call>(call: &'call Call, decision: &Decision) -> Denial<'call> {
         _ => None,
     });
     let denial = over.map(|(status, limit, descriptor)| Denial {
-        rule: match &status.matched {
-            Matched::Rule(_, rule) => rule.path.to_string(),
-            _ => "override".to_owned(),
-        },
+        rule: status.matched.rule_label().to_owned(),
         limit: limit.to_string(),
         entries: &descriptor.entries,
     });

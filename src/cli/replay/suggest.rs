@@ -111,7 +111,7 @@ impl LimitDemand {
     }
 }
 
-/// The lowest limit that denies at most so many of a thousand hits.
+/// The lowest limit that denies at most this share of the hits, in thousandths.
 fn lowest(windows: &BTreeMap<u64, u64>, parts_of_a_thousand: u128) -> u64 {
     let sum = |hits: fn(u64, u64) -> u64, limit| -> u128 {
         let of_each = windows.iter();
