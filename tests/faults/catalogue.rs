@@ -138,6 +138,8 @@ struct World {
     /// Opened before the fault.
     admin: redis::Connection,
     background: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
+    /// How long the service stood still by signals, and since when it does.
+    stopped: (Duration, Option<Instant>),
 }
 
 impl World {
@@ -146,7 +148,9 @@ impl World {
         let proxy = FaultProxy::start(redis.port, seed);
         let admin = redis.connect();
         let deployment = Deployment::start(setup);
-        let mut world = Self { redis, proxy, deployment, service: None, admin, background: None };
+        let (background, stopped) = (None, (Duration::ZERO, None));
+        let mut world =
+            Self { redis, proxy, deployment, service: None, admin, background, stopped };
         if setup == Setup::ProxyFromStart {
             stage(&mut world);
         }
@@ -185,10 +189,12 @@ impl World {
         }
     }
 
-    /// Sends a signal to the service.
+    /// Stops the service, or lets it go on.
     fn signal_service(&mut self, name: &str) {
         let service = self.service.as_mut().expect("it has started");
         service.process().signal(name);
+        let since = self.stopped.1.take().map_or(Duration::ZERO, |since| since.elapsed());
+        self.stopped = (self.stopped.0 + since, (name == "STOP").then(Instant::now));
     }
 
     /// Sends a command on the connection that was opened before the fault.

