@@ -19,7 +19,7 @@ use tokio::{runtime::Builder, time};
 
 use super::{
     address::{ClientTarget, ServiceAddr},
-    output::{Ended, Format, complain, failure, say, usage},
+    output::{Ended, Format, complain, failure, pretty_json, say, usage},
     tls::{TlsFlags, uses_tls},
 };
 use crate::{
@@ -111,7 +111,7 @@ impl AdminFlags {
     ) -> ExitCode {
         let text = match self.output {
             Format::Text => text(answer),
-            Format::Json => format!("{answer:#}\n"),
+            Format::Json => pretty_json(answer),
         };
         server.say(&text, incomplete(answer), ExitCode::SUCCESS)
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     findings::{self, Finding, ReportFormat},
-    output::{complain, complain_in_color, say},
+    output::{complain, complain_in_color, pretty_json, say},
     test::{
         junit,
         report::{CaseReport, TestReport},
@@ -51,7 +51,7 @@ pub(super) fn main(flags: &CheckFlags, environment: &Environment) -> ExitCode {
     let report = check(flags, settings::rule_options(environment));
     let text = match flags.report.format(environment) {
         ReportFormat::Text => report.text(environment.wants_color()),
-        ReportFormat::Json => format!("{:#}\n", report.json()),
+        ReportFormat::Json => pretty_json(&report.json()),
         ReportFormat::Github => findings::github(&report.findings()) + &report.outcome(),
         ReportFormat::Sarif => findings::sarif(&report.findings()),
         ReportFormat::Junit => junit::xml(&report.in_cases()),

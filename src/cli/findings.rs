@@ -4,6 +4,7 @@ use std::{fmt, fs};
 
 use serde_json::{Value, json};
 
+use super::output::pretty_json;
 use crate::{VERSION, settings::Environment, text::printable::printable, yaml::Problem};
 
 /// The formats of a report.
@@ -108,7 +109,7 @@ pub(super) fn sarif(findings: &[Finding<'_>]) -> String {
             "results": findings.iter().map(result).collect::<Vec<_>>(),
         }],
     });
-    format!("{report:#}\n")
+    pretty_json(&report)
 }
 
 /// A path as a relative or absolute reference.

@@ -1,14 +1,14 @@
 //! What commands print, and how they end.
 
 use std::{
-    fmt,
+    fmt::{self, Write as _},
     io::{self, Write as _},
     process::ExitCode,
 };
 
 use serde::Serialize;
 
-use crate::text::printable::{printable, printable_lines};
+use crate::text::printable::{is_unseen, printable, printable_lines};
 
 /// Why a command fails: lines for stderr, and the exit code.
 pub(super) struct Failed {
@@ -75,8 +75,29 @@ impl OutputFlag {
         if !self.is_json() {
             return text();
         }
-        serde_json::to_string_pretty(json).unwrap_or_default() + "\n"
+        pretty_json(json)
     }
+}
+
+/// A value as JSON of several lines.
+pub(super) fn pretty_json(value: &impl Serialize) -> String {
+    printable_json(&serde_json::to_string_pretty(value).unwrap_or_default()) + "\n"
+}
+
+/// JSON whose [unseen characters](is_unseen), which stand in its strings, are escaped as JSON has it.
+pub(super) fn printable_json(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
+        if character == '\n' || !is_unseen(character) {
+            text.push(character);
+            continue;
+        }
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            // Writing to a string does not fail.
+            let _ = write!(text, "\\u{unit:04x}");
+        }
+    }
+    text
 }
 
 /// Text in a cell of a table in Markdown.
@@ -107,4 +128,18 @@ pub(super) fn complain_in_color(text: &str) {
 /// Writes a line to stderr, if possible; `eprintln!` would panic.
 pub(super) fn complain(problem: impl fmt::Display) {
     drop(writeln!(io::stderr(), "{}", printable_lines(&problem.to_string())));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_printed_without_unseen_characters_and_reads_back_as_it_was() {
+        let written = serde_json::json!({ "a\u{202e}": ["b\u{e0041}c", "d\n\u{7f}\u{85}", "ü"] });
+        let shown = printable_json(&serde_json::to_string_pretty(&written).unwrap());
+        assert_eq!(printable_lines(&shown), shown);
+        assert!(shown.contains("b\\udb40\\udc41c"), "{shown}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), written);
+    }
 }

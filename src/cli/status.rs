@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     admin::{AdminServer, ReplicaFlags},
-    output::{Ended, Format, say, usage},
+    output::{Ended, Format, pretty_json, say, usage},
 };
 use crate::{settings::Environment, text::printable::printable};
 
@@ -56,10 +56,7 @@ pub(super) fn main(flags: &StatusFlags, environment: &Environment) -> Ended {
                 json!({ "addr": replica.addr, "problems": problems, "status": status })
             });
             let problems: Vec<String> = differ.into_iter().collect();
-            format!(
-                "{:#}\n",
-                json!({ "replicas": of_each.collect::<Vec<_>>(), "problems": problems })
-            )
+            pretty_json(&json!({ "replicas": of_each.collect::<Vec<_>>(), "problems": problems }))
         }
     };
     Ok(say(&text, if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }))

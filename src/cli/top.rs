@@ -19,7 +19,7 @@ use self::{
 };
 use super::{
     admin::{AdminServer, ReplicaFlags},
-    output::{Ended, OutputFlag, failure, say, usage},
+    output::{Ended, OutputFlag, failure, pretty_json, say, usage},
     status::ReplicaStatus,
 };
 use crate::{
@@ -67,7 +67,7 @@ fn show_json(servers: &[AdminServer<'_>]) -> Result<ExitCode, String> {
     let ask = |server: &AdminServer<'_>| server.ask(Method::GET, "/top", String::new());
     let mut tops = servers.iter().map(ask).collect::<Result<Vec<_>, _>>()?;
     let json = if tops.len() == 1 { tops.remove(0) } else { Value::Array(tops) };
-    Ok(say(&format!("{json:#}\n"), ExitCode::SUCCESS))
+    Ok(say(&pretty_json(&json), ExitCode::SUCCESS))
 }
 
 /// The exit code is a failure's if a replica gave no answer.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::cases::Case;
 use crate::{
-    cli::findings,
+    cli::{findings, output::pretty_json},
     text::counted,
     yaml::{self, Problem},
 };
@@ -109,6 +109,6 @@ impl TestReport {
             "tests": self.tests,
             "problems": problems,
         });
-        format!("{report:#}\n")
+        pretty_json(&report)
     }
 }
