@@ -513,6 +513,9 @@ fn details(charge: &Charge, all: &[Charge]) -> String {
     if let Some(ban_ms) = limit.ban_ms {
         details.push(format!("ban_for {}", spelled(Duration::from_millis(ban_ms))));
     }
+    if let Some(requests) = limit.shadow {
+        details.push(format!("shadow {requests}"));
+    }
     if limit.lease == Lease::Auto {
         details.push("lease auto".to_owned());
     }

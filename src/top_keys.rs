@@ -177,7 +177,10 @@ impl TopKeys {
             let current =
                 |known: &KeyName| known.is_current(matched, directive, &charge.counter.limit);
             worker.add(TopList::Hottest, key, last, current, name);
-            if let Some(list) = self.further_list(judged, verdict) {
+            let further = self.further_list(judged, verdict);
+            let is_tried = || tally.over_shadow(charge, verdict.denied).is_some();
+            let tried = (further != Some(TopList::Shadow) && is_tried()).then_some(TopList::Shadow);
+            for list in further.into_iter().chain(tried) {
                 worker.add(list, key, last, current, name);
             }
         }

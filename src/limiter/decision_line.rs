@@ -56,13 +56,16 @@ impl fmt::Display for DescriptorLine<'_> {
             Hits::Check | Hits::Commit => f.write_str("check")?,
             Hits::Refund(hits) => write!(f, "refund {hits}")?,
         }
-        write!(f, ": {}", DecidedCode::of(&status.outcome).name())?;
+        write!(f, ": {}", DecidedCode::of(status).name())?;
         match status.outcome.of_limit() {
             Some((limit, remaining, reset)) => {
                 write!(f, ", {remaining} left of {limit}, resets in {reset:?}")?;
             }
             None if status.outcome == Outcome::Unlimited => f.write_str(", unlimited")?,
             None => f.write_str(", no limit")?,
+        }
+        if let (Outcome::Within { .. }, Some((limit, _))) = (&status.outcome, &status.over_shadow) {
+            write!(f, ", over its shadow of {limit}")?;
         }
         if status.outcome.is_by_failure_mode() {
             f.write_str(", by on_store_failure")?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::decision::{Code, Decision, Matched, Outcome},
+    engine::decision::{Code, Decision, Matched, Status},
     text::named::named,
 };
 
@@ -26,11 +26,11 @@ named! {
 }
 
 impl DecidedCode {
-    pub(super) const fn of(outcome: &Outcome) -> Self {
-        match outcome {
-            Outcome::Over { .. } => Self::OverLimit,
-            Outcome::Shadowed { .. } => Self::Shadow,
-            Outcome::NoLimit | Outcome::Unlimited | Outcome::Within { .. } => Self::Ok,
+    pub(super) fn of(status: &Status) -> Self {
+        match status.outcome.code() {
+            Code::OverLimit => Self::OverLimit,
+            Code::Ok if status.over_shadow.is_some() => Self::Shadow,
+            Code::Ok => Self::Ok,
         }
     }
 }

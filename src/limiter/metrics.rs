@@ -25,7 +25,7 @@ use super::matched::{DecidedCode, domain_of, rule_of};
 use crate::{
     engine::{
         algorithm::account::real,
-        decision::{Decision, Matched, Outcome},
+        decision::{Decision, Matched, Outcome, Status},
         request::{Entry, Hits, Request},
         rule::{FailureMode, Limit, Rule},
         rule_set::{RequireMode, RuleSet},
@@ -120,9 +120,9 @@ impl CallMetrics {
     pub(super) fn decided(&self, known: &KnownRules, request: &Request, decision: &Decision) {
         for (descriptor, status) in request.descriptors.iter().zip(&decision.statuses) {
             let counts = Counts {
-                code: DecidedCode::of(&status.outcome),
+                code: DecidedCode::of(status),
                 hits: match descriptor.hits {
-                    Hits::Charge(hits) => hits_by_standing(&status.outcome, hits, self.near_ratio),
+                    Hits::Charge(hits) => hits_by_standing(status, hits, self.near_ratio),
                     _ => [0; STANDINGS.len()],
                 },
             };
@@ -245,14 +245,13 @@ impl CallDurations {
 }
 
 /// The hits of a charge, by how near they came to the limit: in the order of [`STANDINGS`].
-fn hits_by_standing(outcome: &Outcome, hits: u64, near_ratio: f64) -> [u64; STANDINGS.len()] {
+fn hits_by_standing(status: &Status, hits: u64, near_ratio: f64) -> [u64; STANDINGS.len()] {
     let (mut within, mut near, mut over, mut shadow) = (0, 0, 0, 0);
     let counted = |limit: &Limit| hits.min(HITS_MAX.max(limit.capacity()));
-    match outcome {
-        Outcome::NoLimit | Outcome::Unlimited => {}
-        Outcome::Over { limit, .. } => over = counted(limit),
-        Outcome::Shadowed { limit, .. } => shadow = counted(limit),
-        Outcome::Within { limit, remaining, .. } => {
+    match (&status.outcome, &status.over_shadow) {
+        (_, Some((limit, _))) => shadow = counted(limit),
+        (Outcome::Over { limit, .. }, _) => over = counted(limit),
+        (Outcome::Within { limit, remaining, .. }, _) => {
             let (hits, used) = (counted(limit), limit.capacity().saturating_sub(*remaining));
             #[expect(
                 clippy::cast_possible_truncation,
@@ -263,6 +262,7 @@ fn hits_by_standing(outcome: &Outcome, hits: u64, near_ratio: f64) -> [u64; STAN
             near = used.saturating_sub(threshold.max(used.saturating_sub(hits)));
             within = hits.saturating_sub(near);
         }
+        (Outcome::NoLimit | Outcome::Unlimited | Outcome::Shadowed { .. }, _) => {}
     }
     [within, near, over, shadow]
 }
@@ -279,7 +279,8 @@ mod tests {
         let limit = Arc::new(Limit::new(limit, Unit::Hour, 1).expect("a window"));
         let remaining = limit.requests_per_unit - used;
         let within = Outcome::Within { limit, remaining, reset: Duration::ZERO };
-        let [within, near, ..] = hits_by_standing(&within, hits, 0.8);
+        let status = Status::settled(Matched::NoDomain, within, None);
+        let [within, near, ..] = hits_by_standing(&status, hits, 0.8);
         assert_eq!([near, within], expected);
     }
 

@@ -9,7 +9,7 @@ use crate::engine::{decision::Decision, rule::FailureMode};
 pub(super) fn decided(decision: &Decision) -> [KeyValue; 4] {
     let statuses = &decision.statuses;
     let rules = statuses.iter().map(|status| rule_of(&status.matched).into());
-    let verdicts = statuses.iter().map(|status| DecidedCode::of(&status.outcome).name().into());
+    let verdicts = statuses.iter().map(|status| DecidedCode::of(status).name().into());
     [
         KeyValue::new("ratelimit.domain", domain_of_call(decision)),
         KeyValue::new("ratelimit.rules", names(rules)),

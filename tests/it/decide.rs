@@ -20,4 +20,5 @@ mod overrides;
 mod parts;
 mod penalty;
 mod priority;
+mod shadow;
 mod steps;

@@ -88,8 +88,29 @@ pub struct Status {
     pub by_limit: Vec<Outcome>,
     /// Whether it is a quota in a group that has no room.
     pub is_of_full_group: bool,
+    /// The limit that it is over, with the time until its reset, if that limit is only tried: it is a shadow, or the number of
+    /// [`Limit::shadow`]. `None` if another limit denies the descriptor.
+    pub over_shadow: Option<(Arc<Limit>, Duration)>,
     /// What an operator has set for the descriptor, if that has changed what applies.
     pub directive: Option<Arc<Directive>>,
+}
+
+impl Status {
+    /// A status that no counter has judged.
+    pub const fn settled(
+        matched: Matched,
+        outcome: Outcome,
+        directive: Option<Arc<Directive>>,
+    ) -> Self {
+        Self {
+            matched,
+            outcome,
+            by_limit: Vec::new(),
+            is_of_full_group: false,
+            over_shadow: None,
+            directive,
+        }
+    }
 }
 
 /// What a descriptor matched: the labels of its decision, all from the configuration.

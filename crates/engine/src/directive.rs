@@ -84,10 +84,11 @@ impl DirectiveAction {
     /// The limit that applies in place of one of a rule, on the same counter.
     pub fn limit(self, limit: &Limit) -> Limit {
         match self {
-            Self::Limit(requests) => limit.with_requests(requests),
-            Self::Times(times) => {
-                limit.with_requests(limit.requests_per_unit.saturating_mul(times))
-            }
+            Self::Limit(requests) => Limit { shadow: None, ..limit.with_requests(requests) },
+            Self::Times(times) => Limit {
+                shadow: limit.shadow.map(|requests| requests.saturating_mul(times)),
+                ..limit.with_requests(limit.requests_per_unit.saturating_mul(times))
+            },
             Self::Shadow => {
                 Limit { mode: Mode::Shadow, mode_written: Mode::Shadow, ..limit.clone() }
             }
@@ -95,6 +96,7 @@ impl DirectiveAction {
                 hold: None,
                 ban_ms: None,
                 tiers: Default::default(),
+                shadow: None,
                 ..Self::Shadow.limit(limit)
             },
             Self::Ban => limit.clone(),

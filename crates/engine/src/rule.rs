@@ -68,6 +68,8 @@ pub struct Limit {
     pub notify_at: Option<Arc<[u64]>>,
     /// Whether a replica may charge hits in advance while its counter is hot.
     pub lease: Lease,
+    /// A lower number that is tried on its counter: calls beyond it pass, and are counted.
+    pub shadow: Option<u64>,
 }
 
 impl Limit {
@@ -96,6 +98,7 @@ impl Limit {
             tiers: None,
             notify_at: None,
             lease: Lease::Off,
+            shadow: None,
         })
     }
 

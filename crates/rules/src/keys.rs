@@ -90,8 +90,8 @@ pub(super) const OF_ONE_ALGORITHM: [(&str, &[&str]); 6] = [
 ];
 
 /// Keys that each limit has for itself: an overlay gives none of the first, and `defaults` none of all.
-pub(super) const OF_A_LIMIT: [&str; 6] =
-    ["unit", "requests_per_unit", "unlimited", "unit_multiplier", "name", "replaces"];
+pub(super) const OF_A_LIMIT: [&str; 7] =
+    ["unit", "requests_per_unit", "unlimited", "unit_multiplier", "name", "replaces", "shadow"];
 
 #[rustfmt::skip]
 pub(super) static LIMIT: KeyTable = KeyTable {
@@ -141,6 +141,8 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             "Percentages of the limit, 1 to 100, at which you get a notice"),
         key("lease", Shape::OneOf(Lease::names),
             "For fixed_window: off (default), or auto: while a counter is hot, each replica charges some hits in advance, and spends them without asking Redis"),
+        key("shadow", Shape::Other(nested::shadow_schema),
+            "A lower number that is tried beside the limit: `requests_per_unit`"),
         key("name", TEXT, "Name of the limit in answers and in `replaces`"),
         key("replaces", Shape::Other(replaces),
             "List of `name: other_limit`: limits ignored in calls that match this rule"),

@@ -1,10 +1,13 @@
-//! Keys of a limit that have keys of their own: `priority` and `tiers`.
+//! Keys of a limit that have keys of their own or a list: `priority`, `tiers`, `shadow` and `notify_at`.
 
 use std::sync::Arc;
 
 use http::HeaderName;
 use serde_json::{Value, json};
-use tollkeeper_engine::rule::{Priority, Tier, TierHeader};
+use tollkeeper_engine::{
+    request::Hits,
+    rule::{Priority, Tier, TierHeader},
+};
 use tollkeeper_yaml::{
     json_schema::mapping,
     keys::{KeyTable, Shape, TEXT, key, required},
@@ -39,6 +42,16 @@ static TIER: KeyTable = KeyTable {
     ],
 };
 
+#[rustfmt::skip]
+static SHADOW: KeyTable = KeyTable {
+    name: "`shadow`",
+    elsewhere: |_| None,
+    keys: &[
+        required("requests_per_unit", Shape::Whole { min: 0, max: Hits::MAX },
+            "The number that is tried, below that of the limit"),
+    ],
+};
+
 /// The most percents in `notify_at`.
 const PERCENTS_MAX: usize = 10;
 
@@ -55,6 +68,10 @@ pub(super) fn tiers_schema() -> Value {
 
 pub(super) fn priority_schema() -> Value {
     json!({ "anyOf": [{ "type": "null" }, mapping(&PRIORITY)] })
+}
+
+pub(super) fn shadow_schema() -> Value {
+    json!({ "anyOf": [{ "type": "null" }, mapping(&SHADOW)] })
 }
 
 pub(super) fn notify_at_schema() -> Value {
@@ -74,6 +91,10 @@ pub(super) fn notify_at(
     }
     let percents = items.into_iter().filter_map(|item| reader.whole(item, "notify_at", 1, 100));
     Some(Located { location, value: percents.collect() })
+}
+
+pub(super) fn shadow(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<Located<u64>> {
+    reader.fields(fields.node("shadow")?, &SHADOW)?.whole("requests_per_unit")
 }
 
 pub(super) fn tiers(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<Arc<[Tier]>> {

@@ -85,6 +85,7 @@ pub(super) struct RateLimit {
     /// Where `lease: auto` is written, if it is.
     pub(super) leases: Option<Location>,
     pub(super) priority: Option<Located<Arc<Priority>>>,
+    pub(super) shadow: Option<Located<u64>>,
 }
 
 pub(super) fn parse(sources: &[Source], findings: &mut Findings) -> Vec<RuleTree> {
@@ -267,6 +268,7 @@ fn rate_limit(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Located<RateLi
         tiers: nested::tiers(reader, &fields),
         notify_at: nested::notify_at(reader, &fields),
         leases: leases(&fields),
+        shadow: nested::shadow(reader, &fields),
         replaces: replaces(reader, &fields, name.as_deref()),
         name,
     };

@@ -32,7 +32,7 @@ pub(super) struct Changes {
     pub(super) denied_after: u64,
     pub(super) newly_denied: u64,
     pub(super) newly_admitted: u64,
-    /// Calls that are over a limit in shadow mode after.
+    /// Calls that are over a limit in shadow mode, or over a number that `shadow` tries, after.
     pub(super) over_shadow: u64,
     /// Calls that match no rule of those that are replayed.
     pub(super) unmatched: u64,
@@ -97,8 +97,7 @@ impl Changes {
         self.calls += 1;
         let (from, _) = self.span.unwrap_or((call.at, call.at));
         self.span = Some((from, call.at));
-        let mut outcomes = after.statuses.iter().map(|status| &status.outcome);
-        let is_over_shadow = outcomes.any(|outcome| matches!(outcome, Outcome::Shadowed { .. }));
+        let is_over_shadow = after.statuses.iter().any(|status| status.over_shadow.is_some());
         self.over_shadow += u64::from(is_over_shadow);
         let matches =
             |status: &Status| matches!(status.matched, Matched::Rule(..) | Matched::Override(_));
@@ -215,7 +214,7 @@ impl Changes {
             share(self.newly_admitted),
         );
         for (calls, what) in [
-            (self.over_shadow, "over a limit in shadow mode"),
+            (self.over_shadow, "over a shadow limit"),
             (self.unmatched, "without a rule"),
             (self.without_store, "not compared, since the store gave no answer"),
             (self.overridden, "not compared, since an override applied"),

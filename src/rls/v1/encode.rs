@@ -199,13 +199,7 @@ mod tests {
                 Outcome::NoLimit,
                 Outcome::Over { limit, reset, judged_by: JudgedBy::Counter },
             ];
-            let status = |outcome| Status {
-                matched: matched.clone(),
-                outcome,
-                by_limit: Vec::new(),
-                is_of_full_group: false,
-                directive: None,
-            };
+            let status = |outcome| Status::settled(matched.clone(), outcome, None);
             let decision = Decision {
                 code: DecisionCode::OverLimit,
                 part: None,

@@ -1,12 +1,12 @@
 //! Tallies: the answers to charges.
 
-use super::hold_action::CommitOutcome;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use super::charge::Charge;
+use super::{charge::Charge, hold_action::CommitOutcome};
 use crate::{
     algorithm::account::{Account, Terms},
-    rule::{Limit, Tier, WhenDenied},
+    request::Hits,
+    rule::{Limit, Mode, Tier, WhenDenied},
 };
 
 /// The answer to one charge.
@@ -69,6 +69,27 @@ impl Tally {
             Fit::Fits { remaining } => limit.tier(remaining),
             Fit::Over => limit.tier(0),
             Fit::Commit(_) => None,
+        }
+    }
+
+    /// The limit that is only tried, and that the charge is over: its own if that is a shadow, else one of the number of
+    /// [`Limit::shadow`], if its counter holds more after the call, which is `denied` or not.
+    pub fn over_shadow(&self, charge: &Charge, denied: bool) -> Option<Arc<Limit>> {
+        let limit = &charge.counter.limit;
+        match self.fit {
+            Fit::Over if limit.mode_written == Mode::Shadow => Some(Arc::clone(limit)),
+            Fit::Fits { remaining }
+                if self.judged_by == JudgedBy::Counter
+                    && !charge.hits.asks_nothing()
+                    && (!denied || charge.when_denied() == WhenDenied::Counted) =>
+            {
+                let tried = limit.shadow?;
+                let is_check = charge.hits == Hits::Check;
+                let asked = if is_check { limit.exhausted_checks.asked() } else { 0 };
+                let used = limit.capacity().saturating_sub(remaining) + asked;
+                (used > tried).then(|| Arc::new(limit.with_requests(tried)))
+            }
+            _ => None,
         }
     }
 

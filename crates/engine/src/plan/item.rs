@@ -22,13 +22,7 @@ impl Item {
         outcome: Outcome,
         directive: Option<Arc<Directive>>,
     ) -> Self {
-        Self::Settled(Status {
-            matched,
-            outcome,
-            by_limit: Vec::new(),
-            is_of_full_group: false,
-            directive,
-        })
+        Self::Settled(Status::settled(matched, outcome, directive))
     }
 
     pub(super) fn charges(&self) -> usize {

@@ -55,9 +55,12 @@ impl Plan {
                 Item::Settled(status) => statuses.push(status),
                 Item::Charged(matched, count, directive) => {
                     let is_exempt = directive.as_ref().is_some_and(|set| set.exempts());
-                    let mut is_of_full_group = false;
+                    let (mut is_of_full_group, mut over_shadow) = (false, None);
                     let outcomes = judged.by_ref().take(count).map(|(charge, tally)| {
                         is_of_full_group |= full.contains(&charge.quota_group);
+                        let tried = tally.over_shadow(&charge, is_denied);
+                        let tried = tried.map(|limit| (limit, tally.reset));
+                        over_shadow = tried.or_else(|| over_shadow.take());
                         outcome(charge, tally)
                     });
                     let (mut by_limit, outcome) = match self.lists_limits && count > 1 {
@@ -73,11 +76,15 @@ impl Plan {
                     if is_exempt {
                         by_limit.clear();
                     }
+                    if is_exempt || matches!(outcome, Some(Outcome::Over { .. })) {
+                        over_shadow = None;
+                    }
                     let status = |outcome| Status {
                         matched,
                         outcome,
                         by_limit,
                         is_of_full_group,
+                        over_shadow,
                         directive,
                     };
                     statuses.extend(outcome.map(status));

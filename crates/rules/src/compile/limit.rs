@@ -65,6 +65,7 @@ pub(super) fn compile(
         tiers: value.tiers.clone(),
         notify_at: value.notify_at.as_ref().map(|percents| Arc::clone(&percents.value)),
         lease: value.leases.map_or(Lease::Off, |_| Lease::Auto),
+        shadow: value.shadow.as_ref().map(|requests| requests.value),
         priority: value.priority.as_ref().map(|priority| Arc::clone(&priority.value)),
         name: value.name.as_deref().map(Arc::from),
         hold: value.hold.clone(),
@@ -99,6 +100,23 @@ pub(super) fn compile(
         if priority.releases && limit.algorithm != Algorithm::FixedWindow {
             reader.problem(*location, "release: only for algorithm fixed_window");
         }
+    }
+    if let Some(Located { location, value: requests }) = value.shadow {
+        if requests >= limit.requests_per_unit {
+            let limit = limit.requests_per_unit;
+            let message = format!("shadow: {requests} is not below the limit of {limit}");
+            reader.problem(location, message);
+        }
+        let problem = if matches!(limit.algorithm, Algorithm::TokenBucket { .. }) {
+            Some("shadow: not with token_bucket, which would also refill more slowly")
+        } else if value.priority.is_some() {
+            Some("shadow: not with `priority`, whose classes have numbers of their own")
+        } else if mode_written != Mode::Enforced {
+            Some("shadow: not with `shadow_mode` or `quota_mode`, which deny no call alone")
+        } else {
+            None
+        };
+        problem.into_iter().for_each(|problem| reader.problem(location, problem));
     }
     if let Some(Located { location, .. }) = value.ban_for {
         let problem = if !has_scripts {
