@@ -1,5 +1,5 @@
 //! The admin address: `/counters` shows and changes counters, and `POST /explain` shows which rules a request would match and what it would charge. `GET /top` shows the
-//! hottest keys. `/log` shows and changes which lines are logged, and `/stats` shows the counters of
+//! hottest keys. `/log` shows and changes which lines are logged, `/recording` whether calls are recorded, and `/stats` shows the counters of
 //! envoyproxy/ratelimit. The status page is in `status`.
 
 mod access;
@@ -8,7 +8,7 @@ mod counters;
 mod overrides;
 mod refused;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Extension, Json, Router,
@@ -47,7 +47,11 @@ use crate::{
         EventKind::{CounterSet, CountersReset, LogFilterSet},
         LogFilter,
     },
+    text::duration::duration,
 };
+
+/// The longest time for which calls are recorded when it is asked for.
+const RECORDED_FOR_MAX: Duration = Duration::from_secs(7 * 86_400);
 
 pub fn router(admin: Admin) -> Router {
     const READ: Option<Right> = Some(Right::Read);
@@ -55,6 +59,7 @@ pub fn router(admin: Admin) -> Router {
     const COUNTER: &[&str] = &["descriptor", "domain", "used", "limit", "because"];
     let noted = |action, shown, event| Some(Change { action, shown, event });
     let log = noted("change log filter", &["filter"], Some(LogFilterSet));
+    let recording = noted("record calls", &["for"], None);
     let reset = noted("reset counters", COUNTER, Some(CountersReset));
     let set = noted("set counter", COUNTER, Some(CounterSet));
     let set_override = noted("set override", &[], None);
@@ -75,6 +80,8 @@ pub fn router(admin: Admin) -> Router {
         ("/overrides", post(overrides::set), StatusPageWithToken, None, Empty, set_override),
         ("/overrides/{id}", get(overrides::show), NoPage, None, Parameters, None),
         ("/overrides/{id}", delete(overrides::end), StatusPageWithToken, None, Parameters, undo),
+        ("/recording", get(show_recording), NoPage, READ, Empty, None),
+        ("/recording", post(record), NoPage, CHANGE, Parameters, recording),
         ("/stats", get(stats), NoPage, READ, Parameters, None),
         ("/status", get(show_status), StatusPage, READ, Parameters, None),
         ("/top", get(show_top_keys), NoPage, READ, Empty, None),
@@ -248,6 +255,37 @@ fn log_filter(query: Option<&str>) -> Result<LogFilter, String> {
     let [filter] = parameters::read(query, ["filter"])?;
     let filter = filter.first().ok_or("filter: missing, such as POST /log?filter=info")?;
     filter.parse().map_err(|problem| format!("filter: {problem}"))
+}
+
+async fn show_recording(State(admin): State<Admin>) -> Result<Json<Value>, Refused> {
+    let recorder = admin.decisions.service.limiter.recorder();
+    let recorder =
+        recorder.ok_or_else(|| Refused::not_found("calls are not recorded: --record is off"))?;
+    let left = recorder.time_left();
+    Ok(Json(json!({
+        "folder": recorder.folder_path().display().to_string(),
+        "recording": left != Some(Duration::ZERO),
+        "seconds_left": left.map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0)),
+    })))
+}
+
+/// Until the next start, or as long as asked for.
+async fn record(
+    State(admin): State<Admin>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Refused> {
+    let time = recording_time(query.as_deref())?;
+    if let Some(recorder) = admin.decisions.service.limiter.recorder() {
+        recorder.record_for(time);
+    }
+    show_recording(State(admin)).await
+}
+
+/// Reads the query of `/recording`: `for=TIME`.
+fn recording_time(query: Option<&str>) -> Result<Duration, String> {
+    let [time] = parameters::read(query, ["for"])?;
+    let time = time.first().ok_or("for: missing, such as POST /recording?for=10m")?;
+    duration(time, Duration::ZERO, RECORDED_FOR_MAX).map_err(|problem| format!("for: {problem}"))
 }
 
 async fn stats(State(Admin { reports, .. }): State<Admin>) -> Response {

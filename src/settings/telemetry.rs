@@ -59,6 +59,9 @@ const TOP_KEYS: OneOf<TopKeyNames> = OneOf(&[
     ("off", TopKeyNames::Off),
 ]);
 
+/// Whether calls are recorded only when it is asked for.
+const RECORD_WHEN: OneOf<bool> = OneOf(&[("always", false), ("asked", true)]);
+
 const RATE: Custom<Duration> = Custom { name: "RATE", read: rate };
 
 /// Reads how often something may happen as the time between.
@@ -88,10 +91,14 @@ impl TelemetrySettings {
         let webhook = notices::read(reader);
         let folder = reader.read("record", OrOff(PATH), "off", "Record calls into files in this folder, for `tollkeeper replay`");
         let bytes_max = reader.read("record-size", Size(1 << 20..=1 << 40), "256MiB", "Maximum size of all recorded files; the oldest are removed");
+        let when_asked = reader.read("record-when", RECORD_WHEN, "always", "When calls are recorded: always, or asked: for as long as POST /recording says");
         if folder.is_none() {
-            reader.warn_unused("record-size", "--record is off");
+            for name in ["record-size", "record-when"] {
+                reader.warn_unused(name, "--record is off");
+            }
         }
-        let recording = folder.map(|folder| RecordingOptions { folder, bytes_max, shows_values: top_keys == TopKeyNames::Values });
+        let shows_values = top_keys == TopKeyNames::Values;
+        let recording = folder.map(|folder| RecordingOptions { folder, bytes_max, shows_values, when_asked });
         let environment = reader.environment.with(&reader.translated.otel);
         let mut problems = Vec::new();
         let export = otel::read(&environment, &mut problems, &mut reader.warnings);

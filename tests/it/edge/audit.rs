@@ -166,6 +166,8 @@ fn every_admin_endpoint_refuses_strangers_readers_who_change_and_pages_that_it_i
         ("POST /overrides", OVERRIDE, 403, 200, true),
         ("GET /overrides/{id}", "", 404, 404, false),
         ("DELETE /overrides/{id}", "", 404, 404, true),
+        ("GET /recording", "", 404, 404, false),
+        ("POST /recording?for=10m", "", 403, 404, false),
         ("GET /stats", "", 404, 404, false),
         ("GET /status", "", 200, 200, true),
         ("GET /top", "", 200, 200, false),

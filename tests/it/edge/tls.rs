@@ -170,10 +170,17 @@ fn the_admin_address_asks_what_a_certificate_may_read_and_change() {
         ("POST /counters/set?domain=mail&descriptor=user%3Da&used=3", ""),
         ("POST /overrides", override_of_mail.as_str()),
     ];
-    let reads_all =
-        ["GET /status", "GET /top", "GET /log", "GET /stats", "GET /audit", "GET /overrides"];
+    let reads_all = [
+        "GET /status",
+        "GET /top",
+        "GET /log",
+        "GET /stats",
+        "GET /recording",
+        "GET /audit",
+        "GET /overrides",
+    ];
     let reads_all = reads_all.map(|request| (request, ""));
-    let changes_all = [("POST /log?filter=info", "")];
+    let changes_all = [("POST /log?filter=info", ""), ("POST /recording?for=10m", "")];
     let requests =
         [&reads_shop[..], &changes_shop, &reads_mail, &changes_mail, &reads_all, &changes_all];
     let client = |name| secured.authority.client_named(&[name]);

@@ -369,10 +369,14 @@ fn admin(exchanges: &mut Exchanges, service: &Service) {
         exchanges.ask(admin, "POST /explain", &call, 200);
     }
     exchanges.ask(admin, "POST /explain", "{}", 400);
-    for path in ["/top", "/log", "/status"] {
+    for path in ["/top", "/log", "/recording", "/status"] {
         exchanges.ask(admin, &format!("GET {path}?x=y"), "", 400);
     }
     exchanges.ask(admin, "POST /log", "", 400);
+    exchanges.ask(admin, "POST /recording?for=0s", "", 200);
+    for query in ["", "?for=x"] {
+        exchanges.ask(admin, &format!("POST /recording{query}"), "", 400);
+    }
     of_overrides(exchanges, service);
 }
 
@@ -442,7 +446,7 @@ fn refusals(exchanges: &mut Exchanges, service: &Service) {
         exchanges.ask(admin, &request, &body, 401);
     }
     let bearer = [("authorization", "Bearer 0123456789abcdef")];
-    for path in ["GET /top", "GET /stats"] {
+    for path in ["GET /top", "GET /stats", "GET /recording", "POST /recording?for=10m"] {
         exchanges.ask_with(admin, path, &bearer, "", 404);
     }
     let long = |name: &str| example(name).1 + &" ".repeat(1024);
@@ -503,7 +507,9 @@ fn failures(exchanges: &mut Exchanges) {
 #[test]
 fn real_services_answer_as_the_document_describes() {
     let mut exchanges = Exchanges::default();
+    let folder = TempDir::new().unwrap();
     let flags = ["--headers", "both", "--dynamic-metadata=on", "--metrics-compat", "envoyproxy"];
+    let flags = [&flags[..], &["--record", folder.path().to_str().unwrap()]].concat();
     let service = Service::start(Options { rules: RULES, flags: &flags, ..Options::default() });
     service.wait_until_ready();
     let (compat, debug) = in_place_of_envoyproxy();
