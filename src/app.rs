@@ -67,6 +67,9 @@ use crate::{
 /// if a control plane has sent no rules, and nothing is limited; unless the settings require either.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
+/// How long the end waits for a disk that takes recorded calls.
+const RECORDED_WITHIN: Duration = Duration::from_secs(3);
+
 /// Longest time for calls in progress after the listeners have closed.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
@@ -367,11 +370,14 @@ impl App {
         self.drain(tasks, drain).await;
         tasks.shutdown().await;
         self.audit.end().await;
-        if let Some(recorder) = &self.recorder {
-            recorder.end().await;
-        }
         if let Some(servers) = self.store.servers() {
             servers.ended().await;
+        }
+        // A disk may hang.
+        if let Some(recorder) = &self.recorder
+            && time::timeout(RECORDED_WITHIN, recorder.end()).await.is_err()
+        {
+            tracing::warn!("the last recorded calls were not written within {RECORDED_WITHIN:?}");
         }
         self.telemetry.flush().await;
     }

@@ -144,6 +144,11 @@ impl Limiter {
         Self { recorder, ..self }
     }
 
+    /// What records its calls, if they are recorded.
+    pub fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_deref()
+    }
+
     pub const fn notices(&self) -> Option<&Notices> {
         self.notices.as_ref()
     }
@@ -290,7 +295,8 @@ impl Limiter {
         let mut decision = plan.settle(verdict);
         decision.token = self.holds.settle(&by.rules.rules, &decision);
         if let Some(recorder) = &self.recorder {
-            let call = Recorded { request, meaning, decision: &decision, without_store };
+            let at = decision.at.unwrap_or_else(|| self.overrides.now());
+            let call = Recorded { request, meaning, decision: &decision, at, without_store };
             recorder.record(&by.rules.rules, call);
         }
         let granted = decision.part.map(|hits| request.with_hits(hits));

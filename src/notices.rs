@@ -84,6 +84,8 @@ struct Notice {
     raised: Timestamp,
     /// The same for the same counter and part on all replicas.
     id: String,
+    /// The id that receivers see: made with a key, since the other one would let them guess values.
+    event: String,
 }
 
 impl Notices {
@@ -166,7 +168,8 @@ impl Notices {
         place.send(Notice {
             domain: Arc::clone(&name.domain),
             rule: name.rule_path().to_owned(),
-            key: name.text(digest),
+            key: name.text(&digest),
+            event: digest(id.iter().take(8).fold(0, |hash, byte| hash << 8 | u64::from(*byte))),
             limit: Arc::clone(limit),
             at,
             used,
@@ -264,7 +267,9 @@ impl Notice {
     /// Whether no replica has told of it. A store that gives no answer cannot say so.
     async fn is_first(&self, store: &Store) -> bool {
         let Some(servers) = store.servers() else { return true };
-        let lasts = millis(self.lasts).max(1);
+        // It may have waited.
+        let waited = u64::try_from(system_clock().millis_since(self.raised)).unwrap_or_default();
+        let lasts = millis(self.lasts).saturating_sub(waited).max(1);
         let note = |key: &str| {
             let mut set = cmd("SET");
             set.arg(key).arg(1).arg("NX").arg("PX").arg(lasts);

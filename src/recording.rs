@@ -3,7 +3,17 @@
 
 mod file;
 
-use std::{fmt, fs, hash::Hasher as _, mem, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fmt, fs,
+    hash::Hasher as _,
+    mem,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
@@ -14,7 +24,11 @@ use opentelemetry::{
 use parking_lot::Mutex;
 use prost::Message as _;
 use siphasher::sip::SipHasher24;
-use tokio::{sync::mpsc, task::spawn_blocking, time};
+use tokio::{
+    sync::mpsc,
+    task::spawn_blocking,
+    time::{self, Instant},
+};
 use tokio_util::sync::CancellationToken;
 use tollkeeper_proto::{
     Entry, RateLimitDescriptor, RateLimitOverride,
@@ -31,6 +45,7 @@ use crate::{
         request::{self, Descriptor, Hits, HitsMeaning, Request},
         rule::{Limit, Unit},
         rule_set::{Domain, MatchedBy, RuleSet},
+        time::Timestamp,
     },
     process::{clock::system_clock, workers},
     telemetry::{LogCause, due_line, instruments},
@@ -65,6 +80,8 @@ pub struct RecordingOptions {
     pub bytes_max: usize,
     /// Whether values are recorded themselves, in place of digests.
     pub shows_values: bool,
+    /// Whether calls are recorded only while an operator has asked for it.
+    pub when_asked: bool,
 }
 
 /// Gives the key of digests, which the replicas share, once it is known.
@@ -81,6 +98,10 @@ pub struct Recorder {
     full: mpsc::Sender<Block>,
     blocks: tokio::sync::Mutex<mpsc::Receiver<Block>>,
     metrics: RecordingInstruments,
+    /// Each second it is seen whether it has ended.
+    is_on: AtomicBool,
+    /// When it ends; `None` if it does not.
+    ends: Mutex<Option<Instant>>,
 }
 
 /// Its key is a secret.
@@ -103,6 +124,8 @@ pub struct Recorded<'call> {
     pub request: &'call Request,
     pub meaning: HitsMeaning,
     pub decision: &'call Decision,
+    /// When it was decided, by the clock of the store.
+    pub at: Timestamp,
     /// Whether `on_store_failure` decided for a counter.
     pub without_store: bool,
 }
@@ -115,7 +138,10 @@ impl Recorder {
         for outcome in ["written", "dropped"] {
             metrics.calls.add(0, &[KeyValue::new("outcome", outcome)]);
         }
+        let is_on = !options.when_asked;
         Self {
+            is_on: is_on.into(),
+            ends: Mutex::new((!is_on).then(Instant::now)),
             options,
             key,
             digests: ArcSwapOption::empty(),
@@ -126,8 +152,32 @@ impl Recorder {
         }
     }
 
-    /// Records a call that was decided by these rules.
+    pub fn folder_path(&self) -> &Path {
+        &self.options.folder
+    }
+
+    /// Records calls for this time from now on, or for ever if not only when asked; at once no more if it is 0.
+    pub fn record_for(&self, time: Duration) {
+        let mut ends = self.ends.lock();
+        *ends = (self.options.when_asked || time.is_zero()).then(|| Instant::now() + time);
+        self.is_on.store(!time.is_zero(), Ordering::Relaxed);
+    }
+
+    /// How long calls are recorded from now on, 0 if they are not; `None` without end.
+    pub fn time_left(&self) -> Option<Duration> {
+        let ends = self.ends.lock();
+        let left = ends.map(|ends| ends.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            self.is_on.store(false, Ordering::Relaxed);
+        }
+        left
+    }
+
+    /// Records a call that was decided by these rules, if calls are recorded now.
     pub fn record(&self, rules: &RuleSet, call: Recorded<'_>) {
+        if !self.is_on.load(Ordering::Relaxed) {
+            return;
+        }
         if self.digests.load().is_none() {
             self.learn_key();
         }
@@ -157,8 +207,12 @@ impl Recorder {
 
     /// Writes what is recorded, until `stop`.
     pub async fn follow(&self, stop: CancellationToken) {
-        if let Err(error) = fs::create_dir_all(&self.options.folder) {
-            report(&format!("{}: {error}", self.options.folder.display()));
+        let path = self.options.folder.clone();
+        let created = spawn_blocking(move || {
+            fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))
+        });
+        if let Ok(Err(problem)) = created.await {
+            report(&problem);
         }
         let mut folder = self.folder();
         let mut full = self.blocks.lock().await;
@@ -169,6 +223,7 @@ impl Recorder {
                 () = stop.cancelled() => {}
                 _ = due.tick() => {
                     self.learn_key();
+                    self.time_left();
                     blocks.extend(self.taken());
                 }
                 _ = full.recv_many(&mut blocks, BLOCKS_MAX) => {}
@@ -250,7 +305,7 @@ struct RecordedValues<'rules> {
 
 impl RecordedValues<'_> {
     fn call(&self, call: Recorded<'_>) -> RecordedCall {
-        let Recorded { request, meaning, decision, without_store } = call;
+        let Recorded { request, meaning, decision, at, without_store } = call;
         let statuses = &decision.statuses;
         let domain = self.rules.domain(&request.domain);
         let descriptors = request
@@ -260,7 +315,7 @@ impl RecordedValues<'_> {
             .map(|(descriptor, status)| self.descriptor(domain, descriptor, status));
         let over = statuses.iter().zip(0..).filter_map(|(status, index)| over(status, index));
         RecordedCall {
-            at_ms: decision.at.unwrap_or_else(system_clock).as_millis(),
+            at_ms: at.as_millis(),
             domain: request.domain.clone(),
             descriptors: descriptors.collect(),
             meaning: match meaning {
@@ -373,10 +428,10 @@ const fn hits(descriptor: &Descriptor) -> u64 {
 }
 
 fn over(status: &Status, descriptor_index: u32) -> Option<Over> {
-    let (limit, reset, shadow) = match &status.outcome {
-        Outcome::Over { limit, reset, .. } => (limit, reset, false),
-        Outcome::Shadowed { limit, reset } => (limit, reset, true),
-        Outcome::NoLimit | Outcome::Unlimited | Outcome::Within { .. } => return None,
+    let (limit, reset, shadow) = match (&status.outcome, &status.over_shadow) {
+        (Outcome::Over { limit, reset, .. }, _) => (limit, reset, false),
+        (_, Some((limit, reset))) => (limit, reset, true),
+        (_, None) => return None,
     };
     let rule = status.matched.rule_label().to_owned();
     let reset_ms = u64::try_from(reset.as_millis()).unwrap_or(u64::MAX);

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{
     admin::instant,
-    output::{Ended, Failed, OutputFlag, complain, say, usage},
+    output::{Ended, OutputFlag, printable_json, say, usage},
     recorded::{self, Call, Over, Recording},
 };
 use crate::{
@@ -71,6 +71,8 @@ struct ShownCall<'call> {
     mode: Option<&'static str>,
     denied: bool,
     over: &'call [Over],
+    #[serde(skip_serializing_if = "str::is_empty")]
+    hold: &'call str,
     without_store: bool,
     overridden: bool,
 }
@@ -91,7 +93,7 @@ pub(super) fn main(action: RecordAction) -> Ended {
 fn show(flags: &ShowFlags) -> Ended {
     let entry = flags.entry.as_deref().map(descriptor_syntax::parse).transpose();
     let entry = entry.map_err(|problem| usage(format_args!("--entry: {problem}")))?;
-    let mut recording = open(&flags.paths)?;
+    let mut recording = Recording::open(&flags.paths)?;
     let mut part = String::new();
     for call in recording.by_ref().filter(|call| flags.shows(call, entry.as_deref())) {
         part += &if flags.output.is_json() { json(&call) } else { text(&call) };
@@ -103,18 +105,7 @@ fn show(flags: &ShowFlags) -> Ended {
             part.clear();
         }
     }
-    Ok(say(&part, end(&recording)))
-}
-
-/// Opens a recording.
-pub(super) fn open(paths: &[PathBuf]) -> Result<Recording, Failed> {
-    Recording::open(paths).map_err(Failed::problems)
-}
-
-/// Complains of what could not be read. Returns the exit code.
-pub(super) fn end(recording: &Recording) -> ExitCode {
-    recording.problems().iter().for_each(complain);
-    if recording.problems().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Ok(say(&part, recording.end()))
 }
 
 impl ShowFlags {
@@ -144,10 +135,11 @@ fn json(call: &Call) -> String {
         mode: mode(call.meaning),
         denied: call.denied,
         over: &call.over,
+        hold: &call.hold,
         without_store: call.without_store,
         overridden: call.overridden,
     };
-    serde_json::to_string(&shown).unwrap_or_default() + "\n"
+    printable_json(&serde_json::to_string(&shown).unwrap_or_default()) + "\n"
 }
 
 fn text(call: &Call) -> String {
@@ -158,7 +150,7 @@ fn text(call: &Call) -> String {
     });
     let descriptors: Vec<String> = descriptors.collect();
     let at = instant(call.at.as_millis());
-    let domain = printable(call.request.domain.as_bytes());
+    let domain = &call.request.domain;
     let mode = mode(call.meaning).map_or_else(String::new, |mode| mode.to_owned() + "  ");
     let verdict = if call.denied { "OVER_LIMIT" } else { "OK" };
     let mut line = format!("{at}  {domain}  {}  {mode}{verdict}", descriptors.join(" "));
@@ -169,13 +161,17 @@ fn text(call: &Call) -> String {
         let over = if *shadow { "over the shadow limit" } else { "over" };
         line += &format!("; {over} {limit} of {rule}, for {} s", reset_ms.div_ceil(1000));
     }
+    if !call.hold.is_empty() {
+        line += &format!("; holds {}", call.hold);
+    }
     if call.without_store {
         line += "; without the store";
     }
     if call.overridden {
         line += "; under an override";
     }
-    line + "\n"
+    // A file from elsewhere may have line ends in any of it.
+    printable(line.as_bytes()) + "\n"
 }
 
 /// The mode of a call of the API of our own, unless it takes hits.

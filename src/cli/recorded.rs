@@ -5,6 +5,7 @@ use std::{
     fs::{self, File},
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
     path::{Path, PathBuf},
+    process::ExitCode,
 };
 
 use bytes::{Buf as _, BytesMut};
@@ -16,6 +17,7 @@ use tollkeeper_proto::{
     recording::{RecordedCall, recorded_call::Meaning},
 };
 
+use super::output::{Failed, complain};
 use crate::{
     engine::{
         parameters::Parameters,
@@ -29,8 +31,8 @@ use crate::{
 /// Workers write their calls at most once in this time, so that the calls of a file are this far from their order.
 const DISORDER_MS: u64 = 2_000;
 
-/// No call is longer: messages of the service have at most 64 MiB.
-const CALL_BYTES_MAX: usize = 128 << 20;
+/// No call is longer: the recorder drops those above 64 KiB.
+const CALL_BYTES_MAX: usize = 1 << 20;
 
 /// With so many bytes, the length of a call is whole.
 const LENGTH_BYTES_MAX: usize = 10;
@@ -115,7 +117,7 @@ impl Recording {
     ///
     /// # Errors
     /// The files that are not there, and the folders that have none.
-    pub(super) fn open(paths: &[PathBuf]) -> Result<Self, Vec<String>> {
+    pub(super) fn open(paths: &[PathBuf]) -> Result<Self, Failed> {
         let (mut files, mut problems) = (BTreeSet::new(), Vec::new());
         for path in paths {
             let found = if path.is_dir() { recording::files(path) } else { Ok(vec![path.clone()]) };
@@ -129,7 +131,7 @@ impl Recording {
             }
         }
         if !problems.is_empty() {
-            return Err(problems);
+            return Err(Failed::problems(problems));
         }
         let files: Vec<CallFile> = files.into_iter().map(CallFile::new).collect();
         let places = files.iter().enumerate().map(|(index, file)| {
@@ -140,9 +142,10 @@ impl Recording {
         Ok(Self { next: places.collect(), files, problems })
     }
 
-    /// What was wrong with files so far. All that could be read counts.
-    pub(super) fn problems(&self) -> &[String] {
-        &self.problems
+    /// Complains of what could not be read; all that could be counts. Returns the exit code.
+    pub(super) fn end(&self) -> ExitCode {
+        self.problems.iter().for_each(complain);
+        if self.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
     fn advance(&mut self, index: usize) {
@@ -296,9 +299,10 @@ impl CallFile {
     fn add(&mut self, call: Call) {
         self.count += 1;
         self.newest = self.newest.max(call.at);
-        match self.runs.last_mut() {
-            Some(run) if run.back().is_some_and(|last| last.at <= call.at) => run.push_back(call),
-            _ => self.runs.push(VecDeque::from([call])),
+        let goes_on = |run: &&mut VecDeque<Call>| run.back().is_some_and(|last| last.at <= call.at);
+        match self.runs.iter_mut().find(goes_on) {
+            Some(run) => run.push_back(call),
+            None => self.runs.push(VecDeque::from([call])),
         }
     }
 

@@ -13,9 +13,8 @@ use std::{
 
 use self::{condition::Condition, report::Changes, suggest::Demand};
 use super::{
-    output::{Ended, Failed, complain, say},
-    record,
-    recorded::Call,
+    output::{Ended, Failed, complain, pretty_json, say},
+    recorded::{Call, Recording},
     simulated::SimulatedService,
 };
 use crate::{
@@ -66,7 +65,7 @@ pub(super) fn main(flags: &ReplayFlags, environment: &Environment) -> Ended {
         [] => None,
         paths => Some(load(paths, options)?),
     };
-    let mut recording = record::open(&flags.paths)?;
+    let mut recording = Recording::open(&flags.paths)?;
     let (groups, read) = mpsc::sync_channel(GROUPS_MAX);
     let mut changes = thread::scope(|scope| {
         let recording = &mut recording;
@@ -85,16 +84,19 @@ pub(super) fn main(flags: &ReplayFlags, environment: &Environment) -> Ended {
         conditions.filter_map(|condition| condition.problem(&changes)).collect();
     if changes.calls == 0 {
         problems.push("the recording has no calls".to_owned());
+    } else if changes.calls == changes.without_store + changes.overridden {
+        problems
+            .push("no call can be compared: the store or overrides have decided all".to_owned());
     } else if changes.unmatched == changes.calls {
         problems.push(
             "no call matches a rule: do the rules name this domain and these keys?".to_owned(),
         );
     }
     changes.finish();
-    let code = record::end(&recording);
+    let code = recording.end();
     let text = match flags.output {
         ReplayFormat::Text => changes.text(),
-        ReplayFormat::Json => serde_json::to_string_pretty(&changes).unwrap_or_default() + "\n",
+        ReplayFormat::Json => pretty_json(&changes),
         ReplayFormat::Markdown => changes.markdown(),
     };
     let code = if problems.is_empty() { code } else { ExitCode::FAILURE };

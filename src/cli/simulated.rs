@@ -13,8 +13,11 @@ use crate::{
         rule_set::RuleSet,
         time::Timestamp,
     },
-    store::memory::MemoryStore,
+    store::memory::{MemoryStore, metrics::MemorySize},
 };
+
+/// More counters than a service keeps in memory: recorded calls may be those of a Redis.
+const SIZE_MAX: MemorySize = MemorySize { counters: 16_000_000, bytes: 8 << 30 };
 
 #[derive(Debug)]
 pub(super) struct SimulatedService<'rules> {
@@ -28,7 +31,7 @@ pub(super) struct SimulatedService<'rules> {
 impl<'rules> SimulatedService<'rules> {
     /// A service with empty counters.
     pub(super) fn new(rules: &'rules RuleSet) -> Self {
-        let store = MemoryStore::new(|| Timestamp::from_millis(0));
+        let store = MemoryStore::of_size(|| Timestamp::from_millis(0), SIZE_MAX);
         Self { rules, store, holds: HashMap::new(), takes: 0 }
     }
 

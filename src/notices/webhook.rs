@@ -166,7 +166,7 @@ fn body(notices: &[Notice]) -> Bytes {
 
 impl Notice {
     fn event(&self) -> Value {
-        let Self { domain, rule, key, limit, at, used, lasts, raised, id } = self;
+        let Self { domain, rule, key, limit, at, used, lasts, raised, event, .. } = self;
         let time = i64::try_from(raised.as_millis()).ok();
         let time = time.and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
         // The replicas' clocks differ by less than half a second.
@@ -175,7 +175,7 @@ impl Notice {
             "specversion": "1.0",
             "type": "io.tollkeeper.limit.reached",
             "source": "tollkeeper",
-            "id": format!("{id}-{ends}"),
+            "id": format!("{event}-{ends}"),
             "time": time.unwrap_or_default().to_string(),
             "subject": key,
             "data": {

@@ -63,8 +63,10 @@ impl Folder {
 
     fn open(&self, now: Timestamp) -> io::Result<Current> {
         fs::create_dir_all(&self.path)?;
-        // By name, the oldest is the first.
-        let name = format!("{PREFIX}{:013}-{:08x}{SUFFIX}", now.as_millis(), random());
+        // By name, the oldest is the first, also after the clock was set back.
+        let last = files(&self.path)?.last().and_then(|file| written_from(file));
+        let from = last.map_or(now, |last| now.max(last.plus_millis(1)));
+        let name = format!("{PREFIX}{:013}-{:08x}{SUFFIX}", from.as_millis(), random());
         let path = self.path.join(name);
         Ok(Current { file: create(&path)?, path, bytes: 0 })
     }
@@ -139,4 +141,23 @@ pub fn compressed(calls: &[u8]) -> io::Result<Vec<u8>> {
         FrameEncoder::with_frame_info(FrameInfo::new().content_checksum(true), Vec::new());
     encoder.write_all(calls)?;
     Ok(encoder.finish()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn the_last_file_by_name_is_the_newest_also_after_the_clock_was_set_back() {
+        let folder = TempDir::new().unwrap();
+        for (calls, at) in [(b"first", 2_000_000), (b"later", 1_000)] {
+            let mut recording = Folder::new(folder.path(), 1 << 20);
+            recording.write(calls, Timestamp::from_millis(at)).unwrap();
+        }
+        let files = files(folder.path()).unwrap();
+        assert_eq!(fs::read(&files[1]).unwrap(), compressed(b"later").unwrap());
+        assert_eq!(written_from(&files[1]), Some(Timestamp::from_millis(2_000_001)));
+    }
 }

@@ -66,6 +66,11 @@ impl MemoryStore {
         Self::with_size(clock, max, Some(metrics))
     }
 
+    /// An empty store of at most this size.
+    pub fn of_size(clock: Clock, max: MemorySize) -> Self {
+        Self::with_size(clock, max, None)
+    }
+
     fn with_size(clock: Clock, max: MemorySize, metrics: Option<MemoryMetrics>) -> Self {
         let counters = max.counters.min(max.bytes / COUNTER_BYTES);
         let shards = (counters / COUNTERS_PER_SHARD).next_power_of_two();

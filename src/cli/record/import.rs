@@ -99,7 +99,7 @@ pub(super) fn main(flags: &ImportFlags) -> Ended {
             }
         }
     }
-    let written = recording.write(&flags.to);
+    let written = if lines.calls > 0 { recording.write(&flags.to) } else { Ok(()) };
     written.map_err(|error| failure(format_args!("{}: {error}", flags.to.display())))?;
     let Lines { calls, empty, bad, problem } = lines;
     let code = if bad == 0 && calls > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };

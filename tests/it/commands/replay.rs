@@ -193,8 +193,9 @@ async fn values_are_recorded_where_lists_show_them_but_secrets_and_tokens_are_no
     let calls = recorded.shown(&[]);
     assert_eq!(entries(&calls[0]), "user=alice");
     assert!(entries(&calls[1]).starts_with("card=#"), "{calls:?}");
-    let commit = entries(&calls[3]);
-    assert!(commit.starts_with("hold.commit=#") && commit.ends_with(",hold.used=10"), "{calls:?}");
+    let hold = calls[2]["hold"].as_str().unwrap();
+    assert!(hold.starts_with('#'), "{calls:?}");
+    assert_eq!(entries(&calls[3]), format!("hold.commit={hold},hold.used=10"));
     assert_eq!(recorded.shown(&["--entry", "user=alice"]).len(), 1);
 }
 
@@ -225,6 +226,65 @@ async fn a_replay_with_the_same_rules_changes_no_verdict() {
             recorded.replay(RULES, &["--fail-if", "denied > 0", "--fail-if", "admitted > 0"]);
         assert_eq!((code, counts(&report)), (Some(0), [20, 7, 7, 0, 0]), "{store}: {stderr}");
     }
+}
+
+#[tokio::test]
+async fn calls_are_recorded_while_an_operator_asks_for_it() {
+    let recorded = Recorded::new();
+    let service =
+        recorded.service(RULES, "memory://", &["--record-when", "asked", "--top-keys", "values"]);
+    let recording = |method: &str, query: &str| -> Value {
+        let path = format!("/recording{query}");
+        let (status, _, body) = service.exchange_at(service.admin, method, &path, b"");
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).unwrap()
+    };
+    let off = json!({"folder": recorded.path(), "recording": false, "seconds_left": 0});
+    assert_eq!(recording("GET", ""), off);
+    ask(&service, "user", "before", 1).await;
+    let on = recording("POST", "?for=10m");
+    assert_eq!(on["recording"], true);
+    assert!((1..=600).contains(&on["seconds_left"].as_u64().unwrap()), "{on}");
+    ask(&service, "user", "meanwhile", 1).await;
+    assert_eq!(recording("POST", "?for=0s"), off);
+    ask(&service, "user", "behind", 1).await;
+    recording("POST", "?for=100ms");
+    eventually("the recording ends by itself", || (recording("GET", "") == off).then_some(()));
+    ask(&service, "user", "too late", 1).await;
+    end(service);
+    let calls = recorded.shown(&[]);
+    assert_eq!(calls.iter().map(entries).collect::<Vec<_>>(), ["user=meanwhile"]);
+
+    // What is recorded always goes on, whatever time is asked for.
+    let recorded = Recorded::new();
+    let service = recorded.service(RULES, "memory://", &[]);
+    let (_, _, on) = service.exchange_at(service.admin, "POST", "/recording?for=1s", b"");
+    assert!(on.contains("\"recording\":true") && on.contains("\"seconds_left\":null"), "{on}");
+}
+
+#[tokio::test]
+async fn what_a_shadow_counts_is_what_a_replay_with_its_number_denies() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 5, shadow: { requests_per_unit: 3 } }
+";
+    let recorded = Recorded::new();
+    let service = recorded.service(rules, "memory://", &[]);
+    for (user, calls) in [("alice", 3), ("bob", 4), ("carol", 7)] {
+        ask(&service, "user", user, calls).await;
+    }
+    end(service);
+    let over: Vec<Value> = recorded.shown(&[]).iter().map(|call| call["over"][0].clone()).collect();
+    let tried = over.iter().filter(|over| over["shadow"] == true);
+    assert_eq!(tried.clone().count(), 3, "{over:?}");
+    assert!(tried.clone().all(|over| over["limit"] == "3 per year"), "{over:?}");
+    let (_, report, _) = recorded.replay(rules, &[]);
+    assert_eq!((counts(&report), &report["over_shadow"]), ([14, 2, 2, 0, 0], &json!(3)));
+    let stricter = rules.replace("5, shadow: { requests_per_unit: 3 }", "3");
+    let (_, report, _) = recorded.replay(&stricter, &[]);
+    assert_eq!((counts(&report), &report["over_shadow"]), ([14, 2, 5, 3, 0], &json!(0)));
 }
 
 #[tokio::test]
@@ -281,7 +341,8 @@ async fn calls_without_the_store_and_under_an_override_are_not_compared() {
     });
     end(service);
     let (code, report, stderr) = recorded.replay(&rules, &[]);
-    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("no call can be compared"), "{stderr}");
     assert_eq!(report["without_store"], 2, "{report}");
     assert!(report["overridden"].as_u64().unwrap() >= 1, "{report}");
     assert_eq!(counts(&report)[3..], [0, 0]);

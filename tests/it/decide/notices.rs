@@ -130,7 +130,9 @@ async fn one_of_two_replicas_tells_of_each_part_that_a_counter_reaches() {
     assert_eq!((&data["limit"], &data["capacity"]), (&json!("10 per year"), &json!(10)));
     assert_eq!(event["subject"], data["key"]);
     // A year of 365 days.
-    let ends = event["id"].as_str().unwrap().rsplit_once('-').unwrap().1.parse::<u64>().unwrap();
+    let (digest, ends) = event["id"].as_str().unwrap().rsplit_once('-').unwrap();
+    assert_eq!(digest.len(), 16, "a digest with a key: {event}");
+    let ends: u64 = ends.parse().unwrap();
     assert_eq!(ends % (365 * 86_400), 0, "the window's end is in {}", event["id"]);
     let other = start(&redis.url(), &["--notices-url", &url]);
     call(&other, ("user", "canary-51e0"), 1).await;
