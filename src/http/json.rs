@@ -28,7 +28,7 @@ use crate::{
     },
     limiter::metrics::CallDurations,
     net::{
-        grpc::{ServedMethod, is_server_error, status_name},
+        grpc::{ServedMethod, is_server_error, status_name, timeout},
         tls::server::Identity,
     },
     rls::{self, BatchContext, refusal::Refusal},
@@ -128,10 +128,13 @@ pub(super) async fn decide_batch(
     let client = request.extensions().get::<Identity>().cloned();
     let span = request.extensions().get::<Arc<CallSpan>>().cloned();
     let memory = decisions.memory(&request);
+    // Only here, where no proxy passes on the headers of its end users.
+    let timeout = timeout::of(request.headers());
     let (body, _held) = decisions.body(request).await?;
     let turn = time::timeout(BATCH_WAITS, decisions.batches.acquire()).await;
     let _turn = turn.map_err(|_| Refusal::TooMany)?;
-    let (client, arrival, span) = (client.as_ref(), Arrival::now(), span.as_ref());
+    let arrival = Arrival { at: Instant::now(), timeout };
+    let (client, span) = (client.as_ref(), span.as_ref());
     let context = BatchContext { client, arrival, span };
     let answered = decisions.service.answer_json(method, &body, &memory, context);
     let answer = Box::pin(answered).await?;

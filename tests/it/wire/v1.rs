@@ -9,7 +9,12 @@ use tollkeeper_proto::v1::{
 };
 use tonic::Code;
 
-use crate::support::{prelude::*, secured::Secured, service::RULES, stores::one};
+use crate::support::{
+    prelude::*,
+    secured::Secured,
+    service::{RULES, exchange_with},
+    stores::one,
+};
 
 /// A call: descriptors, a mode and hits.
 fn call(text: &str) -> Call {
@@ -395,6 +400,26 @@ descriptors:
         let begins = format!("calls[{index}]: store unavailable");
         assert!(error.message.starts_with(&begins), "{error:?}");
     }
+}
+
+#[tokio::test]
+async fn the_caller_of_a_batch_over_http_says_how_long_it_waits() {
+    let redis = Redis::start();
+    let store = redis.url();
+    let flags = &["--decision-budget", "20ms", "--decision-budget-max", "1m"];
+    let service = Service::start(Options { store: &store, flags, ..Options::default() });
+    service.wait_until_ready();
+    let decide = |headers: &[(&str, &str)]| {
+        redis.query::<()>(&["CLIENT", "PAUSE", "300", "ALL"]);
+        let body = br#"{"domain":"shop","calls":[{"descriptors":[{"entries":[{"key":"user","value":"a"}]}]}]}"#;
+        let (status, _, answer) = exchange_with(service.http, "POST", "/v1/decide", headers, body);
+        assert_eq!(status, 200, "{answer}");
+        serde_json::from_str::<Value>(&answer).unwrap()["verdicts"][0].clone()
+    };
+    let without = decide(&[]);
+    assert_eq!(without["error"]["code"], "UNAVAILABLE", "{without}");
+    let with = decide(&[("grpc-timeout", "60S")]);
+    assert_eq!(with["code"], "OK", "{with}");
 }
 
 const HOLDS: &str = "
