@@ -77,7 +77,7 @@ pub(super) fn write(decision: &Decision, headers: &Headers) -> (Vec<HeaderValue>
         let resets = statuses.iter().filter(|status| status.is_over).map(|status| status.reset);
         written.push(header("Retry-After", resets.max().unwrap_or(1).to_string()));
     }
-    if is_denied && headers.rule && !strictest.by_failure_mode {
+    if is_denied && headers.rule && strictest.is_over && !strictest.by_failure_mode {
         let rule = format!("{};t={}", quoted(strictest.name), strictest.reset);
         written.push(header("x-ratelimit-rule", rule));
     }

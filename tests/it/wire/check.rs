@@ -124,6 +124,12 @@ fn a_denial_names_its_rule_and_the_seconds_until_its_reset_on_request() {
         Service::start(Options { rules: RULES, flags: &["--rule-header"], ..Options::default() });
     let (status, head) = check(&service, "domain=web&d=user=alice", &[]);
     assert!(status == 200 && !head.contains("x-ratelimit-rule"), "{head}");
+    // Its domain denies a call without a tenant, and no rule does.
+    let rules = format!("{RULES}\nrequire: [tenant]\n");
+    let service =
+        Service::start(Options { rules: &rules, flags: &["--rule-header"], ..Options::default() });
+    let (status, head) = check(&service, "domain=web&d=user=alice", &[]);
+    assert!(status == 429 && !head.contains("x-ratelimit-rule"), "{head}");
 }
 
 #[test]
