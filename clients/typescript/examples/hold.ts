@@ -4,7 +4,7 @@ const budget = new Client("localhost:8081", "llm", { onFailure: "deny" });
 
 async function complete(user: string, prompt: string): Promise<string> {
   await using hold = await budget.hold({ user }, { estimate: 400 });
-  if (!hold.allowed) return `try again in ${hold.decision.retryAfterSeconds} s`;
+  if (!hold.allowed) return `try again in ${hold.decision.retryAfterSeconds ?? 1} s`;
   const { text, tokens } = await model(prompt);
   hold.used = tokens;
   return text;

@@ -38,6 +38,7 @@ export interface Policy {
 }
 
 const CALLS_MAX = 1_000;
+const utf8 = new TextDecoder();
 const DEFAULTS = { timeoutMs: 50, commitTimeoutMs: 2_000, onFailure: "allow" as NonNullable<Policy["onFailure"]> };
 
 /** A client, or a view of one with another domain or policy. */
@@ -165,6 +166,7 @@ export class Limiter {
       isCommitted = commit ? !commit.error : false;
       return results.map(({ verdict }) => verdict);
     });
+    if (this.#policy.requireLimit) this.#checkLimit(verdict, call, "");
     return { ...this.#held(verdict, descriptors), isCommitted };
   }
 
@@ -208,7 +210,7 @@ export class Limiter {
     if (verdict instanceof CallError) return;
     const free = verdict.statuses.find(({ currentLimit, rule }) => !currentLimit && !rule);
     if (!free) return;
-    const keys = descriptors[free.descriptorIndex].entries.map(({ key }) => Buffer.from(key)).join("|");
+    const keys = descriptors[free.descriptorIndex].entries.map(({ key }) => utf8.decode(key)).join("|");
     const problem = `no limit applies to ${keys} in the domain ${this.#domain} (requireLimit)`;
     throw new RangeError(`${path}descriptors[${free.descriptorIndex}]: ${problem}`);
   }

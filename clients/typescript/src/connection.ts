@@ -1,5 +1,5 @@
 // One connection, which several clients may share: its requests, the repetition of commits, and its end.
-import { CallError } from "./error.js";
+import { ArgumentError, CallError } from "./error.js";
 import { Log } from "./log.js";
 import type { Method, Outcome, Request, Sending, Transport } from "./transport.js";
 
@@ -36,10 +36,12 @@ export class Connection {
     const abort = () => controller.abort();
     this.#aborts.add(abort);
     signal?.addEventListener("abort", abort);
-    const answer = await this.#attempt(method, request, { timeoutMs, signal: controller.signal, waits: false });
-    this.#aborts.delete(abort);
-    signal?.removeEventListener("abort", abort);
-    return answer;
+    try {
+      return await this.#attempt(method, request, { timeoutMs, signal: controller.signal, waits: false });
+    } finally {
+      this.#aborts.delete(abort);
+      signal?.removeEventListener("abort", abort);
+    }
   }
 
   /** Makes attempts until there is an answer, for at most this time. */
@@ -80,6 +82,7 @@ export class Connection {
     try {
       return await this.#transport.send(method, request, sending);
     } catch (error) {
+      if (error instanceof ArgumentError) throw error;
       return error instanceof CallError ? error : new CallError("INTERNAL", String(error));
     }
   }

@@ -40,6 +40,7 @@ export interface Call {
   readonly id?: string | undefined;
 }
 
+const utf8 = new TextEncoder();
 const ID_BYTES_MAX = 128;
 const UINT32_MAX = 2 ** 32 - 1;
 const UNITS = ["SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "YEAR"];
@@ -53,7 +54,7 @@ export function encodeCall(call: Call, path: string): v1.Call {
   }
   checkHits(hits, `${path}hits`);
   checkKinds(hitsByKind, `${path}hitsByKind`);
-  const size = Buffer.byteLength(id);
+  const size = utf8.encode(id).length;
   if (size > ID_BYTES_MAX) throw new RangeError(`${path}id: must be at most ${ID_BYTES_MAX} bytes, not ${size}`);
   const list = listOf(descriptors);
   if (list.length === 0) throw new RangeError(`${path}descriptors: at least 1`);
@@ -111,7 +112,7 @@ function pairsOf(entries: Entries, path: string): Pairs {
 }
 
 function bytes(value: Value, path: string): Uint8Array {
-  if (typeof value === "string") return Buffer.from(value);
+  if (typeof value === "string") return utf8.encode(value);
   if (value instanceof Uint8Array) return value;
   throw new TypeError(`${path}: must be a string or a Uint8Array, not ${value === null ? "null" : typeof value}`);
 }

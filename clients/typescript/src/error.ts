@@ -1,4 +1,31 @@
-import { status } from "@grpc/grpc-js";
+/** The names of gRPC's statuses, by their numbers: https://grpc.io/docs/guides/status-codes/. */
+const CODES = [
+  "OK",
+  "CANCELLED",
+  "UNKNOWN",
+  "INVALID_ARGUMENT",
+  "DEADLINE_EXCEEDED",
+  "NOT_FOUND",
+  "ALREADY_EXISTS",
+  "PERMISSION_DENIED",
+  "RESOURCE_EXHAUSTED",
+  "FAILED_PRECONDITION",
+  "ABORTED",
+  "OUT_OF_RANGE",
+  "UNIMPLEMENTED",
+  "INTERNAL",
+  "UNAVAILABLE",
+  "DATA_LOSS",
+  "UNAUTHENTICATED",
+] as const;
+
+export type Code = (typeof CODES)[number];
+
+/** The number of a status; of one without a name here, the number of UNKNOWN. */
+export function codeNumber(name: string): number {
+  const number = CODES.indexOf(name as Code);
+  return number < 0 ? CODES.indexOf("UNKNOWN") : number;
+}
 
 /** Why the service gave no answer to a call. */
 export class CallError extends Error {
@@ -14,6 +41,9 @@ export class CallError extends Error {
 
   /** From a gRPC status: of a request, or of one item of an answer. */
   static of(code: number, message: string): CallError {
-    return new CallError(status[code] ?? String(code), message);
+    return new CallError(CODES[code] ?? String(code), message);
   }
 }
+
+/** A mistake of the caller that only the transport can see. It is no failure of the service, and `onFailure` does not decide it. */
+export class ArgumentError extends TypeError {}

@@ -51,6 +51,7 @@ export class Grpc implements Transport {
   readonly target: string;
   readonly #connect: () => TollkeeperClient;
   readonly #timer: NodeJS.Timeout | undefined;
+  readonly #isOver: boolean;
   #client: TollkeeperClient;
   #wasConnecting = false;
 
@@ -62,7 +63,8 @@ export class Grpc implements Transport {
     this.#connect = () => new TollkeeperClient(target, credentialsOf(tls), all);
     this.#client = this.#connect();
     this.#client.getChannel().getConnectivityState(true);
-    if (!all.channelOverride) this.#timer = setInterval(() => this.#endLateAttempt(), ATTEMPT_MS).unref();
+    this.#isOver = all.channelOverride !== undefined;
+    if (!this.#isOver) this.#timer = setInterval(() => this.#endLateAttempt(), ATTEMPT_MS).unref();
   }
 
   /** An attempt to connect would end only when the system gives it up, after some minutes. */
@@ -88,9 +90,10 @@ export class Grpc implements Transport {
     });
   }
 
+  /** A channel of the caller's own stays open. */
   close(): void {
     clearInterval(this.#timer);
-    this.#client.close();
+    if (!this.#isOver) this.#client.close();
   }
 }
 

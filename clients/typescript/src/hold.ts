@@ -122,6 +122,7 @@ export class Hold {
 
   /** Gives back all that was held, and never rejects. */
   async release(): Promise<Commit> {
+    this.#before = {};
     this.#used = 0;
     this.#usedByKind = undefined;
     return this.commit();

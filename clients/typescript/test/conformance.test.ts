@@ -1,7 +1,8 @@
 // The cases of clients/conformance, which the clients of all languages run.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import type { Call, Client, ClientOptions, Decision, Descriptor, Value } from "tollkeeper";
+import type { Call, Decision, Descriptor, Limiter, Policy, Value } from "tollkeeper";
+import { Client as FetchClient } from "tollkeeper/fetch";
 import { compare, descriptorOf, type Expected, type JsonDescriptor } from "./json.js";
 import { connect, PATIENT_MS, random, serviceTest, tls, variable } from "./services.js";
 
@@ -33,16 +34,38 @@ const text = readFileSync(new URL("../../../conformance/cases.json", import.meta
 const names = (JSON.parse(text) as { cases: Case[] }).cases.map(({ name }) => name);
 
 names.forEach((name, index) => {
-  serviceTest(name, async () => {
+  const run = async (clientOf: (one: Case) => Limiter | undefined) => {
     const cases = JSON.parse(text.replaceAll("{run}", random())) as { cases: Case[] };
     const one = cases.cases[index] as Case;
-    await runAll(clientOf(one), one.steps);
-  });
+    const client = clientOf(one);
+    if (client) await runAll(client, one.steps);
+  };
+  serviceTest(name, () => run(clientOf));
+  serviceTest(`${name}, by fetch`, () => run(fetchClientOf));
 });
 
-function clientOf({
-  client: { service = "plain", domain, on_failure = "allow", timeout_ms = PATIENT_MS } = {},
-}: Case): Client {
+/** None for certificates, which `fetch` takes from its runtime, and for bytes, which JSON cannot have. */
+function fetchClientOf(one: Case): Limiter | undefined {
+  const { service = "plain", domain = "conformance" } = one.client ?? {};
+  const targets: Record<string, string> = {
+    plain: "TOLLKEEPER_HTTP_ADDR",
+    gone: "TOLLKEEPER_GONE_ADDR",
+    silent: "TOLLKEEPER_SILENT_ADDR",
+  };
+  const target = targets[service];
+  if (!target || JSON.stringify(one).includes('"hex"')) return undefined;
+  return new FetchClient(`http://${variable(target)}`, domain, { log: () => {}, ...policyOf(one) });
+}
+
+function policyOf({ client: { on_failure = "allow", timeout_ms = PATIENT_MS } = {} }: Case): Policy {
+  return {
+    timeoutMs: timeout_ms,
+    onFailure: on_failure === "function" ? (_error, [first]) => firstKey(first) === "vip" : on_failure,
+  };
+}
+
+function clientOf(one: Case): Limiter {
+  const { service = "plain", domain } = one.client ?? {};
   const targets: Record<string, string> = {
     plain: "TOLLKEEPER_ADDR",
     tls: "TOLLKEEPER_TLS_ADDR",
@@ -52,11 +75,7 @@ function clientOf({
   };
   const target = targets[service];
   assert(target, `the service ${service} is not known`);
-  const options: ClientOptions = {
-    timeoutMs: timeout_ms,
-    onFailure: on_failure === "function" ? (_error, [first]) => firstKey(first) === "vip" : on_failure,
-    ...(service.startsWith("tls") && { tls: tls(service === "tls") }),
-  };
+  const options = { ...policyOf(one), ...(service.startsWith("tls") && { tls: tls(service === "tls") }) };
   return connect(variable(target), options, domain);
 }
 
@@ -64,11 +83,11 @@ function firstKey(descriptor: Descriptor | undefined): Value | undefined {
   return Array.isArray(descriptor) ? (descriptor[0]?.[0] as Value) : undefined;
 }
 
-async function runAll(client: Client, steps: Step[]): Promise<void> {
+async function runAll(client: Limiter, steps: Step[]): Promise<void> {
   for (const step of steps) await run(client, step);
 }
 
-async function run(client: Client, step: Step): Promise<void> {
+async function run(client: Limiter, step: Step): Promise<void> {
   if (step.raises) {
     await assert.rejects(
       () => perform(client, step),
@@ -87,7 +106,7 @@ async function run(client: Client, step: Step): Promise<void> {
   });
 }
 
-async function perform(client: Client, step: Step): Promise<Decision[]> {
+async function perform(client: Limiter, step: Step): Promise<Decision[]> {
   const descriptors = (step.descriptors ?? []).map(descriptorOf);
   switch (step.method) {
     case "decide":
@@ -108,7 +127,7 @@ async function perform(client: Client, step: Step): Promise<Decision[]> {
 }
 
 /** The decision about a hold, whose work fails where the step says so. */
-async function hold(client: Client, step: Step, descriptors: Descriptor[]): Promise<Decision> {
+async function hold(client: Limiter, step: Step, descriptors: Descriptor[]): Promise<Decision> {
   let decision: Decision | undefined;
   const work = async () => {
     await using hold = await client.hold(descriptors, { estimate: step.estimate, hitsByKind: step.hits_by_kind });

@@ -21,8 +21,8 @@ test("README.md shows examples as they are, or links them", () => {
   for (const sample of shown) assert(texts.includes(sample), `${sample} is a file of examples/`);
 });
 
-/** Starts an example with other texts in the place of some of its own. */
-function start(name: string, replaced: [from: string, to: string][]): ChildProcess {
+/** Writes an example with other texts in the place of some of its own. */
+function write(name: string, replaced: [from: string, to: string][]): URL {
   const compiled = readFileSync(new URL(`build/examples/${name}.js`, root), "utf8");
   const text = replaced.reduce((text, [from, to]) => {
     assert(text.includes(from), `${name} has ${from}`);
@@ -32,6 +32,12 @@ function start(name: string, replaced: [from: string, to: string][]): ChildProce
   mkdirSync(folder, { recursive: true });
   const file = new URL(`${name}.js`, folder);
   writeFileSync(file, text);
+  return file;
+}
+
+/** Starts an example that is written so. */
+function start(name: string, replaced: [from: string, to: string][]): ChildProcess {
+  const file = write(name, replaced);
   const child = spawn(process.execPath, [file.pathname], { stdio: ["ignore", "pipe", "inherit"] });
   after(() => child.kill());
   return child;
@@ -88,6 +94,26 @@ for (const [name, described, three] of servers) {
     assert.equal((await fetch(url, { headers: { authorization: "alice" } })).status, 401);
   });
 }
+
+serviceTest("the sample for edge runtimes answers 401 to strangers, and 429 to the fourth request", async () => {
+  const user = random();
+  const file = write("edge", [
+    ["http://localhost:8080", `http://${variable("TOLLKEEPER_HTTP_ADDR")}`],
+    ['"example"', '"conformance", { timeoutMs: 10000, onFailure: "deny" }'],
+    ["{ user }", "{ three: user }"],
+    ['"alice"', `"${user}"`],
+  ]);
+  const worker: { fetch(request: Request): Promise<Response> } = (await import(file.href)).default;
+  const answers = [];
+  for (const authorization of ["alice", ...Array(4).fill("Bearer key-of-alice")]) {
+    answers.push(await worker.fetch(new Request("http://edge.example", { headers: { authorization } })));
+  }
+  assert.deepEqual(
+    answers.map(({ status }) => status),
+    [401, 200, 200, 200, 429],
+  );
+  assert.equal(answers[4]?.headers.get("RateLimit-Remaining"), "0");
+});
 
 test("the sample of a unit test passes", async () => {
   const child = start("unit", []);

@@ -1,0 +1,199 @@
+// Requests by `fetch` to the JSON API of the service, for runtimes without TCP sockets, such as edge workers.
+import { Limiter, type Policy } from "./client.js";
+import { Connection } from "./connection.js";
+import { ArgumentError, CallError, type Code, codeNumber } from "./error.js";
+import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
+import type { Answer, Method, Request, Sending, Transport } from "./transport.js";
+
+export { CallError } from "./error.js";
+
+export interface ClientOptions extends Policy {
+  /** In place of the global `fetch`, such as `(url, init) => env.LIMITS.fetch(url, init)` for a service binding. */
+  readonly fetch?: typeof globalThis.fetch;
+  /** Headers of each request, such as those that a proxy in front of the service asks for. */
+  readonly headers?: Readonly<Record<string, string>>;
+  /** Gets lines about calls without an answer and about mistakes, at most one a minute of each kind; by default `console.warn`. */
+  readonly log?: (line: string) => void;
+}
+
+/** Decides calls, with the methods of the client over gRPC. Values that are bytes must be UTF-8. */
+export class Client extends Limiter {
+  /**
+   * @param url the address of the service's HTTP listener, such as `http://localhost:8080`
+   * @param domain the domain of the rules
+   */
+  constructor(url: string, domain: string, { fetch, headers, log, ...policy }: ClientOptions = {}) {
+    super(new Connection(new Json(url, fetch, headers), log), domain, policy);
+  }
+
+  /** Ends decisions under way, which `onFailure` decides, and waits for commits under way. */
+  close(): Promise<void> {
+    return this.connection.close();
+  }
+}
+
+/** A day: timers take no more than 2^31 ms. */
+const TIMEOUT_MAX_MS = 86_400_000;
+
+/** https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md, for answers of proxies. */
+const CODES: Readonly<Record<number, Code>> = {
+  400: "INTERNAL",
+  401: "UNAUTHENTICATED",
+  403: "PERMISSION_DENIED",
+  404: "UNIMPLEMENTED",
+  429: "UNAVAILABLE",
+  502: "UNAVAILABLE",
+  503: "UNAVAILABLE",
+  504: "UNAVAILABLE",
+};
+
+class Json implements Transport {
+  readonly target: string;
+  readonly #base: string;
+  readonly #fetch: typeof globalThis.fetch;
+  readonly #headers: Readonly<Record<string, string>>;
+
+  constructor(url: string, fetch: typeof globalThis.fetch = globalThis.fetch, headers = {}) {
+    const { protocol, origin, pathname, username, search } = new URL(url);
+    if (protocol !== "http:" && protocol !== "https:") throw new TypeError("url: must begin with http:// or https://");
+    if (username || search) throw new TypeError("url: must have no user and no query; use headers");
+    this.#base = `${origin}${pathname.replace(/\/$/, "")}/v1/`;
+    this.target = `${this.#base}, ${protocol === "https:" ? "with" : "without"} TLS`;
+    // A runtime's own `fetch` must not be called as a method of another object.
+    this.#fetch = (input, init) => fetch(input, init);
+    this.#headers = { "content-type": "application/json", ...headers };
+  }
+
+  async send<M extends Method>(method: M, request: Request<M>, { timeoutMs, signal }: Sending): Promise<Answer<M>> {
+    const body = JSON.stringify(encoders[method](request));
+    const milliseconds = Math.max(1, Math.ceil(Math.min(timeoutMs, TIMEOUT_MAX_MS)));
+    const timeout = AbortSignal.timeout(milliseconds);
+    try {
+      const response = await this.#fetch(this.#base + method, {
+        method: "POST",
+        headers: { ...this.#headers, "grpc-timeout": `${milliseconds}m` },
+        body,
+        redirect: "manual",
+        signal: AbortSignal.any([signal, timeout]),
+      });
+      return decoders[method](read(response.status, await response.text()));
+    } catch (error) {
+      if (error instanceof CallError) throw error;
+      if (signal.aborted) throw new CallError("CANCELLED", "the call was ended");
+      if (timeout.aborted) throw new CallError("DEADLINE_EXCEEDED", `no answer within ${milliseconds} ms`);
+      throw new CallError("UNAVAILABLE", messageOf(error));
+    }
+  }
+
+  close(): void {}
+}
+
+/** `fetch` tells no more than that it failed; why is in its cause. */
+function messageOf(error: unknown): string {
+  const { message, cause } = error as Error;
+  return cause instanceof Error ? `${message}: ${cause.message || cause.name}` : message;
+}
+
+interface JsonError {
+  readonly code: string;
+  readonly message: string;
+}
+
+type JsonStatus = Omit<v1.Status, "descriptorIndex" | "durationUntilReset" | "limitRemaining"> & {
+  readonly descriptor: number;
+  readonly durationUntilReset?: string;
+  readonly limitRemaining?: number;
+};
+
+interface JsonVerdict {
+  readonly code?: v1.Verdict_Code;
+  readonly statuses?: readonly JsonStatus[];
+  readonly hold?: string;
+  readonly hits?: number;
+  readonly error?: JsonError;
+}
+
+interface JsonCommitResult {
+  readonly charges?: v1.CommittedCharge[];
+  readonly error?: JsonError;
+}
+
+interface JsonAnswer {
+  readonly verdicts?: readonly JsonVerdict[];
+  readonly results?: readonly (JsonCommitResult & {
+    readonly commit?: JsonCommitResult;
+    readonly verdict?: JsonVerdict;
+  })[];
+  readonly error?: JsonError;
+}
+
+function read(status: number, text: string): JsonAnswer {
+  let answer: JsonAnswer | undefined;
+  try {
+    answer = JSON.parse(text);
+  } catch {
+    // A proxy has answered in its own words.
+  }
+  if (status === 200 && answer) return answer;
+  const { code, message } = answer?.error ?? {};
+  if (typeof code === "string") throw new CallError(code, message ?? "");
+  throw new CallError(CODES[status] ?? "UNKNOWN", `the answer has the status ${status}, and is none of tollkeeper`);
+}
+
+const encoders: { readonly [M in Method]: (request: Request<M>) => unknown } = {
+  decide: ({ domain, calls }) => ({ domain, calls: calls.map(callOf) }),
+  commit: ({ domain, commits }) => ({ domain, commits }),
+  renew: ({ domain, renewals }) => ({
+    domain,
+    renewals: renewals.map(({ commit, call }) => ({ commit, call: call && callOf(call) })),
+  }),
+};
+
+const decoders: { readonly [M in Method]: (answer: JsonAnswer) => Answer<M> } = {
+  decide: ({ verdicts = [] }) => ({ verdicts: verdicts.map(verdictOf) }),
+  commit: ({ results = [] }) => ({ results: results.map(commitResultOf) }),
+  renew: ({ results = [] }) => ({
+    results: results.map(({ commit, verdict }) => ({
+      commit: commit && commitResultOf(commit),
+      verdict: verdict && verdictOf(verdict),
+    })),
+  }),
+};
+
+function callOf({ descriptors, hitsByKind, id, ...call }: v1.Call): unknown {
+  const kinds = Object.keys(hitsByKind).length > 0 && { hitsByKind };
+  return { descriptors: descriptors.map(descriptorOf), ...call, ...kinds, ...(id && { id }) };
+}
+
+function descriptorOf({ entries, ...descriptor }: v1.Descriptor): unknown {
+  return { entries: entries.map(({ key, value }) => ({ key: textOf(key), value: textOf(value) })), ...descriptor };
+}
+
+const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
+function textOf(bytes: Uint8Array): string {
+  try {
+    return utf8.decode(bytes);
+  } catch {
+    throw new ArgumentError("descriptors: bytes that are no UTF-8 need the client over gRPC");
+  }
+}
+
+function verdictOf({ code = "UNKNOWN", statuses = [], hold = "", hits = 0, error }: JsonVerdict): v1.Verdict {
+  return { code, statuses: statuses.map(statusOf), hold, hits, error: error && errorOf(error) };
+}
+
+function statusOf({ descriptor, durationUntilReset, limitRemaining = 0, ...status }: JsonStatus): v1.Status {
+  const reset = Number.parseFloat(durationUntilReset ?? "0");
+  const seconds = Math.floor(reset);
+  const nanos = Math.round((reset - seconds) * 1e9);
+  return { ...status, descriptorIndex: descriptor, limitRemaining, durationUntilReset: { seconds, nanos } };
+}
+
+function commitResultOf({ charges = [], error }: JsonCommitResult): v1.CommitResult {
+  return { charges, error: error && errorOf(error) };
+}
+
+function errorOf({ code, message }: JsonError): NonNullable<v1.Verdict["error"]> {
+  return { code: codeNumber(code), message };
+}

@@ -1,0 +1,71 @@
+// What is special about the client that uses `fetch`.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import { Client } from "tollkeeper/fetch";
+
+/** A client whose requests get this answer. */
+function answered(answer: () => Response, seen: [url: string, init: RequestInit | undefined][] = []): Client {
+  const fetch: typeof globalThis.fetch = async (url, init) => {
+    seen.push([String(url), init]);
+    return answer();
+  };
+  return new Client("https://limits.example/base/", "shop", { fetch, headers: { "x-key": "k" }, log: () => {} });
+}
+
+test("a request goes to the path below the URL, with the timeout and the headers of the client", async () => {
+  const seen: [string, RequestInit | undefined][] = [];
+  await answered(() => Response.json({ verdicts: [{ code: "OK", statuses: [] }] }), seen).decide({ user: "alice" }, 2);
+  const [url, init] = seen[0] as [string, RequestInit];
+  assert.equal(url, "https://limits.example/base/v1/decide");
+  const headers = init.headers as Record<string, string>;
+  assert.deepEqual([headers["x-key"], headers["grpc-timeout"]], ["k", "50m"]);
+  const { domain, calls } = JSON.parse(init.body as string);
+  assert.deepEqual([domain, calls[0].hits], ["shop", 2]);
+  assert.deepEqual(calls[0].descriptors[0].entries, [{ key: "user", value: "alice" }]);
+});
+
+test("an answer that is none of the service is a failure, by its status", async () => {
+  for (const [answer, code] of [
+    [() => new Response("<html>", { status: 502 }), "UNAVAILABLE"],
+    [() => new Response(null, { status: 301, headers: { location: "/" } }), "UNKNOWN"],
+    [() => new Response("<html>"), "UNKNOWN"],
+    [() => Response.json({}), "UNKNOWN"],
+    [
+      () => Response.json({ error: { code: "PERMISSION_DENIED", message: "no" } }, { status: 403 }),
+      "PERMISSION_DENIED",
+    ],
+  ] as const) {
+    const decision = await answered(answer).decide({ user: "alice" });
+    assert.deepEqual([decision.failed, decision.error?.code], [true, code], decision.error?.message);
+  }
+});
+
+test("bytes that are no UTF-8 are a mistake of the caller, whatever onFailure says", async () => {
+  const client = answered(() => Response.json({}));
+  await assert.rejects(client.decide({ user: new Uint8Array([0xff]) }), /no UTF-8/);
+  await assert.rejects(client.decide([[new Uint8Array([0xfe]), "x"]]), /no UTF-8/);
+});
+
+test("a mark of byte order is a part of its value", async () => {
+  const seen: [string, RequestInit | undefined][] = [];
+  const client = answered(() => Response.json({}), seen);
+  await client.decide({ user: "\u{feff}a" });
+  assert.equal(JSON.parse(seen[0]?.[1]?.body as string).calls[0].descriptors[0].entries[0].value, "\u{feff}a");
+});
+
+test("it loads neither gRPC nor a module of Node", () => {
+  const loaded = new Set<string>();
+  const load = (file: URL) => {
+    if (loaded.has(file.href)) return;
+    loaded.add(file.href);
+    const text = readFileSync(file, "utf8");
+    for (const [, name] of text.matchAll(/^(?:import|export) .*?from "(.*?)";$/gms)) {
+      assert(name?.startsWith("./"), `${file} loads ${name}`);
+      load(new URL(name, file));
+    }
+    assert(!/\b(Buffer|process)\./.test(text), `${file} needs Node`);
+  };
+  load(new URL("../../dist/fetch.js", import.meta.url));
+  assert(loaded.size > 5, `${loaded.size} modules`);
+});
