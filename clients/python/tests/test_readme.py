@@ -9,6 +9,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 from typing import Any
 
+import grpc
 from conformance import PACKAGE, needs_service, service
 from fastapi.testclient import TestClient
 
@@ -69,6 +70,27 @@ class Readme(unittest.TestCase):
         answer = app.get("/reports/1", headers={"Authorization": "Bearer key-of-alice"})
         self.assertEqual((answer.status_code, answer.headers["ratelimit-limit"]), (200, "1000"))
         self.assertEqual(app.get("/reports/1").status_code, 401)
+
+    def test_the_interceptor_denies_the_fourth_call_of_a_user(self) -> None:
+        replaced = {"alice": uuid.uuid4().hex, '{"user"': '{"three"'}
+        names = run("RateLimitInterceptor", replaced)
+        [authorization] = names["users"]
+
+        def echo(request: bytes, _context: Any) -> bytes:
+            return request
+
+        server = names["server"]
+        handlers: Any = {"echo": grpc.unary_unary_rpc_method_handler(echo)}
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Echo", handlers)])
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            rpc: Any = channel.unary_unary("/test.Echo/echo")
+            calls = [rpc.with_call(b"a", metadata=[("authorization", authorization)]) for _ in range(3)]
+            self.assertEqual([answer for answer, _ in calls], [b"a"] * 3)
+            with self.assertRaisesRegex(grpc.RpcError, "RESOURCE_EXHAUSTED"):
+                rpc(b"a", metadata=[("authorization", authorization)])
+        server.stop(None).wait()
 
     def test_the_fake_greets_bob_once(self) -> None:
         run("Fake()")["test_bob_is_greeted_once"]()

@@ -2,6 +2,7 @@ package readme;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.tollkeeper.Call;
@@ -12,8 +13,21 @@ import io.github.tollkeeper.Fake;
 import io.github.tollkeeper.Hold;
 import io.github.tollkeeper.Options;
 import io.github.tollkeeper.RateLimitFilter;
+import io.github.tollkeeper.RateLimitServerInterceptor;
 import io.grpc.ChannelCredentials;
+import io.grpc.Context;
+import io.grpc.Contexts;
+import io.grpc.Grpc;
+import io.grpc.InsecureChannelCredentials;
+import io.grpc.InsecureServerCredentials;
+import io.grpc.ManagedChannel;
+import io.grpc.Metadata;
+import io.grpc.Server;
+import io.grpc.ServerCall;
+import io.grpc.ServerCallHandler;
+import io.grpc.ServerInterceptor;
 import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
 import io.grpc.TlsChannelCredentials;
 import jakarta.servlet.Filter;
 import jakarta.servlet.http.HttpServletRequest;
@@ -32,6 +46,8 @@ import java.util.regex.MatchResult;
 import java.util.regex.Pattern;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
+import tollkeeper.v1.DecideRequest;
+import tollkeeper.v1.TollkeeperGrpc;
 
 /** Has the code of README.md, apart from its indentation; StarterTest of the starter has the rest. */
 class ReadmeTest {
@@ -52,6 +68,38 @@ class ReadmeTest {
 
     private static String unindented(Path file) throws Exception {
         return Files.readString(file).replaceAll("(?m)^ +", "");
+    }
+
+    private static final Context.Key<String> USER = Context.key("user");
+
+    @Test
+    void theInterceptorLimitsTheUserThatAuthenticationHasFound() throws Exception {
+        Fake fake = new Fake();
+        Client client = fake.client("example");
+        int port = 0;
+        TollkeeperGrpc.TollkeeperImplBase service = new TollkeeperGrpc.TollkeeperImplBase() {};
+        ServerInterceptor authentication = new ServerInterceptor() {
+            @Override
+            public <Q, A> ServerCall.Listener<Q> interceptCall(
+                    ServerCall<Q, A> call, Metadata headers, ServerCallHandler<Q, A> next) {
+                return Contexts.interceptCall(Context.current().withValue(USER, "alice"), call, headers, next);
+            }
+        };
+        Server server = Grpc.newServerBuilderForPort(port, InsecureServerCredentials.create())
+                .addService(service)
+                .intercept(new RateLimitServerInterceptor(client, (call, headers) -> List.of(Descriptor.on("user", USER.get()))))
+                .intercept(authentication)
+                .build();
+        server.start();
+        ManagedChannel channel =
+                Grpc.newChannelBuilder("localhost:" + server.getPort(), InsecureChannelCredentials.create()).build();
+        // The service itself implements nothing.
+        StatusRuntimeException failure = assertThrows(StatusRuntimeException.class,
+                () -> TollkeeperGrpc.newBlockingStub(channel).decide(DecideRequest.getDefaultInstance()));
+        assertEquals(Status.Code.UNIMPLEMENTED, failure.getStatus().getCode());
+        assertEquals(List.of(Call.take(1, Descriptor.on("user", "alice"))), fake.calls());
+        channel.shutdownNow();
+        server.shutdownNow();
     }
 
     private static Client exampleClient() {
@@ -150,7 +198,7 @@ class ReadmeTest {
         String question = "why";
         try (Hold hold = client.hold(400, Descriptor.on("user", user))) {
             if (!hold.allowed()) {
-                return "try again in " + hold.decision().retryAfter().orElseThrow().toSeconds() + " s";
+                return "try again in " + hold.decision().retryAfter().map(Duration::toSeconds).orElse(1L) + " s";
             }
             Answer answer = model.ask(question);
             hold.commit(answer.tokens());

@@ -1,0 +1,78 @@
+package io.github.tollkeeper;
+
+import io.grpc.Context;
+import io.grpc.ForwardingServerCall.SimpleForwardingServerCall;
+import io.grpc.Metadata;
+import io.grpc.ServerCall;
+import io.grpc.ServerCallHandler;
+import io.grpc.ServerInterceptor;
+import java.lang.System.Logger.Level;
+import java.util.List;
+
+/**
+ * Limits the calls of a gRPC server when they begin. A denied call ends with RESOURCE_EXHAUSTED, or with UNAVAILABLE if
+ * {@link Client.OnFailure} has denied it. Retry-After and the RateLimit headers are in the trailers of a denied call, and
+ * in the headers of an allowed one. A mistake, such as a descriptor without a value, is logged and ends with INTERNAL.
+ *
+ * <p>It waits for the decision in the thread of the call, which the server's executor must have to spare.
+ */
+public final class RateLimitServerInterceptor implements ServerInterceptor {
+    private static final System.Logger LOGGER = System.getLogger(RateLimitServerInterceptor.class.getName());
+
+    /** What a call is limited by. */
+    @FunctionalInterface
+    public interface Descriptors {
+        /** An empty list lets the call pass. */
+        List<Descriptor> of(ServerCall<?, ?> call, Metadata headers);
+    }
+
+    private final Client client;
+    private final Descriptors descriptors;
+
+    /** An interceptor that asks this client. */
+    public RateLimitServerInterceptor(Client client, Descriptors descriptors) {
+        this.client = client;
+        this.descriptors = descriptors;
+    }
+
+    @Override
+    public <Q, A> ServerCall.Listener<Q> interceptCall(
+            ServerCall<Q, A> call, Metadata headers, ServerCallHandler<Q, A> next) {
+        Decision decision;
+        // A caller that leaves, or has no time left, must not end its own decision.
+        Context decides = Context.current().fork();
+        Context before = decides.attach();
+        try {
+            List<Descriptor> limited = descriptors.of(call, headers);
+            decision = limited.isEmpty() ? null : client.decide(limited.toArray(Descriptor[]::new));
+        } catch (IllegalArgumentException mistake) {
+            LOGGER.log(Level.ERROR, "the descriptors of a call cannot be decided", mistake);
+            return ended(call, io.grpc.Status.INTERNAL.withDescription("internal error"), new Metadata());
+        } finally {
+            decides.detach(before);
+        }
+        if (decision == null) {
+            return next.startCall(call, headers);
+        }
+        Metadata shown = new Metadata();
+        decision.headers().forEach(
+                (name, value) -> shown.put(Metadata.Key.of(name, Metadata.ASCII_STRING_MARSHALLER), value));
+        if (!decision.allowed()) {
+            return ended(call, decision.failed()
+                    ? io.grpc.Status.UNAVAILABLE.withDescription("rate limits are unavailable")
+                    : io.grpc.Status.RESOURCE_EXHAUSTED.withDescription("too many requests"), shown);
+        }
+        return next.startCall(new SimpleForwardingServerCall<>(call) {
+            @Override
+            public void sendHeaders(Metadata own) {
+                own.merge(shown);
+                super.sendHeaders(own);
+            }
+        }, headers);
+    }
+
+    private static <Q> ServerCall.Listener<Q> ended(ServerCall<Q, ?> call, io.grpc.Status status, Metadata trailers) {
+        call.close(status, trailers);
+        return new ServerCall.Listener<>() {};
+    }
+}
