@@ -89,6 +89,16 @@ def answer(method: str, body: bytes, word: Any) -> Any:
     return pb.RenewResponse(results=[pb.RenewResult(commit=result(word), verdict=verdict(word, "renewed"))] * items)
 
 
+def uses(method: str, body: bytes) -> list[int]:
+    """What the commits of a request say that was used."""
+    match method:
+        case "Commit":
+            return [commit.used for commit in pb.CommitRequest.FromString(body).commits]
+        case "Renew":
+            return [it.commit.used for it in pb.RenewRequest.FromString(body).renewals]
+    return []
+
+
 class Row:
     """One row, and its port."""
 
@@ -107,6 +117,7 @@ class Row:
     def begin(self) -> None:
         self.words = list(self.row.get("service", []))
         self.seen: list[str] = []
+        self.used: list[int] = []
         self.is_pinged = False
 
     def end(self) -> None:
@@ -116,6 +127,8 @@ class Row:
             self.problems.append(f"{self.row['name']}: was not run")
         elif not re.fullmatch(wanted, "".join(f"{method} " for method in self.seen)):
             self.problems.append(f"{self.row['name']}: sent {self.seen}, not {self.row['sent']}")
+        elif self.used != self.row.get("used", self.used):
+            self.problems.append(f"{self.row['name']}: committed {self.used}, not {self.row['used']}")
 
     def address(self) -> str:
         return f"127.0.0.1:{self.port.getsockname()[1]}"
@@ -211,7 +224,8 @@ class Connection:
                 await self.row.changes(is_pinged=True)
             case h2.events.StreamEnded(stream_id=stream):
                 word = self.row.words.pop(0) if self.row.words else self.row.row.get("then", "ok")
-                await self.row.changes(seen=[*self.row.seen, self.methods[stream]])
+                used = uses(self.methods[stream], self.bodies[stream][5:])
+                await self.row.changes(seen=[*self.row.seen, self.methods[stream]], used=[*self.row.used, *used])
                 task = asyncio.create_task(self.respond(stream, word))
                 self.row.tasks.add(task)
                 task.add_done_callback(self.row.tasks.discard)

@@ -44,6 +44,7 @@ fn passes(folder: &str, script: &str) {
         .env("PATH", format!("{path}:{}", std::env::var("PATH").unwrap()))
         .env("SCRATCH", scratch.path())
         .env("TOLLKEEPER_ADDR", service.grpc.to_string())
+        .env("TOLLKEEPER_HTTP_ADDR", service.http.to_string())
         .env("TOLLKEEPER_TLS_ADDR", secured.grpc.to_string())
         .env("TOLLKEEPER_CA", ca)
         .env("TOLLKEEPER_CERT", client.certificate)

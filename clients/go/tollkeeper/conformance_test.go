@@ -28,7 +28,7 @@ type scripted struct {
 	AtLeastMs int64 `json:"at_least_ms"`
 	AtMostMs  int64 `json:"at_most_ms"`
 	// For the service.
-	Service, Then, Listens, Sent any
+	Service, Then, Listens, Sent, Used any
 }
 
 type settings struct {

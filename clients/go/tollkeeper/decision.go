@@ -24,7 +24,7 @@ type Decision struct {
 	Remaining int64
 	// Reset is the time until the window ends; without a fixed window, until the hits fit or no hit counts any more.
 	Reset time.Duration
-	// RetryAfter is when a denied call may be made again; 0 if it is allowed.
+	// RetryAfter is when a denied call may be made again; 0 if it is allowed, or if the service gave no answer.
 	RetryAfter time.Duration
 	// Rule is the path of the rule that Limit belongs to.
 	Rule string

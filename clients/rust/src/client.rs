@@ -1,5 +1,6 @@
 //! The client: what it sends, how long it waits, and what it decides without an answer.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{mem, time::Duration};
@@ -33,7 +34,8 @@ pub(crate) struct Shared {
     /// Number of commits under way that may have no caller.
     pub(crate) under_way: watch::Sender<usize>,
     target: String,
-    failures: Mutex<Failures>,
+    /// By domain.
+    failures: Mutex<HashMap<String, Failures>>,
 }
 
 /// What the log does not say yet.
@@ -232,14 +234,15 @@ impl Client {
 
     fn log<'a>(&self, errors: impl DoubleEndedIterator<Item = &'a ServiceError> + Clone) {
         let Some(last) = errors.clone().next_back() else { return };
-        let mut failures = self.shared.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of_domains = self.shared.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let failures = of_domains.entry(self.options.domain.clone()).or_default();
         failures.number += errors.count();
         if failures.logged.is_some_and(|logged| logged.elapsed() < LOG_PAUSE) {
             return;
         }
         failures.logged = Some(Instant::now());
         let number = mem::take(&mut failures.number);
-        drop(failures);
+        drop(of_domains);
         let (domain, target) = (&self.options.domain, &self.shared.target);
         let (calls, were) = if number == 1 { ("call", "was") } else { ("calls", "were") };
         tracing::warn!(

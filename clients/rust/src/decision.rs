@@ -68,7 +68,7 @@ pub struct Decision {
     pub remaining: u64,
     /// The time until the window ends; without a fixed window, until the hits fit or no hit counts any more.
     pub reset: Duration,
-    /// When a denied call may be made again, at least 1 s; absent if it is allowed.
+    /// When a denied call may be made again, at least 1 s; absent if it is allowed, or if the service gave no answer.
     pub retry_after: Option<Duration>,
     /// The path of the rule, such as `plan=free|user`; empty if no rule matched.
     pub rule: String,

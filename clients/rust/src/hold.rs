@@ -6,7 +6,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
-use crate::call::{Call, Error, check_hits};
+use crate::call::{Call, Error, HITS_MAX, check_hits};
 use crate::v1::{self, CommitRequest, RenewRequest, RenewResponse, Renewal};
 use crate::{Client, Decision, ServiceError, client::Service};
 
@@ -56,6 +56,8 @@ pub struct Hold {
     pub decision: Decision,
     client: Client,
     commit: Commit,
+    /// What was used before a renewal that has ended nothing: it is committed too.
+    before: Commit,
 }
 
 impl Client {
@@ -66,7 +68,7 @@ impl Client {
         call.validate("estimate")?;
         let decision = self.decide_one(call).await?;
         let commit = Commit::new(&*decision.hold, None);
-        Ok(Hold { decision, client: self.clone(), commit })
+        Ok(Hold { decision, client: self.clone(), commit, before: Commit::default() })
     }
 
     /// Commits what another process holds. Returns the error, if there was one. It may be repeated: only the first commit
@@ -177,7 +179,7 @@ impl Hold {
         if let Some(hits) = used.into() {
             self.used(hits)?;
         }
-        let commit = mem::take(&mut self.commit);
+        let commit = self.take_pending();
         if commit.hold.is_empty() {
             return Ok(None);
         }
@@ -191,11 +193,25 @@ impl Hold {
     /// Gives back all that is held: nothing was used.
     pub async fn release(mut self) -> Option<ServiceError> {
         self.commit.used_by_kind.clear();
+        self.before = Commit::default();
         self.commit(0).await.unwrap_or_default()
     }
 
-    /// Commits what was used so far, and holds an estimate for what comes next, in one step. If the decision is allowed, this
-    /// is the new hold, of which nothing is used. Without an answer it stays the old one.
+    /// What is to be committed: nothing more after it.
+    fn take_pending(&mut self) -> Commit {
+        let (mut commit, before) = (mem::take(&mut self.commit), mem::take(&mut self.before));
+        if let Some(used) = before.used {
+            commit.used = Some(HITS_MAX.min(used + commit.used.unwrap_or_default()));
+        }
+        for (kind, number) in before.used_by_kind {
+            let used = commit.used_by_kind.entry(kind).or_default();
+            *used = HITS_MAX.min(*used + number);
+        }
+        commit
+    }
+
+    /// Commits what was used so far, and holds an estimate for what comes next, in one step. What is used is counted anew from
+    /// here. If the service allows it, this is the new hold; without an answer it stays the old one, with all that was used.
     ///
     /// # Errors
     ///
@@ -215,7 +231,11 @@ impl Hold {
             self.commit = Commit::new(&*self.decision.hold, None);
             return Ok(self.decision.clone());
         }
-        let (commit, mut is_committed) = (self.commit.clone(), false);
+        let (commit, mut is_committed) = (self.take_pending(), false);
+        // Also if this future is dropped.
+        self.commit =
+            Commit { hold: commit.hold.clone(), end: commit.end.clone(), ..Commit::default() };
+        self.before = commit.clone();
         let ask = |domain, mut calls: Vec<_>| {
             let renewals = vec![Renewal { commit: Some(commit.encode()), call: calls.pop() }];
             RenewRequest { domain, renewals }
@@ -228,11 +248,12 @@ impl Hold {
         let rpc = async |mut service: Service, request| service.renew(request).await;
         let mut decisions = self.client.judge("renew", vec![call], ask, rpc, verdicts).await?;
         let decision = decisions.pop().expect("one decision for each call")?;
-        if decision.allowed && !decision.failed() {
+        if is_committed || !decision.hold.is_empty() {
             self.commit = Commit::new(&*decision.hold, None);
+            self.before = Commit::default();
+        }
+        if decision.allowed && !decision.failed() {
             self.decision = decision.clone();
-        } else if is_committed {
-            self.commit = Commit::default();
         }
         Ok(decision)
     }
@@ -240,7 +261,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let commit = mem::take(&mut self.commit);
+        let commit = self.take_pending();
         if !commit.hold.is_empty() {
             self.client.send_commit(commit);
         }

@@ -62,7 +62,7 @@ class Decision:
     reset: float = 0.0
     """Seconds."""
     retry_after: float | None = None
-    """Seconds until a denied call may fit, at least 1; None if allowed."""
+    """Seconds until a denied call may fit, at least 1; None if allowed, or if the service gave no answer."""
     rule: str = ""
     statuses: tuple[Status, ...] = ()
     error: ServiceError | None = None

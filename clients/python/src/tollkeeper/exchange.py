@@ -225,7 +225,8 @@ class Exchange(ABC, Generic[One]):
         on_failure = self._policy.on_failure
         allowed = on_failure == "allow"
         if callable(on_failure):
-            allowed = bool(contained("on_failure", on_failure, verdict, listed(call.descriptors)))
+            # A coroutine, which nobody awaits, is no answer.
+            allowed = contained("on_failure", on_failure, verdict, listed(call.descriptors)) is True
         return Decision(allowed, failed=True, error=verdict)
 
     def _check_limits(self, call: Call, decision: Decision, path: str) -> None:

@@ -28,6 +28,8 @@ class _Work:
 
     _used: int | None
     _used_by_kind: Mapping[str, int]
+    # What was used before a renewal that has ended nothing: it is committed too.
+    _before: tuple[int | None, Mapping[str, int]]
 
     def __init__(self, exchange: Exchange[Any], call: Call) -> None:
         self._exchange = exchange
@@ -87,12 +89,23 @@ class _Work:
     def _begin(self, token: str) -> None:
         """Nothing is used yet of what the token holds, if it is not empty."""
         self._token = token
-        self._used, self._used_by_kind, self._end = None, MappingProxyType({}), ""
+        self._begin_usage(None, {})
+        self._end = ""
+
+    def _begin_usage(self, before: int | None, before_by_kind: Mapping[str, int]) -> None:
+        self._before = before, before_by_kind
+        self._used, self._used_by_kind = None, MappingProxyType({})
+
+    def _usage(self) -> tuple[int | None, dict[str, int]]:
+        before, by_kind = self._before
+        used = self._used if before is None else before + (self._used or 0)
+        kinds = [*by_kind, *self._used_by_kind]
+        return used, {kind: by_kind.get(kind, 0) + self._used_by_kind.get(kind, 0) for kind in kinds}
 
     def _commit_steps(self) -> Steps[Committed]:
         if not self._token:
             return Committed()
-        commit = encode_commit(self._token, self._used, self._used_by_kind, self._end)
+        commit = encode_commit(self._token, *self._usage(), self._end)
         committed = yield from self._exchange._commit_steps(commit)
         if committed.error is None:
             self._token = ""
@@ -108,10 +121,13 @@ class _Work:
             call = dataclasses.replace(call, hits=estimate, hits_by_kind=renewal.get("hits_by_kind"))
         if not self._token:
             return (yield from self._enter_steps(call))
-        commit = encode_commit(self._token, self._used, self._used_by_kind, self._end)
+        usage = self._usage()
+        commit = encode_commit(self._token, *usage, self._end)
         self._decision, is_committed = yield from self._exchange._renew_steps(commit, call)
         if self._decision.hold or is_committed:
             self._begin(self._decision.hold)
+        else:
+            self._begin_usage(*usage)
         return self._decision
 
 
@@ -135,7 +151,8 @@ class Hold(_Work):
 
     def release(self) -> Committed:
         """Gives everything back now."""
-        self.used, self.used_by_kind = 0, {}
+        self._begin_usage(None, {})
+        self.used = 0
         return self.commit()
 
     def renew(self, **renewal: Unpack[Renewal]) -> Decision:
@@ -163,7 +180,8 @@ class AsyncHold(_Work):
 
     async def release(self) -> Committed:
         """Gives everything back now."""
-        self.used, self.used_by_kind = 0, {}
+        self._begin_usage(None, {})
+        self.used = 0
         return await self.commit()
 
     async def renew(self, **renewal: Unpack[Renewal]) -> Decision:

@@ -15,22 +15,23 @@ SECONDS_BETWEEN_LINES = 60
 
 
 class FailureLog:
-    """One line at once, then at most one a minute with the number since."""
+    """One line for each domain at once, then at most one a minute with the number since."""
 
     def __init__(self, target: str) -> None:
         self._target = target
         self._lock = threading.Lock()
-        self._calls = 0
-        self._next = float("-inf")
+        # The number of calls, and when the next line is due.
+        self._domains: dict[str, tuple[int, float]] = {}
 
     def add(self, domain: str, calls: int, last: ServiceError) -> None:
         with self._lock:
-            self._calls += calls
+            before, due = self._domains.get(domain, (0, float("-inf")))
+            calls += before
             now = time.monotonic()
-            if now < self._next:
+            if now < due:
+                self._domains[domain] = calls, due
                 return
-            self._next = now + SECONDS_BETWEEN_LINES
-            calls, self._calls = self._calls, 0
+            self._domains[domain] = 0, now + SECONDS_BETWEEN_LINES
         noun, verb = ("call", "was") if calls == 1 else ("calls", "were")
         logger.warning(
             'tollkeeper: %d %s of the domain "%s" had no answer and %s decided by on_failure; the last: %s (%s)',

@@ -36,7 +36,8 @@ import tollkeeper.v1.Verdict;
  * Decides calls in one domain. Make one for the process: its threads share its connections.
  *
  * <p>Every decision is made within the timeout, whatever the service does: without an answer, {@link OnFailure} decides.
- * An {@link IllegalArgumentException} is thrown only for a mistake of the caller, before anything is sent.
+ * An {@link IllegalArgumentException} is thrown only for a mistake of the caller: before anything is sent, but for
+ * {@link Options#requireLimit}.
  */
 public final class Client implements AutoCloseable {
     private static final int WARM_UP_CALLS = 10;
@@ -62,7 +63,7 @@ public final class Client implements AutoCloseable {
         OnCall NONE = (method, elapsed, outcome) -> {};
 
         /**
-         * @param method {@code decide} or {@code commit}
+         * @param method {@code decide}, {@code renew} or {@code commit}
          * @param elapsed of a commit, over all attempts
          * @param outcome {@code ok}, or a gRPC code such as {@code DEADLINE_EXCEEDED}
          */

@@ -20,7 +20,9 @@ import io.grpc.stub.StreamObserver;
 import java.lang.System.Logger.Level;
 import java.lang.ref.Cleaner;
 import java.time.Duration;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
@@ -48,8 +50,7 @@ final class Connection {
     private final Runnable shutdown;
     private final Set<CompletableFuture<?>> commits = ConcurrentHashMap.newKeySet();
     private volatile boolean isClosed;
-    private long failures;
-    private long quietUntil = System.nanoTime();
+    private final Map<String, Failures> failures = new HashMap<>();
 
     /** Over a channel that somebody else closes. */
     Connection(Channel channel) {
@@ -148,11 +149,18 @@ final class Connection {
         shutdown.run();
     }
 
-    /** Logs one line at once, and then at most one a minute. */
+    /** What the log does not say yet of a domain. */
+    private static final class Failures {
+        long calls;
+        long quietUntil = System.nanoTime();
+    }
+
+    /** Logs one line for each domain at once, and then at most one a minute. */
     synchronized void logFailures(long calls, String domain, StatusRuntimeException last) {
-        failures += calls;
+        Failures unlogged = failures.computeIfAbsent(domain, it -> new Failures());
+        unlogged.calls += calls;
         long now = System.nanoTime();
-        if (now - quietUntil < 0) {
+        if (now - unlogged.quietUntil < 0) {
             return;
         }
         String reason = Stream.<Throwable>iterate(last, Objects::nonNull, Throwable::getCause)
@@ -160,11 +168,12 @@ final class Connection {
                 .map(cause -> String.valueOf(cause.getMessage()).replaceAll("\\s+at [^()]+\\([^()]*\\)", "")
                         .replaceAll("\\s+", " "))
                 .collect(Collectors.joining(": "));
-        LOGGER.log(Level.WARNING, "tollkeeper: " + failures + (failures == 1 ? " call" : " calls") + " of the domain \""
-                + domain + "\" had no answer and " + (failures == 1 ? "was" : "were")
+        boolean isOne = unlogged.calls == 1;
+        LOGGER.log(Level.WARNING, "tollkeeper: " + unlogged.calls + (isOne ? " call" : " calls") + " of the domain \""
+                + domain + "\" had no answer and " + (isOne ? "was" : "were")
                 + " decided by on_failure; the last: " + reason + " (target " + target + ")");
-        failures = 0;
-        quietUntil = now + LOG_PAUSE_NANOS;
+        unlogged.calls = 0;
+        unlogged.quietUntil = now + LOG_PAUSE_NANOS;
     }
 
     private static final class Answering<A> implements StreamObserver<A> {

@@ -56,11 +56,10 @@ public record Decision(boolean allowed, Optional<StatusRuntimeException> error, 
 
     /** Refuses an answer to a call with a descriptor that met neither a limit nor a rule. */
     void requireLimits(String path, Call call, String domain) {
-        for (int i = 0; i < call.descriptors().size() && !failed(); i++) {
-            int index = i;
-            Call.require(statuses.stream().anyMatch(status -> status.descriptor() == index
-                            && (status.limit().isPresent() || !status.rule().isEmpty())),
-                    path + "descriptors[" + i + "]: no limit applies to " + call.descriptors().get(i).keys()
+        for (Status status : statuses) {
+            int index = status.descriptor();
+            Call.require(status.limit().isPresent() || !status.rule().isEmpty(),
+                    path + "descriptors[" + index + "]: no limit applies to " + call.descriptors().get(index).keys()
                             + " in the domain " + domain + " (require_limit)");
         }
     }

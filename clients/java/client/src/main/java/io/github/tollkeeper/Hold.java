@@ -28,6 +28,8 @@ public final class Hold implements AutoCloseable {
     private Decision decision;
     /** What is to be committed; without a token if nothing is. */
     private Commit.Builder commit;
+    /** What was used before a renewal that has ended nothing: it is committed too. */
+    private Commit before;
     private boolean isCommitted;
 
     Hold(Client client, Call call, Decision decision) {
@@ -39,6 +41,7 @@ public final class Hold implements AutoCloseable {
     private void begin(Decision made, String token) {
         decision = made;
         commit = Commit.newBuilder().setHold(token);
+        before = Commit.getDefaultInstance();
         isCommitted = false;
     }
 
@@ -86,6 +89,9 @@ public final class Hold implements AutoCloseable {
         synchronized (this) {
             if (renewed.endsHold()) {
                 begin(renewed.decision(), renewed.decision().hold());
+            } else {
+                before = used;
+                commit.clearUsed().clearUsedByKind();
             }
             decision = renewed.decision();
             return decision;
@@ -94,7 +100,10 @@ public final class Hold implements AutoCloseable {
 
     /** Gives back all that is held, now. */
     public CommitResult release() {
-        useByKind(Map.of());
+        synchronized (this) {
+            before = Commit.getDefaultInstance();
+            commit.clearUsedByKind();
+        }
         return commit(0);
     }
 
@@ -121,7 +130,13 @@ public final class Hold implements AutoCloseable {
     }
 
     private synchronized Commit pending() {
-        return commit.build();
+        Commit.Builder sum = commit.clone();
+        if (before.hasUsed()) {
+            sum.setUsed(before.getUsed() + commit.getUsed());
+        }
+        before.getUsedByKindMap().forEach(
+                (kind, hits) -> sum.putUsedByKind(kind, hits + commit.getUsedByKindOrDefault(kind, 0)));
+        return sum.build();
     }
 
     private synchronized CommitResult noted(Commit sent, CommitResult result) {
