@@ -97,6 +97,15 @@ impl Cluster {
             Self { nodes, ids, down: BTreeSet::new(), replicas: *replicas, tls: tls.is_some() };
         cluster.form(*masters);
         cluster.ready();
+        if !hostname.is_empty() {
+            // Until then, they name each other by their addresses.
+            let named = format!(",{hostname}");
+            eventually("all nodes know each other's host names", || {
+                let mut seen = cluster.nodes.iter().map(|node| node.query(&["CLUSTER", "NODES"]));
+                seen.all(|nodes: String| nodes.lines().all(|line| line.contains(&named)))
+                    .then_some(())
+            });
+        }
         cluster
     }
 
