@@ -294,7 +294,7 @@ impl Limiter {
         }
         let mut decision = plan.settle(verdict);
         decision.token = self.holds.settle(&by.rules.rules, &decision);
-        if let Some(recorder) = &self.recorder {
+        if let Some(recorder) = self.recorder().filter(|recorder| recorder.is_on()) {
             let at = decision.at.unwrap_or_else(|| self.overrides.now());
             let call = Recorded { request, meaning, decision: &decision, at, without_store };
             recorder.record(&by.rules.rules, call);

@@ -173,11 +173,13 @@ impl Recorder {
         left
     }
 
-    /// Records a call that was decided by these rules, if calls are recorded now.
+    /// Whether calls are recorded now.
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Records a call that was decided by these rules, while [`is_on`](Self::is_on).
     pub fn record(&self, rules: &RuleSet, call: Recorded<'_>) {
-        if !self.is_on.load(Ordering::Relaxed) {
-            return;
-        }
         if self.digests.load().is_none() {
             self.learn_key();
         }
