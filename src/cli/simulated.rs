@@ -16,7 +16,7 @@ use crate::{
     store::memory::{MemoryStore, metrics::MemorySize},
 };
 
-/// More counters than a service keeps in memory: recorded calls may be those of a Redis.
+/// More counters than a service keeps in memory, since the recorded calls may have been counted in Redis.
 const SIZE_MAX: MemorySize = MemorySize { counters: 16_000_000, bytes: 8 << 30 };
 
 #[derive(Debug)]

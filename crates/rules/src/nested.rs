@@ -48,7 +48,7 @@ static SHADOW: KeyTable = KeyTable {
     elsewhere: |_| None,
     keys: &[
         required("requests_per_unit", Shape::Whole { min: 0, max: Hits::MAX },
-            "The number that is tried, below that of the limit"),
+            "Hits per window to try, fewer than the limit's"),
     ],
 };
 
