@@ -175,7 +175,7 @@ fn remaining(status: &Status) -> u64 {
     match status.outcome {
         Outcome::Unlimited => u64::from(u32::MAX),
         Outcome::Within { remaining, .. } => remaining,
-        Outcome::NoLimit | Outcome::Shadowed { .. } | Outcome::Over { .. } => 0,
+        Outcome::NoLimit | Outcome::Over { .. } => 0,
     }
 }
 

@@ -64,8 +64,11 @@ impl fmt::Display for DescriptorLine<'_> {
             None if status.outcome == Outcome::Unlimited => f.write_str(", unlimited")?,
             None => f.write_str(", no limit")?,
         }
-        if let (Outcome::Within { .. }, Some((limit, _))) = (&status.outcome, &status.over_shadow) {
-            write!(f, ", over its shadow of {limit}")?;
+        if let (Outcome::Within { limit, .. }, Some((tried, _))) =
+            (&status.outcome, &status.over_shadow)
+            && tried != limit
+        {
+            write!(f, ", over its shadow of {tried}")?;
         }
         if status.outcome.is_by_failure_mode() {
             f.write_str(", by on_store_failure")?;

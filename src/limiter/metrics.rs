@@ -262,7 +262,7 @@ fn hits_by_standing(status: &Status, hits: u64, near_ratio: f64) -> [u64; STANDI
             near = used.saturating_sub(threshold.max(used.saturating_sub(hits)));
             within = hits.saturating_sub(near);
         }
-        (Outcome::NoLimit | Outcome::Unlimited | Outcome::Shadowed { .. }, _) => {}
+        (Outcome::NoLimit | Outcome::Unlimited, _) => {}
     }
     [within, near, over, shadow]
 }

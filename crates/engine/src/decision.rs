@@ -145,19 +145,12 @@ pub enum Outcome {
     NoLimit,
     /// Its rule is `unlimited`.
     Unlimited,
-    /// Within the limit.
+    /// Within the limit, or over one of a rule in shadow mode, with 0 remaining hits.
     Within {
         /// The limit; of several, the one with the fewest remaining hits.
         limit: Arc<Limit>,
         /// Number of further hits that would pass.
         remaining: u64,
-        /// See [`Tally::reset`](crate::ledger::Tally::reset).
-        reset: Duration,
-    },
-    /// Over the limit of a rule in shadow mode: it passes.
-    Shadowed {
-        /// The limit.
-        limit: Arc<Limit>,
         /// See [`Tally::reset`](crate::ledger::Tally::reset).
         reset: Duration,
     },
@@ -183,9 +176,7 @@ impl Outcome {
         match self {
             Self::NoLimit | Self::Unlimited => None,
             Self::Within { limit, remaining, reset } => Some((limit, *remaining, *reset)),
-            Self::Shadowed { limit, reset } | Self::Over { limit, reset, .. } => {
-                Some((limit, 0, *reset))
-            }
+            Self::Over { limit, reset, .. } => Some((limit, 0, *reset)),
         }
     }
 
@@ -193,9 +184,7 @@ impl Outcome {
     pub fn code(&self) -> Code {
         match self {
             Self::Over { .. } => Code::OverLimit,
-            Self::NoLimit | Self::Unlimited | Self::Within { .. } | Self::Shadowed { .. } => {
-                Code::Ok
-            }
+            Self::NoLimit | Self::Unlimited | Self::Within { .. } => Code::Ok,
         }
     }
 }

@@ -199,7 +199,9 @@ fn outcome(charge: Charge, Tally { fit, reset, judged_by }: Tally) -> Outcome {
     let limit = charge.counter.limit;
     match fit {
         // A limit that is a shadow by the settings alone still has the status OVER_LIMIT.
-        Fit::Over if limit.mode_written == Mode::Shadow => Outcome::Shadowed { limit, reset },
+        Fit::Over if limit.mode_written == Mode::Shadow => {
+            Outcome::Within { limit, remaining: 0, reset }
+        }
         Fit::Fits { remaining } => Outcome::Within { limit, remaining, reset },
         Fit::Over => Outcome::Over { limit, reset, judged_by },
         Fit::Commit(_) => Outcome::NoLimit,
@@ -215,7 +217,7 @@ fn tighter(one: Outcome, other: Outcome) -> Outcome {
             other < one
         }
         (Outcome::Over { .. }, _) => false,
-        (_, other) => matches!(other, Outcome::Over { .. } | Outcome::Shadowed { .. }),
+        (_, other) => matches!(other, Outcome::Over { .. }),
     };
     if other_is_tighter { other } else { one }
 }

@@ -72,66 +72,7 @@ pub(super) fn compile(
         ..fixed
     };
     let has_scripts = options.algorithms == Algorithms::All;
-    if !has_scripts && limit.algorithm != Algorithm::FixedWindow {
-        let name = limit.algorithm.name();
-        let message = format!("algorithm: {name} needs scripts, but --redis-scripts is off");
-        reader.problem(*location, message);
-    }
-    let is_by_token = limit.hold.as_ref().is_none_or(|policy| policy.by == HoldBy::Token);
-    if !has_scripts && !is_by_token {
-        let message = "hold: needs scripts unless it is `by: token`, but --redis-scripts is off";
-        reader.problem(*location, message);
-    }
-    if let Some(location) = value.leases.filter(|_| !has_scripts) {
-        reader.problem(location, "lease: needs scripts, but --redis-scripts is off");
-    }
-    if let Some(Located { location, .. }) = value.notify_at {
-        let releases = value.priority.as_ref().is_some_and(|priority| priority.value.releases);
-        if matches!(limit.algorithm, Algorithm::InFlight { .. }) {
-            reader.problem(location, "notify_at: not with in_flight, which has no window");
-        } else if releases {
-            reader.problem(location, "notify_at: not with `release`, by which the limit grows");
-        }
-    }
-    if let Some(Located { location, value: priority }) = &value.priority {
-        if !is_by_token {
-            reader.problem(*location, "priority: not with a hold, unless it is `by: token`");
-        }
-        if priority.releases && limit.algorithm != Algorithm::FixedWindow {
-            reader.problem(*location, "release: only for algorithm fixed_window");
-        }
-    }
-    if let Some(Located { location, value: requests }) = value.shadow {
-        if requests >= limit.requests_per_unit {
-            let limit = limit.requests_per_unit;
-            let message = format!("shadow: {requests} is not below the limit of {limit}");
-            reader.problem(location, message);
-        }
-        let problem = if matches!(limit.algorithm, Algorithm::TokenBucket { .. }) {
-            Some("shadow: not with token_bucket, which would also refill more slowly")
-        } else if value.priority.is_some() {
-            Some("shadow: not with `priority`, whose classes have numbers of their own")
-        } else if mode_written != Mode::Enforced {
-            Some("shadow: not with `shadow_mode` or `quota_mode`, which deny no call alone")
-        } else {
-            None
-        };
-        problem.into_iter().for_each(|problem| reader.problem(location, problem));
-    }
-    if let Some(Located { location, .. }) = value.ban_for {
-        let problem = if !has_scripts {
-            Some("ban_for: needs scripts, but --redis-scripts is off")
-        } else if limit.hold.is_some() {
-            Some("ban_for: not with a hold")
-        } else if value.priority.is_some() {
-            Some("ban_for: not with `priority`, since one class would close the counter for all")
-        } else if limit.mode == Mode::Quota {
-            Some("ban_for: not with quotas, which deny no call alone")
-        } else {
-            None
-        };
-        problem.into_iter().for_each(|problem| reader.problem(location, problem));
-    }
+    check_combinations(&limit, written, has_scripts, reader);
     if value.count_denied == Some(true) && limit.algorithm.carries_over() {
         let name = limit.algorithm.name();
         let message = format!(
@@ -159,13 +100,78 @@ pub(super) fn compile(
     Some(limit)
 }
 
+/// Keys of a limit that something else of it, or of the settings, excludes.
+fn check_combinations(
+    limit: &Limit,
+    Located { location, value: written }: &Located<RateLimit>,
+    has_scripts: bool,
+    reader: &mut Reader<'_>,
+) {
+    let algorithm = &limit.algorithm;
+    let is_bucket = matches!(algorithm, Algorithm::TokenBucket { .. });
+    let is_fixed_window = *algorithm == Algorithm::FixedWindow;
+    let is_by_token = limit.hold.as_ref().is_none_or(|policy| policy.by == HoldBy::Token);
+    let releases = written.priority.as_ref().is_some_and(|priority| priority.value.releases);
+    if !has_scripts && !is_fixed_window {
+        let name = algorithm.name();
+        let message = format!("algorithm: {name} needs scripts, but --redis-scripts is off");
+        reader.problem(*location, message);
+    }
+    if let Some(Located { location, value: requests }) = written.shadow
+        && requests >= limit.requests_per_unit
+    {
+        let limit = limit.requests_per_unit;
+        reader.problem(location, format!("shadow: {requests} is not below the limit of {limit}"));
+    }
+    let (hold, leases) = (Some(*location), written.leases);
+    let (notify_at, priority) = (location_of(&written.notify_at), location_of(&written.priority));
+    let (shadow, ban_for) = (location_of(&written.shadow), location_of(&written.ban_for));
+    for (key, is_refused, problem) in [
+        (
+            hold,
+            !has_scripts && !is_by_token,
+            "hold: needs scripts unless it is `by: token`, but --redis-scripts is off",
+        ),
+        (leases, !has_scripts, "lease: needs scripts, but --redis-scripts is off"),
+        (notify_at, limit.counts_calls(), "notify_at: not with in_flight, which has no window"),
+        (notify_at, releases, "notify_at: not with `release`, by which the limit grows"),
+        (priority, !is_by_token, "priority: not with a hold, unless it is `by: token`"),
+        (priority, releases && !is_fixed_window, "release: only for algorithm fixed_window"),
+        (shadow, is_bucket, "shadow: not with token_bucket, which would also refill more slowly"),
+        (
+            shadow,
+            priority.is_some(),
+            "shadow: not with `priority`, whose classes have numbers of their own",
+        ),
+        (
+            shadow,
+            limit.mode_written != Mode::Enforced,
+            "shadow: not with `shadow_mode` or `quota_mode`, which deny no call alone",
+        ),
+        (ban_for, !has_scripts, "ban_for: needs scripts, but --redis-scripts is off"),
+        (ban_for, limit.hold.is_some(), "ban_for: not with a hold"),
+        (
+            ban_for,
+            priority.is_some(),
+            "ban_for: not with `priority`, since one class would close the counter for all",
+        ),
+        (ban_for, limit.mode == Mode::Quota, "ban_for: not with quotas, which deny no call alone"),
+    ] {
+        key.filter(|_| is_refused).into_iter().for_each(|key| reader.problem(key, problem));
+    }
+}
+
+fn location_of<T>(key: &Option<Located<T>>) -> Option<Location> {
+    key.as_ref().map(|key| key.location)
+}
+
 fn check_keys_of_one_algorithm(written: &RateLimit, reader: &mut Reader<'_>) {
     let locations: [_; OF_ONE_ALGORITHM.len()] = [
-        written.burst.as_ref().map(|burst| burst.location),
-        written.idle.as_ref().map(|idle| idle.location),
-        written.time_zone.as_ref().map(|zone| zone.location),
-        written.starts.as_ref().map(|starts| starts.location),
-        written.remember.as_ref().map(|key| key.location),
+        location_of(&written.burst),
+        location_of(&written.idle),
+        location_of(&written.time_zone),
+        location_of(&written.starts),
+        location_of(&written.remember),
         written.leases,
     ];
     for ((key, algorithms), location) in OF_ONE_ALGORITHM.into_iter().zip(locations) {
