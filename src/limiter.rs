@@ -394,6 +394,10 @@ impl Limiter {
         outage::modes_in_force(&in_force.rules.failure_modes());
         self.holds.retain(&self.metrics.rules_in_force(&in_force.rules));
         self.refused_debits.retain(&in_force.rules);
+        // Notices show digests.
+        if in_force.rules.has_notices() {
+            self.holds.make_digests();
+        }
     }
 
     pub fn metrics(&self) -> &CallMetrics {

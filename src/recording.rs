@@ -53,10 +53,11 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// A longer call is dropped, so that callers fill the memory of this process no further than with buffers of about this size.
 const CALL_BYTES_MAX: usize = 64 << 10;
 
-/// The most buffers that wait for the disk.
+/// The most buffers that wait for the disk, beside one of each worker.
 const BLOCKS_MAX: usize = 32;
 
-const WRITE_EVERY: Duration = Duration::from_secs(1);
+/// A worker hands its buffer over at the latest after this time.
+const HAND_OVER_EVERY: Duration = Duration::from_secs(1);
 
 /// Where calls are recorded.
 #[derive(Debug, Clone)]
@@ -107,7 +108,7 @@ struct Block {
 impl Recorder {
     /// Records calls of this number of workers, once the key of digests is known.
     pub fn new(options: RecordingOptions, key: Key, workers: usize, meter: &Meter) -> Self {
-        let (full, blocks) = mpsc::channel(BLOCKS_MAX);
+        let (full, blocks) = mpsc::channel(BLOCKS_MAX + workers);
         let metrics = RecordingInstruments::of_meter(meter);
         for outcome in ["written", "dropped"] {
             metrics.calls.add(0, &[KeyValue::new("outcome", outcome)]);
@@ -174,10 +175,7 @@ impl Recorder {
         if block.bytes.len() >= BLOCK_BYTES {
             let next =
                 Block { bytes: Vec::with_capacity(BLOCK_BYTES + (BLOCK_BYTES >> 2)), calls: 0 };
-            let block = mem::replace(&mut *block, next);
-            if let Err(error) = self.full.try_send(block) {
-                self.count("dropped", error.into_inner().calls);
-            }
+            self.hand_over(mem::replace(&mut *block, next));
         }
     }
 
@@ -190,66 +188,65 @@ impl Recorder {
         if let Ok(Err(problem)) = created.await {
             report(&problem);
         }
-        let mut folder = self.folder();
-        let mut full = self.blocks.lock().await;
-        let mut due = time::interval(WRITE_EVERY);
-        while !stop.is_cancelled() {
-            let mut blocks = Vec::new();
-            tokio::select! {
-                () = stop.cancelled() => {}
-                _ = due.tick() => {
-                    self.learn_key();
-                    self.time_left();
-                    blocks.extend(self.taken());
-                }
-                _ = full.recv_many(&mut blocks, BLOCKS_MAX) => {}
+        // A disk that takes long keeps no calls in the buffers: a reader relies on what a block lasts.
+        let handing_over = async {
+            let mut due = time::interval(HAND_OVER_EVERY);
+            while stop.run_until_cancelled(due.tick()).await.is_some() {
+                self.learn_key();
+                self.time_left();
+                self.buffered().for_each(|block| self.hand_over(block));
             }
-            folder = self.write(folder, blocks).await;
-        }
+        };
+        let writing = async {
+            let (mut folder, mut full) = (self.folder(), self.blocks.lock().await);
+            while let Some(Some(block)) = stop.run_until_cancelled(full.recv()).await {
+                folder = self.write(folder, block).await;
+            }
+        };
+        tokio::join!(handing_over, writing);
     }
 
     /// Writes what is left.
     pub async fn end(&self) {
-        let mut full = self.blocks.lock().await;
-        let mut blocks = Vec::new();
+        let (mut folder, mut full) = (self.folder(), self.blocks.lock().await);
         while let Ok(block) = full.try_recv() {
-            blocks.push(block);
+            folder = self.write(folder, block).await;
         }
-        blocks.extend(self.taken());
-        self.write(self.folder(), blocks).await;
+        for block in self.buffered() {
+            folder = self.write(folder, block).await;
+        }
+    }
+
+    fn buffered(&self) -> impl Iterator<Item = Block> {
+        let blocks = self.buffers.iter().map(|buffer| mem::take(&mut *buffer.lock()));
+        blocks.filter(|block| block.calls > 0)
+    }
+
+    fn hand_over(&self, block: Block) {
+        if let Err(error) = self.full.try_send(block) {
+            self.count("dropped", error.into_inner().calls);
+        }
     }
 
     fn folder(&self) -> Folder {
         Folder::new(&self.options.folder, self.options.bytes_max)
     }
 
-    fn taken(&self) -> impl Iterator<Item = Block> {
-        self.buffers.iter().map(|buffer| mem::take(&mut *buffer.lock()))
-    }
-
-    async fn write(&self, mut folder: Folder, blocks: Vec<Block>) -> Folder {
-        for block in blocks.into_iter().filter(|block| block.calls > 0) {
-            let calls = block.calls;
-            let written = spawn_blocking(move || {
-                let written = folder.write(&block.bytes, system_clock());
-                (folder, written)
-            });
-            let written = match written.await {
-                Ok((returned, written)) => {
-                    folder = returned;
-                    written
-                }
-                Err(error) => {
-                    folder = self.folder();
-                    Err(error.to_string())
-                }
-            };
-            match written {
-                Ok(()) => self.count("written", calls),
-                Err(problem) => {
-                    self.count("dropped", calls);
-                    report(&problem);
-                }
+    async fn write(&self, mut folder: Folder, block: Block) -> Folder {
+        let calls = block.calls;
+        let written = spawn_blocking(move || {
+            let written = folder.write(&block.bytes, system_clock());
+            (folder, written)
+        });
+        let (folder, written) = match written.await {
+            Ok(written) => written,
+            Err(error) => (self.folder(), Err(error.to_string())),
+        };
+        match written {
+            Ok(()) => self.count("written", calls),
+            Err(problem) => {
+                self.count("dropped", calls);
+                report(&problem);
             }
         }
         folder

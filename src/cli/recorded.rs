@@ -183,12 +183,15 @@ pub(super) struct NewRecording(Vec<(Timestamp, Vec<u8>)>);
 
 impl NewRecording {
     /// Adds a call of one hit.
+    ///
+    /// # Errors
+    /// It is longer than a call that can be read.
     pub(super) fn add(
         &mut self,
         at: Timestamp,
         domain: &str,
         descriptors: Vec<Vec<request::Entry>>,
-    ) {
+    ) -> Result<(), String> {
         let entry = |request::Entry { key, value }| Entry { key, value };
         let descriptors = descriptors.into_iter().map(|entries| RateLimitDescriptor {
             entries: entries.into_iter().map(entry).collect(),
@@ -201,13 +204,22 @@ impl NewRecording {
             hits: 1,
             ..RecordedCall::default()
         };
+        let length = call.encoded_len();
+        if length > CALL_BYTES_MAX {
+            return Err(format!("a call of {length} bytes, more than {CALL_BYTES_MAX}"));
+        }
         self.0.push((at, call.encode_length_delimited_to_vec()));
+        Ok(())
     }
 
-    /// Writes a new file with all calls in the order of their times.
+    /// Writes a new file with all calls in the order of their times, or none.
     pub(super) fn write(mut self, path: &Path) -> io::Result<()> {
         self.0.sort_by_key(|(at, _)| *at);
-        let mut file = recording::create(path)?;
+        let file = recording::create(path)?;
+        self.write_to(file).inspect_err(|_| drop(fs::remove_file(path)))
+    }
+
+    fn write_to(&self, mut file: File) -> io::Result<()> {
         for group in self.0.chunks(GROUP_CALLS) {
             let calls: Vec<u8> = group.iter().flat_map(|(_, call)| call).copied().collect();
             file.write_all(&recording::compressed(&calls)?)?;

@@ -18,7 +18,7 @@ use super::{
     simulated::SimulatedService,
 };
 use crate::{
-    engine::rule_set::RuleSet,
+    engine::{rule::ModeOverride, rule_set::RuleSet},
     rules::{self, LoadOptions},
     settings::{self, Environment},
 };
@@ -38,6 +38,9 @@ pub(super) struct ReplayFlags {
     /// Compare with a replay with these rules, not with the recorded verdicts
     #[arg(long, value_name = "PATH")]
     against: Vec<PathBuf>,
+    /// File or folder that is laid over the rules, and over those of --against; may be repeated
+    #[arg(long, value_name = "PATH")]
+    rules_overlay: Vec<PathBuf>,
     /// Exit 1 if this is so, such as 'denied > 0.1 %': the newly denied of the compared calls; also with `admitted`
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<Condition>,
@@ -60,11 +63,17 @@ enum ReplayFormat {
 
 pub(super) fn main(flags: &ReplayFlags, environment: &Environment) -> Ended {
     let options = settings::rule_options(environment);
-    let rules = load(&flags.rules, options)?;
+    let load = |paths: &[PathBuf]| load(paths, &flags.rules_overlay, options);
+    let rules = load(&flags.rules)?;
     let against = match &flags.against[..] {
         [] => None,
-        paths => Some(load(paths, options)?),
+        paths => Some(load(paths)?),
     };
+    if options.defaults.mode_override != ModeOverride::AsWritten {
+        complain(
+            "the environment has a setting by which no limit denies alone, such as TOLLKEEPER_SHADOW_MODE",
+        );
+    }
     let mut recording = Recording::open(&flags.paths)?;
     let (groups, read) = mpsc::sync_channel(GROUPS_MAX);
     let mut changes = thread::scope(|scope| {
@@ -105,8 +114,8 @@ pub(super) fn main(flags: &ReplayFlags, environment: &Environment) -> Ended {
     Ok(code)
 }
 
-fn load(paths: &[PathBuf], options: LoadOptions) -> Result<RuleSet, Failed> {
-    let loaded = rules::load(paths, &[], options);
+fn load(paths: &[PathBuf], overlays: &[PathBuf], options: LoadOptions) -> Result<RuleSet, Failed> {
+    let loaded = rules::load(paths, overlays, options);
     let loaded = loaded
         .map_err(|problems| Failed::problems(problems.iter().map(ToString::to_string).collect()))?;
     Ok(loaded.rules)

@@ -15,7 +15,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use serde_json::{Value, json};
 use tokio::{
-    sync::Semaphore,
+    sync::{Semaphore, SemaphorePermit},
     time::{self, Instant},
 };
 use tonic::Code;
@@ -36,9 +36,12 @@ use crate::{
     telemetry::{CallSpan, in_call},
 };
 
-/// Most batches that are decided at a time. Further ones wait, each up to [`BATCH_WAITS`].
+/// Most batches that are decided at a time. Further ones wait, each up to [`BATCH_WAITS`], and half of its caller's timeout.
 const BATCHES_MAX: usize = 16;
 const BATCH_WAITS: Duration = Duration::from_secs(1);
+
+/// A body of so many bytes has few calls, which wait for no turn.
+const FEW_CALLS_BYTES: usize = 4 << 10;
 
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
@@ -78,6 +81,22 @@ impl Decisions {
         let memory = self.memory(&request);
         let body = time::timeout(BODY_WITHIN, self.read(request.into_body(), &memory)).await;
         body.unwrap_or(Err(Refusal::TooSlow))
+    }
+
+    /// What a batch of so many bytes needs, so that many of them leave the service to others.
+    async fn turn(
+        &self,
+        bytes: usize,
+        arrival: Arrival,
+    ) -> Result<Option<SemaphorePermit<'_>>, Refusal> {
+        if bytes <= FEW_CALLS_BYTES {
+            return Ok(None);
+        }
+        let waits = arrival.timeout.map_or(BATCH_WAITS, |timeout| BATCH_WAITS.min(timeout / 2));
+        match time::timeout(waits, self.batches.acquire()).await {
+            Ok(turn) => Ok(turn.ok()),
+            Err(_) => Err(Refusal::TooMany),
+        }
     }
 
     fn memory(&self, request: &Request) -> Arc<ConnectionBudget> {
@@ -131,9 +150,8 @@ pub(super) async fn decide_batch(
     // Only here, where no proxy passes on the headers of its end users.
     let timeout = timeout::of(request.headers());
     let (body, _held) = decisions.body(request).await?;
-    let turn = time::timeout(BATCH_WAITS, decisions.batches.acquire()).await;
-    let _turn = turn.map_err(|_| Refusal::TooMany)?;
     let arrival = Arrival { at: Instant::now(), timeout };
+    let _turn = decisions.turn(body.len(), arrival).await?;
     let (client, span) = (client.as_ref(), span.as_ref());
     let context = BatchContext { client, arrival, span };
     let answered = decisions.service.answer_json(method, &body, &memory, context);

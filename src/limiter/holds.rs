@@ -222,6 +222,11 @@ impl Holds {
         self.keys.is_digest_of(digest, id)
     }
 
+    /// See [`HoldKeys::make_digests`].
+    pub(super) fn make_digests(&self) {
+        self.keys.make_digests();
+    }
+
     /// See [`HoldKeys::prepare_digests`].
     pub(super) async fn prepare_digests(&self) {
         self.keys.prepare_digests().await;

@@ -249,9 +249,12 @@ fn hits_by_standing(status: &Status, hits: u64, near_ratio: f64) -> [u64; STANDI
     let (mut within, mut near, mut over, mut shadow) = (0, 0, 0, 0);
     let counted = |limit: &Limit| hits.min(HITS_MAX.max(limit.capacity()));
     match (&status.outcome, &status.over_shadow) {
-        (_, Some((limit, _))) => shadow = counted(limit),
         (Outcome::Over { limit, .. }, _) => over = counted(limit),
-        (Outcome::Within { limit, remaining, .. }, _) => {
+        // A rule in shadow mode.
+        (Outcome::Within { limit, .. }, Some((over, _))) if over == limit => {
+            shadow = counted(limit);
+        }
+        (Outcome::Within { limit, remaining, .. }, tried) => {
             let (hits, used) = (counted(limit), limit.capacity().saturating_sub(*remaining));
             #[expect(
                 clippy::cast_possible_truncation,
@@ -260,7 +263,8 @@ fn hits_by_standing(status: &Status, hits: u64, near_ratio: f64) -> [u64; STANDI
             )]
             let threshold = (real(limit.capacity()) * near_ratio) as u64;
             near = used.saturating_sub(threshold.max(used.saturating_sub(hits)));
-            within = hits.saturating_sub(near);
+            let rest = hits.saturating_sub(near);
+            *(if tried.is_some() { &mut shadow } else { &mut within }) = rest;
         }
         (Outcome::NoLimit | Outcome::Unlimited, _) => {}
     }
@@ -282,6 +286,19 @@ mod tests {
         let status = Status::settled(Matched::NoDomain, within, None);
         let [within, near, ..] = hits_by_standing(&status, hits, 0.8);
         assert_eq!([near, within], expected);
+    }
+
+    #[test]
+    fn hits_near_the_limit_are_not_hidden_by_a_number_that_is_tried() {
+        let limit = Arc::new(Limit::new(100, Unit::Hour, 1).expect("a window"));
+        let reset = Duration::ZERO;
+        let tried = Some((Arc::new(limit.with_requests(60)), reset));
+        for (remaining, expected) in [(30, [0, 0, 0, 5]), (18, [0, 2, 0, 3])] {
+            let outcome = Outcome::Within { limit: Arc::clone(&limit), remaining, reset };
+            let mut status = Status::settled(Matched::NoDomain, outcome, None);
+            status.over_shadow.clone_from(&tried);
+            assert_eq!(hits_by_standing(&status, 5, 0.8), expected);
+        }
     }
 
     /// The table of envoyproxy/ratelimit's own tests, for admitted hits.

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use lz4_flex::frame::{FrameEncoder, FrameInfo};
+use lz4_flex::frame::{BlockSize, FrameEncoder, FrameInfo};
 
 use crate::{engine::time::Timestamp, process::pause::random};
 
@@ -107,10 +107,12 @@ impl Current {
 pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in unless_gone(fs::read_dir(folder))?.into_iter().flatten() {
-        let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
-            files.push(path);
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_str().unwrap_or_default();
+        let is_file = unless_gone(entry.file_type())?.is_some_and(|kind| kind.is_file());
+        if is_file && name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
+            files.push(entry.path());
         }
     }
     files.sort();
@@ -135,19 +137,39 @@ fn unless_gone<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// A whole frame with a checksum, so that a file that ends early loses no more than its last one, and a bad disk is found.
+/// A whole frame with a checksum, so that a file that ends early loses no more than its last one, and a bad disk is found. All
+/// frames of a file have blocks of one size, which its reader needs.
 pub fn compressed(calls: &[u8]) -> io::Result<Vec<u8>> {
-    let mut encoder =
-        FrameEncoder::with_frame_info(FrameInfo::new().content_checksum(true), Vec::new());
+    let info = FrameInfo::new().content_checksum(true).block_size(BlockSize::Max256KB);
+    let mut encoder = FrameEncoder::with_frame_info(info, Vec::new());
     encoder.write_all(calls)?;
     Ok(encoder.finish()?)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
+    use lz4_flex::frame::FrameDecoder;
     use tempfile::TempDir;
 
     use super::*;
+
+    #[test]
+    fn a_short_block_and_a_long_one_are_read_from_one_file() {
+        let (short, long) = (vec![b'a'; 100], vec![b'b'; 1 << 20]);
+        let file = [compressed(&short).unwrap(), compressed(&long).unwrap()].concat();
+        let mut read = Vec::new();
+        FrameDecoder::new(&file[..]).read_to_end(&mut read).unwrap();
+        assert_eq!(read, [short, long].concat());
+    }
+
+    #[test]
+    fn a_folder_with_the_name_of_a_file_is_none() {
+        let folder = TempDir::new().unwrap();
+        fs::create_dir(folder.path().join("calls-0000000000001-00000000.lz4")).unwrap();
+        assert_eq!(files(folder.path()).unwrap(), [PathBuf::new(); 0]);
+    }
 
     #[test]
     fn the_last_file_by_name_is_the_newest_also_after_the_clock_was_set_back() {

@@ -151,12 +151,12 @@ fn unit(value: Option<Scalar>, field: &str) -> Result<i32, Refusal> {
 
 pub(super) fn number<T>(value: Option<Scalar>, field: &str, max: T) -> Result<Option<T>, Refusal>
 where
-    T: TryFrom<u64> + std::fmt::Display,
+    T: TryFrom<u64> + PartialOrd + std::fmt::Display,
 {
     let Some(value) = value else { return Ok(None) };
     match whole_number(&value).and_then(|number| T::try_from(number).ok()) {
-        Some(number) => Ok(Some(number)),
-        None => Err(Refusal::Invalid(format!("{field}: must be a whole number from 0 to {max}"))),
+        Some(number) if number <= max => Ok(Some(number)),
+        _ => Err(Refusal::Invalid(format!("{field}: must be a whole number from 0 to {max}"))),
     }
 }
 

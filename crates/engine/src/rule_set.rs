@@ -209,6 +209,12 @@ impl RuleSet {
         self.holds.insert(policy.number, holding);
     }
 
+    /// Whether a limit has `notify_at`.
+    pub fn has_notices(&self) -> bool {
+        let rules = self.domains().into_iter().flat_map(Domain::rules);
+        rules.flat_map(|rule| rule.limits()).any(|limit| limit.notify_at.is_some())
+    }
+
     /// Whether calls may take holds by token.
     pub fn has_holds_by_token(&self) -> bool {
         let policies = self.holds.values().filter_map(|holding| holding.limit.hold.as_ref());

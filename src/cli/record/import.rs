@@ -71,6 +71,9 @@ pub(super) fn main(flags: &ImportFlags) -> Ended {
             ))
         }
     };
+    if flags.to.exists() {
+        return Err(failure(format_args!("{}: exists", flags.to.display())));
+    }
     if flags.domain.is_empty() {
         return Err(usage("--domain: must not be empty"));
     }
@@ -87,12 +90,16 @@ pub(super) fn main(flags: &ImportFlags) -> Ended {
         if line.trim_ascii().is_empty() {
             continue;
         }
-        match call(&line, &templates, &flags.time) {
-            Ok((_, descriptors)) if descriptors.is_empty() => lines.empty += 1,
-            Ok((at, descriptors)) => {
-                lines.calls += 1;
-                recording.add(at, &flags.domain, descriptors);
+        let added = call(&line, &templates, &flags.time).and_then(|(at, descriptors)| {
+            let has_any = !descriptors.is_empty();
+            if has_any {
+                recording.add(at, &flags.domain, descriptors)?;
             }
+            Ok(has_any)
+        });
+        match added {
+            Ok(true) => lines.calls += 1,
+            Ok(false) => lines.empty += 1,
             Err(problem) => {
                 lines.bad += 1;
                 lines.problem.get_or_insert_with(|| format!("{name}:{number}: {problem}"));

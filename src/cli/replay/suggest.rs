@@ -17,8 +17,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Demand {
     hasher: RandomState,
-    /// By the place of the rule, and the seconds of the window: a class of calls has a limit of its own.
-    limits: HashMap<(usize, u64), LimitDemand>,
+    /// By the place of the rule, the algorithm, and the seconds of the window: a class of calls has a limit of its own.
+    limits: HashMap<(usize, &'static str, u64), LimitDemand>,
 }
 
 #[derive(Debug)]
@@ -61,7 +61,8 @@ impl Demand {
             if limit.counts_calls() || limit.hold.is_some() {
                 continue;
             }
-            let place = (Arc::as_ptr(rule).addr(), limit.window.seconds());
+            let rule_at = Arc::as_ptr(rule).addr();
+            let place = (rule_at, limit.algorithm.name(), limit.window.seconds());
             let demand = self.limits.entry(place).or_insert_with(|| LimitDemand {
                 domain: domain.to_string(),
                 rule: rule.path.to_string(),

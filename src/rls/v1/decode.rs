@@ -137,7 +137,10 @@ impl DecodedCall {
             let bytes = call.id.len();
             return Err(Refusal::Invalid(format!("id: {bytes} bytes exceeds {ID_BYTES_MAX}")));
         }
-        let hits = if charges_nothing { 0 } else { call.hits.unwrap_or(1).min(Hits::MAX) };
+        let hits = if charges_nothing { 0 } else { call.hits.unwrap_or(1) };
+        if hits > Hits::MAX {
+            return Err(Refusal::Invalid(format!("hits: {hits} exceeds {}", Hits::MAX)));
+        }
         let (mut descriptors, overrides_ignored) =
             descriptors(call.descriptors, hits, call.hits.is_some())?;
         let estimate = |(kind, hits)| entry(format!("hold.estimate.{kind}"), hits);
