@@ -229,6 +229,53 @@ async fn a_replay_with_the_same_rules_changes_no_verdict() {
 }
 
 #[tokio::test]
+async fn a_replay_takes_the_overlay_of_the_service_and_says_that_no_limit_denies() {
+    let recorded = Recorded::new();
+    let overlay = recorded.0.path().join("overlay.yaml");
+    fs::write(&overlay, "domain: shop\ndefaults: { scale: 2 }\n").unwrap();
+    let overlay = ["--rules-overlay", overlay.to_str().unwrap()];
+    let service = recorded.service(RULES, "memory://", &overlay);
+    ask(&service, "user", "alice", 8).await;
+    end(service);
+    let (_, report, _) = recorded.replay(RULES, &[]);
+    assert_eq!(counts(&report), [8, 2, 5, 3, 0]);
+    let (_, report, stderr) = recorded.replay(RULES, &overlay);
+    assert_eq!((counts(&report), &*stderr), ([8, 2, 2, 0, 0], ""));
+
+    let rules = recorded.0.path().join("new.yaml");
+    let (_, _, stderr) = run(tollkeeper()
+        .env("TOLLKEEPER_SHADOW_MODE", "on")
+        .args(["replay", "--rules"])
+        .args([rules, recorded.path()]));
+    assert!(
+        stderr.starts_with("the environment has a setting by which no limit denies"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn an_import_names_what_it_leaves_out_and_leaves_no_part_of_a_file() {
+    let folder = TempDir::new().unwrap();
+    let line =
+        |user: &str| format!("{{\"start_time\": \"2026-03-01T00:00:00Z\", \"u\": \"{user}\"}}\n");
+    let log = line("alice") + &line(&"x".repeat(1 << 20)) + &line("bob");
+    fs::write(folder.path().join("access.log"), log).unwrap();
+    let import = || {
+        let flags = ["--domain", "shop", "--descriptor", "user={u}", "--to", "calls.lz4"];
+        let mut command = tollkeeper();
+        run(command.current_dir(folder.path()).args(["record", "import", "access.log"]).args(flags))
+    };
+    let (code, stdout, stderr) = import();
+    assert_eq!((code, &*stdout), (Some(1), "2 calls, 0 lines without a descriptor\n"), "{stderr}");
+    assert!(stderr.starts_with("access.log:2: a call of 1048"), "{stderr}");
+    let (code, stdout, _) =
+        run(tollkeeper().current_dir(folder.path()).args(["record", "show", "calls.lz4"]));
+    assert_eq!((code, stdout.lines().count()), (Some(0), 2), "{stdout}");
+    let (code, _, stderr) = import();
+    assert_eq!((code, &*stderr), (Some(1), "calls.lz4: exists\n"));
+}
+
+#[tokio::test]
 async fn calls_are_recorded_while_an_operator_asks_for_it() {
     let recorded = Recorded::new();
     let service =

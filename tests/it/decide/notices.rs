@@ -129,6 +129,9 @@ async fn one_of_two_replicas_tells_of_each_part_that_a_counter_reaches() {
     assert_eq!((&data["domain"], &data["name"]), (&json!("shop"), &json!("daily")));
     assert_eq!((&data["limit"], &data["capacity"]), (&json!("10 per year"), &json!(10)));
     assert_eq!(event["subject"], data["key"]);
+    let top =
+        replicas.each_ref().map(|one| one.exchange_at(one.admin, "GET", "/top", b"").2).join("");
+    assert!(top.contains(data["key"].as_str().unwrap()), "{event} has no key of {top}");
     // A year of 365 days.
     let (digest, ends) = event["id"].as_str().unwrap().rsplit_once('-').unwrap();
     assert_eq!(digest.len(), 16, "a digest with a key: {event}");

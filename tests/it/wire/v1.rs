@@ -418,6 +418,24 @@ async fn the_caller_of_a_batch_over_http_says_how_long_it_waits() {
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
 }
 
+/// Redis stands still for longer than a batch waits for its turn.
+#[test]
+fn a_call_over_http_waits_for_no_others() {
+    let redis = Redis::start();
+    let (store, flags) = (redis.url(), &["--decision-budget", "3s"]);
+    let service = Service::start(Options { store: &store, flags, ..Options::default() });
+    service.wait_until_ready();
+    redis.signal("STOP");
+    let body = br#"{"domain":"shop","calls":[{"descriptors":[{"entries":[{"key":"user","value":"a"}]}]}]}"#;
+    let statuses = thread::scope(|scope| {
+        let calls =
+            [(); 40].map(|()| scope.spawn(|| service.exchange("POST", "/v1/decide", body).0));
+        calls.map(|call| call.join().unwrap())
+    });
+    redis.signal("CONT");
+    assert_eq!(statuses, [200; 40]);
+}
+
 const HOLDS: &str = "
 domain: llm
 descriptors:
