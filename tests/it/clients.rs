@@ -75,7 +75,7 @@ fn the_go_package_passes_its_tests() {
     );
 }
 
-/// The package is installed from its folder, as a user does it.
+/// It is installed from the files that the registry would get, which are built in a copy.
 #[test]
 fn the_python_package_passes_its_tests() {
     passes(
@@ -83,11 +83,22 @@ fn the_python_package_passes_its_tests() {
         r#"
         export PYTHONDONTWRITEBYTECODE=1
         cp -r . "$SCRATCH/package"
-        python -m pip install --quiet --no-deps --no-build-isolation --target "$SCRATCH/installed" "$SCRATCH/package"
-        PYTHONPATH="$SCRATCH/installed" python -W error -m unittest discover tests
+        (cd "$SCRATCH/package" && python -c 'from setuptools.build_meta import *; build_sdist("dist"); build_wheel("dist")')
+        python -m twine check --strict "$SCRATCH"/package/dist/*
+        test -z "$(tar -tf "$SCRATCH"/package/dist/*.tar.gz | grep /tests/)"
+        python -m pip install --quiet --no-deps --target "$SCRATCH/installed" "$SCRATCH"/package/dist/*.whl
         python -m mypy --cache-dir "$SCRATCH/mypy"
+        export PYTHONPATH="$SCRATCH/installed"
+        python -W error -m unittest discover tests
+        python -W error -m pdoc --output-directory "$SCRATCH/reference" \
+          tollkeeper tollkeeper.fastapi tollkeeper.interceptor tollkeeper.testing
         python -m ruff check --no-cache --config pyproject.toml . ../conformance
         python -m ruff format --no-cache --config pyproject.toml --check . ../conformance
+        config=$PWD/pyproject.toml
+        cd ../../examples/applications/fastapi
+        python -m mypy --config-file= --strict --cache-dir "$SCRATCH/mypy" .
+        python -m ruff check --no-cache --config "$config" .
+        python -m ruff format --no-cache --config "$config" --check .
         "#,
     );
 }
@@ -100,13 +111,16 @@ fn the_typescript_package_passes_its_tests() {
         r#"
         package=$SCRATCH/clients/typescript
         mkdir -p "$package"
-        cp -r README.md *.json examples scripts src test "$package"
+        cp -r LICENSE README.md *.json examples scripts src test ../../examples/applications/express "$package"
         ln -s "$PWD/../conformance" "$SCRATCH/clients"
         ln -s "$PWD/../../proto" "$SCRATCH"
-        ln -s "$PWD/../../target/tools/typescript/node_modules" "$package"
+        tools=$PWD/../../target/tools
+        ln -s "$tools/typescript/node_modules" "$package"
         cd "$package"
         npm run lint
         npm test
+        node "$tools/typedoc/node_modules/typedoc/bin/typedoc" --readme none --out "$SCRATCH/reference" \
+          --treatWarningsAsErrors --validation.notExported false
         "#,
     );
 }
