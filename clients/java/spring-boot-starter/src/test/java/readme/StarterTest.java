@@ -254,7 +254,8 @@ class StarterTest {
         URL file = Client.class.getClassLoader().resources("META-INF/spring-configuration-metadata.json")
                 .filter(it -> read(it).contains("\"tollkeeper\"")).findFirst().orElseThrow();
         for (String property : List.of("address", "domain", "timeout", "commit-timeout", "on-failure", "require-limit",
-                "remember-denials", "warm-up", "filter-order", "tls.enabled", "tls.ca", "tls.cert", "tls.key", "tls.server-name")) {
+                "remember-denials", "warm-up", "filter-order", "tls.enabled", "tls.ca", "tls.cert", "tls.key",
+                "tls.server-name")) {
             assertTrue(read(file).matches("(?s).*\"tollkeeper." + property + "\",\\s+\"type\": \"[^\"]+\",\\s+\"description\".*"),
                     property);
         }

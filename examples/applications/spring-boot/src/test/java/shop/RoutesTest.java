@@ -38,11 +38,13 @@ class RoutesTest {
     private MockMvcTester http;
 
     private int login() {
-        return http.post().uri("/login").param("user", "alice").param("password", "guess").exchange().getResponse().getStatus();
+        return http.post().uri("/login").param("user", "alice").param("password", "guess").exchange()
+                .getResponse().getStatus();
     }
 
     private int reports(String key) {
-        return http.get().uri("/reports").header("Authorization", "Bearer " + key).exchange().getResponse().getStatus();
+        return http.get().uri("/reports").header("Authorization", "Bearer " + key).exchange()
+                .getResponse().getStatus();
     }
 
     @BeforeEach

@@ -266,7 +266,8 @@ public final class Client implements AutoCloseable {
     }
 
     private Optional<Decision> remembered(List<Call> calls, DecideRequest request) {
-        return remembers(calls) ? connection.denials.find(request.toByteString(), options.rememberDenials) : Optional.empty();
+        return remembers(calls) ? connection.denials.find(request.toByteString(), options.rememberDenials)
+                : Optional.empty();
     }
 
     private List<Decision> decisions(

@@ -278,9 +278,12 @@ class ConformanceTest {
                                 ByteString.copyFrom(HexFormat.of().parseHex(value.get("hex").asText())))
                         : descriptor.and(entry.get(0).asText(), value.asText());
             }
-            JsonNode limit = step.path("limit");
-            descriptors.add(limit.isMissingNode() ? descriptor : descriptor.withLimit(
-                    limit.get("requests_per_unit").asLong(), Limit.Unit.valueOf(limit.get("unit").asText().toUpperCase(Locale.ROOT))));
+            if (step.has("limit")) {
+                JsonNode limit = step.get("limit");
+                Limit.Unit unit = Limit.Unit.valueOf(limit.get("unit").asText().toUpperCase(Locale.ROOT));
+                descriptor = descriptor.withLimit(limit.get("requests_per_unit").asLong(), unit);
+            }
+            descriptors.add(descriptor);
         }
         return descriptors.toArray(Descriptor[]::new);
     }
