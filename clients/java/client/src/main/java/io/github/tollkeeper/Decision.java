@@ -54,7 +54,7 @@ public record Decision(boolean allowed, Optional<StatusRuntimeException> error, 
         return Long.toString(time.plusNanos(999_999_999).toSeconds());
     }
 
-    /** This denial some time later. */
+    /** This denial some time later. Its retryAfter is still at least 1 s. */
     Decision later(Duration passed) {
         return new Decision(allowed, error, limit, remaining, Status.less(reset, passed),
                 retryAfter.map(time -> Status.less(time.minusSeconds(1), passed).plusSeconds(1)), rule,

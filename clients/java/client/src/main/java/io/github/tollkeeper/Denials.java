@@ -8,7 +8,7 @@ import java.util.TreeMap;
 
 /** Denials of the service, which are given again without a request. */
 final class Denials {
-    static final int MOST = 10_000;
+    private static final int MOST = 10_000;
 
     private record Denial(Decision decision, long since) {}
 
