@@ -49,6 +49,7 @@ final class Connection {
     private final String target;
     private final Runnable shutdown;
     private final Set<CompletableFuture<?>> commits = ConcurrentHashMap.newKeySet();
+    final Denials denials = new Denials();
     private volatile boolean isClosed;
     private final Map<String, Failures> failures = new HashMap<>();
 
@@ -145,6 +146,7 @@ final class Connection {
     /** Waits for commits, which end within their timeouts, and ends decisions. */
     void close() {
         isClosed = true;
+        denials.forget();
         CompletableFuture.allOf(commits.toArray(CompletableFuture[]::new)).join();
         shutdown.run();
     }

@@ -19,6 +19,7 @@ import java.util.Collections;
 import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalLong;
@@ -39,7 +40,7 @@ class ConformanceTest {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Set<String> STEP_KEYS = Set.of("method", "descriptors", "hits", "calls", "mode", "estimate",
             "hits_by_kind", "while_open", "used", "used_by_kind", "end", "release", "fails", "commits", "expect", "raises",
-            "with", "close_meanwhile", "renew", "expect_commit", "after");
+            "with", "close_meanwhile", "renew", "expect_commit", "after", "limit", "ms");
 
     private final String id = Services.random();
     private final List<String> heard = Collections.synchronizedList(new ArrayList<>());
@@ -103,6 +104,9 @@ class ConformanceTest {
         }
         if (settings.has("commit_timeout_ms")) {
             options = options.commitTimeout(Duration.ofMillis(settings.get("commit_timeout_ms").asLong()));
+        }
+        if (settings.has("remember_denials_ms")) {
+            options = options.rememberDenials(Duration.ofMillis(settings.get("remember_denials_ms").asLong()));
         }
         if (settings.has("domain")) {
             options = options.domain(settings.get("domain").asText());
@@ -209,6 +213,7 @@ class ConformanceTest {
         }
         switch (step.get("method").asText()) {
             case "connected", "pinged" -> ask(step.get("method").asText());
+            case "wait" -> Thread.sleep(step.get("ms").asLong());
             case "close" -> client.close();
             case "commit" -> compare(step.get("expect"), with.resume("token").commit(step.get("used").asLong()), step);
             default -> {
@@ -273,6 +278,11 @@ class ConformanceTest {
                                 ByteString.copyFrom(HexFormat.of().parseHex(value.get("hex").asText())))
                         : descriptor.and(entry.get(0).asText(), value.asText());
             }
+            if (step.has("limit")) {
+                JsonNode limit = step.get("limit");
+                Limit.Unit unit = Limit.Unit.valueOf(limit.get("unit").asText().toUpperCase(Locale.ROOT));
+                descriptor = descriptor.withLimit(limit.get("requests_per_unit").asLong(), unit);
+            }
             descriptors.add(descriptor);
         }
         return descriptors.toArray(Descriptor[]::new);
@@ -291,7 +301,7 @@ class ConformanceTest {
             runSteps(step.path("while_open"));
             if (step.has("renew")) {
                 JsonNode renewal = step.get("renew");
-                compare(renewal.get("expect"),
+                compare(renewal.path("expect"),
                         written(hold.renew(renewal.get("used").asLong(), renewal.get("estimate").asLong())), step.toString());
             }
             if (step.has("used")) {

@@ -17,7 +17,7 @@ public @interface RateLimited {
      *
      * <p>{@code route} is the template of the path, {@code method} the method of HTTP, {@code user} the user that is logged
      * in, and {@code address} the address of the client. Any other key is a variable of the path, or a value of
-     * {@link Values}. A request without one of them gets 500.
+     * {@link Values}, of WebFlux {@link RateLimitWebFilter.Values}. A request without one of them gets 500.
      */
     String[] value();
 
