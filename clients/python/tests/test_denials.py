@@ -21,6 +21,13 @@ class Remembered(unittest.TestCase):
         denials.add(b"one more", DENIED)
         self.assertEqual([denials.find(it, 60) for it in (b"0", b"9999", b"one more")], [None] * 3)
 
+    def test_the_denial_of_a_long_request_is_not_remembered(self) -> None:
+        denials = Denials()
+        for length in (1_024, 1_025):
+            denials.add(b"x" * length, DENIED)
+        self.assertIsNotNone(denials.find(b"x" * 1_024, 60))
+        self.assertIsNone(denials.find(b"x" * 1_025, 60))
+
     def test_the_times_of_a_denial_pass_until_it_is_forgotten(self) -> None:
         denials = Denials()
         with patch("time.monotonic") as now:

@@ -3,12 +3,15 @@ import { Decision } from "./decision.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 
 const DENIALS_MAX = 10_000;
+/** Callers may send long values. This bounds the memory that they take, by the four characters of JSON that a byte takes. */
+const REQUEST_LENGTH_MAX = 4_096;
 
 /** What the service has denied to the clients of one connection, by their requests, and when. */
 export class Denials {
   readonly #denials = new Map<string, { verdict: v1.Verdict; at: number; retryAfterMs: number }>();
 
   add(request: string, verdict: v1.Verdict): void {
+    if (request.length > REQUEST_LENGTH_MAX) return;
     const { retryAfterSeconds = 0 } = new Decision(false, verdict);
     this.#denials.set(request, { verdict, at: performance.now(), retryAfterMs: retryAfterSeconds * 1_000 });
     if (this.#denials.size > DENIALS_MAX) this.#denials.clear();

@@ -40,6 +40,12 @@ test("requests with other bytes are not equal", async () => {
   assert.equal(limiter.calls.length, 4);
 });
 
+test("the denial of a long request is not remembered", async () => {
+  const limiter = fake("shop", { rememberDenialsMs: 60_000 }).deny({ path: "/" });
+  for (const bytes of [500, 500, 2_000, 2_000]) await limiter.decide([{ path: "/" }, { user: "x".repeat(bytes) }]);
+  assert.equal(limiter.calls.length, 3);
+});
+
 test("a closed client gives no denial again", async () => {
   const limiter = fake("shop", { rememberDenialsMs: 60_000, log: () => {} }).deny({ user: "alice" });
   assert.deepEqual([(await limiter.decide({ user: "alice" })).allowed, limiter.calls.length], [false, 1]);

@@ -6,6 +6,8 @@ from dataclasses import replace
 from tollkeeper.decision import Decision
 
 DENIALS_MAX = 10_000
+# Callers may send long values. This bounds the memory that they take.
+REQUEST_BYTES_MAX = 1_024
 
 
 class Denials:
@@ -15,7 +17,8 @@ class Denials:
         self._denials: dict[bytes, tuple[float, Decision]] = {}
 
     def add(self, request: bytes, denial: Decision) -> None:
-        self._denials[request] = time.monotonic(), denial
+        if len(request) <= REQUEST_BYTES_MAX:
+            self._denials[request] = time.monotonic(), denial
         if len(self._denials) > DENIALS_MAX:
             self._denials.clear()
 

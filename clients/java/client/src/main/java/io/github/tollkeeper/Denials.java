@@ -9,6 +9,8 @@ import java.util.TreeMap;
 /** Denials of the service, which are given again without a request. */
 final class Denials {
     private static final int MOST = 10_000;
+    /** Callers may send long values. This bounds the memory that they take. */
+    private static final int REQUEST_BYTES_MAX = 1_024;
 
     private record Denial(Decision decision, long since) {}
 
@@ -27,7 +29,9 @@ final class Denials {
     }
 
     synchronized void add(ByteString request, Decision decision) {
-        denials.put(request, new Denial(decision, System.nanoTime()));
+        if (request.size() <= REQUEST_BYTES_MAX) {
+            denials.put(request, new Denial(decision, System.nanoTime()));
+        }
         if (denials.size() > MOST) {
             denials.clear();
         }

@@ -111,6 +111,16 @@ class FakeTest {
     }
 
     @Test
+    void theDenialOfALongRequestIsNotRemembered() {
+        Client remembering = client.with(options -> options.rememberDenials(Duration.ofMinutes(1)));
+        fake.deny(ALICE);
+        for (int bytes : new int[] {500, 500, 2_000, 2_000}) {
+            assertFalse(remembering.decide(ALICE, Descriptor.on("note", "x".repeat(bytes))).allowed());
+        }
+        assertEquals(3, fake.calls().size());
+    }
+
+    @Test
     void aClientThatIsClosedRemembersNothing() {
         fake.deny(ALICE);
         Client remembering = client.with(options -> options.rememberDenials(Duration.ofMinutes(1)));
