@@ -8,7 +8,7 @@ import type { Method, Outcome, Request, Sending, Transport } from "./transport.j
 const COMMIT_ATTEMPTS = 4;
 const COMMIT_PAUSE_MS = 100;
 /** Codes of requests that got no answer. */
-const UNANSWERED = ["UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED"];
+const UNANSWERED = ["UNAVAILABLE", "UNKNOWN", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"];
 
 export class Connection {
   readonly log: Log;

@@ -41,7 +41,7 @@ METHODS: dict[str, tuple[Any, Any]] = {
     "Renew": (pb.RenewRequest.SerializeToString, pb.RenewResponse.FromString),
 }
 # Codes of a commit that got no answer. A service that answers keeps the commit by itself while its store is down.
-UNANSWERED = {"UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED"}
+UNANSWERED = {"UNAVAILABLE", "UNKNOWN", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
 COMMIT_PAUSE = 0.1
 # A day: gRPC has no place for much longer ones.
 SECONDS_MAX = 86_400

@@ -373,7 +373,7 @@ public final class Client implements AutoCloseable {
     /** The service itself keeps a commit that its store has not answered. */
     private static boolean isUnanswered(Answer<CommitResponse> answer, Duration timeout) {
         Code code = answer.error().map(error -> error.getStatus().getCode()).orElse(Code.OK);
-        return code == Code.UNAVAILABLE || code == Code.UNKNOWN
+        return code == Code.UNAVAILABLE || code == Code.UNKNOWN || code == Code.RESOURCE_EXHAUSTED
                 // Of the attempt itself, not of the service.
                 || code == Code.DEADLINE_EXCEEDED && answer.elapsed().compareTo(timeout) >= 0;
     }
