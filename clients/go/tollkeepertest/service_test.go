@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/tollkeeper/tollkeeper/clients/go/tollkeeper"
 	"github.com/tollkeeper/tollkeeper/clients/go/tollkeepertest"
@@ -87,6 +88,27 @@ func TestItLimitsADescriptor(t *testing.T) {
 	expect(t, "denied 0 of 0", decision, err)
 	if len(service.Calls()) != 10 {
 		t.Errorf("%+v", service.Calls())
+	}
+}
+
+func TestTheClientRemembersAtMostTenThousandDenials(t *testing.T) {
+	client, service := tollkeepertest.New("shop", tollkeeper.Options{RememberDenials: time.Minute})
+	service.Deny(bob)
+	asked := func(first, last int64) int {
+		for hits := first; hits <= last; hits++ {
+			decision, err := client.DecideN(ctx, hits, bob)
+			expect(t, "denied 0 of 0", decision, err)
+		}
+		return len(service.Calls())
+	}
+	for _, step := range [][3]int64{{1, 10_000, 10_000}, {1, 1, 10_000}, {10_001, 10_001, 10_001}, {1, 1, 10_002}} {
+		if number := asked(step[0], step[1]); number != int(step[2]) {
+			t.Errorf("%v: %d calls", step, number)
+		}
+	}
+	_, err := client.With(tollkeeper.Options{RememberDenials: -1}).Decide(ctx, bob)
+	if err == nil || err.Error() != "remember_denials: must be at least 0, and is -1ns" {
+		t.Errorf("%v", err)
 	}
 }
 
