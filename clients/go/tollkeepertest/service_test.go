@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tollkeeper/tollkeeper/clients/go/tollkeeper"
@@ -110,6 +111,23 @@ func TestTheClientRemembersAtMostTenThousandDenials(t *testing.T) {
 	if err == nil || err.Error() != "remember_denials: must be at least 0, and is -1ns" {
 		t.Errorf("%v", err)
 	}
+}
+
+func TestARememberedDenialGrowsOlder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, service := tollkeepertest.New("shop", tollkeeper.Options{RememberDenials: time.Hour})
+		service.Deny(bob)
+		var found []string
+		for _, pause := range []time.Duration{0, 20 * time.Second, 39500 * time.Millisecond, 500 * time.Millisecond} {
+			time.Sleep(pause)
+			decision, err := client.Decide(ctx, bob)
+			expect(t, "denied 0 of 0", decision, err)
+			found = append(found, fmt.Sprint(decision.Reset, decision.Statuses[0].Reset, decision.RetryAfter, len(service.Calls())))
+		}
+		if expected := "[1m0s 1m0s 1m0s 1 40s 40s 40s 1 500ms 500ms 1s 1 1m0s 1m0s 1m0s 2]"; fmt.Sprint(found) != expected {
+			t.Errorf("%v, not %s", found, expected)
+		}
+	})
 }
 
 func TestItHoldsAndFails(t *testing.T) {
