@@ -183,11 +183,15 @@ async fn at_most_ten_thousand_denials_are_remembered() {
     fake.deny(on("user", "a"));
     let deny = async |hits| {
         let denied = client.decide(Call::take(hits, on("user", "a"))).await.unwrap();
-        assert!(!denied.allowed && !denied.failed() && denied.retry_after.is_some());
+        assert!(!denied.allowed && !denied.failed());
+        (denied.reset, denied.statuses[0].reset, denied.retry_after.unwrap())
     };
-    for hits in (1..=10_000).chain([1]) {
+    let first = deny(1).await;
+    for hits in 2..=10_000 {
         deny(hits).await;
     }
+    let again = deny(1).await;
+    assert!(again.0 < first.0 && again.1 < first.1 && again.2 < first.2, "{again:?}");
     assert_eq!(fake.calls().len(), 10_000);
     for hits in [10_001, 1] {
         deny(hits).await;
