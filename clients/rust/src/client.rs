@@ -154,13 +154,14 @@ impl Client {
 
     /// The request for these calls, if its denial is remembered.
     fn memorable(&self, calls: &[Call]) -> Option<Vec<u8>> {
-        let is_open = self.shared.service.borrow().is_some();
         let [call] = calls else { return None };
-        let is_memorable = !self.options.remember_denials.is_zero() && is_open;
-        (is_memorable && call.is_deniable_again()).then(|| {
-            let domain = self.options.domain.clone();
-            DecideRequest { domain, calls: vec![call.clone().encode()] }.encode_to_vec()
-        })
+        let is_on = !self.options.remember_denials.is_zero() && call.is_deniable_again();
+        // A closed client decides by `on_failure`.
+        if !is_on || self.shared.service.borrow().is_none() {
+            return None;
+        }
+        let (domain, calls) = (self.options.domain.clone(), vec![call.clone().encode()]);
+        Some(DecideRequest { domain, calls }.encode_to_vec())
     }
 
     /// Asks for a verdict on each call, and decides the calls that have none.
