@@ -1,5 +1,7 @@
 //! The packages in clients/: all tests of each, and the cases that they share, against real services.
 
+mod applications;
+
 use std::{
     io::BufReader,
     process::{Child, Output},
@@ -16,6 +18,14 @@ fn faults() -> (Child, String) {
     let mut addresses = String::new();
     BufReader::new(faults.stdout.as_mut().unwrap()).read_line(&mut addresses).unwrap();
     (faults, addresses.trim_end().to_owned())
+}
+
+/// With the programs that `tests/run` has installed.
+fn path() -> String {
+    let tools = root().join("target/tools");
+    let ours = [tools.join("bin"), tools.join("venv/bin")];
+    let ours = ours.map(|folder| folder.display().to_string()).join(":");
+    format!("{ours}:{}", std::env::var("PATH").unwrap())
 }
 
 /// Runs a shell script in `clients/FOLDER` with the environment that clients/conformance/README.md describes. The programs that
@@ -35,13 +45,11 @@ fn passes(folder: &str, script: &str) {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let (faults, addresses) = faults();
     let scratch = TempDir::new().unwrap();
-    let tools = root().join("target/tools");
-    let path = [tools.join("bin"), tools.join("venv/bin")].map(|folder| text(&folder)).join(":");
 
     let (code, output, errors) = run(Command::new("sh")
         .args(["-e", "-c", script])
         .current_dir(root().join("clients").join(folder))
-        .env("PATH", format!("{path}:{}", std::env::var("PATH").unwrap()))
+        .env("PATH", path())
         .env("SCRATCH", scratch.path())
         .env("TOLLKEEPER_ADDR", service.grpc.to_string())
         .env("TOLLKEEPER_HTTP_ADDR", service.http.to_string())
@@ -68,6 +76,8 @@ fn the_go_package_passes_its_tests() {
         r#"
         test -z "$(gofmt -l .)"
         go vet ./...
+        go mod tidy -diff
+        go mod verify
         go test -count=1 ./...
         ./generate "$SCRATCH"
         diff -r tollkeeperv1 "$SCRATCH/tollkeeperv1"
@@ -150,6 +160,7 @@ fn the_rust_package_passes_its_tests() {
         r#"
         unset RUSTC_BOOTSTRAP
         cargo fmt --check
+        cargo package --quiet --locked --offline --no-verify --allow-dirty --target-dir "$SCRATCH"
         cargo test --locked --package tollkeeper --package tollkeeper-client \
           --features tollkeeper-client/tls,tollkeeper-client/tower \
           --test conformance --test failure --test middleware --test readme
