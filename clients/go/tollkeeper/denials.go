@@ -11,6 +11,9 @@ import (
 
 const denialsMax = 10_000
 
+// Callers may send long values. This bounds the memory that they take.
+const requestBytesMax = 1 << 10
+
 // denials are those of the service, by the bytes of their requests.
 type denials struct {
 	mutex sync.Mutex
@@ -39,6 +42,9 @@ func (d *denials) find(request string, most time.Duration) (Decision, bool) {
 
 // add forgets all at one more than the most.
 func (d *denials) add(request string, decision Decision) {
+	if len(request) > requestBytesMax {
+		return
+	}
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	d.found[request] = denial{decision.later(0), time.Now()}

@@ -178,7 +178,7 @@ func (c *Client) sendCommit(ctx context.Context, request *pb.CommitRequest) (*pb
 			return response.Results[0], nil
 		case code == codes.OK:
 			return nil, errNotOurs
-		case code == codes.Unavailable || code == codes.Unknown || (code == codes.DeadlineExceeded && isLate):
+		case code == codes.Unavailable || code == codes.Unknown || code == codes.ResourceExhausted || (code == codes.DeadlineExceeded && isLate):
 		default:
 			return nil, err
 		}

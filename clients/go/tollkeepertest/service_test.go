@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,6 +90,18 @@ func TestItLimitsADescriptor(t *testing.T) {
 	expect(t, "denied 0 of 0", decision, err)
 	if len(service.Calls()) != 10 {
 		t.Errorf("%+v", service.Calls())
+	}
+}
+
+func TestTheDenialOfALongRequestIsNotRemembered(t *testing.T) {
+	client, service := tollkeepertest.New("shop", tollkeeper.Options{RememberDenials: time.Minute})
+	service.Deny(bob)
+	for _, length := range []int{500, 500, 2_000, 2_000} {
+		decision, err := client.Decide(ctx, bob, tollkeeper.On("note", strings.Repeat("x", length)))
+		expect(t, "denied 0 of 0", decision, err)
+	}
+	if number := len(service.Calls()); number != 3 {
+		t.Errorf("%d calls", number)
 	}
 }
 

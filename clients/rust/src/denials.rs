@@ -7,6 +7,8 @@ use tokio::time::Instant;
 use crate::Decision;
 
 const DENIALS_MAX: usize = 10_000;
+/// Callers may send long values. This bounds the memory that they take.
+const REQUEST_BYTES_MAX: usize = 1 << 10;
 
 /// When each came, by the bytes of its request.
 #[derive(Default)]
@@ -23,6 +25,9 @@ impl Denials {
 
     /// At one more than the most, all are forgotten.
     pub(crate) fn add(&self, request: Vec<u8>, decision: Decision) {
+        if request.len() > REQUEST_BYTES_MAX {
+            return;
+        }
         let mut denials = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         denials.insert(request, (Instant::now(), decision));
         if denials.len() > DENIALS_MAX {

@@ -199,6 +199,18 @@ async fn at_most_ten_thousand_denials_are_remembered() {
     assert_eq!(fake.calls().len(), 10_002);
 }
 
+#[tokio::test]
+async fn the_denial_of_a_long_request_is_not_remembered() {
+    let (fake, client) = faked();
+    let client = client.with(|options| options.remember_denials(Duration::from_secs(60)));
+    fake.deny(on("user", "a"));
+    for bytes in [500, 500, 2_000, 2_000] {
+        let call = [on("user", "a"), on("note", "x".repeat(bytes))];
+        assert!(!client.decide(call).await.unwrap().allowed);
+    }
+    assert_eq!(fake.calls().len(), 3);
+}
+
 /// A proxy in front of an address, and how often it has read from its client.
 async fn proxy(to: String) -> (String, Arc<AtomicUsize>, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
