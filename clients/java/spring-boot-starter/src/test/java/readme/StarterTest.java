@@ -117,7 +117,7 @@ class StarterTest {
 
         @Bean
         RateLimited.Values values() {
-            return (request, key) -> key.equals("tenant") ? "acme" : null;
+            return (request, key) -> Applications.value(key);
         }
 
         @Bean
@@ -145,6 +145,18 @@ class StarterTest {
 
         @GetMapping("/mistake")
         String mistake() {
+            return "served";
+        }
+
+        @RateLimited("broken")
+        @GetMapping("/broken")
+        String broken() {
+            return "served";
+        }
+
+        @RateLimited("stranger")
+        @GetMapping("/stranger")
+        String stranger() {
             return "served";
         }
     }
@@ -202,8 +214,12 @@ class StarterTest {
             assertEquals(429, denied.statusCode());
             assertEquals("slower", denied.body());
             assertEquals(200, get(context, "/orders/8", "X-User", "bob").statusCode());
+            List<String> lines = Applications.log();
             assertEquals(500, get(context, "/orders/8").statusCode());
             assertEquals(500, get(context, "/mistake").statusCode());
+            assertEquals(500, get(context, "/broken").statusCode());
+            assertEquals(1, lines.size(), lines::toString);
+            assertEquals(403, get(context, "/stranger").statusCode());
         }
     }
 

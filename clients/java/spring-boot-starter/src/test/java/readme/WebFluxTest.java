@@ -91,7 +91,7 @@ class WebFluxTest {
     static class Routes extends Base {
         @Bean
         RateLimitWebFilter.Values values() {
-            return (exchange, key) -> key.equals("tenant") ? "acme" : null;
+            return (exchange, key) -> Applications.value(key);
         }
 
         @Bean
@@ -116,6 +116,18 @@ class WebFluxTest {
         String mistake() {
             return "served";
         }
+
+        @RateLimited("broken")
+        @GetMapping("/broken")
+        String broken() {
+            return "served";
+        }
+
+        @RateLimited("stranger")
+        @GetMapping("/stranger")
+        String stranger() {
+            return "served";
+        }
     }
 
     @RestController
@@ -123,8 +135,11 @@ class WebFluxTest {
     static class Open {
         @Bean
         RateLimitWebFilter.Descriptors descriptors() {
-            return exchange -> Mono.just(exchange.getRequest().getPath().value().equals("/healthz")
-                    ? List.of() : List.of(Descriptor.on("user", "alice")));
+            return exchange -> switch (exchange.getRequest().getPath().value()) {
+                case "/healthz" -> Mono.just(List.of());
+                case "/null" -> null;
+                default -> Mono.just(List.of(Descriptor.on("user", "alice")));
+            };
         }
 
         @GetMapping({"/", "/healthz"})
@@ -174,8 +189,12 @@ class WebFluxTest {
             assertEquals(429, denied.statusCode());
             assertEquals("slower", denied.body());
             assertEquals(200, get(context, "/orders/8", "X-User", "bob").statusCode());
+            List<String> lines = Applications.log();
             assertEquals(500, get(context, "/orders/8").statusCode());
             assertEquals(500, get(context, "/mistake").statusCode());
+            assertEquals(500, get(context, "/broken").statusCode());
+            assertEquals(1, lines.size(), lines::toString);
+            assertEquals(403, get(context, "/stranger").statusCode());
             assertEquals(404, get(context, "/elsewhere").statusCode());
         }
     }
@@ -202,6 +221,7 @@ class WebFluxTest {
         try (var context = start(Open.class, "tollkeeper.address=127.0.0.1:" + server.getPort(), "tollkeeper.domain=example",
                 "tollkeeper.warm-up=0s", "tollkeeper.timeout=60s", "tollkeeper.on-failure=deny")) {
             assertEquals(200, get(context, "/healthz").statusCode());
+            assertEquals(500, get(context, "/null").statusCode());
             HttpClient client = HttpClient.newHttpClient();
             List<CompletableFuture<HttpResponse<String>>> responses = Stream.generate(() ->
                     client.sendAsync(request(context, "/"), HttpResponse.BodyHandlers.ofString())).limit(requests).toList();

@@ -222,6 +222,11 @@ public final class Client implements AutoCloseable {
         return new Hold(this, Call.take(), Decision.without(true, Optional.empty(), hold));
     }
 
+    /** For middleware: logs why a request could not be limited, at most once a minute. */
+    public void logMistake(Throwable mistake) {
+        connection.logThrown(Level.ERROR, "a request could not be limited, and ended with an internal error", mistake);
+    }
+
     /**
      * Waits for commits in progress, at most their timeout, and closes the connections. Decisions in progress and later
      * calls get no answer. A client that {@link #with} has made closes nothing.
@@ -302,7 +307,7 @@ public final class Client implements AutoCloseable {
         try {
             allowed = options.onFailure.allows(error, call.descriptors());
         } catch (RuntimeException | Error thrown) {
-            Connection.LOGGER.log(Level.WARNING, "on_failure has failed, and the call is denied", thrown);
+            connection.logThrown(Level.WARNING, "on_failure has failed, and the call is denied", thrown);
         }
         return Decision.without(allowed, Optional.of(error), "");
     }
@@ -311,7 +316,7 @@ public final class Client implements AutoCloseable {
         try {
             options.onCall.called(method, elapsed, error.map(it -> it.getStatus().getCode().name()).orElse("ok"));
         } catch (RuntimeException | Error thrown) {
-            Connection.LOGGER.log(Level.WARNING, "on_call has failed", thrown);
+            connection.logThrown(Level.WARNING, "on_call has failed", thrown);
         }
     }
 

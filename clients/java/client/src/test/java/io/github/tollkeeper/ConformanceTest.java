@@ -24,9 +24,6 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalLong;
 import java.util.Set;
-import java.util.logging.Handler;
-import java.util.logging.LogRecord;
-import java.util.logging.Logger;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import java.util.stream.StreamSupport;
@@ -120,25 +117,10 @@ class ConformanceTest {
         JsonNode addresses = JSON.readTree(System.getenv("TOLLKEEPER_FAULTS"));
         return tests("rows", row -> {
             address = addresses.get(row.get("name").asText()).asText();
-            List<String> lines = Collections.synchronizedList(new ArrayList<>());
-            Handler log = new Handler() {
-                @Override
-                public void publish(LogRecord line) {
-                    lines.add(line.getMessage());
-                }
-
-                @Override
-                public void flush() {}
-
-                @Override
-                public void close() {}
-            };
-            Logger logger = Logger.getLogger(Client.class.getName());
-            logger.addHandler(log);
+            List<String> lines = Services.log();
             ask("begin");
             heard.clear();
             Duration took = runRow(row);
-            logger.removeHandler(log);
             assertTrue(took.toMillis() >= row.path("at_least_ms").asLong(0), "took " + took);
             assertTrue(took.toMillis() <= row.path("at_most_ms").asLong(Long.MAX_VALUE), "took " + took);
             if (row.has("on_call")) {

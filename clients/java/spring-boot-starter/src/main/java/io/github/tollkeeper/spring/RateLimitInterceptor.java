@@ -1,12 +1,15 @@
 package io.github.tollkeeper.spring;
 
 import io.github.tollkeeper.Client;
+import io.github.tollkeeper.Descriptor;
 import io.github.tollkeeper.RateLimitFilter;
 import jakarta.servlet.DispatcherType;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
+import java.util.List;
 import java.util.Map;
+import org.springframework.web.ErrorResponse;
 import org.springframework.web.method.HandlerMethod;
 import org.springframework.web.servlet.HandlerInterceptor;
 import org.springframework.web.servlet.HandlerMapping;
@@ -28,8 +31,21 @@ final class RateLimitInterceptor implements HandlerInterceptor {
         RateLimited limited = handler instanceof HandlerMethod method ? Annotations.find(method).orElse(null) : null;
         // A request that is served later comes here again with its result.
         return limited == null || request.getDispatcherType() == DispatcherType.ASYNC
-                || new RateLimitFilter(client, it -> Annotations.descriptors(limited, key -> value(it, key)), denial)
-                        .passes(request, response);
+                || new RateLimitFilter(client, descriptors(limited, request), denial).passes(request, response);
+    }
+
+    private RateLimitFilter.Descriptors descriptors(RateLimited limited, HttpServletRequest request) {
+        try {
+            List<Descriptor> found = Annotations.descriptors(limited, key -> value(request, key));
+            return it -> found;
+        } catch (RuntimeException thrown) {
+            if (thrown instanceof ErrorResponse) {
+                throw thrown;
+            }
+            return it -> {
+                throw thrown;
+            };
+        }
     }
 
     private String value(HttpServletRequest request, String key) {

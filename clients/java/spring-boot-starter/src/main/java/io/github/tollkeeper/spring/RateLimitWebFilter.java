@@ -6,10 +6,12 @@ import io.github.tollkeeper.Decision;
 import io.github.tollkeeper.Descriptor;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
+import java.util.function.Function;
 import org.springframework.core.Ordered;
 import org.springframework.http.HttpStatus;
 import org.springframework.http.MediaType;
 import org.springframework.http.server.reactive.ServerHttpResponse;
+import org.springframework.web.ErrorResponse;
 import org.springframework.web.server.ServerWebExchange;
 import org.springframework.web.server.WebFilter;
 import org.springframework.web.server.WebFilterChain;
@@ -18,7 +20,7 @@ import reactor.core.publisher.Mono;
 /**
  * Limits the requests of an application of WebFlux, and never blocks a thread. A denied request gets 429 with Retry-After
  * and the RateLimit headers, or 503 if {@link Client.OnFailure} has denied it. An allowed one gets the RateLimit headers.
- * A mistake, such as a descriptor without a value, is an error of the exchange, and gets 500.
+ * A mistake, such as a descriptor without a value, gets 500, and is logged at most once a minute.
  */
 public final class RateLimitWebFilter implements WebFilter, Ordered {
     /** What a request is limited by. */
@@ -26,7 +28,8 @@ public final class RateLimitWebFilter implements WebFilter, Ordered {
     public interface Descriptors {
         /**
          * An empty list lets the request pass. A Mono that is empty is a mistake, since that of the principal is empty
-         * where nobody is logged in.
+         * where nobody is logged in. A {@code ResponseStatusException} of Spring is the application's own answer, and any
+         * other exception is a mistake, also one that {@link Values} throw.
          */
         Mono<List<Descriptor>> of(ServerWebExchange exchange);
     }
@@ -78,17 +81,29 @@ public final class RateLimitWebFilter implements WebFilter, Ordered {
 
     @Override
     public Mono<Void> filter(ServerWebExchange exchange, WebFilterChain chain) {
-        return descriptors.of(exchange)
+        return Mono.defer(() -> descriptors.of(exchange))
                 .switchIfEmpty(Mono.error(() -> new IllegalArgumentException("descriptors: must not be an empty Mono")))
-                .flatMap(limited -> limited.isEmpty() ? chain.filter(exchange) : decide(limited).flatMap(decision -> {
-                    decision.headers().forEach(exchange.getResponse().getHeaders()::set);
-                    if (decision.allowed()) {
-                        return chain.filter(exchange);
+                .flatMap(limited -> limited.isEmpty() ? Mono.just(chain.filter(exchange))
+                        : decide(limited).map(decision -> Mono.defer(() -> answer(exchange, chain, decision))))
+                .onErrorResume(Exception.class, thrown -> {
+                    if (thrown instanceof ErrorResponse) {
+                        return Mono.error(thrown);
                     }
-                    exchange.getResponse().setStatusCode(
-                            decision.failed() ? HttpStatus.SERVICE_UNAVAILABLE : HttpStatus.TOO_MANY_REQUESTS);
-                    return denial.write(exchange, decision);
-                }));
+                    client.logMistake(thrown);
+                    exchange.getResponse().setStatusCode(HttpStatus.INTERNAL_SERVER_ERROR);
+                    return Mono.just(exchange.getResponse().setComplete());
+                })
+                .flatMap(Function.identity());
+    }
+
+    private Mono<Void> answer(ServerWebExchange exchange, WebFilterChain chain, Decision decision) {
+        decision.headers().forEach(exchange.getResponse().getHeaders()::set);
+        if (decision.allowed()) {
+            return chain.filter(exchange);
+        }
+        exchange.getResponse().setStatusCode(
+                decision.failed() ? HttpStatus.SERVICE_UNAVAILABLE : HttpStatus.TOO_MANY_REQUESTS);
+        return denial.write(exchange, decision);
     }
 
     /** A caller that leaves does not end the decision: it would count as one without an answer. */

@@ -24,7 +24,10 @@ public @interface RateLimited {
     /** Values of an application's own keys, such as a tenant. */
     @FunctionalInterface
     interface Values {
-        /** The value of a key, or null if the request has none. */
+        /**
+         * The value of a key, or null if the request has none. A {@code ResponseStatusException} of Spring is the
+         * application's own answer. Anything else that it throws gets 500.
+         */
         String of(HttpServletRequest request, String key);
     }
 }
