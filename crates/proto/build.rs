@@ -57,6 +57,8 @@ fn generate_client(out: &Path) -> Result<(), Box<dyn Error>> {
         .build_server(false)
         .build_transport(false)
         .extern_path(".google.rpc", "::tonic_types::pb")
+        // Equal calls have equal bytes.
+        .btree_map(".tollkeeper.v1.Call")
         .out_dir(folder)
         .compile_fds(protox::compile(["tollkeeper/v1/tollkeeper.proto"], [PROTO])?)?;
     Ok(())

@@ -1,5 +1,7 @@
 //! The packages in clients/: all tests of each, and the cases that they share, against real services.
 
+mod applications;
+
 use std::{
     io::BufReader,
     process::{Child, Output},
@@ -16,6 +18,14 @@ fn faults() -> (Child, String) {
     let mut addresses = String::new();
     BufReader::new(faults.stdout.as_mut().unwrap()).read_line(&mut addresses).unwrap();
     (faults, addresses.trim_end().to_owned())
+}
+
+/// With the programs that `tests/run` has installed.
+fn path() -> String {
+    let tools = root().join("target/tools");
+    let ours = [tools.join("bin"), tools.join("venv/bin")];
+    let ours = ours.map(|folder| folder.display().to_string()).join(":");
+    format!("{ours}:{}", std::env::var("PATH").unwrap())
 }
 
 /// Runs a shell script in `clients/FOLDER` with the environment that clients/conformance/README.md describes. The programs that
@@ -35,13 +45,11 @@ fn passes(folder: &str, script: &str) {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let (faults, addresses) = faults();
     let scratch = TempDir::new().unwrap();
-    let tools = root().join("target/tools");
-    let path = [tools.join("bin"), tools.join("venv/bin")].map(|folder| text(&folder)).join(":");
 
     let (code, output, errors) = run(Command::new("sh")
         .args(["-e", "-c", script])
         .current_dir(root().join("clients").join(folder))
-        .env("PATH", format!("{path}:{}", std::env::var("PATH").unwrap()))
+        .env("PATH", path())
         .env("SCRATCH", scratch.path())
         .env("TOLLKEEPER_ADDR", service.grpc.to_string())
         .env("TOLLKEEPER_HTTP_ADDR", service.http.to_string())
@@ -68,6 +76,8 @@ fn the_go_package_passes_its_tests() {
         r#"
         test -z "$(gofmt -l .)"
         go vet ./...
+        go mod tidy -diff
+        go mod verify
         go test -count=1 ./...
         ./generate "$SCRATCH"
         diff -r tollkeeperv1 "$SCRATCH/tollkeeperv1"
@@ -75,7 +85,7 @@ fn the_go_package_passes_its_tests() {
     );
 }
 
-/// The package is installed from its folder, as a user does it.
+/// It is installed from the files that the registry would get, which are built in a copy.
 #[test]
 fn the_python_package_passes_its_tests() {
     passes(
@@ -83,11 +93,22 @@ fn the_python_package_passes_its_tests() {
         r#"
         export PYTHONDONTWRITEBYTECODE=1
         cp -r . "$SCRATCH/package"
-        python -m pip install --quiet --no-deps --no-build-isolation --target "$SCRATCH/installed" "$SCRATCH/package"
-        PYTHONPATH="$SCRATCH/installed" python -W error -m unittest discover tests
+        (cd "$SCRATCH/package" && python -c 'from setuptools.build_meta import *; build_sdist("dist"); build_wheel("dist")')
+        python -m twine check --strict "$SCRATCH"/package/dist/*
+        test -z "$(tar -tf "$SCRATCH"/package/dist/*.tar.gz | grep /tests/)"
+        python -m pip install --quiet --no-deps --target "$SCRATCH/installed" "$SCRATCH"/package/dist/*.whl
         python -m mypy --cache-dir "$SCRATCH/mypy"
+        export PYTHONPATH="$SCRATCH/installed"
+        python -W error -m unittest discover tests
+        python -W error -m pdoc --output-directory "$SCRATCH/reference" \
+          tollkeeper tollkeeper.fastapi tollkeeper.interceptor tollkeeper.testing
         python -m ruff check --no-cache --config pyproject.toml . ../conformance
         python -m ruff format --no-cache --config pyproject.toml --check . ../conformance
+        config=$PWD/pyproject.toml
+        cd ../../examples/applications/fastapi
+        python -m mypy --config-file= --strict --cache-dir "$SCRATCH/mypy" .
+        python -m ruff check --no-cache --config "$config" .
+        python -m ruff format --no-cache --config "$config" --check .
         "#,
     );
 }
@@ -100,13 +121,16 @@ fn the_typescript_package_passes_its_tests() {
         r#"
         package=$SCRATCH/clients/typescript
         mkdir -p "$package"
-        cp -r README.md *.json examples scripts src test "$package"
+        cp -r LICENSE README.md *.json examples scripts src test ../../examples/applications/express "$package"
         ln -s "$PWD/../conformance" "$SCRATCH/clients"
         ln -s "$PWD/../../proto" "$SCRATCH"
-        ln -s "$PWD/../../target/tools/typescript/node_modules" "$package"
+        tools=$PWD/../../target/tools
+        ln -s "$tools/typescript/node_modules" "$package"
         cd "$package"
         npm run lint
         npm test
+        node "$tools/typedoc/node_modules/typedoc/bin/typedoc" --readme none --out "$SCRATCH/reference" \
+          --treatWarningsAsErrors --validation.notExported false
         "#,
     );
 }
@@ -136,6 +160,7 @@ fn the_rust_package_passes_its_tests() {
         r#"
         unset RUSTC_BOOTSTRAP
         cargo fmt --check
+        cargo package --quiet --locked --offline --no-verify --allow-dirty --target-dir "$SCRATCH"
         cargo test --locked --package tollkeeper --package tollkeeper-client \
           --features tollkeeper-client/tls,tollkeeper-client/tower \
           --test conformance --test failure --test middleware --test readme

@@ -109,9 +109,6 @@ func (c Call) WithID(id string) Call {
 }
 
 func encode(domain, path string, calls []Call) (*pb.DecideRequest, error) {
-	if domain == "" {
-		return nil, mistake("domain", "must not be empty")
-	}
 	if len(calls) > callsMax {
 		return nil, mistake("calls", "must be at most %d, and are %d", callsMax, len(calls))
 	}

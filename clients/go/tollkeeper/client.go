@@ -36,6 +36,10 @@ type Options struct {
 	OnCall func(method string, elapsed time.Duration, err error)
 	// RequireLimit makes it a mistake of the caller if no limit applies to a call, for tests and staging.
 	RequireLimit bool
+	// RememberDenials denies a call without a request while the service has denied an equal one: until its RetryAfter is
+	// over, at most for this time. Meanwhile it does not see an override, a commit, a refund or a reset that would let the
+	// call pass. 0 turns it off; in With, where 0 changes nothing, time.Nanosecond does.
+	RememberDenials time.Duration
 	// Logger gets a line when calls fail, at most once a minute; slog.Default() if nil.
 	Logger *slog.Logger
 	// TLS encrypts the connections that New makes. [LoadTLS] makes it of PEM files.
@@ -89,9 +93,6 @@ func New(target, domain string, options Options, dialing ...grpc.DialOption) (*C
 // NewFromConn makes a client on a connection of the caller, which Close leaves open: decisions under way then end by their
 // timeouts. Its options are the caller's: it must not retry Decide or Renew, which could charge twice.
 func NewFromConn(connection grpc.ClientConnInterface, domain string, options Options) (*Client, error) {
-	if domain == "" {
-		return nil, &ArgumentError{"domain", "must not be empty"}
-	}
 	client := &Client{link: newLink(connection, "the connection of the caller", nil), domain: domain}
 	client.options = Options{
 		Timeout: DefaultTimeout, CommitTimeout: DefaultCommitTimeout, OnFailure: Allow,
@@ -99,7 +100,21 @@ func NewFromConn(connection grpc.ClientConnInterface, domain string, options Opt
 	}
 	client = client.With(options)
 	client.isView = false
+	if err := client.checkSettings(); err != nil {
+		return nil, err
+	}
 	return client, nil
+}
+
+// checkSettings returns the mistake that With and WithDomain cannot return.
+func (c *Client) checkSettings() error {
+	switch {
+	case c.domain == "":
+		return mistake("domain", "must not be empty")
+	case c.options.RememberDenials < 0:
+		return mistake("remember_denials", "must be at least 0, and is %s", c.options.RememberDenials)
+	}
+	return nil
 }
 
 // With returns a client on the same connections with other options: those that are set replace the client's, apart from
@@ -121,6 +136,9 @@ func (c *Client) With(options Options) *Client {
 	}
 	if options.Logger != nil {
 		view.options.Logger = options.Logger
+	}
+	if options.RememberDenials != 0 {
+		view.options.RememberDenials = options.RememberDenials
 	}
 	view.options.RequireLimit = view.options.RequireLimit || options.RequireLimit
 	return &view
@@ -197,9 +215,16 @@ func (c *Client) decideAll(ctx context.Context, path string, calls []Call) ([]De
 	if len(calls) == 0 {
 		return nil, nil, nil
 	}
+	if err := c.checkSettings(); err != nil {
+		return nil, nil, err
+	}
 	request, err := encode(c.domain, path, calls)
 	if err != nil {
 		return nil, nil, err
+	}
+	memorable := c.memorable(request)
+	if denial, isFound := c.denials.find(memorable, c.options.RememberDenials); isFound {
+		return []Decision{denial}, []string{""}, nil
 	}
 	verdicts := make([]*pb.Verdict, len(calls))
 	err = c.ask(ctx, "decide", func(ctx context.Context) (first, err error) {
@@ -226,6 +251,10 @@ func (c *Client) decideAll(ctx context.Context, path string, calls []Call) ([]De
 	}
 	if lacking != nil {
 		return nil, nil, lacking
+	}
+	// Only denials of the service have a time after which to come again.
+	if memorable != "" && decisions[0].RetryAfter > 0 {
+		c.denials.add(memorable, decisions[0])
 	}
 	return decisions, holds, nil
 }

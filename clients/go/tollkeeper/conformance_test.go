@@ -38,11 +38,16 @@ type settings struct {
 	TimeoutMs       int    `json:"timeout_ms"`
 	CommitTimeoutMs int    `json:"commit_timeout_ms"`
 	RequireLimit    bool   `json:"require_limit"`
+	RememberDenials *int   `json:"remember_denials_ms"`
 }
 
 type step struct {
-	Method         string
-	Descriptors    [][][2]value
+	Method      string
+	Descriptors [][][2]value
+	Limit       *struct {
+		RequestsPerUnit int64 `json:"requests_per_unit"`
+		Unit            string
+	}
 	Hits           *int64
 	Mode           string
 	Calls          []step
@@ -60,6 +65,7 @@ type step struct {
 	Renew          *step
 	With           *settings
 	CloseMeanwhile int `json:"close_meanwhile"`
+	Ms             int
 	Expect         json.RawMessage
 	ExpectCommit   json.RawMessage `json:"expect_commit"`
 	Raises         []string
@@ -107,7 +113,7 @@ func TestConformance(t *testing.T) {
 				t.Fatalf("service %q is not known", one.Client.Service)
 			}
 			client := one.Client.connect(t, needService(t, variable), Options{Timeout: 10 * time.Second})
-			(&run{t: t, client: client}).steps(one.Steps)
+			(&run{t: t, client: client, user: rand.Text()}).steps(one.Steps)
 		})
 	}
 }
@@ -149,6 +155,10 @@ func (s settings) options(t *testing.T, options Options) Options {
 		options.CommitTimeout = time.Duration(s.CommitTimeoutMs) * time.Millisecond
 	}
 	options.RequireLimit = s.RequireLimit
+	if s.RememberDenials != nil {
+		// 0 would keep those of the client.
+		options.RememberDenials = max(time.Duration(*s.RememberDenials)*time.Millisecond, time.Nanosecond)
+	}
 	if strings.HasPrefix(s.Service, "tls") {
 		files := TLSFiles{CA: os.Getenv("TOLLKEEPER_CA"), ServerName: "localhost"}
 		if s.Service == "tls" {
@@ -180,6 +190,8 @@ func connect(t *testing.T, address, domain string, options Options) *Client {
 type run struct {
 	t      *testing.T
 	client *Client
+	// user is that of steps without descriptors.
+	user string
 	// waitFor tells the service of a row what it is to wait for.
 	waitFor func(what string)
 }
@@ -236,7 +248,7 @@ func (r *run) one(s step) (any, error) {
 		}()
 		defer func() { must(r.t, <-closed) }()
 	}
-	ctx, hits, on := context.Background(), int64(1), s.on()
+	ctx, hits, on := context.Background(), int64(1), r.on(s)
 	if s.Hits != nil {
 		hits = *s.Hits
 	}
@@ -264,7 +276,7 @@ func (r *run) one(s step) (any, error) {
 	case "decide_all":
 		calls := make([]Call, len(s.Calls))
 		for i, call := range s.Calls {
-			calls[i] = call.call(r.t).WithID(call.ID)
+			calls[i] = r.call(call).WithID(call.ID)
 		}
 		decisions, err := client.DecideAll(ctx, calls...)
 		described := []any{}
@@ -279,6 +291,9 @@ func (r *run) one(s step) (any, error) {
 		return map[string]any{"error": textOf(err)}, nil
 	case "close":
 		return nil, client.Close()
+	case "wait":
+		time.Sleep(time.Duration(s.Ms) * time.Millisecond)
+		return nil, nil
 	case "connected", "pinged":
 		r.waitFor(s.Method)
 		return nil, nil
@@ -295,38 +310,41 @@ func textOf(err error) any {
 	return err.Error()
 }
 
-func (s step) on() (descriptors []Descriptor) {
+func (r *run) on(s step) (descriptors []Descriptor) {
 	if s.Descriptors == nil {
-		return []Descriptor{On("user", rand.Text())}
+		return []Descriptor{On("user", r.user)}
 	}
 	for _, entries := range s.Descriptors {
 		var descriptor Descriptor
 		for _, entry := range entries {
 			descriptor = descriptor.And(string(entry[0]), string(entry[1]))
 		}
+		if s.Limit != nil {
+			descriptor = descriptor.WithLimit(Limit{Hits: s.Limit.RequestsPerUnit, Unit: s.Limit.Unit})
+		}
 		descriptors = append(descriptors, descriptor)
 	}
 	return descriptors
 }
 
-func (s step) call(t *testing.T) Call {
-	hits := int64(1)
+func (r *run) call(s step) Call {
+	hits, on := int64(1), r.on(s)
 	if s.Hits != nil {
 		hits = *s.Hits
 	}
 	switch s.Mode {
 	case "", "take":
-		return Take(hits, s.on()...)
+		return Take(hits, on...)
 	case "check":
-		return Check(s.on()...)
+		return Check(on...)
 	case "read":
-		return Read(s.on()...)
+		return Read(on...)
 	case "debit":
-		return Debit(hits, s.on()...)
+		return Debit(hits, on...)
 	case "part":
-		return Part(hits, s.on()...)
+		return Part(hits, on...)
 	}
-	t.Fatalf("mode %q is not known", s.Mode)
+	r.t.Fatalf("mode %q is not known", s.Mode)
 	return Call{}
 }
 
@@ -339,11 +357,11 @@ func (r *run) hold(s step, client *Client) (actual any, err error) {
 	}()
 	var hold *Hold
 	if s.HitsByKind != nil {
-		hold, err = client.HoldCall(ctx, Take(1, s.on()...).WithHitsByKind(s.HitsByKind))
+		hold, err = client.HoldCall(ctx, Take(1, r.on(s)...).WithHitsByKind(s.HitsByKind))
 	} else if s.Estimate == nil {
-		hold, err = client.HoldDefault(ctx, s.on()...)
+		hold, err = client.HoldDefault(ctx, r.on(s)...)
 	} else {
-		hold, err = client.Hold(ctx, *s.Estimate, s.on()...)
+		hold, err = client.Hold(ctx, *s.Estimate, r.on(s)...)
 	}
 	if err != nil {
 		return nil, err
@@ -358,7 +376,9 @@ func (r *run) hold(s step, client *Client) (actual any, err error) {
 		must(r.t, err)
 		renewed := describe(r.t, decision)
 		renewed["hold"] = hold.Token()
-		r.compare("renewal", renewed, s.Renew.Expect)
+		if s.Renew.Expect != nil {
+			r.compare("renewal", renewed, s.Renew.Expect)
+		}
 	}
 	if s.Used != nil {
 		must(r.t, hold.Use(*s.Used))

@@ -282,12 +282,13 @@ func TestMistakesOfSettingsNameTheField(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "text.pem")
 	must(t, os.WriteFile(text, []byte("no certificate"), 0o600))
 	_, domain := New("localhost:8081", "", Options{})
+	_, negative := New("localhost:8081", "shop", Options{RememberDenials: -time.Second})
 	_, absent := LoadTLS(TLSFiles{CA: text + ".absent"})
 	_, noCA := LoadTLS(TLSFiles{CA: text})
 	_, noKey := LoadTLS(TLSFiles{Cert: text})
 	_, noPair := LoadTLS(TLSFiles{Cert: text, Key: text})
 	for field, err := range map[string]error{
-		"domain: must not be empty": domain, "ca: open": absent, "has no certificate": noCA,
+		"domain: must not be empty": domain, "remember_denials: must be at least 0, and is -1s": negative, "ca: open": absent, "has no certificate": noCA,
 		"must be given together": noKey, "cert, key: tls": noPair,
 	} {
 		if err == nil || !strings.Contains(err.Error(), field) {

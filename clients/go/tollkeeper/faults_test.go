@@ -3,6 +3,7 @@ package tollkeeper
 import (
 	"bufio"
 	"bytes"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -77,7 +78,7 @@ func (s scripted) check(t *testing.T, address string) {
 		},
 	})
 	started := time.Now()
-	(&run{t, client, func(what string) { ask(t, address, what) }}).steps(s.Steps)
+	(&run{t, client, rand.Text(), func(what string) { ask(t, address, what) }}).steps(s.Steps)
 	took := time.Since(started).Milliseconds()
 	if took < s.AtLeastMs || (s.AtMostMs > 0 && took > s.AtMostMs) {
 		t.Errorf("it took %d ms", took)

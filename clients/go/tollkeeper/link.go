@@ -37,6 +37,8 @@ type link struct {
 	// close is nil for a connection of the caller.
 	close func() error
 
+	denials denials
+
 	// mutex is locked to change what follows.
 	mutex    sync.Mutex
 	isClosed atomic.Bool
@@ -78,7 +80,10 @@ func dial(target string, secured *tls.Config, options []grpc.DialOption) (*grpc.
 }
 
 func newLink(connection grpc.ClientConnInterface, target string, close func() error) *link {
-	return &link{service: pb.NewTollkeeperClient(connection), target: target, close: close, lines: map[string]*line{}}
+	return &link{
+		service: pb.NewTollkeeperClient(connection), target: target, close: close,
+		denials: denials{found: map[string]denial{}}, lines: map[string]*line{},
+	}
 }
 
 func (l *link) errClosed() error {
@@ -173,7 +178,7 @@ func (c *Client) sendCommit(ctx context.Context, request *pb.CommitRequest) (*pb
 			return response.Results[0], nil
 		case code == codes.OK:
 			return nil, errNotOurs
-		case code == codes.Unavailable || code == codes.Unknown || (code == codes.DeadlineExceeded && isLate):
+		case code == codes.Unavailable || code == codes.Unknown || code == codes.ResourceExhausted || (code == codes.DeadlineExceeded && isLate):
 		default:
 			return nil, err
 		}

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/tollkeeper/tollkeeper/clients/go/tollkeeper"
 	"github.com/tollkeeper/tollkeeper/clients/go/tollkeepertest"
@@ -88,6 +91,56 @@ func TestItLimitsADescriptor(t *testing.T) {
 	if len(service.Calls()) != 10 {
 		t.Errorf("%+v", service.Calls())
 	}
+}
+
+func TestTheDenialOfALongRequestIsNotRemembered(t *testing.T) {
+	client, service := tollkeepertest.New("shop", tollkeeper.Options{RememberDenials: time.Minute})
+	service.Deny(bob)
+	for _, length := range []int{500, 500, 2_000, 2_000} {
+		decision, err := client.Decide(ctx, bob, tollkeeper.On("note", strings.Repeat("x", length)))
+		expect(t, "denied 0 of 0", decision, err)
+	}
+	if number := len(service.Calls()); number != 3 {
+		t.Errorf("%d calls", number)
+	}
+}
+
+func TestTheClientRemembersAtMostTenThousandDenials(t *testing.T) {
+	client, service := tollkeepertest.New("shop", tollkeeper.Options{RememberDenials: time.Minute})
+	service.Deny(bob)
+	asked := func(first, last int64) int {
+		for hits := first; hits <= last; hits++ {
+			decision, err := client.DecideN(ctx, hits, bob)
+			expect(t, "denied 0 of 0", decision, err)
+		}
+		return len(service.Calls())
+	}
+	for _, step := range [][3]int64{{1, 10_000, 10_000}, {1, 1, 10_000}, {10_001, 10_001, 10_001}, {1, 1, 10_002}} {
+		if number := asked(step[0], step[1]); number != int(step[2]) {
+			t.Errorf("%v: %d calls", step, number)
+		}
+	}
+	_, err := client.With(tollkeeper.Options{RememberDenials: -1}).Decide(ctx, bob)
+	if err == nil || err.Error() != "remember_denials: must be at least 0, and is -1ns" {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestARememberedDenialGrowsOlder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, service := tollkeepertest.New("shop", tollkeeper.Options{RememberDenials: time.Hour})
+		service.Deny(bob)
+		var found []string
+		for _, pause := range []time.Duration{0, 20 * time.Second, 39500 * time.Millisecond, 500 * time.Millisecond} {
+			time.Sleep(pause)
+			decision, err := client.Decide(ctx, bob)
+			expect(t, "denied 0 of 0", decision, err)
+			found = append(found, fmt.Sprint(decision.Reset, decision.Statuses[0].Reset, decision.RetryAfter, len(service.Calls())))
+		}
+		if expected := "[1m0s 1m0s 1m0s 1 40s 40s 40s 1 500ms 500ms 1s 1 1m0s 1m0s 1m0s 2]"; fmt.Sprint(found) != expected {
+			t.Errorf("%v, not %s", found, expected)
+		}
+	})
 }
 
 func TestItHoldsAndFails(t *testing.T) {

@@ -76,6 +76,7 @@ class Settings(unittest.TestCase):
                 {"commit_timeout": float("inf")},
                 "commit_timeout: must be more than 0 and at most 86400 seconds, not inf",
             ),
+            ({"remember_denials": -1}, "remember_denials: must be at least 0 seconds, not -1"),
             ({"on_failure": "open"}, 'on_failure: must be "allow", "deny" or a function'),
         ]
         for settings, message in wrong:

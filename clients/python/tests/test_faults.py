@@ -78,6 +78,8 @@ class Row(Steps):
         match step["method"]:
             case "connected" | "pinged" as command:
                 await self.ask(command)
+            case "wait":
+                await asyncio.sleep(step["ms"] / 1000)
             case "close":
                 await awaited(client.close())
             case "commit":

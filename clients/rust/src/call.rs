@@ -190,6 +190,11 @@ impl Call {
         })
     }
 
+    /// Whether an equal call would be denied too, until the limit has room again.
+    pub(crate) fn is_deniable_again(&self) -> bool {
+        self.message.mode() == Mode::Take && self.message.id.is_empty()
+    }
+
     pub(crate) fn decode(mut message: v1::Call) -> Self {
         let descriptors = mem::take(&mut message.descriptors).into_iter().map(Descriptor).collect();
         Self { descriptors, message }

@@ -5,11 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{mem, time::Duration};
 
+use prost::Message as _;
 use tokio::{runtime::Handle, select, sync::watch, time::Instant, time::timeout};
 use tonic::{Code, Request, Response};
 
 use crate::call::{Call, Error, in_batch, validate_all};
 use crate::channel::{self, BoxError, Channel, Target};
+use crate::denials::Denials;
 use crate::v1::{self, DecideRequest, Verdict, tollkeeper_client::TollkeeperClient};
 use crate::{Decision, Descriptor, Options, ServiceError, Status, options::OnFailure};
 
@@ -36,6 +38,7 @@ pub(crate) struct Shared {
     target: String,
     /// By domain.
     failures: Mutex<HashMap<String, Failures>>,
+    denials: Denials,
 }
 
 /// What the log does not say yet.
@@ -90,8 +93,8 @@ impl Client {
         // The answer to 1,000 calls may exceed the default of 4 MiB.
         let service = service().max_decoding_message_size(usize::MAX);
         let (service, under_way) = (watch::Sender::new(Some(service)), watch::Sender::new(0));
-        let failures = Mutex::default();
-        let shared = Arc::new(Shared { service, runtime, under_way, target, failures });
+        let (failures, denials) = (Mutex::default(), Denials::default());
+        let shared = Arc::new(Shared { service, runtime, under_way, target, failures, denials });
         Ok(Self { options: Arc::new(options), shared })
     }
 
@@ -133,9 +136,32 @@ impl Client {
     }
 
     async fn decide_each(&self, calls: Vec<Call>) -> Result<Vec<Result<Decision, Error>>, Error> {
+        let (denials, time) = (&self.shared.denials, self.options.remember_denials);
+        let request = self.memorable(&calls);
+        if let Some(denial) = request.as_ref().and_then(|request| denials.find(request, time)) {
+            return Ok(vec![Ok(denial)]);
+        }
         let ask = |domain, calls| DecideRequest { domain, calls };
         let rpc = async |mut service: Service, request| service.decide(request).await;
-        self.judge("decide", calls, ask, rpc, |answer| answer.verdicts).await
+        let decisions = self.judge("decide", calls, ask, rpc, |answer| answer.verdicts).await?;
+        if let (Some(request), [Ok(decision)]) = (request, &*decisions)
+            && decision.retry_after.is_some()
+        {
+            denials.add(request, decision.clone());
+        }
+        Ok(decisions)
+    }
+
+    /// The request for these calls, if its denial is remembered.
+    fn memorable(&self, calls: &[Call]) -> Option<Vec<u8>> {
+        let [call] = calls else { return None };
+        let is_on = !self.options.remember_denials.is_zero() && call.is_deniable_again();
+        // A closed client decides by `on_failure`.
+        if !is_on || self.shared.service.borrow().is_none() {
+            return None;
+        }
+        let (domain, calls) = (self.options.domain.clone(), vec![call.clone().encode()]);
+        Some(DecideRequest { domain, calls }.encode_to_vec())
     }
 
     /// Asks for a verdict on each call, and decides the calls that have none.

@@ -5,6 +5,8 @@ use std::{cmp::Reverse, fmt, time::Duration};
 use crate::Unit;
 use crate::v1::{self, verdict::Code};
 
+const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
+
 /// The error of a call to which the service gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -157,12 +159,20 @@ impl Decision {
             limit: shown.and_then(|status| status.limit.as_ref()).map(|limit| limit.hits),
             remaining: shown.map_or(0, |status| status.remaining),
             reset: shown.map_or(Duration::ZERO, |status| status.reset),
-            retry_after: (!allowed).then(|| retry_after.max(Duration::from_secs(1))),
+            retry_after: (!allowed).then(|| retry_after.max(RETRY_AFTER_MIN)),
             rule: shown.map(|status| status.rule.clone()).unwrap_or_default(),
             hits: verdict.hits,
             hold: verdict.hold,
             statuses,
         })
+    }
+
+    /// What it is some time later, if nothing else changes.
+    pub(crate) fn later(mut self, time: Duration) -> Self {
+        let resets = self.statuses.iter_mut().map(|status| &mut status.reset);
+        resets.chain([&mut self.reset]).for_each(|reset| *reset = reset.saturating_sub(time));
+        let retry_after = self.retry_after.map(|it| it.saturating_sub(time).max(RETRY_AFTER_MIN));
+        Self { retry_after, ..self }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{Client, Decision, ServiceError, client::Service};
 
 const COMMIT_PAUSE: Duration = Duration::from_millis(100);
 /// The codes of commits that may not have arrived.
-const MISSING: [&str; 3] = ["UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED"];
+const MISSING: [&str; 4] = ["UNAVAILABLE", "UNKNOWN", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"];
 
 /// What becomes of a hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

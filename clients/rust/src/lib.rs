@@ -9,6 +9,7 @@ mod call;
 mod channel;
 mod client;
 mod decision;
+mod denials;
 mod fake;
 mod hold;
 #[cfg(feature = "tower")]

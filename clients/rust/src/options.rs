@@ -14,6 +14,7 @@ pub struct Options {
     pub(crate) on_failure: OnFailure,
     pub(crate) on_call: Option<Arc<OnCall>>,
     pub(crate) require_limit: bool,
+    pub(crate) remember_denials: Duration,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<crate::Tls>,
 }
@@ -62,6 +63,7 @@ impl Options {
             on_failure: OnFailure::Allow,
             on_call: None,
             require_limit: false,
+            remember_denials: Duration::ZERO,
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -98,6 +100,13 @@ impl Options {
     /// Makes a call that met no limit a mistake of the caller, for tests and staging: it shows a typo in a key.
     pub fn require_limit(self, require_limit: bool) -> Self {
         Self { require_limit, ..self }
+    }
+
+    /// Denies a call without a request while the service has denied an equal one: until its `retry_after` is over, at most for
+    /// this time. Meanwhile it does not see an override, a commit, a refund or a reset that would let the call pass. Zero, the
+    /// default, turns it off.
+    pub fn remember_denials(self, remember_denials: Duration) -> Self {
+        Self { remember_denials, ..self }
     }
 
     /// Encrypts the connections.

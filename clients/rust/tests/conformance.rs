@@ -23,12 +23,14 @@ use support::{Log, service, unique};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tollkeeper_client::{
-    Call, Client, Commit, Decision, Descriptor, Error, OnFailure, Options, ServiceError, Tls, on,
+    Call, Client, Commit, Decision, Descriptor, Error, OnFailure, Options, ServiceError, Tls, Unit,
+    on,
 };
 
 const KEYS: &[&str] = &[
     "method",
     "descriptors",
+    "limit",
     "hits",
     "calls",
     "mode",
@@ -39,6 +41,7 @@ const KEYS: &[&str] = &[
     "used_by_kind",
     "end",
     "release",
+    "renew",
     "fails",
     "commits",
     "expect",
@@ -46,7 +49,7 @@ const KEYS: &[&str] = &[
     // Of faults.
     "with",
     "close_meanwhile",
-    "renew",
+    "ms",
     "expect_commit",
     "after",
 ];
@@ -59,6 +62,8 @@ type Heard = Arc<Mutex<Vec<(&'static str, &'static str)>>>;
 struct Run {
     client: Client,
     address: String,
+    /// Of steps without descriptors.
+    user: String,
 }
 
 fn table(name: &str, rows: &str) -> Vec<Value> {
@@ -82,7 +87,7 @@ async fn the_client_passes_the_cases_that_all_clients_share() {
         let address = address_of(&case["client"]);
         let options = options(defaults(), &case["client"]);
         let client = Client::new(&address, options).unwrap();
-        Box::pin(Run { client, address }.steps(&case["steps"])).await;
+        Box::pin(Run { client, address, user: unique() }.steps(&case["steps"])).await;
     }
 }
 
@@ -98,7 +103,7 @@ async fn the_client_passes_the_faults_that_all_clients_share() {
         let options = options(defaults(), &row["client"]);
         let options = observed(options, &heard, row["client"]["on_call"] == "throws");
         let client = Client::new(&address, options).unwrap();
-        let run = Run { client, address };
+        let run = Run { client, address, user: unique() };
         let began = Instant::now();
         Box::pin(run.steps(&row["steps"])).await;
         let ms = began.elapsed().as_millis();
@@ -198,6 +203,7 @@ fn options(mut options: Options, settings: &Value) -> Options {
             ("domain", Some(domain)) => options.domain(domain),
             ("timeout_ms", _) => options.timeout(ms()),
             ("commit_timeout_ms", _) => options.commit_timeout(ms()),
+            ("remember_denials_ms", _) => options.remember_denials(ms()),
             ("require_limit", _) => options.require_limit(value == true),
             ("on_failure", Some("allow")) => options.on_failure(OnFailure::Allow),
             ("on_failure", Some("deny")) => options.on_failure(OnFailure::Deny),
@@ -230,7 +236,8 @@ impl Run {
             let keys = step.as_object().unwrap().keys();
             assert!(keys.clone().all(|key| KEYS.contains(&key.as_str())), "{step}");
             let client = self.client.with(|it| options(it, &step["with"]));
-            let (run, began) = (Self { client, address: self.address.clone() }, Instant::now());
+            let (address, user) = (self.address.clone(), self.user.clone());
+            let (run, began) = (Self { client, address, user }, Instant::now());
             let closing = async {
                 if let Some(number) = step["close_meanwhile"].as_u64() {
                     self.ask(&format!("sent {number}")).await;
@@ -256,7 +263,7 @@ impl Run {
 
     /// Returns facts about each decision.
     async fn step(&self, step: &Value) -> Result<Vec<Value>, Error> {
-        let on = descriptors(step);
+        let on = self.descriptors(step);
         let hits = number(&step["hits"]);
         let call = match (step["method"].as_str().unwrap(), hits) {
             ("decide", None) => on.into(),
@@ -268,7 +275,7 @@ impl Run {
             ("refund", _) => Call::refund(hits.unwrap_or(1), on),
             ("hold", _) => return Ok(vec![facts(&self.hold(step).await?)]),
             ("decide_all", _) => {
-                let calls = step["calls"].as_array().unwrap().iter().map(call);
+                let calls = step["calls"].as_array().unwrap().iter().map(|call| self.call(call));
                 return Ok(self.client.decide_all(calls).await?.iter().map(facts).collect());
             }
             ("commit", _) => {
@@ -278,6 +285,10 @@ impl Run {
             }
             ("close", _) => {
                 self.client.close().await;
+                return Ok(vec![]);
+            }
+            ("wait", _) => {
+                tokio::time::sleep(Duration::from_millis(step["ms"].as_u64().unwrap())).await;
                 return Ok(vec![]);
             }
             (question @ ("connected" | "pinged"), _) => {
@@ -298,7 +309,7 @@ impl Run {
     }
 
     async fn hold(&self, step: &Value) -> Result<Decision, Error> {
-        let on = descriptors(step);
+        let on = self.descriptors(step);
         let kinds = step["hits_by_kind"].as_object();
         let call = match (number(&step["estimate"]), kinds) {
             (Some(estimate), _) => Call::take(estimate, on),
@@ -312,9 +323,11 @@ impl Run {
         let decision = hold.decision.clone();
         Box::pin(self.steps(&step["while_open"])).await;
         if let Some(renew) = step["renew"].as_object() {
-            let call = Call::take(number(&renew["estimate"]).unwrap(), descriptors(step));
+            let call = Call::take(number(&renew["estimate"]).unwrap(), self.descriptors(step));
             let renewed = hold.renew(number(&renew["used"]), call).await?;
-            compare("renewed ", &facts(&renewed), &renew["expect"], step);
+            if let Some(expect) = renew.get("expect") {
+                compare("renewed ", &facts(&renewed), expect, step);
+            }
         }
         for (kind, used) in step["used_by_kind"].as_object().into_iter().flatten() {
             hold.used_kind(kind, number(used).unwrap())?;
@@ -351,40 +364,46 @@ impl Run {
         self.client.flush().await;
         Ok(decision)
     }
+
+    fn call(&self, step: &Value) -> Call {
+        let (hits, on) = (number(&step["hits"]).unwrap_or(1), self.descriptors(step));
+        let call = match step["mode"].as_str() {
+            None | Some("take") => Call::take(hits, on),
+            Some("check") => Call::check(on),
+            Some("read") => Call::read(on),
+            Some("debit") => Call::debit(hits, on),
+            Some("part") => Call::part(hits, on),
+            Some(other) => panic!("mode {other:?} is not known"),
+        };
+        call.once(step["id"].as_str().unwrap_or_default())
+    }
+
+    fn descriptors(&self, step: &Value) -> Vec<Descriptor> {
+        let Some(descriptors) = step["descriptors"].as_array() else {
+            return on("user", self.user.as_str()).into();
+        };
+        let entry = |descriptor: Descriptor, entry: &Value| {
+            descriptor.and(bytes(&entry[0]), bytes(&entry[1]))
+        };
+        let descriptor = |entries: &Value| {
+            let entries = entries.as_array().unwrap().iter();
+            let descriptor = entries.fold(Descriptor::default(), entry);
+            match (number(&step["limit"]["requests_per_unit"]), step["limit"]["unit"].as_str()) {
+                (None, None) => descriptor,
+                (Some(hits), Some("day")) => {
+                    descriptor.limit(hits.try_into().unwrap(), 1, Unit::Day)
+                }
+                other => panic!("limit {other:?} is not known"),
+            }
+        };
+        descriptors.iter().map(descriptor).collect()
+    }
 }
 
 /// A negative number becomes what a careless cast of the caller makes of it.
 #[expect(clippy::cast_sign_loss, reason = "see above")]
 fn number(hits: &Value) -> Option<u64> {
     hits.as_u64().or_else(|| hits.as_i64().map(|hits| hits as u64))
-}
-
-fn call(step: &Value) -> Call {
-    let (hits, on) = (number(&step["hits"]).unwrap_or(1), descriptors(step));
-    let call = match step["mode"].as_str() {
-        None | Some("take") => Call::take(hits, on),
-        Some("check") => Call::check(on),
-        Some("read") => Call::read(on),
-        Some("debit") => Call::debit(hits, on),
-        Some("part") => Call::part(hits, on),
-        Some(other) => panic!("mode {other:?} is not known"),
-    };
-    call.once(step["id"].as_str().unwrap_or_default())
-}
-
-fn descriptors(step: &Value) -> Vec<Descriptor> {
-    let Some(descriptors) = step["descriptors"].as_array() else {
-        return on("user", unique()).into();
-    };
-    let descriptors = descriptors.iter();
-    let entries = descriptors.map(|entries| entries.as_array().unwrap().iter());
-    entries
-        .map(|entries| {
-            entries.fold(Descriptor::default(), |descriptor, entry| {
-                descriptor.and(bytes(&entry[0]), bytes(&entry[1]))
-            })
-        })
-        .collect()
 }
 
 /// Text, or bytes as `{"hex": "ff"}`.

@@ -176,6 +176,41 @@ async fn views_have_settings_of_their_own_on_the_connections_of_the_client() {
     assert_eq!(text(absent.decide(on("user", "a")).await), "domain: must not be empty");
 }
 
+#[tokio::test]
+async fn at_most_ten_thousand_denials_are_remembered() {
+    let (fake, client) = faked();
+    let client = client.with(|options| options.remember_denials(Duration::from_secs(60)));
+    fake.deny(on("user", "a"));
+    let deny = async |hits| {
+        let denied = client.decide(Call::take(hits, on("user", "a"))).await.unwrap();
+        assert!(!denied.allowed && !denied.failed());
+        (denied.reset, denied.statuses[0].reset, denied.retry_after.unwrap())
+    };
+    let first = deny(1).await;
+    for hits in 2..=10_000 {
+        deny(hits).await;
+    }
+    let again = deny(1).await;
+    assert!(again.0 < first.0 && again.1 < first.1 && again.2 < first.2, "{again:?}");
+    assert_eq!(fake.calls().len(), 10_000);
+    for hits in [10_001, 1] {
+        deny(hits).await;
+    }
+    assert_eq!(fake.calls().len(), 10_002);
+}
+
+#[tokio::test]
+async fn the_denial_of_a_long_request_is_not_remembered() {
+    let (fake, client) = faked();
+    let client = client.with(|options| options.remember_denials(Duration::from_secs(60)));
+    fake.deny(on("user", "a"));
+    for bytes in [500, 500, 2_000, 2_000] {
+        let call = [on("user", "a"), on("note", "x".repeat(bytes))];
+        assert!(!client.decide(call).await.unwrap().allowed);
+    }
+    assert_eq!(fake.calls().len(), 3);
+}
+
 /// A proxy in front of an address, and how often it has read from its client.
 async fn proxy(to: String) -> (String, Arc<AtomicUsize>, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

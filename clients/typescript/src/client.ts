@@ -1,6 +1,7 @@
 // What decides calls: the methods of every client, whatever carries its requests.
 import type { Connection } from "./connection.js";
 import { Decision } from "./decision.js";
+import { keyOf } from "./denials.js";
 import {
   type Call,
   checkHits,
@@ -33,13 +34,20 @@ export interface Policy {
   readonly onCall?: OnCall;
   /** Whether a descriptor that meets no limit and no rule is a mistake, such as a misspelled key; for tests and staging. */
   readonly requireLimit?: boolean;
+  /** How long a call that the service has denied is denied again without a request, in milliseconds; 0 by default. */
+  readonly rememberDenialsMs?: number;
   /** Ends decisions under way when it is aborted. They are denied. Commits are made all the same. */
   readonly signal?: AbortSignal;
 }
 
 const CALLS_MAX = 1_000;
 const utf8 = new TextDecoder();
-const DEFAULTS = { timeoutMs: 50, commitTimeoutMs: 2_000, onFailure: "allow" as NonNullable<Policy["onFailure"]> };
+const DEFAULTS = {
+  timeoutMs: 50,
+  commitTimeoutMs: 2_000,
+  onFailure: "allow" as NonNullable<Policy["onFailure"]>,
+  rememberDenialsMs: 0,
+};
 
 /** A client, or a view of one with another domain or policy. */
 export class Limiter {
@@ -49,10 +57,13 @@ export class Limiter {
 
   protected constructor(connection: Connection, domain: string, changes: Policy) {
     const policy = { ...DEFAULTS, ...changed(changes) };
-    const { timeoutMs, commitTimeoutMs, onFailure } = policy;
+    const { timeoutMs, commitTimeoutMs, onFailure, rememberDenialsMs } = policy;
     if (!domain) throw new RangeError("domain: must not be empty");
     if (!(timeoutMs > 0)) throw new RangeError(`timeoutMs: must be above 0, not ${timeoutMs}`);
     if (!(commitTimeoutMs > 0)) throw new RangeError(`commitTimeoutMs: must be above 0, not ${commitTimeoutMs}`);
+    if (!(rememberDenialsMs >= 0)) {
+      throw new RangeError(`rememberDenialsMs: must be at least 0, not ${rememberDenialsMs}`);
+    }
     if (typeof onFailure !== "function" && onFailure !== "allow" && onFailure !== "deny") {
       throw new TypeError("onFailure: must be one of: allow, deny, a function");
     }
@@ -149,11 +160,26 @@ export class Limiter {
     const messages = calls.map((call, index) => encodeCall(call, path(index)));
     if (messages.length === 0) return [];
     const request = { domain: this.#domain, calls: messages };
-    const verdicts = await this.#send("decide", request, messages, (answer) => answer.verdicts);
+    const verdicts = await this.#verdicts(calls, request);
     return verdicts.map((verdict, index) => {
       if (this.#policy.requireLimit) this.#checkLimit(verdict, messages[index], path(index));
       return this.#held(verdict, calls[index].descriptors);
     });
+  }
+
+  /** The verdicts of the service, or a denial of an equal request that is remembered. */
+  async #verdicts(calls: readonly Call[], request: v1.DecideRequest): Promise<(v1.Verdict | CallError)[]> {
+    const { rememberDenialsMs } = this.#policy;
+    const [{ mode = "take", id }] = calls;
+    const isRemembered = rememberDenialsMs > 0 && calls.length === 1 && mode === "take" && !id;
+    const key = isRemembered && !this.connection.isClosed ? keyOf(request) : "";
+    const denial = this.connection.denials.find(key, rememberDenialsMs);
+    if (denial) return [denial];
+    const verdicts = await this.#send("decide", request, request.calls, (answer) => answer.verdicts);
+    const [verdict] = verdicts;
+    const isDenied = !(verdict instanceof CallError) && verdict.code === "OVER_LIMIT";
+    if (key && isDenied) this.connection.denials.add(key, verdict);
+    return verdicts;
   }
 
   async #renew(old: Used, descriptors: Descriptors, { estimate, hitsByKind }: Estimate): Promise<Held> {

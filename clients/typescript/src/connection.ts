@@ -1,4 +1,5 @@
 // One connection, which several clients may share: its requests, the repetition of commits, and its end.
+import { Denials } from "./denials.js";
 import { ArgumentError, CallError } from "./error.js";
 import { Log } from "./log.js";
 import type { Method, Outcome, Request, Sending, Transport } from "./transport.js";
@@ -7,11 +8,12 @@ import type { Method, Outcome, Request, Sending, Transport } from "./transport.j
 const COMMIT_ATTEMPTS = 4;
 const COMMIT_PAUSE_MS = 100;
 /** Codes of requests that got no answer. */
-const UNANSWERED = ["UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED"];
+const UNANSWERED = ["UNAVAILABLE", "UNKNOWN", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"];
 
 export class Connection {
   readonly log: Log;
   readonly target: string;
+  readonly denials = new Denials();
   readonly #transport: Transport;
   readonly #aborts = new Set<() => void>();
   readonly #commits = new Set<Promise<unknown>>();
@@ -23,6 +25,10 @@ export class Connection {
     this.log = new Log(log);
   }
 
+  get isClosed(): boolean {
+    return this.#closed !== undefined;
+  }
+
   /** Makes one attempt, which the caller's signal and `close` end. */
   async send<M extends Method>(
     method: M,
@@ -30,7 +36,7 @@ export class Connection {
     timeoutMs: number,
     signal?: AbortSignal,
   ): Promise<Outcome<M>> {
-    if (this.#closed) return new CallError("CANCELLED", "the client is closed");
+    if (this.isClosed) return new CallError("CANCELLED", "the client is closed");
     if (signal?.aborted) return new CallError("CANCELLED", "the signal is aborted");
     const controller = new AbortController();
     const abort = () => controller.abort();
@@ -46,7 +52,7 @@ export class Connection {
 
   /** Makes attempts until there is an answer, for at most this time. */
   async commit(request: Request<"commit">, timeoutMs: number): Promise<Outcome<"commit">> {
-    if (this.#closed) return new CallError("CANCELLED", "the client is closed");
+    if (this.isClosed) return new CallError("CANCELLED", "the client is closed");
     const answer = this.#commit(request, timeoutMs);
     this.#commits.add(answer);
     await answer;

@@ -111,6 +111,10 @@ test("settings that are not valid are named", () => {
   assert.throws(() => new Client(gone, ""), /domain: must not be empty/);
   assert.throws(() => new Client(gone, "shop", { timeoutMs: 0 }), /timeoutMs: must be above 0, not 0/);
   assert.throws(
+    () => new Client(gone, "shop", { rememberDenialsMs: -1 }),
+    /rememberDenialsMs: must be at least 0, not -1/,
+  );
+  assert.throws(
     () => new Client(gone, "shop", { onFailure: "open" as "allow" }),
     /onFailure: must be one of: allow, deny/,
   );

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import type { Call, Decision, Descriptor, Limiter, Policy, Value } from "tollkeeper";
 import { Client as FetchClient } from "tollkeeper/fetch";
-import { compare, descriptorOf, type Expected, type JsonDescriptor } from "./json.js";
+import { compare, descriptorOf, type Expected, type JsonDescriptor, type JsonLimit } from "./json.js";
 import { connect, PATIENT_MS, random, serviceTest, tls, variable } from "./services.js";
 
 interface Case {
@@ -15,6 +15,7 @@ interface Case {
 interface Step {
   method: "decide" | "check" | "read" | "debit" | "part" | "refund" | "hold" | "decide_all";
   descriptors?: JsonDescriptor[];
+  limit?: JsonLimit;
   hits?: number;
   calls?: { descriptors: JsonDescriptor[]; hits?: number; mode?: Call["mode"]; id?: string }[];
   estimate?: number;
@@ -24,6 +25,7 @@ interface Step {
   used_by_kind?: Record<string, number>;
   end?: string;
   release?: boolean;
+  renew?: { used: number; estimate: number };
   fails?: boolean;
   commits?: number;
   expect?: Expected | Expected[];
@@ -107,7 +109,7 @@ async function run(client: Limiter, step: Step): Promise<void> {
 }
 
 async function perform(client: Limiter, step: Step): Promise<Decision[]> {
-  const descriptors = (step.descriptors ?? []).map(descriptorOf);
+  const descriptors = (step.descriptors ?? []).map((one) => descriptorOf(one, step.limit));
   switch (step.method) {
     case "decide":
     case "debit":
@@ -119,7 +121,7 @@ async function perform(client: Limiter, step: Step): Promise<Decision[]> {
       return [await client[step.method](descriptors)];
     case "decide_all":
       return client.decideAll(
-        (step.calls ?? []).map((call) => ({ ...call, descriptors: call.descriptors.map(descriptorOf) })),
+        (step.calls ?? []).map((call) => ({ ...call, descriptors: call.descriptors.map((one) => descriptorOf(one)) })),
       );
     case "hold":
       return [await hold(client, step, descriptors)];
@@ -133,6 +135,7 @@ async function hold(client: Limiter, step: Step, descriptors: Descriptor[]): Pro
     await using hold = await client.hold(descriptors, { estimate: step.estimate, hitsByKind: step.hits_by_kind });
     decision = hold.decision;
     await runAll(client, step.while_open ?? []);
+    if (step.renew) assert.equal((await hold.renew(step.renew)).allowed, true);
     hold.used = step.used;
     hold.usedByKind = step.used_by_kind;
     hold.end = step.end;

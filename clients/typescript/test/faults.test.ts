@@ -4,9 +4,10 @@ import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { connect as open } from "node:net";
 import { test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
 import type { Client, ClientOptions, Commit, Decision, Hold, Limiter } from "tollkeeper";
 import { compare, descriptorOf, type Expected, type JsonDescriptor } from "./json.js";
-import { connect, PATIENT_MS, random, tls } from "./services.js";
+import { connect, PATIENT_MS, tls } from "./services.js";
 
 interface Row {
   name: string;
@@ -24,11 +25,16 @@ interface Policy {
   timeout_ms?: number;
   on_failure?: "allow" | "deny" | "throws";
   require_limit?: boolean;
+  remember_denials_ms?: number;
 }
 
 interface Step {
-  method: "decide" | "check" | "debit" | "part" | "decide_all" | "hold" | "commit" | "close" | "connected" | "pinged";
+  method:
+    | ("decide" | "check" | "debit" | "part" | "decide_all" | "hold" | "commit")
+    | ("close" | "connected" | "pinged" | "wait");
   descriptors?: JsonDescriptor[];
+  hits?: number;
+  ms?: number;
   calls?: { descriptors?: JsonDescriptor[] }[];
   with?: Policy;
   used?: number;
@@ -116,10 +122,11 @@ class Run {
     const descriptors = this.#descriptors(step.descriptors);
     switch (step.method) {
       case "decide":
-      case "check":
       case "debit":
       case "part":
-        return this.#compare([await limiter[step.method](descriptors)], step);
+        return this.#compare([await limiter[step.method](descriptors, step.hits)], step);
+      case "check":
+        return this.#compare([await limiter.check(descriptors)], step);
       case "decide_all":
         return this.#compare(
           await limiter.decideAll(
@@ -134,6 +141,8 @@ class Run {
         );
       case "hold":
         return this.#hold(limiter, step);
+      case "wait":
+        return pause(step.ms);
       case "close":
         return this.#client.close();
       case "connected":
@@ -168,12 +177,14 @@ class Run {
     });
   }
 
-  #descriptors(descriptors: JsonDescriptor[] = [[["user", random()]]]) {
-    return descriptors.map(descriptorOf);
+  /** The service of a row has no counters that must be new. */
+  #descriptors(descriptors: JsonDescriptor[] = [[["user", "{run}"]]]) {
+    return descriptors.map((one) => descriptorOf(one));
   }
 }
 
-function optionsOf({ domain, timeout_ms, on_failure, require_limit }: Policy): ClientOptions & { domain?: string } {
+function optionsOf(policy: Policy): ClientOptions & { domain?: string } {
+  const { domain, timeout_ms, on_failure, require_limit, remember_denials_ms } = policy;
   const throwing = () => {
     throw new Error("the function throws");
   };
@@ -182,6 +193,7 @@ function optionsOf({ domain, timeout_ms, on_failure, require_limit }: Policy): C
     ...(timeout_ms && { timeoutMs: timeout_ms }),
     ...(on_failure && { onFailure: on_failure === "throws" ? throwing : on_failure }),
     ...(require_limit && { requireLimit: true }),
+    ...(remember_denials_ms !== undefined && { rememberDenialsMs: remember_denials_ms }),
   };
 }
 

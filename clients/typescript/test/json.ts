@@ -1,9 +1,14 @@
 // The values of ../../conformance/*.json: descriptors, and what is expected of decisions.
 import assert from "node:assert/strict";
-import type { Decision, Descriptor, Value } from "tollkeeper";
+import type { Decision, Descriptor, OwnLimit, Value } from "tollkeeper";
 
 type JsonValue = string | { hex: string };
 export type JsonDescriptor = [JsonValue, JsonValue][];
+
+export interface JsonLimit {
+  requests_per_unit: number;
+  unit: string;
+}
 
 export interface Expected {
   allowed?: boolean;
@@ -29,9 +34,11 @@ interface ExpectedStatus {
   held?: number;
 }
 
-export function descriptorOf(descriptor: JsonDescriptor): Descriptor {
+export function descriptorOf(descriptor: JsonDescriptor, limit?: JsonLimit): Descriptor {
   const value = (json: JsonValue): Value => (typeof json === "string" ? json : Buffer.from(json.hex, "hex"));
-  return descriptor.map(([key, one]) => [value(key), value(one)] as const);
+  const entries = descriptor.map(([key, one]) => [value(key), value(one)] as const);
+  if (!limit) return entries;
+  return { entries, limit: { hits: limit.requests_per_unit, unit: limit.unit.toUpperCase() as OwnLimit["unit"] } };
 }
 
 export function compare(decision: Decision, expected: Expected, step: string): void {

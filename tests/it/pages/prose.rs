@@ -13,7 +13,8 @@ fn found(places: &[&Path]) -> Vec<String> {
 
 #[test]
 fn the_documents_follow_the_rules_of_prose() {
-    let mut places = ["docs", "helm/README.md"].map(PathBuf::from).to_vec();
+    let mut places =
+        ["docs", "examples/applications", "helm/README.md"].map(PathBuf::from).to_vec();
     let entries = fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().file_name());
     places
         .extend(entries.map(PathBuf::from).filter(|file| file.extension() == Some("md".as_ref())));

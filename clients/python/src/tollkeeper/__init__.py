@@ -5,7 +5,7 @@ from tollkeeper.call import HITS_MAX, Call, Descriptor, Descriptors, Limited, Mo
 from tollkeeper.channel import OPTIONS, TLS
 from tollkeeper.client import Client
 from tollkeeper.decision import Charge, Committed, Decision, ServiceError, Status
-from tollkeeper.exchange import OnCall, OnFailure
+from tollkeeper.exchange import OnCall, OnFailure, Settings
 from tollkeeper.hold import AsyncHold, Hold
 from tollkeeper.middleware import ASGIMiddleware, WSGIMiddleware
 
@@ -29,6 +29,7 @@ __all__ = [
     "OnCall",
     "OnFailure",
     "ServiceError",
+    "Settings",
     "Status",
     "WSGIMiddleware",
 ]

@@ -25,6 +25,7 @@ from tollkeeper.call import (
 )
 from tollkeeper.channel import TLS
 from tollkeeper.decision import Committed, Decision, ServiceError, decode, decode_commit
+from tollkeeper.denials import Denials
 from tollkeeper.log import FailureLog, contained
 
 OnFailure = Literal["allow", "deny"] | Callable[[ServiceError, Sequence[Descriptor]], bool]
@@ -40,7 +41,7 @@ METHODS: dict[str, tuple[Any, Any]] = {
     "Renew": (pb.RenewRequest.SerializeToString, pb.RenewResponse.FromString),
 }
 # Codes of a commit that got no answer. A service that answers keeps the commit by itself while its store is down.
-UNANSWERED = {"UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED"}
+UNANSWERED = {"UNAVAILABLE", "UNKNOWN", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
 COMMIT_PAUSE = 0.1
 # A day: gRPC has no place for much longer ones.
 SECONDS_MAX = 86_400
@@ -77,6 +78,8 @@ class Settings(TypedDict, total=False):
     """Gets `decide`, `renew` or `commit`, the seconds, and `ok` or a gRPC code, after each of them."""
     require_limit: bool
     """Whether a call with a descriptor that met no limit is a ValueError, for tests."""
+    remember_denials: float
+    """Seconds in which a call that the service has denied is denied again without a request, 0 by default."""
 
 
 class Changes(Settings, total=False):
@@ -91,6 +94,7 @@ class Policy:
     on_failure: OnFailure = "allow"
     on_call: OnCall | None = None
     require_limit: bool = False
+    remember_denials: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.domain:
@@ -98,6 +102,8 @@ class Policy:
         for name, seconds in (("timeout", self.timeout), ("commit_timeout", self.commit_timeout)):
             if not 0 < seconds <= SECONDS_MAX:
                 raise ValueError(f"{name}: must be more than 0 and at most {SECONDS_MAX} seconds, not {seconds}")
+        if not self.remember_denials >= 0:
+            raise ValueError(f"remember_denials: must be at least 0 seconds, not {self.remember_denials}")
         if self.on_failure not in ("allow", "deny") and not callable(self.on_failure):
             raise ValueError('on_failure: must be "allow", "deny" or a function')
 
@@ -117,6 +123,7 @@ class Exchange(ABC, Generic[One]):
         self._policy = Policy(domain, **settings)
         where = f"target {target}, {'with' if tls else 'without'} TLS" if isinstance(target, str) else "your channel"
         self._failures = FailureLog(where)
+        self._denials = Denials()
         self._owns_connection = True
         self._connect(target, tls)
 
@@ -171,11 +178,22 @@ class Exchange(ABC, Generic[One]):
         paths = [f"calls[{index}]." if batch else "" for index in range(len(calls))]
         messages = [encode(call, path) for call, path in zip(calls, paths, strict=True)]
         request = pb.DecideRequest(domain=self._policy.domain, calls=messages)
+        key = self._denial_key(calls, request)
+        denial = None if self._is_closed else self._denials.find(key, self._policy.remember_denials)
+        if denial is not None:
+            return self._decisions(calls, [denial], paths)
         start = time.perf_counter()
         answer = CLOSED if self._is_closed else (yield Attempt("Decide", request, self._policy.timeout))
         verdicts = [decode(it) for it in _items(answer, "verdicts", len(calls))]
         self._report("decide", start, verdicts)
+        if key and isinstance(verdicts[0], Decision) and not verdicts[0].allowed:
+            self._denials.add(key, verdicts[0])
         return self._decisions(calls, verdicts, paths)
+
+    def _denial_key(self, calls: Sequence[Call], request: pb.DecideRequest) -> bytes:
+        """What is equal for equal requests; empty if a denial of this one is not remembered."""
+        is_remembered = len(calls) == 1 and calls[0].mode is Mode.TAKE and not calls[0].id
+        return request.SerializeToString(deterministic=True) if self._policy.remember_denials and is_remembered else b""
 
     def _commit_steps(self, commit: pb.Commit) -> Steps[Committed]:
         """Repeats the commit while it has no answer."""

@@ -7,15 +7,13 @@ with 429, or with 503 if `on_failure` denied it; an allowed one passes. The resp
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from tollkeeper.aio import AsyncClient
 from tollkeeper.call import Descriptors
 from tollkeeper.client import Client
 from tollkeeper.decision import Decision
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -87,10 +85,10 @@ class WSGIMiddleware:
 
     def __init__(
         self,
-        app: "WSGIApplication",
+        app: WSGIApplication,
         client: Client,
-        descriptors: "Callable[[WSGIEnvironment], Descriptors | None]",
-        denied: "Callable[[Decision], WSGIApplication] | None" = None,
+        descriptors: Callable[[WSGIEnvironment], Descriptors | None],
+        denied: Callable[[Decision], WSGIApplication] | None = None,
     ) -> None:
         """`denied` makes the response to a denied request, such as a Response of Flask; by default plain text."""
         self._app = app
@@ -98,7 +96,7 @@ class WSGIMiddleware:
         self._descriptors = descriptors
         self._denied = denied or _denied_by_wsgi
 
-    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         descriptors = self._descriptors(environ)
         if descriptors is None:
             return self._app(environ, start_response)
@@ -111,8 +109,8 @@ class WSGIMiddleware:
         return app(environ, start_with_headers)
 
 
-def _denied_by_wsgi(decision: Decision) -> "WSGIApplication":
-    def app(_environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+def _denied_by_wsgi(decision: Decision) -> WSGIApplication:
+    def app(_environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         status = denial_of(decision)
         body, headers = _plain(status)
         start_response(f"{status.value} {status.phrase}", list(headers.items()))

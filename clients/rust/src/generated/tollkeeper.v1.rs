@@ -67,8 +67,11 @@ pub struct Call {
     pub hits: ::core::option::Option<u64>,
     /// Estimates by kind, such as `{"input": 900, "output": 500}`, for limits that hold hits and have `weights`. At most 32.
     /// Only with TAKE.
-    #[prost(map = "string, uint64", tag = "4")]
-    pub hits_by_kind: ::std::collections::HashMap<::prost::alloc::string::String, u64>,
+    #[prost(btree_map = "string, uint64", tag = "4")]
+    pub hits_by_kind: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        u64,
+    >,
     /// Names the call in its domain, so that it can be repeated: within 60 s the same id with the same call gets the first
     /// verdict, and charges nothing more; with another call it is an error. While the first verdict is not known, it is
     /// UNAVAILABLE. Up to 128 bytes. Only with TAKE, PART and DEBIT, and not in a renewal.

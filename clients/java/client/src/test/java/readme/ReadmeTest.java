@@ -49,14 +49,15 @@ import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
 import tollkeeper.v1.DecideRequest;
 import tollkeeper.v1.TollkeeperGrpc;
 
-/** Has the code of README.md, apart from its indentation; StarterTest of the starter has the rest. */
+/** Has the code of README.md, apart from its indentation; the tests of the starter have the rest. */
 class ReadmeTest {
     private final String user = UUID.randomUUID().toString();
 
     @Test
     void everySampleIsRunByATest() throws Exception {
         String code = unindented(Path.of("src/test/java/readme/ReadmeTest.java"))
-                + unindented(Path.of("../spring-boot-starter/src/test/java/readme/StarterTest.java"));
+                + unindented(Path.of("../spring-boot-starter/src/test/java/readme/StarterTest.java"))
+                + unindented(Path.of("../spring-boot-starter/src/test/java/readme/WebFluxTest.java"));
         List<String> samples = Pattern.compile("```java\n(.*?)```", Pattern.DOTALL)
                 .matcher(unindented(Path.of("../README.md"))).results().map(MatchResult::group).toList();
         assertTrue(samples.size() > 7, samples.size() + " samples");

@@ -4,6 +4,9 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static readme.Applications.fake;
+import static readme.Applications.get;
+import static readme.Applications.start;
 
 import io.github.tollkeeper.Call;
 import io.github.tollkeeper.Client;
@@ -25,26 +28,19 @@ import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;
-import java.net.URI;
 import java.net.URL;
-import java.net.http.HttpClient;
-import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Queue;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentLinkedQueue;
-import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
-import org.springframework.boot.SpringApplication;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.boot.web.servlet.FilterRegistrationBean;
-import org.springframework.context.ConfigurableApplicationContext;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 import org.springframework.core.Ordered;
@@ -121,7 +117,7 @@ class StarterTest {
 
         @Bean
         RateLimited.Values values() {
-            return (request, key) -> key.equals("tenant") ? "acme" : null;
+            return (request, key) -> Applications.value(key);
         }
 
         @Bean
@@ -151,6 +147,18 @@ class StarterTest {
         String mistake() {
             return "served";
         }
+
+        @RateLimited("broken")
+        @GetMapping("/broken")
+        String broken() {
+            return "served";
+        }
+
+        @RateLimited("stranger")
+        @GetMapping("/stranger")
+        String stranger() {
+            return "served";
+        }
     }
 
     @Configuration(proxyBeanMethods = false)
@@ -160,26 +168,6 @@ class StarterTest {
         Client.OnFailure onFailure() {
             return (error, descriptors) -> descriptors.size() == 2;
         }
-    }
-
-    private static ConfigurableApplicationContext start(Class<?> application, String... properties) {
-        Stream<String> all = Stream.concat(Arrays.stream(properties), Stream.of("server.port=0", "logging.level.root=warn",
-                "spring.main.banner-mode=off"));
-        return SpringApplication.run(application, all.map(property -> "--" + property).toArray(String[]::new));
-    }
-
-    private static HttpResponse<String> get(ConfigurableApplicationContext context, String path, String... headers)
-            throws Exception {
-        String port = context.getEnvironment().getProperty("local.server.port");
-        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + port + path));
-        if (headers.length > 0) {
-            request.headers(headers);
-        }
-        return HttpClient.newHttpClient().send(request.build(), HttpResponse.BodyHandlers.ofString());
-    }
-
-    private static Fake fake(ConfigurableApplicationContext context) {
-        return context.getBean(Fake.class);
     }
 
     private static String address(String variable) {
@@ -226,8 +214,12 @@ class StarterTest {
             assertEquals(429, denied.statusCode());
             assertEquals("slower", denied.body());
             assertEquals(200, get(context, "/orders/8", "X-User", "bob").statusCode());
+            List<String> lines = Applications.log();
             assertEquals(500, get(context, "/orders/8").statusCode());
             assertEquals(500, get(context, "/mistake").statusCode());
+            assertEquals(500, get(context, "/broken").statusCode());
+            assertEquals(1, lines.size(), lines::toString);
+            assertEquals(403, get(context, "/stranger").statusCode());
         }
     }
 
@@ -278,7 +270,8 @@ class StarterTest {
         URL file = Client.class.getClassLoader().resources("META-INF/spring-configuration-metadata.json")
                 .filter(it -> read(it).contains("\"tollkeeper\"")).findFirst().orElseThrow();
         for (String property : List.of("address", "domain", "timeout", "commit-timeout", "on-failure", "require-limit",
-                "warm-up", "filter-order", "tls.enabled", "tls.ca", "tls.cert", "tls.key", "tls.server-name")) {
+                "remember-denials", "warm-up", "filter-order", "tls.enabled", "tls.ca", "tls.cert", "tls.key",
+                "tls.server-name")) {
             assertTrue(read(file).matches("(?s).*\"tollkeeper." + property + "\",\\s+\"type\": \"[^\"]+\",\\s+\"description\".*"),
                     property);
         }

@@ -24,6 +24,7 @@ import java.util.stream.IntStream;
 import tollkeeper.v1.Commit;
 import tollkeeper.v1.CommitRequest;
 import tollkeeper.v1.CommitResponse;
+import tollkeeper.v1.DecideRequest;
 import tollkeeper.v1.DecideResponse;
 import tollkeeper.v1.RenewRequest;
 import tollkeeper.v1.RenewResponse;
@@ -221,6 +222,11 @@ public final class Client implements AutoCloseable {
         return new Hold(this, Call.take(), Decision.without(true, Optional.empty(), hold));
     }
 
+    /** For middleware: logs why a request could not be limited, at most once a minute. */
+    public void logMistake(Throwable mistake) {
+        connection.logThrown(Level.ERROR, "a request could not be limited, and ended with an internal error", mistake);
+    }
+
     /**
      * Waits for commits in progress, at most their timeout, and closes the connections. Decisions in progress and later
      * calls get no answer. A client that {@link #with} has made closes nothing.
@@ -233,13 +239,20 @@ public final class Client implements AutoCloseable {
     }
 
     private List<Decision> decideAll(List<Call> calls, boolean isBatch, CallOptions callOptions) {
-        return decisions(calls, isBatch, send(calls, isBatch, callOptions).answer().join());
+        DecideRequest request = Call.encode(options.domain, calls, isBatch);
+        return remembered(calls, request).map(List::of)
+                .orElseGet(() -> decisions(calls, isBatch, request, send(request, callOptions).answer().join()));
     }
 
     private <R> CompletableFuture<R> decideAsync(List<Call> calls, boolean isBatch, Function<List<Decision>, R> result) {
-        Sent<DecideResponse> sent = send(calls, isBatch, CallOptions.DEFAULT);
+        DecideRequest request = Call.encode(options.domain, calls, isBatch);
+        Optional<Decision> denial = remembered(calls, request);
+        if (denial.isPresent()) {
+            return CompletableFuture.completedFuture(result.apply(List.of(denial.get())));
+        }
+        Sent<DecideResponse> sent = send(request, CallOptions.DEFAULT);
         CompletableFuture<R> future =
-                sent.answer().thenApply(answer -> decisions(calls, isBatch, answer)).thenApply(result);
+                sent.answer().thenApply(answer -> decisions(calls, isBatch, request, answer)).thenApply(result);
         future.whenComplete((decided, error) -> {
             if (future.isCancelled()) {
                 sent.cancel().run();
@@ -248,13 +261,29 @@ public final class Client implements AutoCloseable {
         return future;
     }
 
-    private Sent<DecideResponse> send(List<Call> calls, boolean isBatch, CallOptions callOptions) {
-        return connection.ask(TollkeeperGrpc.getDecideMethod(), Call.encode(options.domain, calls, isBatch), callOptions,
-                options.timeout);
+    private Sent<DecideResponse> send(DecideRequest request, CallOptions callOptions) {
+        return connection.ask(TollkeeperGrpc.getDecideMethod(), request, callOptions, options.timeout);
     }
 
-    private List<Decision> decisions(List<Call> calls, boolean isBatch, Answer<DecideResponse> answer) {
-        return decisions("decide", calls, isBatch, answer.items(DecideResponse::getVerdictsList, calls.size()));
+    private boolean remembers(List<Call> calls) {
+        return !options.rememberDenials.isZero() && calls.size() == 1 && calls.get(0).mode() == Call.Mode.TAKE
+                && calls.get(0).id().isEmpty();
+    }
+
+    private Optional<Decision> remembered(List<Call> calls, DecideRequest request) {
+        return remembers(calls) ? connection.denials.find(request.toByteString(), options.rememberDenials)
+                : Optional.empty();
+    }
+
+    private List<Decision> decisions(
+            List<Call> calls, boolean isBatch, DecideRequest request, Answer<DecideResponse> answer) {
+        List<Decision> decisions =
+                decisions("decide", calls, isBatch, answer.items(DecideResponse::getVerdictsList, calls.size()));
+        // Only the service says when to come again.
+        if (remembers(calls) && decisions.get(0).retryAfter().isPresent()) {
+            connection.denials.add(request.toByteString(), decisions.get(0));
+        }
+        return decisions;
     }
 
     private List<Decision> decisions(String method, List<Call> calls, boolean isBatch, Answer<List<Verdict>> verdicts) {
@@ -278,7 +307,7 @@ public final class Client implements AutoCloseable {
         try {
             allowed = options.onFailure.allows(error, call.descriptors());
         } catch (RuntimeException | Error thrown) {
-            Connection.LOGGER.log(Level.WARNING, "on_failure has failed, and the call is denied", thrown);
+            connection.logThrown(Level.WARNING, "on_failure has failed, and the call is denied", thrown);
         }
         return Decision.without(allowed, Optional.of(error), "");
     }
@@ -287,7 +316,7 @@ public final class Client implements AutoCloseable {
         try {
             options.onCall.called(method, elapsed, error.map(it -> it.getStatus().getCode().name()).orElse("ok"));
         } catch (RuntimeException | Error thrown) {
-            Connection.LOGGER.log(Level.WARNING, "on_call has failed", thrown);
+            connection.logThrown(Level.WARNING, "on_call has failed", thrown);
         }
     }
 
@@ -349,7 +378,7 @@ public final class Client implements AutoCloseable {
     /** The service itself keeps a commit that its store has not answered. */
     private static boolean isUnanswered(Answer<CommitResponse> answer, Duration timeout) {
         Code code = answer.error().map(error -> error.getStatus().getCode()).orElse(Code.OK);
-        return code == Code.UNAVAILABLE || code == Code.UNKNOWN
+        return code == Code.UNAVAILABLE || code == Code.UNKNOWN || code == Code.RESOURCE_EXHAUSTED
                 // Of the attempt itself, not of the service.
                 || code == Code.DEADLINE_EXCEEDED && answer.elapsed().compareTo(timeout) >= 0;
     }

@@ -31,13 +31,14 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.function.LongFunction;
 import java.util.function.Supplier;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
 /** A channel to all replicas, which a client shares with those that {@link Client#with} makes of it. */
 final class Connection {
-    static final System.Logger LOGGER = System.getLogger(Client.class.getName());
+    private static final System.Logger LOGGER = System.getLogger(Client.class.getName());
     private static final StatusRuntimeException CLOSED =
             Status.UNAVAILABLE.withDescription("the client is closed").asRuntimeException();
     private static final StatusRuntimeException NOT_OURS = Status.UNKNOWN
@@ -49,8 +50,9 @@ final class Connection {
     private final String target;
     private final Runnable shutdown;
     private final Set<CompletableFuture<?>> commits = ConcurrentHashMap.newKeySet();
+    final Denials denials = new Denials();
     private volatile boolean isClosed;
-    private final Map<String, Failures> failures = new HashMap<>();
+    private final Map<String, Unlogged> kinds = new HashMap<>();
 
     /** Over a channel that somebody else closes. */
     Connection(Channel channel) {
@@ -145,35 +147,46 @@ final class Connection {
     /** Waits for commits, which end within their timeouts, and ends decisions. */
     void close() {
         isClosed = true;
+        denials.forget();
         CompletableFuture.allOf(commits.toArray(CompletableFuture[]::new)).join();
         shutdown.run();
     }
 
-    /** What the log does not say yet of a domain. */
-    private static final class Failures {
-        long calls;
+    /** What the log does not say yet of a kind of event. */
+    private static final class Unlogged {
+        long events;
         long quietUntil = System.nanoTime();
     }
 
-    /** Logs one line for each domain at once, and then at most one a minute. */
-    synchronized void logFailures(long calls, String domain, StatusRuntimeException last) {
-        Failures unlogged = failures.computeIfAbsent(domain, it -> new Failures());
-        unlogged.calls += calls;
+    /** Logs one line for each kind at once, and then at most one a minute. The line is made of the number of events. */
+    private synchronized void log(Level level, String kind, long events, LongFunction<String> line, Throwable thrown) {
+        Unlogged unlogged = kinds.computeIfAbsent(kind, it -> new Unlogged());
+        unlogged.events += events;
         long now = System.nanoTime();
-        if (now - unlogged.quietUntil < 0) {
-            return;
+        if (now - unlogged.quietUntil >= 0) {
+            LOGGER.log(level, "tollkeeper: " + line.apply(unlogged.events), thrown);
+            unlogged.events = 0;
+            unlogged.quietUntil = now + LOG_PAUSE_NANOS;
         }
-        String reason = Stream.<Throwable>iterate(last, Objects::nonNull, Throwable::getCause)
+    }
+
+    void logFailures(long calls, String domain, StatusRuntimeException last) {
+        log(Level.WARNING, "domain " + domain, calls, count -> count + (count == 1 ? " call" : " calls")
+                + " of the domain \"" + domain + "\" had no answer and " + (count == 1 ? "was" : "were")
+                + " decided by on_failure; the last: " + reason(last) + " (target " + target + ")", null);
+    }
+
+    private static String reason(Throwable error) {
+        return Stream.iterate(error, Objects::nonNull, Throwable::getCause)
                 // Messages of gRPC may have lines, also those of stack traces.
                 .map(cause -> String.valueOf(cause.getMessage()).replaceAll("\\s+at [^()]+\\([^()]*\\)", "")
                         .replaceAll("\\s+", " "))
                 .collect(Collectors.joining(": "));
-        boolean isOne = unlogged.calls == 1;
-        LOGGER.log(Level.WARNING, "tollkeeper: " + unlogged.calls + (isOne ? " call" : " calls") + " of the domain \""
-                + domain + "\" had no answer and " + (isOne ? "was" : "were")
-                + " decided by on_failure; the last: " + reason + " (target " + target + ")");
-        unlogged.calls = 0;
-        unlogged.quietUntil = now + LOG_PAUSE_NANOS;
+    }
+
+    /** Logs what code of the application has thrown. */
+    void logThrown(Level level, String effect, Throwable thrown) {
+        log(level, effect, 1, count -> effect + "; times since the last such line: " + count, thrown);
     }
 
     private static final class Answering<A> implements StreamObserver<A> {

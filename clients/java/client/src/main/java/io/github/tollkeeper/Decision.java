@@ -54,6 +54,13 @@ public record Decision(boolean allowed, Optional<StatusRuntimeException> error, 
         return Long.toString(time.plusNanos(999_999_999).toSeconds());
     }
 
+    /** This denial some time later. Its retryAfter is still at least 1 s. */
+    Decision later(Duration passed) {
+        return new Decision(allowed, error, limit, remaining, Status.less(reset, passed),
+                retryAfter.map(time -> Status.less(time.minusSeconds(1), passed).plusSeconds(1)), rule,
+                statuses.stream().map(status -> status.later(passed)).toList(), hits, hold);
+    }
+
     /** Refuses an answer to a call with a descriptor that met neither a limit nor a rule. */
     void requireLimits(String path, Call call, String domain) {
         for (Status status : statuses) {

@@ -6,22 +6,20 @@ import jakarta.servlet.http.HttpFilter;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
-import java.lang.System.Logger.Level;
 import java.util.List;
 
 /**
  * Limits the requests of a servlet container. A denied request gets 429 with Retry-After and the RateLimit headers, or
  * 503 if {@link Client.OnFailure} has denied it. An allowed one gets the RateLimit headers. A mistake, such as a
- * descriptor without a value, is logged and gets 500.
+ * descriptor without a value, gets 500, and is logged at most once a minute.
  */
 public final class RateLimitFilter extends HttpFilter {
     private static final long serialVersionUID = 1;
-    private static final System.Logger LOGGER = System.getLogger(RateLimitFilter.class.getName());
 
     /** What a request is limited by. */
     @FunctionalInterface
     public interface Descriptors {
-        /** An empty list lets the request pass. */
+        /** An empty list lets the request pass. Anything that it throws, and null, is a mistake. */
         List<Descriptor> of(HttpServletRequest request);
     }
 
@@ -71,8 +69,8 @@ public final class RateLimitFilter extends HttpFilter {
                 return true;
             }
             decision = client.decide(limited.toArray(Descriptor[]::new));
-        } catch (IllegalArgumentException mistake) {
-            LOGGER.log(Level.ERROR, "the descriptors of a request cannot be decided", mistake);
+        } catch (RuntimeException mistake) {
+            client.logMistake(mistake);
             response.sendError(HttpServletResponse.SC_INTERNAL_SERVER_ERROR);
             return false;
         }

@@ -6,23 +6,27 @@ import io.grpc.Metadata;
 import io.grpc.ServerCall;
 import io.grpc.ServerCallHandler;
 import io.grpc.ServerInterceptor;
-import java.lang.System.Logger.Level;
+import io.grpc.StatusRuntimeException;
 import java.util.List;
+import java.util.Optional;
 
 /**
  * Limits the calls of a gRPC server when they begin. A denied call ends with RESOURCE_EXHAUSTED, or with UNAVAILABLE if
  * {@link Client.OnFailure} has denied it. Retry-After and the RateLimit headers are in the trailers of a denied call, and
- * in the headers of an allowed one. A mistake, such as a descriptor without a value, is logged and ends with INTERNAL.
+ * in the headers of an allowed one. A mistake, such as a descriptor without a value, ends with INTERNAL, and is logged at
+ * most once a minute.
  *
  * <p>It waits for the decision in the thread of the call, which the server's executor must have to spare.
  */
 public final class RateLimitServerInterceptor implements ServerInterceptor {
-    private static final System.Logger LOGGER = System.getLogger(RateLimitServerInterceptor.class.getName());
-
     /** What a call is limited by. */
     @FunctionalInterface
     public interface Descriptors {
-        /** An empty list lets the call pass. */
+        /**
+         * An empty list lets the call pass. A {@link StatusRuntimeException} is the application's own answer: the call ends
+         * with its status, of which the caller gets the description and the trailers. Anything else that it throws, and
+         * null, is a mistake.
+         */
         List<Descriptor> of(ServerCall<?, ?> call, Metadata headers);
     }
 
@@ -45,8 +49,10 @@ public final class RateLimitServerInterceptor implements ServerInterceptor {
         try {
             List<Descriptor> limited = descriptors.of(call, headers);
             decision = limited.isEmpty() ? null : client.decide(limited.toArray(Descriptor[]::new));
-        } catch (IllegalArgumentException mistake) {
-            LOGGER.log(Level.ERROR, "the descriptors of a call cannot be decided", mistake);
+        } catch (StatusRuntimeException own) {
+            return ended(call, own.getStatus(), Optional.ofNullable(own.getTrailers()).orElseGet(Metadata::new));
+        } catch (RuntimeException mistake) {
+            client.logMistake(mistake);
             return ended(call, io.grpc.Status.INTERNAL.withDescription("internal error"), new Metadata());
         } finally {
             decides.detach(before);

@@ -26,6 +26,15 @@ public record Status(boolean allowed, int descriptor, String rule, Optional<Limi
                 status.hasHeld() ? OptionalLong.of(status.getHeld()) : OptionalLong.empty());
     }
 
+    /** This status some time later. */
+    Status later(Duration passed) {
+        return new Status(allowed, descriptor, rule, limit, remaining, less(reset, passed), used, held);
+    }
+
+    static Duration less(Duration time, Duration passed) {
+        return time.compareTo(passed) > 0 ? time.minus(passed) : Duration.ZERO;
+    }
+
     private static Duration duration(com.google.protobuf.Duration time) {
         return Duration.ofSeconds(time.getSeconds(), time.getNanos());
     }

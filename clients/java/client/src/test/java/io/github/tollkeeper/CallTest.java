@@ -89,6 +89,8 @@ class CallTest {
         refuses("timeout: must be more than 0, not PT0S", () -> Options.of("shop").timeout(Duration.ZERO));
         refuses("commitTimeout: must be more than 0, not PT-1S",
                 () -> Options.of("shop").commitTimeout(Duration.ofSeconds(-1)));
+        refuses("rememberDenials: must be at least 0, not PT-1S",
+                () -> Options.of("shop").rememberDenials(Duration.ofSeconds(-1)));
         refuses("descriptors: the value of the key user must not be null", () -> Descriptor.on("user", (String) null));
         refuses("descriptors[0].limit.hits: must be from 0 to 4294967295, not 4294967296",
                 () -> encoded(Call.take(USER.withLimit(1L << 32, Unit.DAY))));

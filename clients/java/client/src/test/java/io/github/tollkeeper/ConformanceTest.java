@@ -19,13 +19,11 @@ import java.util.Collections;
 import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalLong;
 import java.util.Set;
-import java.util.logging.Handler;
-import java.util.logging.LogRecord;
-import java.util.logging.Logger;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import java.util.stream.StreamSupport;
@@ -39,7 +37,7 @@ class ConformanceTest {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Set<String> STEP_KEYS = Set.of("method", "descriptors", "hits", "calls", "mode", "estimate",
             "hits_by_kind", "while_open", "used", "used_by_kind", "end", "release", "fails", "commits", "expect", "raises",
-            "with", "close_meanwhile", "renew", "expect_commit", "after");
+            "with", "close_meanwhile", "renew", "expect_commit", "after", "limit", "ms");
 
     private final String id = Services.random();
     private final List<String> heard = Collections.synchronizedList(new ArrayList<>());
@@ -104,6 +102,9 @@ class ConformanceTest {
         if (settings.has("commit_timeout_ms")) {
             options = options.commitTimeout(Duration.ofMillis(settings.get("commit_timeout_ms").asLong()));
         }
+        if (settings.has("remember_denials_ms")) {
+            options = options.rememberDenials(Duration.ofMillis(settings.get("remember_denials_ms").asLong()));
+        }
         if (settings.has("domain")) {
             options = options.domain(settings.get("domain").asText());
         }
@@ -116,25 +117,10 @@ class ConformanceTest {
         JsonNode addresses = JSON.readTree(System.getenv("TOLLKEEPER_FAULTS"));
         return tests("rows", row -> {
             address = addresses.get(row.get("name").asText()).asText();
-            List<String> lines = Collections.synchronizedList(new ArrayList<>());
-            Handler log = new Handler() {
-                @Override
-                public void publish(LogRecord line) {
-                    lines.add(line.getMessage());
-                }
-
-                @Override
-                public void flush() {}
-
-                @Override
-                public void close() {}
-            };
-            Logger logger = Logger.getLogger(Client.class.getName());
-            logger.addHandler(log);
+            List<String> lines = Services.log();
             ask("begin");
             heard.clear();
             Duration took = runRow(row);
-            logger.removeHandler(log);
             assertTrue(took.toMillis() >= row.path("at_least_ms").asLong(0), "took " + took);
             assertTrue(took.toMillis() <= row.path("at_most_ms").asLong(Long.MAX_VALUE), "took " + took);
             if (row.has("on_call")) {
@@ -209,6 +195,7 @@ class ConformanceTest {
         }
         switch (step.get("method").asText()) {
             case "connected", "pinged" -> ask(step.get("method").asText());
+            case "wait" -> Thread.sleep(step.get("ms").asLong());
             case "close" -> client.close();
             case "commit" -> compare(step.get("expect"), with.resume("token").commit(step.get("used").asLong()), step);
             default -> {
@@ -273,6 +260,11 @@ class ConformanceTest {
                                 ByteString.copyFrom(HexFormat.of().parseHex(value.get("hex").asText())))
                         : descriptor.and(entry.get(0).asText(), value.asText());
             }
+            if (step.has("limit")) {
+                JsonNode limit = step.get("limit");
+                Limit.Unit unit = Limit.Unit.valueOf(limit.get("unit").asText().toUpperCase(Locale.ROOT));
+                descriptor = descriptor.withLimit(limit.get("requests_per_unit").asLong(), unit);
+            }
             descriptors.add(descriptor);
         }
         return descriptors.toArray(Descriptor[]::new);
@@ -291,7 +283,7 @@ class ConformanceTest {
             runSteps(step.path("while_open"));
             if (step.has("renew")) {
                 JsonNode renewal = step.get("renew");
-                compare(renewal.get("expect"),
+                compare(renewal.path("expect"),
                         written(hold.renew(renewal.get("used").asLong(), renewal.get("estimate").asLong())), step.toString());
             }
             if (step.has("used")) {

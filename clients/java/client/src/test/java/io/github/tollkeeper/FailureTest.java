@@ -282,6 +282,19 @@ class FailureTest {
     }
 
     @Test
+    void whatAFunctionAndAHookThrowIsLoggedOnceAMinute() {
+        List<String> lines = Services.log();
+        Client client = new Fake().fail(Code.UNAVAILABLE).client(Services.options().onFailure((error, descriptors) -> {
+            throw new IllegalStateException("the function fails");
+        }).onCall((method, elapsed, outcome) -> {
+            throw new IllegalStateException("the hook fails");
+        }));
+        assertFalse(client.decide(USER).allowed() || client.decide(USER).allowed());
+        // And one of the call without an answer.
+        assertEquals(3, lines.size(), lines::toString);
+    }
+
+    @Test
     void aClientWithOtherOptionsClosesNothing() throws Exception {
         Server server = serve(0, new Unreliable());
         try (Client client = at(server)) {

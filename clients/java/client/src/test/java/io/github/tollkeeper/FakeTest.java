@@ -10,6 +10,7 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 
 class FakeTest {
@@ -92,6 +93,40 @@ class FakeTest {
         assertEquals("descriptors[0]: no limit applies to user in the domain example (require_limit)", mistake.getMessage());
         fake.limit(2, ALICE);
         assertTrue(strict.decide(ALICE).allowed());
+    }
+
+    @Test
+    void atMost10000DenialsAreRemembered() {
+        Client remembering = client.with(options -> options.rememberDenials(Duration.ofMinutes(1)));
+        Descriptor[] users = IntStream.rangeClosed(0, 10_000).mapToObj(i -> Descriptor.on("user", "user " + i))
+                .toArray(Descriptor[]::new);
+        fake.deny(users);
+        for (int i = 0; i < 10_000; i++) {
+            assertFalse(remembering.decide(users[i]).allowed());
+        }
+        assertFalse(remembering.decideAsync(Call.take(1, users[0])).join().allowed());
+        assertEquals(10_000, fake.calls().size());
+        assertFalse(remembering.decide(users[10_000]).allowed() || remembering.decide(users[0]).allowed());
+        assertEquals(10_002, fake.calls().size());
+    }
+
+    @Test
+    void theDenialOfALongRequestIsNotRemembered() {
+        Client remembering = client.with(options -> options.rememberDenials(Duration.ofMinutes(1)));
+        fake.deny(ALICE);
+        for (int bytes : new int[] {500, 500, 2_000, 2_000}) {
+            assertFalse(remembering.decide(ALICE, Descriptor.on("note", "x".repeat(bytes))).allowed());
+        }
+        assertEquals(3, fake.calls().size());
+    }
+
+    @Test
+    void aClientThatIsClosedRemembersNothing() {
+        fake.deny(ALICE);
+        Client remembering = client.with(options -> options.rememberDenials(Duration.ofMinutes(1)));
+        remembering.decide(ALICE);
+        client.close();
+        assertTrue(remembering.decide(ALICE).failed());
     }
 
     @Test

@@ -42,6 +42,8 @@ class RateLimitFilterTest {
         return switch (segments[1]) {
             case "open" -> List.of();
             case "mistake" -> List.of(new Descriptor(List.of()));
+            case "null" -> null;
+            case "broken" -> throw new IllegalStateException("a secret of the descriptors");
             default -> List.of(Descriptor.on(segments[1], segments[2]));
         };
     }
@@ -116,10 +118,20 @@ class RateLimitFilterTest {
             expect(browser.get("/banned" + run), 429, "0", "0", true);
             expect(browser.get("/free" + run), 200, "", "", false);
             expect(browser.get("/open"), 200, "", "", false);
-            HttpResponse<String> mistake = browser.get("/mistake");
-            expect(mistake, 500, "", "", false);
-            assertFalse(mistake.body().contains("descriptors"), mistake.body());
         });
+    }
+
+    @Test
+    void mistakesAreNotShownAndAreLoggedOnceAMinute() throws Exception {
+        List<String> lines = Services.log();
+        browse(new Fake().client("example"), browser -> {
+            for (String path : List.of("/mistake", "/null", "/broken")) {
+                HttpResponse<String> mistake = browser.get(path);
+                expect(mistake, 500, "", "", false);
+                assertFalse(mistake.body().contains("descriptors"), mistake.body());
+            }
+        });
+        assertEquals(1, lines.size(), lines::toString);
     }
 
     @Test

@@ -14,6 +14,7 @@ import io.grpc.Status.Code;
 import io.grpc.StatusRuntimeException;
 import io.grpc.stub.MetadataUtils;
 import io.grpc.stub.StreamObserver;
+import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.Test;
@@ -27,7 +28,13 @@ class RateLimitServerInterceptorTest {
 
     private static List<Descriptor> byCaller(ServerCall<?, ?> call, Metadata headers) {
         String caller = headers.get(CALLER);
-        return "free".equals(caller) ? List.of() : List.of(Descriptor.on("caller", caller));
+        return switch (String.valueOf(caller)) {
+            case "free" -> List.of();
+            case "without a list" -> null;
+            case "broken" -> throw new IllegalStateException("a secret");
+            case "stranger" -> throw io.grpc.Status.UNAUTHENTICATED.withDescription("log in").asRuntimeException();
+            default -> List.of(Descriptor.on("caller", caller));
+        };
     }
 
     /** Any service will do. */
@@ -97,10 +104,21 @@ class RateLimitServerInterceptorTest {
     }
 
     @Test
-    void aMistakeIsNotShown() throws Exception {
+    void mistakesAreNotShownAndAreLoggedOnceAMinute() throws Exception {
+        List<String> lines = Services.log();
         serve(new Fake().client("example"), channel -> {
-            StatusRuntimeException mistake = failure(channel, null);
-            assertEquals("INTERNAL: internal error", mistake.getMessage());
+            for (String caller : Arrays.asList(null, "without a list", "broken")) {
+                assertEquals("INTERNAL: internal error", failure(channel, caller).getMessage());
+            }
         });
+        assertEquals(1, lines.size(), lines::toString);
+    }
+
+    @Test
+    void aStatusOfTheFunctionEndsTheCall() throws Exception {
+        List<String> lines = Services.log();
+        serve(new Fake().client("example"), channel ->
+                assertEquals("UNAUTHENTICATED: log in", failure(channel, "stranger").getMessage()));
+        assertEquals(List.of(), lines);
     }
 }

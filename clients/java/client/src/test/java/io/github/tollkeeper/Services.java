@@ -5,7 +5,11 @@ import io.grpc.TlsChannelCredentials;
 import java.io.File;
 import java.io.IOException;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
 import java.util.UUID;
+import java.util.logging.Logger;
 
 /** The services that the tests of the repository start. ../../conformance/README.md describes the variables. */
 final class Services {
@@ -13,7 +17,16 @@ final class Services {
     /** Long, for busy machines. */
     static final Duration LONG = Duration.ofSeconds(10);
 
+    private static final Logger LOGGER = Logger.getLogger(Client.class.getName());
+
     private Services() {}
+
+    /** The lines that clients log from now on. */
+    static List<String> log() {
+        List<String> lines = Collections.synchronizedList(new ArrayList<>());
+        LOGGER.setFilter(line -> lines.add(line.getMessage()));
+        return lines;
+    }
 
     static Options options() {
         return Options.of("conformance").timeout(LONG).commitTimeout(LONG);

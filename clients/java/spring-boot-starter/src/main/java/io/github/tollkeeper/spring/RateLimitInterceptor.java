@@ -7,10 +7,9 @@ import jakarta.servlet.DispatcherType;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
-import org.springframework.core.annotation.AnnotatedElementUtils;
+import org.springframework.web.ErrorResponse;
 import org.springframework.web.method.HandlerMethod;
 import org.springframework.web.servlet.HandlerInterceptor;
 import org.springframework.web.servlet.HandlerMapping;
@@ -29,25 +28,24 @@ final class RateLimitInterceptor implements HandlerInterceptor {
 
     @Override
     public boolean preHandle(HttpServletRequest request, HttpServletResponse response, Object handler) throws IOException {
-        RateLimited limited = handler instanceof HandlerMethod method ? find(method) : null;
+        RateLimited limited = handler instanceof HandlerMethod method ? Annotations.find(method).orElse(null) : null;
         // A request that is served later comes here again with its result.
         return limited == null || request.getDispatcherType() == DispatcherType.ASYNC
-                || new RateLimitFilter(client, it -> descriptors(limited, it), denial).passes(request, response);
+                || new RateLimitFilter(client, descriptors(limited, request), denial).passes(request, response);
     }
 
-    private static RateLimited find(HandlerMethod method) {
-        RateLimited own = method.getMethodAnnotation(RateLimited.class);
-        return own != null ? own : AnnotatedElementUtils.findMergedAnnotation(method.getBeanType(), RateLimited.class);
-    }
-
-    private List<Descriptor> descriptors(RateLimited limited, HttpServletRequest request) {
-        return Arrays.stream(limited.value()).map(keys -> {
-            Descriptor descriptor = new Descriptor(List.of());
-            for (String key : keys.split(",")) {
-                descriptor = descriptor.and(key.trim(), value(request, key.trim()));
+    private RateLimitFilter.Descriptors descriptors(RateLimited limited, HttpServletRequest request) {
+        try {
+            List<Descriptor> found = Annotations.descriptors(limited, key -> value(request, key));
+            return it -> found;
+        } catch (RuntimeException thrown) {
+            if (thrown instanceof ErrorResponse) {
+                throw thrown;
             }
-            return descriptor;
-        }).toList();
+            return it -> {
+                throw thrown;
+            };
+        }
     }
 
     private String value(HttpServletRequest request, String key) {

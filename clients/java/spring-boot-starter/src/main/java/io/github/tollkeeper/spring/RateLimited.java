@@ -17,14 +17,17 @@ public @interface RateLimited {
      *
      * <p>{@code route} is the template of the path, {@code method} the method of HTTP, {@code user} the user that is logged
      * in, and {@code address} the address of the client. Any other key is a variable of the path, or a value of
-     * {@link Values}. A request without one of them gets 500.
+     * {@link Values}, of WebFlux {@link RateLimitWebFilter.Values}. A request without one of them gets 500.
      */
     String[] value();
 
     /** Values of an application's own keys, such as a tenant. */
     @FunctionalInterface
     interface Values {
-        /** The value of a key, or null if the request has none. */
+        /**
+         * The value of a key, or null if the request has none. A {@code ResponseStatusException} of Spring is the
+         * application's own answer. Anything else that it throws gets 500.
+         */
         String of(HttpServletRequest request, String key);
     }
 }

@@ -15,6 +15,7 @@ import io.micrometer.core.instrument.MeterRegistry;
 import java.io.IOException;
 import java.time.Duration;
 import org.springframework.beans.factory.ObjectProvider;
+import org.springframework.beans.factory.annotation.Qualifier;
 import org.springframework.boot.autoconfigure.AutoConfiguration;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnBean;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
@@ -25,12 +26,15 @@ import org.springframework.boot.context.properties.EnableConfigurationProperties
 import org.springframework.boot.web.servlet.FilterRegistrationBean;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
+import org.springframework.core.Ordered;
+import org.springframework.web.reactive.result.method.annotation.RequestMappingHandlerMapping;
 import org.springframework.web.servlet.config.annotation.InterceptorRegistry;
 import org.springframework.web.servlet.config.annotation.WebMvcConfigurer;
 
 /**
  * A client for {@code tollkeeper.address}, with a timer {@code tollkeeper.calls} if the application has a registry of
- * Micrometer; a filter if it has a bean that says what a request is limited by; and {@link RateLimited}.
+ * Micrometer; a filter if it has a bean that says what a request is limited by; and {@link RateLimited}. Filters are for
+ * servlets or WebFlux.
  */
 @AutoConfiguration
 @ConditionalOnProperty("tollkeeper.address")
@@ -47,7 +51,8 @@ public class TollkeeperAutoConfiguration {
                 .onFailure(onFailure.getIfAvailable(() ->
                         properties.onFailure() == Failure.ALLOW ? OnFailure.ALLOW : OnFailure.DENY))
                 .onCall(onCall.getIfAvailable(() -> OnCall.NONE))
-                .requireLimit(properties.requireLimit());
+                .requireLimit(properties.requireLimit())
+                .rememberDenials(properties.rememberDenials());
         Tls tls = properties.tls();
         ChannelCredentials credentials = tls.isUsed() ? credentials(tls) : InsecureChannelCredentials.create();
         Client client = Client.connect(properties.address(), credentials, options, channel -> {
@@ -101,6 +106,28 @@ public class TollkeeperAutoConfiguration {
                     registry.addInterceptor(interceptor);
                 }
             };
+        }
+    }
+
+    @Configuration(proxyBeanMethods = false)
+    @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.REACTIVE)
+    static class WebFilters {
+        @Bean
+        @ConditionalOnBean(RateLimitWebFilter.Descriptors.class)
+        RateLimitWebFilter tollkeeperWebFilter(Client client, RateLimitWebFilter.Descriptors descriptors,
+                ObjectProvider<RateLimitWebFilter.Denial> denial, TollkeeperProperties properties) {
+            return new RateLimitWebFilter(client, descriptors, denial.getIfAvailable(() -> RateLimitWebFilter.Denial.TEXT),
+                    properties.filterOrder());
+        }
+
+        /** Spring Boot's actuator may have another mapping of this type. */
+        @Bean
+        RateLimitWebFilter tollkeeperWebRoutes(Client client,
+                @Qualifier("requestMappingHandlerMapping") RequestMappingHandlerMapping mapping,
+                ObjectProvider<RateLimitWebFilter.Values> values, ObjectProvider<RateLimitWebFilter.Denial> denial) {
+            var routes = new ReactiveRoutes(mapping, values.getIfAvailable(() -> (exchange, key) -> null));
+            return new RateLimitWebFilter(client, routes, denial.getIfAvailable(() -> RateLimitWebFilter.Denial.TEXT),
+                    Ordered.LOWEST_PRECEDENCE);
         }
     }
 

@@ -15,13 +15,15 @@ import org.springframework.core.Ordered;
  * @param commitTimeout how long a commit is repeated until it is answered
  * @param onFailure the decision about calls that the service does not answer
  * @param requireLimit whether a call that meets no limit is an error, for tests and staging
+ * @param rememberDenials how long a denial is given again without a request; 0 asks each time
  * @param warmUp how long the start of the application waits for the service; 0 does not wait
  * @param filterOrder order of the filter; by default behind all others
  */
 @ConfigurationProperties("tollkeeper")
 record TollkeeperProperties(String address, String domain, @DefaultValue("50ms") Duration timeout,
         @DefaultValue("2s") Duration commitTimeout, @DefaultValue("allow") Failure onFailure,
-        @DefaultValue("false") boolean requireLimit, @DefaultValue("5s") Duration warmUp, @DefaultValue("" + Ordered.LOWEST_PRECEDENCE) int filterOrder,
+        @DefaultValue("false") boolean requireLimit, @DefaultValue("0s") Duration rememberDenials,
+        @DefaultValue("5s") Duration warmUp, @DefaultValue("" + Ordered.LOWEST_PRECEDENCE) int filterOrder,
         @DefaultValue Tls tls) {
     enum Failure { ALLOW, DENY }
 

@@ -1,0 +1,32 @@
+package io.github.tollkeeper.spring;
+
+import io.github.tollkeeper.Descriptor;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import java.util.function.UnaryOperator;
+import org.springframework.core.annotation.AnnotatedElementUtils;
+import org.springframework.web.method.HandlerMethod;
+
+/** What {@link RateLimited} says, for servlets and WebFlux. */
+final class Annotations {
+    private Annotations() {}
+
+    /** The annotation of a method, or else of its controller. */
+    static Optional<RateLimited> find(HandlerMethod method) {
+        RateLimited own = method.getMethodAnnotation(RateLimited.class);
+        return Optional.ofNullable(own != null ? own
+                : AnnotatedElementUtils.findMergedAnnotation(method.getBeanType(), RateLimited.class));
+    }
+
+    /** The descriptors with the values of a request's keys. */
+    static List<Descriptor> descriptors(RateLimited limited, UnaryOperator<String> value) {
+        return Arrays.stream(limited.value()).map(keys -> {
+            Descriptor descriptor = new Descriptor(List.of());
+            for (String key : keys.split(",")) {
+                descriptor = descriptor.and(key.trim(), value.apply(key.trim()));
+            }
+            return descriptor;
+        }).toList();
+    }
+}

@@ -1,0 +1,47 @@
+package io.github.tollkeeper.spring;
+
+import io.github.tollkeeper.Descriptor;
+import java.security.Principal;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import org.springframework.web.reactive.HandlerMapping;
+import org.springframework.web.reactive.result.method.annotation.RequestMappingHandlerMapping;
+import org.springframework.web.server.ServerWebExchange;
+import reactor.core.publisher.Mono;
+
+/** Limits requests to what has {@link RateLimited}. */
+final class ReactiveRoutes implements RateLimitWebFilter.Descriptors {
+    private final RequestMappingHandlerMapping mapping;
+    private final RateLimitWebFilter.Values values;
+
+    ReactiveRoutes(RequestMappingHandlerMapping mapping, RateLimitWebFilter.Values values) {
+        this.mapping = mapping;
+        this.values = values;
+    }
+
+    @Override
+    public Mono<List<Descriptor>> of(ServerWebExchange exchange) {
+        // A request that fits no method gets its error from the handler.
+        return mapping.getHandlerInternal(exchange).onErrorComplete()
+                .flatMap(handler -> Mono.justOrEmpty(Annotations.find(handler)))
+                .flatMap(limited -> exchange.getPrincipal().map(Principal::getName).map(Optional::of)
+                        .defaultIfEmpty(Optional.empty())
+                        .map(user -> Annotations.descriptors(limited, key -> value(exchange, user, key))))
+                .defaultIfEmpty(List.of());
+    }
+
+    private String value(ServerWebExchange exchange, Optional<String> user, String key) {
+        return switch (key) {
+            case "route" -> exchange.getRequiredAttribute(HandlerMapping.BEST_MATCHING_PATTERN_ATTRIBUTE).toString();
+            case "method" -> exchange.getRequest().getMethod().name();
+            case "user" -> user.orElse(null);
+            case "address" -> exchange.getRequest().getRemoteAddress().getHostString();
+            default -> {
+                Map<String, String> variables = exchange.getAttributeOrDefault(
+                        HandlerMapping.URI_TEMPLATE_VARIABLES_ATTRIBUTE, Map.of());
+                yield variables.containsKey(key) ? variables.get(key) : values.of(exchange, key);
+            }
+        };
+    }
+}

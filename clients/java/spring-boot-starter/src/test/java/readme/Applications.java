@@ -1,0 +1,63 @@
+package readme;
+
+import io.github.tollkeeper.Client;
+import io.github.tollkeeper.Fake;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+import java.util.logging.Logger;
+import java.util.stream.Stream;
+import org.springframework.boot.SpringApplication;
+import org.springframework.context.ConfigurableApplicationContext;
+import org.springframework.http.HttpStatus;
+import org.springframework.web.server.ResponseStatusException;
+
+/** Applications that tests start, and requests to them. */
+final class Applications {
+    private static final Logger LOGGER = Logger.getLogger(Client.class.getName());
+
+    private Applications() {}
+
+    /** The lines that clients log from now on. */
+    static List<String> log() {
+        List<String> lines = Collections.synchronizedList(new ArrayList<>());
+        LOGGER.setFilter(line -> lines.add(line.getMessage()));
+        return lines;
+    }
+
+    /** What a function of an application returns for a key, and what it throws. */
+    static String value(String key) {
+        return switch (key) {
+            case "tenant" -> "acme";
+            case "broken" -> throw new IllegalStateException("a secret");
+            case "stranger" -> throw new ResponseStatusException(HttpStatus.FORBIDDEN);
+            default -> null;
+        };
+    }
+
+    static ConfigurableApplicationContext start(Class<?> application, String... properties) {
+        Stream<String> all = Stream.concat(Arrays.stream(properties), Stream.of("server.port=0", "logging.level.root=warn",
+                "spring.main.banner-mode=off"));
+        return SpringApplication.run(application, all.map(property -> "--" + property).toArray(String[]::new));
+    }
+
+    static HttpResponse<String> get(ConfigurableApplicationContext context, String path, String... headers)
+            throws Exception {
+        return HttpClient.newHttpClient().send(request(context, path, headers), HttpResponse.BodyHandlers.ofString());
+    }
+
+    static HttpRequest request(ConfigurableApplicationContext context, String path, String... headers) {
+        String port = context.getEnvironment().getProperty("local.server.port");
+        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + port + path));
+        return (headers.length > 0 ? request.headers(headers) : request).build();
+    }
+
+    static Fake fake(ConfigurableApplicationContext context) {
+        return context.getBean(Fake.class);
+    }
+}
