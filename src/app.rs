@@ -237,6 +237,10 @@ impl App {
             let stop = self.stop.clone();
             tasks.spawn(async move { recorder.follow(stop).await });
         }
+        if let Some(self_audit) = service.limiter.self_audit() {
+            let stop = self.stop.clone();
+            tasks.spawn(async move { self_audit.follow(stop).await });
+        }
         background.push(Box::pin(history.follow(Arc::clone(&self.telemetry))));
         if let Some(statsd) = settings.telemetry.statsd.clone() {
             background.push(Box::pin(http::send_to_statsd(statsd, Arc::clone(&self.telemetry))));
@@ -409,12 +413,14 @@ pub fn service(
         .logging_denials(settings.telemetry.denial_lines);
     let calls = &settings.calls;
     let holds = Holds::new(calls.hold_keys.for_store(&store), &telemetry.meter());
+    let self_audit = stores::self_audit(settings, telemetry, &store);
     let guard = stores::guard(settings, telemetry, store);
     let weight_max = calls.weight_max;
     let limiter = Limiter::new(rules, overrides, guard, metrics, top_keys, holds, weight_max)
         .listing_limits(calls.headers.draft)
         .giving(Notices::new(settings.telemetry.top_keys, &telemetry.meter()))
-        .recording(recorder);
+        .recording(recorder)
+        .auditing(self_audit);
     rls::Service {
         limiter: Arc::new(limiter),
         bounds: calls.bounds,

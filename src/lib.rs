@@ -10,6 +10,7 @@ pub use tollkeeper_store as store;
 pub mod limiter;
 pub mod notices;
 pub mod overrides;
+pub mod self_audit;
 
 // The edge: how calls arrive, and who may make them.
 pub mod audit;

@@ -38,6 +38,7 @@ use crate::{
     overrides::Overrides,
     recording::{Recorded, Recorder},
     rules::{InForce, Rules},
+    self_audit::SelfAudit,
     store::{
         AtOnce, Clear, CounterReading, StoreError,
         guard::{Arrival, Guard},
@@ -88,6 +89,7 @@ pub struct Limiter {
     top_keys: TopKeys,
     notices: Option<Notices>,
     recorder: Option<Arc<Recorder>>,
+    self_audit: Option<Arc<SelfAudit>>,
     holds: Holds,
     /// The most that the charges of one call weigh.
     weight_max: usize,
@@ -117,6 +119,7 @@ impl Limiter {
             top_keys,
             notices: None,
             recorder: None,
+            self_audit: None,
             holds,
             weight_max,
             lists_limits,
@@ -142,6 +145,16 @@ impl Limiter {
     #[must_use]
     pub fn recording(self, recorder: Option<Arc<Recorder>>) -> Self {
         Self { recorder, ..self }
+    }
+
+    /// Also counts hits a second time.
+    #[must_use]
+    pub fn auditing(self, self_audit: Option<SelfAudit>) -> Self {
+        Self { self_audit: self_audit.map(Arc::new), ..self }
+    }
+
+    pub fn self_audit(&self) -> Option<Arc<SelfAudit>> {
+        self.self_audit.clone()
     }
 
     /// What records its calls, if they are recorded.
@@ -287,6 +300,10 @@ impl Limiter {
         for charge in corrupt {
             self.report_corrupt(&request.domain, &plan.label(charge));
         }
+        if let Some(audit) = &self.self_audit {
+            let (now, digest) = (|| self.overrides.now(), |id| self.holds.digest(id));
+            audit.record(&plan, verdict.as_ref().ok(), arrival.at, now, digest);
+        }
         let verdict = verdict.or_else(|error| plan.refusal().ok_or(error))?;
         self.top_keys.record(&plan, &verdict, arrival.at, |id| self.holds.digest(id));
         if let Some(notices) = &self.notices {
@@ -331,12 +348,16 @@ impl Limiter {
         if plan.charges.is_empty() {
             plan = Plan::draw_as(&by.rules.rules, None, request, &[], HitsMeaning::Read);
         }
+        if clear == Clear::Yes {
+            plan.charges.iter().for_each(|charge| self.changes(&charge.counter));
+        }
         let readings = self.store.for_operator().read_counters(&plan.charges, clear).await;
         plan.charges.into_iter().zip(readings).collect()
     }
 
     /// Sets what a counter has used in one step, and returns what it holds then. Hits that are counted later are added.
     pub async fn set_used(&self, counter: &Counter, used: u64) -> Result<CounterReading, String> {
+        self.changes(counter);
         let store = self.store.for_operator();
         // The hits of the window before count too, and no refund takes them back; nor what replicas have leased, which would
         // go back behind it.
@@ -360,6 +381,13 @@ impl Limiter {
         match store.charge(&charges, Arrival::now()).await {
             Ok(_) => Ok(store.read_counter(counter, Clear::No).await),
             Err(error) => Err(format!("{error}; the counter may have been set")),
+        }
+    }
+
+    /// Notes that an operator changes a counter.
+    fn changes(&self, counter: &Counter) {
+        if let Some(audit) = &self.self_audit {
+            audit.counter_changed(counter, self.overrides.now());
         }
     }
 
@@ -397,6 +425,9 @@ impl Limiter {
         // Notices show digests.
         if in_force.rules.has_notices() {
             self.holds.make_digests();
+        }
+        if let Some(audit) = &self.self_audit {
+            audit.rules_changed(self.overrides.now());
         }
     }
 

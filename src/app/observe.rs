@@ -8,6 +8,7 @@ use super::{App, renewal};
 use crate::{
     edge, limiter, notices, overrides, recording,
     rules::{self, xds},
+    self_audit,
     store::{self, memory, redis::RedisStore, report},
     telemetry::{self, InstrumentRow, observe_together},
 };
@@ -20,6 +21,7 @@ pub fn instruments() -> impl Iterator<Item = &'static InstrumentRow> {
         notices::INSTRUMENTS,
         overrides::INSTRUMENTS,
         recording::INSTRUMENTS,
+        self_audit::INSTRUMENTS,
         store::metrics::INSTRUMENTS,
         report::INSTRUMENTS,
         memory::metrics::INSTRUMENTS,

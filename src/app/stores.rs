@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use crate::{
+    engine::key::Counter,
     rules::Algorithms,
+    self_audit::SelfAudit,
     settings::{Settings, StoreUrl, TopologyKind},
     store::{
         Store,
@@ -82,6 +84,25 @@ pub fn guard(settings: &Settings, telemetry: &Telemetry, store: Arc<Store>) -> G
     let over_limit = over_limit_cache(settings, telemetry);
     let metrics = StoreMetrics::new(&telemetry.meter());
     Guard::new(store, over_limit, fallback, settings.store.timeouts, metrics)
+}
+
+/// Replicas audit what they share.
+pub fn self_audit(
+    settings: &Settings,
+    telemetry: &Telemetry,
+    store: &Arc<Store>,
+) -> Option<SelfAudit> {
+    let StoreUrl::Redis(url) = &settings.store.url else { return None };
+    let denies_exactly: fn(&Counter) -> bool =
+        match (&url.topology, settings.rules.options.algorithms) {
+            (_, Algorithms::FixedWindow) => |_| false,
+            (TopologyKind::Cluster, _) => Counter::is_in_slot_of_domain,
+            _ => |_| true,
+        };
+    let (one_in, names) = (settings.telemetry.audit_one_in, settings.telemetry.top_keys);
+    let audit =
+        || SelfAudit::new(Arc::clone(store), one_in, denies_exactly, names, &telemetry.meter());
+    (one_in > 0).then(audit)
 }
 
 /// Disabled for memory, which is as fast as a cache. Also disabled without scripts: there Redis may deny too

@@ -6,7 +6,7 @@ use super::{
     notices, otel,
     reader::{
         SettingReader,
-        form::{Custom, OneOf, OrOff, PATH, Ratio, Size, invalid, whole_number},
+        form::{Custom, OneOf, OrOff, PATH, Ratio, Size, WholeNumber, invalid, whole_number},
         url_parts::host_and_port,
     },
 };
@@ -25,6 +25,8 @@ pub struct TelemetrySettings {
     pub top_keys: TopKeyNames,
     /// The shortest time between two log lines about denials, if any are logged.
     pub denial_lines: Option<Duration>,
+    /// One in this many windows of counters is audited; 0 audits none.
+    pub audit_one_in: u64,
     /// Where notices are sent.
     pub webhook: Option<Webhook>,
     /// Where calls are recorded, if they are.
@@ -88,6 +90,7 @@ impl TelemetrySettings {
         let statsd = reader.read("statsd-addr", OrOff(STATSD), "off", "Send metrics by envoyproxy/ratelimit's names to statsd, over TCP");
         let top_keys = reader.read("top-keys", TOP_KEYS, "digests", "How keys are shown: by digests, or by the values themselves");
         let denial_lines = reader.read("log-denials", OrOff(RATE), "off", "Maximum rate of log lines about denials, such as 1/s or 10/m");
+        let audit_one_in = reader.read("audit-one-in", WholeNumber(0..=1_000_000_000), "1024", "Count the answered hits of one in this many windows of counters, and compare them with the limit; 0 is off");
         let webhook = notices::read(reader);
         let folder = reader.read("record", OrOff(PATH), "off", "Record calls into files in this folder, for `tollkeeper replay`");
         let bytes_max = reader.read("record-size", Size(1 << 20..=1 << 40), "256MiB", "Maximum size of all recorded files; the oldest are removed");
@@ -107,6 +110,6 @@ impl TelemetrySettings {
         // The last of several values counts.
         export.resource.extend(reader.translated.resource.iter().cloned());
         let log = Log { filter, format };
-        Self { log, near_limit_ratio, webhook, recording, statsd, top_keys, denial_lines, export }
+        Self { log, near_limit_ratio, webhook, recording, statsd, top_keys, denial_lines, audit_one_in, export }
     }
 }

@@ -20,5 +20,6 @@ mod overrides;
 mod parts;
 mod penalty;
 mod priority;
+mod self_audit;
 mod shadow;
 mod steps;

@@ -49,6 +49,23 @@ descriptors:
     })
 }
 
+/// A scrape after a window has been audited.
+async fn scrape_with_audit() -> String {
+    let rules = RULES.replace("unit: year", "unit: second");
+    let (redis, flags) = (Redis::start(), &["--audit-one-in", "1"]);
+    let options = Options { rules: &rules, store: &redis.url(), flags, ..Options::default() };
+    let service = Service::start(options);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+        let metrics = service.get("/metrics");
+        if metrics.contains("ratelimit_audit_over_ratio") {
+            return metrics;
+        }
+        assert!(Instant::now() < deadline, "no window is audited: {metrics}");
+    }
+}
+
 /// A scrape after a Sentinel has named another master.
 async fn scrape_with_sentinel() -> String {
     let (redis, other) = (Redis::start(), Redis::start());
@@ -109,10 +126,11 @@ fn scrape_with_control_plane() -> String {
 
 /// Scrapes that together have every metric.
 pub async fn scrapes() -> &'static [String] {
-    static SCRAPES: OnceCell<[String; 5]> = OnceCell::const_new();
+    static SCRAPES: OnceCell<[String; 6]> = OnceCell::const_new();
     let all = async {
         [
             scrape_with_redis().await,
+            scrape_with_audit().await,
             scrape_with_sentinel().await,
             scrape_with_memory().await,
             scrape_with_tls(),

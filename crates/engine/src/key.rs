@@ -204,6 +204,11 @@ impl Counter {
         self.key_beside("tk1:rs:", None)
     }
 
+    /// The key of what replicas have answered in the window that starts at `start`.
+    pub fn answered_key(&self, start: Timestamp) -> String {
+        format!("{}:{}", self.key_beside("tk1:au:", None), start.as_secs())
+    }
+
     /// The key of something else that belongs to the counter, perhaps one of several with ids.
     fn key_beside(&self, prefix: &str, id: Option<HoldId>) -> String {
         let mut key = String::with_capacity(self.business_id.len() + 64);
@@ -238,6 +243,13 @@ impl Counter {
     pub fn hash_of_identity(&self, hasher: &impl BuildHasher) -> u64 {
         let Limit { algorithm, window, .. } = &*self.limit;
         hasher.hash_one((&self.business_id, window.seconds(), algorithm.short_name()))
+    }
+
+    /// A hash of the business ID and the window that starts at `start`: the same on every replica.
+    pub fn hash_of_window(&self, start: Timestamp) -> u64 {
+        let hash = fnv1a(self.business_id.as_bytes()) ^ start.as_secs();
+        // The high bits depend on all others.
+        hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
     }
 
     /// The expiry of the key of the window that ends at `end`: when it counts no longer, plus a jitter
@@ -546,6 +558,17 @@ mod tests {
         let login = counter("shop", &[(b"path", b"/login")]).with_limit(Arc::new(login));
         keys += &(login.with_slot_by(SlotBy::Domain).key(start) + "\n");
         assert_eq!(keys, include_str!("key.golden"));
+    }
+
+    /// Otherwise the replicas of two builds would not add up what they have answered.
+    #[test]
+    fn the_windows_that_are_audited_and_their_keys_are_pinned() {
+        let counter = counter("shop", &[(b"user", b"alice")]);
+        let start = Timestamp::from_secs(1_795_215_600);
+        assert_eq!(counter.hash_of_window(start), 2_646_689_130);
+        let key = counter.answered_key(start);
+        assert_eq!(key, "tk1:au:fw:60s:{shop|user=alice}:1795215600");
+        assert_eq!(business_id_in(&key), None, "it is not listed as a counter");
     }
 
     #[test]

@@ -206,8 +206,20 @@ impl RedisStore {
         steps: Steps,
         commands: impl FnOnce(&str) -> Vec<Cmd>,
     ) -> Result<Vec<Value>, StoreError> {
-        let key = self.directory.options.key_prefix.clone() + &key::shared_key(hash_tag);
-        let commands = commands(&key);
+        let key = key::shared_key(hash_tag);
+        self.run_beside(hash_tag, within, steps, |prefix| commands(&(prefix.to_owned() + &key)))
+            .await
+    }
+
+    /// Like [`run`](Self::run), on keys with this hash tag. `commands` makes them from what is before each key.
+    pub async fn run_beside(
+        &self,
+        hash_tag: &str,
+        within: Duration,
+        steps: Steps,
+        commands: impl FnOnce(&str) -> Vec<Cmd>,
+    ) -> Result<Vec<Value>, StoreError> {
+        let commands = commands(&self.directory.options.key_prefix);
         let slot = HashSlot::of_tag(hash_tag.as_bytes());
         let running = by_key::run(&self.directory, slot, steps, &commands);
         time::timeout(within, running).await.unwrap_or(Err(StoreError::TimedOut))

@@ -176,6 +176,7 @@ recorders! {
     UpDownCounter<i64> = i64_up_down_counter;
     Gauge<u64> = u64_gauge;
     Gauge<i64> = i64_gauge;
+    Gauge<f64> = f64_gauge;
 }
 
 impl Recorder for Histogram<f64> {

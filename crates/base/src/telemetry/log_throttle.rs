@@ -48,6 +48,8 @@ pub enum LogCause {
     AdminAnswer,
     /// Calls that cannot be recorded.
     Recording,
+    /// A finding of the self-audit; the subject is its rule.
+    SelfAudit,
     /// Anything beyond [`SUBJECTS_MAX`].
     Others,
 }

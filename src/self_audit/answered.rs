@@ -1,0 +1,187 @@
+//! What was answered on a counter in a window: to a call, by a replica, or by all of them; and what follows from it.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    engine::{
+        decision::Matched,
+        directive::Directive,
+        ledger::{self, Charge, Fit, JudgedBy, Verdict},
+        request::Hits,
+        rule::{Lease, Limit, Mode, WhenDenied},
+    },
+    text::named::named,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Answered {
+    pub(super) limit: u64,
+    /// The hits of calls that the limit let pass.
+    pub(super) hits: u64,
+    /// The fewest hits that the counter denied.
+    pub(super) least_denied: Option<u64>,
+    pub(super) doubt: Doubt,
+}
+
+/// What keeps a sum from being compared, the worst last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Doubt {
+    None,
+    /// Other hits may have been answered. If these exceed the limit, it is exceeded.
+    Incomplete,
+    /// Calls had no answer of the counter. Those that passed are among the hits.
+    Outage,
+    /// The counter was changed otherwise than by calls that it let pass, or its limit was.
+    Changed,
+}
+
+named! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum Finding {
+        Exact = "exact",
+        Over = "over",
+        DeniedEarly = "denied_early",
+        Stranded = "stranded",
+        Skipped = "skipped",
+    }
+}
+
+impl Answered {
+    pub(super) const fn changed(limit: &Limit) -> Self {
+        let (limit, doubt) = (limit.requests_per_unit, Doubt::Changed);
+        Self { limit, hits: 0, least_denied: None, doubt }
+    }
+
+    /// What the charge of this index of a call was answered; `None` if that says nothing, or its rule is never audited.
+    pub(super) fn new(
+        (matched, directive): (&Matched, Option<&Arc<Directive>>),
+        index: usize,
+        charges: &[Charge],
+        verdict: Option<&Verdict>,
+    ) -> Option<Self> {
+        let charge = charges.get(index)?;
+        let limit = &*charge.counter.limit;
+        let is_same =
+            |own: &&Arc<Limit>| own.window == limit.window && own.algorithm == limit.algorithm;
+        let own = match matched {
+            Matched::Rule(_, rule) => rule.limits().iter().find(is_same),
+            _ => None,
+        };
+        if own.is_some_and(|own| !is_plain(own)) {
+            return None;
+        }
+        let changed = Self::changed(limit);
+        if own.is_none()
+            || directive.is_some()
+            || !is_plain(limit)
+            || charge.hold.is_some()
+            || charge.is_part
+            || !matches!(charge.hits, Hits::Charge(_) | Hits::Check)
+        {
+            return Some(changed);
+        }
+        let denied = verdict.is_some_and(|verdict| verdict.denied);
+        let tally = verdict.and_then(|verdict| verdict.tallies.get(index));
+        let by_counter = tally.is_some_and(|tally| tally.judged_by == JudgedBy::Counter);
+        let answered = match tally.map(|tally| tally.fit) {
+            Some(Fit::Fits { .. }) if !denied => Self { hits: charge.hits.charged(), ..changed },
+            Some(Fit::Over) if by_counter && denied => {
+                // Others may have leased what would have fitted.
+                let is_leased = limit.lease == Lease::Auto;
+                let denied = (!is_leased).then(|| ledger::asked(charge, charges));
+                Self { least_denied: denied, ..changed }
+            }
+            _ => changed,
+        };
+        let doubt = if by_counter { Doubt::None } else { Doubt::Outage };
+        let says_nothing = by_counter && answered == changed;
+        (!says_nothing).then_some(Self { doubt, ..answered })
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.doubt(if self.limit == other.limit { other.doubt } else { Doubt::Changed });
+        self.hits = self.hits.saturating_add(other.hits);
+        let denied = [self.least_denied, other.least_denied];
+        self.least_denied = denied.into_iter().flatten().min();
+    }
+
+    pub(super) fn doubt(&mut self, doubt: Doubt) {
+        self.doubt = self.doubt.max(doubt);
+    }
+
+    /// What the sum of all replicas shows, if the counter had this many hits at the end.
+    pub(super) fn finding(&self, used: Option<u64>) -> Finding {
+        let would_fit = |hits| self.hits.saturating_add(hits) <= self.limit;
+        match self.doubt {
+            Doubt::Changed => Finding::Skipped,
+            _ if self.hits > self.limit => Finding::Over,
+            Doubt::Incomplete | Doubt::Outage => Finding::Skipped,
+            Doubt::None if self.least_denied.is_some_and(would_fit) => Finding::DeniedEarly,
+            Doubt::None if used > Some(self.hits) => Finding::Stranded,
+            Doubt::None => Finding::Exact,
+        }
+    }
+}
+
+/// Whether the counter of this limit holds the hits of the calls that it let pass, and no others.
+fn is_plain(limit: &Limit) -> bool {
+    limit.mode == Mode::Enforced
+        && limit.when_denied == WhenDenied::Free
+        && limit.hold.is_none()
+        && limit.priority.is_none()
+        && limit.class.is_none()
+        && limit.opens_from.is_none()
+        && limit.ban_ms.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: Answered =
+        Answered { limit: 10, hits: 0, least_denied: None, doubt: Doubt::None };
+
+    #[track_caller]
+    fn check(sums: &[Answered], used: Option<u64>, expected: Finding) {
+        let mut all = NOTHING;
+        sums.iter().for_each(|sum| all.add(sum));
+        assert_eq!(all.finding(used), expected, "{all:?}");
+    }
+
+    fn sum(hits: u64, least_denied: Option<u64>) -> Answered {
+        Answered { hits, least_denied, ..NOTHING }
+    }
+
+    #[test]
+    fn two_replicas_together_are_over_denied_early_or_exact() {
+        check(&[sum(5, None), sum(5, Some(1))], Some(10), Finding::Exact);
+        check(&[sum(5, None), sum(6, Some(1))], Some(10), Finding::Over);
+        check(&[sum(5, Some(2)), sum(4, Some(1))], Some(9), Finding::DeniedEarly);
+        check(&[sum(5, Some(9)), sum(4, Some(2))], Some(9), Finding::Exact);
+        check(&[sum(5, None), sum(4, None)], Some(10), Finding::Stranded);
+        check(&[sum(5, None), sum(4, None)], Some(8), Finding::Exact);
+        check(&[sum(5, None), sum(4, None)], None, Finding::Exact);
+    }
+
+    #[test]
+    fn a_doubt_leaves_only_an_excess_and_a_changed_limit_not_even_that() {
+        let of = |doubt, hits| Answered { doubt, ..sum(hits, Some(1)) };
+        for doubt in [Doubt::Incomplete, Doubt::Outage] {
+            check(&[of(doubt, 3), sum(4, None)], Some(10), Finding::Skipped);
+            check(&[of(doubt, 7), sum(4, None)], Some(10), Finding::Over);
+        }
+        check(&[of(Doubt::Changed, 7), sum(4, None)], Some(10), Finding::Skipped);
+        check(&[Answered { limit: 5, ..sum(6, None) }, sum(9, None)], None, Finding::Skipped);
+    }
+
+    #[test]
+    fn a_replica_reads_what_another_one_has_written() {
+        for sum in [sum(3, None), Answered { doubt: Doubt::Outage, ..sum(u64::MAX, Some(0)) }] {
+            let text = serde_json::to_string(&sum).unwrap();
+            assert_eq!(serde_json::from_str::<Answered>(&text).unwrap(), sum);
+        }
+    }
+}
