@@ -369,6 +369,8 @@ impl Ledger {
             let name = key_text(&key);
             let is_of = |(rule, ..): &&(&str, u64, u64)| name.contains(&format!("|{rule}="));
             let of_rule = WINDOWS.iter().find(is_of);
+            // What a reset leaves behind is for the longest hold.
+            let of_rule = of_rule.filter(|_| !name.contains(":rs:"));
             let lives_ms = of_rule.map_or(KEPT_MAX_MS, |(_, length, _)| length + KEPT_AFTER_MS);
             match database.ends(&key).flatten() {
                 Some(ends) if ends <= now + lives_ms => {}
