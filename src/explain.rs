@@ -131,6 +131,9 @@ pub struct ChargeExplanation {
     /// Hits of open holds beside them, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<u64>,
+    /// Of the used hits, those that this replica has leased and not spent, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credit: Option<u64>,
     /// Hits that would pass, if the counter was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining: Option<u64>,
@@ -216,6 +219,7 @@ impl Explanation {
                 CounterReading::State(state) => {
                     charge.used = Some(state.used);
                     charge.held = Some(state.held).filter(|held| *held > 0);
+                    charge.credit = Some(state.credit).filter(|credit| *credit > 0);
                     charge.remaining = Some(state.remaining);
                     charge.closed =
                         state.closed.then(|| format!("closed for {}", spelled(state.reset)));

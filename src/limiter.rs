@@ -435,12 +435,16 @@ impl Limiter {
         &self.metrics
     }
 
-    /// The keys that lead now, with what open holds hold of their limits; `None` if nothing is counted.
+    /// The keys that lead now, with what open holds hold of their limits, and their credit; `None` if nothing is counted.
     pub async fn top(&self) -> Option<TopReport> {
         self.prepare_digests().await;
         let mut report = self.top_keys.report(Instant::now(), |id| self.holds.digest(id))?;
         let readings = report.keys_mut().map(async |key| {
-            if let Some(counter) = &key.holding
+            let Some(counter) = &key.counter else { return };
+            if counter.limit.lease == Lease::Auto {
+                key.credit = self.store.credit(counter);
+            }
+            if counter.limit.has_open_holds()
                 && let CounterReading::State(state) =
                     self.store.read_counter(counter, Clear::No).await
             {

@@ -96,6 +96,9 @@ pub struct TopKey {
     /// Hits that open holds hold now beside the used ones, if the store knows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<u64>,
+    /// Of the remaining hits, those that the replica has leased and not spent now, if the limit leases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credit: Option<u64>,
     pub capacity: u64,
     /// The limit, such as `10 per minute`.
     pub limit: String,
@@ -106,9 +109,9 @@ pub struct TopKey {
     /// The requested hits of at least `count - error` decisions.
     #[serde(skip)]
     pub hits: u64,
-    /// The counter, if its open holds can be read.
+    /// The counter, if its open holds or its credit can be read.
     #[serde(skip)]
-    pub holding: Option<Counter>,
+    pub counter: Option<Counter>,
 }
 
 impl TopReport {
@@ -363,11 +366,12 @@ fn top_key(count: &KeyCount, name: KeyName, digest: impl Fn(u64) -> String) -> T
         hits: count.last.hits,
         remaining: count.last.remaining,
         held: None,
+        credit: None,
         capacity: count.last.capacity,
         limit: name.limit.to_string(),
         algorithm: name.limit.algorithm.name().to_owned(),
         directive: name.directive.map(|directive| directive.to_string()),
-        holding: name.holding.map(|counter| *counter),
+        counter: name.counter.map(|counter| *counter),
     }
 }
 

@@ -262,7 +262,10 @@ fn describe_counter(counter: &Value, method: &Method) -> String {
     let was = counter.get("was").map(|was| format!(" (was {was})")).unwrap_or_default();
     let is_closed = counter.get("closed").is_some();
     let until = if is_closed { "closed by `ban_for`, opens" } else { "resets" };
-    let leased = if counter.get("lease").is_some() { ", with the credit of replicas" } else { "" };
+    let leased = match counter.get("credit").and_then(Value::as_u64) {
+        Some(credit) => format!(", with the credit of replicas ({credit} of this one)"),
+        None => String::new(),
+    };
     let mut lines = format!(
         "{algorithm}: {used} used{was} of {limit}{held}{leased}, {remaining} left, {until} in {resets_in}\n"
     );

@@ -208,7 +208,10 @@ fn push_descriptor(text: &mut String, descriptor: &DescriptorExplanation) {
         }
         if let (Some(used), Some(remaining)) = (charge.used, charge.remaining) {
             let held = charge.held.map(|held| format!("{held} held, ")).unwrap_or_default();
-            push_line(text, 4, &format!("{used} used, {held}{remaining} left"));
+            let credit =
+                charge.credit.map(|credit| format!(" ({credit} of them credit of this replica)"));
+            let credit = credit.unwrap_or_default();
+            push_line(text, 4, &format!("{used} used{credit}, {held}{remaining} left"));
         }
         if let Some(drawn) = charge.drawn {
             push_line(text, 4, if drawn { "drawn by this call" } else { "not drawn by this call" });

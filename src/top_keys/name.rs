@@ -7,7 +7,7 @@ use crate::engine::{
     descriptor_syntax,
     directive::{Directive, DirectiveAction},
     key::{self, Counter},
-    rule::{Limit, Rule},
+    rule::{Lease, Limit, Rule},
 };
 
 /// What is shown of the values of a key.
@@ -38,8 +38,8 @@ pub(crate) struct KeyName {
     pub(super) limit: Arc<Limit>,
     pub(super) directive: Option<Arc<Directive>>,
     pub(super) shown: ShownKey,
-    /// If the store knows its open holds, for reading them.
-    pub(super) holding: Option<Box<Counter>>,
+    /// If the store knows its open holds or its credit, for reading them.
+    pub(super) counter: Option<Box<Counter>>,
 }
 
 /// Blank, since a descriptor holds values of a request.
@@ -67,11 +67,11 @@ impl KeyName {
             TopKeyNames::Values => ShownKey::Descriptor(shortened(counter.descriptor())),
             TopKeyNames::Digests | TopKeyNames::Off => ShownKey::Id(counter.id()),
         };
-        let is_holding =
-            counter.limit.has_open_holds() && counter.business_id().0.len() <= DESCRIPTOR_BYTES_MAX;
-        let holding = is_holding.then(|| Box::new(counter.clone()));
         let (limit, directive) = (Arc::clone(&counter.limit), directive.cloned());
-        Self { domain, rule, limit, directive, shown, holding }
+        let is_read = (limit.has_open_holds() || limit.lease == Lease::Auto)
+            && counter.business_id().0.len() <= DESCRIPTOR_BYTES_MAX;
+        let counter = is_read.then(|| Box::new(counter.clone()));
+        Self { domain, rule, limit, directive, shown, counter }
     }
 
     /// Whether this is what is shown after another decision: the same rule and override, and without a rule the same number.

@@ -19,6 +19,7 @@ mod cluster_failovers;
 mod envoy_outages;
 mod exits;
 mod floods;
+mod leases;
 mod sentinel_failovers;
 mod slow_connects;
 mod starved;

@@ -157,6 +157,11 @@ impl Guard {
         arrival.at + announced.map_or(budget, |announced| announced.min(announced_max))
     }
 
+    /// The hits of a counter that this replica has leased and not spent, if the store leases.
+    pub fn credit(&self, counter: &Counter) -> Option<u64> {
+        self.store.servers().map(|servers| servers.credit(counter))
+    }
+
     /// Like [`Store::keys`].
     pub async fn keys(
         &self,

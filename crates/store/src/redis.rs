@@ -128,11 +128,18 @@ impl RedisStore {
         counter: &Counter,
         clear: Clear,
     ) -> Result<CounterState, StoreError> {
-        let answer = self.read(counter, clear).await;
+        let mut answer = self.read(counter, clear).await;
         if clear == Clear::Yes {
             self.leases.end(&self.directory, iter::once(counter));
+        } else if let Ok(state) = &mut answer {
+            state.credit = self.credit(counter);
         }
         answer
+    }
+
+    /// The hits of a counter that were charged in advance, and are not spent.
+    pub fn credit(&self, counter: &Counter) -> u64 {
+        self.leases.credit(counter)
     }
 
     async fn read(&self, counter: &Counter, clear: Clear) -> Result<CounterState, StoreError> {

@@ -125,6 +125,8 @@ fn merge_keys(keys: Vec<(&str, TopKey)>) -> Vec<TopKey> {
                 // A shared counter has at most the remaining hits that any replica has seen.
                 known.remaining = known.remaining.min(key.remaining);
                 known.held = known.held.max(key.held);
+                let credit = [known.credit, key.credit].into_iter().flatten();
+                known.credit = credit.reduce(u64::saturating_add);
             }
         }
     }
@@ -152,16 +154,17 @@ mod tests {
             error: 0,
             remaining: 5,
             held: None,
+            credit: Some(3),
             capacity: 10,
             limit: limit.to_owned(),
             algorithm: "fixed_window".to_owned(),
             directive: directive.map(str::to_owned),
-            holding: None,
+            counter: None,
         };
         let then = key("50 per minute", Some("times 5 5f2c01aa"));
         let merged = merge_keys(vec![("a:1", key("10 per minute", None)), ("b:1", then)]);
         let [one] = &merged[..] else { panic!("{merged:?}") };
-        assert_eq!((&*one.limit, one.count), ("50 per minute", 4));
+        assert_eq!((&*one.limit, one.count, one.credit), ("50 per minute", 4, Some(6)));
         assert_eq!(one.directive.as_deref(), Some("times 5 5f2c01aa"));
     }
 }

@@ -115,7 +115,10 @@ fn cells(key: &TopKey, seconds: f64, width: TextWidth) -> [String; 8] {
     [
         format!("{per_second:.1}"),
         count,
-        key.remaining.to_string(),
+        match key.credit {
+            None | Some(0) => key.remaining.to_string(),
+            Some(credit) => format!("{} ({credit} credit)", key.remaining),
+        },
         key.held.map(|held| held.to_string()).unwrap_or_default(),
         match &key.directive {
             Some(directive) => format!("{} (override: {directive})", key.limit),
@@ -141,11 +144,12 @@ mod tests {
             error,
             remaining,
             held: None,
+            credit: None,
             capacity: 100,
             limit: "100 per minute".into(),
             algorithm: "fixed_window".into(),
             directive: None,
-            holding: None,
+            counter: None,
         }
     }
 
@@ -184,6 +188,14 @@ keys nearest to their limit
             "        100        100 per minute",
         ];
         assert_eq!(columns, expected.map(|line| &line[..31]));
+    }
+
+    #[test]
+    fn credit_is_shown_as_a_part_of_what_remains() {
+        let hottest = vec![TopKey { credit: Some(3), ..key("shop", 30, 0, 7) }];
+        let report = TopReport { seconds: 40.0, hottest, ..TopReport::default() };
+        let text = describe(&report, 2, 5, TextWidth::Whole);
+        assert!(text.contains("     30  7 (3 credit)  100 per minute"), "{text}");
     }
 
     #[test]

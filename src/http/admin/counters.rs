@@ -230,7 +230,7 @@ fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
             return json!({ "algorithm": algorithm, "limit": text, "error": cause });
         }
     };
-    let has_holds = limit.has_open_holds();
+    let (has_holds, leases) = (limit.has_open_holds(), limit.lease == Lease::Auto);
     present(json!({
         "algorithm": algorithm,
         "limit": text,
@@ -242,7 +242,8 @@ fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
         "held": has_holds.then_some(state.held),
         "open_holds": has_holds.then_some(state.open_holds),
         "closed": state.closed.then_some(true),
-        "lease": (limit.lease == Lease::Auto).then_some("auto"),
+        "lease": leases.then_some("auto"),
+        "credit": leases.then_some(state.credit),
     }))
 }
 

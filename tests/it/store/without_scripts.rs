@@ -316,10 +316,10 @@ fn fixed_windows() -> Vec<Limit> {
 }
 
 #[test]
-fn any_other_algorithm_is_refused_at_load_with_its_reason() {
+fn any_other_algorithm_and_a_lease_are_refused_at_load_with_the_reason() {
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("rules.yaml");
-    let rules = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: 1, algorithm: sliding_log }\n";
+    let rules = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: 1, algorithm: sliding_log }\n  - key: l\n    rate_limit: { unit: day, requests_per_unit: 1, lease: auto }\n";
     std::fs::write(&file, rules).unwrap();
     let output = tollkeeper()
         .args(["serve", "--redis-scripts", "off", "--rules", file.to_str().unwrap()])
@@ -328,4 +328,5 @@ fn any_other_algorithm_is_refused_at_load_with_its_reason() {
     assert_eq!(output.status.code(), Some(2));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains(":4:17: algorithm: sliding_log needs scripts"), "{stderr}");
+    assert!(stderr.contains(":6:59: lease: needs scripts, but --redis-scripts is off"), "{stderr}");
 }

@@ -401,6 +401,7 @@ impl HoldModel {
             remaining: remaining.max(0) as u64,
             held: held as u64,
             open_holds: open as u64,
+            credit: 0,
             closed: false,
             reset: Duration::from_millis((ends - at).max(0) as u64),
             remembered: Vec::new(),

@@ -30,6 +30,8 @@ pub struct CounterState {
     pub held: u64,
     /// Number of open holds without ids, or of places that calls in flight occupy.
     pub open_holds: u64,
+    /// Of the used hits, those that this replica has leased and not spent; see [`Lease`](crate::rule::Lease).
+    pub credit: u64,
     /// Whether it is closed, since a call did not fit; see [`Limit::ban_ms`](crate::rule::Limit::ban_ms).
     pub closed: bool,
     /// The time until the window ends, or until no hit counts any more; of one that is closed, until it opens.
@@ -63,6 +65,7 @@ impl CounterState {
             remaining: account.remaining(terms),
             held: 0,
             open_holds,
+            credit: 0,
             closed: false,
             reset: terms.now.until(account.ends(terms)),
             remembered,

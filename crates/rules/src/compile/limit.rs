@@ -179,7 +179,8 @@ fn check_keys_of_one_algorithm(written: &RateLimit, reader: &mut Reader<'_>) {
             && !algorithms.contains(&written.algorithm)
         {
             let (of, algorithm) = (algorithms.join(" or "), written.algorithm);
-            let message = format!("{key}: only for algorithm {of}, not {algorithm}");
+            let why = if key == "lease" { ": credit ends with a window of the clock" } else { "" };
+            let message = format!("{key}: only for algorithm {of}, not {algorithm}{why}");
             reader.problem(location, message);
         }
     }

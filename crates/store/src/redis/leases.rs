@@ -188,6 +188,13 @@ impl Leases {
         }
     }
 
+    /// The hits in hand that a call on this counter may spend.
+    pub(super) fn credit(&self, counter: &Counter) -> u64 {
+        let mut counters = self.counters.lock();
+        let known = self.known(&mut counters, counter);
+        known.map_or(0, |known| known.credit(counter.limit.requests_per_unit))
+    }
+
     /// Ends the credit of counters that are changed otherwise than by calls: it goes back.
     pub(super) fn end<'a>(
         &self,

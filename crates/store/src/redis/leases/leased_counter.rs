@@ -30,6 +30,9 @@ const GRANTS_MAX: usize = 2;
 /// The fewest hits that are worth a question. Below that, calls are decided one by one.
 const WANT_MIN: u64 = 2;
 
+/// The next lease is asked for when this part of one is left.
+const PART_IN_HAND: u64 = 8;
+
 /// A lease is at most this part of what is left of the limit, for all replicas together.
 const PART_OF_LEFT: u64 = 20;
 
@@ -46,7 +49,7 @@ pub struct LeaseTerms {
 
 impl Default for LeaseTerms {
     fn default() -> Self {
-        Self { above: 200, span_ms: 20, replicas: 1 }
+        Self { above: 200, span_ms: 100, replicas: 1 }
     }
 }
 
@@ -280,7 +283,7 @@ impl LeasedCounter {
         let want = self.hits_a_second.saturating_mul(terms.span_ms) / 1000;
         let want = want.min(self.left(limit, now) / PART_OF_LEFT / u64::from(terms.replicas));
         let credit: u64 = self.grants.iter().map(|grant| grant.left).sum();
-        let want = (credit <= want / 4).then(|| want - credit)?;
+        let want = (credit <= want / PART_IN_HAND).then(|| want - credit)?;
         if want < WANT_MIN || self.grants.len() >= GRANTS_MAX {
             return None;
         }
@@ -391,6 +394,9 @@ mod tests {
     /// A second begins.
     const BEGIN: Timestamp = Timestamp::from_secs(1_795_215_600);
 
+    /// A lease is short, so that few calls make one.
+    const TERMS: LeaseTerms = LeaseTerms { above: 200, span_ms: 20, replicas: 1 };
+
     /// A counter of 1000 hits a second, at times in milliseconds since then, by all clocks.
     struct World {
         counter: LeasedCounter,
@@ -441,11 +447,11 @@ mod tests {
         fn asks(&mut self, calls: u64, ms: u64) -> Option<u64> {
             for call in 0..calls {
                 let now = self.at(ms - 100 + call * 99 / calls).at;
-                self.counter.demand(1, &self.limit, now, LeaseTerms::default());
+                self.counter.demand(1, &self.limit, now, TERMS);
                 self.counter.is_asking = false;
             }
             let now = self.at(ms).at;
-            self.counter.demand(1, &self.limit, now, LeaseTerms::default())
+            self.counter.demand(1, &self.limit, now, TERMS)
         }
 
         /// Learns what is left at this time.
@@ -532,8 +538,8 @@ mod tests {
     }
 
     #[test]
-    fn the_next_lease_is_asked_for_when_a_quarter_is_left() {
-        for (in_hand, want) in [(6, None), (5, Some(15)), (0, Some(20))] {
+    fn the_next_lease_is_asked_for_when_an_eighth_is_left() {
+        for (in_hand, want) in [(3, None), (2, Some(18)), (0, Some(20))] {
             let mut world = World::new();
             if in_hand > 0 {
                 world.granted(in_hand, 0);
@@ -548,7 +554,7 @@ mod tests {
         let id = world.granted(5, 0);
         let [early, used, late] = [99, 150, 160].map(|ms| world.at(ms));
         assert!(matches!(world.counter.look(id, early, false), GrantState::InUse(_)));
-        assert!(world.spends(1, 90));
+        assert!(world.spends(3, 90));
         assert!(matches!(world.counter.look(id, used, false), GrantState::InUse(_)));
         let id = world.granted(5, 20);
         let GrantState::Ended(grant) = world.counter.look(id, late, false) else {
@@ -556,7 +562,7 @@ mod tests {
         };
         assert_eq!(grant.left, 5);
         assert_eq!(world.asks(100, 1000), None);
-        assert_eq!(world.asks(100, 1300), Some(16), "4 are left of the first");
+        assert_eq!(world.asks(100, 1300), Some(18), "2 are left of the first");
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub fn read(reply: Vec<Value>) -> Option<Reply> {
             remaining: count(remaining)?,
             held: count(held)?,
             open_holds: count(open_holds)?,
+            credit: 0,
             closed: closed == 1,
             reset: Duration::from_millis(u64::try_from(reset).ok()?),
             remembered,
