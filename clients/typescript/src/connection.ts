@@ -74,7 +74,7 @@ export class Connection {
     return this.#closed;
   }
 
-  /** Returns how to end it. One listener serves all requests, since Node warns of more than ten, and stays while there are any. */
+  /** Calls `abort` with the signal, until the returned function ends that. One listener serves all: Node warns of more than ten. */
   #listen(signal: AbortSignal, abort: () => void): () => void {
     const aborts = this.#abortsBySignal.get(signal) ?? new Aborts();
     this.#abortsBySignal.set(signal, aborts.add(abort));
