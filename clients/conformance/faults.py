@@ -56,6 +56,8 @@ def verdict(word: Any, token: str) -> Any:
     match word:
         case {"item": code}:
             return pb.Verdict(error=status(code))
+        case "blank":
+            return pb.Verdict()
         case "unlimited":
             return pb.Verdict(code="OK", statuses=[pb.Status(code="OK")])
         case "half":

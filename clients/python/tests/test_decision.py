@@ -8,11 +8,21 @@ from conformance import needs_service, service
 from tollkeeper import Client, Decision, Limited
 from tollkeeper._generated.tollkeeper_pb2 import Verdict
 from tollkeeper.decision import decode
+from tollkeeper.testing import Fake
 
 
 class Decisions(unittest.TestCase):
     def test_a_call_that_is_denied_by_no_limit_may_come_again_after_a_second(self) -> None:
         self.assertEqual(decode(Verdict(code=Verdict.OVER_LIMIT)), Decision(allowed=False, retry_after=1.0))
+
+    def test_functions_that_raise_are_logged_once_a_minute(self) -> None:
+        fake = Fake()
+        fake.fail()
+        client = fake.client(on_failure=lambda *_: 1 / 0 > 1, on_call=lambda *_: 1 / 0)
+        with self.assertLogs("tollkeeper", "ERROR") as logs:
+            for _ in range(3):
+                client.decide({"user": "alice"})
+        self.assertEqual(len(logs.output), 2, logs.output)
 
     def test_a_denied_decision_is_false(self) -> None:
         self.assertTrue(Decision(allowed=True))

@@ -4,6 +4,7 @@ import asyncio
 import os
 import unittest
 import uuid
+from collections.abc import Iterator
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
@@ -24,29 +25,30 @@ def limited(path: str) -> dict[str, str] | None:
     return {"three": path} if path.startswith("/limited") else None
 
 
+def hello(_environ: Any, start_response: Any) -> list[bytes]:
+    start_response("200 OK", [("Content-Type", "text/plain"), ("X-App", "1")])
+    return [b"hello"]
+
+
 def through_wsgi(client: Client, paths: list[str]) -> list[Response]:
-    def app(_environ: Any, start_response: Any) -> list[bytes]:
-        start_response("200 OK", [("Content-Type", "text/plain"), ("X-App", "1")])
-        return [b"hello"]
-
     # Checks that both sides of the middleware keep to the rules of WSGI.
-    middleware: Any = WSGIMiddleware(validator(app), client, lambda environ: limited(environ["PATH_INFO"]))
+    middleware: Any = WSGIMiddleware(validator(hello), client, lambda environ: limited(environ["PATH_INFO"]))
+    return [wsgi_response(middleware, path) for path in paths]
 
-    def response(path: str) -> Response:
-        environ: dict[str, Any] = {"SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": ""}
-        setup_testing_defaults(environ)
-        started: list[Any] = []
 
-        def start_response(status: str, headers: list[tuple[str, str]], _error: Any = None) -> Any:
-            started.append((int(status.split(maxsplit=1)[0]), {name.lower(): value for name, value in headers}))
-            return lambda _: None
+def wsgi_response(middleware: Any, path: str) -> Response:
+    environ: dict[str, Any] = {"SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": ""}
+    setup_testing_defaults(environ)
+    started: list[Any] = []
 
-        parts: Any = validator(middleware)(environ, start_response)
-        body = b"".join(parts)
-        parts.close()
-        return (*started[0], body)
+    def start_response(status: str, headers: list[tuple[str, str]], _error: Any = None) -> Any:
+        started.append((int(status.split(maxsplit=1)[0]), {name.lower(): value for name, value in headers}))
+        return lambda _: None
 
-    return [response(path) for path in paths]
+    parts: Any = validator(middleware)(environ, start_response)
+    body = b"".join(parts)
+    parts.close()
+    return (*started[0], body)
 
 
 def through_asgi(client: AsyncClient, paths: list[str]) -> list[Response]:
@@ -158,11 +160,72 @@ class Applications(unittest.TestCase):
         self.assertEqual(middleware({}, lambda *start: started.append(start)), [b"slow down"])
         self.assertEqual((started[0][0], dict(started[0][1])["Retry-After"]), ("429 Slow Down", "60"))
 
-    def test_a_mistake_of_the_caller_is_an_error_of_the_application(self) -> None:
+    def test_a_mistake_of_the_caller_gets_500_and_one_line_a_minute_explains_it(self) -> None:
         app = FastAPI()
         app.add_middleware(ASGIMiddleware, client=Fake().async_client(), descriptors=lambda _: {"": "secret"})
-        answer = TestClient(app, raise_server_exceptions=False).get("/")
-        self.assertEqual((answer.status_code, answer.text), (500, "Internal Server Error"))
+        with self.assertLogs("tollkeeper", "ERROR") as logs:
+            answers = [TestClient(app).get("/") for _ in range(2)]
+        self.assertEqual([(it.status_code, it.text) for it in answers], [(500, "Internal Server Error\n")] * 2)
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("answered by 500", logs.output[0])
+        self.assertIn("descriptors[0].entries[0].key: must not be empty", logs.output[0])
+
+        middleware: Any = WSGIMiddleware(hello, Fake().client(), lambda _: {"": "secret"})
+        with self.assertLogs("tollkeeper", "ERROR") as logs:
+            found = [wsgi_response(middleware, "/") for _ in range(2)]
+        self.assertEqual([(status, body) for status, _, body in found], [(500, b"Internal Server Error\n")] * 2)
+        self.assertEqual(len(logs.output), 1)
+
+    def test_wsgi_answers_head_without_a_body(self) -> None:
+        def denied(_decision: Any) -> Any:
+            def app(_environ: Any, start_response: Any) -> Iterator[bytes]:
+                write = start_response("429 Slow Down", [("Content-Type", "text/plain")])
+                write(b"slow ")
+                yield b"down"
+
+            return app
+
+        written: list[bytes] = []
+        fake = Fake()
+        fake.deny({"user": "alice"})
+        started: list[str] = []
+
+        def start(status: str, _headers: Any, _error: Any = None) -> Any:
+            started.append(status)
+            return written.append
+
+        def descriptors(environ: Any) -> dict[str, str]:
+            return {environ["key"]: "alice"}
+
+        default = WSGIMiddleware(hello, fake.client(), descriptors)
+        own = WSGIMiddleware(hello, fake.client(), descriptors, denied)
+        with self.assertLogs("tollkeeper"):
+            for middleware, key in ((default, "user"), (own, "user"), (default, "")):
+                self.assertEqual(list(middleware({"REQUEST_METHOD": "HEAD", "key": key}, start)), [])
+        self.assertEqual(started, ["429 Too Many Requests", "429 Slow Down", "500 Internal Server Error"])
+        self.assertEqual(written, [])
+
+    def test_a_header_of_the_handler_is_replaced(self) -> None:
+        own = [("RateLimit-limit", "7"), ("X-App", "1")]
+        fake = Fake()
+        fake.limit({"user": "alice"}, 5)
+
+        async def asgi(_scope: Any, _receive: Any, send: Any) -> None:
+            encoded = [(name.encode(), value.encode()) for name, value in own]
+            await send({"type": "http.response.start", "status": 200, "headers": encoded})
+            await send({"type": "http.response.body"})
+
+        def wsgi(_environ: Any, start_response: Any) -> list[bytes]:
+            start_response("200 OK", own)
+            return []
+
+        app: Any = ASGIMiddleware(asgi, fake.async_client(), lambda _: {"user": "alice"})
+        self.assertEqual(TestClient(app).get("/").headers.get_list("ratelimit-limit"), ["5"])
+        started: list[Any] = []
+        middleware: Any = WSGIMiddleware(wsgi, fake.client(), lambda _: {"user": "alice"})
+        middleware({}, lambda *start: started.append(start))
+        self.assertEqual([value for name, value in started[0][1] if name.lower() == "ratelimit-limit"], ["5"])
+        self.assertIn(own[1], started[0][1])
 
 
 class Routes(unittest.TestCase):
@@ -174,6 +237,8 @@ class Routes(unittest.TestCase):
             return authorization.removeprefix("Bearer ")
 
         async def per_route(request: Request, user: str = Depends(user)) -> dict[str, str] | None:
+            if user == "mistake":
+                return {"": user}
             return {"path": request.scope["route"].path, "user": user} if user != "admin" else None
 
         app = FastAPI()
@@ -204,6 +269,13 @@ class Routes(unittest.TestCase):
     def test_a_request_without_descriptors_is_not_decided(self) -> None:
         self.assertEqual(self.get("/items/1", "admin").status_code, 200)
         self.assertEqual(self.fake.calls, [])
+
+    def test_a_mistake_of_the_caller_gets_500_and_one_line_a_minute_explains_it(self) -> None:
+        with self.assertLogs("tollkeeper", "ERROR") as logs:
+            answers = [self.get("/items/1", "mistake") for _ in range(2)]
+        self.assertEqual([it.status_code for it in answers], [500] * 2)
+        self.assertEqual(answers[0].json(), {"detail": "Internal Server Error"})
+        self.assertEqual(len(logs.output), 1)
 
     def test_a_request_that_on_failure_denies_gets_503(self) -> None:
         self.fake.fail()

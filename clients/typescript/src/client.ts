@@ -207,7 +207,7 @@ export class Limiter {
     const { timeoutMs, signal } = this.#policy;
     const answer = await this.connection.send(method, request, timeoutMs, signal);
     const verdicts = answer instanceof CallError ? calls.map(() => answer) : verdictsOf(answer);
-    const items = calls.map((_, index) => itemOf(verdicts[index]));
+    const items = calls.map((_, index) => knownOf(itemOf(verdicts[index])));
     const errors = items.filter((item) => item instanceof CallError);
     this.#report(method, start, errors[0]);
     if (errors.length > 0 && !signal?.aborted) this.#logFailures(errors);
@@ -275,4 +275,10 @@ function itemOf<Item extends { readonly error: v1.Verdict["error"] }>(
   if (item instanceof CallError) return item;
   if (!item) return new CallError("UNKNOWN", "the answer has too few items");
   return item.error ? CallError.of(item.error.code, item.error.message) : item;
+}
+
+/** A verdict of another code, or of none, is no answer. */
+function knownOf(verdict: v1.Verdict | CallError): v1.Verdict | CallError {
+  if (verdict instanceof CallError || verdict.code === "OK" || verdict.code === "OVER_LIMIT") return verdict;
+  return new CallError("UNKNOWN", "the verdict is unknown");
 }

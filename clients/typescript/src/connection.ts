@@ -10,12 +10,20 @@ const COMMIT_PAUSE_MS = 100;
 /** Codes of requests that got no answer. */
 const UNANSWERED = ["UNAVAILABLE", "UNKNOWN", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"];
 
+/** What ends the requests under way. */
+class Aborts extends Set<() => void> {
+  handleEvent(): void {
+    for (const abort of this) abort();
+  }
+}
+
 export class Connection {
   readonly log: Log;
   readonly target: string;
   readonly denials = new Denials();
   readonly #transport: Transport;
-  readonly #aborts = new Set<() => void>();
+  readonly #aborts = new Aborts();
+  readonly #abortsBySignal = new WeakMap<AbortSignal, Aborts>();
   readonly #commits = new Set<Promise<unknown>>();
   #closed: Promise<void> | undefined;
 
@@ -41,12 +49,12 @@ export class Connection {
     const controller = new AbortController();
     const abort = () => controller.abort();
     this.#aborts.add(abort);
-    signal?.addEventListener("abort", abort);
+    const remove = signal && this.#listen(signal, abort);
     try {
       return await this.#attempt(method, request, { timeoutMs, signal: controller.signal, waits: false });
     } finally {
       this.#aborts.delete(abort);
-      signal?.removeEventListener("abort", abort);
+      remove?.();
     }
   }
 
@@ -66,8 +74,19 @@ export class Connection {
     return this.#closed;
   }
 
+  /** Calls `abort` with the signal, until the returned function ends that. One listener serves all: Node warns of more than ten. */
+  #listen(signal: AbortSignal, abort: () => void): () => void {
+    const aborts = this.#abortsBySignal.get(signal) ?? new Aborts();
+    this.#abortsBySignal.set(signal, aborts.add(abort));
+    signal.addEventListener("abort", aborts);
+    return () => {
+      aborts.delete(abort);
+      if (aborts.size === 0) signal.removeEventListener("abort", aborts);
+    };
+  }
+
   async #close(): Promise<void> {
-    for (const abort of this.#aborts) abort();
+    this.#aborts.handleEvent();
     await Promise.all(this.#commits);
     this.#transport.close();
   }

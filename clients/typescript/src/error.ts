@@ -41,7 +41,7 @@ export class CallError extends Error {
 
   /** From a gRPC status: of a request, or of one item of an answer. */
   static of(code: number, message: string): CallError {
-    return new CallError(CODES[code] ?? String(code), message);
+    return new CallError(CODES[code] ?? "UNKNOWN", message);
   }
 }
 

@@ -6,11 +6,18 @@ import { type Describe, decide, type Options } from "./middleware.js";
 export function rateLimit(limiter: Limiter, describe: Describe<Request>, options?: Options): RequestHandler {
   return (request, response, next) => {
     const answered = decide(limiter, describe, request, options).then(({ headers, denial }) => {
+      // Something else has answered meanwhile, such as a timeout.
+      if (response.headersSent) return;
       response.set(headers);
       if (denial) response.status(denial.status).type(denial.type).send(denial.body);
       else next();
     });
     // Express 4 does not look at promises.
-    answered.catch(next);
+    answered.catch((thrown) => next(errorOf(thrown)));
   };
+}
+
+/** `next` lets the request pass with some values that can be thrown, such as undefined and "route". */
+function errorOf(thrown: unknown): Error {
+  return thrown instanceof Error ? thrown : new Error("what was thrown is no Error", { cause: thrown });
 }

@@ -10,6 +10,8 @@ export function rateLimit(
 ): onRequestAsyncHookHandler {
   return async (request, reply) => {
     const { headers, denial } = await decide(limiter, describe, request, options);
+    // Something else has answered meanwhile, such as a timeout.
+    if (reply.sent || reply.raw.headersSent) return reply;
     reply.headers(headers);
     return denial && reply.code(denial.status).type(denial.type).send(denial.body);
   };

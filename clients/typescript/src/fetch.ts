@@ -54,9 +54,10 @@ class Json implements Transport {
   readonly #headers: Readonly<Record<string, string>>;
 
   constructor(url: string, fetch: typeof globalThis.fetch = globalThis.fetch, headers = {}) {
-    const { protocol, origin, pathname, username, search } = new URL(url);
+    const { protocol, origin, pathname, username, password, search } = new URL(url);
     if (protocol !== "http:" && protocol !== "https:") throw new TypeError("url: must begin with http:// or https://");
-    if (username || search) throw new TypeError("url: must have no user and no query; use headers");
+    if (username || password || search) throw new TypeError("url: must have no user and no query; use headers");
+    checkHeaders(headers);
     this.#base = `${origin}${pathname.replace(/\/$/, "")}/v1/`;
     this.target = `${this.#base}, ${protocol === "https:" ? "with" : "without"} TLS`;
     // A runtime's own `fetch` must not be called as a method of another object.
@@ -65,18 +66,21 @@ class Json implements Transport {
   }
 
   async send<M extends Method>(method: M, request: Request<M>, { timeoutMs, signal }: Sending): Promise<Answer<M>> {
-    const body = JSON.stringify(encoders[method](request));
+    const body = encode(encoders[method](request));
     const milliseconds = Math.max(1, Math.ceil(Math.min(timeoutMs, TIMEOUT_MAX_MS)));
     const timeout = AbortSignal.timeout(milliseconds);
+    const either = AbortSignal.any([signal, timeout]);
+    // A `fetch` of the caller may not look at the signal.
+    const ended = new Promise<never>((_, reject) => either.addEventListener("abort", () => reject(either.reason)));
     try {
-      const response = await this.#fetch(this.#base + method, {
+      const answer = this.#request(this.#base + method, {
         method: "POST",
         headers: { ...this.#headers, "grpc-timeout": `${milliseconds}m` },
         body,
         redirect: "manual",
-        signal: AbortSignal.any([signal, timeout]),
+        signal: either,
       });
-      return decoders[method](read(response.status, await response.text()));
+      return decoders[method](await Promise.race([answer, ended]));
     } catch (error) {
       if (error instanceof CallError) throw error;
       if (signal.aborted) throw new CallError("CANCELLED", "the call was ended");
@@ -85,7 +89,28 @@ class Json implements Transport {
     }
   }
 
+  async #request(url: string, init: RequestInit): Promise<JsonAnswer> {
+    const response = await this.#fetch(url, init);
+    return read(response.status, await response.text());
+  }
+
   close(): void {}
+}
+
+/** Does not show a value, which may be a secret. */
+function checkHeaders(headers: Readonly<Record<string, string>>): void {
+  for (const [name, value] of Object.entries(headers)) {
+    try {
+      new Headers([[name, value]]);
+    } catch {
+      throw new TypeError(`headers: ${JSON.stringify(name)} must have a valid name and value`);
+    }
+  }
+}
+
+/** JSON with U+FFFD for each half of a surrogate pair, as gRPC has it. The service refuses their escapes. */
+function encode(value: unknown): string {
+  return JSON.stringify(value).replace(/\\\\|\\ud[0-9a-f]{3}/g, (found) => (found === "\\\\" ? found : "\ufffd"));
 }
 
 /** `fetch` tells no more than that it failed; why is in its cause. */
@@ -136,7 +161,7 @@ function read(status: number, text: string): JsonAnswer {
   }
   if (status === 200 && answer) return answer;
   const { code, message } = answer?.error ?? {};
-  if (typeof code === "string") throw new CallError(code, message ?? "");
+  if (typeof code === "string") throw CallError.of(codeNumber(code), message ?? "");
   throw new CallError(CODES[status] ?? "UNKNOWN", `the answer has the status ${status}, and is none of tollkeeper`);
 }
 

@@ -16,10 +16,8 @@ export interface Denial {
   readonly body: string;
 }
 
-const denialOf = ({ failed }: Decision): Denial => ({
-  type: "text/plain; charset=utf-8",
-  body: failed ? "Service Unavailable\n" : "Too Many Requests\n",
-});
+const plain = (text: string): Denial => ({ type: "text/plain; charset=utf-8", body: `${text}\n` });
+const denialOf = ({ failed }: Decision): Denial => plain(failed ? "Service Unavailable" : "Too Many Requests");
 
 /** Headers for the response, and the response itself if the request may not pass. */
 export async function decide<Request>(
@@ -27,14 +25,12 @@ export async function decide<Request>(
   describe: Describe<Request>,
   request: Request,
   { denial = denialOf }: Options = {},
-): Promise<{ headers: Record<string, string>; denial?: Denial & { status: 429 | 503 } }> {
+): Promise<{ headers: Record<string, string>; denial?: Denial & { status: 429 | 500 | 503 } }> {
   const descriptors = await describe(request);
   if (descriptors === undefined) return { headers: {} };
-  const decision = await limiter.decide(descriptors).catch((cause) => {
-    limiter.logMistake(cause);
-    // Frameworks show the text of an error to the end user.
-    throw new Error("Internal Server Error", { cause });
-  });
+  // Frameworks would log each error, and show its text to the end user.
+  const decision = await limiter.decide(descriptors).catch((error) => limiter.logMistake(error));
+  if (!decision) return { headers: {}, denial: { ...plain("Internal Server Error"), status: 500 } };
   const headers = decision.headers();
   if (decision.allowed) return { headers };
   return { headers, denial: { ...(await denial(decision)), status: decision.failed ? 503 : 429 } };

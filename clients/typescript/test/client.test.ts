@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { execFileSync, spawnSync } from "node:child_process";
-import { on, once } from "node:events";
+import { getEventListeners, on, once } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
 import { type AddressInfo, createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -132,6 +132,20 @@ test("an aborted call is denied without onFailure and without a line in the log"
     assert.deepEqual([allowed, error?.code], [false, "CANCELLED"]);
   }
   assert.deepEqual(lines, []);
+});
+
+test("one signal ends many calls, by one listener that is removed", async () => {
+  const controller = new AbortController();
+  const { signal } = controller;
+  const limiter = connect(silent).with({ signal });
+  const shared = connect(gone, { signal });
+  await Promise.all(Array.from({ length: 20 }, () => shared.decide({ a: "b" })));
+  assert.equal(getEventListeners(signal, "abort").length, 0);
+  const decisions = Array.from({ length: 20 }, () => limiter.decide({ a: "b" }));
+  assert.equal(getEventListeners(signal, "abort").length, 1);
+  controller.abort();
+  for (const { error } of await Promise.all(decisions)) assert.equal(error?.code, "CANCELLED");
+  assert.equal(getEventListeners(signal, "abort").length, 0);
 });
 
 test("an attempt to connect that gets no answer is followed by another", async () => {

@@ -1,8 +1,8 @@
 // What is special about the client that uses `fetch`.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { test } from "node:test";
-import { Client } from "tollkeeper/fetch";
+import { after, test } from "node:test";
+import { CallError, Client } from "tollkeeper/fetch";
 
 /** A client whose requests get this answer. */
 function answered(answer: () => Response, seen: [url: string, init: RequestInit | undefined][] = []): Client {
@@ -35,10 +35,59 @@ test("an answer that is none of the service is a failure, by its status", async 
       () => Response.json({ error: { code: "PERMISSION_DENIED", message: "no" } }, { status: 403 }),
       "PERMISSION_DENIED",
     ],
+    [() => Response.json({ error: { code: "random-4711", message: "no" } }, { status: 500 }), "UNKNOWN"],
+    [() => Response.json({ verdicts: [{ error: { code: "random-4711", message: "no" } }] }), "UNKNOWN"],
+    [() => Response.json({ verdicts: [{ code: "PENDING" }] }), "UNKNOWN"],
+    [() => Response.json({ verdicts: [{}] }), "UNKNOWN"],
   ] as const) {
     const decision = await answered(answer).decide({ user: "alice" });
     assert.deepEqual([decision.failed, decision.error?.code], [true, code], decision.error?.message);
   }
+  assert.equal(CallError.of(4711, "a code of gRPC that does not exist").code, "UNKNOWN");
+});
+
+test("a call ends with its timeout and with the client, whatever its fetch does", async () => {
+  // Without it, the process ends.
+  const timer = setTimeout(() => {}, 60_000);
+  after(() => clearTimeout(timer));
+  let fail = (_error: Error) => {};
+  const fetch = () => new Promise<Response>((_, reject) => (fail = reject));
+  const client = new Client("https://limits.example", "shop", { fetch, timeoutMs: 20, log: () => {} });
+  assert.equal((await client.decide({ user: "alice" })).error?.code, "DEADLINE_EXCEEDED");
+  // The test would fail by a rejection that nobody handles.
+  fail(new Error("late"));
+  const decision = client.with({ timeoutMs: 60_000 }).decide({ user: "alice" });
+  await client.close();
+  assert.equal((await decision).error?.code, "CANCELLED");
+});
+
+test("a URL and headers that are not valid are named, without what may be secret", () => {
+  for (const part of ["alice@", ":secret@", "alice?key=secret"]) {
+    const url = `http://${part}limits.example`;
+    assert.throws(() => new Client(url, "shop"), /url: must have no user and no query; use headers/);
+  }
+  for (const [name, value] of [
+    ["x-key", "sec\nret"],
+    ["x key", "secret"],
+  ] as const) {
+    const message = `headers: "${name}" must have a valid name and value`;
+    assert.throws(() => new Client("http://limits.example", "shop", { headers: { [name]: value } }), { message });
+  }
+});
+
+test("a half of a surrogate pair is U+FFFD, as over gRPC", async () => {
+  const seen: [string, RequestInit | undefined][] = [];
+  const client = answered(() => Response.json({ results: [{}] }), seen).with({ domain: "shop \udc00" });
+  const half = '\\ud800 \\"\ud800 \u{1f600}';
+  await client.decideCall({ descriptors: { user: half }, id: half, hitsByKind: { [half]: 1 } });
+  await client.commit("token", { end: half, usedByKind: { [half]: 1 } });
+  const whole = '\\ud800 \\"\ufffd \u{1f600}';
+  const [call, commit] = seen.map(([, init]) => JSON.parse(init?.body as string));
+  assert.equal(call.domain, "shop \ufffd");
+  const [{ id, hitsByKind, descriptors }] = call.calls;
+  assert.deepEqual([id, hitsByKind, descriptors[0].entries[0].value], [whole, { [whole]: 1 }, whole]);
+  const [{ end, usedByKind }] = commit.commits;
+  assert.deepEqual([end, usedByKind], [whole, { [whole]: 1 }]);
 });
 
 test("bytes that are no UTF-8 are a mistake of the caller, whatever onFailure says", async () => {

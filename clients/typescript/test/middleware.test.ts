@@ -1,5 +1,8 @@
 import assert from "node:assert/strict";
+import { once } from "node:events";
+import { Agent, request } from "node:http";
 import type { AddressInfo } from "node:net";
+import { text } from "node:stream/consumers";
 import { after, test } from "node:test";
 import { createAdaptorServer } from "@hono/node-server";
 import express from "express";
@@ -16,6 +19,7 @@ import { connect, goneAddress, random, serviceTest, variable } from "./services.
 /** What to limit for a request with this header `x-user`. */
 const describe = (user: string | undefined): Descriptors | undefined => {
   if (user === "unknown") throw new Error("a mistake in the function");
+  if (user?.startsWith("throws ")) throw JSON.parse(user.slice(7))[0];
   if (user === "mistake") return { three: undefined as unknown as string };
   return user === undefined ? undefined : { three: user };
 };
@@ -128,12 +132,61 @@ for (const [name, start] of Object.entries(frameworks)) {
     assert.match(body, /a mistake in the function/);
   });
 
-  test(`${name} answers 500 to a mistake of the caller, which only the log explains`, async () => {
+  test(`${name} answers 500 whatever the function throws`, async () => {
+    const url = await start(fake());
+    for (const thrown of ["[]", "[null]", "[0]", '[""]', '["route"]', '["router"]']) {
+      assert.equal((await get(url, `throws ${thrown}`)).status, 500, thrown);
+    }
+  });
+
+  test(`${name} answers 500 to a mistake of the caller, which only one line a minute explains`, async (context) => {
+    const written = context.mock.method(console, "error", () => {});
     const lines: string[] = [];
     const url = await start(fake("test", { log: (line) => lines.push(line) }));
-    const { status, body } = await get(url, "mistake");
-    assert.equal(status, 500);
-    assert.doesNotMatch(body, /descriptors/);
+    const internal = { status: 500, body: "Internal Server Error\n", headers: [null, null, false, false] };
+    for (let request = 0; request < 2; request++) assert.deepEqual(await get(url, "mistake"), internal);
+    assert.equal(lines.length, 1);
     assert.match(lines.join(), /answered by 500: TypeError: descriptors\[0\]\.entries\[0\]\.value: must be a string/);
+    assert.equal(written.mock.callCount(), 0);
   });
 }
+
+for (const [name, app] of [
+  ["Express 5", express()],
+  ["Express 4", express4()],
+] as const) {
+  test(`${name} leaves a response alone that began before its decision`, async () => {
+    app.use((_request, response, next) => {
+      next();
+      response.send("early");
+    });
+    const agent = new Agent({ keepAlive: true });
+    after(() => agent.destroy());
+    const url = await startExpress(app, fake().deny({ three: "bob" }));
+    const reused = [];
+    for (const user of ["alice", "bob", "alice"]) {
+      const sent = request(url, { agent, headers: { "x-user": user } }).end();
+      const [response] = await once(sent, "response");
+      assert.deepEqual([response.statusCode, await text(response)], [200, "early"]);
+      reused.push(sent.reusedSocket);
+    }
+    assert.deepEqual(reused, [false, true, true]);
+  });
+}
+
+test("Fastify leaves a response alone that began before its decision", async () => {
+  const lines: string[] = [];
+  const app = Fastify({ logger: { level: "warn", stream: { write: (line: string) => lines.push(line) } } });
+  after(() => app.close());
+  app.addHook("onRequest", (_request, reply, done) => {
+    done();
+    reply.send("early");
+  });
+  app.addHook(
+    "onRequest",
+    fastifyLimit(fake().deny({ three: "alice" }), () => ({ three: "alice" })),
+  );
+  app.get("/", async () => "Hello");
+  const { statusCode, body } = await app.inject("/");
+  assert.deepEqual([statusCode, body, lines], [200, "early", []]);
+});

@@ -109,8 +109,10 @@ def decode(verdict: Verdict | ServiceError) -> Decision | ServiceError:
     """The service's decision, or why it has none."""
     if isinstance(verdict, ServiceError):
         return verdict
-    if verdict.code not in (Verdict.OK, Verdict.OVER_LIMIT):
+    if verdict.HasField("error"):
         return _error(verdict.error)
+    if verdict.code not in (Verdict.OK, Verdict.OVER_LIMIT):
+        return ServiceError("UNKNOWN", "the verdict is unknown")
     allowed = verdict.code == Verdict.OK
     statuses = tuple(map(_status, verdict.statuses))
     limited = [status for status in statuses if status.limit is not None]

@@ -26,7 +26,7 @@ from tollkeeper.call import (
 from tollkeeper.channel import TLS
 from tollkeeper.decision import Committed, Decision, ServiceError, decode, decode_commit
 from tollkeeper.denials import Denials
-from tollkeeper.log import FailureLog, contained
+from tollkeeper.log import Log
 
 OnFailure = Literal["allow", "deny"] | Callable[[ServiceError, Sequence[Descriptor]], bool]
 OnCall = Callable[[str, float, str], object]
@@ -122,7 +122,7 @@ class Exchange(ABC, Generic[One]):
         """`target` is HOST:PORT, or a channel of your own, which you close."""
         self._policy = Policy(domain, **settings)
         where = f"target {target}, {'with' if tls else 'without'} TLS" if isinstance(target, str) else "your channel"
-        self._failures = FailureLog(where)
+        self._log = Log(where)
         self._denials = Denials()
         self._owns_connection = True
         self._connect(target, tls)
@@ -232,7 +232,7 @@ class Exchange(ABC, Generic[One]):
     ) -> list[Decision]:
         errors = [it for it in verdicts if isinstance(it, ServiceError)]
         if errors:
-            self._failures.add(self._policy.domain, len(errors), errors[-1])
+            self._log.failures(self._policy.domain, len(errors), errors[-1])
         return [self._decision(*one) for one in zip(calls, verdicts, paths, strict=True)]
 
     def _decision(self, call: Call, verdict: Decision | ServiceError, path: str) -> Decision:
@@ -244,7 +244,7 @@ class Exchange(ABC, Generic[One]):
         allowed = on_failure == "allow"
         if callable(on_failure):
             # A coroutine, which nobody awaits, is no answer.
-            allowed = contained("on_failure", on_failure, verdict, listed(call.descriptors)) is True
+            allowed = self._log.contained("on_failure", on_failure, verdict, listed(call.descriptors)) is True
         return Decision(allowed, failed=True, error=verdict)
 
     def _check_limits(self, call: Call, decision: Decision, path: str) -> None:
@@ -258,8 +258,8 @@ class Exchange(ABC, Generic[One]):
 
     def _report(self, method: str, start: float, results: Sequence[object]) -> None:
         if self._policy.on_call:
-            codes = [it.code for it in results if isinstance(it, ServiceError)]
-            contained("on_call", self._policy.on_call, method, time.perf_counter() - start, (codes or ["ok"])[0])
+            codes = [it.code for it in results if isinstance(it, ServiceError)] or ["ok"]
+            self._log.contained("on_call", self._policy.on_call, method, time.perf_counter() - start, codes[0])
 
 
 def _items(answer: Any, field: str, count: int) -> list[Any]:

@@ -1,13 +1,14 @@
 """Limits of single routes of FastAPI, as dependencies."""
 
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import Depends, HTTPException, Response
 
 from tollkeeper.aio import AsyncClient
 from tollkeeper.decision import Decision
-from tollkeeper.middleware import denial_of
+from tollkeeper.middleware import MISTAKE, denial_of
 
 
 class DeniedError(HTTPException):
@@ -29,7 +30,11 @@ def rate_limit(client: AsyncClient, descriptors: Callable[..., Any]) -> Callable
     async def decide(response: Response, found: Any = Depends(descriptors)) -> Decision | None:
         if found is None:
             return None
-        decision = await client.decide(found)
+        try:
+            decision = await client.decide(found)
+        except Exception:
+            client._log.mistake(MISTAKE)
+            raise HTTPException(HTTPStatus.INTERNAL_SERVER_ERROR) from None
         if not decision.allowed:
             raise DeniedError(decision)
         response.headers.update(decision.headers)

@@ -15,7 +15,7 @@ from tollkeeper.aio import AsyncClient
 from tollkeeper.call import Descriptors
 from tollkeeper.client import Client
 from tollkeeper.decision import Decision
-from tollkeeper.log import logger
+from tollkeeper.log import Log
 
 # Code, text and trailing metadata.
 _End = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]
@@ -31,8 +31,8 @@ def _end_of(decision: Decision) -> _End | None:
     return grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests", headers
 
 
-def _end_by_mistake() -> _End:
-    logger.exception("a call could not be limited, and ends with INTERNAL")
+def _end_by_mistake(log: Log) -> _End:
+    log.mistake("a call could not be limited, and ends with INTERNAL")
     return grpc.StatusCode.INTERNAL, "internal error", ()
 
 
@@ -84,7 +84,7 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
             descriptors = self._descriptors(details)
             return None if descriptors is None else _end_of(self._client.decide(descriptors))
         except Exception:
-            return _end_by_mistake()
+            return _end_by_mistake(self._client._log)
 
 
 class AsyncRateLimitInterceptor(grpc.aio.ServerInterceptor):
@@ -117,4 +117,4 @@ class AsyncRateLimitInterceptor(grpc.aio.ServerInterceptor):
                 descriptors = await descriptors
             return None if descriptors is None else _end_of(await self._client.decide(descriptors))
         except Exception:
-            return _end_by_mistake()
+            return _end_by_mistake(self._client._log)

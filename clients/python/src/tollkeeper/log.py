@@ -1,4 +1,4 @@
-"""What a client writes by `logging`: decisions without an answer, and functions of the user that raise."""
+"""What a client writes by `logging`: decisions without an answer, mistakes, and functions of the user that raise."""
 
 import logging
 import threading
@@ -14,35 +14,46 @@ logger = logging.getLogger("tollkeeper")
 SECONDS_BETWEEN_LINES = 60
 
 
-class FailureLog:
-    """One line for each domain at once, then at most one a minute with the number since."""
+class Log:
+    """One line at once about each kind of event, then at most one a minute."""
 
     def __init__(self, target: str) -> None:
         self._target = target
         self._lock = threading.Lock()
-        # The number of calls, and when the next line is due.
-        self._domains: dict[str, tuple[int, float]] = {}
+        # The number of events, and when the next line is due.
+        self._kinds: dict[str, tuple[int, float]] = {}
 
-    def add(self, domain: str, calls: int, last: ServiceError) -> None:
-        with self._lock:
-            before, due = self._domains.get(domain, (0, float("-inf")))
-            calls += before
-            now = time.monotonic()
-            if now < due:
-                self._domains[domain] = calls, due
-                return
-            self._domains[domain] = 0, now + SECONDS_BETWEEN_LINES
+    def failures(self, domain: str, calls: int, last: ServiceError) -> None:
+        calls = self._due(f"failures of {domain}", calls)
+        if not calls:
+            return
         noun, verb = ("call", "was") if calls == 1 else ("calls", "were")
         logger.warning(
             'tollkeeper: %d %s of the domain "%s" had no answer and %s decided by on_failure; the last: %s (%s)',
             *(calls, noun, domain, verb, last, self._target),
         )
 
+    def mistake(self, what: str) -> None:
+        """Writes the exception that is being handled."""
+        if self._due(what, 1):
+            logger.exception("tollkeeper: %s", what)
 
-def contained(name: str, function: Callable[..., T], *arguments: Any) -> T | None:
-    """The result of a function of the user; None if it raises, since it must not reach the caller."""
-    try:
-        return function(*arguments)
-    except Exception:
-        logger.exception("tollkeeper: %s has raised", name)
-        return None
+    def contained(self, name: str, function: Callable[..., T], *arguments: Any) -> T | None:
+        """The result of a function of the user; None if it raises, since it must not reach the caller."""
+        try:
+            return function(*arguments)
+        except Exception:
+            self.mistake(f"{name} has raised")
+            return None
+
+    def _due(self, kind: str, count: int) -> int:
+        """The number of events since the last line; 0 while no line is due."""
+        with self._lock:
+            before, due = self._kinds.get(kind, (0, float("-inf")))
+            count += before
+            now = time.monotonic()
+            if now < due:
+                self._kinds[kind] = count, due
+                return 0
+            self._kinds[kind] = 0, now + SECONDS_BETWEEN_LINES
+        return count

@@ -2,12 +2,13 @@
 
 A function of the request returns its descriptors, or None if the request is not limited. A denied request is answered
 with 429, or with 503 if `on_failure` denied it; an allowed one passes. The response gets the headers of the decision.
+A mistake, such as an empty key, is logged and answered with 500.
 """
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, AnyStr
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from tollkeeper.aio import AsyncClient
@@ -22,6 +23,9 @@ Send = Callable[[Message], Awaitable[None]]
 ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
+MISTAKE = "a request could not be limited, and is answered by 500"
+
+
 def denial_of(decision: Decision) -> HTTPStatus:
     """The status of a denied request: 503 if nobody has answered, otherwise 429."""
     return HTTPStatus.SERVICE_UNAVAILABLE if decision.failed else HTTPStatus.TOO_MANY_REQUESTS
@@ -30,6 +34,12 @@ def denial_of(decision: Decision) -> HTTPStatus:
 def _plain(status: HTTPStatus) -> tuple[bytes, dict[str, str]]:
     body = f"{status.phrase}\n".encode()
     return body, {"Content-Type": "text/plain", "Content-Length": str(len(body))}
+
+
+def _with(headers: Iterable[tuple[AnyStr, AnyStr]], own: list[tuple[AnyStr, AnyStr]]) -> list[tuple[AnyStr, AnyStr]]:
+    """The headers, with our own in place of those with the same names."""
+    names = {name.lower() for name, _ in own}
+    return [header for header in headers if header[0].lower() not in names] + own
 
 
 class ASGIMiddleware:
@@ -46,7 +56,7 @@ class ASGIMiddleware:
         self._app = app
         self._client = client
         self._descriptors = descriptors
-        self._denied = denied or _denied_by_asgi
+        self._denied = denied or (lambda decision: _answer_by_asgi(denial_of(decision)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -57,24 +67,31 @@ class ASGIMiddleware:
         if descriptors is None:
             await self._app(scope, receive, send)
             return
-        decision = await self._client.decide(descriptors)
-        headers = [(name.lower().encode(), value.encode()) for name, value in decision.headers.items()]
+        try:
+            decision = await self._client.decide(descriptors)
+        except Exception:
+            self._client._log.mistake(MISTAKE)
+            await _answer_by_asgi(HTTPStatus.INTERNAL_SERVER_ERROR)(scope, receive, send)
+            return
+        headers = _encoded(decision.headers)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), *headers]}
+                message = {**message, "headers": _with(message.get("headers", ()), headers)}
             await send(message)
 
         app = self._app if decision.allowed else self._denied(decision)
         await app(scope, receive, send_with_headers)
 
 
-def _denied_by_asgi(decision: Decision) -> ASGIApplication:
+def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+
+def _answer_by_asgi(status: HTTPStatus) -> ASGIApplication:
     async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
-        status = denial_of(decision)
         body, headers = _plain(status)
-        encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": status.value, "headers": encoded})
+        await send({"type": "http.response.start", "status": status.value, "headers": _encoded(headers)})
         await send({"type": "http.response.body", "body": body})
 
     return app
@@ -94,24 +111,46 @@ class WSGIMiddleware:
         self._app = app
         self._client = client
         self._descriptors = descriptors
-        self._denied = denied or _denied_by_wsgi
+        self._denied = denied or (lambda decision: _answer_by_wsgi(denial_of(decision)))
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         descriptors = self._descriptors(environ)
         if descriptors is None:
             return self._app(environ, start_response)
-        decision = self._client.decide(descriptors)
+        try:
+            decision = self._client.decide(descriptors)
+        except Exception:
+            self._client._log.mistake(MISTAKE)
+            return _answer(_answer_by_wsgi(HTTPStatus.INTERNAL_SERVER_ERROR), environ, start_response)
 
         def start_with_headers(status: str, headers: list[tuple[str, str]], *error: Any) -> Callable[[bytes], object]:
-            return start_response(status, [*headers, *decision.headers.items()], *error)
+            return start_response(status, _with(headers, list(decision.headers.items())), *error)
 
-        app = self._app if decision.allowed else self._denied(decision)
-        return app(environ, start_with_headers)
+        if decision.allowed:
+            return self._app(environ, start_with_headers)
+        return _answer(self._denied(decision), environ, start_with_headers)
 
 
-def _denied_by_wsgi(decision: Decision) -> WSGIApplication:
+def _answer(app: WSGIApplication, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    """The body of the response; none to HEAD, since some servers would send it before the next response."""
+    if environ.get("REQUEST_METHOD") != "HEAD":
+        return app(environ, start_response)
+
+    def start_without_body(*start: Any) -> Callable[[bytes], object]:
+        start_response(*start)
+        return lambda _part: None
+
+    parts = app(environ, start_without_body)
+    try:
+        for _ in parts:
+            pass
+    finally:
+        getattr(parts, "close", lambda: None)()
+    return []
+
+
+def _answer_by_wsgi(status: HTTPStatus) -> WSGIApplication:
     def app(_environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        status = denial_of(decision)
         body, headers = _plain(status)
         start_response(f"{status.value} {status.phrase}", list(headers.items()))
         return [body]
