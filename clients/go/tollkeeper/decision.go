@@ -63,7 +63,7 @@ func errorOf(verdict *pb.Verdict) error {
 	switch {
 	case verdict.GetError() != nil:
 		return failure(status.FromProto(verdict.Error).Err(), nil)
-	case verdict.GetCode() == pb.Verdict_UNKNOWN:
+	case verdict.GetCode() != pb.Verdict_OK && verdict.GetCode() != pb.Verdict_OVER_LIMIT:
 		return failure(status.Error(codes.Unknown, "the verdict is unknown"), nil)
 	}
 	return nil

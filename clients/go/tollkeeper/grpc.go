@@ -47,7 +47,7 @@ func (c *Client) admit(ctx context.Context, setHeader func(metadata.MD) error, l
 	}
 	decision, err := c.Decide(ctx, limited...)
 	if err != nil {
-		c.logger().ErrorContext(ctx, "tollkeeper: "+err.Error())
+		c.mistake(ctx, err)
 		return status.Error(codes.Internal, "internal error")
 	}
 	if err := setHeader(metadata.New(decision.Headers())); err != nil {

@@ -10,7 +10,7 @@ import (
 // without descriptors is not limited. The second one answers a request that is denied; if it is nil, the answer has
 // [Decision.StatusCode] with its text. The RateLimit headers and Retry-After are set before.
 //
-// A mistake of the caller is logged and answered with 500.
+// A mistake of the caller is logged, at most once a minute, and answered with 500.
 func (c *Client) Middleware(
 	descriptors func(*http.Request) []Descriptor, denied func(http.ResponseWriter, *http.Request, Decision),
 ) func(http.Handler) http.Handler {
@@ -26,7 +26,7 @@ func (c *Client) Middleware(
 			}
 			decision, err := c.Decide(r.Context(), limited...)
 			if err != nil {
-				c.logger().ErrorContext(r.Context(), "tollkeeper: "+err.Error())
+				c.mistake(r.Context(), err)
 				answer(w, http.StatusInternalServerError)
 				return
 			}

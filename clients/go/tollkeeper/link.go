@@ -123,6 +123,13 @@ func (c *Client) loud(kind string, text func(count int) string) {
 	}
 }
 
+// mistake logs one of the application, at most once a minute, since its users may cause it.
+func (c *Client) mistake(ctx context.Context, err error) {
+	if c.due("mistake", time.Now()) > 0 {
+		c.logger().ErrorContext(ctx, "tollkeeper: "+err.Error())
+	}
+}
+
 func (c *Client) logger() *slog.Logger {
 	if c.options.Logger == nil {
 		return slog.Default()

@@ -3,6 +3,7 @@ package tollkeepertest_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -90,6 +91,24 @@ func TestItLimitsADescriptor(t *testing.T) {
 	expect(t, "denied 0 of 0", decision, err)
 	if len(service.Calls()) != 10 {
 		t.Errorf("%+v", service.Calls())
+	}
+}
+
+func TestMistakesOfAnApplicationAreLoggedOnceAMinute(t *testing.T) {
+	var log strings.Builder
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	client, _ := tollkeepertest.New("shop", tollkeeper.Options{Logger: logger})
+	empty := func(*http.Request) []tollkeeper.Descriptor { return []tollkeeper.Descriptor{tollkeeper.On("", "a")} }
+	handler := client.Middleware(empty, nil)(nil)
+	for range 2 {
+		answer := httptest.NewRecorder()
+		handler.ServeHTTP(answer, httptest.NewRequest("GET", "/", nil))
+		if answer.Code != http.StatusInternalServerError {
+			t.Error(answer.Code)
+		}
+	}
+	if strings.Count(log.String(), "\n") != 1 {
+		t.Error(log.String())
 	}
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     target: String,
     /// By domain.
     failures: Mutex<HashMap<String, Failures>>,
+    #[cfg(feature = "tower")]
+    mistake_logged: Mutex<Option<Instant>>,
     denials: Denials,
 }
 
@@ -93,8 +95,16 @@ impl Client {
         // The answer to 1,000 calls may exceed the default of 4 MiB.
         let service = service().max_decoding_message_size(usize::MAX);
         let (service, under_way) = (watch::Sender::new(Some(service)), watch::Sender::new(0));
-        let (failures, denials) = (Mutex::default(), Denials::default());
-        let shared = Arc::new(Shared { service, runtime, under_way, target, failures, denials });
+        let shared = Arc::new(Shared {
+            service,
+            runtime,
+            under_way,
+            target,
+            failures: Mutex::default(),
+            #[cfg(feature = "tower")]
+            mistake_logged: Mutex::default(),
+            denials: Denials::default(),
+        });
         Ok(Self { options: Arc::new(options), shared })
     }
 
@@ -255,6 +265,17 @@ impl Client {
         if let Some(on_call) = &self.options.on_call {
             let outcome = error.map_or("ok", |error| error.code);
             contained("on_call", || on_call(method, began.elapsed(), outcome));
+        }
+    }
+
+    /// Logs a mistake of the application, at most one a minute, since its users may cause it.
+    #[cfg(feature = "tower")]
+    pub(crate) fn log_mistake(&self, mistake: &Error) {
+        let logged = &self.shared.mistake_logged;
+        let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.is_none_or(|logged| logged.elapsed() >= LOG_PAUSE) {
+            *logged = Some(Instant::now());
+            tracing::error!("tollkeeper: a request was not served: {mistake}");
         }
     }
 

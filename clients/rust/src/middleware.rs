@@ -105,6 +105,7 @@ where
                 Some(descriptors) => client.decide(descriptors).await,
                 None => Err(Error(NOTHING.to_owned())),
             };
+            decision.as_ref().inspect_err(|mistake| client.log_mistake(mistake)).ok();
             let mut response = match denial(&decision, is_grpc, denied.as_deref()) {
                 Some(response) => response,
                 None => service.call(request).await?.map(Body::new),
@@ -127,10 +128,7 @@ fn denial(
         Ok(decision) if decision.allowed => return None,
         Ok(decision) if decision.failed() => (StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable),
         Ok(_) => (StatusCode::TOO_MANY_REQUESTS, Code::ResourceExhausted),
-        Err(mistake) => {
-            tracing::error!("tollkeeper: a request was not served: {mistake}");
-            (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal)
-        }
+        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal),
     };
     let text = status.canonical_reason().unwrap_or_default();
     if is_grpc {
