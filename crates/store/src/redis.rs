@@ -316,9 +316,8 @@ impl resend::Resend for RedisStore {
         };
         let decided = match answer {
             Err(NotDecided::Elsewhere(_, owed)) => {
-                let sending = Box::pin(redirected(&self.directory, slot, owed));
-                let answer = time::timeout(SENT_WITHIN, sending).await;
-                answer.unwrap_or(Err(NotDecided::Failed(StoreError::TimedOut)))?
+                let until = Instant::now() + SENT_WITHIN;
+                Box::pin(redirected(&self.directory, slot, owed, until)).await?
             }
             answer => answer?,
         };

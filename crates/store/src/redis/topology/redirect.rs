@@ -42,12 +42,13 @@ pub(crate) async fn decide_alone(
 ) -> Result<Decided, StoreError> {
     let outlives_caller = work.outlives_caller();
     let (owed, owned) = (directory.owe(work), Arc::clone(directory));
+    let until = Instant::now() + OUTLIVES_BY;
     let deciding = async move {
-        let answer = redirected(&owned, slot, owed).await;
+        let answer = redirected(&owned, slot, owed, until).await;
         answer.map_err(|not_decided| not_decided.into_store_error(|| owned.no_node()))
     };
     match outlives_caller {
-        true => outlive(directory, Instant::now(), Box::pin(deciding)).await,
+        true => outlive(directory, until, Box::pin(deciding)).await,
         false => deciding.await,
     }
 }
@@ -63,11 +64,13 @@ pub(crate) async fn outlive<T: Send + 'static>(
     task.await.ok().and_then(Result::ok).unwrap_or(Err(StoreError::TimedOut))
 }
 
-/// Does work by itself on the node that has this hash slot, wherever that is, as long as the caller waits.
+/// Does work by itself on the node that has this hash slot, wherever that is, as long as the caller waits. No attempt begins
+/// after `until`, so that what has not run is known not to have: one that is given up under way may have.
 pub(crate) async fn redirected(
     directory: &Directory,
     slot: HashSlot,
     mut owed: Owed,
+    until: Instant,
 ) -> CallAnswer {
     directory.searched().await;
     let mut node = directory.owner(slot).map_err(NotDecided::Failed)?;
@@ -83,6 +86,9 @@ pub(crate) async fn redirected(
             }
             answer => return answer,
         };
+        if Instant::now() >= until {
+            return Err(NotDecided::Failed(StoreError::TimedOut));
+        }
         let kind = error.as_ref().map(RedisError::kind);
         let redirected = redirections < REDIRECTIONS_MAX;
         match error.and_then(|error| named(&error, &node)).filter(|_| redirected) {

@@ -290,11 +290,11 @@ impl KnownParts {
         indices_judged_by(judged_by, &self.tallies)
     }
 
-    /// The time of each charge, by the clock of its part.
+    /// The time of each charge, by the clock of its part; of one without an answer, by that of another.
     fn times(&self) -> Few<Timestamp> {
-        let answers = self.parts.iter().map(|part| self.answers.get(*part));
-        let times = answers.map(|answer| Some(answer?.1.as_ref().ok()?.1));
-        times.map(Option::unwrap_or_default).collect()
+        let time = |part: &usize| Some(self.answers.get(*part)?.1.as_ref().ok()?.1);
+        let known = self.parts.iter().find_map(time);
+        self.parts.iter().filter_map(|part| time(part).or(known)).collect()
     }
 
     /// Whether no part is decided: then the call is like one on a single node that fails.

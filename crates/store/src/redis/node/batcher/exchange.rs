@@ -75,7 +75,11 @@ impl SharedQueue {
                 biased;
                 answered = lateness::until(until, answer.as_mut()) => answered,
                 error = self.link.state.opened() => {
-                    for call in calls.iter_mut().filter(|call| call.sent_as != SentAs::Part) {
+                    // Nobody waits for what was kept, and an answer may show that it has not run.
+                    let is_awaited = |call: &&mut QueuedCall| {
+                        call.sent_as != SentAs::Part && !call.owed.is_kept()
+                    };
+                    for call in calls.iter_mut().filter(is_awaited) {
                         let (gone, _) = oneshot::channel();
                         let waiting = mem::replace(&mut call.caller.answer, gone);
                         drop(waiting.send(Err(NotDecided::Failed(error.clone()))));
