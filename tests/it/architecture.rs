@@ -75,7 +75,7 @@ fn the_engine_reads_no_clock_and_does_no_io() {
 fn generated_types_are_used_only_by_the_wire_code_and_clients() {
     let users = [
         "src/rls.rs",
-        "src/recording.rs",
+        "src/recording/call.rs",
         "src/cli/recorded.rs",
         "crates/rules/src/xds.rs",
         "src/cli/call.rs",
