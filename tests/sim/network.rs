@@ -12,7 +12,7 @@ use std::{
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
-    sync::{mpsc, oneshot, watch},
+    sync::{Notify, mpsc, oneshot, watch},
     task::spawn_local,
     time::{self, Instant},
 };
@@ -27,6 +27,9 @@ use crate::{
 
 /// What a connection takes, in either direction, before it has to wait.
 const BUFFER_BYTES: usize = 1 << 20;
+
+/// More than a script has: what is sent together arrives together.
+const MESSAGE_BYTES: usize = 1 << 17;
 
 /// What happens to the commands that arrive together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +63,7 @@ impl Fate {
 }
 
 /// How a network is at present.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Weather {
     /// How long a message takes one way, in microseconds.
     pub latency_us: Range<u64>,
@@ -100,6 +103,9 @@ pub struct Host {
     pub weather: RefCell<Weather>,
     /// It does nothing until then.
     pub stopped_until: Cell<Option<Instant>>,
+    resumed: Notify,
+    /// When something was last wrong here.
+    pub troubled: Cell<Option<Instant>>,
     /// Changes when all connections are cut.
     cuts: watch::Sender<u64>,
     /// Changes when the network forgets all connections.
@@ -113,6 +119,8 @@ impl Host {
             server: RefCell::new(server),
             weather: RefCell::default(),
             stopped_until: Cell::new(None),
+            resumed: Notify::new(),
+            troubled: Cell::new(None),
             cuts: watch::Sender::new(0),
             forgotten: watch::Sender::new(0),
             dice,
@@ -128,6 +136,19 @@ impl Host {
         self.forgotten.send_modify(|times| *times += 1);
     }
 
+    /// It goes on, and does what has arrived meanwhile.
+    pub fn resume(&self) {
+        self.stopped_until.set(None);
+        self.resumed.notify_waiters();
+    }
+
+    /// Whether nothing is wrong here.
+    pub fn is_calm(&self) -> bool {
+        *self.weather.borrow() == Weather::default()
+            && self.server.borrow().state.borrow().refusal.is_none()
+            && self.stopped_until.get().is_none_or(|until| until <= Instant::now())
+    }
+
     async fn latency(&self) {
         let latency = self.dice.micros(self.weather.borrow().latency_us.clone());
         time::sleep(latency).await;
@@ -135,7 +156,11 @@ impl Host {
 
     async fn runs(&self) {
         while let Some(until) = self.stopped_until.get().filter(|until| *until > Instant::now()) {
-            time::sleep_until(until).await;
+            tokio::select! {
+                biased;
+                () = self.resumed.notified() => {}
+                () = time::sleep_until(until) => {}
+            }
         }
     }
 
@@ -160,7 +185,7 @@ impl Host {
     }
 
     async fn serve_uncut(&self, mut stream: DuplexStream) -> io::Result<()> {
-        let (mut session, mut bytes) = (Session::default(), Vec::new());
+        let (mut session, mut bytes) = (Session::default(), Vec::with_capacity(MESSAGE_BYTES));
         let forgotten = self.forgotten.subscribe();
         while stream.read_buf(&mut bytes).await? > 0 {
             self.latency().await;

@@ -1,9 +1,10 @@
-//! One schedule: replicas of the service, clients that call them, a Redis, and what goes wrong.
+//! One schedule: replicas of the service, clients that call them, a Redis or a Redis Cluster, and what goes wrong.
 //!
-//! `replica` is the service, `clients` call it, `faults` disturbs it, and `ledger` with `places`, which know nothing of its parts,
-//! hold what each client was answered against what the server has.
+//! `replica` is the service, `clients` call it, `faults` and `cluster` disturb it, and `ledger` with `places`, which know
+//! nothing of its parts, hold what each client was answered against what the servers have.
 
 mod clients;
+mod cluster;
 mod faults;
 mod ledger;
 mod operator;
@@ -28,6 +29,7 @@ use tollkeeper_sim::{
     dice::Dice,
     network::{Host, Network, Weather},
     redis::{
+        cluster::View,
         database::Database,
         scripts::Plant,
         server::{Clock, Server},
@@ -63,6 +65,8 @@ pub struct Plan {
     pub plant: Option<Plant>,
     /// Whether replicas lease hits of hot counters.
     pub leases: bool,
+    /// Whether they use a Redis Cluster.
+    pub has_cluster: bool,
     /// Whether it notes what happens, which takes half of its time.
     pub is_logged: bool,
 }
@@ -78,6 +82,7 @@ impl Plan {
             faults_max: dice.below(20) as usize,
             plant: None,
             leases: dice.hits(700),
+            has_cluster: dice.hits(500),
             is_logged: false,
         }
     }
@@ -101,7 +106,8 @@ impl Outcome {
 /// What all parts of a schedule share.
 pub struct World {
     pub plan: Plan,
-    pub host: Rc<Host>,
+    /// The Redis, or the nodes of the cluster.
+    pub hosts: Vec<Rc<Host>>,
     replicas: RefCell<Vec<Rc<Replica>>>,
     network: Network,
     pub ledger: RefCell<Ledger>,
@@ -114,8 +120,10 @@ pub struct World {
     pub jumps: Cell<usize>,
     /// When it has jumped last.
     pub jumped_at: Cell<Option<Instant>>,
-    /// When Redis was stopped, if nothing else happens meanwhile.
-    pub stopped_at: Cell<Option<Instant>>,
+    /// When a server was stopped, and which, if nothing else happens meanwhile.
+    pub stopped_at: Cell<Option<(Instant, usize)>>,
+    /// Whether slots move, or another node takes over.
+    is_changing: Cell<bool>,
     /// When the faults ended.
     pub calm_since: Cell<Option<Instant>>,
     pub ends: Cell<bool>,
@@ -129,9 +137,21 @@ impl World {
         (self.redis_now_us)() / 1000
     }
 
-    /// Does this with what the server has.
-    pub fn with_database<T>(&self, act: impl FnOnce(&mut Database) -> T) -> T {
-        act(&mut self.host.server.borrow().state.borrow_mut().database)
+    /// What the servers have.
+    pub fn database(&self) -> Database {
+        let servers: Vec<_> = self.hosts.iter().map(|host| host.server.borrow()).collect();
+        let states: Vec<_> = servers.iter().map(|server| server.state.borrow()).collect();
+        Database::of_all(states.iter().map(|state| &state.database), (self.redis_now_us)())
+    }
+
+    /// A server loses what is not in `kept`.
+    pub fn loses(&self, node: usize, kept: &mut Database) {
+        let server = self.hosts[node].server.borrow();
+        let database = &mut server.state.borrow_mut().database;
+        database.now_us = (self.redis_now_us)();
+        let (lost, now_ms) = (database.lost_in(kept), database.now_ms());
+        database.clear();
+        self.ledger.borrow_mut().lost(&lost, now_ms);
     }
 
     /// The replicas that take calls.
@@ -157,6 +177,7 @@ impl World {
     }
 
     pub fn breaks(&self, promise: String) {
+        self.note(|| format!("broken: {promise}"));
         self.ledger.borrow_mut().breaks(promise);
     }
 
@@ -193,14 +214,23 @@ async fn live(plan: &Plan) -> Rc<World> {
     let redis_now_us: Clock = Rc::new(move || {
         (BEGIN_US + began.elapsed().as_micros() as u64).saturating_add_signed(ahead.get())
     });
-    let server = Server::new(Rc::clone(&redis_now_us));
-    plan.plant.into_iter().for_each(|fault| server.plant(fault));
-    let host = Host::new(server, dice.another());
-    let network = Network::start(BTreeMap::from([("redis".to_owned(), Rc::clone(&host))]));
+    let nodes =
+        if plan.has_cluster { cluster::nodes() } else { Rc::new(["redis:6379".to_owned()]) };
+    let host = |node: usize| {
+        let server = Server::new(Rc::clone(&redis_now_us));
+        plan.plant.into_iter().for_each(|fault| server.plant(fault));
+        let view = || View::new(Rc::clone(&nodes), node, cluster::MASTERS);
+        server.state.borrow_mut().cluster = plan.has_cluster.then(view);
+        Host::new(server, dice.another())
+    };
+    let hosts: Vec<Rc<Host>> = (0..nodes.len()).map(host).collect();
+    let named = nodes.iter().zip(&hosts);
+    let named = named.map(|(node, host)| (node.replace(":6379", ""), Rc::clone(host)));
+    let network = Network::start(named.collect());
     let replicas = (0..plan.replicas).map(|number| Rc::new(Replica::start(number, plan, &network)));
     let world = Rc::new(World {
         plan: plan.clone(),
-        host,
+        hosts,
         replicas: RefCell::new(replicas.collect()),
         started: Cell::new(plan.replicas),
         network,
@@ -210,6 +240,7 @@ async fn live(plan: &Plan) -> Rc<World> {
         jumps: Cell::new(0),
         jumped_at: Cell::new(None),
         stopped_at: Cell::new(None),
+        is_changing: Cell::new(false),
         calm_since: Cell::new(None),
         ends: Cell::new(false),
         began,
@@ -223,10 +254,16 @@ async fn live(plan: &Plan) -> Rc<World> {
         .map(|number| spawn_local(Client::new(number, &world, dice.another()).call()));
     let clients: Vec<_> = clients.collect();
     faults::happen(&world, &dice).await;
+    while world.is_changing.get() {
+        time::sleep(Duration::from_millis(1)).await;
+    }
     faults::note_cuts(&world);
-    *world.host.weather.borrow_mut() = Weather::default();
-    world.host.server.borrow().state.borrow_mut().refusal = None;
-    world.host.stopped_until.set(None);
+    for host in &world.hosts {
+        *host.weather.borrow_mut() = Weather::default();
+        host.server.borrow().state.borrow_mut().refusal = None;
+        host.resume();
+    }
+    world.troubles_all();
     world.calm_since.set(Some(Instant::now()));
     world.note(|| "the faults have ended".to_owned());
     faults::restart_all(&world).await;
@@ -235,7 +272,7 @@ async fn live(plan: &Plan) -> Rc<World> {
     for client in clients {
         client.await.unwrap();
     }
-    world.with_database(|database| world.ledger.borrow_mut().close(database));
+    world.ledger.borrow_mut().close(&mut world.database());
     world
 }
 

@@ -40,7 +40,7 @@ impl SortedSet {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 struct Entry {
     value: Value,
     /// In Unix milliseconds.
@@ -129,6 +129,28 @@ impl Database {
     pub fn clear(&mut self) {
         let keys: Vec<Vec<u8>> = std::mem::take(&mut self.keys).into_keys().collect();
         keys.iter().for_each(|key| self.changed(key));
+    }
+
+    /// Moves a key with its value and its end.
+    pub fn move_key(&mut self, key: &[u8], to: &mut Self) {
+        if let Some(entry) = self.keys.remove(key) {
+            self.changed(key);
+            to.changed(key);
+            to.keys.insert(key.to_owned(), entry);
+        }
+    }
+
+    /// The keys that are not the same in another database.
+    pub fn lost_in(&mut self, other: &mut Self) -> Vec<Vec<u8>> {
+        other.now_us = self.now_us;
+        let all: Vec<Vec<u8>> = self.keys().into_iter().chain(other.keys()).collect();
+        all.into_iter().filter(|key| self.keys.get(key) != other.keys.get(key)).collect()
+    }
+
+    /// What several servers have together.
+    pub fn of_all<'a>(all: impl Iterator<Item = &'a Self>, now_us: u64) -> Self {
+        let keys = all.flat_map(|one| one.keys.clone()).collect();
+        Self { keys, now_us, ..Self::default() }
     }
 
     /// All keys, in order.

@@ -3,6 +3,7 @@
 use std::{cell::RefCell, rc::Rc};
 
 use super::{
+    cluster::{View, slot_of},
     commands::{self, Command, Kind},
     database::Database,
     reply::Reply,
@@ -53,6 +54,10 @@ impl Refusal {
 pub struct State {
     pub database: Database,
     pub refusal: Option<Refusal>,
+    /// What it knows of its cluster, if it is a node of one.
+    pub cluster: Option<View>,
+    /// Whether the command that runs follows ASKING.
+    is_asking: bool,
     /// Whether the script that runs has written: then it is not refused any more.
     has_written: bool,
 }
@@ -64,21 +69,31 @@ impl State {
             None => command.run(&mut self.database, arguments),
         }
     }
+
+    /// Why it runs nothing on these keys as a node of a cluster, if it does not.
+    fn is_elsewhere(&mut self, keys: &[Vec<u8>]) -> Option<String> {
+        let Self { database, cluster, is_asking, .. } = self;
+        cluster.as_ref()?.refusal(database, keys, *is_asking)
+    }
 }
 
 impl Keys for State {
     fn run(&mut self, command: &[Vec<u8>]) -> Reply {
-        match command.split_first().and_then(|(name, rest)| Some((commands::find(name)?, rest))) {
-            Some((command, arguments)) if self.has_written => {
-                command.run(&mut self.database, arguments)
-            }
-            Some((command, arguments)) => {
-                let refusal = self.refusal.filter(|refusal| refusal.refuses(command.kind));
-                self.has_written = command.kind != Kind::Read && refusal.is_none();
-                self.run_command(command, arguments)
-            }
-            None => Reply::error("ERR Unknown Redis command called from script"),
+        let known =
+            command.split_first().and_then(|(name, rest)| Some((commands::find(name)?, rest)));
+        let Some((command, arguments)) = known else {
+            return Reply::error("ERR Unknown Redis command called from script");
+        };
+        let refusal = self.refusal.filter(|refusal| refusal.refuses(command.kind));
+        if let Some(refusal) = refusal.filter(|_| !self.has_written) {
+            return Reply::error(refusal.error());
         }
+        self.has_written |= command.kind != Kind::Read;
+        if self.is_elsewhere(command.keys(arguments)).is_some() {
+            let text = "ERR Script attempted to access a non local key in a cluster node";
+            return Reply::error(text);
+        }
+        command.run(&mut self.database, arguments)
     }
 }
 
@@ -90,6 +105,7 @@ pub struct Session {
     queued: Option<Vec<Vec<Vec<u8>>>>,
     /// Whether EXEC has to refuse them.
     is_aborted: bool,
+    is_asking: bool,
 }
 
 /// The time in Unix microseconds.
@@ -131,9 +147,29 @@ impl Server {
     pub fn answer(&self, session: &mut Session, command: &[Vec<u8>]) -> Reply {
         let (name, arguments) = command.split_first().expect("a command has a name");
         let name = String::from_utf8_lossy(name).to_uppercase();
-        let ends_queue = matches!(&*name, "EXEC" | "DISCARD" | "MULTI" | "WATCH");
+        let mut state = self.state.borrow_mut();
+        state.database.now_us = (self.clock)();
+        state.is_asking = session.is_asking;
+        drop(state);
+        let reply = self.answer_to(session, &name, arguments, command);
+        // It holds for one command, or for one transaction.
+        session.is_asking = match session.queued {
+            Some(_) => session.is_asking,
+            None => name == "ASKING",
+        };
+        reply
+    }
+
+    fn answer_to(
+        &self,
+        session: &mut Session,
+        name: &str,
+        arguments: &[Vec<u8>],
+        command: &[Vec<u8>],
+    ) -> Reply {
+        let ends_queue = matches!(name, "EXEC" | "DISCARD" | "MULTI" | "WATCH");
         if let Some(queued) = session.queued.as_mut().filter(|_| !ends_queue) {
-            return match self.why_refused(&name) {
+            return match self.why_refused(name, arguments) {
                 None => {
                     queued.push(command.to_vec());
                     Reply::Status("QUEUED".to_owned())
@@ -145,13 +181,15 @@ impl Server {
             };
         }
         let mut state = self.state.borrow_mut();
-        state.database.now_us = (self.clock)();
+        if let Some(elsewhere) = state.is_elsewhere(keys_of(name, arguments)) {
+            return Reply::Error(elsewhere);
+        }
         if let Some(refusal @ (Refusal::Loading | Refusal::MasterDown)) = state.refusal
-            && !matches!(&*name, "INFO" | "AUTH" | "SELECT" | "CLIENT")
+            && !matches!(name, "INFO" | "AUTH" | "SELECT" | "CLIENT")
         {
             return Reply::error(refusal.error());
         }
-        match &*name {
+        match name {
             "MULTI" => {
                 session.queued = Some(Vec::new());
                 Reply::ok()
@@ -177,23 +215,33 @@ impl Server {
             }
             _ => {
                 drop(state);
-                self.run(&name, arguments)
+                self.run(name, arguments)
             }
         }
     }
 
     /// Why a command is refused before it is queued.
-    fn why_refused(&self, name: &str) -> Option<String> {
-        let command = commands::find(name.as_bytes())?;
-        let refusal = self.state.borrow().refusal?;
+    fn why_refused(&self, name: &str, arguments: &[Vec<u8>]) -> Option<String> {
+        let mut state = self.state.borrow_mut();
+        if let Some(elsewhere) = state.is_elsewhere(keys_of(name, arguments)) {
+            return Some(elsewhere);
+        }
+        let (command, refusal) = (commands::find(name.as_bytes())?, state.refusal?);
         refusal.refuses(command.kind).then(|| refusal.error().to_owned())
     }
 
     fn exec(&self, session: &mut Session) -> Reply {
-        let Session { watched, queued, is_aborted } = std::mem::take(session);
+        let Session { watched, queued, is_aborted, .. } = std::mem::take(session);
         let Some(queued) = queued else { return Reply::error("ERR EXEC without MULTI") };
         if is_aborted {
             return Reply::error("EXECABORT Transaction discarded because of previous errors.");
+        }
+        let keys = |command: &Vec<Vec<u8>>| {
+            keys_of(&String::from_utf8_lossy(&command[0]).to_uppercase(), &command[1..]).to_vec()
+        };
+        let keys: Vec<Vec<u8>> = queued.iter().flat_map(keys).collect();
+        if let Some(elsewhere) = self.state.borrow_mut().is_elsewhere(&keys) {
+            return Reply::Error(elsewhere);
         }
         let has_changed = |(key, version): &(Vec<u8>, u64)| {
             self.state.borrow_mut().database.version(key) != *version
@@ -211,7 +259,8 @@ impl Server {
     fn run(&self, name: &str, arguments: &[Vec<u8>]) -> Reply {
         match name {
             "PING" => Reply::Status("PONG".to_owned()),
-            "SELECT" | "CLIENT" => Reply::ok(),
+            "SELECT" | "CLIENT" | "ASKING" => Reply::ok(),
+            "CLUSTER" => self.of_cluster(arguments),
             "INFO" => Reply::bulk(self.info()),
             "WAIT" => Reply::Integer(0),
             "EVAL" | "EVALSHA" => self.eval(name == "EVAL", arguments),
@@ -228,15 +277,27 @@ impl Server {
         }
     }
 
+    fn of_cluster(&self, arguments: &[Vec<u8>]) -> Reply {
+        let state = self.state.borrow();
+        let Some(view) = &state.cluster else {
+            return Reply::error("ERR This instance has cluster support disabled");
+        };
+        match &*String::from_utf8_lossy(&arguments[0]).to_uppercase() {
+            "INFO" => Reply::bulk(match view.is_down {
+                false => "cluster_state:ok\r\n",
+                true => "cluster_state:fail\r\n",
+            }),
+            "SLOTS" => view.slots(),
+            "KEYSLOT" => Reply::Integer(slot_of(&arguments[1]).into()),
+            other => Reply::Error(format!("ERR unknown subcommand '{other}'.")),
+        }
+    }
+
     fn eval(&self, is_text: bool, arguments: &[Vec<u8>]) -> Reply {
-        let count =
-            arguments.get(1).and_then(|count| std::str::from_utf8(count).ok()?.parse().ok());
-        let Some(rest) =
-            arguments.get(2..).filter(|rest| count.is_some_and(|count| count <= rest.len()))
-        else {
+        let Some(keys) = declared(arguments) else {
             return Reply::error("ERR Number of keys can't be greater than number of args");
         };
-        let (keys, values) = rest.split_at(count.unwrap_or_default());
+        let values = &arguments[2 + keys.len()..];
         self.state.borrow_mut().has_written = false;
         let mut scripts = self.scripts.borrow_mut();
         let hash = if is_text {
@@ -265,15 +326,37 @@ impl Server {
 
     fn info(&self) -> String {
         let Self { version, run, .. } = self;
+        let state = self.state.borrow();
+        let is_node = u8::from(state.cluster.is_some());
+        let is_replica = state.cluster.as_ref().is_some_and(|view| !view.is_master());
+        let (mode, role) = (
+            ["standalone", "cluster"][usize::from(is_node)],
+            if is_replica { "slave" } else { "master" },
+        );
         format!(
-            "# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\nrun_id:{run:040x}\r\n\
+            "# Server\r\nredis_version:{version}\r\nredis_mode:{mode}\r\nrun_id:{run:040x}\r\n\
              # Clients\r\nconnected_clients:1\r\nmaxclients:10000\r\n\
              # Memory\r\nused_memory:1000000\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n\
-             # Replication\r\nrole:master\r\nmaster_replid:{run:040x}\r\nmaster_replid2:0\r\n\
+             # Replication\r\nrole:{role}\r\nmaster_replid:{run:040x}\r\nmaster_replid2:0\r\n\
              master_repl_offset:0\r\nsecond_repl_offset:-1\r\n\
-             # Cluster\r\ncluster_enabled:0\r\n"
+             # Cluster\r\ncluster_enabled:{is_node}\r\n"
         )
     }
+}
+
+/// The keys that a command names. A script may access others.
+fn keys_of<'a>(name: &str, arguments: &'a [Vec<u8>]) -> &'a [Vec<u8>] {
+    match name {
+        "WATCH" => arguments,
+        "EVAL" | "EVALSHA" => declared(arguments).unwrap_or_default(),
+        _ => commands::find(name.as_bytes()).map_or(&[], |command| command.keys(arguments)),
+    }
+}
+
+/// The keys that are declared for a script; `None` if there are fewer than it says.
+fn declared(arguments: &[Vec<u8>]) -> Option<&[Vec<u8>]> {
+    let count: usize = std::str::from_utf8(arguments.get(1)?).ok()?.parse().ok()?;
+    arguments.get(2..)?.get(..count)
 }
 
 /// Whether a key matches the pattern of a SCAN, which has its one star at the end.

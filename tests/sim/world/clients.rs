@@ -1,11 +1,15 @@
 //! Each client makes one call after the other, and gives the ledger the answers.
 
-use std::{collections::BTreeMap, rc::Rc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+    time::Duration,
+};
 
 use tokio::time::{self, Instant};
 use tollkeeper::{
     engine::{
-        decision::{Code, Committed, Decision},
+        decision::{Code, Committed, Decision, Status},
         ledger::CommitOutcome,
         request::{Descriptor, Entry, Hits, HitsMeaning, Request},
     },
@@ -29,6 +33,9 @@ const TIMER: Duration = Duration::from_millis(1);
 /// Credit of a window that a jump of Redis's clock has ended is spent for so long, at most.
 const CREDIT_LIVES: Duration = Duration::from_millis(200);
 
+/// The rules whose calls have one key on each counter.
+const ONE_KEY: [&str; 4] = ["second", "minute", "hot", "work"];
+
 /// How many calls, one after the other, may wait for a server that has stopped.
 const WAIT_IN_VAIN: u32 = 8;
 
@@ -41,6 +48,7 @@ const PAUSES_US: [u64; 4] = [3000, 30_000, 600_000, 3_000_000];
 /// Work under way: the number of its take in the ledger, and of its place.
 struct Work {
     token: String,
+    counters: Vec<String>,
     take: Option<usize>,
     place: Option<usize>,
     used: u64,
@@ -141,7 +149,13 @@ impl Client {
     /// Makes a call, and gives the ledger its answer.
     async fn make(&self, call: Call, hits: Hits, meaning: HitsMeaning) -> Answer {
         let descriptors = call.counters.iter().map(|counter| descriptor(counter, hits, &[]));
-        let (answer, _) = self.ask(descriptors.collect(), meaning, || format!("{call:?}")).await;
+        let (descriptors, asked_ms) = (descriptors.collect(), self.world.redis_now_ms());
+        let event = || format!("{call:?}");
+        let (mut answer, _) = self.ask(&call.counters, descriptors, meaning, event).await;
+        if answer.is_split && asked_ms / 1000 != self.world.redis_now_ms() / 1000 {
+            // Its parts may be in the windows of different seconds.
+            answer.at = None;
+        }
         self.world.ledger.borrow_mut().answered(call, answer);
         answer
     }
@@ -158,8 +172,9 @@ impl Client {
         let descriptors = counter.iter().map(|counter| descriptor(counter, Hits::Charge(1), &hold));
         let slots = slot.iter().map(|slot| descriptor(slot, Hits::Charge(1), &[]));
         let event = || format!("take of {estimate} on {counter:?} and {slot:?}");
-        let (answer, decided) =
-            self.ask(descriptors.chain(slots).collect(), HitsMeaning::Charged, event).await;
+        let counters: Vec<String> = counter.iter().chain(&slot).cloned().collect();
+        let descriptors = descriptors.chain(slots).collect();
+        let (answer, decided) = self.ask(&counters, descriptors, HitsMeaning::Charged, event).await;
         let token = decided.and_then(|decision| decision.token);
         let used = self.dice.below(estimate + 1);
         let ledger = &mut *self.world.ledger.borrow_mut();
@@ -170,12 +185,12 @@ impl Client {
             ledger.places.answered(place, admitted, at, self.world.redis_now_ms());
         }
         let take = counter.map(|counter| {
-            self.world.with_database(|database| ledger.check_limit(database, &counter));
+            ledger.check_limit(&mut self.world.database(), &counter);
             ledger.took(counter, estimate, used, answer)
         });
         if answer.at.is_some() && answer.admitted == Some(true) {
             let token = token.expect("a call that holds hits gets a token");
-            self.working.push(Work { token, take, place, used });
+            self.working.push(Work { token, counters, take, place, used });
         }
     }
 
@@ -185,7 +200,7 @@ impl Client {
             return;
         }
         let index = self.dice.below(self.working.len() as u64) as usize;
-        let Work { token, used, take, place } = &self.working[index];
+        let Work { token, counters, used, take, place } = &self.working[index];
         let (take, place) = (*take, *place);
         if let Some(place) = place {
             let now_ms = self.world.redis_now_ms();
@@ -194,7 +209,8 @@ impl Client {
         let hold = [("hold.commit", token.clone()), ("hold.used", used.to_string())];
         let descriptor = descriptor("commit=", Hits::Check, &hold);
         let event = || format!("commit of {used} of the take {take:?} and the place {place:?}");
-        let (answer, decided) = self.ask(vec![descriptor], HitsMeaning::Charged, event).await;
+        let (answer, decided) =
+            self.ask(counters, vec![descriptor], HitsMeaning::Charged, event).await;
         let commits = decided.map_or_else(Vec::new, |decision| decision.commits);
         let ledger = &mut *self.world.ledger.borrow_mut();
         let told = |is_place: bool| {
@@ -213,7 +229,7 @@ impl Client {
                 },
             );
         }
-        if let Some(place) = place.filter(|_| answer.at.is_some()) {
+        if let Some(place) = place.filter(|_| told(true).is_some()) {
             ledger.places.left(place, self.world.redis_now_ms());
         }
         if self.dice.hits(600) {
@@ -224,12 +240,21 @@ impl Client {
     /// Asks a replica, and checks that its answer comes in time.
     async fn ask(
         &self,
+        counters: &[String],
         descriptors: Vec<Descriptor>,
         meaning: HitsMeaning,
         event: impl Fn() -> String,
     ) -> (Answer, Option<Decision>) {
         let (world, number) = (&self.world, self.number);
+        let (nodes, asked) = (world.nodes_of(counters), world.ledger.borrow_mut().asked());
+        let (asked_ms, jumps) = (world.redis_now_ms(), world.jumps.get());
+        // What reads several keys of a slot that moves waits until all have moved.
+        let has_one_key = |counter: &String| ONE_KEY.iter().any(|rule| counter.starts_with(rule));
+        let may_wait = !counters.iter().all(has_one_key);
+        let was_changing = world.is_changing.get();
         let replica = &*Rc::clone(self.dice.one_of(&world.replicas()));
+        let has_answered = |node: &usize| replica.seen[*node].answered.get().is_some();
+        let has_connections = nodes.iter().all(has_answered);
         let limiter = &replica.limiter;
         let timeout = Duration::from_millis(*self.dice.one_of(&TIMEOUTS_MS));
         let (began, is_back) = (Instant::now(), world.is_back());
@@ -243,38 +268,55 @@ impl Client {
             return (Answer::NONE, None);
         }
         let mut answer = answer(&decided, took);
+        answer.asked = asked;
+        answer.is_split = world.plan.has_cluster && counters.len() > 1;
+        let (known_ms, at) =
+            (asked_ms..=world.redis_now_ms(), decided.as_ref().ok().and_then(|one| one.at));
+        let is_known = at.is_none_or(|at| known_ms.contains(&at.as_millis()));
+        if !answer.by_credit && !is_known && jumps == world.jumps.get() {
+            world.breaks(format!("what was asked in {known_ms:?} was decided at {at:?}"));
+        }
         // By the world's own knowledge of Redis's clock: the window that it counts in is the present one.
         let has_jumped = world.jumped_at.get().is_some_and(|at| at.elapsed() <= CREDIT_LIVES);
         if answer.by_credit && !has_jumped {
             answer.at = Some(world.redis_now_ms());
         }
         if !answer.by_credit {
-            self.check_breaker(replica, began, answer);
+            self.check_breaker(replica, &nodes, began, answer, meaning);
         }
+        let seen: Vec<_> = nodes.iter().map(|node| &replica.seen[*node].refuses_since).collect();
         if answer.by_credit {
             // It says nothing of the store.
         } else if answer.at.is_some() || !answer.was_at_once {
-            replica.refuses_since.set(None);
-        } else if meaning == HitsMeaning::Done && replica.refuses_since.get().is_none() {
+            seen.iter().for_each(|refuses_since| refuses_since.set(None));
+        } else if meaning == HitsMeaning::Done
+            && let [refuses_since] = seen[..]
+            && refuses_since.get().is_none()
+        {
             // Other calls may be answered by the over-limit cache.
-            replica.refuses_since.set(Some(began));
+            refuses_since.set(Some(began));
         }
-        answer.was_at_once &= replica.refuses_since.get().is_some_and(|since| since < began);
+        let refuses = |since: Option<Instant>| since.is_some_and(|since| since < began);
+        answer.was_at_once &= seen.iter().all(|refuses_since| refuses(refuses_since.get()));
         world.note(|| {
             let event = event();
             let replica = replica.number;
             format!("client {number} at replica {replica}: {event}: {answer:?} after {took:?}")
         });
+        let waits = may_wait && (was_changing || world.is_changing.get());
+        let is_missed = has_connections && !waits && is_without_store(answer, meaning, took);
+        if is_missed && world.is_well(None, Instant::now()) {
+            world.breaks("nothing is wrong, and a call has no answer of the store".to_owned());
+        }
         let mut ledger = world.ledger.borrow_mut();
         // Of what a caller waits, three quarters are for the decision.
         if took > timeout * 3 / 4 + TIMER {
             ledger.breaks(format!("a call was answered after {took:?} of {timeout:?}"));
         }
-        // The over-limit cache denies other calls at once.
-        let is_without = answer.at.is_none() && (meaning == HitsMeaning::Done || !took.is_zero());
-        if is_back && is_without {
+        if is_back && is_without_store(answer, meaning, took) {
             replica.late.set(replica.late.get() + 1);
-            let most = if ledger.has_half_open() { CONNECTIONS_MAX } else { 0 };
+            let connections = CONNECTIONS_MAX * world.hosts.len() as u32;
+            let most = if ledger.has_half_open() { connections } else { 0 };
             if replica.late.get() > most {
                 ledger.breaks(format!(
                     "{BACK_WITHIN:?} after the faults a call has no answer of the store"
@@ -284,28 +326,58 @@ impl Client {
         (answer, decided.ok())
     }
 
-    /// If Redis has answered a replica until it stood still, a few calls wait in vain. Then the breaker is open, and answers
-    /// are at once.
-    fn check_breaker(&self, replica: &Replica, began: Instant, answer: Answer) {
+    /// If a server has answered a replica until it stood still, a few calls wait in vain. Then the breaker is open, and answers
+    /// are at once. Calls on counters of other servers do not wait.
+    fn check_breaker(
+        &self,
+        replica: &Replica,
+        nodes: &BTreeSet<usize>,
+        began: Instant,
+        answer: Answer,
+        meaning: HitsMeaning,
+    ) {
         let (world, now) = (&self.world, Instant::now());
-        if answer.at.is_some() {
-            replica.answered.set(Some(now));
+        if let (Some(node), 1) = (nodes.first(), nodes.len())
+            && answer.at.is_some()
+        {
+            replica.seen[*node].answered.set(Some(now));
         }
-        let is_silent = world.host.stopped_until.get() > Some(now);
-        let Some(at) = world.stopped_at.get().filter(|at| is_silent && *at < began) else { return };
-        if replica.answered.get().is_none_or(|answered| answered + ANSWERED_WITHIN < at) {
+        let Some((at, stopped)) = world.stopped_at.get().filter(|(at, _)| *at < began) else {
+            return;
+        };
+        let has_answered = |node: &usize| {
+            let answered = replica.seen[*node].answered.get();
+            answered.is_some_and(|answered| answered + ANSWERED_WITHIN >= at)
+        };
+        if world.hosts[stopped].stopped_until.get() <= Some(now) || !nodes.iter().all(has_answered)
+        {
             return;
         }
-        let before = replica.waited.get().filter(|(since, ..)| *since == at && answer.at.is_none());
-        let (_, waited, ended) = before.unwrap_or((at, 0, at));
-        if answer.was_at_once || began < ended {
+        if !nodes.contains(&stopped) {
+            let is_well = !world.is_changing.get() && world.is_well(Some(stopped), at);
+            if is_well && is_without_store(answer, meaning, now - began) {
+                world.breaks(format!(
+                    "server {stopped} stands still, and a call on {nodes:?} has no answer"
+                ));
+            }
             return;
         }
-        replica.waited.set(Some((at, waited + 1, now)));
-        if waited >= WAIT_IN_VAIN {
-            world.breaks(format!("{waited} calls have waited in vain since Redis stopped"));
+        let waited = &replica.seen[stopped].waited;
+        let before = waited.get().filter(|(since, ..)| *since == at && answer.at.is_none());
+        let (_, count, ended) = before.unwrap_or((at, 0, at));
+        if answer.was_at_once || began < ended || nodes.len() > 1 {
+            return;
+        }
+        waited.set(Some((at, count + 1, now)));
+        if count >= WAIT_IN_VAIN {
+            world.breaks(format!("{count} calls have waited in vain since Redis stopped"));
         }
     }
+}
+
+/// Whether the store has not answered. The over-limit cache denies calls at once, but none that count work that is done.
+fn is_without_store(answer: Answer, meaning: HitsMeaning, took: Duration) -> bool {
+    answer.at.is_none() && (meaning == HitsMeaning::Done || !took.is_zero())
 }
 
 fn descriptor(counter: &str, hits: Hits, parameters: &[(&str, String)]) -> Descriptor {
@@ -323,13 +395,20 @@ fn descriptor(counter: &str, hits: Hits, parameters: &[(&str, String)]) -> Descr
 fn answer(decided: &Result<Decision, Undecided>, took: Duration) -> Answer {
     let was_at_once = took.is_zero();
     match decided {
-        Ok(decision) => Answer {
-            admitted: Some(decision.code == Code::Ok),
-            at: decision.at.map(|at| at.as_millis()),
-            was_at_once,
-            was_heard: true,
-            by_credit: was_at_once && decision.at.is_some(),
-        },
+        Ok(decision) => {
+            // A part of it may have no answer.
+            let is_absent = |status: &Status| status.outcome.is_by_failure_mode();
+            let is_partial = decision.statuses.iter().any(is_absent)
+                || decision.commits.iter().any(|commit| commit.outcome.is_none());
+            Answer {
+                admitted: Some(decision.code == Code::Ok),
+                at: decision.at.map(|at| at.as_millis()).filter(|_| !is_partial),
+                was_at_once,
+                was_heard: true,
+                by_credit: was_at_once && decision.at.is_some(),
+                ..Answer::NONE
+            }
+        }
         Err(_) => Answer { was_at_once, was_heard: true, ..Answer::NONE },
     }
 }

@@ -9,10 +9,10 @@ use tokio::{
 use tollkeeper_sim::{
     dice::Dice,
     network::{Connects, Fate, Weather},
-    redis::server::Refusal,
+    redis::{database::Database, server::Refusal},
 };
 
-use super::{BACK_WITHIN, World};
+use super::{BACK_WITHIN, World, cluster};
 
 const REFUSALS: [Refusal; 6] = [
     Refusal::OutOfMemory,
@@ -44,10 +44,22 @@ pub async fn happen(world: &Rc<World>, dice: &Dice) {
 }
 
 fn begin(world: &Rc<World>, dice: &Dice) {
-    let host = &world.host;
     note_cuts(world);
     world.stopped_at.set(None);
-    match dice.below(12) {
+    // What happens to one node, or to all.
+    let mut struck = world.masters();
+    if dice.hits(600) {
+        struck = vec![*dice.one_of(&struck)];
+    }
+    let now = Some(Instant::now());
+    for (node, host) in world.hosts.iter().enumerate() {
+        if struck.contains(&node) || !host.is_calm() {
+            host.troubled.set(now);
+        }
+    }
+    let struck: Vec<_> = struck.into_iter().map(|node| (node, &world.hosts[node])).collect();
+    let servers = struck.iter().map(|(node, _)| *node).collect::<Vec<_>>();
+    match dice.below(if world.plan.has_cluster { 18 } else { 12 }) {
         0..=2 => {
             let fates = (0..1 + dice.below(3)).map(|_| *dice.one_of(&Fate::ALL)).collect();
             let latest_us = *dice.one_of(&[500, 500, 3000, 20_000]);
@@ -58,48 +70,63 @@ fn begin(world: &Rc<World>, dice: &Dice) {
                 stall_us: 500..*dice.one_of(&[5000, 60_000, 2_000_000]),
                 connects: *dice.one_of(&CONNECTS),
             };
-            world.note(|| format!("{weather:?}"));
-            *host.weather.borrow_mut() = weather;
+            world.note(|| format!("at {servers:?}: {weather:?}"));
+            struck.iter().for_each(|(_, host)| *host.weather.borrow_mut() = weather.clone());
         }
         3 => {
-            world.note(|| "the network is calm".to_owned());
-            *host.weather.borrow_mut() = Weather::default();
+            world.note(|| format!("the network is calm at {servers:?}"));
+            struck.iter().for_each(|(_, host)| *host.weather.borrow_mut() = Weather::default());
         }
         4 => {
             let refusal = dice.hits(700).then(|| *dice.one_of(&REFUSALS));
-            world.note(|| format!("Redis refuses: {refusal:?}"));
-            host.server.borrow().state.borrow_mut().refusal = refusal;
+            world.note(|| format!("Redis refuses at {servers:?}: {refusal:?}"));
+            for (_, host) in struck {
+                host.server.borrow().state.borrow_mut().refusal = refusal;
+            }
         }
         5 => drop(spawn_local(crash(Rc::clone(world), dice.below(3) as usize))),
         6 => {
-            world.note(|| "all connections are cut".to_owned());
-            host.cut_all();
+            world.note(|| format!("all connections to {servers:?} are cut"));
+            struck.iter().for_each(|(_, host)| host.cut_all());
             world.ledger.borrow_mut().cut();
         }
         7 => {
-            world.note(|| "the network forgets all connections".to_owned());
-            host.forget_all();
+            world.note(|| format!("the network forgets all connections to {servers:?}"));
+            struck.iter().for_each(|(_, host)| host.forget_all());
             world.ledger.borrow_mut().cut_for_ever();
         }
         8 => {
             let stop = dice.micros(1000..*dice.one_of(&[50_000, 3_000_000]));
-            world.note(|| format!("Redis stops for {stop:?}"));
-            let is_calm = host.weather.borrow().share == 0;
-            world.stopped_at.set(is_calm.then(Instant::now));
-            host.stopped_until.set(Some(Instant::now() + stop));
+            world.note(|| format!("Redis stops for {stop:?} at {servers:?}"));
+            if let [(node, host)] = struck[..] {
+                let is_calm = host.weather.borrow().share == 0;
+                world.stopped_at.set(is_calm.then(|| (Instant::now(), node)));
+            }
+            for (_, host) in struck {
+                host.stopped_until.set(Some(Instant::now() + stop));
+            }
         }
         9 => {
-            world.note(|| "Redis starts again, empty".to_owned());
-            let (at_ms, mut ledger) = (world.redis_now_ms(), world.ledger.borrow_mut());
-            ledger.lost_data(at_ms);
-            ledger.places.disturbed(at_ms, at_ms);
-            ledger.cut();
-            host.server.borrow_mut().restart();
-            host.cut_all();
+            world.note(|| format!("Redis starts again, empty, at {servers:?}"));
+            for (node, host) in struck {
+                world.loses(node, &mut Database::default());
+                world.ledger.borrow_mut().cut();
+                host.server.borrow_mut().restart();
+                host.cut_all();
+            }
         }
         10 => {
-            world.note(|| "Redis forgets its scripts".to_owned());
-            host.server.borrow().flush_scripts();
+            world.note(|| format!("Redis forgets its scripts at {servers:?}"));
+            struck.iter().for_each(|(_, host)| host.server.borrow().flush_scripts());
+        }
+        12.. => {
+            if world.begins_change() {
+                let (world, dice) = (Rc::clone(world), dice.another());
+                drop(match dice.hits(700) {
+                    true => spawn_local(cluster::move_slot(world, dice)),
+                    false => spawn_local(cluster::fail_over(world, dice)),
+                });
+            }
         }
         _ => {
             let jump = Duration::from_millis(dice.below(4000)).as_micros() as i64;
@@ -109,6 +136,7 @@ fn begin(world: &Rc<World>, dice: &Dice) {
             world.redis_ahead_us.set(world.redis_ahead_us.get() + jump);
             world.jumps.set(world.jumps.get() + 1);
             world.jumped_at.set(Some(Instant::now()));
+            world.troubles_all();
             let (now_ms, mut ledger) = (world.redis_now_ms(), world.ledger.borrow_mut());
             ledger.places.disturbed(before_ms, now_ms);
             if jump < 0 {
@@ -141,14 +169,19 @@ pub async fn restart_all(world: &World) {
 
 /// Tells the ledger if the present weather may have cut connections until now.
 pub fn note_cuts(world: &World) {
-    let weather = world.host.weather.borrow();
     let mut ledger = world.ledger.borrow_mut();
-    for fate in weather.fates.iter().filter(|_| weather.share > 0) {
-        match fate {
-            Fate::CutBefore | Fate::CutInside | Fate::CutAfter => ledger.cut(),
-            // The service notices such a connection when it uses it next.
-            Fate::HalfOpen => ledger.cut_for_ever(),
-            Fate::Stall | Fate::StallAfter | Fate::Drip => {}
+    for host in &world.hosts {
+        let weather = host.weather.borrow();
+        if !host.is_calm() || host.stopped_until.get().is_some() {
+            ledger.late();
+        }
+        for fate in weather.fates.iter().filter(|_| weather.share > 0) {
+            match fate {
+                Fate::CutBefore | Fate::CutInside | Fate::CutAfter => ledger.cut(),
+                // The service notices such a connection when it uses it next.
+                Fate::HalfOpen => ledger.cut_for_ever(),
+                Fate::Stall | Fate::StallAfter | Fate::Drip => {}
+            }
         }
     }
 }

@@ -56,6 +56,10 @@ pub struct Answer {
     pub was_heard: bool,
     /// Whether hits were spent that the replica had leased.
     pub by_credit: bool,
+    /// Which call it answers, in the order in which they were asked.
+    pub asked: usize,
+    /// Whether its counters may be on several servers: each reserves its part, and what the call does not keep is given back.
+    pub is_split: bool,
 }
 
 /// Hits that are held for work under way, by a token.
@@ -84,8 +88,15 @@ pub enum Commit {
 
 impl Answer {
     /// The caller has heard nothing.
-    pub const NONE: Self =
-        Self { admitted: None, at: None, was_at_once: false, was_heard: false, by_credit: false };
+    pub const NONE: Self = Self {
+        admitted: None,
+        at: None,
+        was_at_once: false,
+        was_heard: false,
+        by_credit: false,
+        asked: 0,
+        is_split: false,
+    };
 }
 
 #[derive(Default)]
@@ -96,12 +107,15 @@ pub struct Ledger {
     calls: Vec<(Call, Answer)>,
     takes: Vec<Take>,
     pub places: Places,
-    /// When the server lost its data, by its clock, and the latest time that it had shown.
-    losses_ms: Vec<(u64, u64)>,
+    /// The keys that servers have lost, or of which they have lost something.
+    lost: Vec<Vec<u8>>,
     /// When its clock was set back: from when, and to when.
     jumps_ms: Vec<(u64, u64)>,
-    /// The number of calls when the last connection may have been cut.
-    calls_until_cut: usize,
+    /// The number of calls that were asked, and when the last connection may have been cut.
+    asked: usize,
+    asked_until_cut: usize,
+    /// The number when an answer may last have been too late for the service.
+    asked_until_late: usize,
     broken: Option<String>,
 }
 
@@ -110,24 +124,27 @@ pub struct Ledger {
 struct Bounds {
     least: i64,
     most: i64,
+    /// The hits that it had beyond the most for a moment, until they were given back.
+    reserved: i64,
 }
 
 impl Bounds {
     fn exactly(hits: u64) -> Self {
-        Self { least: hits as i64, most: hits as i64 }
+        Self { least: hits as i64, most: hits as i64, reserved: 0 }
     }
 
     fn up_to(hits: u64) -> Self {
-        Self { least: 0, most: hits as i64 }
+        Self { most: hits as i64, ..Self::default() }
     }
 
     fn add(&mut self, other: Self) {
         self.least += other.least;
         self.most += other.most;
+        self.reserved += other.reserved;
     }
 
     fn negative(self) -> Self {
-        Self { least: -self.most, most: -self.least }
+        Self { least: -self.most, most: -self.least, ..self }
     }
 }
 
@@ -179,6 +196,12 @@ impl Ledger {
         answers
     }
 
+    /// A client asks. Returns which call it is.
+    pub const fn asked(&mut self) -> usize {
+        self.asked += 1;
+        self.asked
+    }
+
     pub fn answered(&mut self, call: Call, answer: Answer) {
         self.calls.push((call, answer));
     }
@@ -192,14 +215,19 @@ impl Ledger {
     pub fn committed(&mut self, take: usize, commit: Commit) {
         self.takes[take].commits.push(commit);
         let applied = self.takes[take].commits.iter().filter(|known| **known == Commit::Applied);
-        if applied.count() > 1 && self.losses_ms.is_empty() {
+        if applied.count() > 1 && !self.has_lost(&self.takes[take].counter) {
             self.breaks(format!("a commit was applied twice: {:?}", self.takes[take]));
         }
     }
 
     /// Connections may be cut now: what is sent may run without an answer.
     pub fn cut(&mut self) {
-        self.calls_until_cut = self.calls_until_cut.max(self.calls.len());
+        self.asked_until_cut = self.asked_until_cut.max(self.asked);
+    }
+
+    /// An answer may be too late now, which says that what was sent has not run.
+    pub fn late(&mut self) {
+        self.asked_until_late = self.asked_until_late.max(self.asked);
     }
 
     /// A replica was killed: what it had kept is lost.
@@ -212,17 +240,29 @@ impl Ledger {
 
     /// From now on connections may turn out to be cut.
     pub const fn cut_for_ever(&mut self) {
-        self.calls_until_cut = usize::MAX;
+        self.asked_until_cut = usize::MAX;
     }
 
     /// Whether a connection may be half-open, which the service notices when it uses it next.
     pub const fn has_half_open(&self) -> bool {
-        self.calls_until_cut == usize::MAX
+        self.asked_until_cut == usize::MAX
     }
 
-    pub fn lost_data(&mut self, at_ms: u64) {
-        let latest = self.jumps_ms.iter().map(|(from, _)| *from).fold(at_ms, u64::max);
-        self.losses_ms.push((at_ms, latest));
+    /// A server has lost these keys, or something of them.
+    pub fn lost(&mut self, keys: &[Vec<u8>], now_ms: u64) {
+        self.lost.extend_from_slice(keys);
+        if keys.iter().any(|key| key_text(key).contains("|slots=")) {
+            self.places.disturbed(now_ms, now_ms);
+        }
+    }
+
+    /// Whether something of a counter was lost, in any window, or the key of its tokens.
+    fn has_lost(&self, counter: &str) -> bool {
+        let name = format!("{{shop|{counter}");
+        self.lost.iter().map(|key| key_text(key)).any(|key| {
+            key.replace('}', "").contains(&name)
+                || counter.starts_with("tokens") && key.contains("{hold-key")
+        })
     }
 
     pub fn set_back(&mut self, from_ms: u64, to_ms: u64) {
@@ -230,10 +270,20 @@ impl Ledger {
     }
 
     /// Whether the promise names a reason for which this window may admit more.
-    fn is_excused(&self, window: &Range<u64>) -> bool {
+    fn is_excused(&self, counter: &str, window: &Range<u64>) -> bool {
         let has_ended_before = |(from, to): &(u64, u64)| (to + 1..=*from).contains(&window.end);
-        let had_begun = |(at, latest): &(u64, u64)| window.end > *at && window.start <= *latest;
-        self.losses_ms.iter().any(had_begun) || self.jumps_ms.iter().any(has_ended_before)
+        self.lost.iter().any(|key| is_of_window(key, counter, window.start))
+            || self.jumps_ms.iter().any(has_ended_before)
+    }
+
+    /// The hits of a call on each of its counters.
+    fn hits_of(&self, hits: u64, answer: Answer) -> Bounds {
+        if answer.admitted == Some(true) {
+            return Bounds::exactly(hits);
+        }
+        let is_back = !answer.is_split || answer.asked > self.asked_until_cut;
+        let reserved = if answer.is_split { hits as i64 } else { 0 };
+        Bounds { reserved, ..Bounds::up_to(if is_back { 0 } else { hits }) }
     }
 
     /// Checks that a limit holds on what the server has now: estimates are never below what is used.
@@ -251,31 +301,31 @@ impl Ledger {
         // By counter, in all windows.
         let mut totals: BTreeMap<String, Bounds> = BTreeMap::new();
         let mut perhaps: BTreeMap<String, u64> = BTreeMap::new();
-        for (index, (call, answer)) in self.calls.iter().enumerate() {
+        for (call, answer) in &self.calls {
             for counter in &call.counters {
                 let (_, length_ms, _) = window_of(counter);
                 if call.kind == Kind::Charge {
                     match answer.at {
                         Some(at) => {
-                            let hits = if answer.admitted == Some(true) { call.hits } else { 0 };
                             let window = windows.entry((counter.clone(), at / length_ms));
-                            window.or_default().add(Bounds::exactly(hits));
+                            window.or_default().add(self.hits_of(call.hits, *answer));
                         }
                         None if answer.was_at_once => {}
                         None => *perhaps.entry(counter.clone()).or_default() += call.hits,
                     }
                     continue;
                 }
-                // What is kept while the breaker is open is counted later, unless it is cut when it is sent.
-                let is_kept = answer.was_at_once && index >= self.calls_until_cut;
-                let counts = answer.at.is_some() || is_kept && answer.admitted.is_some();
+                // What was not sent is kept, and what was sent runs: one is counted later, unless it is cut when it is sent.
+                let is_known = answer.was_at_once || answer.asked > self.asked_until_late;
+                let runs = is_known && answer.asked > self.asked_until_cut;
+                let counts = answer.at.is_some() || runs && answer.admitted.is_some();
                 let hits = [Bounds::up_to, Bounds::exactly][usize::from(counts)](call.hits);
                 let hits = if call.kind == Kind::Refund { hits.negative() } else { hits };
                 totals.entry(counter.clone()).or_default().add(hits);
             }
         }
         for take in &self.takes {
-            totals.entry(take.counter.clone()).or_default().add(take.counts());
+            totals.entry(take.counter.clone()).or_default().add(self.counts(take));
         }
         for ((counter, _), bounds) in &mut windows {
             bounds.most += perhaps.get(counter).map_or(0, |hits| *hits as i64);
@@ -284,7 +334,7 @@ impl Ledger {
         for ((counter, window), bounds) in windows {
             let (_, length_ms, limit) = window_of(&counter);
             let span = window * length_ms..(window + 1) * length_ms;
-            if self.is_excused(&span) {
+            if self.is_excused(&counter, &span) {
                 continue;
             }
             if bounds.least > limit as i64 {
@@ -300,7 +350,7 @@ impl Ledger {
             }
         }
         for (counter, bounds) in totals {
-            if self.losses_ms.is_empty() {
+            if !self.has_lost(&counter) {
                 self.check_used(&counter, used(database, &counter), bounds);
             }
         }
@@ -321,9 +371,26 @@ impl Ledger {
         self.check_keys(database);
     }
 
+    /// The hits that a take has charged, once all of its commits have come.
+    fn counts(&self, take: &Take) -> Bounds {
+        let Take { estimate, used, answer, commits, .. } = take;
+        let is_unknown = |commit: &Commit| matches!(commit, Commit::Unread | Commit::Lost);
+        match (answer.admitted, answer.at) {
+            (Some(true), Some(_)) if commits.is_empty() => Bounds::exactly(*estimate),
+            (Some(true), Some(_)) if commits.iter().all(is_unknown) => {
+                Bounds { least: *used as i64, most: *estimate as i64, reserved: 0 }
+            }
+            (Some(true), Some(_)) => Bounds::exactly(*used),
+            (_, Some(_)) => self.hits_of(*estimate, *answer),
+            (_, None) if answer.was_at_once => Bounds::default(),
+            // It may have run, and nobody has its token.
+            (_, None) => Bounds::up_to(*estimate),
+        }
+    }
+
     /// A counter holds what was charged for certain, and at most what may have been charged too.
     fn check_used(&mut self, counter: &str, used: u64, bounds: Bounds) {
-        let Bounds { least, most } = bounds;
+        let Bounds { least, most, .. } = bounds;
         if !(least..=most).contains(&(used as i64)) {
             self.breaks(format!("{counter} has {used} hits, which are not {least} to {most}"));
         }
@@ -338,10 +405,13 @@ impl Ledger {
         let fits = |call: &Call, at: u64| {
             call.counters.iter().all(|counter| {
                 let (_, length_ms, limit) = window_of(counter);
+                let window = at / length_ms;
                 let none = perhaps.get(counter).map_or(0, |hits| *hits as i64);
-                let known = windows.get(&(counter.clone(), at / length_ms));
-                let most = known.map_or(none, |bounds| bounds.most) + self.leased(counter);
-                most + call.hits as i64 <= limit as i64
+                let known = windows.get(&(counter.clone(), window));
+                let most = known.map_or(none, |bounds| bounds.most + bounds.reserved);
+                let span = window * length_ms..(window + 1) * length_ms;
+                most + self.leased(counter) + call.hits as i64 <= limit as i64
+                    && !self.is_excused(counter, &span)
             })
         };
         let wrong = self.calls.iter().find(|(call, answer)| {
@@ -369,30 +439,6 @@ impl Ledger {
     }
 }
 
-impl Take {
-    /// The hits that it has charged, once all of its commits have come.
-    fn counts(&self) -> Bounds {
-        let (estimate, used) = (Bounds::exactly(self.estimate), Bounds::exactly(self.used));
-        let between = Bounds { least: self.used as i64, most: self.estimate as i64 };
-        match (self.answer.admitted, self.answer.at) {
-            (Some(true), Some(_)) if self.commits.is_empty() => estimate,
-            (Some(true), Some(_))
-                if self
-                    .commits
-                    .iter()
-                    .all(|commit| matches!(commit, Commit::Unread | Commit::Lost)) =>
-            {
-                between
-            }
-            (Some(true), Some(_)) => used,
-            (_, Some(_)) => Bounds::default(),
-            (_, None) if self.answer.was_at_once => Bounds::default(),
-            // It may have run, and nobody has its token.
-            (_, None) => Bounds::up_to(self.estimate),
-        }
-    }
-}
-
 fn window_of(counter: &str) -> (&'static str, u64, u64) {
     let (key, _) = counter.split_once('=').unwrap();
     *WINDOWS.iter().find(|(name, ..)| *name == key).unwrap()
@@ -406,10 +452,12 @@ fn used(database: &mut Database, counter: &str) -> u64 {
 
 /// The hits in the window that begins at this time; `None` if it has been forgotten.
 fn used_in(database: &mut Database, counter: &str, start_ms: u64) -> Option<u64> {
-    let end = format!(":{}", start_ms / 1000);
-    let mut keys = database.keys().into_iter().filter(|key| is_of(key, counter));
-    let key = keys.find(|key| key.ends_with(end.as_bytes()))?;
+    let key = database.keys().into_iter().find(|key| is_of_window(key, counter, start_ms))?;
     Some(count(database, &key))
+}
+
+fn is_of_window(key: &[u8], counter: &str, start_ms: u64) -> bool {
+    is_of(key, counter) && key.ends_with(format!(":{}", start_ms / 1000).as_bytes())
 }
 
 fn key_text(key: &[u8]) -> String {

@@ -30,7 +30,7 @@ use tollkeeper::{
 };
 use tollkeeper_sim::network::Network;
 
-use super::{BEGIN_US, Plan};
+use super::{BEGIN_US, Plan, cluster};
 
 /// What the world limits; `places` and `ledger` know the same numbers. LEASE is off or auto.
 const RULES: &str = "
@@ -60,12 +60,8 @@ pub const CONNECTIONS_MAX: u32 = 4;
 pub struct Replica {
     pub number: usize,
     pub limiter: Arc<Limiter>,
-    /// When the store has answered a call last.
-    pub answered: Cell<Option<Instant>>,
-    /// Since when it answers at once, without the store. A call at that very time may have been sent.
-    pub refuses_since: Cell<Option<Instant>>,
-    /// The calls one after the other that waited in vain since Redis stopped then, and when the last was answered.
-    pub waited: Cell<Option<(Instant, u32, Instant)>>,
+    /// By server.
+    pub seen: Vec<Seen>,
     /// Calls without an answer since the service was to be back.
     pub late: Cell<u32>,
     pub has_ended: Cell<bool>,
@@ -74,15 +70,26 @@ pub struct Replica {
     followers: Vec<JoinHandle<()>>,
 }
 
+/// What is seen of a replica's way to one server.
+#[derive(Default)]
+pub struct Seen {
+    /// When the server has answered a call last.
+    pub answered: Cell<Option<Instant>>,
+    /// Since when calls are answered at once, without it. A call at that very time may have been sent.
+    pub refuses_since: Cell<Option<Instant>>,
+    /// The calls one after the other that waited in vain since it stopped then, and when the last was answered.
+    pub waited: Cell<Option<(Instant, u32, Instant)>>,
+}
+
 impl Replica {
-    /// A replica on the Redis of this network, whose background tasks run until the world ends.
+    /// A replica on the servers of this network, whose background tasks run until the world ends.
     pub fn start(number: usize, plan: &Plan, network: &Network) -> Self {
         let network = network.of_another_process();
         let flags = BTreeMap::from([("store", vec!["redis://redis".into()])]);
         let settings = settings::resolve(&flags, &Environment::default()).settings;
         let telemetry = Telemetry::start(&settings.telemetry.export, app::instruments()).unwrap();
         let terms = LeaseTerms { above: 20, span_ms: 50, replicas: plan.replicas as u32 };
-        let store = store(&telemetry, dial(&network)).with_lease_terms(terms);
+        let store = store(&telemetry, dial(&network), plan.has_cluster).with_lease_terms(terms);
         let store = Arc::new(Store::Redis(store));
         let rules = RULES.replace("LEASE", if plan.leases { "auto" } else { "off" });
         let rules = rules::parse("rules", &rules, LoadOptions::default()).unwrap();
@@ -105,9 +112,7 @@ impl Replica {
         Self {
             number,
             limiter: service.limiter,
-            answered: Cell::new(None),
-            refuses_since: Cell::new(None),
-            waited: Cell::new(None),
+            seen: cluster::nodes().iter().map(|_| Seen::default()).collect(),
             late: Cell::new(0),
             has_ended: Cell::new(false),
             network,
@@ -159,13 +164,18 @@ fn dial(network: &Network) -> Dial {
     })
 }
 
-fn store(telemetry: &Telemetry, dial: Dial) -> RedisStore {
-    let (host, port) = ("redis".to_owned(), 6379);
-    let access = Access { dial: Some(dial), ..Access::default() };
-    let server = Server::new(Address::Tcp { host, port }, Arc::new(access));
+fn store(telemetry: &Telemetry, dial: Dial, has_cluster: bool) -> RedisStore {
+    let access = Arc::new(Access { dial: Some(dial), ..Access::default() });
+    let server = |host: &str| {
+        Server::new(Address::Tcp { host: host.to_owned(), port: 6379 }, Arc::clone(&access))
+    };
+    let (mode, finder) = match has_cluster {
+        false => (ServerMode::Single, Finder::Given(server("redis"))),
+        true => (ServerMode::Cluster, Finder::Cluster(["node0", "node1"].map(server).into())),
+    };
     let metrics = StoreMetrics::new(&telemetry.meter());
     let options = NodeOptions {
-        expected: Expected { mode: ServerMode::Single, clients: 64, runs_scripts: true },
+        expected: Expected { mode, clients: 64, runs_scripts: true },
         connections_max: CONNECTIONS_MAX,
         workers: 1,
         timeout: Duration::from_millis(15),
@@ -176,5 +186,5 @@ fn store(telemetry: &Telemetry, dial: Dial) -> RedisStore {
         wait_replicas: 0,
         unsent: Arc::new(Unsent::new(100_000, metrics)),
     };
-    RedisStore::new(options, Finder::Given(server))
+    RedisStore::new(options, finder)
 }

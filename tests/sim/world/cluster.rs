@@ -1,0 +1,180 @@
+//! A Redis Cluster: which node has a counter, slots that move, and replicas that take over.
+
+use std::{collections::BTreeSet, rc::Rc, time::Duration};
+
+use tokio::time::{self, Instant};
+use tollkeeper_sim::{
+    dice::Dice,
+    network::{Connects, Host},
+    redis::cluster::{SLOTS, View, slot_of},
+};
+
+use super::{BACK_WITHIN, World};
+
+/// The number of masters. Each has a replica, whose number is greater by this.
+pub const MASTERS: usize = 3;
+
+/// Host and port of each node.
+pub fn nodes() -> Rc<[String]> {
+    (0..2 * MASTERS).map(|node| format!("node{node}:6379")).collect()
+}
+
+impl World {
+    fn is_cluster(&self) -> bool {
+        self.hosts.len() > 1
+    }
+
+    /// Changes what a node knows.
+    fn of_view<T>(&self, node: usize, act: impl FnOnce(&mut View) -> T) -> T {
+        let server = self.hosts[node].server.borrow();
+        act(server.state.borrow_mut().cluster.as_mut().expect("a node of a cluster"))
+    }
+
+    /// The servers that may have these counters: several also while they do not agree.
+    pub fn nodes_of(&self, counters: &[String]) -> BTreeSet<usize> {
+        if !self.is_cluster() {
+            return BTreeSet::from([0]);
+        }
+        let slots = counters.iter().map(|counter| match counter.split_once('=') {
+            Some(("anonymous", _)) => slot_of(b"shop"),
+            _ => slot_of(format!("shop|{counter}").as_bytes()),
+        });
+        let of_slot = |slot: u16| {
+            let named = move |view: &mut View| {
+                let to = view.migrating.filter(|(moved, _)| *moved == slot).map(|(_, to)| to);
+                [view.owner(slot), to]
+            };
+            (0..self.hosts.len()).flat_map(move |node| self.of_view(node, named)).flatten()
+        };
+        slots.flat_map(of_slot).collect()
+    }
+
+    /// The nodes that have slots.
+    pub fn masters(&self) -> Vec<usize> {
+        if !self.is_cluster() {
+            return vec![0];
+        }
+        let is_master = |node: &usize| self.of_view(*node, |view| view.is_master());
+        (0..self.hosts.len()).filter(is_master).collect()
+    }
+
+    /// Whether all has been well since long before `at`, perhaps but for one server. A slot may move.
+    pub fn is_well(&self, stopped: Option<usize>, at: Instant) -> bool {
+        let is_well = |(node, host): (usize, &Rc<Host>)| {
+            let is_undisturbed = host.troubled.get().is_none_or(|last| last + BACK_WITHIN < at);
+            Some(node) == stopped || host.is_calm() && is_undisturbed
+        };
+        !self.ledger.borrow().has_half_open() && self.hosts.iter().enumerate().all(is_well)
+    }
+
+    /// Something is wrong with all servers now.
+    pub fn troubles_all(&self) {
+        self.hosts.iter().for_each(|host| host.troubled.set(Some(Instant::now())));
+    }
+
+    /// Sees to it that nothing else happens to the cluster meanwhile. Returns whether it is one, and nothing does.
+    pub fn begins_change(&self) -> bool {
+        self.is_cluster() && !self.is_changing.replace(true)
+    }
+}
+
+/// A short time, mostly.
+fn moment(dice: &Dice) -> Duration {
+    dice.micros(100..*dice.one_of(&[1000, 20_000, 300_000]))
+}
+
+/// All nodes learn one after the other, beginning with these, who has these slots.
+async fn announce(world: &World, dice: &Dice, first: [usize; 2], slots: &[u16], owner: usize) {
+    let others = (0..world.hosts.len()).filter(|node| !first.contains(node));
+    for node in first.into_iter().chain(others) {
+        world.of_view(node, |view| {
+            slots.iter().for_each(|slot| view.owners[usize::from(*slot)] = Some(owner));
+            view.migrating = None;
+            view.importing = None;
+        });
+        time::sleep(moment(dice)).await;
+    }
+}
+
+/// Moves a slot that has a key, key by key.
+pub async fn move_slot(world: Rc<World>, dice: Dice) {
+    let masters = world.masters();
+    let (from, to) = (*dice.one_of(&masters), *dice.one_of(&masters));
+    let [source, target] = [from, to].map(|node| world.hosts[node].server.borrow().state.clone());
+    let keys = source.borrow_mut().database.keys();
+    if from != to && !keys.is_empty() {
+        let slot = slot_of(dice.one_of::<Vec<u8>>(&keys));
+        world.note(|| format!("slot {slot} moves from node {from} to node {to}"));
+        world.of_view(to, |view| view.importing = Some(slot));
+        time::sleep(moment(&dice)).await;
+        world.of_view(from, |view| view.migrating = Some((slot, to)));
+        let next = || {
+            let keys = source.borrow_mut().database.keys();
+            keys.into_iter().find(|key| slot_of(key) == slot)
+        };
+        let pause = moment(&dice);
+        time::sleep(pause).await;
+        while let Some(key) = next() {
+            source.borrow_mut().database.move_key(&key, &mut target.borrow_mut().database);
+            time::sleep(pause).await;
+        }
+        announce(&world, &dice, [to, from], &[slot], to).await;
+        world.note(|| format!("slot {slot} has moved"));
+    }
+    world.is_changing.set(false);
+}
+
+/// A master ends, and its replica takes over, which may lack the last writes.
+pub async fn fail_over(world: Rc<World>, dice: Dice) {
+    let master = *dice.one_of(&world.masters());
+    let replica = (master + MASTERS) % (2 * MASTERS);
+    let slots: Vec<u16> = (0..SLOTS)
+        .filter(|slot| world.of_view(master, |view| view.owner(*slot)) == Some(master))
+        .collect();
+    let [old, new] = [master, replica].map(|node| world.hosts[node].server.borrow().state.clone());
+    let copied = old.borrow().database.clone();
+    if dice.hits(500) {
+        world.note(|| format!("the replica of node {master} gets no more writes"));
+        time::sleep(moment(&dice)).await;
+    }
+    new.borrow_mut().database = copied;
+    let host = &world.hosts[master];
+    world.troubles_all();
+    let is_killed = dice.hits(500);
+    world.note(|| format!("node {master} {}", if is_killed { "is killed" } else { "hangs" }));
+    world.loses(master, &mut new.borrow_mut().database);
+    // When it is back, it is the replica.
+    world.of_view(master, |view| {
+        slots.iter().for_each(|slot| view.owners[usize::from(*slot)] = Some(replica));
+    });
+    if is_killed {
+        host.cut_all();
+        host.server.borrow_mut().run += 1;
+        host.weather.borrow_mut().connects = *dice.one_of(&[Connects::Refused, Connects::Never]);
+    } else {
+        host.stopped_until.set(Some(Instant::now() + Duration::from_secs(5)));
+    }
+    time::sleep(moment(&dice)).await;
+    let others: Vec<usize> = (0..world.hosts.len()).filter(|node| *node != master).collect();
+    if dice.hits(500) {
+        world.note(|| "the cluster is down".to_owned());
+        others.iter().for_each(|node| world.of_view(*node, |view| view.is_down = true));
+        time::sleep(dice.micros(100..2_000_000)).await;
+    } else if dice.hits(500) {
+        // It has heard of the new role of the old master, and not who has taken over.
+        world.of_view(*dice.one_of(&others), |view| {
+            slots.iter().for_each(|slot| view.owners[usize::from(*slot)] = None);
+        });
+        time::sleep(moment(&dice)).await;
+    }
+    others.iter().for_each(|node| world.of_view(*node, |view| view.is_down = false));
+    world.note(|| format!("node {replica} takes over from node {master}"));
+    announce(&world, &dice, [replica, master], &slots, replica).await;
+    host.weather.borrow_mut().connects = Connects::AtOnce;
+    host.resume();
+    world.troubles_all();
+    // What was sent to it meanwhile has not run.
+    world.ledger.borrow_mut().cut();
+    world.note(|| format!("node {master} is back, as a replica"));
+    world.is_changing.set(false);
+}
