@@ -233,15 +233,15 @@ impl Server {
     fn exec(&self, session: &mut Session) -> Reply {
         let Session { watched, queued, is_aborted, .. } = std::mem::take(session);
         let Some(queued) = queued else { return Reply::error("ERR EXEC without MULTI") };
+        if is_aborted {
+            return Reply::error("EXECABORT Transaction discarded because of previous errors.");
+        }
         let keys = |command: &Vec<Vec<u8>>| {
             keys_of(&String::from_utf8_lossy(&command[0]).to_uppercase(), &command[1..]).to_vec()
         };
         let keys: Vec<Vec<u8>> = queued.iter().flat_map(keys).collect();
         if let Some(elsewhere) = self.state.borrow_mut().is_elsewhere(&keys) {
             return Reply::Error(elsewhere);
-        }
-        if is_aborted {
-            return Reply::error("EXECABORT Transaction discarded because of previous errors.");
         }
         let has_changed = |(key, version): &(Vec<u8>, u64)| {
             self.state.borrow_mut().database.version(key) != *version
