@@ -186,12 +186,11 @@ impl SelfAudit {
             };
             for (earlier, at) in times.into_iter().flatten().enumerate() {
                 if self.is_audited(counter, at)
-                    && let Some(mut answered) =
+                    && let Some(answered) =
                         Answered::new((matched, directive), index, &plan.charges, verdict)
                 {
-                    if earlier > 0 {
-                        answered.hits = 0;
-                    }
+                    // Its hits count once.
+                    let answered = if earlier > 0 { answered.without_hits() } else { answered };
                     self.add(matched, counter, at, answered, &digest);
                 }
             }

@@ -20,6 +20,8 @@ pub(super) struct Answered {
     pub(super) limit: u64,
     /// The hits of calls that the limit let pass.
     pub(super) hits: u64,
+    /// Those of them that `on_store_failure` let pass.
+    pub(super) by_failure_mode: u64,
     /// The fewest hits that the counter denied.
     pub(super) least_denied: Option<u64>,
     pub(super) doubt: Doubt,
@@ -32,7 +34,7 @@ pub(super) enum Doubt {
     None,
     /// Other hits may have been answered. If these exceed the limit, it is exceeded.
     Incomplete,
-    /// Calls had no answer of the counter. Those that passed are among the hits.
+    /// Calls had no answer of the counter, and may have been charged.
     Outage,
     /// The counter was changed otherwise than by calls that it let pass, or its limit was.
     Changed,
@@ -52,7 +54,7 @@ named! {
 impl Answered {
     pub(super) const fn changed(limit: &Limit) -> Self {
         let (limit, doubt) = (limit.requests_per_unit, Doubt::Changed);
-        Self { limit, hits: 0, least_denied: None, doubt }
+        Self { limit, hits: 0, by_failure_mode: 0, least_denied: None, doubt }
     }
 
     /// What the charge of this index of a call was answered; `None` if that says nothing, or its rule is never audited.
@@ -87,7 +89,10 @@ impl Answered {
         let tally = verdict.and_then(|verdict| verdict.tallies.get(index));
         let by_counter = tally.is_some_and(|tally| tally.judged_by == JudgedBy::Counter);
         let answered = match tally.map(|tally| tally.fit) {
-            Some(Fit::Fits { .. }) if !denied => Self { hits: charge.hits.charged(), ..changed },
+            Some(Fit::Fits { .. }) if !denied => {
+                let hits = charge.hits.charged();
+                Self { hits, by_failure_mode: if by_counter { 0 } else { hits }, ..changed }
+            }
             Some(Fit::Over) if by_counter && denied => {
                 // Others may have leased what would have fitted.
                 let is_leased = limit.lease == Lease::Auto;
@@ -104,12 +109,24 @@ impl Answered {
     pub(super) fn add(&mut self, other: &Self) {
         self.doubt(if self.limit == other.limit { other.doubt } else { Doubt::Changed });
         self.hits = self.hits.saturating_add(other.hits);
+        self.by_failure_mode = self.by_failure_mode.saturating_add(other.by_failure_mode);
         let denied = [self.least_denied, other.least_denied];
         self.least_denied = denied.into_iter().flatten().min();
     }
 
     pub(super) fn doubt(&mut self, doubt: Doubt) {
         self.doubt = self.doubt.max(doubt);
+    }
+
+    /// The same without the hits, which count in another window.
+    pub(super) const fn without_hits(self) -> Self {
+        Self { hits: 0, by_failure_mode: 0, ..self }
+    }
+
+    /// Why the limit is exceeded, if it is.
+    pub(super) const fn cause(&self) -> &'static str {
+        let is_by_failure_mode = self.hits.saturating_sub(self.by_failure_mode) <= self.limit;
+        if self.hits > self.limit && is_by_failure_mode { "outage" } else { "unknown" }
     }
 
     /// What the sum of all replicas shows, if the counter had this many hits at the end.
@@ -142,7 +159,7 @@ mod tests {
     use super::*;
 
     const NOTHING: Answered =
-        Answered { limit: 10, hits: 0, least_denied: None, doubt: Doubt::None };
+        Answered { limit: 10, hits: 0, by_failure_mode: 0, least_denied: None, doubt: Doubt::None };
 
     #[track_caller]
     fn check(sums: &[Answered], used: Option<u64>, expected: Finding) {
@@ -175,6 +192,15 @@ mod tests {
         }
         check(&[of(Doubt::Changed, 7), sum(4, None)], Some(10), Finding::Skipped);
         check(&[Answered { limit: 5, ..sum(6, None) }, sum(9, None)], None, Finding::Skipped);
+    }
+
+    #[test]
+    fn an_outage_is_the_cause_of_an_excess_that_its_hits_explain() {
+        for (hits, by_failure_mode, expected) in
+            [(11, 1, "outage"), (12, 1, "unknown"), (10, 1, "unknown"), (11, 0, "unknown")]
+        {
+            assert_eq!(Answered { by_failure_mode, ..sum(hits, None) }.cause(), expected);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use opentelemetry::{
 };
 use tokio::time::Instant;
 
-use super::answered::{Answered, Doubt, Finding};
+use super::answered::{Answered, Finding};
 use crate::{
     telemetry::{LogCause, due_line, float, instruments},
     top_keys::KeyName,
@@ -18,7 +18,7 @@ use crate::{
 instruments! {
     pub(super) struct AuditInstruments {
         over_ratio: Gauge<f64> => OVER_RATIO = Gauge("ratelimit.audit.over_ratio", ["domain", "rule", "cause"],
-            "hits beyond the limit as a ratio of it, the most in an audited window of the last hour; `cause`: `outage` if `on_store_failure` answered calls of the window, else `unknown`");
+            "hits beyond the limit as a ratio of it, the most in an audited window of the last hour; `cause`: `outage` if it is no more than what `on_store_failure` let pass, else `unknown`");
         windows: Counter<u64> => WINDOWS = Counter("ratelimit.audit.windows", ["domain", "rule", "outcome"],
             "windows of counters that were audited: `exact`, `over` the limit, `denied_early`, `stranded` (more hits were counted than answered), or `skipped`");
         left_out: Counter<u64> => LEFT_OUT = Counter("ratelimit.audit.left_out", [],
@@ -54,8 +54,7 @@ impl Reports {
         if found == Finding::Skipped {
             return;
         }
-        let &Answered { limit, hits, doubt, .. } = all;
-        let cause = if doubt == Doubt::Outage { "outage" } else { "unknown" };
+        let (&Answered { limit, hits, .. }, cause) = (all, all.cause());
         let ratio = float(hits.saturating_sub(limit)) / float(limit.max(1));
         let new = (ratio, Instant::now());
         let most = self.excesses.entry((Arc::clone(domain), rule.to_owned(), cause)).or_insert(new);
