@@ -75,11 +75,18 @@ pub async fn resets(world: Rc<World>, dice: Dice) {
         let descriptors = vec![descriptor(&counter, Hits::Check, &[])];
         let entries = descriptors[0].entries.clone();
         let request = Request { domain: "shop".to_owned(), descriptors };
+        let shown = replica.limiter.read_counters(&request, Clear::No).await;
         let from_ms = world.redis_now_ms();
         let readings = replica.limiter.read_counters(&request, Clear::Yes).await;
-        *replica.reset.borrow_mut() = Some((entries, Instant::now()));
         // Without an answer it may happen later.
         let is_done = matches!(readings[..], [(_, CounterReading::State(_))]);
+        let credit = match &shown[..] {
+            [(_, CounterReading::State(state))] => state.credit,
+            _ => 0,
+        };
+        if is_done && credit > 0 {
+            *replica.reset.borrow_mut() = Some((entries, Instant::now()));
+        }
         let to_ms = if is_done { world.redis_now_ms() } else { u64::MAX };
         world.note(|| format!("replica {} has reset {counter}: {is_done}", replica.number));
         world.ledger.borrow_mut().reset(counter, from_ms, to_ms);

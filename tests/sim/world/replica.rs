@@ -74,7 +74,7 @@ pub struct Replica {
     /// Calls without an answer since the service was to be back.
     pub late: Cell<u32>,
     pub has_ended: Cell<bool>,
-    /// The counter that it has reset last, and when.
+    /// The counter that it has reset last while it had credit of it, and when.
     pub reset: RefCell<Option<(Vec<Entry>, Instant)>>,
     network: Network,
     store: Arc<Store>,
