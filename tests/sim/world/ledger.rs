@@ -98,8 +98,6 @@ pub struct Ledger {
     pub places: Places,
     /// When the server lost its data, by its clock, and the latest time that it had shown.
     losses_ms: Vec<(u64, u64)>,
-    /// The counters that were reset, and by the server's clock since when, and until when at the latest.
-    resets: Vec<(String, u64, u64)>,
     /// When its clock was set back: from when, and to when.
     jumps_ms: Vec<(u64, u64)>,
     /// The number of calls when the last connection may have been cut.
@@ -227,10 +225,6 @@ impl Ledger {
         self.losses_ms.push((at_ms, latest));
     }
 
-    pub fn reset(&mut self, counter: String, from_ms: u64, to_ms: u64) {
-        self.resets.push((counter, from_ms, to_ms));
-    }
-
     pub fn set_back(&mut self, from_ms: u64, to_ms: u64) {
         self.jumps_ms.push((from_ms, to_ms));
     }
@@ -290,10 +284,7 @@ impl Ledger {
         for ((counter, window), bounds) in windows {
             let (_, length_ms, limit) = window_of(&counter);
             let span = window * length_ms..(window + 1) * length_ms;
-            let has_reset = |(reset, from, to): &(String, u64, u64)| {
-                *reset == counter && *from < span.end && span.start <= *to
-            };
-            if self.is_excused(&span) || self.resets.iter().any(has_reset) {
+            if self.is_excused(&span) {
                 continue;
             }
             if bounds.least > limit as i64 {
@@ -369,8 +360,6 @@ impl Ledger {
             let name = key_text(&key);
             let is_of = |(rule, ..): &&(&str, u64, u64)| name.contains(&format!("|{rule}="));
             let of_rule = WINDOWS.iter().find(is_of);
-            // What a reset leaves behind is for the longest hold.
-            let of_rule = of_rule.filter(|_| !name.contains(":rs:"));
             let lives_ms = of_rule.map_or(KEPT_MAX_MS, |(_, length, _)| length + KEPT_AFTER_MS);
             match database.ends(&key).flatten() {
                 Some(ends) if ends <= now + lives_ms => {}

@@ -1,17 +1,12 @@
 //! The service, from the request down to the bytes to Redis.
 
-use std::{
-    cell::{Cell, RefCell},
-    collections::BTreeMap,
-    sync::Arc,
-    time::Duration,
-};
+use std::{cell::Cell, collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio::{task::JoinHandle, time::Instant};
 use tollkeeper::{
     app,
-    engine::{request::Entry, time::Timestamp},
+    engine::time::Timestamp,
     limiter::Limiter,
     net::tls::ByteStream,
     overrides::Overrides,
@@ -74,8 +69,6 @@ pub struct Replica {
     /// Calls without an answer since the service was to be back.
     pub late: Cell<u32>,
     pub has_ended: Cell<bool>,
-    /// The counter that it has reset last while it had credit of it, and when.
-    pub reset: RefCell<Option<(Vec<Entry>, Instant)>>,
     network: Network,
     store: Arc<Store>,
     followers: Vec<JoinHandle<()>>,
@@ -117,7 +110,6 @@ impl Replica {
             waited: Cell::new(None),
             late: Cell::new(0),
             has_ended: Cell::new(false),
-            reset: RefCell::default(),
             network,
             store,
             followers,
