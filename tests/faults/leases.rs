@@ -135,7 +135,7 @@ async fn call(mut client: RateLimitServiceClient<Channel>, ends: Arc<AtomicBool>
     let mut admitted = Vec::new();
     while !ends.load(Ordering::Relaxed) {
         let sent = window();
-        let (key, _) = LIMITS[usize::from(sent % 3 > 0)];
+        let (key, _) = LIMITS[(sent % 3).min(1) as usize];
         let call = request("shop", vec![descriptor(&[(key, "all")])]);
         match client.should_rate_limit(call).await {
             Ok(answer) if answer.get_ref().overall_code() == Code::Ok => {
