@@ -168,7 +168,7 @@ mod tests {
     fn a_folder_with_the_name_of_a_file_is_none() {
         let folder = TempDir::new().unwrap();
         fs::create_dir(folder.path().join("calls-0000000000001-00000000.lz4")).unwrap();
-        assert_eq!(files(folder.path()).unwrap(), [PathBuf::new(); 0]);
+        assert!(files(folder.path()).unwrap().is_empty());
     }
 
     #[test]
