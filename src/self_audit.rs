@@ -88,7 +88,7 @@ pub struct SelfAudit {
     windows: Mutex<HashMap<u64, AuditedWindow>>,
     /// Since when the rules are in force, in Unix milliseconds. Other rules may have charged other hits before.
     rules_since_ms: AtomicU64,
-    /// When the last window ends that found no room, in Unix milliseconds.
+    /// Until when windows found no room, in Unix milliseconds. What is known of those that began before may be a part.
     left_out_until_ms: AtomicU64,
     metrics: AuditInstruments,
 }
@@ -222,8 +222,11 @@ impl SelfAudit {
         if let Some(known) = windows.get_mut(&key) {
             return known.answered.add(&answered);
         }
-        if windows.len() >= WINDOWS_MAX || counter.id_bytes() > ID_BYTES_MAX {
-            self.left_out_until_ms.fetch_max(span.end.as_millis(), Ordering::Relaxed);
+        if counter.id_bytes() > ID_BYTES_MAX {
+            return self.metrics.left_out.add(1, &[]);
+        }
+        if windows.len() >= WINDOWS_MAX {
+            self.left_out_until_ms.fetch_max(at.plus_millis(1).as_millis(), Ordering::Relaxed);
             return self.metrics.left_out.add(1, &[]);
         }
         let name = KeyName::new(matched, None, counter, self.names);

@@ -22,7 +22,7 @@ instruments! {
         windows: Counter<u64> => WINDOWS = Counter("ratelimit.audit.windows", ["domain", "rule", "outcome"],
             "windows of counters that were audited: `exact`, `over` the limit, `denied_early`, `stranded` (more hits were counted than answered), or `skipped`");
         left_out: Counter<u64> => LEFT_OUT = Counter("ratelimit.audit.left_out", [],
-            "calls that were not audited, in windows beyond the 5,000 that a replica audits at a time");
+            "calls that were not audited: in windows beyond the 5,000 that a replica audits at a time, or on counters whose name takes more than 1 KiB");
     }
 }
 

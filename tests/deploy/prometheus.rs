@@ -19,6 +19,8 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log }
   - key: held
     rate_limit: { unit: year, requests_per_unit: 10, hold: 1h }
+  - key: audited
+    rate_limit: { unit: second, requests_per_unit: 10 }
   - key: watched
     shadow_mode: true
     rate_limit: { unit: year, requests_per_unit: 0 }
@@ -37,7 +39,7 @@ const ALERTS: &str = "helm/files/alerts.yaml";
 
 fn service_with(redis: &Redis) -> Service {
     // No call can be written there.
-    let flags = &["--record", "/dev/null/calls"];
+    let flags = &["--record", "/dev/null/calls", "--audit-one-in", "1"];
     Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() })
 }
 
@@ -86,13 +88,15 @@ async fn every_expression_of_the_alerts_and_the_dashboard_has_a_value_after_call
         let user = descriptor(&[(key, "a")]);
         service.ask(request("shop", vec![user])).await.unwrap();
     };
-    // A rate needs a value before the calls and one after them. Twelve hits are within, near and over the limit.
-    for scrapes in 0..2 {
+    // A rate needs a value before the calls and one after them. Twelve hits are within, near and over the limit. No window
+    // is audited in the second in which rules are loaded.
+    for scrapes in 0..3 {
         for _ in 0..12 {
             ask("user").await;
         }
         ask("log").await;
         ask("watched").await;
+        ask("audited").await;
         ask("without a rule").await;
         ask("held").await;
         ask("hold.commit").await;
