@@ -29,6 +29,9 @@ const CONNECTS: [Connects; 4] =
 /// The longest call: three quarters of the longest timeout.
 const CALLS_END_WITHIN: Duration = Duration::from_millis(301);
 
+/// A call that is on its way for longer than this, in microseconds, may come after its release.
+const RELEASED_AFTER_US: u64 = 1_000_000;
+
 /// Disturbs the world for as long as its plan says.
 pub async fn happen(world: &Rc<World>, dice: &Dice) {
     let ends = Instant::now() + world.plan.lasts;
@@ -167,7 +170,7 @@ pub async fn restart_all(world: &World) {
     }
 }
 
-/// Tells the ledger if the present weather may have cut connections until now.
+/// Tells the ledger if the present weather may have cut connections until now, or held calls up.
 pub fn note_cuts(world: &World) {
     let mut ledger = world.ledger.borrow_mut();
     for host in &world.hosts {
@@ -180,6 +183,9 @@ pub fn note_cuts(world: &World) {
                 Fate::CutBefore | Fate::CutInside | Fate::CutAfter => ledger.cut(),
                 // The service notices such a connection when it uses it next.
                 Fate::HalfOpen => ledger.cut_for_ever(),
+                Fate::Stall if weather.stall_us.end > RELEASED_AFTER_US => {
+                    ledger.places.unreleased(world.redis_now_ms());
+                }
                 Fate::Stall | Fate::StallAfter | Fate::Drip => {}
             }
         }

@@ -233,7 +233,7 @@ impl Ledger {
     /// A replica was killed: what it had kept is lost.
     pub fn killed(&mut self, now_ms: u64) {
         self.cut();
-        self.places.killed(now_ms);
+        self.places.unreleased(now_ms);
         let kept = self.takes.iter_mut().flat_map(|take| &mut take.commits);
         kept.filter(|commit| **commit == Commit::Kept).for_each(|commit| *commit = Commit::Lost);
     }

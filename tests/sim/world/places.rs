@@ -30,8 +30,8 @@ pub struct Places {
     all: Vec<Place>,
     /// When the server's clock jumped, by the new time.
     jumps_ms: Vec<u64>,
-    /// When a replica was killed last, with what it was to release.
-    killed_ms: u64,
+    /// When a call may last have begun whose place nothing releases.
+    unreleased_ms: u64,
     broken: Option<String>,
 }
 
@@ -44,8 +44,9 @@ impl Places {
         }
     }
 
-    pub fn killed(&mut self, now_ms: u64) {
-        self.killed_ms = now_ms;
+    /// Until now, what was to release a place may have been lost, or have come before the call that takes it.
+    pub fn unreleased(&mut self, now_ms: u64) {
+        self.unreleased_ms = now_ms;
     }
 
     /// A call asks for one. Returns its number.
@@ -104,7 +105,7 @@ impl Places {
     pub fn check_end(&mut self, counter: &str, in_flight: usize, now_ms: u64) {
         let may_be_held = |place: &&Place| {
             let asked_ms = place.asked_ms;
-            let may_be_due = asked_ms <= self.killed_ms || asked_ms + RELEASED_MS > now_ms;
+            let may_be_due = asked_ms <= self.unreleased_ms || asked_ms + RELEASED_MS > now_ms;
             let is_told = place.held_ms.is_some() || may_be_due;
             place.counter == counter && is_told && place.free_ms.is_none_or(|free| free > now_ms)
         };
