@@ -52,7 +52,7 @@ use crate::{
     recording::{Recorder, RecordingOptions},
     rls,
     rules::{
-        self, InForce, Rules, Watched,
+        self, InForce, Loaded, Rules, Watched,
         metrics::RuleMetrics,
         xds::{self, ControlPlane},
     },
@@ -263,7 +263,9 @@ impl App {
         let metrics = RuleMetrics::new(&meter);
         let on_load = move |loaded| {
             metrics.loaded(loaded);
-            limiter.rules_changed();
+            if loaded == Loaded::Good {
+                limiter.rules_changed();
+            }
         };
         let rules = Arc::clone(&self.rules);
         let RuleSettings { source, overlays, options, .. } = settings.rules.clone();

@@ -188,13 +188,13 @@ impl Recorder {
         if let Ok(Err(problem)) = created.await {
             report(&problem);
         }
-        // A disk that takes long keeps no calls in the buffers: a reader relies on what a block lasts.
+        // Not behind the disk: a reader expects the calls of a file at most two seconds out of order.
         let handing_over = async {
             let mut due = time::interval(HAND_OVER_EVERY);
             while stop.run_until_cancelled(due.tick()).await.is_some() {
                 self.learn_key();
                 self.time_left();
-                self.buffered().for_each(|block| self.hand_over(block));
+                self.buffered().into_iter().for_each(|block| self.hand_over(block));
             }
         };
         let writing = async {
@@ -217,9 +217,22 @@ impl Recorder {
         }
     }
 
-    fn buffered(&self) -> impl Iterator<Item = Block> {
-        let blocks = self.buffers.iter().map(|buffer| mem::take(&mut *buffer.lock()));
-        blocks.filter(|block| block.calls > 0)
+    /// What is buffered, in few blocks.
+    fn buffered(&self) -> Vec<Block> {
+        let mut blocks: Vec<Block> = Vec::new();
+        for buffer in &self.buffers {
+            let block = mem::take(&mut *buffer.lock());
+            let fits = |last: &&mut Block| last.bytes.len() + block.bytes.len() <= BLOCK_BYTES;
+            match blocks.last_mut().filter(fits) {
+                Some(last) => {
+                    last.bytes.extend_from_slice(&block.bytes);
+                    last.calls += block.calls;
+                }
+                None if block.calls > 0 => blocks.push(block),
+                None => {}
+            }
+        }
+        blocks
     }
 
     fn hand_over(&self, block: Block) {

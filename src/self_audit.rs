@@ -9,10 +9,9 @@ mod answered;
 mod report;
 
 use std::{
+    cell::LazyCell,
     collections::BTreeMap,
-    fmt,
-    hash::BuildHasher as _,
-    mem,
+    fmt, mem,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -20,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use hashbrown::{DefaultHashBuilder, HashMap};
+use hashbrown::HashMap;
 use opentelemetry::metrics::Meter;
 use parking_lot::Mutex;
 use redis::{Value, cmd, from_redis_value};
@@ -41,13 +40,16 @@ use crate::{
         rule::Algorithm,
         time::Timestamp,
     },
-    process::clock::system_clock,
+    process::{clock::system_clock, pause::random},
     store::{Store, redis::topology::by_key::Steps},
     top_keys::{KeyName, TopKeyNames},
 };
 
 /// The most windows that are audited at a time.
 const WINDOWS_MAX: usize = 5_000;
+
+/// Windows longer than this may take only half of the room.
+const LONG_MS: u64 = 3_600_000;
 
 /// The longest business ID of a counter that is audited, in bytes, so that their number bounds the memory.
 const ID_BYTES_MAX: usize = 1024;
@@ -84,8 +86,8 @@ pub struct SelfAudit {
     denies_exactly: fn(&Counter) -> bool,
     names: TopKeyNames,
     replica: String,
-    hasher: DefaultHashBuilder,
-    windows: Mutex<HashMap<u64, AuditedWindow>>,
+    /// By the keys of their counters.
+    windows: Mutex<HashMap<String, AuditedWindow>>,
     /// Since when the rules are in force, in Unix milliseconds. Other rules may have charged other hits before.
     rules_since_ms: AtomicU64,
     /// Until when windows found no room, in Unix milliseconds. What is known of those that began before may be a part.
@@ -127,14 +129,12 @@ impl SelfAudit {
         names: TopKeyNames,
         meter: &Meter,
     ) -> Self {
-        let hasher = DefaultHashBuilder::default();
         let audit = Self {
             store,
             one_in,
             denies_exactly,
             names,
-            replica: format!("{:016x}", hasher.hash_one(system_clock())),
-            hasher,
+            replica: format!("{:08x}{:08x}", random(), random()),
             windows: Mutex::default(),
             rules_since_ms: AtomicU64::default(),
             left_out_until_ms: AtomicU64::default(),
@@ -167,6 +167,7 @@ impl SelfAudit {
         now: impl Fn() -> Timestamp,
         digest: impl Fn(u64) -> String,
     ) {
+        let now = LazyCell::new(now);
         for (index, (matched, directive, charge)) in plan.matched_charges().enumerate() {
             let counter = &charge.counter;
             if counter.limit.algorithm != Algorithm::FixedWindow {
@@ -180,7 +181,7 @@ impl SelfAudit {
             } else {
                 // It may have been charged at any time since it arrived.
                 let waited_ms = i64::try_from(arrived.elapsed().as_millis()).unwrap_or(i64::MAX);
-                let (now, window) = (now(), &counter.limit.window);
+                let (now, window) = (*now, &counter.limit.window);
                 let began = now.shifted(waited_ms.saturating_neg());
                 [Some(now), Some(began).filter(|began| window.at(*began) != window.at(now))]
             };
@@ -202,6 +203,7 @@ impl SelfAudit {
         let start = counter.limit.window.at(at).start;
         counter.limit.algorithm == Algorithm::FixedWindow
             && counter.hash_of_window(start).is_multiple_of(self.one_in)
+            && counter.id_bytes() <= ID_BYTES_MAX
     }
 
     #[cold]
@@ -217,15 +219,14 @@ impl SelfAudit {
             answered.least_denied = None;
         }
         let span = counter.limit.window.at(at);
-        let key = self.hasher.hash_one((counter.hash_of_identity(&self.hasher), span.start));
+        let key = counter.key(span.start);
         let mut windows = self.windows.lock();
         if let Some(known) = windows.get_mut(&key) {
             return known.answered.add(&answered);
         }
-        if counter.id_bytes() > ID_BYTES_MAX {
-            return self.metrics.left_out.add(1, &[]);
-        }
-        if windows.len() >= WINDOWS_MAX {
+        // Long windows leave half of the room to short ones.
+        let is_long = span.start.plus_millis(LONG_MS) < span.end;
+        if windows.len() >= if is_long { WINDOWS_MAX / 2 } else { WINDOWS_MAX } {
             self.left_out_until_ms.fetch_max(at.plus_millis(1).as_millis(), Ordering::Relaxed);
             return self.metrics.left_out.add(1, &[]);
         }
@@ -260,7 +261,7 @@ impl SelfAudit {
         }
         let windows = mem::take(&mut *self.windows.lock());
         let putting = async {
-            for window in windows.values().filter(|window| window.step != Step::Added) {
+            for window in windows.values() {
                 self.put(window).await;
             }
         };

@@ -209,7 +209,7 @@ fn push_descriptor(text: &mut String, descriptor: &DescriptorExplanation) {
         if let (Some(used), Some(remaining)) = (charge.used, charge.remaining) {
             let held = charge.held.map(|held| format!("{held} held, ")).unwrap_or_default();
             let credit =
-                charge.credit.map(|credit| format!(" ({credit} of them credit of this replica)"));
+                charge.credit.map(|credit| format!(" (with {credit} of this replica's credit)"));
             let credit = credit.unwrap_or_default();
             push_line(text, 4, &format!("{used} used{credit}, {held}{remaining} left"));
         }

@@ -71,7 +71,7 @@ pub(super) fn main(flags: &ReplayFlags, environment: &Environment) -> Ended {
     };
     if options.defaults.mode_override != ModeOverride::AsWritten {
         complain(
-            "the environment has a setting by which no limit denies alone, such as TOLLKEEPER_SHADOW_MODE",
+            "TOLLKEEPER_SHADOW_MODE or a similar setting applies to this replay: no limit denies a call alone",
         );
     }
     let mut recording = Recording::open(&flags.paths)?;

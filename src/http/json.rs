@@ -36,11 +36,12 @@ use crate::{
     telemetry::{CallSpan, in_call},
 };
 
-/// Most batches that are decided at a time. Further ones wait, each up to [`BATCH_WAITS`], and half of its caller's timeout.
+/// Maximum number of batches that are decided at a time. A further one waits up to [`BATCH_WAITS`], and up to half of its caller's
+/// timeout.
 const BATCHES_MAX: usize = 16;
 const BATCH_WAITS: Duration = Duration::from_secs(1);
 
-/// A body of so many bytes has few calls, which wait for no turn.
+/// A body of at most this many bytes does not wait for a turn: its calls take little time.
 const FEW_CALLS_BYTES: usize = 4 << 10;
 
 const BODY_WITHIN: Duration = Duration::from_secs(10);
@@ -83,16 +84,16 @@ impl Decisions {
         body.unwrap_or(Err(Refusal::TooSlow))
     }
 
-    /// What a batch of so many bytes needs, so that many of them leave the service to others.
+    /// The permit that a batch with a body of this many bytes needs, so that batches leave workers to other calls.
     async fn turn(
         &self,
         bytes: usize,
-        arrival: Arrival,
+        timeout: Option<Duration>,
     ) -> Result<Option<SemaphorePermit<'_>>, Refusal> {
         if bytes <= FEW_CALLS_BYTES {
             return Ok(None);
         }
-        let waits = arrival.timeout.map_or(BATCH_WAITS, |timeout| BATCH_WAITS.min(timeout / 2));
+        let waits = timeout.map_or(BATCH_WAITS, |timeout| BATCH_WAITS.min(timeout / 2));
         match time::timeout(waits, self.batches.acquire()).await {
             Ok(turn) => Ok(turn.ok()),
             Err(_) => Err(Refusal::TooMany),
@@ -150,8 +151,11 @@ pub(super) async fn decide_batch(
     // Only here, where no proxy passes on the headers of its end users.
     let timeout = timeout::of(request.headers());
     let (body, _held) = decisions.body(request).await?;
+    let received = Instant::now();
+    let _turn = decisions.turn(body.len(), timeout).await?;
+    // The wait for a turn is part of the caller's timeout, and not of the budget.
+    let timeout = timeout.map(|timeout| timeout.saturating_sub(received.elapsed()));
     let arrival = Arrival { at: Instant::now(), timeout };
-    let _turn = decisions.turn(body.len(), arrival).await?;
     let (client, span) = (client.as_ref(), span.as_ref());
     let context = BatchContext { client, arrival, span };
     let answered = decisions.service.answer_json(method, &body, &memory, context);

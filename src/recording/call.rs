@@ -1,4 +1,4 @@
-//! What of a call and its verdict is recorded: the operator's words, and digests of what callers sent.
+//! The parts of a call and its verdict that are recorded: the operator's words, and digests of what callers sent.
 
 use std::hash::Hasher as _;
 
@@ -22,7 +22,7 @@ use crate::engine::{
 /// What stands before the digest of a value.
 const DIGEST_MARK: char = '#';
 
-/// How a call was decided that is recorded.
+/// A call to record, and how it was decided.
 #[derive(Debug, Clone, Copy)]
 pub struct Recorded<'call> {
     pub request: &'call Request,

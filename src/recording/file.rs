@@ -110,7 +110,7 @@ pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
         let entry = entry?;
         let name = entry.file_name();
         let name = name.to_str().unwrap_or_default();
-        let is_file = unless_gone(entry.file_type())?.is_some_and(|kind| kind.is_file());
+        let is_file = unless_gone(fs::metadata(entry.path()))?.is_some_and(|found| found.is_file());
         if is_file && name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
             files.push(entry.path());
         }

@@ -22,7 +22,7 @@ instruments! {
         windows: Counter<u64> => WINDOWS = Counter("ratelimit.audit.windows", ["domain", "rule", "outcome"],
             "windows of counters that were audited: `exact`, `over` the limit, `denied_early`, `stranded` (more hits were counted than answered), or `skipped`");
         left_out: Counter<u64> => LEFT_OUT = Counter("ratelimit.audit.left_out", [],
-            "calls that were not audited: in windows beyond the 5,000 that a replica audits at a time, or on counters whose name takes more than 1 KiB");
+            "calls that were not audited, in windows beyond the 5,000 that a replica audits at a time");
     }
 }
 
@@ -67,6 +67,7 @@ impl Reports {
             Finding::DeniedEarly => "a call was denied that would have fitted into its window",
             Finding::Exact | Finding::Stranded | Finding::Skipped => return,
         };
+        let cause = (found == Finding::Over).then_some(cause);
         if let Some(line) = due_line(LogCause::SelfAudit, &format!("{domain}\n{rule}")) {
             let suppressed = line.suppressed;
             tracing::warn!(%domain, rule, key, limit, hits, cause, suppressed, "{what}");
@@ -75,12 +76,13 @@ impl Reports {
 
     /// Ends what was shown for an hour.
     pub(super) fn forget(&mut self) {
-        for ((domain, rule, cause), (ratio, seen)) in &mut self.excesses {
-            if *ratio > 0.0 && seen.elapsed() > SHOWN_FOR {
-                *ratio = 0.0;
+        self.excesses.retain(|(domain, rule, cause), (ratio, seen)| {
+            let is_shown = seen.elapsed() <= SHOWN_FOR;
+            if !is_shown && *ratio > 0.0 {
                 self.metrics.over_ratio.record(0.0, &labels(domain, rule, ("cause", cause)));
             }
-        }
+            is_shown
+        });
     }
 }
 

@@ -262,7 +262,7 @@ impl RedisStore {
         self.directory.map().nodes().iter().map(|node| node.report()).collect()
     }
 
-    /// Waits for work that goes on although its callers have gone, and sends what was kept, for a second at most each.
+    /// Waits for work that goes on although its callers have gone, for about two seconds, and sends what was kept, for one.
     /// No call may follow.
     pub async fn ended(&self) {
         self.leases.stop();

@@ -72,7 +72,10 @@ pub(super) fn main(flags: &ImportFlags) -> Ended {
         }
     };
     if flags.to.exists() {
-        return Err(failure(format_args!("{}: exists", flags.to.display())));
+        return Err(failure(format_args!(
+            "{}: already exists; --to must name a new file",
+            flags.to.display()
+        )));
     }
     if flags.domain.is_empty() {
         return Err(usage("--domain: must not be empty"));

@@ -157,7 +157,9 @@ fn check_combinations(
         ),
         (ban_for, limit.mode == Mode::Quota, "ban_for: not with quotas, which deny no call alone"),
     ] {
-        key.filter(|_| is_refused).into_iter().for_each(|key| reader.problem(key, problem));
+        if let Some(key) = key.filter(|_| is_refused) {
+            reader.problem(key, problem);
+        }
     }
 }
 

@@ -30,7 +30,7 @@ const GRANTS_MAX: usize = 2;
 /// The fewest hits that are worth a question. Below that, calls are decided one by one.
 const WANT_MIN: u64 = 2;
 
-/// The next lease is asked for when this part of one is left.
+/// The next lease is asked for when one in this many of its hits is in hand.
 const PART_IN_HAND: u64 = 8;
 
 /// A lease is at most this part of what is left of the limit, for all replicas together.

@@ -27,7 +27,7 @@ use crate::{
 
 pub(super) const REDIRECTIONS_MAX: usize = 3;
 
-/// How long work may take that goes on although its caller has gone.
+/// How long work begins attempts that goes on although its caller has gone, and how long the last one may then take.
 const OUTLIVES_BY: Duration = Duration::from_secs(1);
 
 /// Pause before another attempt while keys are being moved, or the cluster is down.
