@@ -17,7 +17,7 @@ fn answers_as_its_page_shows(folder: &str) {
     let rules = rules.replace("unit: minute", "unit: year");
     let service = Service::start(Options { rules: &rules, ..Options::default() });
     let folder = root().join("examples/applications").join(folder);
-    let (scratch, address) = (TempDir::new().unwrap(), nobody());
+    let scratch = TempDir::new().unwrap();
     let step = |step| {
         let mut command = Command::new(folder.join("try"));
         command
@@ -25,7 +25,6 @@ fn answers_as_its_page_shows(folder: &str) {
             .env("PATH", path())
             .env("SCRATCH", scratch.path())
             .env("TOLLKEEPER", service.grpc.to_string())
-            .env("PORT", address.port().to_string())
             .env_remove("RUSTC_BOOTSTRAP");
         command
     };
@@ -34,13 +33,18 @@ fn answers_as_its_page_shows(folder: &str) {
         assert_eq!(code, Some(0), "./try {name}: {output}{errors}");
     }
 
-    let mut application = Process::spawn(step("serve").stdout(Stdio::null()));
-    eventually("the application listens", || {
+    let address = nobody();
+    let mut serve = step("serve");
+    serve.env("PORT", address.port().to_string());
+    let mut application = Process::spawn(serve.stdout(Stdio::null()));
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    eventually("the application listens, and its client is connected", || {
         TcpStream::connect(address).ok()?;
-        (exchange(address, "GET", "/healthz", b"").0 == 200).then_some(())
+        assert_eq!(exchange(address, "GET", "/healthz", b"").0, 200);
+        let stranger = b"user=bob&password=guess";
+        (exchange_with(address, "POST", "/login", &[form], stranger).0 == 401).then_some(())
     });
     let page = fs::read_to_string(folder.join("README.md")).unwrap();
-    let form = ("content-type", "application/x-www-form-urlencoded");
     let key = ("authorization", "Bearer key-of-alice");
     let guess = |_| exchange_with(address, "POST", "/login", &[form], GUESS).0;
     let report = |_| exchange_with(address, "GET", "/reports", &[key], b"").0;
