@@ -1,6 +1,6 @@
 //! A real Prometheus scrapes real services, evaluates the alerts of the chart and answers its dashboard's queries.
 
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::support::{
     ads::FakeAds,
@@ -110,6 +110,9 @@ async fn every_expression_of_the_alerts_and_the_dashboard_has_a_value_after_call
     while !service.get("/metrics").contains("ratelimit_audit_over_ratio{") {
         assert!(began.elapsed() < PATIENCE, "no window is audited");
         ask("audited").await;
+        // An alert is about the share of these.
+        ask("without a rule").await;
+        sleep(Duration::from_millis(300)).await;
     }
 
     let alerts = alerts();
