@@ -67,8 +67,9 @@ fn code(code: Code) -> WireCode {
     }
 }
 
-fn current_limit(limit: &Limit) -> RateLimit {
-    let unit = match limit.unit {
+/// The unit of a limit. Its number is the same in `tollkeeper.v1`.
+pub(super) const fn unit(limit: &Limit) -> rate_limit::Unit {
+    match limit.unit {
         _ if limit.counts_calls() => rate_limit::Unit::Unknown,
         Unit::Second => rate_limit::Unit::Second,
         Unit::Minute => rate_limit::Unit::Minute,
@@ -77,11 +78,14 @@ fn current_limit(limit: &Limit) -> RateLimit {
         Unit::Week => rate_limit::Unit::Week,
         Unit::Month => rate_limit::Unit::Month,
         Unit::Year => rate_limit::Unit::Year,
-    };
+    }
+}
+
+fn current_limit(limit: &Limit) -> RateLimit {
     RateLimit {
         name: limit.name.as_deref().unwrap_or_default().to_owned(),
         requests_per_unit: saturated(limit.requests_per_unit),
-        unit: unit.into(),
+        unit: unit(limit).into(),
         unit_multiplier: (limit.unit_multiplier > 1).then_some(limit.unit_multiplier),
     }
 }

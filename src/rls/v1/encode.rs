@@ -9,12 +9,13 @@ use crate::{
     engine::{
         decision::{Code as DecisionCode, Committed, Decision, Matched, Status},
         ledger::CommitOutcome,
-        rule::{Limit, Unit},
+        rule::Limit,
     },
     limiter::LimitUsage,
     rls::{
+        encode::unit,
         framing::{write_bytes, write_varint},
-        pb::v1::{self, committed_charge, limit::Unit as WireUnit, verdict::Code},
+        pb::v1::{self, committed_charge, verdict::Code},
         refusal::Refusal,
     },
     store::{CounterReading, StoreError},
@@ -48,7 +49,7 @@ fn write_status(
         nested(4, status, |written| {
             text(1, limit.name.as_deref().unwrap_or_default(), written);
             number(2, limit.requests_per_unit, written);
-            number(3, unit(limit), written);
+            number(3, unit(limit) as u64, written);
             number(4, limit.unit_multiplier.into(), written);
         });
         number(5, remaining, status);
@@ -162,29 +163,18 @@ fn rule(matched: &Matched) -> &str {
     }
 }
 
-fn unit(limit: &Limit) -> u64 {
-    let unit = match limit.unit {
-        _ if limit.counts_calls() => WireUnit::Unknown,
-        Unit::Second => WireUnit::Second,
-        Unit::Minute => WireUnit::Minute,
-        Unit::Hour => WireUnit::Hour,
-        Unit::Day => WireUnit::Day,
-        Unit::Week => WireUnit::Week,
-        Unit::Month => WireUnit::Month,
-        Unit::Year => WireUnit::Year,
-    };
-    unit as u64
-}
-
 #[cfg(test)]
 mod tests {
     use prost::Message as _;
 
     use super::*;
-    use crate::engine::{
-        decision::Outcome,
-        ledger::JudgedBy,
-        rule::{Policy, Rule},
+    use crate::{
+        engine::{
+            decision::Outcome,
+            ledger::JudgedBy,
+            rule::{Policy, Rule, Unit},
+        },
+        rls::pb::v1::limit::Unit as WireUnit,
     };
 
     #[test]
