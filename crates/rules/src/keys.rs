@@ -79,14 +79,14 @@ const OTHER_ALGORITHMS: [(&str, &str); 3] = [
     ("sliding", "did you mean `sliding_window` or `sliding_log`?"),
 ];
 
-/// Keys of a limit that need one of certain algorithms.
-pub(super) const OF_ONE_ALGORITHM: [(&str, &[&str]); 6] = [
-    ("burst", &["token_bucket"]),
-    ("idle", &["first_hit_window"]),
-    ("time_zone", &["fixed_window"]),
-    ("starts", &["fixed_window"]),
-    ("remember", &["sliding_log", "in_flight"]),
-    ("lease", &["fixed_window"]),
+/// Keys of a limit that need one of certain algorithms, and why, where a refusal says it.
+pub(super) const OF_ONE_ALGORITHM: [(&str, &[&str], &str); 6] = [
+    ("burst", &["token_bucket"], ""),
+    ("idle", &["first_hit_window"], ""),
+    ("time_zone", &["fixed_window"], ""),
+    ("starts", &["fixed_window"], ""),
+    ("remember", &["sliding_log", "in_flight"], ""),
+    ("lease", &["fixed_window"], ": credit ends with a window of the clock"),
 ];
 
 /// Keys that each limit has for itself: an overlay gives none of the first, and `defaults` none of all.

@@ -145,8 +145,8 @@ fn applies(name: &str, value: &YamlNode, limit: &YamlNode) -> bool {
     let word = |name| limit.get(name).and_then(YamlNode::text);
     let is = |expected: &str, word: &str| word.eq_ignore_ascii_case(expected);
     let algorithm = word("algorithm").unwrap_or(Algorithm::FixedWindow.name());
-    let needed = OF_ONE_ALGORITHM.into_iter().find(|(key, _)| *key == name);
-    if needed.is_some_and(|(_, needed)| !needed.iter().any(|needed| is(needed, algorithm))) {
+    let needed = OF_ONE_ALGORITHM.into_iter().find(|(key, ..)| *key == name);
+    if needed.is_some_and(|(_, needed, _)| !needed.iter().any(|needed| is(needed, algorithm))) {
         return false;
     }
     let unit =

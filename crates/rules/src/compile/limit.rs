@@ -176,12 +176,11 @@ fn check_keys_of_one_algorithm(written: &RateLimit, reader: &mut Reader<'_>) {
         location_of(&written.remember),
         written.leases,
     ];
-    for ((key, algorithms), location) in OF_ONE_ALGORITHM.into_iter().zip(locations) {
+    for ((key, algorithms, why), location) in OF_ONE_ALGORITHM.into_iter().zip(locations) {
         if let Some(location) = location
             && !algorithms.contains(&written.algorithm)
         {
             let (of, algorithm) = (algorithms.join(" or "), written.algorithm);
-            let why = if key == "lease" { ": credit ends with a window of the clock" } else { "" };
             let message = format!("{key}: only for algorithm {of}, not {algorithm}{why}");
             reader.problem(location, message);
         }
