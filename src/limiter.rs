@@ -349,7 +349,7 @@ impl Limiter {
             plan = Plan::draw_as(&by.rules.rules, None, request, &[], HitsMeaning::Read);
         }
         if clear == Clear::Yes {
-            plan.charges.iter().for_each(|charge| self.changes(&charge.counter));
+            plan.charges.iter().for_each(|charge| self.note_change(&charge.counter));
         }
         let readings = self.store.for_operator().read_counters(&plan.charges, clear).await;
         plan.charges.into_iter().zip(readings).collect()
@@ -357,7 +357,7 @@ impl Limiter {
 
     /// Sets what a counter has used in one step, and returns what it holds then. Hits that are counted later are added.
     pub async fn set_used(&self, counter: &Counter, used: u64) -> Result<CounterReading, String> {
-        self.changes(counter);
+        self.note_change(counter);
         let store = self.store.for_operator();
         // The hits of the window before count too, and no refund takes them back; nor what replicas have leased, which would
         // go back behind it.
@@ -385,7 +385,7 @@ impl Limiter {
     }
 
     /// Notes that an operator changes a counter.
-    fn changes(&self, counter: &Counter) {
+    fn note_change(&self, counter: &Counter) {
         if let Some(audit) = &self.self_audit {
             audit.counter_changed(counter, self.overrides.now());
         }

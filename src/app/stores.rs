@@ -93,16 +93,18 @@ pub fn self_audit(
     store: &Arc<Store>,
 ) -> Option<SelfAudit> {
     let StoreUrl::Redis(url) = &settings.store.url else { return None };
+    let one_in = settings.telemetry.audit_one_in;
+    if one_in == 0 {
+        return None;
+    }
     let denies_exactly: fn(&Counter) -> bool =
         match (&url.topology, settings.rules.options.algorithms) {
             (_, Algorithms::FixedWindow) => |_| false,
             (TopologyKind::Cluster, _) => Counter::is_in_slot_of_domain,
             _ => |_| true,
         };
-    let (one_in, names) = (settings.telemetry.audit_one_in, settings.telemetry.top_keys);
-    let audit =
-        || SelfAudit::new(Arc::clone(store), one_in, denies_exactly, names, &telemetry.meter());
-    (one_in > 0).then(audit)
+    let (store, meter) = (Arc::clone(store), telemetry.meter());
+    Some(SelfAudit::new(store, one_in, denies_exactly, settings.telemetry.top_keys, &meter))
 }
 
 /// Disabled for memory, which is as fast as a cache. Also disabled without scripts: there Redis may deny too

@@ -107,12 +107,13 @@ impl Current {
 pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in unless_gone(fs::read_dir(folder))?.into_iter().flatten() {
-        let entry = entry?;
-        let name = entry.file_name();
-        let name = name.to_str().unwrap_or_default();
-        let is_file = unless_gone(fs::metadata(entry.path()))?.is_some_and(|found| found.is_file());
-        if is_file && name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
-            files.push(entry.path());
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with(PREFIX)
+            && name.ends_with(SUFFIX)
+            && unless_gone(fs::metadata(&path))?.is_some_and(|found| found.is_file())
+        {
+            files.push(path);
         }
     }
     files.sort();

@@ -211,7 +211,7 @@ impl RuleSet {
 
     /// Whether a limit has `notify_at`.
     pub fn has_notices(&self) -> bool {
-        let rules = self.domains().into_iter().flat_map(Domain::rules);
+        let rules = self.domains.values().flat_map(Domain::rules);
         rules.flat_map(|rule| rule.limits()).any(|limit| limit.notify_at.is_some())
     }
 
