@@ -73,7 +73,7 @@ const EXCHANGED_WITHIN: Duration = Duration::from_secs(1);
 /// How far the clocks of hosts differ, in milliseconds.
 const SKEW_MS: u64 = 1_000;
 
-/// The field of the replica that reports, beside those of the sums.
+/// The field of the hash that names the replica that reports. Each other field is the sum of one replica.
 const REPORTER: &str = "reporter";
 
 /// The windows that this replica audits.

@@ -38,7 +38,7 @@ pub(super) struct ReplayFlags {
     /// Compare with a replay with these rules, not with the recorded verdicts
     #[arg(long, value_name = "PATH")]
     against: Vec<PathBuf>,
-    /// File or folder that is laid over the rules, and over those of --against; may be repeated
+    /// Overlay for the rules of --rules and of --against: a file or folder; may be repeated
     #[arg(long, value_name = "PATH")]
     rules_overlay: Vec<PathBuf>,
     /// Exit 1 if this is so, such as 'denied > 0.1 %': the newly denied of the compared calls; also with `admitted`

@@ -20,7 +20,7 @@ pub(super) struct Answered {
     pub(super) limit: u64,
     /// The hits of calls that the limit let pass.
     pub(super) hits: u64,
-    /// Those of them that `on_store_failure` let pass.
+    /// The part of these hits that `on_store_failure` let pass.
     pub(super) by_failure_mode: u64,
     /// The fewest hits that the counter denied.
     pub(super) least_denied: Option<u64>,

@@ -18,7 +18,7 @@ use crate::{
 instruments! {
     pub(super) struct AuditInstruments {
         over_ratio: Gauge<f64> => OVER_RATIO = Gauge("ratelimit.audit.over_ratio", ["domain", "rule", "cause"],
-            "hits beyond the limit as a ratio of it, the most in an audited window of the last hour; `cause`: `outage` if it is no more than what `on_store_failure` let pass, else `unknown`");
+            "the largest excess of an audited window in the last hour, divided by its limit; `cause` is `outage` if hits that `on_store_failure` let pass account for all of it, else `unknown`");
         windows: Counter<u64> => WINDOWS = Counter("ratelimit.audit.windows", ["domain", "rule", "outcome"],
             "windows of counters that were audited: `exact`, `over` the limit, `denied_early`, `stranded` (more hits were counted than answered), or `skipped`");
         left_out: Counter<u64> => LEFT_OUT = Counter("ratelimit.audit.left_out", [],

@@ -72,13 +72,13 @@ impl World {
         self.hosts.iter().for_each(|host| host.troubled.set(Some(Instant::now())));
     }
 
-    /// Sees to it that nothing else happens to the cluster meanwhile. Returns whether it is one, and nothing does.
+    /// Begins a change of the cluster. Returns false if there is no cluster, or another change is under way.
     pub fn begins_change(&self) -> bool {
         self.is_cluster() && !self.is_changing.replace(true)
     }
 }
 
-/// A short time, mostly.
+/// A random time of up to 1, 20 or 300 ms.
 fn moment(dice: &Dice) -> Duration {
     dice.micros(100..*dice.one_of(&[1000, 20_000, 300_000]))
 }

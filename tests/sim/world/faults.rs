@@ -170,7 +170,7 @@ pub async fn restart_all(world: &World) {
     }
 }
 
-/// Tells the ledger if the present weather may have cut connections until now, or held calls up.
+/// Tells the ledger whether the weather may have cut connections or delayed calls up to now.
 pub fn note_cuts(world: &World) {
     let mut ledger = world.ledger.borrow_mut();
     for host in &world.hosts {

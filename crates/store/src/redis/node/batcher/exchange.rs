@@ -75,7 +75,7 @@ impl SharedQueue {
                 biased;
                 answered = lateness::until(until, answer.as_mut()) => answered,
                 error = self.link.state.opened() => {
-                    // Nobody waits for what was kept, and an answer may show that it has not run.
+                    // No caller waits for work that was kept. Its answer may still show that Redis has not run it.
                     let is_awaited = |call: &&mut QueuedCall| {
                         call.sent_as != SentAs::Part && !call.owed.is_kept()
                     };
