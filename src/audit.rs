@@ -157,11 +157,13 @@ impl Audit {
 
     fn keep(&self, stream: &'static str, now: u64, entry: String) {
         let mut in_memory = self.in_memory.lock();
-        let entries = in_memory.entry(stream).or_default();
-        let id = match entries.back() {
-            Some((EntryId(last, number), _)) if *last >= now => EntryId(*last, number + 1),
+        let newest =
+            in_memory.values().filter_map(|entries| entries.back()).map(|(id, _)| *id).max();
+        let id = match newest {
+            Some(EntryId(last, number)) if last >= now => EntryId(last, number + 1),
             _ => EntryId(now, 0),
         };
+        let entries = in_memory.entry(stream).or_default();
         if entries.len() >= ENTRIES_MAX {
             entries.pop_front();
         }
@@ -189,7 +191,7 @@ impl Audit {
                 if !has(&text, &entry) || !has(&who, name) {
                     continue;
                 }
-                // Entries of both streams may have the same id.
+                // Redis may have given entries of both streams the same id.
                 if found.len() >= query.limit && last_shown != Some(id) {
                     return Ok((found, last_shown));
                 }
