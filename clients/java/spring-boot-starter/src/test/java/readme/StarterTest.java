@@ -122,7 +122,7 @@ class StarterTest {
 
         @Bean
         RateLimitFilter.Denial denial() {
-            return (request, response, decision) -> response.getWriter().print("slower");
+            return (request, response, decision) -> response.getWriter().print("slower…");
         }
 
         @RateLimited({"route,user", "address"})
@@ -212,7 +212,7 @@ class StarterTest {
             fake(context).deny(alice);
             HttpResponse<String> denied = get(context, "/orders/8", "X-User", "alice");
             assertEquals(429, denied.statusCode());
-            assertEquals("slower", denied.body());
+            assertEquals("slower…", denied.body());
             assertEquals(200, get(context, "/orders/8", "X-User", "bob").statusCode());
             List<String> lines = Applications.log();
             assertEquals(500, get(context, "/orders/8").statusCode());

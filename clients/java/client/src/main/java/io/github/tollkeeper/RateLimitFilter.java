@@ -77,6 +77,8 @@ public final class RateLimitFilter extends HttpFilter {
         decision.headers().forEach(response::setHeader);
         if (!decision.allowed()) {
             response.setStatus(decision.failed() ? HttpServletResponse.SC_SERVICE_UNAVAILABLE : 429);
+            // The default of servlets has no more than Latin letters.
+            response.setCharacterEncoding("UTF-8");
             denial.write(request, response, decision);
         }
         return decision.allowed();
