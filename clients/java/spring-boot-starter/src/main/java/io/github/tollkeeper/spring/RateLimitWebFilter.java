@@ -16,6 +16,7 @@ import org.springframework.web.server.ServerWebExchange;
 import org.springframework.web.server.WebFilter;
 import org.springframework.web.server.WebFilterChain;
 import reactor.core.publisher.Mono;
+import reactor.core.scheduler.Schedulers;
 
 /**
  * Limits the requests of an application of WebFlux, and never blocks a thread. A denied request gets 429 with Retry-After
@@ -108,6 +109,8 @@ public final class RateLimitWebFilter implements WebFilter, Ordered {
 
     /** A caller that leaves does not end the decision: it would count as one without an answer. */
     private Mono<Decision> decide(List<Descriptor> limited) {
-        return Mono.fromFuture(() -> client.decideAsync(Call.take(1, limited.toArray(Descriptor[]::new))), true);
+        return Mono.fromFuture(() -> client.decideAsync(Call.take(1, limited.toArray(Descriptor[]::new))), true)
+                // Not in a thread of gRPC, which nobody expects: there, a handler that blocks is no error.
+                .publishOn(Schedulers.parallel());
     }
 }

@@ -1,10 +1,12 @@
 package io.github.tollkeeper.spring;
 
 import io.github.tollkeeper.Descriptor;
+import java.net.InetSocketAddress;
 import java.security.Principal;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import org.springframework.web.cors.reactive.CorsUtils;
 import org.springframework.web.reactive.HandlerMapping;
 import org.springframework.web.reactive.result.method.annotation.RequestMappingHandlerMapping;
 import org.springframework.web.server.ServerWebExchange;
@@ -22,6 +24,10 @@ final class ReactiveRoutes implements RateLimitWebFilter.Descriptors {
 
     @Override
     public Mono<List<Descriptor>> of(ServerWebExchange exchange) {
+        // It has no user, and Spring answers it without the method.
+        if (CorsUtils.isPreFlightRequest(exchange.getRequest())) {
+            return Mono.just(List.of());
+        }
         // A request that fits no method gets its error from the handler.
         return mapping.getHandlerInternal(exchange).onErrorComplete()
                 .flatMap(handler -> Mono.justOrEmpty(Annotations.find(handler)))
@@ -36,7 +42,11 @@ final class ReactiveRoutes implements RateLimitWebFilter.Descriptors {
             case "route" -> exchange.getRequiredAttribute(HandlerMapping.BEST_MATCHING_PATTERN_ATTRIBUTE).toString();
             case "method" -> exchange.getRequest().getMethod().name();
             case "user" -> user.orElse(null);
-            case "address" -> exchange.getRequest().getRemoteAddress().getHostString();
+            case "address" -> {
+                InetSocketAddress address = exchange.getRequest().getRemoteAddress();
+                // Not its name, which whoever owns the address chooses in DNS, once something has looked it up.
+                yield address.isUnresolved() ? address.getHostString() : address.getAddress().getHostAddress();
+            }
             default -> {
                 Map<String, String> variables = exchange.getAttributeOrDefault(
                         HandlerMapping.URI_TEMPLATE_VARIABLES_ATTRIBUTE, Map.of());
