@@ -1,7 +1,7 @@
 //! A small shop whose logins and reports are limited by ../rules.yaml.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::{env, error::Error, time::Duration};
+use std::{env, error::Error, io, time::Duration};
 
 use axum::extract::{ConnectInfo, Extension, Form, Request, State};
 use axum::http::{StatusCode, header::AUTHORIZATION, header::WWW_AUTHENTICATE};
@@ -28,6 +28,8 @@ struct Login {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
+    // It shows when the service does not answer.
+    tracing_subscriber::fmt().with_writer(io::stderr).init();
     let setting = |name, default: &str| env::var(name).unwrap_or_else(|_| default.to_owned());
     // A second: it is better to wait than to deny a login, or to let a report pass, since an answer was late.
     let options = Options::new("shop").timeout(Duration::from_secs(1));
