@@ -202,7 +202,7 @@ class StarterTest {
 
     @Test
     void anAnnotationLimitsARoute() throws Exception {
-        try (var context = start(Routes.class, "tollkeeper.address=127.0.0.1:1")) {
+        try (var context = start(Routes.class)) {
             assertEquals("order 7", get(context, "/orders/7", "X-User", "alice").body());
             Descriptor address = Descriptor.on("address", "127.0.0.1");
             Descriptor alice = Descriptor.on("route", "/orders/{order}").and("user", "alice");
@@ -225,7 +225,7 @@ class StarterTest {
 
     @Test
     void aRequestThatIsServedLaterIsDecidedOnce() throws Exception {
-        try (var context = start(Routes.class, "tollkeeper.address=127.0.0.1:1")) {
+        try (var context = start(Routes.class)) {
             assertEquals("served later", get(context, "/later").body());
             assertEquals(List.of(Call.take(1, Descriptor.on("route", "/later"))), fake(context).calls());
         }
@@ -234,8 +234,7 @@ class StarterTest {
     @Test
     void behindAProxyTheAddressIsTheOneThatTheProxyHasSeen() throws Exception {
         for (List<String> expected : List.of(List.of("none", "127.0.0.1"), List.of("native", "203.0.113.9"))) {
-            try (var context = start(Routes.class, "tollkeeper.address=127.0.0.1:1",
-                    "server.forward-headers-strategy=" + expected.get(0))) {
+            try (var context = start(Routes.class, "server.forward-headers-strategy=" + expected.get(0))) {
                 // The client has sent an address of its own to the proxy, which is the peer.
                 get(context, "/orders/7", "X-User", "alice", "X-Forwarded-For", "198.51.100.7, 203.0.113.9");
                 assertEquals(Descriptor.on("address", expected.get(1)), fake(context).calls().get(0).descriptors().get(1));
@@ -299,10 +298,9 @@ class StarterTest {
     }
 
     @Test
-    void withoutAnAddressThereIsNoClient() {
-        try (var context = start(Bare.class)) {
-            assertEquals(0, context.getBeanNamesForType(Client.class).length);
-        }
+    void withoutAnAddressOrAClientAnApplicationDoesNotStart() {
+        Exception error = assertThrows(Exception.class, () -> start(Bare.class, "tollkeeper.domain=example").close());
+        assertTrue(error.getMessage().contains("tollkeeper.address: must not be empty"), error::getMessage);
     }
 
     @Test

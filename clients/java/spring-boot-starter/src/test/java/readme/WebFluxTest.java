@@ -48,10 +48,6 @@ import tollkeeper.v1.Verdict;
 
 /** Applications of WebFlux with the starter, in Netty. */
 class WebFluxTest {
-    private static final String[] PROPERTIES = {
-        "tollkeeper.address=127.0.0.1:1", "tollkeeper.domain=example", "tollkeeper.warm-up=0s"
-    };
-
     static class Base {
         @Bean
         Fake fake() {
@@ -168,7 +164,7 @@ class WebFluxTest {
 
     @Test
     void anApplicationIsLimited() throws Exception {
-        try (var context = start(Limited.class, PROPERTIES)) {
+        try (var context = start(Limited.class)) {
             fake(context).limit(1, Descriptor.on("user", "alice"));
             HttpResponse<String> allowed = get(context, "/", "X-User", "alice");
             assertEquals("served", allowed.body());
@@ -190,7 +186,7 @@ class WebFluxTest {
 
     @Test
     void anAnnotationLimitsARoute() throws Exception {
-        try (var context = start(Routes.class, PROPERTIES)) {
+        try (var context = start(Routes.class)) {
             assertEquals("order 7", get(context, "/orders/7", "X-User", "alice").body());
             assertEquals("region eu", get(context, "/regions/eu").body());
             Descriptor address = Descriptor.on("address", "127.0.0.1");
@@ -214,7 +210,7 @@ class WebFluxTest {
 
     @Test
     void aPreflightIsNotLimited() throws Exception {
-        try (var context = start(Routes.class, PROPERTIES)) {
+        try (var context = start(Routes.class)) {
             HttpRequest preflight = HttpRequest.newBuilder(request(context, "/carts").uri())
                     .method("OPTIONS", HttpRequest.BodyPublishers.noBody())
                     .headers("Origin", "https://shop.example", "Access-Control-Request-Method", "PUT").build();

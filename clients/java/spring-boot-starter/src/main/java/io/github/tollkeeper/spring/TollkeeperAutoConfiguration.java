@@ -20,13 +20,13 @@ import org.springframework.boot.autoconfigure.AutoConfiguration;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnBean;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnMissingBean;
-import org.springframework.boot.autoconfigure.condition.ConditionalOnProperty;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnWebApplication;
 import org.springframework.boot.context.properties.EnableConfigurationProperties;
 import org.springframework.boot.web.servlet.FilterRegistrationBean;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 import org.springframework.core.Ordered;
+import org.springframework.util.Assert;
 import org.springframework.web.reactive.result.method.annotation.RequestMappingHandlerMapping;
 import org.springframework.web.servlet.config.annotation.InterceptorRegistry;
 import org.springframework.web.servlet.config.annotation.WebMvcConfigurer;
@@ -37,7 +37,6 @@ import org.springframework.web.servlet.config.annotation.WebMvcConfigurer;
  * servlets or WebFlux.
  */
 @AutoConfiguration
-@ConditionalOnProperty("tollkeeper.address")
 @EnableConfigurationProperties(TollkeeperProperties.class)
 public class TollkeeperAutoConfiguration {
     @Bean
@@ -45,6 +44,8 @@ public class TollkeeperAutoConfiguration {
     Client tollkeeperClient(
             TollkeeperProperties properties, ObjectProvider<OnFailure> onFailure, ObjectProvider<OnCall> onCall)
             throws IOException {
+        // Without a client, annotations would limit nothing, and nobody would notice.
+        Assert.hasText(properties.address(), "tollkeeper.address: must not be empty");
         Options options = Options.of(properties.domain())
                 .timeout(properties.timeout())
                 .commitTimeout(properties.commitTimeout())

@@ -9,7 +9,7 @@ import org.springframework.core.Ordered;
 /**
  * The properties below {@code tollkeeper}.
  *
- * @param address of the service, such as {@code localhost:8081}; without it there is no client
+ * @param address of the service, such as {@code localhost:8081}; required unless the application has a client of its own
  * @param domain of the rules
  * @param timeout how long a decision waits for the service
  * @param commitTimeout how long a commit is repeated until it is answered
