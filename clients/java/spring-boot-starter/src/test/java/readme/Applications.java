@@ -48,7 +48,14 @@ final class Applications {
 
     static HttpResponse<String> get(ConfigurableApplicationContext context, String path, String... headers)
             throws Exception {
-        return HttpClient.newHttpClient().send(request(context, path, headers), HttpResponse.BodyHandlers.ofString());
+        return send(context, "GET", path, headers);
+    }
+
+    static HttpResponse<String> send(
+            ConfigurableApplicationContext context, String method, String path, String... headers) throws Exception {
+        HttpRequest request = HttpRequest.newBuilder(request(context, path, headers), (name, value) -> true)
+                .method(method, HttpRequest.BodyPublishers.noBody()).build();
+        return HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
     }
 
     static HttpRequest request(ConfigurableApplicationContext context, String path, String... headers) {

@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static readme.Applications.fake;
 import static readme.Applications.get;
+import static readme.Applications.send;
 import static readme.Applications.start;
 
 import io.github.tollkeeper.Call;
@@ -47,6 +48,7 @@ import org.springframework.core.Ordered;
 import org.springframework.core.annotation.Order;
 import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.PathVariable;
+import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.bind.annotation.RestController;
 import tollkeeper.v1.Call.Mode;
 import tollkeeper.v1.DecideRequest;
@@ -132,7 +134,7 @@ class StarterTest {
         }
 
         @RateLimited("method, tenant, region")
-        @GetMapping("/regions/{region}")
+        @RequestMapping("/regions/{region}")
         String region(@PathVariable String region) {
             return "region " + region;
         }
@@ -228,6 +230,15 @@ class StarterTest {
         try (var context = start(Routes.class)) {
             assertEquals("served later", get(context, "/later").body());
             assertEquals(List.of(Call.take(1, Descriptor.on("route", "/later"))), fake(context).calls());
+        }
+    }
+
+    @Test
+    void methodsThatAClientInventsShareACounter() throws Exception {
+        try (var context = start(Routes.class)) {
+            fake(context).deny(Descriptor.on("method", "other").and("tenant", "acme").and("region", "eu"));
+            assertEquals(429, send(context, "BREW", "/regions/eu").statusCode());
+            assertEquals(200, send(context, "PUT", "/regions/eu").statusCode());
         }
     }
 

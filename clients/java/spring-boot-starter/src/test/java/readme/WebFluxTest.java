@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import static readme.Applications.fake;
 import static readme.Applications.get;
 import static readme.Applications.request;
+import static readme.Applications.send;
 import static readme.Applications.start;
 
 import io.github.tollkeeper.Call;
@@ -22,7 +23,6 @@ import io.grpc.Server;
 import io.grpc.Status;
 import io.grpc.stub.StreamObserver;
 import java.net.http.HttpClient;
-import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.security.Principal;
 import java.util.ArrayList;
@@ -37,6 +37,7 @@ import org.springframework.web.bind.annotation.CrossOrigin;
 import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.PutMapping;
+import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.bind.annotation.RestController;
 import org.springframework.web.server.WebFilter;
 import reactor.core.publisher.Mono;
@@ -109,7 +110,7 @@ class WebFluxTest {
         }
 
         @RateLimited("method, tenant, region")
-        @GetMapping("/regions/{region}")
+        @RequestMapping("/regions/{region}")
         Mono<String> region(@PathVariable String region) {
             return Mono.just("region " + region);
         }
@@ -209,12 +210,19 @@ class WebFluxTest {
     }
 
     @Test
+    void methodsThatAClientInventsShareACounter() throws Exception {
+        try (var context = start(Routes.class)) {
+            fake(context).deny(Descriptor.on("method", "other").and("tenant", "acme").and("region", "eu"));
+            assertEquals(429, send(context, "BREW", "/regions/eu").statusCode());
+            assertEquals(200, send(context, "PUT", "/regions/eu").statusCode());
+        }
+    }
+
+    @Test
     void aPreflightIsNotLimited() throws Exception {
         try (var context = start(Routes.class)) {
-            HttpRequest preflight = HttpRequest.newBuilder(request(context, "/carts").uri())
-                    .method("OPTIONS", HttpRequest.BodyPublishers.noBody())
-                    .headers("Origin", "https://shop.example", "Access-Control-Request-Method", "PUT").build();
-            HttpResponse<String> answer = HttpClient.newHttpClient().send(preflight, HttpResponse.BodyHandlers.ofString());
+            HttpResponse<String> answer = send(context, "OPTIONS", "/carts", "Origin", "https://shop.example",
+                    "Access-Control-Request-Method", "PUT");
             assertEquals(200, answer.statusCode());
             assertEquals("*", answer.headers().firstValue("Access-Control-Allow-Origin").orElse(""));
             assertEquals(List.of(), fake(context).calls());

@@ -6,6 +6,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.function.UnaryOperator;
 import org.springframework.core.annotation.AnnotatedElementUtils;
+import org.springframework.web.bind.annotation.RequestMethod;
 import org.springframework.web.method.HandlerMethod;
 
 /** What {@link RateLimited} says, for servlets and WebFlux. */
@@ -28,5 +29,10 @@ final class Annotations {
             }
             return descriptor;
         }).toList();
+    }
+
+    /** Spring serves any name where a mapping has none, so a client could have a counter for each that it invents. */
+    static String method(String name) {
+        return RequestMethod.resolve(name) == null ? "other" : name;
     }
 }

@@ -51,7 +51,7 @@ final class RateLimitInterceptor implements HandlerInterceptor {
     private String value(HttpServletRequest request, String key) {
         return switch (key) {
             case "route" -> text(request.getAttribute(HandlerMapping.BEST_MATCHING_PATTERN_ATTRIBUTE));
-            case "method" -> request.getMethod();
+            case "method" -> Annotations.method(request.getMethod());
             case "user" -> request.getRemoteUser();
             case "address" -> request.getRemoteAddr();
             default -> request.getAttribute(HandlerMapping.URI_TEMPLATE_VARIABLES_ATTRIBUTE) instanceof Map<?, ?> variables

@@ -40,7 +40,7 @@ final class ReactiveRoutes implements RateLimitWebFilter.Descriptors {
     private String value(ServerWebExchange exchange, Optional<String> user, String key) {
         return switch (key) {
             case "route" -> exchange.getRequiredAttribute(HandlerMapping.BEST_MATCHING_PATTERN_ATTRIBUTE).toString();
-            case "method" -> exchange.getRequest().getMethod().name();
+            case "method" -> Annotations.method(exchange.getRequest().getMethod().name());
             case "user" -> user.orElse(null);
             case "address" -> {
                 InetSocketAddress address = exchange.getRequest().getRemoteAddress();
