@@ -8,7 +8,8 @@ use crate::support::{
 
 const GUESS: &[u8] = b"user=alice&password=guess";
 
-/// Runs `./try install`, `./try test` and `./try serve` in the folder, and compares answers with the page's.
+/// Runs `./try install`, `./try test` and `./try serve` in the folder, and compares answers with the page's, and with
+/// what it says of a service that has stopped.
 #[track_caller]
 fn answers_as_its_page_shows(folder: &str) {
     let rules = include_str!("../../../examples/applications/rules.yaml");
@@ -36,7 +37,9 @@ fn answers_as_its_page_shows(folder: &str) {
     let address = nobody();
     let mut serve = step("serve");
     serve.env("PORT", address.port().to_string());
-    let mut application = Process::spawn(serve.stdout(Stdio::null()));
+    let log = scratch.path().join("log");
+    let file = fs::File::create(&log).unwrap();
+    let mut application = Process::spawn(serve.stdout(file.try_clone().unwrap()).stderr(file));
     let form = ("content-type", "application/x-www-form-urlencoded");
     eventually("the application listens, and its client is connected", || {
         TcpStream::connect(address).ok()?;
@@ -56,6 +59,11 @@ fn answers_as_its_page_shows(folder: &str) {
         assert_eq!(shown, expected);
         assert!(page.contains(&format!("\n{shown}")), "the page lacks\n{shown}");
     }
+
+    drop(service);
+    assert_eq!((guess(0), report(0)), (503, 200), "the service has stopped");
+    let log = fs::read_to_string(log).unwrap();
+    assert!(log.contains(" had no answer and "), "nothing says that the service is away: {log}");
     application.signal("TERM");
     eventually("the application ends", || application.0.try_wait().unwrap());
 }
