@@ -62,8 +62,9 @@ fn answers_as_its_page_shows(folder: &str) {
 
     drop(service);
     assert_eq!((guess(0), report(0)), (503, 200), "the service has stopped");
-    let log = fs::read_to_string(log).unwrap();
-    assert!(log.contains(" had no answer and "), "nothing says that the service is away: {log}");
+    eventually("the application logs that the service is away", || {
+        fs::read_to_string(&log).unwrap().contains(" had no answer and ").then_some(())
+    });
     application.signal("TERM");
     eventually("the application ends", || application.0.try_wait().unwrap());
 }
