@@ -187,7 +187,7 @@ impl Notice {
                 "at": at,
                 "used": used,
                 "capacity": limit.capacity(),
-                "resets_in": lasts.as_secs_f64().ceil(),
+                "resets_in": millis(*lasts).div_ceil(1000),
             },
         })
     }

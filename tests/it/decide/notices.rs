@@ -128,6 +128,7 @@ async fn one_of_two_replicas_tells_of_each_part_that_a_counter_reaches() {
     let data = &event["data"];
     assert_eq!((&data["domain"], &data["name"]), (&json!("shop"), &json!("daily")));
     assert_eq!((&data["limit"], &data["capacity"]), (&json!("10 per year"), &json!(10)));
+    assert!(data["resets_in"].is_u64(), "whole seconds, as on the page: {event}");
     assert_eq!(event["subject"], data["key"]);
     let top =
         replicas.each_ref().map(|one| one.exchange_at(one.admin, "GET", "/top", b"").2).join("");
