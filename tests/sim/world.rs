@@ -250,6 +250,9 @@ async fn live(plan: &Plan) -> Rc<World> {
         time::sleep(Duration::from_millis(1)).await;
     }
     spawn_local(operator::bans(Rc::clone(&world), dice.another()));
+    if plan.leases {
+        spawn_local(operator::resets(Rc::clone(&world), Dice::new(!plan.seed)));
+    }
     let clients = (0..plan.clients)
         .map(|number| spawn_local(Client::new(number, &world, dice.another()).call()));
     let clients: Vec<_> = clients.collect();

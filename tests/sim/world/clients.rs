@@ -30,7 +30,8 @@ const TIMEOUTS_MS: [u64; 4] = [20, 40, 100, 400];
 /// A timer of the world fires up to a millisecond late.
 const TIMER: Duration = Duration::from_millis(1);
 
-/// Credit of a window that a jump of Redis's clock has ended is spent for so long, at most.
+/// Credit of a window that a jump of Redis's clock has ended is spent for so long, at most. After a reset, a replica asks for
+/// none for so long.
 const CREDIT_LIVES: Duration = Duration::from_millis(200);
 
 /// The rules whose calls have one key on each counter.
@@ -281,6 +282,13 @@ impl Client {
         if answer.by_credit && !has_jumped {
             answer.at = Some(world.redis_now_ms());
         }
+        let is_reset = replica.reset.borrow().as_ref().is_some_and(|(entries, at)| {
+            let is_own = request.descriptors.iter().any(|own| own.entries == *entries);
+            is_own && *at < began && began < *at + CREDIT_LIVES
+        });
+        if answer.by_credit && is_reset {
+            world.breaks(format!("replica {} spends credit behind a reset", replica.number));
+        }
         if !answer.by_credit {
             self.check_breaker(replica, &nodes, began, answer, meaning);
         }
@@ -380,7 +388,7 @@ fn is_without_store(answer: Answer, meaning: HitsMeaning, took: Duration) -> boo
     answer.at.is_none() && (meaning == HitsMeaning::Done || !took.is_zero())
 }
 
-fn descriptor(counter: &str, hits: Hits, parameters: &[(&str, String)]) -> Descriptor {
+pub fn descriptor(counter: &str, hits: Hits, parameters: &[(&str, String)]) -> Descriptor {
     let entry = |(key, value): (&str, &str)| Entry {
         key: key.to_owned().into(),
         value: value.to_owned().into(),

@@ -109,6 +109,8 @@ pub struct Ledger {
     pub places: Places,
     /// The keys that servers have lost, or of which they have lost something.
     lost: Vec<Vec<u8>>,
+    /// The counters that were reset, and by the server's clock since when, and until when at the latest.
+    resets: Vec<(String, u64, u64)>,
     /// When its clock was set back: from when, and to when.
     jumps_ms: Vec<(u64, u64)>,
     /// The number of calls that were asked, and when the last connection may have been cut.
@@ -265,6 +267,10 @@ impl Ledger {
         })
     }
 
+    pub fn reset(&mut self, counter: String, from_ms: u64, to_ms: u64) {
+        self.resets.push((counter, from_ms, to_ms));
+    }
+
     pub fn set_back(&mut self, from_ms: u64, to_ms: u64) {
         self.jumps_ms.push((from_ms, to_ms));
     }
@@ -334,7 +340,10 @@ impl Ledger {
         for ((counter, window), bounds) in windows {
             let (_, length_ms, limit) = window_of(&counter);
             let span = window * length_ms..(window + 1) * length_ms;
-            if self.is_excused(&counter, &span) {
+            let has_reset = |(reset, from, to): &(String, u64, u64)| {
+                *reset == counter && *from < span.end && span.start <= *to
+            };
+            if self.is_excused(&counter, &span) || self.resets.iter().any(has_reset) {
                 continue;
             }
             if bounds.least > limit as i64 {
@@ -430,6 +439,8 @@ impl Ledger {
             let name = key_text(&key);
             let is_of = |(rule, ..): &&(&str, u64, u64)| name.contains(&format!("|{rule}="));
             let of_rule = WINDOWS.iter().find(is_of);
+            // What a reset leaves behind is for the longest hold.
+            let of_rule = of_rule.filter(|_| !name.contains(":rs:"));
             let lives_ms = of_rule.map_or(KEPT_MAX_MS, |(_, length, _)| length + KEPT_AFTER_MS);
             match database.ends(&key).flatten() {
                 Some(ends) if ends <= now + lives_ms => {}

@@ -1,4 +1,4 @@
-//! An operator, who bans calls for a time: every replica follows, and none longer than that.
+//! An operator, who raises limits for a time, which every replica follows, and none longer than that; and who resets counters.
 
 use std::{rc::Rc, sync::Arc, time::Duration};
 
@@ -7,12 +7,16 @@ use tokio::{
     time::{self, Instant},
 };
 use tollkeeper::{
-    engine::{directive::DirectiveAction, request::Entry},
+    engine::{
+        directive::DirectiveAction,
+        request::{Entry, Hits, Request},
+    },
     overrides::{NewOverride, Override},
+    store::{Clear, CounterReading},
 };
 use tollkeeper_sim::dice::Dice;
 
-use super::{World, replica::Replica};
+use super::{World, clients::descriptor, replica::Replica};
 
 /// Until then an override is in force on all replicas.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(1);
@@ -59,6 +63,33 @@ pub async fn bans(world: Rc<World>, dice: Dice) {
             }
             Err(_) => {}
         }
+    }
+}
+
+/// Resets hot counters until the world ends.
+pub async fn resets(world: Rc<World>, dice: Dice) {
+    while !world.ends.get() {
+        time::sleep(dice.micros(1_000_000..10_000_000)).await;
+        let replica = &*Rc::clone(dice.one_of(&world.replicas()));
+        let counter = format!("hot=u{}", dice.below(2));
+        let descriptors = vec![descriptor(&counter, Hits::Check, &[])];
+        let entries = descriptors[0].entries.clone();
+        let request = Request { domain: "shop".to_owned(), descriptors };
+        let shown = replica.limiter.read_counters(&request, Clear::No).await;
+        let from_ms = world.redis_now_ms();
+        let readings = replica.limiter.read_counters(&request, Clear::Yes).await;
+        // Without an answer it may happen later.
+        let is_done = matches!(readings[..], [(_, CounterReading::State(_))]);
+        let credit = match &shown[..] {
+            [(_, CounterReading::State(state))] => state.credit,
+            _ => 0,
+        };
+        if is_done && credit > 0 {
+            *replica.reset.borrow_mut() = Some((entries, Instant::now()));
+        }
+        let to_ms = if is_done { world.redis_now_ms() } else { u64::MAX };
+        world.note(|| format!("replica {} has reset {counter}: {is_done}", replica.number));
+        world.ledger.borrow_mut().reset(counter, from_ms, to_ms);
     }
 }
 

@@ -1,12 +1,17 @@
 //! The service, from the request down to the bytes to Redis.
 
-use std::{cell::Cell, collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::FutureExt as _;
 use tokio::{task::JoinHandle, time::Instant};
 use tollkeeper::{
     app,
-    engine::time::Timestamp,
+    engine::{request::Entry, time::Timestamp},
     limiter::Limiter,
     net::tls::ByteStream,
     overrides::Overrides,
@@ -65,6 +70,8 @@ pub struct Replica {
     /// Calls without an answer since the service was to be back.
     pub late: Cell<u32>,
     pub has_ended: Cell<bool>,
+    /// The counter that it has reset last while it had credit of it, and when.
+    pub reset: RefCell<Option<(Vec<Entry>, Instant)>>,
     network: Network,
     store: Arc<Store>,
     followers: Vec<JoinHandle<()>>,
@@ -115,6 +122,7 @@ impl Replica {
             seen: cluster::nodes().iter().map(|_| Seen::default()).collect(),
             late: Cell::new(0),
             has_ended: Cell::new(false),
+            reset: RefCell::default(),
             network,
             store,
             followers,
