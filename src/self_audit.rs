@@ -48,6 +48,9 @@ use crate::{
 /// The most windows that are audited at a time.
 const WINDOWS_MAX: usize = 5_000;
 
+/// How many more windows have room of which it is only known that their counter was changed.
+const CHANGED_MAX: usize = 1_000;
+
 /// Windows longer than this may take only half of the room.
 const LONG_MS: u64 = 3_600_000;
 
@@ -90,7 +93,7 @@ pub struct SelfAudit {
     windows: Mutex<HashMap<String, AuditedWindow>>,
     /// Since when the rules are in force, in Unix milliseconds. Other rules may have charged other hits before.
     rules_since_ms: AtomicU64,
-    /// Until when windows found no room, in Unix milliseconds. What is known of those that began before may be a part.
+    /// Until when windows found no room, in Unix milliseconds. Of those that began before and find room later, a part is known.
     left_out_until_ms: AtomicU64,
     metrics: AuditInstruments,
 }
@@ -226,9 +229,15 @@ impl SelfAudit {
         }
         // Long windows leave half of the room to short ones.
         let is_long = span.start.plus_millis(LONG_MS) < span.end;
-        if windows.len() >= if is_long { WINDOWS_MAX / 2 } else { WINDOWS_MAX } {
+        let room = if is_long { WINDOWS_MAX / 2 } else { WINDOWS_MAX };
+        // The others must learn that their sums say nothing.
+        let kept_free = if answered.doubt == Doubt::Changed { CHANGED_MAX } else { 0 };
+        if windows.len() >= room + kept_free {
             self.left_out_until_ms.fetch_max(at.plus_millis(1).as_millis(), Ordering::Relaxed);
             return self.metrics.left_out.add(1, &[]);
+        }
+        if began_before(span.start, &self.left_out_until_ms) {
+            answered.doubt(Doubt::Incomplete);
         }
         let name = KeyName::new(matched, None, counter, self.names);
         let window = AuditedWindow {
@@ -283,12 +292,10 @@ impl SelfAudit {
     /// The sum of this replica, with its doubts.
     fn sum(&self, window: &AuditedWindow) -> Answered {
         let mut sum = window.answered;
-        let began_before = |ms: &AtomicU64| window.start.as_millis() < ms.load(Ordering::Relaxed);
-        let is_part = matches!(window.step, Step::Begun | Step::Registered);
-        if is_part || began_before(&self.left_out_until_ms) {
+        if matches!(window.step, Step::Begun | Step::Registered) {
             sum.doubt(Doubt::Incomplete);
         }
-        if began_before(&self.rules_since_ms) {
+        if began_before(window.start, &self.rules_since_ms) {
             sum.doubt(Doubt::Changed);
         }
         sum
@@ -372,6 +379,10 @@ impl fmt::Debug for AuditedWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AuditedWindow").finish_non_exhaustive()
     }
+}
+
+fn began_before(start: Timestamp, ms: &AtomicU64) -> bool {
+    start.as_millis() < ms.load(Ordering::Relaxed)
 }
 
 fn millis(time: Duration) -> u64 {

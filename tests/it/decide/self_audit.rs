@@ -137,6 +137,25 @@ async fn planted_faults_show_as_planted_and_what_is_legitimate_does_not() {
 const ADD_ONE: &str = "return redis.call('EXISTS', KEYS[1]) == 1 and redis.call('INCR', KEYS[1])";
 
 #[tokio::test]
+async fn a_refund_through_a_replica_without_room_for_its_window_makes_no_excess() {
+    let redis = Redis::start();
+    let services = [(); 2].map(|()| start(&redis.url_with_minimal_rights(), &[]));
+    for call in 0..100 {
+        let key = |number: usize| descriptor(&[("planted", &format!("{call}-{number}"))]);
+        services[0].ask(request("shop", (0..60).map(key).collect())).await.unwrap();
+    }
+    assert!(services[0].get("/metrics").contains("ratelimit_audit_left_out_total"), "no room");
+    let deadline = Instant::now() + PATIENCE;
+    while windows(&services, "refunded", "skipped") < 3.0 {
+        ask(&services[1], "refunded", 5).await;
+        let refund = refund(descriptor(&[("refunded", CANARY)]), 5);
+        services[0].ask(request("shop", vec![refund])).await.unwrap();
+        assert!(Instant::now() < deadline, "{}", services[1].get("/metrics"));
+    }
+    assert_eq!(windows(&services, "refunded", "over"), 0.0);
+}
+
+#[tokio::test]
 async fn calls_that_pass_in_an_outage_are_over_the_limit_by_a_cause_of_their_own() {
     let mut redis = Redis::start();
     let services = [start(&redis.url(), &["--decision-budget", "100ms"])];
