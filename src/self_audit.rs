@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use hashbrown::HashMap;
 use opentelemetry::metrics::Meter;
 use parking_lot::Mutex;
@@ -28,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::report::INSTRUMENTS;
 use self::{
-    answered::{Answered, Doubt},
+    answered::{Answered, Doubt, Finding},
     report::{AuditInstruments, Reports},
 };
 use crate::{
@@ -68,7 +69,13 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// The time between two exchanges with the store.
+/// The most windows that are taken at a time, about.
+const DUE_MAX: usize = 200;
+
+/// How many windows are exchanged with the store at a time, so that thousands do not come late.
+const AT_A_TIME: usize = 4;
+
+/// The time between two such exchanges.
 const PAUSE: Duration = Duration::from_millis(1);
 
 const EXCHANGED_WITHIN: Duration = Duration::from_secs(1);
@@ -255,11 +262,16 @@ impl SelfAudit {
     /// Exchanges sums with the store, until `stop`.
     pub async fn follow(&self, stop: CancellationToken) {
         let mut reports = Reports::new(self.metrics.clone());
-        while stop.run_until_cancelled(sleep(LOOK_EVERY)).await.is_some() {
-            for window in self.due(Instant::now()) {
-                match window.step {
-                    Step::Compared => self.compare(&window, &mut reports).await,
-                    _ => self.put(&window).await,
+        let mut pause = LOOK_EVERY;
+        while stop.run_until_cancelled(sleep(pause)).await.is_some() {
+            let due = self.due(Instant::now());
+            pause = if due.len() < DUE_MAX { LOOK_EVERY } else { PAUSE };
+            for some in due.chunks(AT_A_TIME) {
+                let found = join_all(some.iter().map(|window| self.exchange(window))).await;
+                for (window, found) in some.iter().zip(found) {
+                    if let Some((all, finding)) = found {
+                        reports.add(&window.name, &window.key, &all, finding);
+                    }
                 }
                 sleep(PAUSE).await;
                 if stop.is_cancelled() {
@@ -270,17 +282,20 @@ impl SelfAudit {
         }
         let windows = mem::take(&mut *self.windows.lock());
         let putting = async {
-            for window in windows.values() {
-                self.put(window).await;
+            for some in windows.values().collect::<Vec<_>>().chunks(AT_A_TIME) {
+                join_all(some.iter().map(|window| self.put(window))).await;
             }
         };
         drop(timeout(EXCHANGED_WITHIN, putting).await);
     }
 
-    /// The windows for which something is to be done now, each with that as its step.
+    /// Windows for which something is to be done now, each with that as its step. Others must soon learn which were changed.
     fn due(&self, now: Instant) -> Vec<AuditedWindow> {
         let mut due = Vec::new();
         self.windows.lock().retain(|_, window| {
+            if due.len() >= DUE_MAX && window.answered.doubt != Doubt::Changed {
+                return true;
+            }
             let Some(step) = window.next_step(now) else { return true };
             window.step = step;
             due.push(window.clone());
@@ -299,6 +314,15 @@ impl SelfAudit {
             sum.doubt(Doubt::Changed);
         }
         sum
+    }
+
+    /// Does what is due, and returns what was found.
+    async fn exchange(&self, window: &AuditedWindow) -> Option<(Answered, Finding)> {
+        if window.step == Step::Compared {
+            return self.compare(window).await;
+        }
+        self.put(window).await;
+        None
     }
 
     async fn put(&self, window: &AuditedWindow) {
@@ -332,11 +356,11 @@ impl SelfAudit {
         from_redis_value(Value::Array(answers)).ok()
     }
 
-    async fn compare(&self, window: &AuditedWindow, reports: &mut Reports) {
+    /// The sum of all replicas and what it shows; `None` if another replica reports it.
+    async fn compare(&self, window: &AuditedWindow) -> Option<(Answered, Finding)> {
         let (mut all, mut used) = (self.sum(window), None);
         match self.sums(window).await {
-            // Another replica reports.
-            Some((_, 0, ..)) => return,
+            Some((_, 0, ..)) => return None,
             Some((mut sums, _, _, of_counter)) => {
                 if sums.remove(&self.replica).is_none() {
                     all.doubt(Doubt::Incomplete);
@@ -351,7 +375,7 @@ impl SelfAudit {
             }
             None => all.doubt(Doubt::Incomplete),
         }
-        reports.add(&window.name, &window.key, &all, all.finding(used));
+        Some((all, all.finding(used)))
     }
 }
 
