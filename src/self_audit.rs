@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::join_all;
+use futures_util::{StreamExt as _, future::join_all, stream};
 use hashbrown::HashMap;
 use opentelemetry::metrics::Meter;
 use parking_lot::Mutex;
@@ -268,10 +268,8 @@ impl SelfAudit {
             pause = if due.len() < DUE_MAX { LOOK_EVERY } else { PAUSE };
             for some in due.chunks(AT_A_TIME) {
                 let found = join_all(some.iter().map(|window| self.exchange(window))).await;
-                for (window, found) in some.iter().zip(found) {
-                    if let Some((all, finding)) = found {
-                        reports.add(&window.name, &window.key, &all, finding);
-                    }
+                for (window, all, finding) in found.into_iter().flatten() {
+                    reports.add(&window.name, &window.key, &all, finding);
                 }
                 sleep(PAUSE).await;
                 if stop.is_cancelled() {
@@ -281,11 +279,8 @@ impl SelfAudit {
             reports.forget();
         }
         let windows = mem::take(&mut *self.windows.lock());
-        let putting = async {
-            for some in windows.values().collect::<Vec<_>>().chunks(AT_A_TIME) {
-                join_all(some.iter().map(|window| self.put(window))).await;
-            }
-        };
+        let putting = stream::iter(windows.values())
+            .for_each_concurrent(AT_A_TIME, |window| self.put(window));
         drop(timeout(EXCHANGED_WITHIN, putting).await);
     }
 
@@ -316,13 +311,17 @@ impl SelfAudit {
         sum
     }
 
-    /// Does what is due, and returns what was found.
-    async fn exchange(&self, window: &AuditedWindow) -> Option<(Answered, Finding)> {
-        if window.step == Step::Compared {
-            return self.compare(window).await;
+    /// Does what is due. Returns the sum of all replicas and what it shows, if this one has to report it.
+    async fn exchange<'window>(
+        &self,
+        window: &'window AuditedWindow,
+    ) -> Option<(&'window AuditedWindow, Answered, Finding)> {
+        if window.step != Step::Compared {
+            self.put(window).await;
+            return None;
         }
-        self.put(window).await;
-        None
+        let (all, finding) = self.compare(window).await?;
+        Some((window, all, finding))
     }
 
     async fn put(&self, window: &AuditedWindow) {

@@ -251,6 +251,7 @@ async fn live(plan: &Plan) -> Rc<World> {
     }
     spawn_local(operator::bans(Rc::clone(&world), dice.another()));
     if plan.leases {
+        // With dice of its own, so that known seeds keep their clients and faults.
         spawn_local(operator::resets(Rc::clone(&world), Dice::new(!plan.seed)));
     }
     let clients = (0..plan.clients)

@@ -1,4 +1,4 @@
-//! An operator, who raises limits for a time, which every replica follows, and none longer than that; and who resets counters.
+//! An operator, who bans calls for a time, which every replica follows, and none longer than that; and who resets counters.
 
 use std::{rc::Rc, sync::Arc, time::Duration};
 

@@ -1,6 +1,9 @@
 package readme;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
 import io.github.tollkeeper.Client;
+import io.github.tollkeeper.Descriptor;
 import io.github.tollkeeper.Fake;
 import java.net.URI;
 import java.net.http.HttpClient;
@@ -62,6 +65,15 @@ final class Applications {
         String port = context.getEnvironment().getProperty("local.server.port");
         HttpRequest.Builder request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + port + path));
         return (headers.length > 0 ? request.headers(headers) : request).build();
+    }
+
+    /** A client that invents methods has no counter for each of them. */
+    static void countsInventedMethodsAsOne(Class<?> application) throws Exception {
+        try (var context = start(application)) {
+            fake(context).deny(Descriptor.on("method", "other").and("tenant", "acme").and("region", "eu"));
+            assertEquals(429, send(context, "BREW", "/regions/eu").statusCode());
+            assertEquals(200, send(context, "PUT", "/regions/eu").statusCode());
+        }
     }
 
     static Fake fake(ConfigurableApplicationContext context) {
