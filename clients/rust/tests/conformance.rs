@@ -98,7 +98,7 @@ async fn the_client_passes_the_faults_that_all_clients_share() {
     for row in table("faults.json", "rows") {
         let name = row["name"].as_str().unwrap();
         println!("{name}");
-        let (log, _guard) = Log::start();
+        let log = Log::start();
         let (heard, address) = (Heard::default(), addresses[name].as_str().unwrap().to_owned());
         let options = options(defaults(), &row["client"]);
         let options = observed(options, &heard, row["client"]["on_call"] == "throws");

@@ -152,7 +152,7 @@ async fn a_hold_is_committed_although_its_caller_leaves() {
 async fn views_have_settings_of_their_own_on_the_connections_of_the_client() {
     let (fake, client) = faked();
     fake.fail(Some("UNAVAILABLE"));
-    let (log, _guard) = Log::start();
+    let log = Log::start();
     let open = client.with(|options| options.domain("other").on_failure(OnFailure::Allow));
     assert!(open.decide(on("user", "secret")).await.unwrap().allowed);
     assert!(!client.decide(on("user", "secret")).await.unwrap().allowed);

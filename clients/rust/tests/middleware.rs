@@ -65,7 +65,7 @@ fn headers(headers: &HeaderMap) -> Vec<String> {
 }
 
 async fn check(client: &Client, key: &str, value: &str, status: u16, expected: &[&str]) {
-    let (log, _guard) = Log::start();
+    let log = Log::start();
     let response = ask(client, key, value).await;
     assert_eq!(response.status(), StatusCode::from_u16(status).unwrap());
     assert_eq!(headers(response.headers()), expected, "{key}");

@@ -2,14 +2,15 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::{
+    cell::RefCell,
     env, fmt,
-    sync::{Arc, Mutex},
+    sync::Once,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use tollkeeper_client::{Client, Options};
 use tracing::field::{Field, Visit};
-use tracing::subscriber::{DefaultGuard, set_default};
+use tracing::subscriber::set_global_default;
 use tracing::{Event, Metadata, Subscriber, span};
 
 /// An address that the tests of the repository set; ../conformance/README.md describes them. Without a service, a test
@@ -24,6 +25,7 @@ pub fn service(name: &str) -> Option<String> {
 
 /// A timeout for busy machines.
 pub fn patient() -> Options {
+    Log::listen();
     Options::new("conformance").timeout(Duration::from_secs(10))
 }
 
@@ -37,36 +39,47 @@ pub fn unique() -> String {
     format!("{}-{:?}", now.as_nanos(), std::thread::current().id())
 }
 
+thread_local! {
+    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
 /// The lines that this thread logs from now on.
-#[derive(Clone, Default)]
-pub struct Log(Arc<Mutex<Vec<String>>>);
+pub struct Log;
 
 impl Log {
-    pub fn start() -> (Self, DefaultGuard) {
-        let log = Self::default();
-        (log.clone(), set_default(log))
+    /// Listens to all threads. A line that one without a listener logs first would be silent in the others too: tracing asks
+    /// once for each whether anyone listens.
+    fn listen() {
+        static LISTENS: Once = Once::new();
+        LISTENS.call_once(|| set_global_default(Self).unwrap());
+    }
+
+    pub fn start() -> Self {
+        Self::listen();
+        LINES.take();
+        Self
     }
 
     /// The lines of the package.
     pub fn lines(&self) -> Vec<String> {
-        let lines = self.0.lock().unwrap();
-        lines.iter().filter(|line| line.starts_with("tollkeeper: ")).cloned().collect()
+        let is_own = |line: &&String| line.starts_with("tollkeeper: ");
+        LINES.with_borrow(|lines| lines.iter().filter(is_own).cloned().collect())
     }
 }
 
 impl Visit for Log {
     fn record_debug(&mut self, _: &Field, value: &dyn fmt::Debug) {
-        self.0.lock().unwrap().push(format!("{value:?}"));
+        LINES.with_borrow_mut(|lines| lines.push(format!("{value:?}")));
     }
 }
 
 impl Subscriber for Log {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("tollkeeper")
     }
 
     fn event(&self, event: &Event<'_>) {
-        event.record(&mut self.clone());
+        event.record(&mut Self);
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
