@@ -176,12 +176,12 @@ static SERVICE: LazyLock<(Service, Runtime)> = LazyLock::new(|| {
     let settings = settings::resolve(&flags, &Environment::default()).settings;
     let telemetry =
         Telemetry::start(&settings.telemetry.export, instruments()).expect("nothing is exported");
-    let store = Arc::new(stores::store(&settings, &telemetry));
+    let store = Arc::new(stores::store(&settings, &telemetry.meter()));
     let overrides = Arc::new(Overrides::new(Arc::clone(&store)));
     let in_force = rules::parse("rules.yaml", RULES, LoadOptions::default());
     let rules = Arc::new(Rules::new(in_force.expect("the rules are valid")));
     let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
-    (app::service(&settings, &telemetry, rules, overrides, store, None), runtime)
+    (app::service(&settings, &telemetry, rules, overrides, store, None, None), runtime)
 });
 
 /// A message of `tollkeeper.v1`, behind a byte that chooses its method: a batch within the bounds is answered, each item

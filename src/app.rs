@@ -33,6 +33,7 @@ use self::{
 use crate::{
     VERSION,
     audit::Audit,
+    candidate::Candidate,
     edge::{
         arriving::ArrivalBudget,
         health::{Health, Phase},
@@ -86,6 +87,7 @@ struct App {
     overrides: Arc<Overrides>,
     hold_keys: HoldKeys,
     recorder: Option<Arc<Recorder>>,
+    candidate: Option<Arc<Candidate>>,
     health: Health,
     edge: EdgeMetrics,
     workers: Arc<Workers>,
@@ -105,7 +107,7 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
         tracing::warn!("{}", printable(warning.as_bytes()));
     }
     match settings.rules.source.value {
-        RuleSource::Files(_) => rules.log(),
+        RuleSource::Files(_) => rules.log("rules"),
         // It has sent none yet.
         RuleSource::ControlPlane(_) => rules.warn(),
     }
@@ -152,7 +154,7 @@ impl App {
         telemetry: Telemetry,
         rules: InForce,
     ) -> Result<Self, Box<dyn Error>> {
-        let store = Arc::new(stores::store(settings, &telemetry));
+        let store = Arc::new(stores::store(settings, &telemetry.meter()));
         let control_plane = match &settings.rules.source.value {
             RuleSource::Files(_) => None,
             RuleSource::ControlPlane(target) => Some(ControlPlane::new(Arc::clone(target))),
@@ -164,10 +166,12 @@ impl App {
             Recorder::new(options.clone(), key, workers, &telemetry.meter())
         };
         let recorder = settings.telemetry.recording.as_ref().map(record).map(Arc::new);
+        let rules = Arc::new(Rules::new(rules));
         Ok(Self {
             recorder,
+            candidate: stores::candidate(settings, &telemetry.meter(), &rules, &store),
             audit: Arc::new(Audit::new(Arc::clone(&store))),
-            rules: Arc::new(Rules::new(rules)),
+            rules,
             overrides: Arc::new(Overrides::new(Arc::clone(&store))),
             hold_keys,
             health: Health::new().await,
@@ -187,7 +191,9 @@ impl App {
         let (rules, store) = (Arc::clone(&self.rules), Arc::clone(&self.store));
         let overrides = Arc::clone(&self.overrides);
         let recorder = self.recorder.clone();
-        let service = service(settings, &self.telemetry, rules, overrides, store, recorder);
+        let candidate = self.candidate.clone();
+        let service =
+            service(settings, &self.telemetry, rules, overrides, store, recorder, candidate);
         let service = Arc::new(service);
         let reflection = settings.listen.reflection;
         let in_progress = CallsInProgress::observe(&meter);
@@ -237,6 +243,10 @@ impl App {
             let stop = self.stop.clone();
             tasks.spawn(async move { recorder.follow(stop).await });
         }
+        if self.candidate.is_some() {
+            let (limiter, stop) = (Arc::clone(&service.limiter), self.stop.clone());
+            tasks.spawn(async move { limiter.follow_candidate(stop).await });
+        }
         if let Some(self_audit) = service.limiter.self_audit() {
             let stop = self.stop.clone();
             tasks.spawn(async move { self_audit.follow(stop).await });
@@ -268,10 +278,14 @@ impl App {
             }
         };
         let rules = Arc::clone(&self.rules);
-        let RuleSettings { source, overlays, options, .. } = settings.rules.clone();
+        let RuleSettings { source, overlays, options, candidate, .. } = settings.rules.clone();
         let files = renewal::FileMetrics::of_meter(&meter);
         let mut tasks: Vec<BoxFuture<'static, ()>> =
             vec![Box::pin(renewal::renew(Arc::new(settings.clone()), files))];
+        if let Some(rules) = self.candidate.as_ref().map(|candidate| candidate.rules()) {
+            let watched = Watched { paths: candidate.paths, overlays: overlays.clone(), options };
+            tasks.push(Box::pin(rules::watch(rules, watched, |_| {})));
+        }
         let overrides = Arc::clone(&self.overrides);
         tasks.push(Box::pin(async move { overrides.follow().await }));
         let audit = Arc::clone(&self.audit);
@@ -345,7 +359,13 @@ impl App {
                 self.hold_keys.within(READY_WITHIN, HoldKeys::can_sign).await;
             }
         };
-        tokio::join!(reached, has_rules, has_key);
+        // A promoted candidate is in force from the first call on.
+        let has_order = async {
+            if let Some(candidate) = &self.candidate {
+                drop(time::timeout(READY_WITHIN, candidate.asked()).await);
+            }
+        };
+        tokio::join!(reached, has_rules, has_key, has_order);
         while self.phase(store, rules) != Phase::Ready {
             time::sleep(FOLLOW_EVERY).await;
         }
@@ -408,6 +428,7 @@ pub fn service(
     overrides: Arc<Overrides>,
     store: Arc<Store>,
     recorder: Option<Arc<Recorder>>,
+    candidate: Option<Arc<Candidate>>,
 ) -> rls::Service {
     let near_ratio = settings.telemetry.near_limit_ratio;
     let metrics = CallMetrics::new(&telemetry.meter(), near_ratio);
@@ -415,14 +436,16 @@ pub fn service(
         .logging_denials(settings.telemetry.denial_lines);
     let calls = &settings.calls;
     let holds = Holds::new(calls.hold_keys.for_store(&store), &telemetry.meter());
-    let self_audit = stores::self_audit(settings, telemetry, &store);
-    let guard = stores::guard(settings, telemetry, store);
+    let meter = telemetry.meter();
+    let self_audit = stores::self_audit(settings, &meter, &store);
+    let guard = stores::guard(settings, &meter, store);
     let weight_max = calls.weight_max;
     let limiter = Limiter::new(rules, overrides, guard, metrics, top_keys, holds, weight_max)
         .listing_limits(calls.headers.draft)
         .giving(Notices::new(settings.telemetry.top_keys, &telemetry.meter()))
         .recording(recorder)
-        .auditing(self_audit);
+        .auditing(self_audit)
+        .judging(candidate);
     rls::Service {
         limiter: Arc::new(limiter),
         bounds: calls.bounds,

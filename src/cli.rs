@@ -5,6 +5,7 @@ mod admin;
 mod audit;
 mod bench;
 mod call;
+mod candidate;
 mod channel;
 mod check;
 mod counter;
@@ -85,6 +86,9 @@ enum Command {
     /// Change limits temporarily; list and undo such overrides
     #[command(subcommand, name = "override")]
     Override(overrides::OverrideAction),
+    /// Show what a candidate for the rules would change; put it in force, or end its trial
+    #[command(subcommand)]
+    Candidate(candidate::CandidateAction),
     /// Show who changed what on the admin address, the newest first
     Audit(audit::AuditFlags),
     /// Show the state of the replicas of a service; exit 1 unless all are green
@@ -171,6 +175,7 @@ fn run(command: Option<Command>, environment: &Environment) -> Ended {
         Some(Command::Import(from)) => import::main(from),
         Some(Command::Counter(action)) => counter::main(&action, environment),
         Some(Command::Override(action)) => overrides::main(&action, environment),
+        Some(Command::Candidate(action)) => candidate::main(&action, environment),
         Some(Command::Audit(flags)) => audit::main(&flags, environment),
         Some(Command::Status(flags)) => status::main(&flags, environment),
         Some(Command::Top(flags)) => top::main(&flags, environment),

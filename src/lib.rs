@@ -7,6 +7,7 @@ pub use tollkeeper_engine as engine;
 pub use tollkeeper_rules as rules;
 pub use tollkeeper_store as store;
 
+pub mod candidate;
 pub mod limiter;
 pub mod notices;
 pub mod overrides;

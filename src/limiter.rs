@@ -22,6 +22,7 @@ use self::{
 };
 
 use crate::{
+    candidate::{Candidate, DecidedCall, first_counters},
     engine::{
         decision::{Decision, Matched, Status},
         directive::Directives,
@@ -48,6 +49,7 @@ use crate::{
     top_keys::{TopKeys, TopReport},
 };
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// The counter of one limit of a descriptor.
 #[derive(Debug)]
@@ -90,6 +92,7 @@ pub struct Limiter {
     notices: Option<Notices>,
     recorder: Option<Arc<Recorder>>,
     self_audit: Option<Arc<SelfAudit>>,
+    candidate: Option<Arc<Candidate>>,
     holds: Holds,
     /// The most that the charges of one call weigh.
     weight_max: usize,
@@ -120,6 +123,7 @@ impl Limiter {
             notices: None,
             recorder: None,
             self_audit: None,
+            candidate: None,
             holds,
             weight_max,
             lists_limits,
@@ -151,6 +155,24 @@ impl Limiter {
     #[must_use]
     pub fn auditing(self, self_audit: Option<SelfAudit>) -> Self {
         Self { self_audit: self_audit.map(Arc::new), ..self }
+    }
+
+    /// Also lets a candidate judge a part of the calls.
+    #[must_use]
+    pub fn judging(self, candidate: Option<Arc<Candidate>>) -> Self {
+        Self { candidate, ..self }
+    }
+
+    pub const fn candidate(&self) -> Option<&Arc<Candidate>> {
+        self.candidate.as_ref()
+    }
+
+    /// Lets the candidate judge calls, and follows its orders, until `stop`.
+    pub async fn follow_candidate(&self, stop: CancellationToken) {
+        let Some(candidate) = &self.candidate else { return };
+        let following = candidate.follow(|| self.overrides.now(), || self.rules_changed());
+        let following = stop.run_until_cancelled(following);
+        tokio::join!(candidate.judge_all(&self.top_keys, stop.clone()), following);
     }
 
     pub fn self_audit(&self) -> Option<Arc<SelfAudit>> {
@@ -309,12 +331,21 @@ impl Limiter {
         if let Some(notices) = &self.notices {
             notices.record(&plan, &verdict, arrival.at, |id| self.holds.digest(id));
         }
+        let candidate = self.candidate().filter(|candidate| candidate.is_judged());
+        let candidate = candidate.filter(|_| !without_store);
+        let is_compared = candidate.is_some() && verdict.denied;
+        let counters = if is_compared { first_counters(&plan) } else { Vec::new() };
         let mut decision = plan.settle(verdict);
         decision.token = self.holds.settle(&by.rules.rules, &decision);
         if let Some(recorder) = self.recorder().filter(|recorder| recorder.is_on()) {
             let at = decision.at.unwrap_or_else(|| self.overrides.now());
             let call = Recorded { request, meaning, decision: &decision, at, without_store };
             recorder.record(&by.rules.rules, call);
+        }
+        if let Some(candidate) = candidate {
+            let at = decision.at.unwrap_or_else(|| self.overrides.now());
+            let (directives, decision) = (by.directives.as_deref(), &decision);
+            candidate.sample(DecidedCall { directives, request, meaning, decision, counters, at });
         }
         let granted = decision.part.map(|hits| request.with_hits(hits));
         let request = granted.as_ref().unwrap_or(request);
@@ -350,6 +381,9 @@ impl Limiter {
         }
         if clear == Clear::Yes {
             plan.charges.iter().for_each(|charge| self.note_change(&charge.counter));
+            if let Some(candidate) = self.candidate().filter(|candidate| candidate.is_judged()) {
+                candidate.reset(request).await;
+            }
         }
         let readings = self.store.for_operator().read_counters(&plan.charges, clear).await;
         plan.charges.into_iter().zip(readings).collect()

@@ -22,15 +22,17 @@ use tokio::time::Instant;
 
 pub(crate) use self::name::KeyName;
 pub use self::name::TopKeyNames;
+pub(crate) use self::worker::TopList;
 use self::{
     merge::Merged,
     name::ShownKey,
     space_saving::{KeyCount, LastTally},
-    worker::{TopList, WorkerKeys},
+    worker::WorkerKeys,
 };
 use crate::{
     engine::{
         algorithm::account::real,
+        decision::Matched,
         directive::{Directive, DirectiveAction},
         key::{self, Counter},
         ledger::{Fit, JudgedBy, Tally, Verdict},
@@ -77,6 +79,11 @@ pub struct TopReport {
     /// The keys that were over a shadow limit most often.
     #[serde(default)]
     pub shadow: Vec<TopKey>,
+    /// The keys in the sample that the candidate would deny most often, and those that it alone would admit.
+    #[serde(default)]
+    pub newly_denied: Vec<TopKey>,
+    #[serde(default)]
+    pub newly_admitted: Vec<TopKey>,
 }
 
 /// One key, and how often it was decided.
@@ -115,8 +122,9 @@ pub struct TopKey {
 }
 
 impl TopReport {
-    pub fn lists_mut(&mut self) -> [&mut Vec<TopKey>; 4] {
-        [&mut self.hottest, &mut self.denied, &mut self.nearest, &mut self.shadow]
+    pub fn lists_mut(&mut self) -> [&mut Vec<TopKey>; 6] {
+        let Self { hottest, denied, nearest, shadow, newly_denied, newly_admitted, .. } = self;
+        [hottest, denied, nearest, shadow, newly_denied, newly_admitted]
     }
 
     pub fn keys_mut(&mut self) -> impl Iterator<Item = &mut TopKey> {
@@ -189,6 +197,28 @@ impl TopKeys {
         }
     }
 
+    /// Counts a key in one of the lists, by the limit of its counter, which it is over.
+    pub(crate) fn record_in(
+        &self,
+        list: TopList,
+        matched: &Matched,
+        directive: Option<&Arc<Directive>>,
+        counter: &Counter,
+    ) {
+        let Some(worker) = self.workers.get(workers::share(self.workers.len())) else { return };
+        let (at_ms, limit) = (self.millis(Instant::now()), &counter.limit);
+        let mut worker = worker.lock();
+        worker.enter(at_ms / PERIOD_MS);
+        let last = last_tally(limit, &Tally::new(Fit::Over, Duration::ZERO), at_ms, 0);
+        worker.add(
+            list,
+            counter.hash_of_identity(&self.hasher),
+            last,
+            |known| known.is_current(matched, directive, limit),
+            || KeyName::new(matched, directive, counter, self.names),
+        );
+    }
+
     /// Logs the first key that a call was denied for, unless a line is too recent.
     fn log_denial(
         &self,
@@ -241,12 +271,15 @@ impl TopKeys {
             // Those that have used it up are at it, not near it.
             (one.last.remaining == 0).cmp(&(other.last.remaining == 0)).then(remaining)
         });
+        let leading = |list| self.named(list, &self.counts(list), &digest);
         Some(TopReport {
             seconds: Duration::from_millis(now_ms.saturating_sub(from_ms)).as_secs_f64(),
-            hottest: self.named(TopList::Hottest, &self.counts(TopList::Hottest), &digest),
-            denied: self.named(TopList::Denied, &self.counts(TopList::Denied), &digest),
+            hottest: leading(TopList::Hottest),
+            denied: leading(TopList::Denied),
             nearest: self.named(TopList::Nearest, &nearest, &digest),
-            shadow: self.named(TopList::Shadow, &self.counts(TopList::Shadow), &digest),
+            shadow: leading(TopList::Shadow),
+            newly_denied: leading(TopList::NewlyDenied),
+            newly_admitted: leading(TopList::NewlyAdmitted),
         })
     }
 
@@ -572,6 +605,7 @@ mod tests {
 
     #[test]
     fn a_worker_takes_at_most_a_mebibyte_and_a_half_and_with_values_four() {
+        // One thread alone fills the lists of the candidate.
         let keys = 8 * worker::KEYS_MAX;
         let bytes = keys * SpaceSaving::<KeyName>::BYTES_PER_KEY_MAX;
         assert!(bytes <= 3 << 19, "{bytes}");

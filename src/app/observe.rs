@@ -6,7 +6,7 @@ use opentelemetry::metrics::Meter;
 
 use super::{App, renewal};
 use crate::{
-    edge, limiter, notices, overrides, recording,
+    candidate, edge, limiter, notices, overrides, recording,
     rules::{self, xds},
     self_audit,
     store::{self, memory, redis::RedisStore, report},
@@ -22,6 +22,7 @@ pub fn instruments() -> impl Iterator<Item = &'static InstrumentRow> {
         overrides::INSTRUMENTS,
         recording::INSTRUMENTS,
         self_audit::INSTRUMENTS,
+        candidate::INSTRUMENTS,
         store::metrics::INSTRUMENTS,
         report::INSTRUMENTS,
         memory::metrics::INSTRUMENTS,

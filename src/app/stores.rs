@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use opentelemetry::{global, metrics::Meter};
+
 use crate::{
-    engine::key::Counter,
-    rules::Algorithms,
+    candidate::Candidate,
+    engine::key::{Counter, OF_CANDIDATE},
+    rules::{self, Algorithms, Rules, xds},
     self_audit::SelfAudit,
-    settings::{Settings, StoreUrl, TopologyKind},
+    settings::{RuleSettings, Settings, StoreUrl, TopologyKind},
     store::{
         Store,
         fallback::Fallback,
@@ -29,12 +32,23 @@ use crate::{
         },
         system_clock,
     },
-    telemetry::{Telemetry, observe_together},
+    telemetry::observe_together,
 };
 
-pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
+/// What log lines call the rules of a candidate.
+const CANDIDATE_RULES: &str = "candidate rules";
+
+/// The most connections to each server for the counters of a candidate, and counters that are known as over their limit.
+const CANDIDATE_CONNECTIONS_MAX: u32 = 4;
+const CANDIDATE_CACHED_MAX: usize = 10_000;
+
+/// The part of the memory for counters that those of a candidate may take beside it, in bytes at least [`MEMORY_MIN`].
+const CANDIDATE_MEMORY_PART: usize = 4;
+const MEMORY_MIN: usize = 1 << 20;
+
+pub fn store(settings: &Settings, meter: &Meter) -> Store {
     let StoreUrl::Redis(url) = &settings.store.url else {
-        return Store::Memory(memory_store(settings, telemetry, "store"));
+        return Store::Memory(memory_store(settings, meter, "store"));
     };
     let server = |address: &Address| Server::new(address.clone(), Arc::clone(&url.access));
     let (mode, finder) = match &url.topology {
@@ -57,7 +71,7 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
     let replicas = u64::from(settings.store.replicas);
     let clients = replicas * u64::from(settings.store.pool_size);
     let algorithms = settings.rules.options.algorithms;
-    let metrics = StoreMetrics::new(&telemetry.meter());
+    let metrics = StoreMetrics::new(meter);
     let options = NodeOptions {
         expected: Expected { mode, clients, runs_scripts: algorithms == Algorithms::All },
         connections_max: settings.store.pool_size,
@@ -78,20 +92,49 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
 }
 
 /// The guard around `store`, with the over-limit cache and the fallback.
-pub fn guard(settings: &Settings, telemetry: &Telemetry, store: Arc<Store>) -> Guard {
+pub fn guard(settings: &Settings, meter: &Meter, store: Arc<Store>) -> Guard {
     let fallback =
-        Fallback::new(memory_store(settings, telemetry, "fallback"), settings.store.replicas);
-    let over_limit = over_limit_cache(settings, telemetry);
-    let metrics = StoreMetrics::new(&telemetry.meter());
+        Fallback::new(memory_store(settings, meter, "fallback"), settings.store.replicas);
+    let over_limit = over_limit_cache(settings, meter);
+    let metrics = StoreMetrics::new(meter);
     Guard::new(store, over_limit, fallback, settings.store.timeouts, metrics)
 }
 
-/// Replicas audit what they share.
-pub fn self_audit(
+/// The candidate, with counters and connections of its own, so that calls do not wait for it. They show in no metric.
+pub fn candidate(
     settings: &Settings,
-    telemetry: &Telemetry,
+    meter: &Meter,
+    in_force: &Arc<Rules>,
     store: &Arc<Store>,
-) -> Option<SelfAudit> {
+) -> Option<Arc<Candidate>> {
+    let RuleSettings { candidate, overlays, options, .. } = &settings.rules;
+    if candidate.paths.is_empty() {
+        return None;
+    }
+    let first = match rules::load(&candidate.paths, overlays, *options) {
+        Ok(first) => {
+            first.log(CANDIDATE_RULES);
+            Some(first)
+        }
+        // Whoever follows the files reports why.
+        Err(_) => xds::none_yet(&[], *options).ok(),
+    };
+    let mut own = settings.clone();
+    own.store.key_prefix += OF_CANDIDATE;
+    own.store.pool_size = own.store.pool_size.min(CANDIDATE_CONNECTIONS_MAX);
+    own.store.over_limit_cache = own.store.over_limit_cache.min(CANDIDATE_CACHED_MAX);
+    own.store.memory_max.bytes =
+        (own.store.memory_max.bytes / CANDIDATE_MEMORY_PART).max(MEMORY_MIN);
+    let nowhere = global::meter("candidate");
+    let own_store = Arc::new(self::store(&own, &nowhere));
+    let counters = guard(&own, &nowhere, own_store).for_operator();
+    let rules = Arc::new(Rules::named(CANDIDATE_RULES, first?));
+    let (in_force, store) = (Arc::clone(in_force), Arc::clone(store));
+    Some(Candidate::new(rules, in_force, store, counters, candidate.one_in, meter))
+}
+
+/// Replicas audit what they share.
+pub fn self_audit(settings: &Settings, meter: &Meter, store: &Arc<Store>) -> Option<SelfAudit> {
     let StoreUrl::Redis(url) = &settings.store.url else { return None };
     let one_in = settings.telemetry.audit_one_in;
     if one_in == 0 {
@@ -103,13 +146,13 @@ pub fn self_audit(
             (TopologyKind::Cluster, _) => Counter::is_in_slot_of_domain,
             _ => |_| true,
         };
-    let (store, meter) = (Arc::clone(store), telemetry.meter());
-    Some(SelfAudit::new(store, one_in, denies_exactly, settings.telemetry.top_keys, &meter))
+    let store = Arc::clone(store);
+    Some(SelfAudit::new(store, one_in, denies_exactly, settings.telemetry.top_keys, meter))
 }
 
 /// Disabled for memory, which is as fast as a cache. Also disabled without scripts: there Redis may deny too
 /// early for an instant, and the cache would extend that to a second.
-fn over_limit_cache(settings: &Settings, telemetry: &Telemetry) -> OverLimitCache {
+fn over_limit_cache(settings: &Settings, meter: &Meter) -> OverLimitCache {
     let entries_max = match (&settings.store.url, settings.rules.options.algorithms) {
         (StoreUrl::Redis(_), Algorithms::All) => settings.store.over_limit_cache,
         (StoreUrl::Memory, _) | (_, Algorithms::FixedWindow) => 0,
@@ -118,15 +161,15 @@ fn over_limit_cache(settings: &Settings, telemetry: &Telemetry) -> OverLimitCach
         StoreUrl::Redis(url) if url.topology == TopologyKind::Cluster => Denials::MayBeReserved,
         StoreUrl::Redis(_) | StoreUrl::Memory => Denials::Exact,
     };
-    let metrics = StoreMetrics::new(&telemetry.meter());
+    let metrics = StoreMetrics::new(meter);
     OverLimitCache::new(entries_max, denials, metrics)
 }
 
 /// Counters in memory, observed as those for this use.
-fn memory_store(settings: &Settings, telemetry: &Telemetry, used_for: &'static str) -> MemoryStore {
-    let metrics = MemoryMetrics::of_meter(&telemetry.meter());
+fn memory_store(settings: &Settings, meter: &Meter, used_for: &'static str) -> MemoryStore {
+    let metrics = MemoryMetrics::of_meter(meter);
     let store = MemoryStore::bounded(system_clock, settings.store.memory_max, metrics);
     let report = store.reporter();
-    observe_together(&telemetry.meter(), move || (used_for, report()), OBSERVED);
+    observe_together(meter, move || (used_for, report()), OBSERVED);
     store
 }

@@ -1,9 +1,10 @@
 //! The admin address: `/counters` shows and changes counters, and `POST /explain` shows which rules a request would match and what it would charge. `GET /top` shows the
-//! hottest keys. `/log` shows and changes which lines are logged, `/recording` whether calls are recorded, and `/stats` shows the counters of
+//! hottest keys. `/log` shows and changes which lines are logged, `/recording` whether calls are recorded, `/candidate` what other rules would change, and `/stats` shows the counters of
 //! envoyproxy/ratelimit. The status page is in `status`.
 
 mod access;
 mod audit;
+mod candidate;
 mod counters;
 mod overrides;
 mod refused;
@@ -60,6 +61,7 @@ pub fn router(admin: Admin) -> Router {
     let noted = |action, shown, event| Some(Change { action, shown, event });
     let log = noted("change log filter", &["filter"], Some(LogFilterSet));
     let recording = noted("record calls", &["for"], None);
+    let order = noted("order about the candidate", &["order", "version", "because"], None);
     let reset = noted("reset counters", COUNTER, Some(CountersReset));
     let set = noted("set counter", COUNTER, Some(CounterSet));
     let set_override = noted("set override", &[], None);
@@ -69,6 +71,8 @@ pub fn router(admin: Admin) -> Router {
     let endpoints = [
         // path, method and handler, web pages, right on all domains, query, note in the audit
         ("/audit", get(audit::show), NoPage, READ, Parameters, None),
+        ("/candidate", get(candidate::show), NoPage, READ, Empty, None),
+        ("/candidate", post(candidate::order), NoPage, CHANGE, Parameters, order),
         ("/counters", get(counters::show), StatusPage, None, Parameters, None),
         ("/counters/list", get(counters::list), NoPage, None, Parameters, None),
         ("/counters/reset", post(counters::reset), StatusPageWithToken, None, Parameters, reset),
@@ -209,7 +213,15 @@ async fn show_status(
     let with_history = wants_history(query.as_deref())?;
     let limiter = &admin.decisions.service.limiter;
     let (top, override_problem) = (limiter.top().await, limiter.overrides().problem());
-    let asked = PageState { phase: admin.health.phase(), override_problem, top, with_history };
+    let candidate_problem = limiter.candidate().and_then(|candidate| candidate.problem());
+    let asked = PageState {
+        phase: admin.health.phase(),
+        override_problem,
+        candidate_problem,
+        candidate: limiter.candidate().map(|candidate| candidate.json()),
+        top,
+        with_history,
+    };
     let reports = admin.reports.clone();
     let json = move || {
         let json = status::json(&admin.reports, &admin.history, asked);

@@ -69,12 +69,17 @@ pub(super) struct PageState {
     pub(super) phase: Phase,
     /// Why overrides may not be in force.
     pub(super) override_problem: Option<String>,
+    /// Why the candidate is not what its files say.
+    pub(super) candidate_problem: Option<String>,
+    /// What it would change.
+    pub(super) candidate: Option<Value>,
     pub(super) top: Option<TopReport>,
     pub(super) with_history: bool,
 }
 
 pub(super) fn json(reports: &Reports, history: &History, asked: PageState) -> Value {
-    let PageState { phase, override_problem, top, with_history } = asked;
+    let PageState { phase, override_problem, candidate_problem, candidate, top, with_history } =
+        asked;
     let numbers = StatusNumbers::of(&reports.telemetry.families());
     let recent = history.recent(Instant::now(), &numbers);
     let in_force = reports.rules.current();
@@ -86,6 +91,7 @@ pub(super) fn json(reports: &Reports, history: &History, asked: PageState) -> Va
         servers: &numbers.servers,
         decision_budget: history.decision_budget,
         override_problem,
+        candidate_problem,
         has_rules: !in_force.rules.domains().is_empty(),
         rule_problems: &problems,
         control_plane: control_plane.map(ControlPlane::report).as_ref(),
@@ -100,6 +106,7 @@ pub(super) fn json(reports: &Reports, history: &History, asked: PageState) -> Va
         "rules": rules_json(&in_force, problems, &numbers),
         "control_plane": control_plane.map(control_plane_json),
         "numbers": numbers,
+        "candidate": candidate,
         "top": top,
         "events": last_events(),
         "history": with_history.then(|| history.json()),

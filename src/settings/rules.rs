@@ -9,7 +9,7 @@ use self::source::RuleSource;
 use super::reader::{
     SettingReader,
     environment::Given,
-    form::{Arity, OnOff, OneOf, SWITCH, switch},
+    form::{Arity, OnOff, OneOf, SWITCH, WholeNumber, switch},
 };
 use crate::{
     engine::rule::{Defaults, ExhaustedChecks, FailureMode, ModeOverride, WhenDenied},
@@ -22,8 +22,18 @@ pub struct RuleSettings {
     /// Files and folders that are laid over them.
     pub overlays: Vec<PathBuf>,
     pub options: LoadOptions,
+    pub candidate: CandidateSettings,
     /// Whether the service is ready without rules.
     pub needed: RulesNeeded,
+}
+
+/// Rules that are judged beside those in force.
+#[derive(Debug, Clone)]
+pub struct CandidateSettings {
+    /// Files and folders; none for no candidate.
+    pub paths: Vec<PathBuf>,
+    /// One key in this many is judged.
+    pub one_in: u64,
 }
 
 /// Which rules the service needs to be ready.
@@ -64,6 +74,11 @@ impl RuleSettings {
         let source = RuleSource::read(reader);
         let overlays = reader.read_paths("rules-overlay", ("PATH", |_| false), "", "File or folder whose keys are laid over the rules; repeatable; in the variable, separate paths with `:`");
         reader.check_needs("rules-overlay", "rules");
+        let paths = reader.read_paths("candidate", ("PATH", |_| false), "", "File or folder of rules that judge a part of the keys beside the rules in force; repeatable; in the variable, separate paths with `:`").value;
+        let one_in = reader.read("candidate-one-in", WholeNumber(1..=1_000_000), "16", "The candidate judges one key in this many");
+        if paths.is_empty() {
+            reader.warn_unused("candidate-one-in", "--candidate is not set");
+        }
         let when_denied = reader.read_optional("count-denied", &COUNT_DENIED, "off", "Charge denied calls too, except with `count_denied: false`; on for rules of a control plane");
         let when_denied = when_denied.unwrap_or(match source.value {
             RuleSource::Files(_) => WhenDenied::Free,
@@ -76,7 +91,7 @@ impl RuleSettings {
         let algorithms = reader.read("redis-scripts", SCRIPTS, "on", "Use Lua scripts; off allows only fixed windows");
         let defaults = Defaults { when_denied, exhausted_checks, on_store_failure, mode_override };
         let needed = reader.read("ready-needs-rules", RULES_NEEDED, "off", "When to be ready: off, after 10s even without rules; once, with a control plane's first rules; always, only while there are rules");
-        Self { source, overlays: overlays.value, options: LoadOptions { defaults, algorithms }, needed }
+        Self { source, overlays: overlays.value, options: LoadOptions { defaults, algorithms }, candidate: CandidateSettings { paths, one_in }, needed }
     }
 
     #[rustfmt::skip]

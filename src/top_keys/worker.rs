@@ -12,12 +12,15 @@ use super::{
 pub(super) const KEYS_MAX: usize = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TopList {
+pub(crate) enum TopList {
     Hottest,
     Denied,
     Nearest,
     /// Over a shadow limit.
     Shadow,
+    /// Denied by the candidate alone, or by the rules in force alone.
+    NewlyDenied,
+    NewlyAdmitted,
 }
 
 #[derive(Debug)]
@@ -28,7 +31,7 @@ pub(super) struct WorkerKeys {
 }
 
 /// One for each [`TopList`].
-type Sketches = [SpaceSaving<KeyName>; 4];
+type Sketches = [SpaceSaving<KeyName>; 6];
 
 impl WorkerKeys {
     pub(super) fn new() -> Self {

@@ -2,6 +2,7 @@
 
 mod algorithms;
 mod calendars;
+mod candidate;
 mod clocks;
 mod corrupt_counters;
 mod decisions;

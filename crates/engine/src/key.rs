@@ -369,6 +369,9 @@ pub fn unused_key(hash_tag: &str) -> String {
     format!("tk1::{{{hash_tag}}}")
 }
 
+/// What is before the keys of counters that a candidate's rules use. Behind it, no key is that of a counter in force.
+pub const OF_CANDIDATE: &str = "tk1:c:";
+
 /// The key of what replicas share beside counters, by its hash tag.
 pub fn shared_key(hash_tag: &str) -> String {
     format!("tk1:op:{{{hash_tag}}}")

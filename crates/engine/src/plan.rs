@@ -5,7 +5,7 @@ mod descriptor_in_call;
 mod item;
 mod settle;
 
-use std::{iter, slice, sync::Arc};
+use std::{iter, mem, slice, sync::Arc};
 
 use self::{
     descriptor_in_call::{DescriptorInCall, is_quota},
@@ -382,6 +382,29 @@ impl Plan {
         self.items.iter().map(Item::charges).collect()
     }
 
+    /// The charges of each descriptor, in their order.
+    pub fn by_descriptor(&self) -> impl Iterator<Item = &[Charge]> {
+        let mut rest = &self.charges[..];
+        self.items.iter().map(move |item| {
+            let own = rest.split_off(..item.charges().min(rest.len()));
+            own.unwrap_or_default()
+        })
+    }
+
+    /// Drops the charges of the descriptors that are not kept: they have no limit then.
+    pub fn keep(&mut self, kept: &[bool]) {
+        let mut charges = mem::take(&mut self.charges).into_iter();
+        for (item, is_kept) in self.items.iter_mut().zip(kept) {
+            let own = charges.by_ref().take(item.charges());
+            if *is_kept {
+                self.charges.extend(own);
+            } else if let Item::Charged(matched, ..) = item {
+                own.for_each(drop);
+                *item = Item::settled(matched.clone(), Outcome::NoLimit, None);
+            }
+        }
+    }
+
     /// What an operator has set for each descriptor, in their order.
     pub fn directive_of_each(&self) -> impl Iterator<Item = Option<&Arc<Directive>>> {
         self.items.iter().map(|item| match item {
@@ -575,6 +598,19 @@ mod tests {
         ];
         assert_eq!(decision.code, Code::OverLimit);
         assert_eq!(outcomes, expected);
+    }
+
+    #[test]
+    fn a_descriptor_that_is_not_kept_is_charged_for_nothing_and_has_no_limit() {
+        let mut plan = Plan::draw(&rules(), &request("shop", &["both", "user", "free"]));
+        assert_eq!(plan.by_descriptor().map(<[_]>::len).collect::<Vec<_>>(), [2, 1, 0]);
+        plan.keep(&[false, true, true]);
+        assert_eq!(plan.by_descriptor().map(<[_]>::len).collect::<Vec<_>>(), [0, 1, 0]);
+        assert_eq!(plan.charges[0].counter.descriptor(), "user=x");
+        let decision = plan.settle(verdict(true, vec![over(7)]));
+        let codes = decision.statuses.iter().map(|status| status.outcome.code());
+        assert_eq!(codes.collect::<Vec<_>>(), [Code::Ok, Code::OverLimit, Code::Ok]);
+        assert_eq!(decision.statuses[0].outcome, Outcome::NoLimit);
     }
 
     #[test]

@@ -34,9 +34,10 @@ pub struct InForce {
 }
 
 impl InForce {
-    pub fn log(&self) {
+    /// Logs that these rules, which are called so, were loaded.
+    pub fn log(&self, name: &str) {
         let (domains, rules) = self.rules.counts();
-        tracing::info!(version = %self.version, domains, rules, "rules loaded");
+        tracing::info!(version = %self.version, domains, rules, "{name} loaded");
         self.warn();
     }
 

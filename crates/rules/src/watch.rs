@@ -22,7 +22,11 @@ const READ_EVERY: Duration = Duration::from_millis(500);
 /// The rules in force. Its users need not know where the rules come from.
 #[derive(Debug)]
 pub struct Rules {
+    /// What log lines call them.
+    name: &'static str,
     current: ArcSwap<InForce>,
+    /// Those of their origin, which a promoted candidate may replace. It is locked while `current` is replaced.
+    written: Mutex<Arc<InForce>>,
     /// By [`RuleOrigin`], the problems of the newest content, if it could not be loaded.
     problems: Mutex<[Vec<Problem>; 2]>,
 }
@@ -36,12 +40,41 @@ pub(super) enum RuleOrigin {
 
 impl Rules {
     pub fn new(first: InForce) -> Self {
-        Self { current: ArcSwap::from_pointee(first), problems: Mutex::default() }
+        Self::named("rules", first)
+    }
+
+    /// Like [`new`](Self::new), for rules that log lines call by this name.
+    pub fn named(name: &'static str, first: InForce) -> Self {
+        let (first, problems) = (Arc::new(first), Mutex::default());
+        let (current, written) = (ArcSwap::new(Arc::clone(&first)), Mutex::new(first));
+        Self { name, current, written, problems }
     }
 
     /// The rules for one call, which keeps this version to its end.
     pub fn current(&self) -> Arc<InForce> {
         self.current.load_full()
+    }
+
+    /// The newest good rules of their origin.
+    pub fn written(&self) -> Arc<InForce> {
+        Arc::clone(&self.written.lock())
+    }
+
+    /// Puts promoted rules in force in place of the written ones, or the written ones again. Returns whether that is a
+    /// change.
+    pub fn promote(&self, promoted: Option<Arc<InForce>>) -> bool {
+        let written = self.written.lock();
+        let next = promoted.unwrap_or_else(|| Arc::clone(&written));
+        let current = self.current();
+        let changes = !Arc::ptr_eq(&next, &current);
+        if changes {
+            next.rules.inherit(&current.rules);
+            let (from, version) = (&current.version, &next.version);
+            tracing::info!(%from, %version, "other rules are in force");
+            happened(EventKind::RulesLoaded, format!("version {version}, in place of {from}"));
+            self.current.store(next);
+        }
+        changes
     }
 
     /// The problems of the newest content of each origin; empty if all of it is in force.
@@ -51,12 +84,16 @@ impl Rules {
 
     /// Puts new content in force, with its warnings in the log.
     pub(super) fn accept(&self, next: InForce, origin: RuleOrigin) -> Loaded {
-        next.log();
+        next.log(self.name);
         let (domains, rules) = next.rules.counts();
-        let text = format!("version {}, rules: {rules}, domains: {domains}", next.version);
+        let (name, version) = (self.name, &next.version);
+        let text = format!("version {version}, {name}: {rules}, domains: {domains}");
         happened(EventKind::RulesLoaded, text);
         next.rules.inherit(&self.current().rules);
-        self.current.store(Arc::new(next));
+        let (next, mut written) = (Arc::new(next), self.written.lock());
+        self.current.store(Arc::clone(&next));
+        *written = next;
+        drop(written);
         self.set_problems(origin, Vec::new());
         Loaded::Good
     }
@@ -68,13 +105,14 @@ impl Rules {
         problems: Vec<Problem>,
         origin: RuleOrigin,
     ) -> Loaded {
-        let count = counted(problems.len(), "problem");
-        tracing::error!(%version, "rules not loaded ({count}); the previous rules stay in force");
+        let (name, count) = (self.name, counted(problems.len(), "problem"));
+        tracing::error!(%version, "{name} not loaded ({count}); the previous {name} stay in force");
         for problem in first_lines(&problems) {
             tracing::error!("{problem}");
         }
         if let Some(first) = problems.first() {
-            happened(EventKind::RulesRefused, format!("version {version}, {count}: {first}"));
+            let text = format!("version {version} of the {name}, {count}: {first}");
+            happened(EventKind::RulesRefused, text);
         }
         self.set_problems(origin, problems);
         Loaded::Bad

@@ -109,6 +109,10 @@ impl Guard {
         self.store.at_once()
     }
 
+    pub fn servers(&self) -> Option<&super::redis::RedisStore> {
+        self.store.servers()
+    }
+
     /// Whether the caller has given up by now: its own timeout has passed, or the budget and the time for the way.
     pub fn is_late(&self, arrival: Arrival) -> bool {
         let (part, whole) = DECISION_PART;

@@ -76,7 +76,7 @@ impl Fleet {
 /// The lists of all replicas. Keys with the same name are one; a key of one replica alone names it.
 fn merge(reports: Vec<(&str, TopReport)>) -> Option<TopReport> {
     let mut merged = TopReport::default();
-    let mut lists: [Vec<(&str, TopKey)>; 4] = Default::default();
+    let mut lists: [Vec<(&str, TopKey)>; 6] = Default::default();
     let count = reports.len();
     for (addr, mut report) in reports {
         merged.seconds = merged.seconds.max(report.seconds);
@@ -94,7 +94,7 @@ fn merge(reports: Vec<(&str, TopReport)>) -> Option<TopReport> {
     if count < 2 {
         return (count == 1).then_some(merged);
     }
-    for list in [&mut merged.hottest, &mut merged.denied, &mut merged.shadow] {
+    for list in merged.lists_mut() {
         list.sort_by_key(|key| std::cmp::Reverse(key.count));
     }
     #[expect(clippy::cast_precision_loss, reason = "keys are only put in order")]

@@ -36,6 +36,10 @@ impl Refused {
         Self(StatusCode::NOT_FOUND, problem.to_owned(), None)
     }
 
+    pub(super) const fn conflict(problem: String) -> Self {
+        Self(StatusCode::CONFLICT, problem, None)
+    }
+
     pub(super) fn unavailable(problem: impl ToString) -> Self {
         Self(StatusCode::SERVICE_UNAVAILABLE, problem.to_string(), None)
     }

@@ -44,6 +44,8 @@ pub(super) struct Situation<'a> {
     pub(super) has_rules: bool,
     /// Why overrides may not be in force.
     pub(super) override_problem: Option<String>,
+    /// Why the candidate is not what its files say.
+    pub(super) candidate_problem: Option<String>,
     /// Why newer rules are not in force.
     pub(super) rule_problems: &'a [String],
     pub(super) control_plane: Option<&'a ControlPlaneReport>,
@@ -75,6 +77,7 @@ impl Situation<'_> {
             (!self.has_rules, "rules", Red, "there are no rules, so every call passes".to_owned()),
             (refused.is_some(), "rules", Amber, format!("newer rules are not in force: {}", refused.map_or("", String::as_str))),
             (self.override_problem.is_some(), "overrides", Amber, self.override_problem.clone().unwrap_or_default()),
+            (self.candidate_problem.is_some(), "candidate", Amber, self.candidate_problem.clone().unwrap_or_default()),
             (lost.is_some(), "control_plane", Amber, format!("no connection to the control plane: {failure}")),
         ];
         let mut conditions: Vec<_> = (table.into_iter())
@@ -144,6 +147,7 @@ mod tests {
             decision_budget: Duration::from_millis(15),
             has_rules: true,
             override_problem: None,
+            candidate_problem: None,
             rule_problems: &[],
             control_plane: None,
         };

@@ -109,6 +109,7 @@ impl Replica {
             Arc::clone(&overrides),
             Arc::clone(&store),
             None,
+            None,
         );
         let [followed, keeps_keys] = [(); 2].map(|()| Arc::clone(&store));
         let followers = vec![

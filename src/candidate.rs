@@ -1,0 +1,313 @@
+//! A candidate: rules that judge a part of the keys beside those in force, on counters of its own. A call never waits for
+//! it, and gets the same answer without it. Operators put it in force on all replicas, or end it (`order`).
+
+mod order;
+mod trial;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwapOption;
+use futures_util::StreamExt as _;
+use opentelemetry::{
+    KeyValue,
+    metrics::{AsyncInstrument, Counter as Count, Meter},
+};
+use parking_lot::Mutex;
+use tokio::{
+    sync::mpsc::{Receiver, Sender, channel},
+    time,
+};
+use tokio_util::sync::CancellationToken;
+
+pub use self::order::{Order, OrderKind};
+use self::trial::{Compared, Trial};
+use crate::{
+    engine::{
+        decision::{Code, Decision, Matched, Outcome, Status},
+        directive::Directives,
+        key::Counter,
+        ledger::{Charge, HoldAction, JudgedBy},
+        plan::Plan,
+        request::{HitsMeaning, Request},
+        rule::Mode,
+        time::Timestamp,
+    },
+    rules::Rules,
+    store::{
+        Clear, Store,
+        guard::{Arrival, Guard},
+    },
+    telemetry::instruments,
+    top_keys::{TopKeys, TopList},
+};
+
+instruments! {
+    struct CandidateInstruments {
+        left_out: Count<u64> => LEFT_OUT = Counter("ratelimit.candidate.left_out", [],
+            "calls in the sample that the candidate has not judged, since too many waited, or its counters gave no answer");
+    }
+    DECISIONS = Counter("ratelimit.candidate.decisions", ["domain", "rule", "result"],
+        "descriptors in the sample of the candidate: the `same` as in force, newly `denied` (by its rule), or newly `admitted` (by the rule in force)");
+}
+
+/// The most calls that wait for the candidate.
+const WAITING_MAX: usize = 1_000;
+
+/// The most business IDs of a call that waits, in bytes, so that their number bounds the memory.
+const ID_BYTES_MAX: usize = 4_096;
+
+/// How many calls are judged at a time.
+const AT_A_TIME: usize = 100;
+
+/// How long the last calls may take when the service stops.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub struct Candidate {
+    rules: Arc<Rules>,
+    in_force: Arc<Rules>,
+    /// Where replicas share what operators order.
+    store: Arc<Store>,
+    counters: Guard,
+    /// One key in this many is judged.
+    one_in: u64,
+    is_judged: AtomicBool,
+    sender: Sender<Sampled>,
+    receiver: Mutex<Option<Receiver<Sampled>>>,
+    trial: Mutex<Trial>,
+    /// The last order, as far as it is known here.
+    order: ArcSwapOption<Order>,
+    /// Held during an exchange with the store, so that none learns an older order than the one before.
+    turn: tokio::sync::Mutex<()>,
+    /// Why orders are not known, or not followed, as a sentence.
+    problem: Mutex<Option<String>>,
+    has_asked: AtomicBool,
+    metrics: CandidateInstruments,
+}
+
+/// A call as the rules in force have decided it.
+pub(crate) struct DecidedCall<'call> {
+    pub(crate) directives: Option<&'call Directives>,
+    pub(crate) request: &'call Request,
+    pub(crate) meaning: HitsMeaning,
+    pub(crate) decision: &'call Decision,
+    /// Of a denied call, a counter of each descriptor that has one.
+    pub(crate) counters: Vec<Option<Counter>>,
+    pub(crate) at: Timestamp,
+}
+
+/// A call that the candidate judges.
+struct Sampled {
+    plan: Plan,
+    /// What the rules in force have said of each descriptor that is judged.
+    in_force: Vec<Option<(Status, Option<Counter>)>>,
+    at: Timestamp,
+}
+
+impl Candidate {
+    pub fn new(
+        rules: Arc<Rules>,
+        in_force: Arc<Rules>,
+        store: Arc<Store>,
+        counters: Guard,
+        one_in: u64,
+        meter: &Meter,
+    ) -> Arc<Self> {
+        let (sender, receiver) = channel(WAITING_MAX);
+        let candidate = Arc::new(Self {
+            rules,
+            in_force,
+            store,
+            counters,
+            one_in,
+            is_judged: AtomicBool::new(false),
+            sender,
+            receiver: Mutex::new(Some(receiver)),
+            trial: Mutex::default(),
+            order: ArcSwapOption::empty(),
+            turn: tokio::sync::Mutex::default(),
+            problem: Mutex::default(),
+            has_asked: AtomicBool::new(false),
+            metrics: CandidateInstruments::of_meter(meter),
+        });
+        let observed = Arc::downgrade(&candidate);
+        DECISIONS.observe_counts(meter, move |to: &dyn AsyncInstrument<u64>| {
+            for (domain, rule, counts) in observed.upgrade().iter().flat_map(|one| one.counts()) {
+                for (result, count) in Compared::ALL.into_iter().zip(counts) {
+                    let labels = [("domain", &domain), ("rule", &rule)];
+                    let labels = labels.map(|(name, value)| KeyValue::new(name, Arc::clone(value)));
+                    let [domain, rule] = labels;
+                    to.observe(count, &[domain, rule, KeyValue::new("result", result.name())]);
+                }
+            }
+        });
+        candidate
+    }
+
+    pub fn rules(&self) -> Arc<Rules> {
+        Arc::clone(&self.rules)
+    }
+
+    fn counts(&self) -> Vec<(Arc<str>, Arc<str>, [u64; 3])> {
+        self.trial.lock().counts().collect()
+    }
+
+    /// Whether calls are judged.
+    pub(crate) fn is_judged(&self) -> bool {
+        self.is_judged.load(Ordering::Relaxed)
+    }
+
+    /// Lets the candidate judge the part of a call that is in the sample, later.
+    pub(crate) fn sample(&self, call: DecidedCall<'_>) {
+        let DecidedCall { directives, request, meaning, decision, mut counters, at } = call;
+        // What a hold was charged for is known to the rules in force alone.
+        if !decision.commits.is_empty() {
+            return;
+        }
+        let rules = self.rules.current();
+        let mut plan = Plan::draw_as(&rules.rules, directives, request, &[], meaning);
+        if plan.is_refused() || plan.lacking.is_some() {
+            return;
+        }
+        counters.resize(decision.statuses.len(), None);
+        let (mut in_force, mut id_bytes) = (Vec::new(), 0);
+        let descriptors = request.descriptors.iter().zip(&decision.statuses).zip(counters);
+        let mut is_denied_elsewhere = decision.code == Code::OverLimit;
+        for (((sent, status), counter), charges) in descriptors.zip(plan.by_descriptor()) {
+            let judged = charges.first().map(|charge| &charge.counter).or(counter.as_ref());
+            let is_sampled = sent.limit.is_none()
+                && judged.is_some_and(|counter| self.is_sampled(counter))
+                && charges.iter().all(is_comparable);
+            let is_over = status.outcome.code() == Code::OverLimit;
+            if is_over && !is_sampled {
+                // The call is charged for nothing, and the candidate does not know why.
+                return;
+            }
+            is_denied_elsewhere &= !is_over;
+            let ids = charges.iter().map(|charge| charge.counter.id_bytes());
+            id_bytes += if is_sampled { ids.sum() } else { 0 };
+            in_force.push(is_sampled.then(|| (status.clone(), counter)));
+        }
+        if is_denied_elsewhere || in_force.iter().all(Option::is_none) {
+            return;
+        }
+        plan.keep(&in_force.iter().map(Option::is_some).collect::<Vec<_>>());
+        let sampled = Sampled { plan, in_force, at };
+        if id_bytes > ID_BYTES_MAX || self.sender.try_send(sampled).is_err() {
+            self.leave_out();
+        }
+    }
+
+    /// The same keys on every replica.
+    fn is_sampled(&self, counter: &Counter) -> bool {
+        counter.hash_of_window(Timestamp::default()).is_multiple_of(self.one_in)
+    }
+
+    fn leave_out(&self) {
+        self.metrics.left_out.add(1, &[]);
+        self.trial.lock().left_out += 1;
+    }
+
+    /// Judges the calls of the sample until `stop`.
+    pub(crate) async fn judge_all(&self, top_keys: &TopKeys, stop: CancellationToken) {
+        let Some(receiver) = self.receiver.lock().take() else { return };
+        let sampled = futures_util::stream::unfold(receiver, async |mut receiver| {
+            Some((receiver.recv().await?, receiver))
+        });
+        let sampled = sampled.take_until(stop.cancelled());
+        let judging =
+            sampled.for_each_concurrent(AT_A_TIME, |sampled| self.judge(sampled, top_keys));
+        tokio::pin!(judging);
+        tokio::select! {
+            () = &mut judging => {}
+            () = stop.cancelled() => drop(time::timeout(ENDS_WITHIN, judging).await),
+        }
+        if let Some(servers) = self.counters.servers() {
+            servers.ended().await;
+        }
+    }
+
+    /// Follows the servers of its counters, and orders; never ends. `on_change` is told that other rules are in force.
+    pub(crate) async fn follow(&self, now: impl Fn() -> Timestamp, on_change: impl Fn()) {
+        let servers = async {
+            if let Some(servers) = self.counters.servers() {
+                servers.follow().await;
+            }
+        };
+        tokio::join!(servers, self.follow_orders(now, on_change));
+    }
+
+    async fn judge(&self, sampled: Sampled, top_keys: &TopKeys) {
+        let Sampled { plan, in_force, at } = sampled;
+        let verdict = match self.counters.charge(&plan.charges, Arrival::now()).await {
+            Ok(verdict)
+                if verdict.tallies.iter().all(|tally| tally.judged_by == JudgedBy::Counter) =>
+            {
+                verdict
+            }
+            Ok(_) | Err(_) => return self.leave_out(),
+        };
+        let counters = first_counters(&plan);
+        let decision = plan.settle(verdict);
+        let at = decision.at.unwrap_or(at);
+        let judged = decision.statuses.into_iter().zip(counters).zip(in_force);
+        for ((status, counter), in_force) in judged {
+            let Some((before, counter_before)) = in_force else { continue };
+            let (then, now) = (before.outcome.code(), status.outcome.code());
+            let (result, list, (status, counter)) = match (then, now) {
+                (Code::Ok, Code::OverLimit) => {
+                    (Compared::Denied, Some(TopList::NewlyDenied), (status, counter))
+                }
+                (Code::OverLimit, Code::Ok) => {
+                    // Its counter lacks what was charged before the trial.
+                    if !self.trial.lock().is_whole(counter.as_ref(), at) {
+                        continue;
+                    }
+                    (Compared::Admitted, Some(TopList::NewlyAdmitted), (before, counter_before))
+                }
+                (Code::Ok, Code::Ok) | (Code::OverLimit, Code::OverLimit) => {
+                    (Compared::Same, None, (status, counter))
+                }
+            };
+            let Matched::Rule(domain, rule) = &status.matched else { continue };
+            self.trial.lock().add(domain, &rule.path, result);
+            if let (Some(list), Some(counter), Outcome::Over { limit, .. }) =
+                (list, counter, &status.outcome)
+            {
+                let counter = counter.with_limit(Arc::clone(limit));
+                let directive = status.directive.as_ref();
+                top_keys.record_in(list, &status.matched, directive, &counter);
+            }
+        }
+    }
+
+    /// Resets the counters of a request, since those in force are reset.
+    pub(crate) async fn reset(&self, request: &Request) {
+        let rules = self.rules.current();
+        let plan = Plan::draw_as(&rules.rules, None, request, &[], HitsMeaning::Read);
+        let mut charges = plan.charges;
+        charges.retain(|charge| self.is_sampled(&charge.counter));
+        self.counters.read_counters(&charges, Clear::Yes).await;
+    }
+}
+
+/// Whether a part of the calls says what all would: groups of quotas, and what is in flight or held, are judged as a whole.
+fn is_comparable(charge: &Charge) -> bool {
+    let limit = &charge.counter.limit;
+    limit.mode != Mode::Quota
+        && limit.hold.is_none()
+        && !limit.counts_calls()
+        && matches!(charge.hold, None | Some(HoldAction::Ban { .. }))
+}
+
+/// A counter of each descriptor that has one.
+pub(crate) fn first_counters(plan: &Plan) -> Vec<Option<Counter>> {
+    let of_each = plan.by_descriptor().map(<[Charge]>::first);
+    of_each.map(|charge| charge.map(|charge| charge.counter.clone())).collect()
+}

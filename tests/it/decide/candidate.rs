@@ -1,0 +1,296 @@
+//! A candidate judges a part of the keys beside the rules in force, on counters of its own, until an operator promotes it
+//! or ends its trial.
+
+use crate::support::{overrides::send, prelude::*, stores::one};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - { key: lowered, rate_limit: { unit: year, requests_per_unit: 6 } }
+  - { key: opened, rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: raised, rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: brief, rate_limit: { unit: second, requests_per_unit: 2 } }
+  - { key: same, rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: flight, rate_limit: { algorithm: in_flight, hold: 1h, requests_per_unit: 2 } }
+";
+
+const CANDIDATE: &str = "
+domain: shop
+descriptors:
+  - { key: lowered, rate_limit: { unit: year, requests_per_unit: 4 } }
+  - { key: opened, rate_limit: { unlimited: true } }
+  - { key: raised, rate_limit: { unit: year, requests_per_unit: 4 } }
+  - { key: brief, rate_limit: { unit: second, requests_per_unit: 100 } }
+  - { key: same, rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: flight, rate_limit: { algorithm: in_flight, hold: 1h, requests_per_unit: 1 } }
+";
+
+fn start(store: &str, candidate: &Path, flags: &[&str]) -> Service {
+    let paths = ["--candidate", candidate.to_str().unwrap(), "--top-keys", "values"];
+    let flags = &[&paths, flags].concat();
+    Service::start(Options { rules: RULES, store, flags, ..Options::default() })
+}
+
+/// Judges every key.
+fn start_all(store: &str, candidate: &Path) -> Service {
+    start(store, candidate, &["--candidate-one-in", "1"])
+}
+
+fn written(text: &str) -> (TempDir, PathBuf) {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("candidate.yaml");
+    std::fs::write(&path, text).unwrap();
+    (folder, path)
+}
+
+async fn admitted(service: &Service, key: &str, value: &str, calls: usize) -> usize {
+    let mut admitted = 0;
+    for _ in 0..calls {
+        let answer = service.ask(request("shop", vec![one(key, value)])).await.unwrap();
+        admitted += usize::from(answer.overall_code() == Code::Ok);
+    }
+    admitted
+}
+
+#[track_caller]
+fn shown(service: &Service) -> Value {
+    let (status, candidate) = send(service, "GET", "/candidate", "");
+    assert_eq!(status, 200, "{candidate}");
+    candidate
+}
+
+#[track_caller]
+fn wait_for(service: &Service, state: &str) -> Value {
+    eventually(state, || Some(shown(service)).filter(|shown| shown["state"] == state))
+}
+
+/// What was found of a rule: the same, newly denied, newly admitted.
+fn found(candidate: &Value, rule: &str) -> [u64; 3] {
+    let rules = candidate["rules"].as_array().unwrap();
+    let of_rule = rules.iter().find(|one| one["rule"] == rule);
+    ["same", "newly_denied", "newly_admitted"]
+        .map(|name| of_rule.map_or(0, |rule| rule[name].as_u64().unwrap()))
+}
+
+#[track_caller]
+fn order(service: &Service, order: &str) -> Value {
+    let version = shown(service)["version"].as_str().unwrap().to_owned();
+    let path = format!("/candidate?order={order}&version={version}&because=INC-42");
+    let (status, answer) = send(service, "POST", &path, "");
+    assert_eq!(status, 200, "{answer}");
+    answer
+}
+
+#[tokio::test]
+async fn the_answers_are_those_of_the_rules_and_what_the_candidate_would_change_is_shown() {
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url_with_minimal_rights()] {
+        let (_folder, path) = written(CANDIDATE);
+        let service = start_all(store, &path);
+        wait_for(&service, "judged");
+        for (key, expected) in [("lowered", 6), ("opened", 2), ("raised", 2), ("same", 2)] {
+            assert_eq!(admitted(&service, key, "a", 7).await, expected, "{key} {store}");
+        }
+        assert_eq!(admitted(&service, "flight", "a", 2).await, 2, "{store}");
+        let is_whole = |shown: &Value| {
+            // In the year that was under way, the candidate lacks hits, and would admit more for that alone.
+            let expected = [("lowered", [5, 2, 0]), ("opened", [0, 0, 5]), ("raised", [5, 0, 0])];
+            let expected = expected.into_iter().chain([("same", [7, 0, 0]), ("flight", [0; 3])]);
+            expected.map(|(rule, counts)| found(shown, rule) == counts).all(|is_met| is_met)
+        };
+        let mut last = Value::Null;
+        eventually("all calls were compared", || {
+            last = shown(&service);
+            is_whole(&last).then_some(())
+        });
+        assert_eq!(last["left_out"], 0, "{last}");
+        let deadline = Instant::now() + PATIENCE;
+        // Until a window has begun during the trial.
+        while found(&shown(&service), "brief")[2] == 0 {
+            admitted(&service, "brief", "a", 4).await;
+            assert!(Instant::now() < deadline, "{}", shown(&service));
+        }
+        assert_eq!(found(&shown(&service), "brief")[1], 0);
+        let (_, top) = send(&service, "GET", "/top", "");
+        let keys = |list: &str| {
+            let keys = top[list].as_array().unwrap().iter();
+            keys.map(|key| (key["key"].clone(), key["limit"].clone(), key["count"].clone()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(keys("newly_denied"), [(json!("lowered=a"), json!("4 per year"), json!(2))]);
+        assert_eq!(keys("newly_admitted")[0], (json!("opened=a"), json!("2 per year"), json!(5)));
+        let metrics = service.get("/metrics");
+        let series = "ratelimit_candidate_decisions_total{domain=\"shop\",result=\"denied\",rule=\"lowered\"} 2";
+        assert!(metrics.contains(series), "{metrics}");
+    }
+    let keys = redis.keys();
+    let of_candidate = keys.iter().filter(|key| key.starts_with("tk1:c:tk1:fw:"));
+    assert!(of_candidate.count() >= 3, "{keys:?}");
+}
+
+#[tokio::test]
+async fn a_promoted_candidate_is_in_force_on_all_replicas_until_new_rules_or_an_order_end_it() {
+    let redis = Redis::start();
+    let (_folder, path) = written(CANDIDATE);
+    let store = redis.url_with_minimal_rights();
+    // Versions are of files with the same names.
+    let start = || {
+        let folder = TempDir::new().unwrap();
+        std::fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
+        let mut command = serve();
+        command.current_dir(folder.path()).args(["--rules", "rules.yaml", "--store", &store]);
+        command.args(["--decision-budget", "10s", "--drain", "0s", "--audit-one-in", "0"]);
+        command.args(["--candidate-one-in", "1", "--candidate"]).arg(&path);
+        Service::spawn(command, folder)
+    };
+    let services = [start(), start()];
+    for service in &services {
+        wait_for(service, "judged");
+    }
+    assert_eq!(admitted(&services[0], "raised", "a", 5).await, 2);
+    let promoted = order(&services[0], "promote");
+    assert_eq!(promoted["state"], "in_force");
+    wait_for(&services[1], "in_force");
+    // Calls count on the counters of the rules, with the numbers of the candidate.
+    assert_eq!(admitted(&services[1], "raised", "a", 5).await, 2);
+    let late = start();
+    late.wait_until_ready();
+    assert_eq!(shown(&late)["state"], "in_force");
+
+    order(&services[1], "abort");
+    for service in services.iter().chain([&late]) {
+        let aborted = wait_for(service, "aborted");
+        assert_eq!(aborted["order"]["because"], "INC-42", "{aborted}");
+        assert_eq!(aborted["order"]["by"], "127.0.0.1", "{aborted}");
+        assert_eq!(admitted(service, "raised", "a", 1).await, 0);
+    }
+    order(&services[0], "judge");
+    for service in services.iter().chain([&late]) {
+        wait_for(service, "judged");
+    }
+    order(&services[0], "promote");
+    wait_for(&services[1], "in_force");
+    // Only this replica has newer rules.
+    services[1].reload(&RULES.replace("requests_per_unit: 6", "requests_per_unit: 7"));
+    let judged = wait_for(&services[1], "judged");
+    assert_eq!(judged["version"], promoted["version"], "{judged}");
+    assert_eq!(shown(&services[0])["state"], "in_force");
+    let (_, audit) = send(&services[0], "GET", "/audit", "");
+    let orders = audit["entries"].as_array().unwrap().iter().map(|entry| &entry["order"]);
+    assert_eq!(orders.collect::<Vec<_>>(), ["promote", "judge", "abort", "promote"]);
+}
+
+#[tokio::test]
+async fn a_promoted_candidate_stays_in_force_while_its_files_change_and_those_are_judged_beside_it()
+{
+    let (_folder, path) = written(CANDIDATE);
+    let service = start_all("memory://", &path);
+    wait_for(&service, "judged");
+    let promoted = order(&service, "promote");
+    std::fs::write(&path, CANDIDATE.replace("requests_per_unit: 4", "requests_per_unit: 5"))
+        .unwrap();
+    let judged = wait_for(&service, "judged");
+    assert_eq!(judged["rules_version"], promoted["version"], "{judged}");
+    assert_eq!(admitted(&service, "lowered", "a", 7).await, 4);
+    let path = "/candidate?order=promote&version=abc";
+    let (status, refused) = send(&service, "POST", path, "");
+    let version = judged["version"].as_str().unwrap();
+    let expected = json!({ "error": format!("version: the candidate is {version}") });
+    assert_eq!((status, refused), (409, expected));
+}
+
+#[tokio::test]
+async fn a_candidate_with_a_problem_changes_no_answer_and_its_problem_is_shown() {
+    let (_folder, path) = written("domain: shop\ndescriptors: 3\n");
+    let service = start_all("memory://", &path);
+    let problem = eventually("the problem is shown", || {
+        shown(&service)["problems"][0].as_str().map(str::to_owned)
+    });
+    assert!(problem.contains("candidate.yaml:2"), "{problem}");
+    assert_eq!(shown(&service)["state"], "absent");
+    assert!(service.log().contains("candidate rules not loaded (1 problem)"), "{}", service.log());
+    let (_, status) = send(&service, "GET", "/status", "");
+    let text = format!("the candidate is not loaded: {problem}");
+    assert_eq!(
+        status["conditions"][0],
+        json!({ "about": "candidate", "severity": "amber", "text": text })
+    );
+    assert_eq!(admitted(&service, "lowered", "a", 7).await, 6);
+    let (refused, _) = send(&service, "POST", "/candidate?order=promote&version=a", "");
+    assert_eq!(refused, 409);
+    std::fs::write(&path, CANDIDATE).unwrap();
+    wait_for(&service, "judged");
+    std::fs::write(&path, "domain: shop\ndescriptors: 3\n").unwrap();
+    eventually("the problem is shown again", || shown(&service)["problems"][0].as_str().map(drop));
+    assert_eq!(shown(&service)["state"], "judged", "the last good rules stay");
+}
+
+#[tokio::test]
+async fn one_key_in_sixteen_is_judged_and_always_the_same_ones() {
+    let redis = Redis::start();
+    let (_folder, path) = written(CANDIDATE);
+    let services = [(); 2].map(|()| start(&redis.url(), &path, &[]));
+    for service in &services {
+        wait_for(service, "judged");
+    }
+    for user in 0..320 {
+        admitted(&services[user % 2], "lowered", &user.to_string(), 1).await;
+        admitted(&services[(user + 1) % 2], "lowered", &user.to_string(), 1).await;
+    }
+    let judged =
+        || services.iter().map(|service| found(&shown(service), "lowered")[0]).sum::<u64>();
+    let of_candidate = || {
+        let keys = redis.keys();
+        keys.iter().filter(|key| key.starts_with("tk1:c:")).count() as u64
+    };
+    eventually("each key of the sample was judged twice", || {
+        (judged() >= 20 && judged() == 2 * of_candidate()).then_some(())
+    });
+    assert!((10..40).contains(&of_candidate()), "{} of 320", of_candidate());
+}
+
+#[tokio::test]
+async fn a_reset_of_counters_resets_those_of_the_candidate() {
+    let redis = Redis::start();
+    let (_folder, path) = written(CANDIDATE);
+    for store in ["memory://", &redis.url()] {
+        let service = start_all(store, &path);
+        wait_for(&service, "judged");
+        for calls in [4, 8] {
+            admitted(&service, "lowered", "a", 4).await;
+            eventually("the calls were judged", || {
+                (found(&shown(&service), "lowered") == [calls, 0, 0]).then_some(())
+            });
+            let (status, answer) =
+                send(&service, "POST", "/counters/reset?domain=shop&descriptor=lowered=a", "");
+            assert_eq!(status, 200, "{answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn calls_that_the_candidates_counters_cannot_judge_are_left_out_and_answered_as_ever() {
+    let redis = Redis::start();
+    let (_folder, path) = written(CANDIDATE);
+    let service = start_all(&redis.url(), &path);
+    wait_for(&service, "judged");
+    admitted(&service, "lowered", "a", 1).await;
+    let key = eventually("the candidate has a counter", || {
+        redis.keys().into_iter().find(|key| key.starts_with("tk1:c:"))
+    });
+    redis.query::<()>(&["SET", &key, "no count"]);
+    assert_eq!(admitted(&service, "lowered", "a", 6).await, 5);
+    eventually("the calls were left out", || (shown(&service)["left_out"] == 6).then_some(()));
+    assert_eq!(found(&shown(&service), "lowered"), [1, 0, 0]);
+}
+
+#[tokio::test]
+async fn a_service_without_a_candidate_says_so() {
+    let service = Service::start(Options::default());
+    for method in ["GET", "POST"] {
+        let path = if method == "GET" { "/candidate" } else { "/candidate?order=abort&version=a" };
+        let (status, answer) = send(&service, method, path, "");
+        let error = "no rules are judged beside those in force: --candidate is not set";
+        assert_eq!((status, answer), (404, json!({ "error": error })));
+    }
+}
