@@ -5,6 +5,7 @@ mod order;
 mod trial;
 
 use std::{
+    iter,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -32,9 +33,9 @@ use crate::{
         decision::{Code, Decision, Matched, Outcome, Status},
         directive::Directives,
         key::Counter,
-        ledger::{Charge, HoldAction, JudgedBy},
+        ledger::{Charge, Few, HoldAction, JudgedBy},
         plan::Plan,
-        request::{HitsMeaning, Request},
+        request::{Descriptor, HitsMeaning, Request},
         rule::Mode,
         time::Timestamp,
     },
@@ -59,8 +60,9 @@ instruments! {
 /// The most calls that wait for the candidate.
 const WAITING_MAX: usize = 1_000;
 
-/// The most business IDs of a call that waits, in bytes, so that their number bounds the memory.
+/// The most business IDs of a call that waits, in bytes, and the most descriptors, so that their number bounds the memory.
 const ID_BYTES_MAX: usize = 4_096;
+const DESCRIPTORS_MAX: usize = 64;
 
 /// How many calls are judged at a time.
 const AT_A_TIME: usize = 100;
@@ -165,7 +167,7 @@ impl Candidate {
 
     /// Lets the candidate judge the part of a call that is in the sample, later.
     pub(crate) fn sample(&self, call: DecidedCall<'_>) {
-        let DecidedCall { directives, request, meaning, decision, mut counters, at } = call;
+        let DecidedCall { directives, request, meaning, decision, counters, at } = call;
         // What a hold was charged for is known to the rules in force alone.
         if !decision.commits.is_empty() {
             return;
@@ -175,31 +177,40 @@ impl Candidate {
         if plan.is_refused() || plan.lacking.is_some() {
             return;
         }
-        counters.resize(decision.statuses.len(), None);
-        let (mut in_force, mut id_bytes) = (Vec::new(), 0);
-        let descriptors = request.descriptors.iter().zip(&decision.statuses).zip(counters);
-        let mut is_denied_elsewhere = decision.code == Code::OverLimit;
-        for (((sent, status), counter), charges) in descriptors.zip(plan.by_descriptor()) {
-            let judged = charges.first().map(|charge| &charge.counter).or(counter.as_ref());
-            let is_sampled = sent.limit.is_none()
-                && judged.is_some_and(|counter| self.is_sampled(counter))
-                && charges.iter().all(is_comparable);
-            let is_over = status.outcome.code() == Code::OverLimit;
-            if is_over && !is_sampled {
-                // The call is charged for nothing, and the candidate does not know why.
-                return;
-            }
-            is_denied_elsewhere &= !is_over;
-            let ids = charges.iter().map(|charge| charge.counter.id_bytes());
-            id_bytes += if is_sampled { ids.sum() } else { 0 };
-            in_force.push(is_sampled.then(|| (status.clone(), counter)));
-        }
-        if is_denied_elsewhere || in_force.iter().all(Option::is_none) {
+        let counters = counters.into_iter().chain(iter::repeat(None));
+        let counters: Few<Option<Counter>> = counters.take(decision.statuses.len()).collect();
+        let is_sampled =
+            |((sent, counter), charges): ((&Descriptor, &Option<Counter>), &[Charge])| {
+                let judged = charges.first().map(|charge| &charge.counter).or(counter.as_ref());
+                sent.limit.is_none()
+                    && judged.is_some_and(|counter| self.is_sampled(counter))
+                    && charges.iter().all(is_comparable)
+            };
+        let descriptors = request.descriptors.iter().zip(&counters).zip(plan.by_descriptor());
+        let kept: Few<bool> = descriptors.map(is_sampled).collect();
+        if !kept.contains(&true) {
             return;
         }
-        plan.keep(&in_force.iter().map(Option::is_some).collect::<Vec<_>>());
-        let sampled = Sampled { plan, in_force, at };
-        if id_bytes > ID_BYTES_MAX || self.sender.try_send(sampled).is_err() {
+        let is_over = |status: &Status| status.outcome.code() == Code::OverLimit;
+        let denied_by = |is_kept: bool| {
+            let statuses = decision.statuses.iter().zip(&kept);
+            statuses.filter(move |(_, kept)| **kept == is_kept).any(|(status, _)| is_over(status))
+        };
+        // The call is charged for nothing, and what is sampled does not say why.
+        if denied_by(false) || decision.code == Code::OverLimit && !denied_by(true) {
+            return;
+        }
+        plan.keep(&kept);
+        let own = plan.charges.iter().map(|charge| &charge.counter);
+        let id_bytes: usize = own.chain(counters.iter().flatten()).map(Counter::id_bytes).sum();
+        let statuses = decision.statuses.iter().zip(counters).zip(&kept);
+        let in_force =
+            statuses.map(|((status, counter), is_kept)| is_kept.then(|| (status.clone(), counter)));
+        let sampled = Sampled { plan, in_force: in_force.collect(), at };
+        if id_bytes > ID_BYTES_MAX
+            || kept.len() > DESCRIPTORS_MAX
+            || self.sender.try_send(sampled).is_err()
+        {
             self.leave_out();
         }
     }

@@ -148,6 +148,12 @@ redis://{{ include "tollkeeper.fullname" . }}-redis:6379
 {{- end }}
 {{- end -}}
 
+{{/* The candidate as the data of a ConfigMap. */}}
+{{- define "tollkeeper.candidateData" -}}
+candidate.yaml: |2
+  {{- .Values.candidate.rules | nindent 2 }}
+{{- end -}}
+
 {{/* The overlay as the data of a ConfigMap. */}}
 {{- define "tollkeeper.overlayData" -}}
 overlay.yaml: |2

@@ -19,6 +19,10 @@
 {{- with .Values.rulesOverlay }}
 - --rules-overlay=/etc/tollkeeper/overlay/overlay.yaml
 {{- end }}
+{{- if .Values.candidate.rules }}
+- --candidate=/etc/tollkeeper/candidate
+- --candidate-one-in={{ int64 .Values.candidate.oneIn }}
+{{- end }}
 {{- with .Values.controlPlane.tls.name }}
 - {{ printf "--rules-tls-name=%s" . | quote }}
 {{- end }}

@@ -84,6 +84,14 @@ fn prepare(
         RuleSource::Files(paths) => rules::load(paths, overlays, *options),
         RuleSource::ControlPlane(_) => xds::none_yet(overlays, *options),
     };
+    // A service starts without a candidate that has a problem.
+    let candidate = &settings.rules.candidate.paths;
+    if check.is_some()
+        && !candidate.is_empty()
+        && let Err(more) = rules::load(candidate, overlays, *options)
+    {
+        problems.extend(more.iter().map(|problem| format!("--candidate: {problem}")));
+    }
     match loaded {
         Ok(rules) if problems.is_empty() => Ok((settings, rules)),
         Ok(_) => Err(problems),

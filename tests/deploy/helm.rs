@@ -270,6 +270,31 @@ fn an_overlay_is_mounted_where_the_service_reads_it() {
 }
 
 #[test]
+fn a_candidate_is_mounted_where_the_service_and_the_check_read_it() {
+    let text = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unlimited: true } }]\n";
+    let rules = NamedTempFile::new().unwrap();
+    fs::write(rules.path(), text).unwrap();
+    let file = format!("candidate.rules={}", rules.path().display());
+    let objects = render(&["--set-file", &file, "--set", "candidate.oneIn=4"]);
+    for (name, kind) in [("release-tollkeeper", "Deployment"), ("release-tollkeeper-check", "Job")]
+    {
+        let map = format!("{name}-candidate");
+        let data = objects.iter().find(|one| one["metadata"]["name"] == map).unwrap();
+        assert_eq!(data["data"], json!({ "candidate.yaml": text }));
+        let pod = &object(&objects, kind)["spec"]["template"]["spec"];
+        let args = pod["containers"][0]["args"].as_array().unwrap();
+        for flag in ["--candidate=/etc/tollkeeper/candidate", "--candidate-one-in=4"] {
+            assert!(args.iter().any(|arg| arg == flag), "{kind}: {args:?}");
+        }
+        let has = |list: &Value, item: Value| list.as_array().unwrap().contains(&item);
+        let mount = json!({ "name": "candidate", "mountPath": "/etc/tollkeeper/candidate", "readOnly": true });
+        assert!(has(&pod["containers"][0]["volumeMounts"], mount), "{kind}");
+        let volume = json!({ "name": "candidate", "configMap": { "name": map } });
+        assert!(has(&pod["volumes"], volume), "{kind}");
+    }
+}
+
+#[test]
 fn without_rules_the_example_is_in_force() {
     let example = fs::read_to_string(root().join("helm/files/example-rules.yaml")).unwrap();
     let rules = object(&render(&[]), "ConfigMap");

@@ -294,3 +294,63 @@ async fn a_service_without_a_candidate_says_so() {
         assert_eq!((status, answer), (404, json!({ "error": error })));
     }
 }
+
+/// docs/rollout.md: each of its commands, in its order, with its rules.
+#[tokio::test]
+async fn the_commands_of_the_page_show_and_promote_a_candidate() {
+    let page = page("rollout.md");
+    let rules = blocks(&page, "yaml");
+    let (_folder, path) = written(&rules[1].replace("minute", "year"));
+    let flags = &["--candidate", path.to_str().unwrap(), "--candidate-one-in", "1"];
+    let service = Service::start(Options { rules: rules[0], flags, ..Options::default() });
+    let [before, candidate] = ["rules_version", "version"].map(|name| shown(&service)[name].take());
+    for _ in 0..12 {
+        let call = request("api", vec![descriptor(&[("customer", "acme")])]);
+        assert_eq!(service.ask(call).await.unwrap().overall_code(), Code::Ok);
+    }
+    eventually("all calls were compared", || {
+        (found(&shown(&service), "customer") == [10, 2, 0]).then_some(())
+    });
+    let commands = blocks(&page, "bash").into_iter().flat_map(str::lines);
+    let commands = commands.filter(|line| line.starts_with("tollkeeper candidate "));
+    let binary = PathBuf::from(tollkeeper().get_program());
+    let path = format!("{}:/usr/bin:/bin", binary.parent().unwrap().display());
+    let outputs = commands.map(|command| {
+        let mut shell = Command::new("bash");
+        shell.args(["-c", command]).env("PATH", &path);
+        let (code, stdout, stderr) =
+            run(shell.env("TOLLKEEPER_ADMIN_ADDR", service.admin.to_string()));
+        assert_eq!((code, &*stderr), (Some(0), ""), "{command}");
+        stdout
+    });
+    let [shown, promoted] = outputs.collect::<Vec<_>>().try_into().unwrap();
+    let [before, candidate] =
+        [before, candidate].map(|version| version.as_str().unwrap().to_owned());
+    assert!(
+        shown.contains(&format!("candidate {candidate} judges one key in 1 beside rules {before}")),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("api  customer\n  2 newly denied, 0 newly admitted, of 12\n"),
+        "{shown}"
+    );
+    assert!(
+        promoted.starts_with(&format!("candidate {candidate} is in force; other replicas")),
+        "{promoted}"
+    );
+    let (_, audit) = send(&service, "GET", "/audit", "");
+    assert_eq!(audit["entries"][0]["because"], "RFC 12", "{audit}");
+}
+
+#[test]
+fn a_check_of_the_settings_names_the_problem_of_a_candidate() {
+    let (_folder, path) = written("domain: shop\ndescriptors: 3\n");
+    let mut check = tollkeeper();
+    check.args(["serve", "--check", "--candidate"]).arg(&path);
+    let (code, _, stderr) = run(&mut check);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("--candidate: ") && stderr.contains("candidate.yaml:2:"), "{stderr}");
+    std::fs::write(&path, CANDIDATE).unwrap();
+    let (code, stdout, stderr) = run(&mut check);
+    assert_eq!((code, &*stderr), (Some(0), ""), "{stdout}");
+}

@@ -172,6 +172,8 @@ fn every_admin_endpoint_refuses_strangers_readers_who_change_and_pages_that_it_i
     const OVERRIDE: &str = r#"{"domain":"shop","descriptor":"user=alice","action":"shadow","for":"60s","because":"a test"}"#;
     let endpoints = [
         ("GET /audit", "", 200, 200, false),
+        ("GET /candidate", "", 404, 404, false),
+        ("POST /candidate?order=abort&version=a", "", 403, 404, false),
         ("GET /counters?domain=shop&descriptor=user%3Dalice", "", 200, 200, true),
         ("GET /counters/list?domain=shop", "", 200, 200, false),
         ("POST /counters/reset?domain=shop&descriptor=user%3Dalice", "", 403, 200, true),

@@ -176,11 +176,16 @@ fn the_admin_address_asks_what_a_certificate_may_read_and_change() {
         "GET /log",
         "GET /stats",
         "GET /recording",
+        "GET /candidate",
         "GET /audit",
         "GET /overrides",
     ];
     let reads_all = reads_all.map(|request| (request, ""));
-    let changes_all = [("POST /log?filter=info", ""), ("POST /recording?for=10m", "")];
+    let changes_all = [
+        ("POST /log?filter=info", ""),
+        ("POST /recording?for=10m", ""),
+        ("POST /candidate?order=abort&version=a", ""),
+    ];
     let requests =
         [&reads_shop[..], &changes_shop, &reads_mail, &changes_mail, &reads_all, &changes_all];
     let client = |name| secured.authority.client_named(&[name]);

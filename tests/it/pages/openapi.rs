@@ -369,11 +369,14 @@ fn admin(exchanges: &mut Exchanges, service: &Service) {
         exchanges.ask(admin, "POST /explain", &call, 200);
     }
     exchanges.ask(admin, "POST /explain", "{}", 400);
-    for path in ["/top", "/log", "/recording", "/status"] {
+    for path in ["/top", "/log", "/recording", "/candidate", "/status"] {
         exchanges.ask(admin, &format!("GET {path}?x=y"), "", 400);
     }
     exchanges.ask(admin, "POST /log", "", 400);
     exchanges.ask(admin, "POST /recording?for=0s", "", 200);
+    exchanges.ask(admin, "GET /candidate", "", 200);
+    exchanges.ask(admin, "POST /candidate?order=abort", "", 400);
+    exchanges.ask(admin, "POST /candidate?order=abort&version=x", "", 409);
     for query in ["", "?for=x"] {
         exchanges.ask(admin, &format!("POST /recording{query}"), "", 400);
     }
@@ -446,7 +449,14 @@ fn refusals(exchanges: &mut Exchanges, service: &Service) {
         exchanges.ask(admin, &request, &body, 401);
     }
     let bearer = [("authorization", "Bearer 0123456789abcdef")];
-    for path in ["GET /top", "GET /stats", "GET /recording", "POST /recording?for=10m"] {
+    for path in [
+        "GET /top",
+        "GET /stats",
+        "GET /recording",
+        "POST /recording?for=10m",
+        "GET /candidate",
+        "POST /candidate?order=abort&version=x",
+    ] {
         exchanges.ask_with(admin, path, &bearer, "", 404);
     }
     let long = |name: &str| example(name).1 + &" ".repeat(1024);
@@ -496,11 +506,16 @@ fn failures(exchanges: &mut Exchanges) {
     exchanges.ask(admin, "GET /overrides", "", 200);
     exchanges.ask(admin, "POST /overrides", &example("POST /overrides").1, 503);
     let redis = Redis::start();
-    let store = &redis.url();
-    let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+    let (store, mut candidate) = (&redis.url(), NamedTempFile::with_suffix(".yaml").unwrap());
+    candidate.write_all(RULES.as_bytes()).unwrap();
+    let flags = &["--candidate", candidate.path().to_str().unwrap()];
+    let service = Service::start(Options { rules: RULES, store, flags, ..Options::default() });
     let set = overrides::set(&service, "user=z", json!({ "action": "ban" }));
+    let version = overrides::send(&service, "GET", "/candidate", "").1["version"].take();
     drop(redis);
     let request = format!("DELETE /overrides/{}", set["id"].as_str().unwrap());
+    exchanges.ask((ADMIN, service.admin), &request, "", 503);
+    let request = format!("POST /candidate?order=judge&version={}", version.as_str().unwrap());
     exchanges.ask((ADMIN, service.admin), &request, "", 503);
 }
 
@@ -509,7 +524,10 @@ fn real_services_answer_as_the_document_describes() {
     let mut exchanges = Exchanges::default();
     let folder = TempDir::new().unwrap();
     let flags = ["--headers", "both", "--dynamic-metadata=on", "--metrics-compat", "envoyproxy"];
-    let flags = [&flags[..], &["--record", folder.path().to_str().unwrap()]].concat();
+    let candidate = folder.path().join("candidate.yaml");
+    std::fs::write(&candidate, RULES).unwrap();
+    let paths = [folder.path(), &candidate].map(|path| path.to_str().unwrap());
+    let flags = [&flags[..], &["--record", paths[0], "--candidate", paths[1]]].concat();
     let service = Service::start(Options { rules: RULES, flags: &flags, ..Options::default() });
     service.wait_until_ready();
     let (compat, debug) = in_place_of_envoyproxy();
@@ -523,6 +541,9 @@ fn real_services_answer_as_the_document_describes() {
         let request = if request.contains(ID) {
             let set = overrides::set(&service, "user=z", json!({ "action": "ban" }));
             request.replace(ID, set["id"].as_str().unwrap())
+        } else if name == "POST /candidate" {
+            let version = overrides::send(&service, "GET", "/candidate", "").1["version"].take();
+            format!("POST /candidate?order=judge&version={}", version.as_str().unwrap())
         } else {
             request
         };

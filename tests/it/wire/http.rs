@@ -452,6 +452,7 @@ fn a_parameter_that_an_endpoint_of_ours_does_not_take_is_refused_by_name() {
         ("GET", "/status?fi+lter=x", "`fi lter`: the only parameter is `history`"),
         ("GET", "/counters?domian=shop", "`domian`: the parameters are `domain` and `descriptor`"),
         ("POST", "/log?level=info", "`level`: the only parameter is `filter`"),
+        ("POST", "/candidate?order=end", "order: must be promote, abort, judge"),
         ("POST", "/recording?for=169h", "for: must be a duration from 0s to 168h"),
     ] {
         let (status, _, answer) = service.exchange_at(service.admin, method, path, b"");
