@@ -59,13 +59,13 @@ pub(crate) async fn serve(store: &str, rules: &[PathBuf]) -> Result<()> {
     let rules = Arc::new(Rules::new(rules));
     let telemetry = Telemetry::start(&settings.telemetry.export, instruments())?;
     telemetry.install(&settings.telemetry.log);
-    let store = Arc::new(stores::store(&settings, &telemetry));
+    let store = Arc::new(stores::store(&settings, &telemetry.meter()));
     let count = settings.process.workers;
     let workers = Workers::start(count)?;
     let reached = Arc::clone(&store);
     workers.each(move || reached_by(Arc::clone(&reached))).await;
     let overrides = Arc::new(Overrides::new(Arc::clone(&store)));
-    let service = app::service(&settings, &telemetry, rules, overrides, store, None);
+    let service = app::service(&settings, &telemetry, rules, overrides, store, None, None);
     let server = RateLimitServiceServer::new(Service(service))
         .max_decoding_message_size(settings.calls.message_bytes_max);
     tonic_server::on_workers(Routes::new(server), &workers, count).await

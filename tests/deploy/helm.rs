@@ -272,7 +272,7 @@ fn an_overlay_is_mounted_where_the_service_reads_it() {
 #[test]
 fn a_candidate_is_mounted_where_the_service_and_the_check_read_it() {
     let text = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unlimited: true } }]\n";
-    let rules = NamedTempFile::new().unwrap();
+    let rules = tempfile::NamedTempFile::new().unwrap();
     fs::write(rules.path(), text).unwrap();
     let file = format!("candidate.rules={}", rules.path().display());
     let objects = render(&["--set-file", &file, "--set", "candidate.oneIn=4"]);
@@ -281,7 +281,8 @@ fn a_candidate_is_mounted_where_the_service_and_the_check_read_it() {
         let map = format!("{name}-candidate");
         let data = objects.iter().find(|one| one["metadata"]["name"] == map).unwrap();
         assert_eq!(data["data"], json!({ "candidate.yaml": text }));
-        let pod = &object(&objects, kind)["spec"]["template"]["spec"];
+        let pod = objects.iter().find(|one| one["kind"] == kind).unwrap();
+        let pod = &pod["spec"]["template"]["spec"];
         let args = pod["containers"][0]["args"].as_array().unwrap();
         for flag in ["--candidate=/etc/tollkeeper/candidate", "--candidate-one-in=4"] {
             assert!(args.iter().any(|arg| arg == flag), "{kind}: {args:?}");

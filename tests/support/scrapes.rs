@@ -1,5 +1,6 @@
 //! Scrapes of services that together have every metric.
 
+use tempfile::NamedTempFile;
 use tokio::sync::OnceCell;
 
 use super::{
@@ -49,20 +50,24 @@ descriptors:
     })
 }
 
-/// A scrape after a window has been audited.
+/// A scrape after a window has been audited, and a candidate has judged a call.
 async fn scrape_with_audit() -> String {
     let rules = RULES.replace("unit: year", "unit: second");
-    let (redis, flags) = (Redis::start(), &["--audit-one-in", "1"]);
+    let (redis, mut candidate) = (Redis::start(), NamedTempFile::new().unwrap());
+    candidate.write_all(rules.as_bytes()).unwrap();
+    let path = candidate.path().to_str().unwrap();
+    let flags = &["--audit-one-in", "1", "--candidate", path, "--candidate-one-in", "1"];
     let options = Options { rules: &rules, store: &redis.url(), flags, ..Options::default() };
     let service = Service::start(options);
     let deadline = Instant::now() + PATIENCE;
     loop {
         service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
         let metrics = service.get("/metrics");
-        if metrics.contains("ratelimit_audit_over_ratio") {
+        let found = ["ratelimit_audit_over_ratio", "ratelimit_candidate_decisions_total"];
+        if found.iter().all(|name| metrics.contains(name)) {
             return metrics;
         }
-        assert!(Instant::now() < deadline, "no window is audited: {metrics}");
+        assert!(Instant::now() < deadline, "not found: {metrics}");
     }
 }
 
