@@ -38,8 +38,12 @@ const RARE: [&str; 5] = [
 const ALERTS: &str = "helm/files/alerts.yaml";
 
 fn service_with(redis: &Redis) -> Service {
+    // It has other domains, so it would admit what is denied.
+    let candidate = root().join("examples/rules.yaml");
+    let candidate = ["--candidate", candidate.to_str().unwrap(), "--candidate-one-in", "1"];
     // No call can be written there.
-    let flags = &["--record", "/dev/null/calls", "--audit-one-in", "1"];
+    let flags = ["--record", "/dev/null/calls", "--audit-one-in", "1"];
+    let flags = &[flags, candidate].concat();
     Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() })
 }
 
