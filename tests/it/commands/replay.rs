@@ -432,6 +432,27 @@ async fn a_disk_that_takes_nothing_drops_calls_and_delays_none() {
 }
 
 #[tokio::test]
+async fn a_file_that_reaches_the_size_limit_of_the_process_drops_calls_and_ends_no_service() {
+    let (recorded, folder) = (Recorded::new(), TempDir::new().unwrap());
+    fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
+    let service = serve();
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 8; exec \"$0\" \"$@\""]).arg(service.get_program());
+    limited.args(service.get_args()).arg("--rules").arg(folder.path().join("rules.yaml"));
+    limited.args(["--top-keys", "values", "--drain", "0s", "--record"]).arg(recorded.path());
+    let service = Service::spawn(limited, folder);
+    let long: String = (0..16 << 10).map(|number| format!("{number:x}")).collect();
+    ask(&service, "user", &long, 1).await;
+    eventually("a drop", || {
+        let metrics = service.get("/metrics");
+        metrics.contains("ratelimit_recorded_calls_total{outcome=\"dropped\"} 1").then_some(())
+    });
+    ask(&service, "user", "alice", 1).await;
+    end(service);
+    assert_eq!(recorded.shown(&[]).iter().map(entries).collect::<Vec<_>>(), ["user=alice"]);
+}
+
+#[tokio::test]
 async fn calls_go_on_into_a_new_file_when_somebody_has_removed_the_old_one() {
     let recorded = Recorded::new();
     let service = recorded.service(RULES, "memory://", &[]);
