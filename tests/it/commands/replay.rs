@@ -512,6 +512,33 @@ async fn files_that_are_cut_or_foreign_are_named_and_what_they_have_counts() {
     assert!(stderr.contains("no file of a recording"), "{stderr}");
 }
 
+#[test]
+fn calls_behind_a_clock_that_was_set_back_are_counted() {
+    let folder = TempDir::new().unwrap();
+    let import = |name: &str, hour: u32| {
+        let line = |second: u32| {
+            format!("{{\"start_time\": \"2026-03-01T{hour:02}:00:{second:02}Z\", \"u\": \"a\"}}\n")
+        };
+        fs::write(folder.path().join("log"), (0..5).map(line).collect::<String>()).unwrap();
+        let flags = ["record", "import", "log", "--domain", "shop", "--descriptor", "user={u}"];
+        let mut command = tollkeeper();
+        let (code, ..) = run(command.current_dir(folder.path()).args(flags).args(["--to", name]));
+        assert_eq!(code, Some(0));
+        fs::read(folder.path().join(name)).unwrap()
+    };
+    let (later, earlier) = (import("later.lz4", 7), import("earlier.lz4", 6));
+    fs::write(folder.path().join("both.lz4"), [later, earlier].concat()).unwrap();
+    fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
+    let flags = ["replay", "--rules", "rules.yaml", "both.lz4"];
+    let (code, stdout, stderr) = run(tollkeeper().current_dir(folder.path()).args(flags));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(
+        stdout.starts_with("10 calls from 2026-03-01T06:00:00Z to 2026-03-01T07:00:04Z\n"),
+        "{stdout}"
+    );
+    assert!(stdout.contains("\nwith an earlier time than calls before them, "), "{stdout}");
+}
+
 /// docs/rollout.md: each of its commands, in its order.
 #[tokio::test]
 async fn the_steps_of_the_page_lead_from_a_recording_to_a_limit_that_is_enforced() {
