@@ -34,6 +34,7 @@ pub mod recording;
 pub mod top_keys;
 
 // The ground floor, which all use.
+mod fields;
 mod members;
 
 use tollkeeper_base::VERSION;

@@ -20,7 +20,6 @@ use opentelemetry::{
     metrics::{Counter, Meter},
 };
 use parking_lot::Mutex;
-use prost::Message as _;
 use siphasher::sip::SipHasher24;
 use tokio::{
     sync::mpsc,
@@ -49,6 +48,9 @@ instruments! {
 
 /// A worker hands its buffer over when it has this size.
 const BLOCK_BYTES: usize = 256 << 10;
+
+/// A whole buffer, and its last call.
+const BLOCK_CAPACITY: usize = BLOCK_BYTES + CALL_BYTES_MAX;
 
 /// A longer call is dropped, so that callers fill the memory of this process no further than with buffers of about this size.
 const CALL_BYTES_MAX: usize = 64 << 10;
@@ -155,26 +157,25 @@ impl Recorder {
 
     /// Records a call that was decided by these rules, while [`is_on`](Self::is_on).
     pub fn record(&self, rules: &RuleSet, call: Recorded<'_>) {
-        if self.digests.load().is_none() {
+        let mut digests = self.digests.load();
+        if digests.is_none() {
             self.learn_key();
+            digests = self.digests.load();
         }
-        let digests = self.digests.load();
         let Some(digests) = &*digests else { return self.count("dropped", 1) };
         let values = RecordedValues { rules, digests, shows_values: self.options.shows_values };
-        let call = values.call(call);
         let Some(buffer) = self.buffers.get(workers::share(self.buffers.len())) else { return };
-        if call.encoded_len() > CALL_BYTES_MAX {
-            return self.count("dropped", 1);
-        }
         let mut block = buffer.lock();
-        // A vector has room for all of it.
-        if call.encode_length_delimited(&mut block.bytes).is_err() {
+        let begin = block.bytes.len();
+        values.write(call, &mut block.bytes);
+        if block.bytes.len() - begin > CALL_BYTES_MAX {
+            block.bytes.truncate(begin);
+            block.bytes.shrink_to(BLOCK_CAPACITY);
             return self.count("dropped", 1);
         }
         block.calls += 1;
         if block.bytes.len() >= BLOCK_BYTES {
-            let next =
-                Block { bytes: Vec::with_capacity(BLOCK_BYTES + (BLOCK_BYTES >> 2)), calls: 0 };
+            let next = Block { bytes: Vec::with_capacity(BLOCK_CAPACITY), calls: 0 };
             self.hand_over(mem::replace(&mut *block, next));
         }
     }

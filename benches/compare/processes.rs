@@ -68,6 +68,7 @@ impl Backends {
             | Backend::UnixSocket
             | Backend::Tls
             | Backend::TonicRedis
+            | Backend::NoSelfAudit
             | Backend::Ratelimit
             | Backend::TunedRatelimit => vec![&self.redis],
             _ => self.clusters.get(&backend).into_iter().flatten().collect(),
@@ -107,6 +108,8 @@ fn command(backend: Backend, folder: &TempDir, store: &[String]) -> Result<Optio
         | Backend::Unsampled
         | Backend::OneInHundred
         | Backend::NoTopKeys
+        | Backend::Recording
+        | Backend::NoSelfAudit
         | Backend::Redis
         | Backend::UnixSocket
         | Backend::Tls
@@ -125,6 +128,8 @@ fn command(backend: Backend, folder: &TempDir, store: &[String]) -> Result<Optio
         Backend::Unsampled => export_traces(&mut command, "0"),
         Backend::OneInHundred => export_traces(&mut command, "0.01"),
         Backend::NoTopKeys => drop(command.args(["--top-keys", "off"])),
+        Backend::Recording => drop(command.arg("--record").arg(folder.path().join("calls"))),
+        Backend::NoSelfAudit => drop(command.args(["--audit-one-in", "0"])),
         _ => {}
     }
     Ok(Some(command))

@@ -58,6 +58,10 @@ pub(crate) enum Backend {
     OneInHundred,
     /// The memory store, counting no keys.
     NoTopKeys,
+    /// The memory store, recording all calls.
+    Recording,
+    /// The Redis store, auditing no windows.
+    NoSelfAudit,
     /// The memory store, with 10 rules to search.
     FewRules,
     /// The memory store, with 10,000 rules to search.
@@ -90,6 +94,8 @@ impl fmt::Display for Backend {
             Self::Unsampled => "traces of none",
             Self::OneInHundred => "traces of 1 %",
             Self::NoTopKeys => "no top keys",
+            Self::Recording => "recording",
+            Self::NoSelfAudit => "no self-audit",
             Self::FewRules => "10 rules",
             Self::ManyRules => "10,000 rules",
             Self::Ratelimit => "ratelimit",
@@ -102,8 +108,8 @@ impl fmt::Display for Backend {
 
 use Backend::{
     ClusterOfOne, ClusterOfSix, ClusterOfThree, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory,
-    NoTopKeys, OneInHundred, Pairs, Ratelimit, Redis, Replicas, Script, Tls, TonicMemory,
-    TonicRedis, TunedRatelimit, UnixSocket, Unsampled,
+    NoSelfAudit, NoTopKeys, OneInHundred, Pairs, Ratelimit, Recording, Redis, Replicas, Script,
+    Tls, TonicMemory, TonicRedis, TunedRatelimit, UnixSocket, Unsampled,
 };
 
 const SPREAD: &[(&str, &str)] = &[("user", "u{}")];
@@ -158,6 +164,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario("stores three 64", THREE, 10_000, LoadShape::UnderWay(64), STORES),
     scenario("traces", SPREAD, 10_000, LoadShape::UnderWay(64), &[Memory, Unsampled, OneInHundred]),
     scenario("top keys", SPREAD, 10_000, LoadShape::UnderWay(64), &[Memory, NoTopKeys]),
+    scenario("recording", SPREAD, 10_000, LoadShape::UnderWay(64), &[Memory, Recording]),
+    scenario("self-audit", SPREAD, 10_000, LoadShape::UnderWay(64), &[Redis, NoSelfAudit]),
     scenario("replicas", SPREAD, 10_000, LoadShape::UnderWay(64), &[Redis, Replicas]),
     scenario("ratelimit 64", SPREAD, 10_000, LoadShape::UnderWay(64), RATELIMIT),
     scenario("ratelimit 256", SPREAD, 10_000, LoadShape::UnderWay(256), RATELIMIT),

@@ -30,7 +30,7 @@ impl SingleServer {
     pub(crate) fn store(&self, backend: Backend) -> Vec<String> {
         let Self { port, tls_port, socket, certificate } = self;
         match backend {
-            Backend::Redis | Backend::TonicRedis | Backend::Replicas => {
+            Backend::Redis | Backend::TonicRedis | Backend::NoSelfAudit | Backend::Replicas => {
                 store(format!("redis://127.0.0.1:{port}"))
             }
             Backend::UnixSocket => store(format!("redis+unix://{}", socket.display())),

@@ -5,8 +5,8 @@ use crate::{
     sample::Sample,
     scenarios::Backend::{
         self, ClusterOfOne, ClusterOfThree, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory,
-        NoTopKeys, OneInHundred, Pairs, Redis, Script, Tls, TonicMemory, TonicRedis,
-        TunedRatelimit, Unsampled,
+        NoSelfAudit, NoTopKeys, OneInHundred, Pairs, Recording, Redis, Script, Tls, TonicMemory,
+        TonicRedis, TunedRatelimit, Unsampled,
     },
 };
 
@@ -188,6 +188,18 @@ const TARGETS: &[Target] = &[
         ("top keys", Memory, SERVICE),
         1.01,
         &[("top keys", NoTopKeys, SERVICE)],
+    ),
+    target(
+        "service CPU, memory, calls recorded / not recorded",
+        ("recording", Recording, SERVICE),
+        1.03,
+        &[("recording", Memory, SERVICE)],
+    ),
+    target(
+        "service CPU, Redis store, windows audited / not audited",
+        ("self-audit", Redis, SERVICE),
+        1.01,
+        &[("self-audit", NoSelfAudit, SERVICE)],
     ),
     target(
         "service CPU, memory, traces on and none sampled / off",

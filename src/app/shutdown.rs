@@ -1,11 +1,15 @@
 //! Signals: SIGTERM (Kubernetes) and SIGINT (a terminal) ask for an orderly shutdown, a second one for an
 //! immediate one. SIGHUP is ignored, unless it is to stop the service too.
+//! SIGXFSZ only makes a write fail.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::settings::HangUp;
+
+/// A file would exceed the size that `ulimit -f` or `LimitFSIZE` allows.
+const SIGXFSZ: i32 = 25;
 
 #[derive(Debug)]
 pub struct Signals {
@@ -18,6 +22,7 @@ pub struct Signals {
 impl Signals {
     /// Handles the signals, whose default would end the process at once.
     pub fn listen(on_hang_up: HangUp) -> io::Result<Self> {
+        drop(signal(SignalKind::from_raw(SIGXFSZ))?);
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,

@@ -57,6 +57,7 @@ pub(super) struct Call {
     pub(super) hold: String,
     pub(super) without_store: bool,
     pub(super) overridden: bool,
+    turn: Turn,
 }
 
 /// A limit that a recorded call was over.
@@ -95,20 +96,25 @@ enum Turn {
     GivesBack,
 }
 
-impl Place {
-    fn new(call: &Call, index: usize) -> Self {
+impl Turn {
+    fn new(request: &Request, denied: bool) -> Self {
         let gives_back = |descriptor: &Descriptor| {
             matches!(descriptor.hits, Hits::Refund(_))
                 || descriptor.entries.iter().any(Parameters::is_of_commit)
         };
-        let turn = if call.denied {
-            Turn::Denied
-        } else if call.request.descriptors.iter().any(gives_back) {
-            Turn::GivesBack
+        if denied {
+            Self::Denied
+        } else if request.descriptors.iter().any(gives_back) {
+            Self::GivesBack
         } else {
-            Turn::Admitted
-        };
-        Self { at: call.at, turn, index }
+            Self::Admitted
+        }
+    }
+}
+
+impl Place {
+    const fn new(call: &Call, index: usize) -> Self {
+        Self { at: call.at, turn: call.turn, index }
     }
 }
 
@@ -406,6 +412,7 @@ fn call_of(call: RecordedCall) -> Result<Call, String> {
     });
     Ok(Call {
         at,
+        turn: Turn::new(&request, call.denied),
         request,
         meaning,
         denied: call.denied,

@@ -27,6 +27,9 @@ use crate::{
 const GROUP_CALLS: usize = 1_000;
 const GROUPS_MAX: usize = 16;
 
+/// How long a repeated commit is recognized.
+const REPEATED_WITHIN_MS: i64 = 600_000;
+
 #[derive(Debug, clap::Args)]
 pub(super) struct ReplayFlags {
     /// Recorded files, or folders of them; recordings of several replicas are merged
@@ -139,6 +142,9 @@ fn replay(
         });
         let before = old.as_mut().map(|old| old.decide(request, *meaning, *at, hold));
         changes.add(&call, before.as_ref(), &after);
+        for service in [Some(&mut new), old.as_mut()].into_iter().flatten() {
+            service.forget_committed_before(at.shifted(-REPEATED_WITHIN_MS));
+        }
     }
     changes.suggestions = suggests.then(|| demand.suggestions());
     changes

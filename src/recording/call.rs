@@ -2,25 +2,26 @@
 
 use std::hash::Hasher as _;
 
-use bytes::Bytes;
 use siphasher::sip::SipHasher24;
+use smallvec::SmallVec;
 use tollkeeper_proto::{
-    Entry, RateLimitDescriptor, RateLimitOverride,
-    rate_limit_response::rate_limit::Unit as WireUnit,
-    recording::{Over, RecordedCall, recorded_call::Meaning},
+    rate_limit_response::rate_limit::Unit as WireUnit, recording::recorded_call::Meaning,
 };
 
-use crate::engine::{
-    decision::{Code, Decision, Matched, Outcome, Status},
-    parameters::Parameters,
-    request::{self, Descriptor, Hits, HitsMeaning, Request},
-    rule::{Limit, Unit},
-    rule_set::{Domain, MatchedBy, RuleSet},
-    time::Timestamp,
+use crate::{
+    engine::{
+        decision::{Code, Decision, Matched, Outcome, Status},
+        parameters::Parameters,
+        request::{self, Descriptor, Hits, HitsMeaning, Request},
+        rule::{Limit, Unit},
+        rule_set::{Domain, MatchedBy, RuleSet},
+        time::Timestamp,
+    },
+    fields::{delimited, nested, number, text, write_bytes},
 };
 
 /// What stands before the digest of a value.
-const DIGEST_MARK: char = '#';
+const DIGEST_MARK: u8 = b'#';
 
 /// A call to record, and how it was decided.
 #[derive(Debug, Clone, Copy)]
@@ -42,49 +43,49 @@ pub(super) struct RecordedValues<'rules> {
 }
 
 impl RecordedValues<'_> {
-    pub(super) fn call(&self, call: Recorded<'_>) -> RecordedCall {
+    /// Writes a `RecordedCall` behind its length.
+    pub(super) fn write(&self, call: Recorded<'_>, to: &mut Vec<u8>) {
         let Recorded { request, meaning, decision, at, without_store } = call;
         let statuses = &decision.statuses;
         let domain = self.rules.domain(&request.domain);
-        let descriptors = request
-            .descriptors
-            .iter()
-            .zip(statuses)
-            .map(|(descriptor, status)| self.descriptor(domain, descriptor, status));
-        let over = statuses.iter().zip(0..).filter_map(|(status, index)| over(status, index));
-        RecordedCall {
-            at_ms: at.as_millis(),
-            domain: request.domain.clone(),
-            descriptors: descriptors.collect(),
-            meaning: match meaning {
-                HitsMeaning::Charged => Meaning::Charged,
-                HitsMeaning::Expected => Meaning::Expected,
-                HitsMeaning::Done => Meaning::Done,
-                HitsMeaning::Part => Meaning::Part,
-                HitsMeaning::Checked => Meaning::Checked,
-                HitsMeaning::Read => Meaning::Read,
+        let meaning = match meaning {
+            HitsMeaning::Charged => Meaning::Charged,
+            HitsMeaning::Expected => Meaning::Expected,
+            HitsMeaning::Done => Meaning::Done,
+            HitsMeaning::Part => Meaning::Part,
+            HitsMeaning::Checked => Meaning::Checked,
+            HitsMeaning::Read => Meaning::Read,
+        };
+        let of_all = request.descriptors.iter().find(|one| !one.states_hits).map_or(0, hits);
+        let overridden = statuses.iter().any(|status| status.directive.is_some());
+        delimited(to, |to| {
+            number(1, at.as_millis(), to);
+            text(2, &request.domain, to);
+            for (descriptor, status) in request.descriptors.iter().zip(statuses) {
+                nested(3, to, |to| self.write_descriptor(domain, descriptor, status, to));
             }
-            .into(),
-            denied: decision.code == Code::OverLimit,
-            hits: request.descriptors.iter().find(|one| !one.states_hits).map_or(0, hits),
-            over: over.collect(),
-            hold: decision
-                .token
-                .as_ref()
-                .map(|token| self.digest(token.as_bytes()))
-                .unwrap_or_default(),
-            without_store,
-            overridden: statuses.iter().any(|status| status.directive.is_some()),
-        }
+            number(4, meaning as u64, to);
+            number(5, of_all, to);
+            number(6, (decision.code == Code::OverLimit).into(), to);
+            for (status, index) in statuses.iter().zip(0..) {
+                write_over(status, index, to);
+            }
+            if let Some(token) = &decision.token {
+                nested(8, to, |to| self.write_digest(token.as_bytes(), to));
+            }
+            number(9, without_store.into(), to);
+            number(10, overridden.into(), to);
+        });
     }
 
-    fn descriptor(
+    fn write_descriptor(
         &self,
         domain: Option<&Domain>,
         descriptor: &Descriptor,
         status: &Status,
-    ) -> RateLimitDescriptor {
-        let mut matches = Vec::new();
+        to: &mut Vec<u8>,
+    ) {
+        let mut matches = SmallVec::<[NamedBy<'_>; 4]>::new();
         if let Some(domain) = domain {
             let path = domain.path(&descriptor.entries);
             domain.walk(&path, |_, candidates, matched_by| {
@@ -97,43 +98,64 @@ impl RecordedValues<'_> {
                 });
             });
         }
-        let mut matches = matches.into_iter();
-        let entry = |entry: &request::Entry| {
+        let mut matches = matches.iter().copied();
+        for entry in &*descriptor.entries {
             let named = match domain {
                 Some(domain) if domain.is_beside_path(entry) => beside_path(entry, status),
                 _ => matches.next().unwrap_or(NamedBy::Nothing),
             };
-            Entry { key: entry.key.clone(), value: self.value(domain, entry, named) }
-        };
-        RateLimitDescriptor {
-            entries: descriptor.entries.iter().map(entry).collect(),
-            limit: descriptor.limit.as_ref().map(written),
-            hits_addend: descriptor.states_hits.then_some(hits(descriptor)),
-            is_negative_hits: matches!(descriptor.hits, Hits::Refund(_)),
+            nested(1, to, |to| {
+                write_bytes(1, &entry.key, to);
+                nested(2, to, |to| self.write_value(domain, entry, named, to));
+            });
         }
+        if let Some(limit) = &descriptor.limit {
+            nested(2, to, |to| write_limit(limit, to));
+        }
+        if descriptor.states_hits {
+            nested(3, to, |to| number(1, hits(descriptor), to));
+        }
+        number(4, matches!(descriptor.hits, Hits::Refund(_)).into(), to);
     }
 
-    /// What stands for a value: itself, if it is the operator's, or a digest, in the form of the pattern that it matches.
-    fn value(&self, domain: Option<&Domain>, entry: &request::Entry, named: NamedBy<'_>) -> Bytes {
+    /// Writes what stands for a value: itself, if it is the operator's, or a digest, in the form of the pattern that it matches.
+    fn write_value(
+        &self,
+        domain: Option<&Domain>,
+        entry: &request::Entry,
+        named: NamedBy<'_>,
+        to: &mut Vec<u8>,
+    ) {
         let is_secret = |domain: &Domain| domain.secret_keys.contains(&*entry.key);
         let may_show = domain.is_some_and(|domain| !is_secret(domain));
         let is_shown = self.shows_values && !Parameters::is_parameter(entry);
         match named {
-            NamedBy::Value if may_show => entry.value.clone(),
-            _ if may_show && is_shown => entry.value.clone(),
+            NamedBy::Value if may_show => to.extend_from_slice(&entry.value),
+            _ if may_show && is_shown => to.extend_from_slice(&entry.value),
             NamedBy::Pattern(pattern) => {
-                let digest = self.digest(&entry.value);
-                Bytes::from(pattern.replacen('*', &digest, 1).replace('*', ""))
+                for (index, part) in pattern.split('*').enumerate() {
+                    if index == 1 {
+                        self.write_digest(&entry.value, to);
+                    }
+                    to.extend_from_slice(part.as_bytes());
+                }
             }
-            NamedBy::Value | NamedBy::Nothing => Bytes::from(self.digest(&entry.value)),
+            NamedBy::Value | NamedBy::Nothing => self.write_digest(&entry.value, to),
         }
     }
 
-    fn digest(&self, value: &[u8]) -> String {
+    fn write_digest(&self, value: &[u8], to: &mut Vec<u8>) {
         let mut hasher = *self.digests;
         hasher.write(value);
-        format!("{DIGEST_MARK}{:016x}", hasher.finish())
+        to.push(DIGEST_MARK);
+        for byte in hasher.finish().to_be_bytes() {
+            to.extend([byte >> 4, byte & 0xf].map(hex_digit));
+        }
     }
+}
+
+const fn hex_digit(number: u8) -> u8 {
+    if number < 10 { b'0' + number } else { b'a' + number - 10 }
 }
 
 /// How rules name a value.
@@ -165,19 +187,23 @@ const fn hits(descriptor: &Descriptor) -> u64 {
     }
 }
 
-fn over(status: &Status, descriptor_index: u32) -> Option<Over> {
+fn write_over(status: &Status, descriptor_index: u64, to: &mut Vec<u8>) {
     let (limit, reset, shadow) = match (&status.outcome, &status.over_shadow) {
         (Outcome::Over { limit, reset, .. }, _) => (limit, reset, false),
         (_, Some((limit, reset))) => (limit, reset, true),
-        (_, None) => return None,
+        (_, None) => return,
     };
-    let rule = status.matched.rule_label().to_owned();
-    let reset_ms = u64::try_from(reset.as_millis()).unwrap_or(u64::MAX);
-    Some(Over { descriptor_index, rule, limit: limit.to_string(), reset_ms, shadow })
+    nested(7, to, |to| {
+        number(1, descriptor_index, to);
+        text(2, status.matched.rule_label(), to);
+        text(3, &limit.to_string(), to);
+        number(4, u64::try_from(reset.as_millis()).unwrap_or(u64::MAX), to);
+        number(5, shadow.into(), to);
+    });
 }
 
-/// A limit of a request, as the wire writes it.
-fn written(limit: &Limit) -> RateLimitOverride {
+/// Writes a limit of a request, as the wire has it.
+fn write_limit(limit: &Limit, to: &mut Vec<u8>) {
     let unit = match limit.unit {
         Unit::Second => WireUnit::Second,
         Unit::Minute => WireUnit::Minute,
@@ -187,9 +213,108 @@ fn written(limit: &Limit) -> RateLimitOverride {
         Unit::Month => WireUnit::Month,
         Unit::Year => WireUnit::Year,
     };
-    RateLimitOverride {
-        requests_per_unit: u32::try_from(limit.requests_per_unit).unwrap_or(u32::MAX),
-        unit: unit.into(),
-        unit_multiplier: Some(limit.unit_multiplier),
+    number(1, u32::try_from(limit.requests_per_unit).unwrap_or(u32::MAX).into(), to);
+    number(2, unit as u64, to);
+    nested(3, to, |to| number(1, limit.unit_multiplier.into(), to));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use prost::Message as _;
+    use tollkeeper_proto::{
+        Entry, RateLimitDescriptor, RateLimitOverride,
+        recording::{Over, RecordedCall},
+    };
+
+    use super::*;
+    use crate::engine::ledger::JudgedBy;
+
+    #[test]
+    fn a_call_is_read_as_it_was_written() {
+        let (rules, digests) = (RuleSet::default(), SipHasher24::new());
+        let values = RecordedValues { rules: &rules, digests: &digests, shows_values: false };
+        let limit = Limit::new(9, Unit::Hour, 2).unwrap();
+        let key = "k".repeat(200);
+        let descriptor = |hits, states_hits, limit| {
+            let entry = request::Entry { key: key.clone().into(), value: "alice".into() };
+            Descriptor { entries: vec![entry], hits, states_hits, limit }
+        };
+        let descriptors = vec![
+            descriptor(Hits::Charge(300), false, None),
+            descriptor(Hits::Refund(7), true, Some(limit.clone())),
+            descriptor(Hits::Check, true, None),
+        ];
+        let over = |reset| Outcome::Over {
+            limit: Arc::new(limit.clone()),
+            reset: Duration::from_millis(reset),
+            judged_by: JudgedBy::Counter,
+        };
+        let outcomes = [Outcome::NoLimit, over(70_000), over(0)];
+        let status = |outcome| Status::settled(Matched::NoDomain, outcome, None);
+        let decision = Decision {
+            code: Code::OverLimit,
+            part: None,
+            statuses: outcomes.map(status).into(),
+            taken: None,
+            taken_by_id: Vec::new(),
+            at: None,
+            token: Some("token".to_owned()),
+            commits: Vec::new(),
+            passed_groups: None,
+            request_headers: Vec::new(),
+        };
+        let request = Request { domain: "shop".to_owned(), descriptors };
+        let call = Recorded {
+            request: &request,
+            meaning: HitsMeaning::Part,
+            decision: &decision,
+            at: Timestamp::from_millis(1_700_000_000_000),
+            without_store: true,
+        };
+        let mut written = Vec::new();
+        values.write(call, &mut written);
+
+        let digest = |value: &str| {
+            let mut digest = Vec::new();
+            values.write_digest(value.as_bytes(), &mut digest);
+            String::from_utf8(digest).unwrap()
+        };
+        let descriptor = |hits_addend, limit| RateLimitDescriptor {
+            entries: vec![Entry { key: key.clone().into(), value: digest("alice").into() }],
+            limit,
+            hits_addend,
+            is_negative_hits: hits_addend == Some(7),
+        };
+        let own = RateLimitOverride {
+            requests_per_unit: 9,
+            unit: WireUnit::Hour.into(),
+            unit_multiplier: Some(2),
+        };
+        let over = |descriptor_index, reset_ms| Over {
+            descriptor_index,
+            rule: Matched::NoDomain.rule_label().to_owned(),
+            limit: limit.to_string(),
+            reset_ms,
+            shadow: false,
+        };
+        let expected = RecordedCall {
+            at_ms: 1_700_000_000_000,
+            domain: "shop".to_owned(),
+            descriptors: vec![
+                descriptor(None, None),
+                descriptor(Some(7), Some(own)),
+                descriptor(Some(0), None),
+            ],
+            meaning: Meaning::Part.into(),
+            denied: true,
+            hits: 300,
+            over: vec![over(1, 70_000), over(2, 0)],
+            hold: digest("token"),
+            without_store: true,
+            overridden: false,
+        };
+        assert_eq!(RecordedCall::decode_length_delimited(&*written), Ok(expected));
     }
 }

@@ -14,7 +14,7 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
-use prost::{Message, encoding::WireType};
+use prost::Message;
 use tokio::{
     select,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -25,6 +25,7 @@ use tonic::{Status, body::Body as TonicBody};
 use super::refusal::Refusal;
 use crate::{
     edge::arriving::{BudgetSpent, ConnectionBudget, HeldBytes},
+    fields::write_bytes,
     net::grpc::{self, PREFIX_BYTES},
 };
 
@@ -336,25 +337,6 @@ impl Framed {
         let prefix = grpc::prefix(framed.len() - PREFIX_BYTES);
         framed.iter_mut().zip(prefix).for_each(|(byte, of_prefix)| *byte = of_prefix);
         budget.hold_answer(framed)
-    }
-}
-
-/// Writes a field of bytes, such as a message, with a number up to 15.
-pub(super) fn write_bytes(number: u8, field: &[u8], to: &mut Vec<u8>) {
-    to.push(number << 3 | WireType::LengthDelimited as u8);
-    write_varint(field.len() as u64, to);
-    to.extend_from_slice(field);
-}
-
-/// Writes a number, with seven bits in each byte: a `Vec` takes single bytes faster than a `BufMut`.
-pub(super) fn write_varint(mut value: u64, to: &mut Vec<u8>) {
-    loop {
-        let [low, ..] = value.to_le_bytes();
-        value >>= 7;
-        if value == 0 {
-            return to.push(low & 0x7f);
-        }
-        to.push(low | 0x80);
     }
 }
 

@@ -39,6 +39,8 @@ pub(super) struct Changes {
     /// Calls whose recorded verdict is not of the rules, so that it is not compared.
     pub(super) without_store: u64,
     pub(super) overridden: u64,
+    /// Calls whose time is before that of an earlier one.
+    pub(super) set_back: u64,
     pub(super) rules: Vec<RuleChanges>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) suggestions: Option<Vec<Suggestion>>,
@@ -95,8 +97,9 @@ impl Changes {
     /// Compares a call with the verdict of other rules, or with its recorded one.
     pub(super) fn add(&mut self, call: &Call, before: Option<&Decision>, after: &Decision) {
         self.calls += 1;
-        let (from, _) = self.span.unwrap_or((call.at, call.at));
-        self.span = Some((from, call.at));
+        let (from, until) = self.span.unwrap_or((call.at, call.at));
+        self.span = Some((from.min(call.at), until.max(call.at)));
+        self.set_back += u64::from(call.at < until);
         let is_over_shadow = after.statuses.iter().any(|status| status.over_shadow.is_some());
         self.over_shadow += u64::from(is_over_shadow);
         let matches =
@@ -218,6 +221,10 @@ impl Changes {
             (self.unmatched, "without a rule"),
             (self.without_store, "not compared, since the store gave no answer"),
             (self.overridden, "not compared, since an override applied"),
+            (
+                self.set_back,
+                "with an earlier time than calls before them, as after a clock was set back",
+            ),
         ] {
             if calls > 0 {
                 let _ = writeln!(text, "{what}: {calls}");

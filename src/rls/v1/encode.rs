@@ -2,8 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use prost::encoding::WireType;
-
 use super::ANSWER_BYTES;
 use crate::{
     engine::{
@@ -11,10 +9,10 @@ use crate::{
         ledger::CommitOutcome,
         rule::Limit,
     },
+    fields::{nested, number, text, write_bytes, write_number},
     limiter::LimitUsage,
     rls::{
         encode::unit,
-        framing::{write_bytes, write_varint},
         pb::v1::{self, committed_charge, verdict::Code},
         refusal::Refusal,
     },
@@ -57,41 +55,6 @@ fn write_status(
             number(1, reset.as_secs(), duration);
             number(2, reset.subsec_nanos().into(), duration);
         });
-    }
-}
-
-/// Writes a number, unless it is 0, which is the same as none.
-fn number(field: u8, value: u64, to: &mut Vec<u8>) {
-    if value > 0 {
-        write_number(field, value, to);
-    }
-}
-
-fn write_number(field: u8, value: u64, to: &mut Vec<u8>) {
-    to.push(field << 3 | WireType::Varint as u8);
-    write_varint(value, to);
-}
-
-fn text(field: u8, value: &str, to: &mut Vec<u8>) {
-    if !value.is_empty() {
-        write_bytes(field, value.as_bytes(), to);
-    }
-}
-
-/// Writes a message of these fields, behind its length, which takes one byte up to 127.
-fn nested(field: u8, to: &mut Vec<u8>, fields: impl FnOnce(&mut Vec<u8>)) {
-    to.push(field << 3 | WireType::LengthDelimited as u8);
-    let begin = to.len();
-    to.push(0);
-    fields(to);
-    let length = to.len() - begin - 1;
-    match (u8::try_from(length), to.get_mut(begin)) {
-        (Ok(short @ ..0x80), Some(prefix)) => *prefix = short,
-        _ => {
-            let mut prefix = Vec::new();
-            write_varint(length as u64, &mut prefix);
-            to.splice(begin..=begin, prefix);
-        }
     }
 }
 

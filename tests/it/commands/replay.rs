@@ -432,6 +432,27 @@ async fn a_disk_that_takes_nothing_drops_calls_and_delays_none() {
 }
 
 #[tokio::test]
+async fn a_file_that_reaches_the_size_limit_of_the_process_drops_calls_and_ends_no_service() {
+    let (recorded, folder) = (Recorded::new(), TempDir::new().unwrap());
+    fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
+    let service = serve();
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 8; exec \"$0\" \"$@\""]).arg(service.get_program());
+    limited.args(service.get_args()).arg("--rules").arg(folder.path().join("rules.yaml"));
+    limited.args(["--top-keys", "values", "--drain", "0s", "--record"]).arg(recorded.path());
+    let service = Service::spawn(limited, folder);
+    let long: String = (0..16 << 10).map(|number| format!("{number:x}")).collect();
+    ask(&service, "user", &long, 1).await;
+    eventually("a drop", || {
+        let metrics = service.get("/metrics");
+        metrics.contains("ratelimit_recorded_calls_total{outcome=\"dropped\"} 1").then_some(())
+    });
+    ask(&service, "user", "alice", 1).await;
+    end(service);
+    assert_eq!(recorded.shown(&[]).iter().map(entries).collect::<Vec<_>>(), ["user=alice"]);
+}
+
+#[tokio::test]
 async fn calls_go_on_into_a_new_file_when_somebody_has_removed_the_old_one() {
     let recorded = Recorded::new();
     let service = recorded.service(RULES, "memory://", &[]);
@@ -489,6 +510,33 @@ async fn files_that_are_cut_or_foreign_are_named_and_what_they_have_counts() {
     let (code, _, stderr) = run(tollkeeper().args(["record", "show"]).arg(empty.path()));
     assert_eq!(code, Some(1));
     assert!(stderr.contains("no file of a recording"), "{stderr}");
+}
+
+#[test]
+fn calls_behind_a_clock_that_was_set_back_are_counted() {
+    let folder = TempDir::new().unwrap();
+    let import = |name: &str, hour: u32| {
+        let line = |second: u32| {
+            format!("{{\"start_time\": \"2026-03-01T{hour:02}:00:{second:02}Z\", \"u\": \"a\"}}\n")
+        };
+        fs::write(folder.path().join("log"), (0..5).map(line).collect::<String>()).unwrap();
+        let flags = ["record", "import", "log", "--domain", "shop", "--descriptor", "user={u}"];
+        let mut command = tollkeeper();
+        let (code, ..) = run(command.current_dir(folder.path()).args(flags).args(["--to", name]));
+        assert_eq!(code, Some(0));
+        fs::read(folder.path().join(name)).unwrap()
+    };
+    let (later, earlier) = (import("later.lz4", 7), import("earlier.lz4", 6));
+    fs::write(folder.path().join("both.lz4"), [later, earlier].concat()).unwrap();
+    fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
+    let flags = ["replay", "--rules", "rules.yaml", "both.lz4"];
+    let (code, stdout, stderr) = run(tollkeeper().current_dir(folder.path()).args(flags));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(
+        stdout.starts_with("10 calls from 2026-03-01T06:00:00Z to 2026-03-01T07:00:04Z\n"),
+        "{stdout}"
+    );
+    assert!(stdout.contains("\nwith an earlier time than calls before them, "), "{stdout}");
 }
 
 /// docs/rollout.md: each of its commands, in its order.
