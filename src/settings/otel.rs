@@ -1,5 +1,5 @@
 //! OpenTelemetry's standard variables. Each works, or a warning names it: platforms set them for all of their pods, and
-//! the specification wants values that are not known ignored. They count only if traces or metrics are exported.
+//! the specification wants values that are not known ignored. They count only if something is exported.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -51,12 +51,15 @@ const VARIABLES: &[(&str, Allowed)] = &[
     // With another value nothing is sent.
     ("OTEL_TRACES_EXPORTER", Several(&["otlp", "none"])),
     ("OTEL_METRICS_EXPORTER", Several(&["otlp", "none"])),
-    ("OTEL_LOGS_EXPORTER", Among(&["none"])),
+    (LOGS_EXPORTER, Several(&["otlp", "none"])),
     ("OTEL_TRACES_SAMPLER", Among(SAMPLERS)),
     ("OTEL_TRACES_SAMPLER_ARG", Anything),
     ("OTEL_BSP_SCHEDULE_DELAY", Number(1, 3_600_000)),
     ("OTEL_BSP_MAX_QUEUE_SIZE", Number(1, 100_000)),
     ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", Number(1, 100_000)),
+    ("OTEL_BLRP_SCHEDULE_DELAY", Number(1, 3_600_000)),
+    ("OTEL_BLRP_MAX_QUEUE_SIZE", Number(1, 100_000)),
+    ("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", Number(1, 100_000)),
     ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", Number(0, SPAN_LIMIT_MAX as u64)),
     ("OTEL_SPAN_LINK_COUNT_LIMIT", Number(0, SPAN_LIMIT_MAX as u64)),
     // Spans have no events.
@@ -81,6 +84,9 @@ const OTLP: &[(&str, Allowed)] = &[
     ("COMPRESSION", Among(&["none"])),
 ];
 
+const LOGS_EXPORTER: &str = "OTEL_LOGS_EXPORTER";
+const LOGS_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT";
+
 const PREFIX: &str = "OTEL_";
 
 /// The longest time for one export, unless a variable sets it.
@@ -99,17 +105,17 @@ pub(super) fn read(
     warnings: &mut Vec<String>,
 ) -> TelemetryOptions {
     let mut reader = OtelReader { environment, problems: Vec::new(), warnings: Vec::new() };
-    let traces = reader.endpoint("TRACES");
-    let mut metrics = reader.endpoint("METRICS");
-    // What is wrong with files that both signals use is logged once.
-    if let (
-        Some(OtlpEndpoint { tls: Some(first), .. }),
-        Some(OtlpEndpoint { tls: Some(second), .. }),
-    ) = (&traces, &mut metrics)
-        && first.is_like(second)
-    {
-        second.clone_from(first);
+    let mut endpoints = ["TRACES", "METRICS", "LOGS"].map(|signal| reader.endpoint(signal));
+    // What is wrong with files that several signals use is logged once.
+    let mut clients: Vec<Arc<TlsClient>> = Vec::new();
+    for tls in endpoints.iter_mut().flatten().filter_map(|endpoint| endpoint.tls.as_mut()) {
+        match clients.iter().find(|client| client.is_like(tls)) {
+            Some(client) => tls.clone_from(client),
+            None => clients.push(Arc::clone(tls)),
+        }
     }
+    let is_exported = endpoints.iter().any(Option::is_some);
+    let [export_traces, export_metrics, export_logs] = endpoints;
     let options = TelemetryOptions {
         resource: match environment.text("OTEL_SERVICE_NAME") {
             Some(_) => Vec::new(),
@@ -121,11 +127,15 @@ pub(super) fn read(
             attributes: reader.count("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"),
             links: reader.count("OTEL_SPAN_LINK_COUNT_LIMIT"),
         },
-        export_traces: traces,
-        export_metrics: metrics,
+        export_traces,
+        export_metrics,
+        export_logs,
         compat: MetricsCompat::Off,
     };
-    if options.export_traces.is_some() || options.export_metrics.is_some() {
+    if let (Some(_), None) = (environment.text(LOGS_ENDPOINT), environment.text(LOGS_EXPORTER)) {
+        warnings.push(format!("{LOGS_ENDPOINT} has no effect without {LOGS_EXPORTER}=otlp"));
+    }
+    if is_exported {
         for name in environment.names().filter(|name| is_standard(name)) {
             match (allowed(name), environment.text(name)) {
                 (Some(allowed), Some(value)) => reader.check(name, allowed, value),
@@ -133,7 +143,7 @@ pub(super) fn read(
                 (None, _) => warnings.push(format!("{name} has no effect: it is not supported")),
             }
         }
-        // Both signals may have the same problem.
+        // Several signals may have the same problem.
         reader.problems.sort();
         reader.problems.dedup();
         problems.append(&mut reader.problems);
@@ -155,7 +165,7 @@ fn allowed(name: &str) -> Option<&'static Allowed> {
         return Some(allowed);
     }
     let rest = name.strip_prefix("OTEL_EXPORTER_OTLP_")?;
-    let signals = ["TRACES_", "METRICS_", ""];
+    let signals = ["TRACES_", "METRICS_", "LOGS_", ""];
     let rest = signals.iter().find_map(|signal| rest.strip_prefix(signal))?;
     OTLP.iter().find(|(known, _)| *known == rest).map(|(_, allowed)| allowed)
 }
@@ -220,7 +230,9 @@ impl<'a> OtelReader<'a> {
             let text = self.environment.text(name)?;
             Some(text.split(',').any(|part| part.trim().eq_ignore_ascii_case(value)))
         };
-        let exports = has(&format!("OTEL_{signal}_EXPORTER"), "otlp").unwrap_or(true);
+        // A collector that takes the other signals may have no pipeline for logs.
+        let by_default = signal != "LOGS";
+        let exports = has(&format!("OTEL_{signal}_EXPORTER"), "otlp").unwrap_or(by_default);
         if has("OTEL_SDK_DISABLED", "true") == Some(true) || !exports {
             return None;
         }
@@ -376,7 +388,8 @@ mod tests {
             ("OTEL_TRACES_SAMPLER_ARG", "2", "a number from 0 to 1"),
             ("OTEL_PROPAGATORS", "b3,jaeger", &format!("among: {}", PROPAGATORS.join(", "))),
             ("OTEL_TRACES_EXPORTER", "zipkin", "among: otlp, none"),
-            ("OTEL_LOGS_EXPORTER", "otlp", "none, or unset"),
+            ("OTEL_LOGS_EXPORTER", "console", "among: otlp, none"),
+            ("OTEL_BLRP_SCHEDULE_DELAY", "soon", "a whole number from 1 to 3600000"),
             ("OTEL_BSP_SCHEDULE_DELAY", "soon", "a whole number from 1 to 3600000"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "one of: grpc, http/protobuf"),
             ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip", "none, or unset"),
@@ -395,6 +408,7 @@ mod tests {
             let sends_traces = options.export_traces.is_some();
             assert_eq!(sends_traces, name != "OTEL_TRACES_EXPORTER", "{name}");
             assert!(options.export_metrics.is_some_and(|one| one.timeout == TIMEOUT_DEFAULT));
+            assert!(options.export_logs.is_none(), "{name}");
         }
     }
 
@@ -416,13 +430,32 @@ mod tests {
     fn a_variable_that_is_not_standard_is_a_warning_unless_kubernetes_injected_it() {
         let (_, problems, warnings) = read_all(&[
             ENDPOINT,
-            ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "http://h"),
+            ("OTEL_BLRP_EXPORT_TIMEOUT", "1000"),
             ("OTEL_COLLECTOR_SERVICE_HOST", "10.0.0.1"),
             ("OTEL_COLLECTOR_PORT_4317_TCP_ADDR", "10.0.0.1"),
             ("OTEL_COLLECTOR_PORT", "tcp://10.0.0.1:4317"),
         ]);
-        let warning = "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT has no effect: it is not supported";
+        let warning = "OTEL_BLRP_EXPORT_TIMEOUT has no effect: it is not supported";
         assert_eq!((problems, warnings), (vec![], vec![warning.to_owned()]));
+    }
+
+    #[test]
+    fn notices_are_exported_if_it_is_asked_for_and_an_endpoint_alone_is_a_warning() {
+        let (own, asked) = ((LOGS_ENDPOINT, "http://logs:4318"), (LOGS_EXPORTER, "OTLP"));
+        assert!(good(&[]).export_logs.is_none());
+        assert!(good(&[own, (LOGS_EXPORTER, "none")]).export_logs.is_none());
+        assert_eq!(good(&[asked]).export_logs.expect("notices").variable, ENDPOINT.0);
+        let protocol = ("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "http/protobuf");
+        let options = good(&[asked, own, protocol]);
+        assert_eq!(options.export_metrics.expect("metrics").protocol, OtlpProtocol::Grpc);
+        let logs = options.export_logs.expect("notices");
+        assert_eq!((&*logs.variable, logs.protocol), (own.0, OtlpProtocol::HttpProtobuf));
+        let (options, problems, warnings) = read_all(&[own]);
+        assert!(options.export_logs.is_none() && problems.is_empty());
+        let warning =
+            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT has no effect without OTEL_LOGS_EXPORTER=otlp";
+        assert_eq!(warnings, [warning]);
+        assert_eq!(read_all(&[own, asked, ("OTEL_SDK_DISABLED", "true")]).2, [""; 0]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The exporters of spans, metrics and log lines.
+//! The exporters of spans, metrics and log records, and the log.
 
 use std::{
     fmt, fs,
@@ -9,10 +9,12 @@ use std::{
 
 use opentelemetry::{
     KeyValue,
+    logs::LoggerProvider as _,
     metrics::{Meter, MeterProvider as _},
 };
 use opentelemetry_sdk::{
     Resource,
+    logs::SdkLoggerProvider,
     metrics::{Instrument, SdkMeterProvider, Stream},
     resource::{
         EnvResourceDetector, ResourceDetector, SdkProvidedResourceDetector,
@@ -31,6 +33,7 @@ use super::{
     collector::{Collector, Reported, Signal},
     families::Families,
     instrument::InstrumentRow,
+    log_records::LogRecords,
     metrics,
     otlp::OtlpEndpoint,
     trace::{Propagator, Sampling, SpanLimits, Tracer},
@@ -49,6 +52,8 @@ pub struct TelemetryOptions {
     pub export_traces: Option<OtlpEndpoint>,
     /// Where metrics are sent by OTLP, besides `/metrics`.
     pub export_metrics: Option<OtlpEndpoint>,
+    /// Where log records of notices are sent.
+    pub export_logs: Option<OtlpEndpoint>,
     /// What describes this service, besides what the standard variables set.
     pub resource: Vec<(&'static str, String)>,
     pub sampling: Sampling,
@@ -84,6 +89,7 @@ pub struct Telemetry {
     compat: MetricsCompat,
     meters: SdkMeterProvider,
     tracer: Option<Arc<Tracer>>,
+    logs: Option<SdkLoggerProvider>,
     /// The filter of log lines, if they are ours.
     log_filter: OnceLock<reload::Handle<LogFilter, tracing_subscriber::Registry>>,
 }
@@ -165,9 +171,19 @@ impl Telemetry {
             let reported = Reported { exporter, signal: Signal::Metrics, collector, failure };
             meters = meters.with_periodic_exporter(reported);
         }
-        let compat = options.compat;
-        let telemetry =
-            Self { registry, compat, meters: meters.build(), tracer, log_filter: OnceLock::new() };
+        let mut logs = None;
+        if let Some(endpoint) = &options.export_logs {
+            // A collector without a pipeline for logs refuses only them.
+            let collector = Collector::new(&endpoint.variable);
+            let failure = endpoint.failure();
+            let exporter = endpoint.log_exporter(&failure)?;
+            let reported = Reported { exporter, signal: Signal::Logs, collector, failure };
+            let provider = SdkLoggerProvider::builder().with_resource(resource);
+            logs = Some(provider.with_batch_exporter(reported).build());
+        }
+        let (compat, meters) = (options.compat, meters.build());
+        let log_filter = OnceLock::new();
+        let telemetry = Self { registry, compat, meters, tracer, logs, log_filter };
         metrics::build_info(&telemetry.meter());
         metrics::observe_process(&telemetry.meter());
         Ok(telemetry)
@@ -207,6 +223,11 @@ impl Telemetry {
         self.tracer.clone()
     }
 
+    /// What exports events, if they are exported.
+    pub fn log_records(&self) -> Option<LogRecords> {
+        self.logs.as_ref().map(|provider| LogRecords(provider.logger("tollkeeper")))
+    }
+
     pub fn meter(&self) -> Meter {
         self.meters.meter("tollkeeper")
     }
@@ -221,11 +242,12 @@ impl Telemetry {
 
     /// Exports what is left, within [`FLUSH_WITHIN`].
     pub async fn flush(&self) {
-        let (meters, tracer) = (self.meters.clone(), self.tracer());
-        // Both block, and the SDK ignores the time limit for metrics.
+        let (meters, tracer, logs) = (self.meters.clone(), self.tracer(), self.logs.clone());
+        // They block, and the SDK ignores the time limit for metrics.
         let metrics = spawn_blocking(move || meters.shutdown());
         let traces = spawn_blocking(move || tracer.map(|tracer| tracer.shutdown()));
-        let sent = async { (metrics.await, traces.await) };
+        let logs = spawn_blocking(move || logs.map(|logs| logs.shutdown()));
+        let sent = async { (metrics.await, traces.await, logs.await) };
         // If the collector does not answer, the data are lost.
         drop(time::timeout(FLUSH_WITHIN, sent).await);
     }
