@@ -9,8 +9,8 @@ use super::reader::{environment::Environment, form::invalid};
 use crate::{
     net::tls::client::{TlsAdvice, TlsClient, TlsFiles},
     telemetry::{
-        MetricsCompat, OtlpEndpoint, OtlpProtocol, ParentUse, Propagator, RootSampling, Sampling,
-        SpanLimits, TelemetryOptions,
+        Batches, MetricsCompat, OtlpEndpoint, OtlpProtocol, ParentUse, Propagator, RootSampling,
+        Sampling, SpanLimits, TelemetryOptions,
     },
 };
 
@@ -40,7 +40,7 @@ const SAMPLERS: &[&str] = &[
 
 const PROPAGATORS: &[&str] = &["tracecontext", "baggage", "b3", "b3multi", "none"];
 
-const SPAN_LIMIT_MAX: usize = 1000;
+const SPAN_LIMIT_MAX: u64 = 1000;
 
 /// The standard variables of all signals, and of one signal.
 const VARIABLES: &[(&str, Allowed)] = &[
@@ -60,8 +60,8 @@ const VARIABLES: &[(&str, Allowed)] = &[
     ("OTEL_BLRP_SCHEDULE_DELAY", Number(1, 3_600_000)),
     ("OTEL_BLRP_MAX_QUEUE_SIZE", Number(1, 100_000)),
     ("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", Number(1, 100_000)),
-    ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", Number(0, SPAN_LIMIT_MAX as u64)),
-    ("OTEL_SPAN_LINK_COUNT_LIMIT", Number(0, SPAN_LIMIT_MAX as u64)),
+    ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", Number(0, SPAN_LIMIT_MAX)),
+    ("OTEL_SPAN_LINK_COUNT_LIMIT", Number(0, SPAN_LIMIT_MAX)),
     // Spans have no events.
     ("OTEL_SPAN_EVENT_COUNT_LIMIT", Number(0, u32::MAX as u64)),
     ("OTEL_METRIC_EXPORT_INTERVAL", Number(1, 3_600_000)),
@@ -124,8 +124,8 @@ pub(super) fn read(
         sampling: reader.sampling(),
         propagators: reader.propagators(),
         limits: SpanLimits {
-            attributes: reader.count("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"),
-            links: reader.count("OTEL_SPAN_LINK_COUNT_LIMIT"),
+            attributes: reader.count("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", 128),
+            links: reader.count("OTEL_SPAN_LINK_COUNT_LIMIT", 128),
         },
         export_traces,
         export_metrics,
@@ -256,6 +256,7 @@ impl<'a> OtelReader<'a> {
             url,
             protocol,
             timeout: timeout.map_or(TIMEOUT_DEFAULT, Duration::from_millis),
+            batches: self.batches(signal),
             variable,
         };
         let given = endpoint.variable.clone();
@@ -321,10 +322,30 @@ impl<'a> OtelReader<'a> {
         propagators
     }
 
-    /// A limit of spans; one that is out of range is ignored, with a warning.
-    fn count(&self, name: &str) -> usize {
-        let count = self.environment.text(name).and_then(|text| text.parse().ok());
-        count.filter(|count| *count <= SPAN_LIMIT_MAX).unwrap_or(128)
+    /// The batches of a signal, with the standard defaults.
+    fn batches(&self, signal: &str) -> Batches {
+        let (delay, default_ms) = match signal {
+            "TRACES" => ("OTEL_BSP_SCHEDULE_DELAY", 5_000),
+            "LOGS" => ("OTEL_BLRP_SCHEDULE_DELAY", 1_000),
+            _ => ("OTEL_METRIC_EXPORT_INTERVAL", 60_000),
+        };
+        let processor = if signal == "LOGS" { "OTEL_BLRP" } else { "OTEL_BSP" };
+        Batches {
+            delay: Duration::from_millis(self.number(delay, default_ms)),
+            waiting_max: self.count(&format!("{processor}_MAX_QUEUE_SIZE"), 2048),
+            size_max: self.count(&format!("{processor}_MAX_EXPORT_BATCH_SIZE"), 512),
+        }
+    }
+
+    fn count(&self, name: &str, default: u64) -> usize {
+        usize::try_from(self.number(name, default)).unwrap_or(usize::MAX)
+    }
+
+    /// The number in a variable; one that is out of its range is ignored, with a warning.
+    fn number(&self, name: &str, default: u64) -> u64 {
+        let Some(Number(min, max)) = allowed(name) else { return default };
+        let number = self.environment.text(name).and_then(|text| text.parse().ok());
+        number.filter(|number| (*min..=*max).contains(number)).unwrap_or(default)
     }
 }
 
@@ -481,6 +502,41 @@ mod tests {
         assert_eq!(propagators("baggage, b3"), [Propagator::B3]);
         let options = good(&[("OTEL_SPAN_LINK_COUNT_LIMIT", "3")]);
         assert_eq!(options.limits, SpanLimits { attributes: 128, links: 3 });
+    }
+
+    #[test]
+    fn a_number_out_of_its_range_leaves_the_batches_of_each_signal_as_they_are() {
+        let (ms, seconds) = (Duration::from_millis, Duration::from_secs);
+        let batches = |delay, waiting_max, size_max| Batches { delay, waiting_max, size_max };
+        let set = |value: &str| {
+            let names = [
+                "BSP_SCHEDULE_DELAY",
+                "BSP_MAX_QUEUE_SIZE",
+                "BSP_MAX_EXPORT_BATCH_SIZE",
+                "BLRP_SCHEDULE_DELAY",
+                "BLRP_MAX_QUEUE_SIZE",
+                "BLRP_MAX_EXPORT_BATCH_SIZE",
+                "METRIC_EXPORT_INTERVAL",
+            ];
+            let names = names.map(|name| format!("OTEL_{name}"));
+            let mut variables = vec![ENDPOINT, (LOGS_EXPORTER, "otlp")];
+            variables.extend(names.iter().map(|name| (&**name, value)));
+            let (options, _, warnings) = read_all(&variables);
+            let TelemetryOptions { export_traces, export_metrics, export_logs, .. } = options;
+            let endpoints = [export_traces, export_metrics, export_logs];
+            (endpoints.map(|endpoint| endpoint.expect("it is exported").batches), warnings.len())
+        };
+        let ([traces, metrics, logs], warnings) = set("7");
+        assert_eq!((traces, logs, warnings), (batches(ms(7), 7, 7), batches(ms(7), 7, 7), 0));
+        assert_eq!(metrics.delay, ms(7));
+        for value in ["0", "1000000000000", "-1"] {
+            let ([traces, metrics, logs], warnings) = set(value);
+            assert_eq!(
+                (traces, logs),
+                (batches(seconds(5), 2048, 512), batches(seconds(1), 2048, 512))
+            );
+            assert_eq!((metrics.delay, warnings), (seconds(60), 7), "{value}");
+        }
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub use self::{
     instrument::{InstrumentKind, InstrumentRow, InstrumentUnit},
     log_filter::LogFilter,
     log_records::LogRecords,
-    otlp::{OtlpEndpoint, OtlpProtocol},
+    otlp::{Batches, OtlpEndpoint, OtlpProtocol},
     provider::{Log, LogFormat, MetricsCompat, Telemetry, TelemetryOptions},
     trace::{ParentUse, Propagator, RootSampling, Sampling, SpanLimits, Tracer},
 };

@@ -491,6 +491,7 @@ async fn standard_variables_without_effect_are_warnings_and_the_rest_is_exported
         ("OTEL_LOGS_EXPORTER", "console", "invalid value `console`: must be among: otlp, none"),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip", "invalid value `gzip`: must be none, or unset"),
         ("OTEL_BSP_EXPORT_TIMEOUT", "1000", "it is not supported"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "1000000000000", "must be a whole number from 1 to 100000"),
         ("OTEL_TRACES_SAMPLER", "xray", "invalid value `xray`: must be one of: always_on, always_"),
     ];
     let given = ignored.map(|(name, value, _)| (name, value));

@@ -35,6 +35,18 @@ pub struct OtlpEndpoint {
     pub tls: Option<Arc<TlsClient>>,
     /// The time for one export, from the connection to the answer.
     pub timeout: Duration,
+    pub batches: Batches,
+}
+
+/// When spans, metrics or log records are exported. The SDK would take any number from the variables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batches {
+    /// The time between two exports.
+    pub delay: Duration,
+    /// The most spans or log records that wait.
+    pub waiting_max: usize,
+    /// The most spans or log records in one export.
+    pub size_max: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
