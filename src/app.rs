@@ -232,10 +232,11 @@ impl App {
             tasks.spawn(http::serve(socket, router, tls, metrics, bounds.clone(), stop));
         }
         let (limiter, store) = (Arc::clone(&service.limiter), Arc::clone(&self.store));
-        let (webhook, stop) = (settings.telemetry.webhook.clone(), self.stop.clone());
+        let (records, stop) = (self.telemetry.log_records(), self.stop.clone());
+        let webhook = settings.telemetry.webhook.clone();
         tasks.spawn(async move {
             if let Some(notices) = limiter.notices() {
-                notices.follow(&store, webhook, stop).await;
+                notices.follow(&store, records, webhook, stop).await;
             }
         });
         let mut background = self.background(settings, Arc::clone(&service.limiter));

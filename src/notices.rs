@@ -1,6 +1,7 @@
 //! Notices: a counter has reached a part of its limit that `notify_at` names. A call only queues a notice. A task
-//! records it in the store, so that only one replica logs it and sends it to the webhook.
+//! records it in the store, so that only one replica logs it, exports it and sends it to the webhook.
 
+mod event;
 mod webhook;
 
 use std::{fmt::Write as _, hash::BuildHasher as _, mem, sync::Arc, time::Duration};
@@ -30,7 +31,7 @@ use crate::{
     },
     process::clock::system_clock,
     store::{Store, redis::topology::by_key::Steps},
-    telemetry::instruments,
+    telemetry::{LogRecords, instruments},
     top_keys::{KeyName, TopKeyNames},
 };
 
@@ -52,6 +53,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The most lines in a second of the log, which callers who invent values could fill.
 const LINES_MAX: u64 = 10;
+
+/// What it means, in the log.
+const TEXT: &str = "a counter has reached a part of its limit";
 
 const NOTED_WITHIN: Duration = Duration::from_secs(1);
 
@@ -183,7 +187,13 @@ impl Notices {
     }
 
     /// Tells of what is queued, until `stop`.
-    pub async fn follow(&self, store: &Store, webhook: Option<Webhook>, stop: CancellationToken) {
+    pub async fn follow(
+        &self,
+        store: &Store,
+        records: Option<LogRecords>,
+        webhook: Option<Webhook>,
+        stop: CancellationToken,
+    ) {
         let (outbox, waiting) = mpsc::channel(WAITING_MAX);
         let sending = async {
             match webhook {
@@ -199,7 +209,7 @@ impl Notices {
         };
         let telling = async {
             let mut queued = self.queued.lock().await;
-            let mut log = NoticeLog { began: Instant::now(), lines: 0, suppressed: 0 };
+            let mut log = NoticeLog { records, began: Instant::now(), lines: 0, suppressed: 0 };
             while let Some(Some(notice)) = stop.run_until_cancelled(queued.recv()).await {
                 self.tell(store, notice, &mut log, &outbox).await;
                 sleep(PAUSE).await;
@@ -235,8 +245,9 @@ impl Notices {
     }
 }
 
-/// The lines of the log about notices.
+/// The lines of the log about notices, and the records of OTLP.
 struct NoticeLog {
+    records: Option<LogRecords>,
     /// When the second began in which these were written.
     began: Instant,
     lines: u64,
@@ -245,6 +256,9 @@ struct NoticeLog {
 
 impl NoticeLog {
     fn write(&mut self, notice: &Notice) {
+        if let Some(records) = &self.records {
+            notice.emit(records);
+        }
         let now = Instant::now();
         if now.duration_since(self.began) >= Duration::from_secs(1) {
             (self.began, self.lines) = (now, 0);
@@ -258,7 +272,7 @@ impl NoticeLog {
         let suppressed = Some(mem::take(&mut self.suppressed)).filter(|count| *count > 0);
         tracing::info!(
             %domain, rule, key, %limit, at, used, suppressed,
-            "a counter has reached a part of its limit"
+            "{TEXT}"
         );
     }
 }

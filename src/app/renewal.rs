@@ -16,7 +16,7 @@ instruments! {
     /// Metrics of certificates, and of files about clients.
     pub(super) struct FileMetrics {
         in_use: Gauge<u64> => FILES_IN_USE = Gauge("ratelimit.tls.files.in_use", ["files"],
-            "1 if the newest content of the files is in use, 0 while an older one is kept: `certificates`, `client_domains`, `admin_token`, `hold_keys`, `rules_certificates`, `otlp_traces_certificates`, `otlp_metrics_certificates`, `store_certificates`, `store_password`, `store_sentinel_password`");
+            "1 if the newest content of the files is in use, 0 while an older one is kept: `certificates`, `client_domains`, `admin_token`, `hold_keys`, `rules_certificates`, `otlp_traces_certificates`, `otlp_metrics_certificates`, `otlp_logs_certificates`, `store_certificates`, `store_password`, `store_sentinel_password`");
         expires_in: Gauge<i64> => CERTIFICATE_EXPIRES_IN = Gauge(
             "ratelimit.tls.certificate.expires_in", ["files"],
             "seconds until the certificate expires, negative afterwards"
@@ -59,6 +59,7 @@ fn renew_once(settings: &Settings, metrics: &FileMetrics) {
     for (files, endpoint) in [
         ("otlp_traces_certificates", &export.export_traces),
         ("otlp_metrics_certificates", &export.export_metrics),
+        ("otlp_logs_certificates", &export.export_logs),
     ] {
         if let Some(tls) = endpoint.as_ref().and_then(|endpoint| endpoint.tls.as_ref()) {
             renew_tls(files, tls, metrics);

@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Notice, millis};
+use super::{Notice, event::KIND};
 use crate::{
     net::{
         peer::{self, PeerError, Protocol, http1},
@@ -166,29 +166,16 @@ fn body(notices: &[Notice]) -> Bytes {
 
 impl Notice {
     fn event(&self) -> Value {
-        let Self { domain, rule, key, limit, at, used, lasts, raised, event, .. } = self;
-        let time = i64::try_from(raised.as_millis()).ok();
+        let time = i64::try_from(self.raised.as_millis()).ok();
         let time = time.and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
-        // The replicas' clocks differ by less than half a second.
-        let ends = (raised.as_millis() + millis(*lasts) + 500) / 1000;
         json!({
             "specversion": "1.0",
-            "type": "io.tollkeeper.limit.reached",
+            "type": KIND,
             "source": "tollkeeper",
-            "id": format!("{event}-{ends}"),
+            "id": self.event_id(),
             "time": time.unwrap_or_default().to_string(),
-            "subject": key,
-            "data": {
-                "domain": &**domain,
-                "rule": rule,
-                "key": key,
-                "limit": limit.to_string(),
-                "name": limit.name.as_deref(),
-                "at": at,
-                "used": used,
-                "capacity": limit.capacity(),
-                "resets_in": millis(*lasts).div_ceil(1000),
-            },
+            "subject": self.key,
+            "data": self.data().into_iter().collect::<Value>(),
         })
     }
 }

@@ -1,5 +1,5 @@
 //! OpenTelemetry's standard variables. Each works, or a warning names it: platforms set them for all of their pods, and
-//! the specification wants values that are not known ignored. They count only if traces or metrics are exported.
+//! the specification wants values that are not known ignored. They count only if something is exported.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -9,8 +9,8 @@ use super::reader::{environment::Environment, form::invalid};
 use crate::{
     net::tls::client::{TlsAdvice, TlsClient, TlsFiles},
     telemetry::{
-        MetricsCompat, OtlpEndpoint, OtlpProtocol, ParentUse, Propagator, RootSampling, Sampling,
-        SpanLimits, TelemetryOptions,
+        Batches, MetricsCompat, OtlpEndpoint, OtlpProtocol, ParentUse, Propagator, RootSampling,
+        Sampling, SpanLimits, TelemetryOptions,
     },
 };
 
@@ -40,7 +40,7 @@ const SAMPLERS: &[&str] = &[
 
 const PROPAGATORS: &[&str] = &["tracecontext", "baggage", "b3", "b3multi", "none"];
 
-const SPAN_LIMIT_MAX: usize = 1000;
+const SPAN_LIMIT_MAX: u64 = 1000;
 
 /// The standard variables of all signals, and of one signal.
 const VARIABLES: &[(&str, Allowed)] = &[
@@ -51,14 +51,17 @@ const VARIABLES: &[(&str, Allowed)] = &[
     // With another value nothing is sent.
     ("OTEL_TRACES_EXPORTER", Several(&["otlp", "none"])),
     ("OTEL_METRICS_EXPORTER", Several(&["otlp", "none"])),
-    ("OTEL_LOGS_EXPORTER", Among(&["none"])),
+    (LOGS_EXPORTER, Several(&["otlp", "none"])),
     ("OTEL_TRACES_SAMPLER", Among(SAMPLERS)),
     ("OTEL_TRACES_SAMPLER_ARG", Anything),
     ("OTEL_BSP_SCHEDULE_DELAY", Number(1, 3_600_000)),
     ("OTEL_BSP_MAX_QUEUE_SIZE", Number(1, 100_000)),
     ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", Number(1, 100_000)),
-    ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", Number(0, SPAN_LIMIT_MAX as u64)),
-    ("OTEL_SPAN_LINK_COUNT_LIMIT", Number(0, SPAN_LIMIT_MAX as u64)),
+    ("OTEL_BLRP_SCHEDULE_DELAY", Number(1, 3_600_000)),
+    ("OTEL_BLRP_MAX_QUEUE_SIZE", Number(1, 100_000)),
+    ("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", Number(1, 100_000)),
+    ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", Number(0, SPAN_LIMIT_MAX)),
+    ("OTEL_SPAN_LINK_COUNT_LIMIT", Number(0, SPAN_LIMIT_MAX)),
     // Spans have no events.
     ("OTEL_SPAN_EVENT_COUNT_LIMIT", Number(0, u32::MAX as u64)),
     ("OTEL_METRIC_EXPORT_INTERVAL", Number(1, 3_600_000)),
@@ -81,6 +84,9 @@ const OTLP: &[(&str, Allowed)] = &[
     ("COMPRESSION", Among(&["none"])),
 ];
 
+const LOGS_EXPORTER: &str = "OTEL_LOGS_EXPORTER";
+const LOGS_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT";
+
 const PREFIX: &str = "OTEL_";
 
 /// The longest time for one export, unless a variable sets it.
@@ -99,17 +105,17 @@ pub(super) fn read(
     warnings: &mut Vec<String>,
 ) -> TelemetryOptions {
     let mut reader = OtelReader { environment, problems: Vec::new(), warnings: Vec::new() };
-    let traces = reader.endpoint("TRACES");
-    let mut metrics = reader.endpoint("METRICS");
-    // What is wrong with files that both signals use is logged once.
-    if let (
-        Some(OtlpEndpoint { tls: Some(first), .. }),
-        Some(OtlpEndpoint { tls: Some(second), .. }),
-    ) = (&traces, &mut metrics)
-        && first.is_like(second)
-    {
-        second.clone_from(first);
+    let mut endpoints = ["TRACES", "METRICS", "LOGS"].map(|signal| reader.endpoint(signal));
+    // What is wrong with files that several signals use is logged once.
+    let mut clients: Vec<Arc<TlsClient>> = Vec::new();
+    for tls in endpoints.iter_mut().flatten().filter_map(|endpoint| endpoint.tls.as_mut()) {
+        match clients.iter().find(|client| client.is_like(tls)) {
+            Some(client) => tls.clone_from(client),
+            None => clients.push(Arc::clone(tls)),
+        }
     }
+    let is_exported = endpoints.iter().any(Option::is_some);
+    let [export_traces, export_metrics, export_logs] = endpoints;
     let options = TelemetryOptions {
         resource: match environment.text("OTEL_SERVICE_NAME") {
             Some(_) => Vec::new(),
@@ -118,14 +124,18 @@ pub(super) fn read(
         sampling: reader.sampling(),
         propagators: reader.propagators(),
         limits: SpanLimits {
-            attributes: reader.count("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"),
-            links: reader.count("OTEL_SPAN_LINK_COUNT_LIMIT"),
+            attributes: reader.count("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", 128),
+            links: reader.count("OTEL_SPAN_LINK_COUNT_LIMIT", 128),
         },
-        export_traces: traces,
-        export_metrics: metrics,
+        export_traces,
+        export_metrics,
+        export_logs,
         compat: MetricsCompat::Off,
     };
-    if options.export_traces.is_some() || options.export_metrics.is_some() {
+    if let (Some(_), None) = (environment.text(LOGS_ENDPOINT), environment.text(LOGS_EXPORTER)) {
+        warnings.push(format!("{LOGS_ENDPOINT} has no effect without {LOGS_EXPORTER}=otlp"));
+    }
+    if is_exported {
         for name in environment.names().filter(|name| is_standard(name)) {
             match (allowed(name), environment.text(name)) {
                 (Some(allowed), Some(value)) => reader.check(name, allowed, value),
@@ -133,7 +143,7 @@ pub(super) fn read(
                 (None, _) => warnings.push(format!("{name} has no effect: it is not supported")),
             }
         }
-        // Both signals may have the same problem.
+        // Several signals may have the same problem.
         reader.problems.sort();
         reader.problems.dedup();
         problems.append(&mut reader.problems);
@@ -155,7 +165,7 @@ fn allowed(name: &str) -> Option<&'static Allowed> {
         return Some(allowed);
     }
     let rest = name.strip_prefix("OTEL_EXPORTER_OTLP_")?;
-    let signals = ["TRACES_", "METRICS_", ""];
+    let signals = ["TRACES_", "METRICS_", "LOGS_", ""];
     let rest = signals.iter().find_map(|signal| rest.strip_prefix(signal))?;
     OTLP.iter().find(|(known, _)| *known == rest).map(|(_, allowed)| allowed)
 }
@@ -220,7 +230,9 @@ impl<'a> OtelReader<'a> {
             let text = self.environment.text(name)?;
             Some(text.split(',').any(|part| part.trim().eq_ignore_ascii_case(value)))
         };
-        let exports = has(&format!("OTEL_{signal}_EXPORTER"), "otlp").unwrap_or(true);
+        // A collector that takes the other signals may have no pipeline for logs.
+        let by_default = signal != "LOGS";
+        let exports = has(&format!("OTEL_{signal}_EXPORTER"), "otlp").unwrap_or(by_default);
         if has("OTEL_SDK_DISABLED", "true") == Some(true) || !exports {
             return None;
         }
@@ -244,6 +256,7 @@ impl<'a> OtelReader<'a> {
             url,
             protocol,
             timeout: timeout.map_or(TIMEOUT_DEFAULT, Duration::from_millis),
+            batches: self.batches(signal),
             variable,
         };
         let given = endpoint.variable.clone();
@@ -309,10 +322,30 @@ impl<'a> OtelReader<'a> {
         propagators
     }
 
-    /// A limit of spans; one that is out of range is ignored, with a warning.
-    fn count(&self, name: &str) -> usize {
-        let count = self.environment.text(name).and_then(|text| text.parse().ok());
-        count.filter(|count| *count <= SPAN_LIMIT_MAX).unwrap_or(128)
+    /// The batches of a signal, with the standard defaults.
+    fn batches(&self, signal: &str) -> Batches {
+        let (delay, default_ms) = match signal {
+            "TRACES" => ("OTEL_BSP_SCHEDULE_DELAY", 5_000),
+            "LOGS" => ("OTEL_BLRP_SCHEDULE_DELAY", 1_000),
+            _ => ("OTEL_METRIC_EXPORT_INTERVAL", 60_000),
+        };
+        let processor = if signal == "LOGS" { "OTEL_BLRP" } else { "OTEL_BSP" };
+        Batches {
+            delay: Duration::from_millis(self.number(delay, default_ms)),
+            waiting_max: self.count(&format!("{processor}_MAX_QUEUE_SIZE"), 2048),
+            size_max: self.count(&format!("{processor}_MAX_EXPORT_BATCH_SIZE"), 512),
+        }
+    }
+
+    fn count(&self, name: &str, default: u64) -> usize {
+        usize::try_from(self.number(name, default)).unwrap_or(usize::MAX)
+    }
+
+    /// The number in a variable; one that is out of its range is ignored, with a warning.
+    fn number(&self, name: &str, default: u64) -> u64 {
+        let Some(Number(min, max)) = allowed(name) else { return default };
+        let number = self.environment.text(name).and_then(|text| text.parse().ok());
+        number.filter(|number| (*min..=*max).contains(number)).unwrap_or(default)
     }
 }
 
@@ -376,7 +409,8 @@ mod tests {
             ("OTEL_TRACES_SAMPLER_ARG", "2", "a number from 0 to 1"),
             ("OTEL_PROPAGATORS", "b3,jaeger", &format!("among: {}", PROPAGATORS.join(", "))),
             ("OTEL_TRACES_EXPORTER", "zipkin", "among: otlp, none"),
-            ("OTEL_LOGS_EXPORTER", "otlp", "none, or unset"),
+            ("OTEL_LOGS_EXPORTER", "console", "among: otlp, none"),
+            ("OTEL_BLRP_SCHEDULE_DELAY", "soon", "a whole number from 1 to 3600000"),
             ("OTEL_BSP_SCHEDULE_DELAY", "soon", "a whole number from 1 to 3600000"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "one of: grpc, http/protobuf"),
             ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip", "none, or unset"),
@@ -395,6 +429,7 @@ mod tests {
             let sends_traces = options.export_traces.is_some();
             assert_eq!(sends_traces, name != "OTEL_TRACES_EXPORTER", "{name}");
             assert!(options.export_metrics.is_some_and(|one| one.timeout == TIMEOUT_DEFAULT));
+            assert!(options.export_logs.is_none(), "{name}");
         }
     }
 
@@ -416,13 +451,32 @@ mod tests {
     fn a_variable_that_is_not_standard_is_a_warning_unless_kubernetes_injected_it() {
         let (_, problems, warnings) = read_all(&[
             ENDPOINT,
-            ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "http://h"),
+            ("OTEL_BLRP_EXPORT_TIMEOUT", "1000"),
             ("OTEL_COLLECTOR_SERVICE_HOST", "10.0.0.1"),
             ("OTEL_COLLECTOR_PORT_4317_TCP_ADDR", "10.0.0.1"),
             ("OTEL_COLLECTOR_PORT", "tcp://10.0.0.1:4317"),
         ]);
-        let warning = "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT has no effect: it is not supported";
+        let warning = "OTEL_BLRP_EXPORT_TIMEOUT has no effect: it is not supported";
         assert_eq!((problems, warnings), (vec![], vec![warning.to_owned()]));
+    }
+
+    #[test]
+    fn notices_are_exported_if_it_is_asked_for_and_an_endpoint_alone_is_a_warning() {
+        let (own, asked) = ((LOGS_ENDPOINT, "http://logs:4318"), (LOGS_EXPORTER, "OTLP"));
+        assert!(good(&[]).export_logs.is_none());
+        assert!(good(&[own, (LOGS_EXPORTER, "none")]).export_logs.is_none());
+        assert_eq!(good(&[asked]).export_logs.expect("notices").variable, ENDPOINT.0);
+        let protocol = ("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "http/protobuf");
+        let options = good(&[asked, own, protocol]);
+        assert_eq!(options.export_metrics.expect("metrics").protocol, OtlpProtocol::Grpc);
+        let logs = options.export_logs.expect("notices");
+        assert_eq!((&*logs.variable, logs.protocol), (own.0, OtlpProtocol::HttpProtobuf));
+        let (options, problems, warnings) = read_all(&[own]);
+        assert!(options.export_logs.is_none() && problems.is_empty());
+        let warning =
+            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT has no effect without OTEL_LOGS_EXPORTER=otlp";
+        assert_eq!(warnings, [warning]);
+        assert_eq!(read_all(&[own, asked, ("OTEL_SDK_DISABLED", "true")]).2, [""; 0]);
     }
 
     #[test]
@@ -448,6 +502,41 @@ mod tests {
         assert_eq!(propagators("baggage, b3"), [Propagator::B3]);
         let options = good(&[("OTEL_SPAN_LINK_COUNT_LIMIT", "3")]);
         assert_eq!(options.limits, SpanLimits { attributes: 128, links: 3 });
+    }
+
+    #[test]
+    fn a_number_out_of_its_range_leaves_the_batches_of_each_signal_as_they_are() {
+        let (ms, seconds) = (Duration::from_millis, Duration::from_secs);
+        let batches = |delay, waiting_max, size_max| Batches { delay, waiting_max, size_max };
+        let set = |value: &str| {
+            let names = [
+                "BSP_SCHEDULE_DELAY",
+                "BSP_MAX_QUEUE_SIZE",
+                "BSP_MAX_EXPORT_BATCH_SIZE",
+                "BLRP_SCHEDULE_DELAY",
+                "BLRP_MAX_QUEUE_SIZE",
+                "BLRP_MAX_EXPORT_BATCH_SIZE",
+                "METRIC_EXPORT_INTERVAL",
+            ];
+            let names = names.map(|name| format!("OTEL_{name}"));
+            let mut variables = vec![ENDPOINT, (LOGS_EXPORTER, "otlp")];
+            variables.extend(names.iter().map(|name| (&**name, value)));
+            let (options, _, warnings) = read_all(&variables);
+            let TelemetryOptions { export_traces, export_metrics, export_logs, .. } = options;
+            let endpoints = [export_traces, export_metrics, export_logs];
+            (endpoints.map(|endpoint| endpoint.expect("it is exported").batches), warnings.len())
+        };
+        let ([traces, metrics, logs], warnings) = set("7");
+        assert_eq!((traces, logs, warnings), (batches(ms(7), 7, 7), batches(ms(7), 7, 7), 0));
+        assert_eq!(metrics.delay, ms(7));
+        for value in ["0", "1000000000000", "-1"] {
+            let ([traces, metrics, logs], warnings) = set(value);
+            assert_eq!(
+                (traces, logs),
+                (batches(seconds(5), 2048, 512), batches(seconds(1), 2048, 512))
+            );
+            assert_eq!((metrics.delay, warnings), (seconds(60), 7), "{value}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A real OpenTelemetry Collector receives traces and metrics, and fails.
+//! A real OpenTelemetry Collector receives traces, metrics and notices, and fails.
 
 use tonic::Request;
 
@@ -10,14 +10,22 @@ use crate::support::{
 const METHOD: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const SPAN: &str = "b7ad6b7169203331";
 
-fn service(collector: &OtelCollector, protocol: &str, store: &str) -> Service {
+const RULES: &str = "
+domain: shop
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 10, notify_at: [10] } }
+";
+
+fn service(collector: &OtelCollector, protocol: &str, store: &str, logs: &str) -> Service {
     Service::start(Options {
+        rules: RULES,
         store,
         environment: &[
             ("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.endpoint(protocol)),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
             ("OTEL_BSP_SCHEDULE_DELAY", "20"),
             ("OTEL_METRIC_EXPORT_INTERVAL", "100"),
+            ("OTEL_LOGS_EXPORTER", logs),
         ],
         ..Options::default()
     })
@@ -31,14 +39,13 @@ async fn call(service: &Service, trace: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_decodes_traces_and_metrics_of_both_protocols() {
-    let redis = Redis::start();
+async fn a_collector_decodes_traces_metrics_and_notices_of_both_protocols() {
     for (protocol, trace) in [
         ("grpc", "0af7651916cd43dd8448eb211c80319c"),
         ("http/protobuf", "1af7651916cd43dd8448eb211c80319c"),
     ] {
-        let collector = OtelCollector::start();
-        let service = service(&collector, protocol, &redis.url());
+        let (redis, collector) = (Redis::start(), OtelCollector::start());
+        let service = service(&collector, protocol, &redis.url(), "otlp");
         service.wait_until_ready();
         call(&service, trace).await;
         let span = |name: &str| {
@@ -65,6 +72,12 @@ async fn a_collector_decodes_traces_and_metrics_of_both_protocols() {
         assert_eq!(durations["count"], "1", "{measured}");
         assert_eq!(text_attribute(&durations["attributes"], "rpc.method"), METHOD);
         assert_eq!(text_attribute(&measured["resource"], "service.name"), "tollkeeper");
+
+        let notice = eventually(&format!("{protocol}: the notice"), || collector.records().pop());
+        assert_eq!(notice["eventName"], "io.tollkeeper.limit.reached");
+        assert_eq!(notice["severityText"], "INFO");
+        assert_eq!(text_attribute(&notice["attributes"], "rule"), "user");
+        assert_eq!(text_attribute(&notice["resource"], "service.name"), "tollkeeper");
         assert_eq!(service.warnings(), [""; 0]);
     }
 }
@@ -73,7 +86,7 @@ async fn a_collector_decodes_traces_and_metrics_of_both_protocols() {
 async fn a_collector_that_is_down_is_one_warning_and_gets_the_spans_of_later_calls() {
     for protocol in ["grpc", "http/protobuf"] {
         let mut collector = OtelCollector::start();
-        let service = service(&collector, protocol, "memory://");
+        let service = service(&collector, protocol, "memory://", "none");
         collector.stop();
         let line = |text: &str| {
             eventually(&format!("{protocol}: {text}"), || {

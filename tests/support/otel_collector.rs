@@ -45,6 +45,7 @@ service:
   pipelines:
     traces: {{ receivers: [otlp], exporters: [file] }}
     metrics: {{ receivers: [otlp], exporters: [file] }}
+    logs: {{ receivers: [otlp], exporters: [file] }}
 "
         );
         fs::write(path("settings.yaml"), settings).unwrap();
@@ -71,6 +72,11 @@ service:
     /// Every metric so far, with the attributes of its resource as `resource`.
     pub fn metrics(&self) -> Vec<Value> {
         self.items(["resourceMetrics", "scopeMetrics", "metrics"])
+    }
+
+    /// Every log record so far, with the attributes of its resource as `resource`.
+    pub fn records(&self) -> Vec<Value> {
+        self.items(["resourceLogs", "scopeLogs", "logRecords"])
     }
 
     fn items(&self, [resources, scopes, items]: [&str; 3]) -> Vec<Value> {

@@ -11,8 +11,12 @@ use hyper_util::{
     server::conn::auto,
 };
 use opentelemetry_proto::tonic::{
-    collector::{metrics::v1::ExportMetricsServiceRequest, trace::v1::ExportTraceServiceRequest},
+    collector::{
+        logs::v1::ExportLogsServiceRequest, metrics::v1::ExportMetricsServiceRequest,
+        trace::v1::ExportTraceServiceRequest,
+    },
     common::v1::{KeyValue, any_value::Value},
+    logs::v1::LogRecord,
     trace::v1::Span,
 };
 use prost::Message;
@@ -38,6 +42,7 @@ pub struct Receiver {
     pub refused: Arc<AtomicUsize>,
     pub traces: Arc<Mutex<Vec<ExportTraceServiceRequest>>>,
     pub metrics: Arc<Mutex<Vec<ExportMetricsServiceRequest>>>,
+    pub logs: Arc<Mutex<Vec<ExportLogsServiceRequest>>>,
     /// The head of each request.
     pub heads: Arc<Mutex<Vec<(String, HeaderMap)>>>,
 }
@@ -132,6 +137,10 @@ impl Receiver {
                     let decoded = ExportMetricsServiceRequest::decode(body).unwrap();
                     self.metrics.lock().unwrap().push(decoded);
                 }
+                "/v1/logs" | "/opentelemetry.proto.collector.logs.v1.LogsService/Export" => {
+                    let decoded = ExportLogsServiceRequest::decode(body).unwrap();
+                    self.logs.lock().unwrap().push(decoded);
+                }
                 other => panic!("not OTLP: {other}"),
             }
         }
@@ -144,6 +153,14 @@ impl Receiver {
         let resources = requests.iter().flat_map(|request| &request.resource_spans);
         let scopes = resources.flat_map(|resource| &resource.scope_spans);
         scopes.flat_map(|scope| scope.spans.clone()).collect()
+    }
+
+    /// Every log record so far.
+    pub fn records(&self) -> Vec<LogRecord> {
+        let requests = self.logs.lock().unwrap();
+        let resources = requests.iter().flat_map(|request| &request.resource_logs);
+        let scopes = resources.flat_map(|resource| &resource.scope_logs);
+        scopes.flat_map(|scope| scope.log_records.clone()).collect()
     }
 
     /// The only span of this name in this trace, once it has arrived.

@@ -1,7 +1,7 @@
 //! Traces, metrics and logs. Labels come from the configuration, never from a request.
 //!
 //! Metrics are always available at `/metrics`. Traces, and metrics by OTLP, are exported only if the
-//! standard `OTEL_EXPORTER_OTLP_*` variables name an endpoint. Spans are built in `trace`, and only of calls that are
+//! standard `OTEL_EXPORTER_OTLP_*` variables name an endpoint, and log records only if it is also asked for. Spans are built in `trace`, and only of calls that are
 //! sampled. Each part of the program defines its own instruments.
 
 mod collector;
@@ -10,6 +10,7 @@ mod export_failure;
 mod families;
 mod instrument;
 mod log_filter;
+mod log_records;
 mod log_throttle;
 mod metrics;
 mod otlp;
@@ -28,7 +29,8 @@ pub use self::{
 pub use self::{
     instrument::{InstrumentKind, InstrumentRow, InstrumentUnit},
     log_filter::LogFilter,
-    otlp::{OtlpEndpoint, OtlpProtocol},
+    log_records::LogRecords,
+    otlp::{Batches, OtlpEndpoint, OtlpProtocol},
     provider::{Log, LogFormat, MetricsCompat, Telemetry, TelemetryOptions},
     trace::{ParentUse, Propagator, RootSampling, Sampling, SpanLimits, Tracer},
 };

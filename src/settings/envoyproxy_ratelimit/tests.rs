@@ -479,7 +479,7 @@ fn spans_are_exported_only_if_they_are_enabled() {
     ])
     .telemetry
     .export;
-    assert!(export.export_metrics.is_none());
+    assert!(export.export_metrics.is_none() && export.export_logs.is_none());
     let traces = export.export_traces.unwrap();
     assert_eq!(traces.protocol, OtlpProtocol::HttpProtobuf);
     assert_eq!(traces.variable, endpoint.0);

@@ -1,10 +1,13 @@
-//! Notices: operators hear once that a counter has reached a part of its limit, in a log and by a webhook.
+//! Notices: operators hear once that a counter has reached a part of its limit, in a log, by a webhook and by OTLP.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use ring::hmac;
 use std::io::BufReader;
 
-use crate::support::prelude::*;
+use crate::support::{
+    otlp::{Receiver, attribute},
+    prelude::*,
+};
 
 const RULES: &str = "
 domain: shop
@@ -201,4 +204,138 @@ async fn a_webhook_that_refuses_notices_loses_them_and_the_log_says_so_without_i
     let log = service.log();
     assert!(log.contains("the webhook takes no notices") && log.contains("403"), "{log}");
     assert!(!log.contains("canary-9c2b"), "{log}");
+}
+
+/// A service that exports its notices to this endpoint.
+fn exporting(store: &str, flags: &[&str], endpoint: &str, environment: &[(&str, &str)]) -> Service {
+    let always = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint), ("OTEL_LOGS_EXPORTER", "otlp")];
+    let environment = &[&always, environment].concat()[..];
+    Service::start(Options { rules: RULES, store, flags, environment })
+}
+
+fn end(service: &mut Service) {
+    service.process().signal("TERM");
+    assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_notice_of_two_replicas_is_a_log_record_with_the_data_of_its_event() {
+    for protocol in ["grpc", "http/protobuf"] {
+        let (redis, (webhook, url)) = (Redis::start(), Webhook::start(&[]));
+        let (receiver, endpoint) = Receiver::start().await;
+        let environment = &[("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)];
+        let flags = ["--notices-url", &url];
+        let mut replicas =
+            [(); 2].map(|()| exporting(&redis.url(), &flags, &endpoint, environment));
+        for number in 0..12 {
+            call(&replicas[number % 2], ("user", "canary-51e0"), 1).await;
+            call(&replicas[number % 2], ("work", "canary-51e0"), 1).await;
+        }
+        webhook.told(3);
+        replicas.iter_mut().for_each(end);
+
+        let (mut records, mut events) = (receiver.records(), webhook.events());
+        assert_eq!(records.len(), 3, "{protocol}: {records:?}");
+        records.sort_by_key(|record| attribute(&record.attributes, "id"));
+        events.sort_by_key(|event| event["id"].as_str().unwrap().to_owned());
+        for (record, event) in records.iter().zip(events) {
+            let kind = (&*record.event_name, record.severity_number, &*record.severity_text);
+            assert_eq!(kind, (event["type"].as_str().unwrap(), 9, "INFO"));
+            let raised: jiff::Timestamp = event["time"].as_str().unwrap().parse().unwrap();
+            assert_eq!(i128::from(record.time_unix_nano), raised.as_nanosecond());
+            let mut data = event["data"].as_object().unwrap().clone();
+            data.insert("id".to_owned(), event["id"].clone());
+            // OTLP has no attributes without a value.
+            data.retain(|_, value| !value.is_null());
+            let found: BTreeMap<&str, String> = (record.attributes.iter())
+                .map(|one| (&*one.key, attribute(&record.attributes, &one.key)))
+                .collect();
+            let text = |value: &Value| value.as_str().map_or(value.to_string(), str::to_owned);
+            assert_eq!(found, data.iter().map(|(name, value)| (&**name, text(value))).collect());
+        }
+        let logs = receiver.logs.lock().unwrap();
+        let resource = logs[0].resource_logs[0].resource.as_ref().unwrap();
+        assert_eq!(attribute(&resource.attributes, "service.name"), "tollkeeper");
+        let text = format!("{logs:?}");
+        assert!(text.contains("a counter has reached a part of its limit"), "{text}");
+        assert!(!text.contains("canary-51e0"), "a value in {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notices_are_exported_only_if_it_is_asked_for() {
+    let (receiver, endpoint) = Receiver::start().await;
+    let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint)];
+    let mut service = Service::start(Options { rules: RULES, environment, ..Options::default() });
+    call(&service, ("user", "alice"), 5).await;
+    eventually("it is given", || (notices(&service, "raised") == 1).then_some(()));
+    end(&mut service);
+    assert!(!receiver.metrics.lock().unwrap().is_empty());
+    assert_eq!(receiver.records(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_never_answers_delays_no_call_and_no_other_notice() {
+    // The system accepts connections to it, and nothing reads them.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    silent.set_nonblocking(true).unwrap();
+    for protocol in ["grpc", "http/protobuf"] {
+        let (webhook, url) = Webhook::start(&[]);
+        let endpoint = format!("http://{}", silent.local_addr().unwrap());
+        let environment = [
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "3600000"),
+            ("OTEL_BLRP_SCHEDULE_DELAY", "1"),
+            ("OTEL_BLRP_MAX_QUEUE_SIZE", "2"),
+            ("OTEL_TRACES_EXPORTER", "none"),
+            ("OTEL_METRICS_EXPORTER", "none"),
+        ];
+        let flags = ["--notices-url", &url];
+        let mut service = exporting("memory://", &flags, &endpoint, &environment);
+        call(&service, ("user", "first"), 5).await;
+        let _open = eventually("it exports", || silent.accept().ok());
+        for number in 1..20 {
+            call(&service, ("user", &number.to_string()), 5).await;
+        }
+        assert_eq!(webhook.told(20).len(), 20);
+        end(&mut service);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_of_the_collector_of_notices_is_one_line_of_its_own_and_its_end_another() {
+    for protocol in ["grpc", "http/protobuf"] {
+        let (receiver, endpoint) = Receiver::start().await;
+        receiver.refuses.store(true, Ordering::Relaxed);
+        let environment = [
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
+            ("OTEL_BLRP_SCHEDULE_DELAY", "1"),
+            ("OTEL_METRICS_EXPORTER", "none"),
+            ("OTEL_BSP_SCHEDULE_DELAY", "1"),
+        ];
+        let service = exporting("memory://", &[], &endpoint, &environment);
+        let mut users = 0..;
+        let mut call_until = async |what: &str, done: &dyn Fn() -> bool| {
+            let began = Instant::now();
+            while !done() {
+                assert!(began.elapsed() < PATIENCE, "{protocol}: {what}: {}", service.log());
+                call(&service, ("user", &users.next().unwrap().to_string()), 5).await;
+            }
+        };
+        let refused = || receiver.refused.load(Ordering::Relaxed) >= 20;
+        call_until("20 exports are refused", &refused).await;
+        let lines = |level: &str, what: &str| {
+            let log = service.log();
+            let lines = log.lines().filter(|line| line.contains(level) && line.contains(what));
+            lines.filter(|line| line.contains("OTEL_EXPORTER_OTLP_ENDPOINT")).count()
+        };
+        let outages = || (lines("WARN", "notices"), lines("WARN", "traces"));
+        call_until("both outages are logged", &|| outages() == (1, 1)).await;
+        receiver.refuses.store(false, Ordering::Relaxed);
+        let ends = || (lines("INFO", "notices"), lines("INFO", "traces"));
+        call_until("their ends are logged", &|| ends() == (1, 1)).await;
+        assert!(!receiver.records().is_empty());
+        assert_eq!(service.warnings().len(), 2, "{}", service.log());
+        assert!(!service.log().contains("its own words"), "{}", service.log());
+    }
 }

@@ -303,14 +303,18 @@ fn the_expiry_of_the_certificates_that_a_control_plane_and_collectors_are_shown_
         ("CLIENT_KEY", text(&of_2090.key)),
         ("METRICS_CLIENT_CERTIFICATE", text(&of_2095.certificate)),
         ("METRICS_CLIENT_KEY", text(&of_2095.key)),
+        ("LOGS_CLIENT_CERTIFICATE", text(&of_2095.certificate)),
+        ("LOGS_CLIENT_KEY", text(&of_2095.key)),
     ] {
         command.env(format!("OTEL_EXPORTER_OTLP_{name}"), value);
     }
+    command.env("OTEL_LOGS_EXPORTER", "otlp");
     let service = Service::spawn(command, TempDir::new().unwrap());
     for (files, end) in [
         ("rules_certificates", 3_786_912_000.0),
         ("otlp_traces_certificates", 3_786_912_000.0),
         ("otlp_metrics_certificates", 3_944_678_400.0),
+        ("otlp_logs_certificates", 3_944_678_400.0),
     ] {
         eventually_expires_at(&service, files, end);
         eventually_in_use(&service, files, 1);

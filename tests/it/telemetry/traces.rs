@@ -488,9 +488,10 @@ async fn a_collector_that_never_answers_or_refuses_is_one_warning_and_no_call_wa
 async fn standard_variables_without_effect_are_warnings_and_the_rest_is_exported() {
     let (receiver, endpoint) = Receiver::start().await;
     let ignored = [
-        ("OTEL_LOGS_EXPORTER", "otlp", "invalid value `otlp`: must be none, or unset"),
+        ("OTEL_LOGS_EXPORTER", "console", "invalid value `console`: must be among: otlp, none"),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip", "invalid value `gzip`: must be none, or unset"),
         ("OTEL_BSP_EXPORT_TIMEOUT", "1000", "it is not supported"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "1000000000000", "must be a whole number from 1 to 100000"),
         ("OTEL_TRACES_SAMPLER", "xray", "invalid value `xray`: must be one of: always_on, always_"),
     ];
     let given = ignored.map(|(name, value, _)| (name, value));

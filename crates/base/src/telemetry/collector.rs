@@ -11,6 +11,7 @@ use std::{
 use opentelemetry_sdk::{
     Resource,
     error::{OTelSdkError, OTelSdkResult},
+    logs::{LogBatch, LogExporter},
     metrics::{Temporality, data::ResourceMetrics, exporter::PushMetricExporter},
     trace::{SpanData, SpanExporter},
 };
@@ -30,6 +31,17 @@ pub(super) struct Collector {
 pub(super) enum Signal {
     Traces = 1,
     Metrics = 2,
+    Logs = 4,
+}
+
+impl Signal {
+    /// What a collector of this signal gets. Traces and metrics may have the same one.
+    const fn data(self) -> &'static str {
+        match self {
+            Self::Traces | Self::Metrics => "traces and metrics",
+            Self::Logs => "log records of notices",
+        }
+    }
 }
 
 impl Collector {
@@ -58,11 +70,11 @@ impl<E> Reported<E> {
         };
         let took = began.elapsed();
         let Collector { variable, failing } = &*self.collector;
-        let bit = self.signal as u8;
+        let (bit, data) = (self.signal as u8, self.signal.data());
         match &outcome {
             Ok(()) => {
                 if failing.fetch_and(!bit, Ordering::Relaxed) == bit {
-                    tracing::info!(variable, "the OTLP collector accepts traces and metrics again");
+                    tracing::info!(variable, "the OTLP collector accepts {data} again");
                 }
             }
             Err(OTelSdkError::AlreadyShutdown) => {}
@@ -73,7 +85,7 @@ impl<E> Reported<E> {
                     tracing::warn!(
                         variable,
                         %error,
-                        "the OTLP collector is not reachable or refuses data; traces or metrics are lost"
+                        "the OTLP collector is not reachable or refuses data; {data} are lost"
                     );
                 }
             }
@@ -115,5 +127,19 @@ impl<E: PushMetricExporter> PushMetricExporter for Reported<E> {
 
     fn temporality(&self) -> Temporality {
         self.exporter.temporality()
+    }
+}
+
+impl<E: LogExporter> LogExporter for Reported<E> {
+    async fn export(&self, batch: LogBatch<'_>) -> OTelSdkResult {
+        self.report(self.exporter.export(batch)).await
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
     }
 }

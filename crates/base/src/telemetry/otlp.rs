@@ -9,8 +9,8 @@ use http_body_util::Full;
 use hyper_util::rt::TokioIo;
 use opentelemetry_http::{HttpClient, HttpError};
 use opentelemetry_otlp::{
-    ExporterBuildError, MetricExporter, Protocol, SpanExporter, WithExportConfig as _,
-    WithHttpConfig as _, WithTonicConfig as _,
+    ExporterBuildError, LogExporter, MetricExporter, Protocol, SpanExporter, WithExportConfig,
+    WithHttpConfig, WithTonicConfig,
 };
 use tonic::transport::{Channel, Endpoint};
 
@@ -35,6 +35,18 @@ pub struct OtlpEndpoint {
     pub tls: Option<Arc<TlsClient>>,
     /// The time for one export, from the connection to the answer.
     pub timeout: Duration,
+    pub batches: Batches,
+}
+
+/// When spans, metrics or log records are exported. The SDK would take any number from the variables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batches {
+    /// The time between two exports.
+    pub delay: Duration,
+    /// The most spans or log records that wait.
+    pub waiting_max: usize,
+    /// The most spans or log records in one export.
+    pub size_max: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,15 +67,10 @@ impl OtlpEndpoint {
         &self,
         failure: &ExportFailure,
     ) -> Result<SpanExporter, ExporterBuildError> {
+        let builder = SpanExporter::builder();
         match self.protocol {
-            OtlpProtocol::Grpc => {
-                SpanExporter::builder().with_tonic().with_channel(self.channel(failure)).build()
-            }
-            OtlpProtocol::HttpProtobuf => SpanExporter::builder()
-                .with_http()
-                .with_protocol(Protocol::HttpBinary)
-                .with_http_client(self.http_client(failure))
-                .build(),
+            OtlpProtocol::Grpc => self.grpc(builder.with_tonic(), failure).build(),
+            OtlpProtocol::HttpProtobuf => self.http(builder.with_http(), failure).build(),
         }
     }
 
@@ -72,16 +79,31 @@ impl OtlpEndpoint {
         &self,
         failure: &ExportFailure,
     ) -> Result<MetricExporter, ExporterBuildError> {
+        let builder = MetricExporter::builder();
         match self.protocol {
-            OtlpProtocol::Grpc => {
-                MetricExporter::builder().with_tonic().with_channel(self.channel(failure)).build()
-            }
-            OtlpProtocol::HttpProtobuf => MetricExporter::builder()
-                .with_http()
-                .with_protocol(Protocol::HttpBinary)
-                .with_http_client(self.http_client(failure))
-                .build(),
+            OtlpProtocol::Grpc => self.grpc(builder.with_tonic(), failure).build(),
+            OtlpProtocol::HttpProtobuf => self.http(builder.with_http(), failure).build(),
         }
+    }
+
+    /// An exporter of log records, which records its failures. It must be built in a tokio runtime.
+    pub(super) fn log_exporter(
+        &self,
+        failure: &ExportFailure,
+    ) -> Result<LogExporter, ExporterBuildError> {
+        let builder = LogExporter::builder();
+        match self.protocol {
+            OtlpProtocol::Grpc => self.grpc(builder.with_tonic(), failure).build(),
+            OtlpProtocol::HttpProtobuf => self.http(builder.with_http(), failure).build(),
+        }
+    }
+
+    fn grpc<B: WithTonicConfig>(&self, builder: B, failure: &ExportFailure) -> B {
+        builder.with_channel(self.channel(failure))
+    }
+
+    fn http<B: WithExportConfig + WithHttpConfig>(&self, builder: B, failure: &ExportFailure) -> B {
+        builder.with_protocol(Protocol::HttpBinary).with_http_client(self.http_client(failure))
     }
 
     fn channel(&self, failure: &ExportFailure) -> Channel {

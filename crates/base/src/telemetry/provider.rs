@@ -1,4 +1,4 @@
-//! The exporters of spans, metrics and log lines.
+//! The exporters of spans, metrics and log records, and the log.
 
 use std::{
     fmt, fs,
@@ -9,16 +9,18 @@ use std::{
 
 use opentelemetry::{
     KeyValue,
+    logs::LoggerProvider as _,
     metrics::{Meter, MeterProvider as _},
 };
 use opentelemetry_sdk::{
     Resource,
-    metrics::{Instrument, SdkMeterProvider, Stream},
+    logs::{self, BatchLogProcessor, SdkLoggerProvider},
+    metrics::{Instrument, PeriodicReader, SdkMeterProvider, Stream},
     resource::{
         EnvResourceDetector, ResourceDetector, SdkProvidedResourceDetector,
         TelemetryResourceDetector,
     },
-    trace::{BatchSpanProcessor, SpanProcessor as _},
+    trace::{self, BatchSpanProcessor, SpanProcessor as _},
 };
 use prometheus::Registry;
 use tokio::{task::spawn_blocking, time};
@@ -31,6 +33,7 @@ use super::{
     collector::{Collector, Reported, Signal},
     families::Families,
     instrument::InstrumentRow,
+    log_records::LogRecords,
     metrics,
     otlp::OtlpEndpoint,
     trace::{Propagator, Sampling, SpanLimits, Tracer},
@@ -49,6 +52,8 @@ pub struct TelemetryOptions {
     pub export_traces: Option<OtlpEndpoint>,
     /// Where metrics are sent by OTLP, besides `/metrics`.
     pub export_metrics: Option<OtlpEndpoint>,
+    /// Where log records of notices are sent.
+    pub export_logs: Option<OtlpEndpoint>,
     /// What describes this service, besides what the standard variables set.
     pub resource: Vec<(&'static str, String)>,
     pub sampling: Sampling,
@@ -84,6 +89,7 @@ pub struct Telemetry {
     compat: MetricsCompat,
     meters: SdkMeterProvider,
     tracer: Option<Arc<Tracer>>,
+    log_records: Option<SdkLoggerProvider>,
     /// The filter of log lines, if they are ours.
     log_filter: OnceLock<reload::Handle<LogFilter, tracing_subscriber::Registry>>,
 }
@@ -148,7 +154,12 @@ impl Telemetry {
             let failure = endpoint.failure();
             let exporter = endpoint.span_exporter(&failure)?;
             let reported = Reported { exporter, signal: Signal::Traces, collector, failure };
-            let mut processor = BatchSpanProcessor::builder(reported).build();
+            let batches = trace::BatchConfigBuilder::default()
+                .with_scheduled_delay(endpoint.batches.delay)
+                .with_max_queue_size(endpoint.batches.waiting_max)
+                .with_max_export_batch_size(endpoint.batches.size_max);
+            let processor = BatchSpanProcessor::builder(reported);
+            let mut processor = processor.with_batch_config(batches.build()).build();
             processor.set_resource(&resource);
             let TelemetryOptions { sampling, propagators, limits, .. } = options.clone();
             tracer = Some(Arc::new(Tracer::new(processor, sampling, propagators, limits)));
@@ -163,11 +174,28 @@ impl Telemetry {
             let failure = endpoint.failure();
             let exporter = endpoint.metric_exporter(&failure)?;
             let reported = Reported { exporter, signal: Signal::Metrics, collector, failure };
-            meters = meters.with_periodic_exporter(reported);
+            let reader = PeriodicReader::builder(reported).with_interval(endpoint.batches.delay);
+            meters = meters.with_reader(reader.build());
         }
-        let compat = options.compat;
-        let telemetry =
-            Self { registry, compat, meters: meters.build(), tracer, log_filter: OnceLock::new() };
+        let mut log_records = None;
+        if let Some(endpoint) = &options.export_logs {
+            // A collector without a pipeline for logs refuses only them.
+            let collector = Collector::new(&endpoint.variable);
+            let failure = endpoint.failure();
+            let exporter = endpoint.log_exporter(&failure)?;
+            let reported = Reported { exporter, signal: Signal::Logs, collector, failure };
+            let batches = logs::BatchConfigBuilder::default()
+                .with_scheduled_delay(endpoint.batches.delay)
+                .with_max_queue_size(endpoint.batches.waiting_max)
+                .with_max_export_batch_size(endpoint.batches.size_max);
+            let processor = BatchLogProcessor::builder(reported);
+            let processor = processor.with_batch_config(batches.build()).build();
+            let provider = SdkLoggerProvider::builder().with_resource(resource);
+            log_records = Some(provider.with_log_processor(processor).build());
+        }
+        let (compat, meters) = (options.compat, meters.build());
+        let log_filter = OnceLock::new();
+        let telemetry = Self { registry, compat, meters, tracer, log_records, log_filter };
         metrics::build_info(&telemetry.meter());
         metrics::observe_process(&telemetry.meter());
         Ok(telemetry)
@@ -207,6 +235,11 @@ impl Telemetry {
         self.tracer.clone()
     }
 
+    /// What exports events, if they are exported.
+    pub fn log_records(&self) -> Option<LogRecords> {
+        self.log_records.as_ref().map(|provider| LogRecords(provider.logger("tollkeeper")))
+    }
+
     pub fn meter(&self) -> Meter {
         self.meters.meter("tollkeeper")
     }
@@ -221,11 +254,12 @@ impl Telemetry {
 
     /// Exports what is left, within [`FLUSH_WITHIN`].
     pub async fn flush(&self) {
-        let (meters, tracer) = (self.meters.clone(), self.tracer());
-        // Both block, and the SDK ignores the time limit for metrics.
+        let (meters, tracer, logs) = (self.meters.clone(), self.tracer(), self.log_records.clone());
+        // They block, and the SDK ignores the time limit for metrics.
         let metrics = spawn_blocking(move || meters.shutdown());
         let traces = spawn_blocking(move || tracer.map(|tracer| tracer.shutdown()));
-        let sent = async { (metrics.await, traces.await) };
+        let logs = spawn_blocking(move || logs.map(|logs| logs.shutdown()));
+        let sent = async { (metrics.await, traces.await, logs.await) };
         // If the collector does not answer, the data are lost.
         drop(time::timeout(FLUSH_WITHIN, sent).await);
     }
