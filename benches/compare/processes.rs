@@ -109,6 +109,7 @@ fn command(backend: Backend, folder: &TempDir, store: &[String]) -> Result<Optio
         | Backend::OneInHundred
         | Backend::NoTopKeys
         | Backend::Recording
+        | Backend::WithCandidate
         | Backend::NoSelfAudit
         | Backend::Redis
         | Backend::UnixSocket
@@ -129,6 +130,12 @@ fn command(backend: Backend, folder: &TempDir, store: &[String]) -> Result<Optio
         Backend::OneInHundred => export_traces(&mut command, "0.01"),
         Backend::NoTopKeys => drop(command.args(["--top-keys", "off"])),
         Backend::Recording => drop(command.arg("--record").arg(folder.path().join("calls"))),
+        Backend::WithCandidate => {
+            // Of another path, the same rules are another version.
+            let candidate = folder.path().join("candidate.yaml");
+            fs::write(&candidate, rules(0))?;
+            command.arg("--candidate").arg(candidate);
+        }
         Backend::NoSelfAudit => drop(command.args(["--audit-one-in", "0"])),
         _ => {}
     }

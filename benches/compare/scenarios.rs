@@ -60,6 +60,8 @@ pub(crate) enum Backend {
     NoTopKeys,
     /// The memory store, recording all calls.
     Recording,
+    /// The memory store, with a candidate.
+    WithCandidate,
     /// The Redis store, auditing no windows.
     NoSelfAudit,
     /// The memory store, with 10 rules to search.
@@ -95,6 +97,7 @@ impl fmt::Display for Backend {
             Self::OneInHundred => "traces of 1 %",
             Self::NoTopKeys => "no top keys",
             Self::Recording => "recording",
+            Self::WithCandidate => "candidate",
             Self::NoSelfAudit => "no self-audit",
             Self::FewRules => "10 rules",
             Self::ManyRules => "10,000 rules",
@@ -109,7 +112,7 @@ impl fmt::Display for Backend {
 use Backend::{
     ClusterOfOne, ClusterOfSix, ClusterOfThree, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory,
     NoSelfAudit, NoTopKeys, OneInHundred, Pairs, Ratelimit, Recording, Redis, Replicas, Script,
-    Tls, TonicMemory, TonicRedis, TunedRatelimit, UnixSocket, Unsampled,
+    Tls, TonicMemory, TonicRedis, TunedRatelimit, UnixSocket, Unsampled, WithCandidate,
 };
 
 const SPREAD: &[(&str, &str)] = &[("user", "u{}")];
@@ -165,6 +168,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario("traces", SPREAD, 10_000, LoadShape::UnderWay(64), &[Memory, Unsampled, OneInHundred]),
     scenario("top keys", SPREAD, 10_000, LoadShape::UnderWay(64), &[Memory, NoTopKeys]),
     scenario("recording", SPREAD, 10_000, LoadShape::UnderWay(64), &[Memory, Recording]),
+    scenario("candidate", SPREAD, 10_000, LoadShape::UnderWay(64), &[Memory, WithCandidate]),
     scenario("self-audit", SPREAD, 10_000, LoadShape::UnderWay(64), &[Redis, NoSelfAudit]),
     scenario("replicas", SPREAD, 10_000, LoadShape::UnderWay(64), &[Redis, Replicas]),
     scenario("ratelimit 64", SPREAD, 10_000, LoadShape::UnderWay(64), RATELIMIT),

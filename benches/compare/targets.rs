@@ -6,7 +6,7 @@ use crate::{
     scenarios::Backend::{
         self, ClusterOfOne, ClusterOfThree, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory,
         NoSelfAudit, NoTopKeys, OneInHundred, Pairs, Recording, Redis, Script, Tls, TonicMemory,
-        TonicRedis, TunedRatelimit, Unsampled,
+        TonicRedis, TunedRatelimit, Unsampled, WithCandidate,
     },
 };
 
@@ -194,6 +194,12 @@ const TARGETS: &[Target] = &[
         ("recording", Recording, SERVICE),
         1.03,
         &[("recording", Memory, SERVICE)],
+    ),
+    target(
+        "service CPU, memory, a key in 16 judged by a candidate / none",
+        ("candidate", WithCandidate, SERVICE),
+        1.15,
+        &[("candidate", Memory, SERVICE)],
     ),
     target(
         "service CPU, Redis store, windows audited / not audited",
