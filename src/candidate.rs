@@ -13,7 +13,6 @@ use std::{
     time::Duration,
 };
 
-use arc_swap::ArcSwapOption;
 use futures_util::StreamExt as _;
 use opentelemetry::{
     KeyValue,
@@ -27,7 +26,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub use self::order::{Order, OrderKind};
-use self::trial::{Compared, Trial};
+use self::{
+    order::KnownOrders,
+    trial::{Compared, Trial},
+};
 use crate::{
     engine::{
         decision::{Code, Decision, Matched, Outcome, Status},
@@ -36,7 +38,7 @@ use crate::{
         ledger::{Charge, Few, HoldAction, JudgedBy},
         plan::Plan,
         request::{Descriptor, HitsMeaning, Request},
-        rule::Mode,
+        rule::{Limit, Mode, WhenDenied},
         time::Timestamp,
     },
     rules::Rules,
@@ -83,12 +85,9 @@ pub struct Candidate {
     sender: Sender<Sampled>,
     receiver: Mutex<Option<Receiver<Sampled>>>,
     trial: Mutex<Trial>,
-    /// The last order, as far as it is known here.
-    order: ArcSwapOption<Order>,
-    /// Held during an exchange with the store, so that none learns an older order than the one before.
+    known: Mutex<KnownOrders>,
+    /// Held during an exchange with the store, so that none learns older orders than the one before.
     turn: tokio::sync::Mutex<()>,
-    /// Why orders are not known, or not followed, as a sentence.
-    problem: Mutex<Option<String>>,
     has_asked: AtomicBool,
     metrics: CandidateInstruments,
 }
@@ -107,9 +106,17 @@ pub(crate) struct DecidedCall<'call> {
 /// A call that the candidate judges.
 struct Sampled {
     plan: Plan,
-    /// What the rules in force have said of each descriptor that is judged.
-    in_force: Vec<Option<(Status, Option<Counter>)>>,
+    /// What the rules in force have said of each descriptor that is compared.
+    in_force: Vec<Option<InForce>>,
     at: Timestamp,
+}
+
+/// What the rules in force have said of a descriptor.
+struct InForce {
+    status: Status,
+    counter: Option<Counter>,
+    /// Whether it denies the call.
+    is_over: bool,
 }
 
 impl Candidate {
@@ -132,15 +139,14 @@ impl Candidate {
             sender,
             receiver: Mutex::new(Some(receiver)),
             trial: Mutex::default(),
-            order: ArcSwapOption::empty(),
+            known: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
-            problem: Mutex::default(),
             has_asked: AtomicBool::new(false),
             metrics: CandidateInstruments::of_meter(meter),
         });
         let observed = Arc::downgrade(&candidate);
         DECISIONS.observe_counts(meter, move |to: &dyn AsyncInstrument<u64>| {
-            for (domain, rule, counts) in observed.upgrade().iter().flat_map(|one| one.counts()) {
+            for ((domain, rule), counts) in observed.upgrade().iter().flat_map(|one| one.counts()) {
                 for (result, count) in Compared::ALL.into_iter().zip(counts) {
                     let labels = [("domain", &domain), ("rule", &rule)];
                     let labels = labels.map(|(name, value)| KeyValue::new(name, Arc::clone(value)));
@@ -156,7 +162,7 @@ impl Candidate {
         Arc::clone(&self.rules)
     }
 
-    fn counts(&self) -> Vec<(Arc<str>, Arc<str>, [u64; 3])> {
+    fn counts(&self) -> Vec<((Arc<str>, Arc<str>), [u64; 3])> {
         self.trial.lock().counts().collect()
     }
 
@@ -187,25 +193,34 @@ impl Candidate {
                     && charges.iter().all(is_comparable)
             };
         let descriptors = request.descriptors.iter().zip(&counters).zip(plan.by_descriptor());
-        let kept: Few<bool> = descriptors.map(is_sampled).collect();
+        let mut kept: Few<bool> = descriptors.map(is_sampled).collect();
         if !kept.contains(&true) {
             return;
         }
-        let is_over = |status: &Status| status.outcome.code() == Code::OverLimit;
+        let is_denied = decision.code == Code::OverLimit;
+        let is_over = |status: &Status| is_denied && status.outcome.code() == Code::OverLimit;
         let denied_by = |is_kept: bool| {
             let statuses = decision.statuses.iter().zip(&kept);
             statuses.filter(move |(_, kept)| **kept == is_kept).any(|(status, _)| is_over(status))
         };
-        // The call is charged for nothing, and what is sampled does not say why.
-        if denied_by(false) || decision.code == Code::OverLimit && !denied_by(true) {
-            return;
+        // What is sampled does not say why, and only what counts denied calls is charged.
+        let is_compared = !denied_by(false) && is_denied == denied_by(true);
+        if !is_compared {
+            let counts = |charge: &Charge| charge.counter.limit.when_denied == WhenDenied::Counted;
+            let counted = plan.by_descriptor().map(|charges| charges.iter().any(counts));
+            kept = kept.iter().zip(counted).map(|(is_kept, counted)| *is_kept && counted).collect();
         }
         plan.keep(&kept);
+        if plan.charges.is_empty() && !is_compared {
+            return;
+        }
         let own = plan.charges.iter().map(|charge| &charge.counter);
         let id_bytes: usize = own.chain(counters.iter().flatten()).map(Counter::id_bytes).sum();
         let statuses = decision.statuses.iter().zip(counters).zip(&kept);
-        let in_force =
-            statuses.map(|((status, counter), is_kept)| is_kept.then(|| (status.clone(), counter)));
+        let in_force = statuses.map(|((status, counter), is_kept)| {
+            let judged = InForce { status: status.clone(), counter, is_over: is_over(status) };
+            (*is_kept && is_compared).then_some(judged)
+        });
         let sampled = Sampled { plan, in_force: in_force.collect(), at };
         if id_bytes > ID_BYTES_MAX
             || kept.len() > DESCRIPTORS_MAX
@@ -265,26 +280,33 @@ impl Candidate {
             Ok(_) | Err(_) => return self.leave_out(),
         };
         let counters = first_counters(&plan);
+        let limits = |charges: &[Charge]| -> Few<Arc<Limit>> {
+            charges.iter().map(|charge| Arc::clone(&charge.counter.limit)).collect()
+        };
+        let limits: Vec<Few<Arc<Limit>>> = plan.by_descriptor().map(limits).collect();
         let decision = plan.settle(verdict);
-        let at = decision.at.unwrap_or(at);
-        let judged = decision.statuses.into_iter().zip(counters).zip(in_force);
-        for ((status, counter), in_force) in judged {
-            let Some((before, counter_before)) = in_force else { continue };
-            let (then, now) = (before.outcome.code(), status.outcome.code());
-            let (result, list, (status, counter)) = match (then, now) {
-                (Code::Ok, Code::OverLimit) => {
-                    (Compared::Denied, Some(TopList::NewlyDenied), (status, counter))
+        let (before, at) = (at, decision.at.unwrap_or(at));
+        let is_denied = decision.code == Code::OverLimit;
+        let judged = decision.statuses.into_iter().zip(counters).zip(limits).zip(in_force);
+        for (((status, counter), limits), in_force) in judged {
+            let Some(in_force) = in_force else { continue };
+            let is_same_window = |limit: &Arc<Limit>| {
+                !limit.algorithm.is_aligned() || limit.window.at(at) == limit.window.at(before)
+            };
+            let ban_ms = ban_of(&in_force.status);
+            let is_whole = |limit: &Arc<Limit>| self.trial.lock().is_whole(limit, ban_ms, at);
+            let is_over = is_denied && status.outcome.code() == Code::OverLimit;
+            let (result, list, (status, counter)) = match (in_force.is_over, is_over) {
+                // They were judged in different windows.
+                _ if !limits.iter().all(is_same_window) => continue,
+                (false, true) => (Compared::Denied, Some(TopList::NewlyDenied), (status, counter)),
+                // Its counters lack what was charged before the trial.
+                (true, false) if !limits.iter().all(is_whole) => continue,
+                (true, false) => {
+                    let before = (in_force.status, in_force.counter);
+                    (Compared::Admitted, Some(TopList::NewlyAdmitted), before)
                 }
-                (Code::OverLimit, Code::Ok) => {
-                    // Its counter lacks what was charged before the trial.
-                    if !self.trial.lock().is_whole(counter.as_ref(), at) {
-                        continue;
-                    }
-                    (Compared::Admitted, Some(TopList::NewlyAdmitted), (before, counter_before))
-                }
-                (Code::Ok, Code::Ok) | (Code::OverLimit, Code::OverLimit) => {
-                    (Compared::Same, None, (status, counter))
-                }
+                (false, false) | (true, true) => (Compared::Same, None, (status, counter)),
             };
             let Matched::Rule(domain, rule) = &status.matched else { continue };
             self.trial.lock().add(domain, &rule.path, result);
@@ -315,6 +337,12 @@ fn is_comparable(charge: &Charge) -> bool {
         && limit.hold.is_none()
         && !limit.counts_calls()
         && matches!(charge.hold, None | Some(HoldAction::Ban { .. }))
+}
+
+/// How long the limit that a descriptor is over stays closed, in milliseconds.
+fn ban_of(status: &Status) -> u64 {
+    let limit = status.outcome.of_limit().map(|(limit, ..)| limit);
+    limit.and_then(|limit| limit.ban_ms).unwrap_or(0)
 }
 
 /// A counter of each descriptor that has one.

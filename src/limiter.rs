@@ -381,11 +381,15 @@ impl Limiter {
         }
         if clear == Clear::Yes {
             plan.charges.iter().for_each(|charge| self.note_change(&charge.counter));
-            if let Some(candidate) = self.candidate().filter(|candidate| candidate.is_judged()) {
+        }
+        let candidate = self.candidate().filter(|candidate| candidate.is_judged());
+        let of_candidate = async {
+            if let Some(candidate) = candidate.filter(|_| clear == Clear::Yes) {
                 candidate.reset(request).await;
             }
-        }
-        let readings = self.store.for_operator().read_counters(&plan.charges, clear).await;
+        };
+        let store = self.store.for_operator();
+        let (readings, ()) = tokio::join!(store.read_counters(&plan.charges, clear), of_candidate);
         plan.charges.into_iter().zip(readings).collect()
     }
 

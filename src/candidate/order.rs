@@ -1,7 +1,10 @@
-//! What operators order: to put a candidate in force in place of rules, or to end its trial. The order is one key in the
-//! store, which names the versions of both, so that a replica follows it only with the same files, and new rules end it.
+//! What operators order: to put a candidate in force in place of the rules, or to end its trial. In Redis it is a hash, with a
+//! field for each version of the rules, so that an order is followed only where the same rules are written, and new rules
+//! end it.
 
 use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -48,11 +51,50 @@ pub struct Order {
     pub order: OrderKind,
     /// The version of the candidate.
     pub candidate: String,
-    /// The version of the written rules.
-    pub rules: String,
     pub by: String,
     pub at_ms: u64,
     pub because: Option<String>,
+}
+
+/// What was ordered about candidates for one version of the rules.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Orders {
+    last: Option<Order>,
+    /// The version of the candidate that is in force.
+    promoted: Option<String>,
+    /// Whether a replica that followed the promotion got other rules since: then only those that still follow it do.
+    superseded: bool,
+}
+
+/// What this replica knows of them.
+#[derive(Debug, Default)]
+pub(super) struct KnownOrders {
+    /// The version of the rules that they are for.
+    rules: String,
+    orders: Orders,
+    /// Whether the promoted candidate is in force here.
+    is_followed: bool,
+    /// Whether the store has answered since the start.
+    is_known: bool,
+    /// Why they are not followed, or not known, as a sentence.
+    problem: Option<String>,
+}
+
+impl Orders {
+    fn add(&mut self, order: Order) {
+        let is_promoted = self.promoted.as_ref() == Some(&order.candidate);
+        if order.order == OrderKind::Promote {
+            (self.promoted, self.superseded) = (Some(order.candidate.clone()), false);
+        } else if is_promoted {
+            self.promoted = None;
+        }
+        self.last = Some(order);
+    }
+
+    /// The last order, if it is about this candidate.
+    fn about(&self, version: &str) -> Option<&Order> {
+        self.last.as_ref().filter(|order| order.candidate == version)
+    }
 }
 
 impl Candidate {
@@ -62,23 +104,34 @@ impl Candidate {
         (!rules.rules.domains().is_empty()).then(|| rules.version.to_string())
     }
 
-    /// Gives an order about the present versions to all replicas. Returns whether other rules are in force here.
-    pub async fn give(
-        &self,
-        order: OrderKind,
-        by: String,
-        because: Option<String>,
-        now: Timestamp,
-    ) -> Result<bool, StoreError> {
-        let candidate = self.version().unwrap_or_default();
-        let (rules, at_ms) = (self.in_force.written().version.to_string(), now.as_millis());
-        let order = Order { order, candidate, rules, by, at_ms, because };
-        let _turn = self.turn.lock().await;
-        if let (Some(servers), Ok(text)) = (self.store.servers(), serde_json::to_string(&order)) {
-            let set = |key: &str| vec![cmd("SET").arg(key).arg(text).arg("PX").arg(KEPT_MS).take()];
-            servers.run(TAG, ANSWER_WITHIN, Steps::One, set).await?;
+    /// Why no order about this version can be given, as a sentence.
+    pub fn refusal(&self, order: OrderKind, version: &str) -> Option<String> {
+        // It may have left the files.
+        let is_promoted = self.known.lock().orders.promoted.as_deref() == Some(version);
+        match (self.version(), self.rules.problems().first()) {
+            (_, Some(problem)) if order == OrderKind::Promote => {
+                Some(format!("the files of the candidate have a problem: {problem}"))
+            }
+            _ if is_promoted => None,
+            (Some(present), _) if present == version => None,
+            (Some(present), _) => Some(format!(
+                "version: {version} is not the candidate of this replica, which is {present}"
+            )),
+            (None, _) => Some("version: this replica has no candidate".to_owned()),
         }
-        self.order.store(Some(Arc::new(order)));
+    }
+
+    /// Gives an order to all replicas with the same rules. Returns whether other rules are in force here.
+    pub async fn give(&self, order: Order, now: Timestamp) -> Result<bool, StoreError> {
+        let _turn = self.turn.lock().await;
+        let rules = self.in_force.written().version.to_string();
+        let (mut orders, _) = self.read(&rules).await?;
+        orders.add(order);
+        self.keep(&rules, &orders).await?;
+        {
+            let mut known = self.known.lock();
+            (known.rules, known.orders) = (rules, orders);
+        }
         Ok(self.apply(now, None))
     }
 
@@ -86,8 +139,11 @@ impl Candidate {
     pub(super) async fn follow_orders(&self, now: impl Fn() -> Timestamp, on_change: impl Fn()) {
         loop {
             let problem = self.ask().await.unwrap_or_else(|error| {
-                let known = "the last known order about the candidate applies";
-                Some(format!("the store gives no answer, and {known}: {error}"))
+                let known = match self.known.lock().is_known {
+                    true => "the last known orders about the candidate apply",
+                    false => "it is not known whether a candidate is promoted",
+                };
+                Some(format!("{known}, since the store gives no answer: {error}"))
             });
             if self.apply(now(), problem) {
                 on_change();
@@ -97,98 +153,150 @@ impl Candidate {
         }
     }
 
-    /// Waits until the store was asked for an order.
+    /// Waits until the store was asked for orders.
     pub async fn asked(&self) {
         while !self.has_asked.load(Ordering::Relaxed) {
             time::sleep(POLL_EVERY / 10).await;
         }
     }
 
-    /// Learns the order. Returns why it cannot be followed.
+    /// Learns what was ordered for the written rules. Returns why that is not known.
     async fn ask(&self) -> Result<Option<String>, StoreError> {
-        let Some(servers) = self.store.servers() else { return Ok(None) };
         let _turn = self.turn.lock().await;
-        let get = |key: &str| vec![cmd("GET").arg(key).take()];
-        let answer = servers.run(TAG, ANSWER_WITHIN, Steps::Several, get).await?.pop();
-        let text: Option<String> =
-            from_redis_value(answer.unwrap_or(Reply::Nil)).unwrap_or_default();
-        let order: Option<Order> = text.as_ref().and_then(|text| serde_json::from_str(text).ok());
-        if text.is_none() && self.order.load().is_some() {
+        let rules = self.in_force.written().version.to_string();
+        let superseded = {
+            let known = self.known.lock();
+            let is_superseded = known.rules != rules && known.is_followed;
+            is_superseded
+                .then(|| (known.rules.clone(), Orders { superseded: true, ..known.orders.clone() }))
+        };
+        if let Some((rules, orders)) = superseded {
+            // If the new rules are reverted, the promotion must not come back.
+            self.keep(&rules, &orders).await?;
+        }
+        let (orders, problem) = self.read(&rules).await?;
+        let mut known = self.known.lock();
+        let had_orders = known.orders.last.is_some() && known.rules == rules;
+        if had_orders && orders.last.is_none() && problem.is_none() {
             tracing::warn!(
-                "the store has lost the order about the candidate, which no longer applies"
+                "the store has lost the orders about the candidate, which apply no longer"
             );
         }
-        let problem =
-            "the order about the candidate cannot be read; a newer version may have given it";
-        let is_unread = order.is_none() && text.is_some();
-        self.order.store(order.map(Arc::new));
-        Ok(is_unread.then(|| problem.to_owned()))
+        (known.rules, known.orders, known.is_known) = (rules, orders, true);
+        Ok(problem)
     }
 
-    /// Puts in force what the order says, and compares what is not in force. Returns whether other rules are in force.
-    /// `problem` is why the order may be another one.
+    /// What was ordered for this version of the rules, and why that is not known.
+    async fn read(&self, rules: &str) -> Result<(Orders, Option<String>), StoreError> {
+        let Some(servers) = self.store.servers() else {
+            let known = self.known.lock();
+            let is_same = known.rules == rules;
+            return Ok((if is_same { known.orders.clone() } else { Orders::default() }, None));
+        };
+        let get = |key: &str| vec![cmd("HGET").arg(key).arg(rules).take()];
+        let answer = servers.run(TAG, ANSWER_WITHIN, Steps::Several, get).await?.pop();
+        let text: Option<Vec<u8>> =
+            from_redis_value(answer.unwrap_or(Reply::Nil)).unwrap_or_default();
+        let problem =
+            "the orders about the candidate cannot be read; a newer version may have given them";
+        Ok(match text.map(|text| serde_json::from_slice(&text)) {
+            None => (Orders::default(), None),
+            Some(Ok(orders)) => (orders, None),
+            Some(Err(_)) => (Orders::default(), Some(problem.to_owned())),
+        })
+    }
+
+    async fn keep(&self, rules: &str, orders: &Orders) -> Result<(), StoreError> {
+        if let (Some(servers), Ok(text)) = (self.store.servers(), serde_json::to_string(orders)) {
+            let set = |key: &str| {
+                let set = cmd("HSET").arg(key).arg(rules).arg(text).take();
+                vec![set, cmd("PEXPIRE").arg(key).arg(KEPT_MS).take()]
+            };
+            servers.run(TAG, ANSWER_WITHIN, Steps::One, set).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts in force what the orders say, and compares what is not in force. Returns whether other rules are in force.
+    /// `problem` is why they may say something else.
     fn apply(&self, now: Timestamp, mut problem: Option<String>) -> bool {
         let (candidate, version) = (self.rules.current(), self.version());
         let (written, current) = (self.in_force.written(), self.in_force.current());
-        let order = self.order.load();
-        let is_named = |order: &&Arc<Order>| version.as_ref() == Some(&order.candidate);
-        let promoted = order.as_ref().filter(|order| {
-            order.order == OrderKind::Promote && order.rules == written.version.to_string()
+        let mut known = self.known.lock();
+        let orders = &known.orders;
+        let promoted = orders.promoted.as_ref().filter(|promoted| {
+            let follows = current.version.to_string() == **promoted;
+            known.rules == written.version.to_string() && (!orders.superseded || follows)
         });
-        let promoted = match promoted {
-            Some(order) if is_named(&order) => Some(candidate),
-            // Its files have changed since.
-            Some(order) if current.version.to_string() == order.candidate => Some(current),
-            Some(order) => {
-                let version = &order.candidate;
+        let put = match promoted {
+            Some(promoted) if version.as_ref() == Some(promoted) => Some(candidate),
+            Some(promoted) if current.version.to_string() == *promoted => {
+                let lost =
+                    "is no longer in the files of this replica, which loses it when it restarts";
+                problem = Some(format!("the promoted candidate {promoted} {lost}"));
+                Some(current)
+            }
+            Some(promoted) => {
                 problem = Some(format!(
-                    "the promoted candidate {version} is not in the files of this replica"
+                    "the promoted candidate {promoted} is not in the files of this replica"
                 ));
                 None
             }
             None => None,
         };
-        let changes = self.in_force.promote(promoted);
+        let is_followed = put.is_some();
+        let changes = self.in_force.promote(put);
         let in_force = self.in_force.current().version.to_string();
-        let is_aborted =
-            order.as_ref().filter(is_named).is_some_and(|one| one.order == OrderKind::Abort);
-        let versions = version.filter(|version| *version != in_force && !is_aborted);
-        let versions = versions.map(|version| [version, in_force]);
+        let last = version.as_ref().and_then(|version| orders.about(version));
+        let is_judged = last.is_none_or(|last| last.order != OrderKind::Abort);
+        // A trial begins again after each order to judge.
+        let judge = last.filter(|last| last.order == OrderKind::Judge).map_or(0, |last| last.at_ms);
+        let subject = version.filter(|version| is_judged && *version != in_force);
+        let subject = subject.map(|version| [version, in_force, judge.to_string()]);
+        let was_judged = self.is_judged.swap(subject.is_some(), Ordering::Relaxed);
         let mut trial = self.trial.lock();
-        self.is_judged.store(versions.is_some(), Ordering::Relaxed);
-        if let Some(versions) = versions
-            && versions != trial.versions
+        if let Some(subject) = subject
+            && (!was_judged || subject != trial.subject)
         {
-            *trial = Trial::new(versions, now);
+            *trial = Trial::new(subject, now);
         }
-        drop(trial);
-        let mut known = self.problem.lock();
-        if let Some(problem) = problem.as_ref().filter(|_| problem != *known) {
+        if let Some(problem) = problem.as_ref().filter(|_| problem != known.problem) {
             tracing::warn!("{problem}");
         }
-        *known = problem;
+        (known.is_followed, known.problem) = (is_followed, problem);
         changes
     }
 
     /// Its state, and what it would change, as the JSON of the admin address.
     pub fn json(&self) -> Value {
         let (version, in_force) = (self.version(), self.in_force.current().version.to_string());
+        let known = self.known.lock();
+        let last = version.as_ref().and_then(|version| known.orders.about(version));
         let state = match &version {
             None => "absent",
             Some(version) if *version == in_force => "in_force",
-            Some(_) if self.is_judged() => "judged",
-            Some(_) => "aborted",
+            Some(_) if last.is_some_and(|last| last.order == OrderKind::Abort) => "aborted",
+            Some(_) => "judged",
         };
         let trial = self.trial.lock();
-        let mut rules: Vec<_> = trial.counts().collect();
-        rules.sort_by_key(|(.., [_, denied, admitted])| std::cmp::Reverse(denied + admitted));
+        let mut rules: BTreeMap<(Arc<str>, Arc<str>), [u64; 3]> = BTreeMap::new();
+        for domain in self.rules.current().rules.domains() {
+            let names = domain
+                .rules()
+                .into_iter()
+                .map(|rule| (Arc::clone(&domain.name), Arc::clone(&rule.path)));
+            rules.extend(names.map(|name| (name, [0; 3])));
+        }
+        rules.extend(trial.counts());
+        let mut rules: Vec<_> = rules.into_iter().collect();
+        rules.sort_by_key(|(_, [_, denied, admitted])| Reverse(denied + admitted));
         let mut sums = [0; 3];
-        for (.., counts) in &rules {
+        for (_, counts) in &rules {
             sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
         let [same, denied, admitted] = sums;
         let rules: Vec<Value> = (rules.into_iter().take(LISTED_MAX))
-            .map(|(domain, rule, [same, denied, admitted])| {
+            .map(|((domain, rule), [same, denied, admitted])| {
                 json!({
                     "domain": *domain, "rule": *rule,
                     "same": same, "newly_denied": denied, "newly_admitted": admitted,
@@ -206,19 +314,18 @@ impl Candidate {
             "same": same, "newly_denied": denied, "newly_admitted": admitted,
             "left_out": trial.left_out,
             "rules": rules,
-            "order": self.order.load_full().map(|order| json!(*order)),
-            "problem": *self.problem.lock(),
+            "promoted": known.orders.promoted,
+            "order": known.orders.last,
+            "problem": known.problem,
             "problems": problems,
         })
     }
 
     /// What an operator should look at, as a sentence.
     pub fn problem(&self) -> Option<String> {
-        let refused = self
-            .rules
-            .problems()
-            .first()
-            .map(|first| format!("the candidate is not loaded: {first}"));
-        self.problem.lock().clone().or(refused)
+        let refused = self.rules.problems();
+        let refused = refused.first().map(|first| format!("the candidate is not loaded: {first}"));
+        let problems = [self.known.lock().problem.clone(), refused].into_iter().flatten();
+        problems.reduce(|one, other| format!("{one}; {other}"))
     }
 }

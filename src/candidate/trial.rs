@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    engine::{key::Counter, rule::Algorithm, time::Timestamp},
+    engine::{
+        rule::{Algorithm, Limit},
+        time::Timestamp,
+    },
     text::named::named,
 };
 
@@ -19,8 +22,8 @@ named! {
 
 #[derive(Debug, Default)]
 pub(super) struct Trial {
-    /// The versions that are compared: the candidate's, and the one in force.
-    pub(super) versions: [String; 2],
+    /// The versions that are compared, the candidate's and the one in force, and the order to do so.
+    pub(super) subject: [String; 3],
     /// Since when all hits are on the counters of the candidate.
     pub(super) since: Timestamp,
     /// By domain and rule: how often each was [`Compared`].
@@ -29,8 +32,8 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    pub(super) fn new(versions: [String; 2], since: Timestamp) -> Self {
-        Self { versions, since, ..Self::default() }
+    pub(super) fn new(subject: [String; 3], since: Timestamp) -> Self {
+        Self { subject, since, ..Self::default() }
     }
 
     pub(super) fn add(&mut self, domain: &Arc<str>, rule: &Arc<str>, result: Compared) {
@@ -40,18 +43,17 @@ impl Trial {
         }
     }
 
-    pub(super) fn counts(&self) -> impl Iterator<Item = (Arc<str>, Arc<str>, [u64; 3])> {
-        let counts = self.by_rule.iter();
-        counts.map(|((domain, rule), counts)| (Arc::clone(domain), Arc::clone(rule), *counts))
+    pub(super) fn counts(&self) -> impl Iterator<Item = ((Arc<str>, Arc<str>), [u64; 3])> {
+        self.by_rule.iter().map(|(name, counts)| (name.clone(), *counts))
     }
 
-    /// Whether the candidate's counter has all hits that count at `at`.
-    pub(super) fn is_whole(&self, counter: Option<&Counter>, at: Timestamp) -> bool {
-        let Some(limit) = counter.map(|counter| &counter.limit) else { return true };
+    /// Whether the candidate's counter of this limit has all hits that count at `at`, also if they have closed it for a time.
+    pub(super) fn is_whole(&self, limit: &Limit, ban_ms: u64, at: Timestamp) -> bool {
+        let since = self.since.plus_millis(limit.ban_ms.unwrap_or(0).max(ban_ms));
         match limit.algorithm {
-            Algorithm::FixedWindow => limit.window.at(at).start >= self.since,
+            Algorithm::FixedWindow => limit.window.at(at).start >= since,
             // The window before counts too, or a bucket may have been in debt for as long.
-            _ => self.since.plus_millis(limit.window_ms().saturating_mul(2)) <= at,
+            _ => since.plus_millis(limit.window_ms().saturating_mul(2)) <= at,
         }
     }
 }

@@ -1,6 +1,10 @@
 //! `tollkeeper candidate`: what other rules would change, and orders to put them in force, or to end their trial.
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    process::ExitCode,
+};
 
 use hyper::Method;
 use serde_json::Value;
@@ -58,8 +62,13 @@ pub(super) fn main(action: &CandidateAction, environment: &Environment) -> Ended
         let parameters = [("order", order), ("version", &*version)].into_iter().chain(because);
         let path = path_and_query("/candidate", parameters);
         let answer = server.ask(Method::POST, &path, String::new())?;
-        let others = "other replicas with the same rules and candidate follow within a second";
-        Ok(flags.admin.show(server, &answer, |answer| format!("{}; {others}\n", state(answer))))
+        let others = match order {
+            "promote" => "the same rules and candidate",
+            _ => "this candidate",
+        };
+        Ok(flags.admin.show(server, &answer, |answer| {
+            format!("{}; other replicas with {others} follow within a second\n", state(answer))
+        }))
     })
 }
 
@@ -81,7 +90,12 @@ fn show(flags: &ShowFlags, environment: &Environment) -> Ended {
         let own = Some(text(answer, "problem")).filter(|problem| !problem.is_empty());
         problems.chain(own).for_each(|problem| lines += &format!("  {problem}\n"));
     }
-    lines += &changes(&answers);
+    let versions: BTreeSet<&str> = answers.iter().map(|answer| text(answer, "version")).collect();
+    if versions.len() > 1 {
+        lines += "the replicas have different candidates, so the numbers below are a mixture\n";
+    }
+    let judged = answers.iter().filter(|answer| text(answer, "state") == "judged");
+    lines += &changes(judged);
     Ok(say(&printable_lines(&lines), ExitCode::SUCCESS))
 }
 
@@ -93,48 +107,53 @@ fn state(answer: &Value) -> String {
         "judged" => format!(
             "candidate {version} judges one key in {one_in} beside rules {rules} since {since}"
         ),
-        "in_force" => format!("candidate {version} is in force"),
+        "in_force" => match answer.get("order").filter(|order| text(order, "order") == "promote") {
+            Some(order) => {
+                let [by, because] = ["by", "because"].map(|name| text(order, name));
+                let because =
+                    if because.is_empty() { String::new() } else { format!(": {because}") };
+                let at = instant(number(order, "at_ms"));
+                format!("candidate {version} is in force, promoted at {at} by {by}{because}")
+            }
+            None => format!("candidate {version} has the rules that are in force"),
+        },
         "aborted" => format!("candidate {version} is not judged; rules {rules} are in force"),
         _ => format!("no candidate is loaded; rules {rules} are in force"),
     }
 }
 
-/// The changes of all replicas.
-fn changes(answers: &[Value]) -> String {
+/// The changes of the replicas that judge; nothing without one.
+fn changes<'a>(answers: impl Iterator<Item = &'a Value>) -> String {
     const COUNTS: [&str; 3] = ["same", "newly_denied", "newly_admitted"];
-    let counts = |value: &Value| COUNTS.map(|name| number(value, name));
-    let (mut sums, mut left_out) = ([0; 3], 0);
-    let mut by_rule: BTreeMap<(&str, &str), [u64; 3]> = BTreeMap::new();
-    let add = |sums: &mut [u64; 3], counts: [u64; 3]| {
-        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
-    };
+    let (mut left_out, mut by_rule) = (0, BTreeMap::<(&str, &str), [u64; 3]>::new());
     for answer in answers {
-        add(&mut sums, counts(answer));
         left_out += number(answer, "left_out");
         for rule in list(answer, "rules") {
-            let name = (text(rule, "domain"), text(rule, "rule"));
-            add(by_rule.entry(name).or_default(), counts(rule));
+            let sums = by_rule.entry((text(rule, "domain"), text(rule, "rule"))).or_default();
+            let counts = COUNTS.map(|name| number(rule, name));
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
     }
-    let [same, denied, admitted] = sums;
-    let mut text = format!(
-        "descriptors of these keys that were compared: {}\nnewly denied: {denied}\nnewly admitted: {admitted}\n",
-        same + denied + admitted
-    );
-    if left_out > 0 {
-        text += &format!("calls that were not judged, so that more may be admitted: {left_out}\n");
+    let mut rules: Vec<_> = by_rule.into_iter().collect();
+    rules.sort_by_key(|(_, [_, denied, admitted])| Reverse(denied + admitted));
+    let mut lines = String::new();
+    for ((domain, rule), [same, denied, admitted]) in rules {
+        let compared = same + denied + admitted;
+        lines += &format!("\n{domain}  {rule}\n");
+        lines += &match compared {
+            0 => "  no descriptor of its keys in the sample was compared\n".to_owned(),
+            _ => format!(
+                "  {denied} newly denied, {admitted} newly admitted, of {compared} that were compared\n"
+            ),
+        };
     }
-    let mut changed: Vec<_> =
-        by_rule.into_iter().filter(|(_, [_, denied, admitted])| denied + admitted > 0).collect();
-    changed.sort_by_key(|(_, [_, denied, admitted])| std::cmp::Reverse(denied + admitted));
-    for ((domain, rule), [same, denied, admitted]) in changed {
-        let of = same + denied + admitted;
-        text += &format!(
-            "\n{domain}  {rule}\n  {denied} newly denied, {admitted} newly admitted, of {of}\n"
+    if left_out > 0 {
+        lines += &format!(
+            "\nnot judged in time: {left_out} calls, so fewer may be newly denied, and more newly admitted\n"
         );
     }
-    if denied + admitted > 0 {
-        text += "\n`tollkeeper top` lists the keys.\n";
+    if !lines.is_empty() {
+        lines += "\n`tollkeeper top` lists the keys that are newly denied or admitted.\n";
     }
-    text
+    lines
 }

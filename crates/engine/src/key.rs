@@ -350,7 +350,7 @@ pub fn pattern_of_domain(key_prefix: &str, domain_part: &str) -> String {
 
 /// Whether a part of this key is a digest, so that what it counts cannot be read from it.
 pub fn has_digest(key: &str) -> bool {
-    key.contains("%~")
+    key.contains("%~") && !key.contains(OF_CANDIDATE)
 }
 
 fn unescaped(part: &str) -> Option<Vec<u8>> {

@@ -123,11 +123,12 @@ impl RuleFiles {
         Version::of(self.parts())
     }
 
-    /// What a version consists of.
+    /// What a version consists of: the names of files, not of their folders, and their texts.
     pub(super) fn parts(&self) -> Vec<String> {
         let mut parts = Vec::new();
         for source in self.sources.iter().chain(&self.overlays) {
-            parts.extend([source.name.clone(), source.text.clone()]);
+            let name = source.name.rsplit('/').next().unwrap_or_default();
+            parts.extend([name.to_owned(), source.text.clone()]);
         }
         parts.extend(self.problems.iter().map(ToString::to_string));
         parts

@@ -69,9 +69,14 @@ impl Rules {
         let changes = !Arc::ptr_eq(&next, &current);
         if changes {
             next.rules.inherit(&current.rules);
-            let (from, version) = (&current.version, &next.version);
-            tracing::info!(%from, %version, "other rules are in force");
-            happened(EventKind::RulesLoaded, format!("version {version}, in place of {from}"));
+            let (version, before) = (&next.version, &current.version);
+            let what = if Arc::ptr_eq(&next, &written) {
+                "the written rules are in force again"
+            } else {
+                "a promoted candidate is in force"
+            };
+            tracing::info!(%version, %before, "{what}");
+            happened(EventKind::RulesLoaded, format!("{what}: version {version}, before {before}"));
             self.current.store(next);
         }
         changes
@@ -106,7 +111,7 @@ impl Rules {
         origin: RuleOrigin,
     ) -> Loaded {
         let (name, count) = (self.name, counted(problems.len(), "problem"));
-        tracing::error!(%version, "{name} not loaded ({count}); the previous {name} stay in force");
+        tracing::error!(%version, "{name} not loaded ({count}); the previous ones stay");
         for problem in first_lines(&problems) {
             tracing::error!("{problem}");
         }

@@ -43,8 +43,8 @@ pub(super) fn describe(
         ("most denied keys", "no key was denied", &report.denied),
         ("keys nearest to their limit", "no key is near its limit", &report.nearest),
         ("keys most often over a shadow limit", "", &report.shadow),
-        ("keys that the candidate would deny most often", "", &report.newly_denied),
-        ("keys that the candidate would admit most often", "", &report.newly_admitted),
+        ("keys most often denied by the candidate alone", "", &report.newly_denied),
+        ("keys most often admitted by the candidate alone", "", &report.newly_admitted),
     ] {
         if keys.is_empty() && empty.is_empty() {
             continue;

@@ -11,7 +11,7 @@ use super::{
     refused::Refused,
 };
 use crate::{
-    candidate::{Candidate, OrderKind},
+    candidate::{Candidate, Order, OrderKind},
     http::parameters,
     limiter::Limiter,
     overrides::check_because,
@@ -32,21 +32,22 @@ pub(super) async fn order(
     let order = order.first().and_then(|order| OrderKind::named(order));
     let order = order.ok_or_else(|| format!("order: must be {}", OrderKind::names().join(", ")))?;
     check_because(because.first())?;
-    let (limiter, version) = (actor.limiter(), version.first());
+    let limiter = actor.limiter();
     let candidate = candidate(limiter)?;
-    let present = candidate.version();
-    match (version, &present) {
-        (_, None) => {
-            Err(Refused::conflict("there is no candidate, or it has a problem".to_owned()))?
-        }
-        (None, Some(present)) => Err(format!("version: missing; the candidate is {present}"))?,
-        (Some(version), Some(present)) if **version != **present => {
-            Err(Refused::conflict(format!("version: the candidate is {present}")))?;
-        }
-        _ => {}
+    let version = version.first().ok_or_else(|| {
+        let present = candidate.version().map(|present| format!("; the candidate is {present}"));
+        format!("version: missing{}", present.unwrap_or_default())
+    })?;
+    if let Some(problem) = candidate.refusal(order, version) {
+        return Err(Refused::conflict(problem));
     }
     let (by, now) = (printable(actor.name.as_bytes()), limiter.overrides().now());
-    if candidate.give(order, by, because.pop(), now).await? {
+    let (candidate_version, at_ms) = (version.to_string(), now.as_millis());
+    let order = Order { order, candidate: candidate_version, by, at_ms, because: because.pop() };
+    let given = candidate.give(order, now).await;
+    if given.map_err(|error| {
+        Refused::from(error).and("; GET /candidate says whether the order was given")
+    })? {
         limiter.rules_changed();
     }
     Ok(Json(candidate.json()))

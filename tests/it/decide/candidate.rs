@@ -196,7 +196,8 @@ async fn a_promoted_candidate_stays_in_force_while_its_files_change_and_those_ar
     let path = "/candidate?order=promote&version=abc";
     let (status, refused) = send(&service, "POST", path, "");
     let version = judged["version"].as_str().unwrap();
-    let expected = json!({ "error": format!("version: the candidate is {version}") });
+    let problem = format!("version: abc is not the candidate of this replica, which is {version}");
+    let expected = json!({ "error": problem });
     assert_eq!((status, refused), (409, expected));
 }
 
@@ -332,11 +333,13 @@ async fn the_commands_of_the_page_show_and_promote_a_candidate() {
         "{shown}"
     );
     assert!(
-        shown.contains("api  customer\n  2 newly denied, 0 newly admitted, of 12\n"),
+        shown.contains(
+            "api  customer\n  2 newly denied, 0 newly admitted, of 12 that were compared\n"
+        ),
         "{shown}"
     );
     assert!(
-        promoted.starts_with(&format!("candidate {candidate} is in force; other replicas")),
+        promoted.starts_with(&format!("candidate {candidate} is in force, promoted at 20")),
         "{promoted}"
     );
     let (_, audit) = send(&service, "GET", "/audit", "");
@@ -354,4 +357,101 @@ fn a_check_of_the_settings_names_the_problem_of_a_candidate() {
     std::fs::write(&path, CANDIDATE).unwrap();
     let (code, stdout, stderr) = run(&mut check);
     assert_eq!((code, &*stderr), (Some(0), ""), "{stdout}");
+}
+
+/// A service whose rules have these names on every replica, as versions are of names and texts.
+fn start_with(rules: &str, candidate: &str, store: &str) -> (Service, TempDir, PathBuf) {
+    let (folder, path) = written(candidate);
+    let flags = &["--candidate", path.to_str().unwrap(), "--candidate-one-in", "1"];
+    let service = Service::start(Options { rules, store, flags, ..Options::default() });
+    wait_for(&service, "judged");
+    (service, folder, path)
+}
+
+#[tokio::test]
+async fn new_rules_end_a_promotion_also_if_they_are_reverted_and_an_abort_of_another_candidate_does_not()
+ {
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let (service, _folder, path) = start_with(RULES, CANDIDATE, store);
+        let promoted = order(&service, "promote")["version"].take();
+        std::fs::write(&path, CANDIDATE.replace("requests_per_unit: 4", "requests_per_unit: 5"))
+            .unwrap();
+        wait_for(&service, "judged");
+        order(&service, "abort");
+        let aborted = wait_for(&service, "aborted");
+        assert_eq!((&aborted["rules_version"], &aborted["promoted"]), (&promoted, &promoted));
+        assert!(
+            aborted["problem"].as_str().unwrap().contains("is no longer in the files"),
+            "{aborted}"
+        );
+        let abort = format!("/candidate?order=abort&version={}", promoted.as_str().unwrap());
+        let (status, ended) = send(&service, "POST", &abort, "");
+        assert_eq!((status, &ended["promoted"]), (200, &Value::Null));
+        assert_ne!(ended["rules_version"], promoted);
+
+        std::fs::write(&path, CANDIDATE).unwrap();
+        eventually("the first candidate is back", || {
+            (shown(&service)["version"] == promoted).then_some(())
+        });
+        order(&service, "promote");
+        service.reload(&RULES.replace("requests_per_unit: 6", "requests_per_unit: 7"));
+        wait_for(&service, "judged");
+        service.reload(RULES);
+        eventually("the orders for these rules are read", || {
+            let shown = shown(&service);
+            (store == "memory://" || shown["promoted"] == promoted).then_some(())
+        });
+        assert_eq!(shown(&service)["state"], "judged", "{store}");
+        assert_eq!(admitted(&service, "lowered", "a", 7).await, 6, "{store}");
+    }
+}
+
+#[tokio::test]
+async fn the_same_rules_as_a_candidate_change_nothing_wherever_the_trial_begins() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: a, rate_limit: { unit: year, requests_per_unit: 3 } }
+  - key: two
+    rate_limits:
+      - { unit: second, requests_per_unit: 100 }
+      - { unit: year, requests_per_unit: 3 }
+  - { key: banned, rate_limit: { unit: second, requests_per_unit: 2, ban_for: 1h } }
+  - { key: small, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: large, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 100 } }
+  - { key: counted, rate_limit: { unit: year, requests_per_unit: 4, count_denied: true } }
+";
+    let (service, _folder, path) =
+        start_with(rules, &format!("# another text\n{rules}"), "memory://");
+    let ask = async |keys: &[&str]| {
+        let descriptors = keys.iter().map(|key| one(key, "x")).collect();
+        service.ask(request("shop", descriptors)).await.unwrap();
+    };
+    order(&service, "abort");
+    for _ in 0..6 {
+        ask(&["a"]).await;
+        ask(&["two"]).await;
+        ask(&["banned"]).await;
+    }
+    order(&service, "judge");
+    // The window of a second in which the trial began ends.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for _ in 0..6 {
+        ask(&["a"]).await;
+        ask(&["two"]).await;
+        ask(&["banned"]).await;
+        ask(&["small", "large"]).await;
+        ask(&["a", "counted"]).await;
+    }
+    ask(&["counted"]).await;
+    let compared = || found(&shown(&service), "counted")[0] >= 1;
+    eventually("the last call is compared", || compared().then_some(()));
+    let shown = shown(&service);
+    assert_eq!(
+        (&shown["newly_denied"], &shown["newly_admitted"]),
+        (&json!(0), &json!(0)),
+        "{shown}"
+    );
+    drop(path);
 }
