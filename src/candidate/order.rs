@@ -126,6 +126,9 @@ impl Candidate {
         let _turn = self.turn.lock().await;
         let rules = self.in_force.written().version.to_string();
         let (mut orders, _) = self.read(&rules).await?;
+        if order.order != OrderKind::Promote {
+            self.supersede(&order.candidate, &rules).await?;
+        }
         orders.add(order);
         self.keep(&rules, &orders).await?;
         {
@@ -184,6 +187,22 @@ impl Candidate {
         }
         (known.rules, known.orders, known.is_known) = (rules, orders, true);
         Ok(problem)
+    }
+
+    /// Ends promotions of this candidate for other rules than these, unless a replica follows one still.
+    async fn supersede(&self, candidate: &str, rules: &str) -> Result<(), StoreError> {
+        let Some(servers) = self.store.servers() else { return Ok(()) };
+        let all = |key: &str| vec![cmd("HGETALL").arg(key).take()];
+        let answer = servers.run(TAG, ANSWER_WITHIN, Steps::Several, all).await?.pop();
+        let all: BTreeMap<String, Vec<u8>> =
+            from_redis_value(answer.unwrap_or(Reply::Nil)).unwrap_or_default();
+        for (others, text) in all.iter().filter(|(others, _)| *others != rules) {
+            let orders: Orders = serde_json::from_slice(text).unwrap_or_default();
+            if orders.promoted.as_deref() == Some(candidate) {
+                self.keep(others, &Orders { superseded: true, ..orders }).await?;
+            }
+        }
+        Ok(())
     }
 
     /// What was ordered for this version of the rules, and why that is not known.

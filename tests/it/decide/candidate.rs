@@ -408,6 +408,28 @@ async fn new_rules_end_a_promotion_also_if_they_are_reverted_and_an_abort_of_ano
 }
 
 #[tokio::test]
+async fn an_abort_behind_a_deployment_keeps_a_replica_with_the_old_rules_from_following_the_promotion()
+ {
+    let redis = Redis::start();
+    let (_folder, path) = written(CANDIDATE);
+    let start = |rules: &str| {
+        let flags = &["--candidate", path.to_str().unwrap()];
+        let store = &redis.url();
+        Service::start(Options { rules, store, flags, ..Options::default() })
+    };
+    let old = start(RULES);
+    order(&old, "promote");
+    drop(old);
+    let again = start(RULES);
+    wait_for(&again, "in_force");
+    drop(again);
+    order(&start(&RULES.replace("requests_per_unit: 6", "requests_per_unit: 7")), "abort");
+    let again = start(RULES);
+    eventually("the orders are read", || shown(&again)["promoted"].is_string().then_some(()));
+    assert_eq!(shown(&again)["state"], "judged");
+}
+
+#[tokio::test]
 async fn the_same_rules_as_a_candidate_change_nothing_wherever_the_trial_begins() {
     let rules = "
 domain: shop
