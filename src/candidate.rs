@@ -279,34 +279,29 @@ impl Candidate {
             }
             Ok(_) | Err(_) => return self.leave_out(),
         };
-        let counters = first_counters(&plan);
-        let limits = |charges: &[Charge]| -> Few<Arc<Limit>> {
-            charges.iter().map(|charge| Arc::clone(&charge.counter.limit)).collect()
+        let counters = |charges: &[Charge]| -> Few<Counter> {
+            charges.iter().map(|charge| charge.counter.clone()).collect()
         };
-        let limits: Vec<Few<Arc<Limit>>> = plan.by_descriptor().map(limits).collect();
+        let counters: Vec<Few<Counter>> = plan.by_descriptor().map(counters).collect();
         let decision = plan.settle(verdict);
         let (before, at) = (at, decision.at.unwrap_or(at));
         let is_denied = decision.code == Code::OverLimit;
-        let judged = decision.statuses.into_iter().zip(counters).zip(limits).zip(in_force);
-        for (((status, counter), limits), in_force) in judged {
+        for ((status, counters), in_force) in
+            decision.statuses.into_iter().zip(counters).zip(in_force)
+        {
             let Some(in_force) = in_force else { continue };
-            let is_same_window = |limit: &Arc<Limit>| {
-                !limit.algorithm.is_aligned() || limit.window.at(at) == limit.window.at(before)
-            };
-            let ban_ms = ban_of(&in_force.status);
-            let is_whole = |limit: &Arc<Limit>| self.trial.lock().is_whole(limit, ban_ms, at);
             let is_over = is_denied && status.outcome.code() == Code::OverLimit;
-            let (result, list, (status, counter)) = match (in_force.is_over, is_over) {
-                // They were judged in different windows.
-                _ if !limits.iter().all(is_same_window) => continue,
-                (false, true) => (Compared::Denied, Some(TopList::NewlyDenied), (status, counter)),
-                // Its counters lack what was charged before the trial.
-                (true, false) if !limits.iter().all(is_whole) => continue,
-                (true, false) => {
-                    let before = (in_force.status, in_force.counter);
-                    (Compared::Admitted, Some(TopList::NewlyAdmitted), before)
+            let Some(result) = self.compare(&in_force, is_over, &counters, [before, at]) else {
+                continue;
+            };
+            let (list, status, counter) = match result {
+                Compared::Same => (None, status, None),
+                Compared::Denied => {
+                    (Some(TopList::NewlyDenied), status, counters.into_iter().next())
                 }
-                (false, false) | (true, true) => (Compared::Same, None, (status, counter)),
+                Compared::Admitted => {
+                    (Some(TopList::NewlyAdmitted), in_force.status, in_force.counter)
+                }
             };
             let Matched::Rule(domain, rule) = &status.matched else { continue };
             self.trial.lock().add(domain, &rule.path, result);
@@ -317,6 +312,35 @@ impl Candidate {
                 let directive = status.directive.as_ref();
                 top_keys.record_in(list, &status.matched, directive, &counter);
             }
+        }
+    }
+
+    /// Compares what was said of a descriptor with these counters of the candidate, at two times; `None` if they cannot be
+    /// compared.
+    fn compare(
+        &self,
+        in_force: &InForce,
+        is_over: bool,
+        counters: &[Counter],
+        [before, at]: [Timestamp; 2],
+    ) -> Option<Compared> {
+        let mut limits = counters.iter().map(|counter| &*counter.limit);
+        let is_same_window = |limit: &Limit| {
+            !limit.algorithm.is_aligned() || limit.window.at(at) == limit.window.at(before)
+        };
+        if !limits.clone().all(is_same_window) {
+            return None;
+        }
+        match (in_force.is_over, is_over) {
+            (false, true) => Some(Compared::Denied),
+            (true, false) => {
+                let over = in_force.status.outcome.of_limit().map(|(limit, ..)| limit);
+                let ban_ms = over.and_then(|limit| limit.ban_ms).unwrap_or(0);
+                // Its counters lack what was charged before the trial.
+                let trial = self.trial.lock();
+                limits.all(|limit| trial.is_whole(limit, ban_ms, at)).then_some(Compared::Admitted)
+            }
+            (false, false) | (true, true) => Some(Compared::Same),
         }
     }
 
@@ -337,12 +361,6 @@ fn is_comparable(charge: &Charge) -> bool {
         && limit.hold.is_none()
         && !limit.counts_calls()
         && matches!(charge.hold, None | Some(HoldAction::Ban { .. }))
-}
-
-/// How long the limit that a descriptor is over stays closed, in milliseconds.
-fn ban_of(status: &Status) -> u64 {
-    let limit = status.outcome.of_limit().map(|(limit, ..)| limit);
-    limit.and_then(|limit| limit.ban_ms).unwrap_or(0)
 }
 
 /// A counter of each descriptor that has one.
