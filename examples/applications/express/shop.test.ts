@@ -42,4 +42,5 @@ test("strangers and endless names are not decided", async () => {
   assert.equal(await login("guess", "é".repeat(51)), 400);
   assert.deepEqual(limiter.calls, []);
   assert.equal(await login("correct-horse"), 200);
+  assert.equal(await reports("bearer key-of-alice"), 200);
 });

@@ -5,7 +5,7 @@ import { rateLimit } from "tollkeeper/express";
 
 // These stand for your accounts, which have hashes in place of passwords and keys.
 const passwords = new Map([["alice", "correct-horse"]]);
-const users = new Map([["Bearer key-of-alice", "alice"]]);
+const users = new Map([["key-of-alice", "alice"]]);
 
 const checkLogin: RequestHandler = (request, response, next) => {
   const { user, password } = request.body ?? {};
@@ -26,7 +26,8 @@ const login: RequestHandler = (request, response) => {
 };
 
 const authenticate: RequestHandler = (request, response, next) => {
-  response.locals.user = users.get(request.get("authorization") ?? "");
+  const [, key = ""] = /^bearer (.*)/i.exec(request.get("authorization") ?? "") ?? [];
+  response.locals.user = users.get(key);
   if (response.locals.user) next();
   else response.sendStatus(401);
 };
