@@ -1,5 +1,5 @@
 // A shop that limits guesses of passwords, and the reports of each user.
-import express, { type Express, type Request, type RequestHandler } from "express";
+import express, { type ErrorRequestHandler, type Express, type Request, type RequestHandler } from "express";
 import type { Descriptors, Limiter } from "tollkeeper";
 import { rateLimit } from "tollkeeper/express";
 
@@ -34,6 +34,12 @@ const authenticate: RequestHandler = (request, response, next) => {
 
 const byUser = ({ res }: Request): Descriptors => ({ user: res?.locals.user });
 
+/** Otherwise, each of them would be an error in the log. */
+const answerBadRequests: ErrorRequestHandler = (error, _request, response, next) => {
+  if (error.status >= 400 && error.status < 500) response.sendStatus(error.status);
+  else next(error);
+};
+
 export function shop(limiter: Limiter): Express {
   // Without an answer, nobody may guess passwords, and reports stay available.
   const logins = limiter.with({ onFailure: "deny" });
@@ -45,5 +51,6 @@ export function shop(limiter: Limiter): Express {
   app.get("/healthz", (_request, response) => {
     response.send("ok\n");
   });
+  app.use(answerBadRequests);
   return app;
 }
