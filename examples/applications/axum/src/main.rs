@@ -95,7 +95,8 @@ fn denied(decision: &Decision) -> Response {
 
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let header = request.headers().get(AUTHORIZATION).and_then(|it| it.to_str().ok());
-    let Some("key-of-alice") = header.and_then(|it| it.strip_prefix("Bearer ")) else {
+    let key = header.and_then(|it| it.split_once(' '));
+    let Some((_, "key-of-alice")) = key.filter(|(it, _)| it.eq_ignore_ascii_case("bearer")) else {
         return (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")]).into_response();
     };
     request.extensions_mut().insert(User("alice"));

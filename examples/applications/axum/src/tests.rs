@@ -24,7 +24,7 @@ async fn logins_and_reports_are_limited() {
         code(request, "user=alice&password=guess").await
     };
     let report = async || {
-        code(Request::get("/reports").header(AUTHORIZATION, "Bearer key-of-alice"), "").await
+        code(Request::get("/reports").header(AUTHORIZATION, "bearer key-of-alice"), "").await
     };
     for expected in [401, 401, 401, 401, 401, 429] {
         assert_eq!(guess().await, expected);
