@@ -50,7 +50,7 @@ fn routes(limits: &Client) -> Router {
     let denying = limits.with(|options| options.on_failure(OnFailure::Deny));
     Router::new()
         .route("/login", post(login))
-        .route("/reports", get(report).layer(by_user).layer(from_fn(authenticate)))
+        .route("/reports", get(report).route_layer(by_user).route_layer(from_fn(authenticate)))
         .route("/healthz", get(async || "ok\n"))
         .with_state(denying)
 }

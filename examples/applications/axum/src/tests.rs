@@ -29,6 +29,8 @@ async fn logins_and_reports_are_limited() {
     for expected in [401, 401, 401, 401, 401, 429] {
         assert_eq!(guess().await, expected);
     }
+    let post = Request::post("/reports").header(AUTHORIZATION, "Bearer key-of-alice");
+    assert_eq!(code(post, "").await, 405);
     assert_eq!((report().await, report().await), (200, 429));
     fake.fail(Some("UNAVAILABLE"));
     assert_eq!((guess().await, report().await), (503, 200));
