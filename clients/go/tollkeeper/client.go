@@ -197,21 +197,24 @@ func (c *Client) Refund(ctx context.Context, hits int64, descriptors ...Descript
 
 // DecideAll decides up to 1,000 calls in one request, each for itself. The decisions are in the order of the calls.
 func (c *Client) DecideAll(ctx context.Context, calls ...Call) ([]Decision, error) {
-	decisions, _, err := c.decideAll(ctx, "calls[%d].", calls)
+	decisions, _, err := c.decideAll(ctx, "calls[%d].", calls, c.service.Decide)
 	return decisions, err
 }
 
 // DecideCall decides one call.
 func (c *Client) DecideCall(ctx context.Context, call Call) (Decision, error) {
-	decisions, _, err := c.decideAll(ctx, "", []Call{call})
+	decisions, _, err := c.decideAll(ctx, "", []Call{call}, c.service.Decide)
 	if err != nil {
 		return Decision{}, err
 	}
 	return decisions[0], nil
 }
 
+// decide sends a request of decisions.
+type decide = func(context.Context, *pb.DecideRequest, ...grpc.CallOption) (*pb.DecideResponse, error)
+
 // decideAll returns the decisions, and the tokens of what they hold. The path of a call is the beginning of its errors.
-func (c *Client) decideAll(ctx context.Context, path string, calls []Call) ([]Decision, []string, error) {
+func (c *Client) decideAll(ctx context.Context, path string, calls []Call, send decide) ([]Decision, []string, error) {
 	if len(calls) == 0 {
 		return nil, nil, nil
 	}
@@ -228,7 +231,7 @@ func (c *Client) decideAll(ctx context.Context, path string, calls []Call) ([]De
 	}
 	verdicts := make([]*pb.Verdict, len(calls))
 	err = c.ask(ctx, "decide", func(ctx context.Context) (first, err error) {
-		response, err := c.service.Decide(ctx, request)
+		response, err := send(ctx, request)
 		if err == nil && len(response.Verdicts) != len(calls) {
 			err = errNotOurs
 		}

@@ -28,7 +28,7 @@ type scripted struct {
 	AtLeastMs int64 `json:"at_least_ms"`
 	AtMostMs  int64 `json:"at_most_ms"`
 	// For the service.
-	Service, Then, Listens, Sent, Used any
+	Service, Then, Listens, Sent, Used, Optional any
 }
 
 type settings struct {
@@ -65,6 +65,7 @@ type step struct {
 	Renew          *step
 	With           *settings
 	CloseMeanwhile int `json:"close_meanwhile"`
+	LeaveMeanwhile int `json:"leave_meanwhile"`
 	Ms             int
 	Expect         json.RawMessage
 	ExpectCommit   json.RawMessage `json:"expect_commit"`
@@ -349,7 +350,7 @@ func (r *run) call(s step) Call {
 }
 
 func (r *run) hold(s step, client *Client) (actual any, err error) {
-	ctx := context.Background()
+	ctx := r.leaves(s)
 	defer func() {
 		if cause := recover(); (cause != nil) != s.Fails {
 			r.t.Errorf("the work ended with %v", cause)
@@ -372,7 +373,7 @@ func (r *run) hold(s step, client *Client) (actual any, err error) {
 	actual = described
 	r.steps(s.WhileOpen)
 	if s.Renew != nil {
-		decision, err := hold.Renew(ctx, *s.Renew.Used, *s.Renew.Estimate)
+		decision, err := hold.Renew(r.leaves(*s.Renew), *s.Renew.Used, *s.Renew.Estimate)
 		must(r.t, err)
 		renewed := describe(r.t, decision)
 		renewed["hold"] = hold.Token()
@@ -405,6 +406,19 @@ func (r *run) hold(s step, client *Client) (actual any, err error) {
 		panic("the work fails")
 	}
 	return described, nil
+}
+
+// leaves returns the context of a caller that leaves when the service has got a number of requests, if the step has one.
+func (r *run) leaves(s step) context.Context {
+	ctx, leave := context.WithCancel(context.Background())
+	r.t.Cleanup(leave)
+	if s.LeaveMeanwhile > 0 {
+		go func() {
+			r.waitFor(fmt.Sprintf("sent %d", s.LeaveMeanwhile))
+			leave()
+		}()
+	}
+	return ctx
 }
 
 func must(t *testing.T, err error) {

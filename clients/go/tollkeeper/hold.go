@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
@@ -67,13 +68,60 @@ func (c *Client) HoldDefault(ctx context.Context, descriptors ...Descriptor) (*H
 
 // HoldCall is Hold for a call of [Take], which may have estimates by kind and an id.
 func (c *Client) HoldCall(ctx context.Context, call Call) (*Hold, error) {
-	decisions, tokens, err := c.decideAll(ctx, "", []Call{call})
+	decisions, tokens, err := c.decideAll(ctx, "", []Call{call}, c.take(ctx))
 	if err != nil {
 		return nil, err
 	}
 	hold := c.Resume(tokens[0])
 	hold.Decision, hold.call, hold.ctx = decisions[0], call, context.WithoutCancel(ctx)
 	return hold, nil
+}
+
+// take sends the request of a hold for a caller.
+func (c *Client) take(caller context.Context) decide {
+	return func(_ context.Context, request *pb.DecideRequest, _ ...grpc.CallOption) (*pb.DecideResponse, error) {
+		return kept(caller, c, func(ctx context.Context) (*pb.DecideResponse, error) {
+			return c.service.Decide(ctx, request)
+		}, func(response *pb.DecideResponse) []*pb.Verdict { return response.Verdicts })
+	}
+}
+
+// kept makes a request that ends only with the timeout. If its caller leaves before, what the answer holds is given back
+// when it comes, and Close waits for that.
+func kept[A any](
+	caller context.Context, c *Client, send func(context.Context) (A, error), verdicts func(A) []*pb.Verdict,
+) (A, error) {
+	type answer struct {
+		response A
+		err      error
+	}
+	answered, detached := make(chan answer, 1), context.WithoutCancel(caller)
+	go func() {
+		ctx, cancel := context.WithTimeout(detached, c.options.Timeout)
+		defer cancel()
+		response, err := send(ctx)
+		answered <- answer{response, err}
+	}()
+	select {
+	case it := <-answered:
+		return it.response, it.err
+	case <-caller.Done():
+	}
+	if c.begin() == nil {
+		go func() {
+			defer c.commits.Done()
+			it := <-answered
+			if it.err != nil {
+				return
+			}
+			for _, verdict := range verdicts(it.response) {
+				if token := verdict.GetHold(); token != "" {
+					c.commit(detached, &pb.Commit{Hold: token, Used: proto.Uint64(0)}, true)
+				}
+			}
+		}()
+	}
+	return *new(A), caller.Err()
 }
 
 // Resume returns the hold that another process has made, by its [Hold.Token].
@@ -143,7 +191,7 @@ func (h *Hold) Commit(ctx context.Context) ([]Charge, error) {
 	if commit.Hold == "" {
 		return nil, nil
 	}
-	charges, err := h.client.commit(ctx, commit)
+	charges, err := h.client.commit(ctx, commit, false)
 	if err == nil {
 		h.replace("", nil)
 	}
@@ -184,7 +232,7 @@ func (h *Hold) RenewCall(ctx context.Context, call Call) (Decision, error) {
 	defer done()
 	commit, c := h.sum(), h.client
 	if commit.Hold == "" {
-		decisions, tokens, err := c.decideAll(ctx, "", []Call{call})
+		decisions, tokens, err := c.decideAll(ctx, "", []Call{call}, c.take(ctx))
 		if err != nil {
 			return Decision{}, err
 		}
@@ -193,8 +241,15 @@ func (h *Hold) RenewCall(ctx context.Context, call Call) (Decision, error) {
 	}
 	request := &pb.RenewRequest{Domain: c.domain, Renewals: []*pb.Renewal{{Commit: commit, Call: encoded}}}
 	result, isCommitted := &pb.RenewResult{}, false
-	err = c.ask(ctx, "renew", func(ctx context.Context) (first, err error) {
-		response, err := c.service.Renew(ctx, request)
+	err = c.ask(ctx, "renew", func(context.Context) (first, err error) {
+		response, err := kept(ctx, c, func(ctx context.Context) (*pb.RenewResponse, error) {
+			return c.service.Renew(ctx, request)
+		}, func(response *pb.RenewResponse) (verdicts []*pb.Verdict) {
+			for _, result := range response.Results {
+				verdicts = append(verdicts, result.Verdict)
+			}
+			return verdicts
+		})
 		if err == nil && len(response.Results) != 1 {
 			err = errNotOurs
 		}

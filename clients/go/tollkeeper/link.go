@@ -154,10 +154,10 @@ func (l *link) due(kind string, now time.Time) int {
 	return count
 }
 
-// commit sends one, and sends it again while there is no answer.
-func (c *Client) commit(ctx context.Context, commit *pb.Commit) ([]Charge, error) {
+// commit sends one, and sends it again while there is no answer. Close waits for it, or already does so for its caller.
+func (c *Client) commit(ctx context.Context, commit *pb.Commit, isAwaited bool) ([]Charge, error) {
 	start := time.Now()
-	result, err := c.sendCommit(ctx, &pb.CommitRequest{Domain: c.domain, Commits: []*pb.Commit{commit}})
+	result, err := c.sendCommit(ctx, &pb.CommitRequest{Domain: c.domain, Commits: []*pb.Commit{commit}}, isAwaited)
 	if err == nil {
 		err = status.FromProto(result.Error).Err()
 	}
@@ -166,11 +166,13 @@ func (c *Client) commit(ctx context.Context, commit *pb.Commit) ([]Charge, error
 	return chargesOf(result), err
 }
 
-func (c *Client) sendCommit(ctx context.Context, request *pb.CommitRequest) (*pb.CommitResult, error) {
-	if err := c.begin(); err != nil {
-		return nil, err
+func (c *Client) sendCommit(ctx context.Context, request *pb.CommitRequest, isAwaited bool) (*pb.CommitResult, error) {
+	if !isAwaited {
+		if err := c.begin(); err != nil {
+			return nil, err
+		}
+		defer c.commits.Done()
 	}
-	defer c.commits.Done()
 	ctx, cancel := context.WithTimeout(ctx, c.options.CommitTimeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline()

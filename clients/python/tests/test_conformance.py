@@ -58,7 +58,8 @@ class Steps(unittest.TestCase):
                 self.check(hold.decision, step["expect"])
                 await self.run_steps(client, step.get("while_open", []))
                 if renewal := step.get("renew"):
-                    decision = await awaited(hold.renew(used=renewal["used"], estimate=renewal["estimate"]))
+                    numbers = {name: renewal[name] for name in ("used", "estimate")}
+                    decision = await self.result(client, renewal, hold.renew, **numbers)
                     self.check(decision, renewal.get("expect", {}))
                 for name in ("used", "used_by_kind", "end"):
                     if name in step:

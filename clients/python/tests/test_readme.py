@@ -7,9 +7,12 @@ import unittest
 import uuid
 from contextlib import redirect_stdout
 from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
+import mypy.api
 from conformance import PACKAGE, needs_service, service
 from fastapi.testclient import TestClient
 
@@ -31,6 +34,15 @@ def run(title: str, replaced: dict[str, str] | None = None) -> dict[str, Any]:
     with redirect_stdout(StringIO()):
         exec(sample, names)
     return names
+
+
+class Samples(unittest.TestCase):
+    def test_the_samples_have_types(self) -> None:
+        with TemporaryDirectory() as folder:
+            for number, sample in enumerate(SAMPLES):
+                Path(folder, f"sample{number}.py").write_text(sample)
+            output, _, code = mypy.api.run(["--strict", "--config-file=", f"--cache-dir={folder}/cache", folder])
+        self.assertEqual(code, 0, output)
 
 
 @needs_service

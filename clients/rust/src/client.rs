@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     /// Absent after [`Client::close`].
     pub(crate) service: watch::Sender<Option<Service>>,
     pub(crate) runtime: Handle,
-    /// Number of commits under way that may have no caller.
+    /// Number of commits and holds under way that may have no caller.
     pub(crate) under_way: watch::Sender<usize>,
     target: String,
     /// By domain.

@@ -5,6 +5,7 @@ use std::{collections::HashMap, mem, time::Duration};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
+use tracing::Instrument as _;
 
 use crate::call::{Call, Error, HITS_MAX, check_hits};
 use crate::v1::{self, CommitRequest, RenewRequest, RenewResponse, Renewal};
@@ -66,9 +67,28 @@ impl Client {
     pub async fn hold(&self, call: impl Into<Call>) -> Result<Hold, Error> {
         let call = call.into();
         call.validate("estimate")?;
-        let decision = self.decide_one(call).await?;
-        let commit = Commit::new(&*decision.hold, None);
-        Ok(Hold { decision, client: self.clone(), commit, before: Commit::default() })
+        let client = self.clone();
+        let (hold, ()) = self.take(async move { Ok((client.decide_one(call).await?, ())) }).await?;
+        Ok(hold)
+    }
+
+    /// Makes a request of a hold. It goes on if its caller leaves, and what it then holds is given back.
+    #[expect(clippy::disallowed_methods, reason = "`flush` awaits it")]
+    async fn take<More: Send + 'static>(
+        &self,
+        request: impl Future<Output = Result<(Decision, More), Error>> + Send + 'static,
+    ) -> Result<(Hold, More), Error> {
+        let (client, under_way) = (self.clone(), UnderWay::new(self.clone()));
+        let taking = async move {
+            let (decision, more) = request.await?;
+            // Nothing was used, until its caller has it.
+            let commit = Commit::new(&*decision.hold, 0);
+            Ok((Hold { decision, client, commit, before: Commit::default() }, more, under_way))
+        };
+        let taken = tokio::spawn(taking.in_current_span()).await;
+        let (mut hold, more, _) = taken.map_err(|error| Error(format!("runtime: {error}")))??;
+        hold.commit.used = None;
+        Ok((hold, more))
     }
 
     /// Commits what another process holds. Returns the error, if there was one. It may be repeated: only the first commit
@@ -79,8 +99,8 @@ impl Client {
         Ok(self.send_commit(commit).await.unwrap_or_else(ended))
     }
 
-    /// Waits until no commit is under way. Call it, or [`Self::close`], before the runtime ends: it would end the commits of
-    /// dropped holds.
+    /// Waits until no commit and no hold is under way. Call it, or [`Self::close`], before the runtime ends: it would end the
+    /// commits of dropped holds.
     pub async fn flush(&self) {
         // The sender is in `self`.
         let _ = self.shared.under_way.subscribe().wait_for(|number| *number == 0).await;
@@ -125,7 +145,7 @@ impl Client {
     }
 }
 
-/// A commit under way. It ends also where its runtime ends.
+/// A commit or a hold under way. It ends also where its runtime ends.
 struct UnderWay(Client);
 
 impl UnderWay {
@@ -227,29 +247,34 @@ impl Hold {
             self.used(hits)?;
         }
         if self.commit.hold.is_empty() {
-            self.decision = self.client.decide_one(call).await?;
-            self.commit = Commit::new(&*self.decision.hold, None);
+            *self = self.client.hold(call).await?;
             return Ok(self.decision.clone());
         }
-        let (commit, mut is_committed) = (self.take_pending(), false);
+        let commit = self.take_pending();
         // Also if this future is dropped.
         self.commit =
             Commit { hold: commit.hold.clone(), end: commit.end.clone(), ..Commit::default() };
         self.before = commit.clone();
-        let ask = |domain, mut calls: Vec<_>| {
-            let renewals = vec![Renewal { commit: Some(commit.encode()), call: calls.pop() }];
-            RenewRequest { domain, renewals }
+        let client = self.client.clone();
+        let renewing = async move {
+            let mut is_committed = false;
+            let ask = |domain, mut calls: Vec<_>| {
+                let renewals = vec![Renewal { commit: Some(commit.encode()), call: calls.pop() }];
+                RenewRequest { domain, renewals }
+            };
+            let verdicts = |answer: RenewResponse| {
+                let mut commits = answer.results.iter().filter_map(|result| result.commit.as_ref());
+                is_committed = commits.next().is_some_and(|commit| commit.error.is_none());
+                answer.results.into_iter().filter_map(|result| result.verdict).collect()
+            };
+            let rpc = async |mut service: Service, request| service.renew(request).await;
+            let mut decisions = client.judge("renew", vec![call], ask, rpc, verdicts).await?;
+            Ok((decisions.pop().expect("one decision for each call")?, is_committed))
         };
-        let verdicts = |answer: RenewResponse| {
-            let commits = answer.results.iter().filter_map(|result| result.commit.as_ref());
-            is_committed = commits.map(|commit| commit.error.is_none()).next().unwrap_or_default();
-            answer.results.into_iter().filter_map(|result| result.verdict).collect()
-        };
-        let rpc = async |mut service: Service, request| service.renew(request).await;
-        let mut decisions = self.client.judge("renew", vec![call], ask, rpc, verdicts).await?;
-        let decision = decisions.pop().expect("one decision for each call")?;
+        let (mut renewed, is_committed) = self.client.take(renewing).await?;
+        let decision = renewed.decision.clone();
         if is_committed || !decision.hold.is_empty() {
-            self.commit = Commit::new(&*decision.hold, None);
+            self.commit = mem::take(&mut renewed.commit);
             self.before = Commit::default();
         }
         if decision.allowed && !decision.failed() {

@@ -49,6 +49,7 @@ const KEYS: &[&str] = &[
     // Of faults.
     "with",
     "close_meanwhile",
+    "leave_meanwhile",
     "ms",
     "expect_commit",
     "after",
@@ -308,6 +309,16 @@ impl Run {
         stream.read_exact(&mut answer).await.unwrap();
     }
 
+    /// The outcome, unless the step says when to leave.
+    async fn unless_left<T>(&self, step: &Value, work: impl Future<Output = T>) -> Option<T> {
+        let Some(number) = step["leave_meanwhile"].as_u64() else { return Some(work.await) };
+        let question = format!("sent {number}");
+        tokio::select! {
+            _ = work => panic!("{step}: it has an answer"),
+            () = self.ask(&question) => None,
+        }
+    }
+
     async fn hold(&self, step: &Value) -> Result<Decision, Error> {
         let on = self.descriptors(step);
         let kinds = step["hits_by_kind"].as_object();
@@ -319,14 +330,19 @@ impl Run {
             }
             (None, None) => on.into(),
         };
-        let mut hold = self.client.hold(call).await?;
+        let Some(hold) = self.unless_left(step, self.client.hold(call)).await else {
+            return Ok(Decision::default());
+        };
+        let mut hold = hold?;
         let decision = hold.decision.clone();
         Box::pin(self.steps(&step["while_open"])).await;
         if let Some(renew) = step["renew"].as_object() {
             let call = Call::take(number(&renew["estimate"]).unwrap(), self.descriptors(step));
-            let renewed = hold.renew(number(&renew["used"]), call).await?;
-            if let Some(expect) = renew.get("expect") {
-                compare("renewed ", &facts(&renewed), expect, step);
+            let renewing = hold.renew(number(&renew["used"]), call);
+            if let Some(renewed) = self.unless_left(&step["renew"], renewing).await
+                && let Some(expect) = renew.get("expect")
+            {
+                compare("renewed ", &facts(&renewed?), expect, step);
             }
         }
         for (kind, used) in step["used_by_kind"].as_object().into_iter().flatten() {

@@ -14,7 +14,7 @@ import {
 import { CallError } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 import { type Commit, type Estimate, type Held, Hold, type HoldClient, type Usage, type Used } from "./hold.js";
-import type { Answer, Method, Request } from "./transport.js";
+import type { Answer, Method, Outcome, Request } from "./transport.js";
 
 /**
  * `outcome` is `ok`, or the gRPC code of what failed, such as `DEADLINE_EXCEEDED`: of the request, or of the first failed call
@@ -128,7 +128,7 @@ export class Limiter {
   async hold(descriptors: Descriptors, options: Estimate & Pick<Call, "id"> = {}): Promise<Hold> {
     const take: HoldClient["take"] = async (descriptors, { estimate, ...call }) => {
       checkHits(estimate, "estimate");
-      const [held] = await this.#decide([{ descriptors, hits: estimate, ...call }], () => "");
+      const [held] = await this.#decide([{ descriptors, hits: estimate, ...call }], () => "", true);
       return held;
     };
     const client = { take, commit: this.commit.bind(this), renew: this.#renew.bind(this) };
@@ -140,11 +140,15 @@ export class Limiter {
    * since only the first commit of a hold counts, and does not reject if it fails.
    */
   async commit(token: string, usage: Usage = {}): Promise<Commit> {
+    return this.#commit(token, usage);
+  }
+
+  async #commit(token: string, usage: Usage, isAwaited = false): Promise<Commit> {
     checkHits(usage.used, "used");
     checkKinds(usage.usedByKind, "usedByKind");
     const start = performance.now();
     const request = { domain: this.#domain, commits: [commitOf({ hold: token, ...usage })] };
-    const answer = await this.connection.commit(request, this.#policy.commitTimeoutMs);
+    const answer = await this.connection.commit(request, this.#policy.commitTimeoutMs, isAwaited);
     const result = itemOf(answer instanceof CallError ? answer : answer.results[0]);
     const error = result instanceof CallError ? result : undefined;
     this.#report("commit", start, error);
@@ -156,11 +160,11 @@ export class Limiter {
     this.connection.log.add("mistake", 1, () => `a request could not be limited, and is answered by 500: ${error}`);
   }
 
-  async #decide(calls: readonly Call[], path: (index: number) => string): Promise<Held[]> {
+  async #decide(calls: readonly Call[], path: (index: number) => string, holds = false): Promise<Held[]> {
     const messages = calls.map((call, index) => encodeCall(call, path(index)));
     if (messages.length === 0) return [];
     const request = { domain: this.#domain, calls: messages };
-    const verdicts = await this.#verdicts(calls, request);
+    const verdicts = await this.#verdicts(calls, request, holds);
     return verdicts.map((verdict, index) => {
       if (this.#policy.requireLimit) this.#checkLimit(verdict, messages[index], path(index));
       return this.#held(verdict, calls[index].descriptors);
@@ -168,14 +172,18 @@ export class Limiter {
   }
 
   /** The verdicts of the service, or a denial of an equal request that is remembered. */
-  async #verdicts(calls: readonly Call[], request: v1.DecideRequest): Promise<(v1.Verdict | CallError)[]> {
+  async #verdicts(
+    calls: readonly Call[],
+    request: v1.DecideRequest,
+    holds: boolean,
+  ): Promise<(v1.Verdict | CallError)[]> {
     const { rememberDenialsMs } = this.#policy;
     const [{ mode = "take", id }] = calls;
     const isRemembered = rememberDenialsMs > 0 && calls.length === 1 && mode === "take" && !id;
     const key = isRemembered && !this.connection.isClosed ? keyOf(request) : "";
     const denial = this.connection.denials.find(key, rememberDenialsMs);
     if (denial) return [denial];
-    const verdicts = await this.#send("decide", request, request.calls, (answer) => answer.verdicts);
+    const verdicts = await this.#send("decide", request, request.calls, (answer) => answer.verdicts, holds);
     const [verdict] = verdicts;
     const isDenied = !(verdict instanceof CallError) && verdict.code === "OVER_LIMIT";
     if (key && isDenied) this.connection.denials.add(key, verdict);
@@ -187,25 +195,31 @@ export class Limiter {
     const call = encodeCall({ descriptors, hits: estimate, hitsByKind }, "");
     const request = { domain: this.#domain, renewals: [{ commit: commitOf(old), call }] };
     let isCommitted = false;
-    const [verdict] = await this.#send("renew", request, [call], ({ results }) => {
+    const verdictsOf = ({ results }: v1.RenewResponse) => {
       const commit = results[0]?.commit;
       isCommitted = commit ? !commit.error : false;
       return results.map(({ verdict }) => verdict);
-    });
+    };
+    const [verdict] = await this.#send("renew", request, [call], verdictsOf, true);
     if (this.#policy.requireLimit) this.#checkLimit(verdict, call, "");
     return { ...this.#held(verdict, descriptors), isCommitted };
   }
 
-  /** Makes one attempt, and reports it. An item without a verdict is an error. */
+  /** Makes one attempt, and reports it. An item without a verdict is an error. What it `holds` needs its caller. */
   async #send<M extends Method>(
     method: M,
     request: Request<M>,
     calls: readonly v1.Call[],
     verdictsOf: (answer: Answer<M>) => readonly (v1.Verdict | undefined)[],
+    holds: boolean,
   ): Promise<(v1.Verdict | CallError)[]> {
     const start = performance.now();
     const { timeoutMs, signal } = this.#policy;
-    const answer = await this.connection.send(method, request, timeoutMs, signal);
+    const giveBack = async (late: Outcome<M>) => {
+      const [verdict] = late instanceof CallError ? [] : verdictsOf(late);
+      if (verdict?.hold) await this.#commit(verdict.hold, { used: 0 }, true);
+    };
+    const answer = await this.connection.send(method, request, timeoutMs, signal, holds ? giveBack : undefined);
     const verdicts = answer instanceof CallError ? calls.map(() => answer) : verdictsOf(answer);
     const items = calls.map((_, index) => knownOf(itemOf(verdicts[index])));
     const errors = items.filter((item) => item instanceof CallError);

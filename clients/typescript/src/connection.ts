@@ -37,35 +37,42 @@ export class Connection {
     return this.#closed !== undefined;
   }
 
-  /** Makes one attempt, which the caller's signal and `close` end. */
+  /**
+   * Makes one attempt, which the caller's signal and `close` end. With `giveBack`, the signal ends only the wait: the answer
+   * goes to `giveBack` when it comes, and `close` waits for that.
+   */
   async send<M extends Method>(
     method: M,
     request: Request<M>,
     timeoutMs: number,
     signal?: AbortSignal,
+    giveBack?: (answer: Outcome<M>) => Promise<void>,
   ): Promise<Outcome<M>> {
     if (this.isClosed) return new CallError("CANCELLED", "the client is closed");
-    if (signal?.aborted) return new CallError("CANCELLED", "the signal is aborted");
+    const aborted = new CallError("CANCELLED", "the signal is aborted");
+    if (signal?.aborted) return aborted;
     const controller = new AbortController();
     const abort = () => controller.abort();
     this.#aborts.add(abort);
-    const remove = signal && this.#listen(signal, abort);
-    try {
-      return await this.#attempt(method, request, { timeoutMs, signal: controller.signal, waits: false });
-    } finally {
-      this.#aborts.delete(abort);
-      remove?.();
-    }
+    const sending = { timeoutMs, signal: controller.signal, waits: false };
+    const sent = this.#attempt(method, request, sending).finally(() => this.#aborts.delete(abort));
+    if (!signal) return sent;
+    return new Promise((resolve, reject) => {
+      const leave = (give: NonNullable<typeof giveBack>) => {
+        this.#aborts.delete(abort);
+        this.#keep(sent.then(give, () => {}));
+        resolve(aborted);
+      };
+      const remove = this.#listen(signal, giveBack ? () => leave(giveBack) : abort);
+      // Once there is an answer, nobody leaves.
+      sent.finally(remove).then(resolve, reject);
+    });
   }
 
-  /** Makes attempts until there is an answer, for at most this time. */
-  async commit(request: Request<"commit">, timeoutMs: number): Promise<Outcome<"commit">> {
-    if (this.isClosed) return new CallError("CANCELLED", "the client is closed");
-    const answer = this.#commit(request, timeoutMs);
-    this.#commits.add(answer);
-    await answer;
-    this.#commits.delete(answer);
-    return answer;
+  /** Makes attempts until there is an answer, for at most this time. After `close` has begun, only if it waits for them. */
+  async commit(request: Request<"commit">, timeoutMs: number, isAwaited = false): Promise<Outcome<"commit">> {
+    if (this.isClosed && !isAwaited) return new CallError("CANCELLED", "the client is closed");
+    return this.#keep(this.#commit(request, timeoutMs));
   }
 
   /** Ends decisions under way, and waits for commits under way. */
@@ -83,6 +90,12 @@ export class Connection {
       aborts.delete(abort);
       if (aborts.size === 0) signal.removeEventListener("abort", aborts);
     };
+  }
+
+  /** `close` waits for it. */
+  async #keep<T>(commit: Promise<T>): Promise<T> {
+    this.#commits.add(commit);
+    return commit.finally(() => this.#commits.delete(commit));
   }
 
   async #close(): Promise<void> {

@@ -41,10 +41,11 @@ interface Step {
   release?: boolean;
   commits?: number;
   expect_commit?: { error: string | null };
-  renew?: { used: number; estimate: number; expect: Expected & { hold?: string } };
+  renew?: { used: number; estimate: number; leave_meanwhile?: number; expect?: Expected & { hold?: string } };
   while_open?: Step[];
   after?: Step[];
   close_meanwhile?: number;
+  leave_meanwhile?: number;
   expect?: (Expected & { hold?: string }) | Expected[] | { error: string | null };
   raises?: string[];
 }
@@ -152,13 +153,21 @@ class Run {
   }
 
   async #hold(limiter: Limiter, step: Step): Promise<void> {
-    await using hold = await limiter.hold(this.#descriptors(step.descriptors));
+    const leaves = new AbortController();
+    const leave = async ({ leave_meanwhile: requests }: { leave_meanwhile?: number }) => {
+      if (requests) await this.#tell(`sent ${requests}`).then(() => leaves.abort());
+    };
+    const holding = limiter.with({ signal: leaves.signal }).hold(this.#descriptors(step.descriptors));
+    await leave(step);
+    await using hold = await holding;
     this.#compare([hold.decision], step);
     compareToken(hold, step.expect as { hold?: string });
     for (const inner of step.while_open ?? []) await this.#run(inner);
     if (step.renew) {
       const { used, estimate, expect } = step.renew;
-      this.#compare([await hold.renew({ used, estimate })], { ...step, expect });
+      const renewal = hold.renew({ used, estimate });
+      await leave(step.renew);
+      this.#compare([await renewal], { ...step, expect });
       compareToken(hold, expect);
     }
     hold.used = step.used;

@@ -42,4 +42,12 @@ test("strangers and endless names are not decided", async () => {
   assert.equal(await login("guess", "é".repeat(51)), 400);
   assert.deepEqual(limiter.calls, []);
   assert.equal(await login("correct-horse"), 200);
+  assert.equal(await reports("bearer key-of-alice"), 200);
+});
+
+test("a body that cannot be read is no error in the log", async (context) => {
+  const log = context.mock.method(console, "error", () => {});
+  const type = "application/x-www-form-urlencoded; charset=none";
+  assert.equal(await status("/login", { method: "POST", headers: { "content-type": type }, body: "user=alice" }), 415);
+  assert.equal(log.mock.callCount(), 0);
 });

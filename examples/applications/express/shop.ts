@@ -1,11 +1,11 @@
 // A shop that limits guesses of passwords, and the reports of each user.
-import express, { type Express, type Request, type RequestHandler } from "express";
+import express, { type ErrorRequestHandler, type Express, type Request, type RequestHandler } from "express";
 import type { Descriptors, Limiter } from "tollkeeper";
 import { rateLimit } from "tollkeeper/express";
 
 // These stand for your accounts, which have hashes in place of passwords and keys.
 const passwords = new Map([["alice", "correct-horse"]]);
-const users = new Map([["Bearer key-of-alice", "alice"]]);
+const users = new Map([["key-of-alice", "alice"]]);
 
 const checkLogin: RequestHandler = (request, response, next) => {
   const { user, password } = request.body ?? {};
@@ -26,12 +26,19 @@ const login: RequestHandler = (request, response) => {
 };
 
 const authenticate: RequestHandler = (request, response, next) => {
-  response.locals.user = users.get(request.get("authorization") ?? "");
+  const [, key = ""] = /^bearer (.*)/i.exec(request.get("authorization") ?? "") ?? [];
+  response.locals.user = users.get(key);
   if (response.locals.user) next();
   else response.sendStatus(401);
 };
 
 const byUser = ({ res }: Request): Descriptors => ({ user: res?.locals.user });
+
+/** Otherwise, each of them would be an error in the log. */
+const answerBadRequests: ErrorRequestHandler = (error, _request, response, next) => {
+  if (error.status >= 400 && error.status < 500) response.sendStatus(error.status);
+  else next(error);
+};
 
 export function shop(limiter: Limiter): Express {
   // Without an answer, nobody may guess passwords, and reports stay available.
@@ -44,5 +51,6 @@ export function shop(limiter: Limiter): Express {
   app.get("/healthz", (_request, response) => {
     response.send("ok\n");
   });
+  app.use(answerBadRequests);
   return app;
 }

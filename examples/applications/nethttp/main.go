@@ -80,9 +80,9 @@ func login(w http.ResponseWriter, r *http.Request) {
 
 func authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		key, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 		user, isKnown := users[key]
-		if !isBearer || !isKnown {
+		if !strings.EqualFold(scheme, "Bearer") || !isKnown {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "unknown key", http.StatusUnauthorized)
 			return

@@ -19,7 +19,7 @@ func TestLoginsAndReportsAreLimited(t *testing.T) {
 	serve := func(method, path, body string) int {
 		request, answer := httptest.NewRequest(method, path, strings.NewReader(body)), httptest.NewRecorder()
 		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		request.Header.Set("Authorization", "Bearer key-of-alice")
+		request.Header.Set("Authorization", "bearer key-of-alice")
 		shop.ServeHTTP(answer, request)
 		return answer.Code
 	}

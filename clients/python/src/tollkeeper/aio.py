@@ -9,7 +9,18 @@ import grpc
 from tollkeeper.call import Call, Descriptors
 from tollkeeper.channel import TLS, options
 from tollkeeper.decision import Committed, Decision
-from tollkeeper.exchange import CLOSED, METHODS, PATH, Attempt, Exchange, Steps, encode_commit, hold_call, service_error
+from tollkeeper.exchange import (
+    CLOSED,
+    METHODS,
+    PATH,
+    Attempt,
+    Exchange,
+    Steps,
+    encode_commit,
+    hold_call,
+    hold_of,
+    service_error,
+)
 from tollkeeper.hold import AsyncHold
 
 T = TypeVar("T")
@@ -69,24 +80,42 @@ class AsyncClient(Exchange[Coroutine[Any, Any, Decision]]):
     async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
-    async def _run(self, steps: Steps[T]) -> T:
+    async def _run(self, steps: Steps[T], *, holds: bool = False) -> T:
         answer: Any = None
+        send = self._send_hold if holds else self._connection.send
         while True:
             try:
                 step = steps.send(answer)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             if isinstance(step, Attempt):
-                answer = await self._connection.send(step)
+                answer = await send(step)
             else:
                 await asyncio.sleep(step)
 
+    async def _send_hold(self, attempt: Attempt) -> Any:
+        """The answer. If the caller is cancelled before it has come, what it holds is given back."""
+        sent = asyncio.create_task(self._connection.send(attempt))
+        try:
+            return await asyncio.shield(sent)
+        except asyncio.CancelledError:
+            self._keep(self._give_back(sent))
+            raise
+
+    async def _give_back(self, sent: asyncio.Task[Any]) -> None:
+        if hold := hold_of(await sent):
+            await self._run(self._commit_steps(encode_commit(hold, used=0), also_closed=True))
+
     async def _run_commit(self, steps: Steps[T]) -> T:
-        task = asyncio.create_task(self._run(steps))
+        return await asyncio.shield(self._keep(self._run(steps)))
+
+    def _keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begins what `close` waits for."""
+        task = asyncio.create_task(work)
         # The event loop itself keeps no reference.
         self._connection.commits.add(task)
         task.add_done_callback(self._connection.commits.discard)
-        return await asyncio.shield(task)
+        return task
 
 
 class _Connection:

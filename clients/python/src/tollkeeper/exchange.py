@@ -195,8 +195,8 @@ class Exchange(ABC, Generic[One]):
         is_remembered = len(calls) == 1 and calls[0].mode is Mode.TAKE and not calls[0].id
         return request.SerializeToString(deterministic=True) if self._policy.remember_denials and is_remembered else b""
 
-    def _commit_steps(self, commit: pb.Commit) -> Steps[Committed]:
-        """Repeats the commit while it has no answer."""
+    def _commit_steps(self, commit: pb.Commit, *, also_closed: bool = False) -> Steps[Committed]:
+        """Repeats the commit while it has no answer. `also_closed` is for one that `close` waits for."""
         request = pb.CommitRequest(domain=self._policy.domain, commits=[commit])
         start = time.perf_counter()
         end = start + self._policy.commit_timeout
@@ -204,7 +204,7 @@ class Exchange(ABC, Generic[One]):
         def attempt() -> Attempt:
             return Attempt("Commit", request, min(self._policy.commit_timeout / 4, end - time.perf_counter()))
 
-        answer = CLOSED if self._is_closed else (yield attempt())
+        answer = CLOSED if self._is_closed and not also_closed else (yield attempt())
         pause = COMMIT_PAUSE
         while _is_missing(answer) and time.perf_counter() + pause < end:
             yield pause
@@ -287,6 +287,13 @@ def hold_call(descriptors: Descriptors | Call, estimate: int | None) -> Call:
     call = descriptors if isinstance(descriptors, Call) else Call(descriptors, estimate)
     encode(call)
     return call
+
+
+def hold_of(answer: Any) -> str:
+    """What the answer to a hold or a renewal holds."""
+    items = _items(answer, "verdicts" if isinstance(answer, pb.DecideResponse) else "results", 1)
+    verdict = getattr(items[0], "verdict", items[0])
+    return verdict.hold if isinstance(verdict, pb.Verdict) else ""
 
 
 def encode_commit(

@@ -123,11 +123,11 @@ class _Work:
             return (yield from self._enter_steps(call))
         usage = self._usage()
         commit = encode_commit(self._token, *usage, self._end)
+        # Also if the caller is cancelled meanwhile.
+        self._begin_usage(*usage)
         self._decision, is_committed = yield from self._exchange._renew_steps(commit, call)
         if self._decision.hold or is_committed:
             self._begin(self._decision.hold)
-        else:
-            self._begin_usage(*usage)
         return self._decision
 
 
@@ -168,7 +168,7 @@ class AsyncHold(_Work):
         self._client = client
 
     async def __aenter__(self) -> Self:
-        await self._client._run(self._enter_steps(self._call))
+        await self._client._run(self._enter_steps(self._call), holds=True)
         return self
 
     async def __aexit__(self, *raised: object) -> None:
@@ -186,4 +186,4 @@ class AsyncHold(_Work):
 
     async def renew(self, **renewal: Unpack[Renewal]) -> Decision:
         """Commits what was used so far, and holds a new estimate for what follows."""
-        return await self._client._run(self._renew_steps(renewal))
+        return await self._client._run(self._renew_steps(renewal), holds=True)

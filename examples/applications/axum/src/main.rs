@@ -50,7 +50,7 @@ fn routes(limits: &Client) -> Router {
     let denying = limits.with(|options| options.on_failure(OnFailure::Deny));
     Router::new()
         .route("/login", post(login))
-        .route("/reports", get(report).layer(by_user).layer(from_fn(authenticate)))
+        .route("/reports", get(report).route_layer(by_user).route_layer(from_fn(authenticate)))
         .route("/healthz", get(async || "ok\n"))
         .with_state(denying)
 }
@@ -95,7 +95,8 @@ fn denied(decision: &Decision) -> Response {
 
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let header = request.headers().get(AUTHORIZATION).and_then(|it| it.to_str().ok());
-    let Some("key-of-alice") = header.and_then(|it| it.strip_prefix("Bearer ")) else {
+    let key = header.and_then(|it| it.split_once(' '));
+    let Some((_, "key-of-alice")) = key.filter(|(it, _)| it.eq_ignore_ascii_case("bearer")) else {
         return (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")]).into_response();
     };
     request.extensions_mut().insert(User("alice"));

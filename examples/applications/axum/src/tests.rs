@@ -24,11 +24,13 @@ async fn logins_and_reports_are_limited() {
         code(request, "user=alice&password=guess").await
     };
     let report = async || {
-        code(Request::get("/reports").header(AUTHORIZATION, "Bearer key-of-alice"), "").await
+        code(Request::get("/reports").header(AUTHORIZATION, "bearer key-of-alice"), "").await
     };
     for expected in [401, 401, 401, 401, 401, 429] {
         assert_eq!(guess().await, expected);
     }
+    let post = Request::post("/reports").header(AUTHORIZATION, "Bearer key-of-alice");
+    assert_eq!(code(post, "").await, 405);
     assert_eq!((report().await, report().await), (200, 429));
     fake.fail(Some("UNAVAILABLE"));
     assert_eq!((guess().await, report().await), (503, 200));

@@ -239,11 +239,14 @@ class StarterTest {
 
     @Test
     void behindAProxyTheAddressIsTheOneThatTheProxyHasSeen() throws Exception {
-        for (List<String> expected : List.of(List.of("none", "127.0.0.1"), List.of("native", "203.0.113.9"))) {
+        for (List<String> expected : List.of(
+                List.of("none", "203.0.113.9", "127.0.0.1"), List.of("native", "203.0.113.9", "203.0.113.9"),
+                List.of("native", "::ffff:203.0.113.9", "203.0.113.9"),
+                List.of("native", "2001:db8:0:1:2:3:4:5", "2001:db8:0:1:0:0:0:0/64"))) {
             try (var context = start(Routes.class, "server.forward-headers-strategy=" + expected.get(0))) {
                 // The client has sent an address of its own to the proxy, which is the peer.
-                get(context, "/orders/7", "X-User", "alice", "X-Forwarded-For", "198.51.100.7, 203.0.113.9");
-                assertEquals(Descriptor.on("address", expected.get(1)), fake(context).calls().get(0).descriptors().get(1));
+                get(context, "/orders/7", "X-User", "alice", "X-Forwarded-For", "198.51.100.7, " + expected.get(1));
+                assertEquals(Descriptor.on("address", expected.get(2)), fake(context).calls().get(0).descriptors().get(1));
             }
         }
     }

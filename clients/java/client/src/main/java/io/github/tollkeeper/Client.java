@@ -19,6 +19,7 @@ import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.function.Supplier;
 import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
 import tollkeeper.v1.Commit;
@@ -209,12 +210,32 @@ public final class Client implements AutoCloseable {
 
     /** Holds the hits of a call with mode TAKE, which may have {@link Call#withHitsByKind estimates by kind}. */
     public Hold hold(Call call) {
-        return new Hold(this, call, decide(call));
+        return new Hold(this, call, detached(() -> decide(call)));
     }
 
-    /** The same without waiting. */
+    /** The same without waiting. What is held after the future was cancelled, or has ended otherwise, is given back. */
     public CompletableFuture<Hold> holdAsync(Call call) {
-        return decideAsync(List.of(call), false, decisions -> new Hold(this, call, decisions.get(0)));
+        CompletableFuture<Decision> decided = detached(() -> decideAsync(call));
+        CompletableFuture<Hold> future = decided.thenApply(decision -> new Hold(this, call, decision));
+        future.whenComplete((hold, error) -> {
+            if (hold == null) {
+                connection.await(() -> decided.handle((decision, failed) -> failed == null ? decision.hold() : "")
+                        .thenCompose(token -> token.isEmpty() ? CompletableFuture.completedFuture(CommitResult.NONE)
+                                : commit(Commit.newBuilder().setHold(token).setUsed(0).build(), Optional.empty())));
+            }
+        });
+        return future;
+    }
+
+    /** With the values of the caller's context, and not ended with it: the caller could not commit what is held then. */
+    private static <R> R detached(Supplier<R> request) {
+        Context context = Context.current().fork();
+        Context before = context.attach();
+        try {
+            return request.get();
+        } finally {
+            context.detach(before);
+        }
     }
 
     /** A hold that another process has taken, to be committed here. Its name is {@link Decision#hold}. */
@@ -327,8 +348,8 @@ public final class Client implements AutoCloseable {
         Renewal renewal = Renewal.newBuilder().setCommit(commit)
                 .setCall(Call.encode(options.domain, List.of(next), false).getCalls(0)).build();
         RenewRequest request = RenewRequest.newBuilder().setDomain(options.domain).addRenewals(renewal).build();
-        Answer<List<RenewResult>> results = connection
-                .ask(TollkeeperGrpc.getRenewMethod(), request, BLOCKING, options.timeout).answer().join()
+        Answer<List<RenewResult>> results = detached(() -> connection
+                .ask(TollkeeperGrpc.getRenewMethod(), request, BLOCKING, options.timeout)).answer().join()
                 .items(RenewResponse::getResultsList, 1);
         List<Verdict> verdicts = results.error().isPresent() ? List.of() : List.of(results.message().get(0).getVerdict());
         Decision decision = decisions("renew", List.of(next), false,
@@ -338,17 +359,21 @@ public final class Client implements AutoCloseable {
     }
 
     CompletableFuture<CommitResult> commit(Commit commit) {
+        return connection.await(() -> commit(commit, connection.closed()));
+    }
+
+    private CompletableFuture<CommitResult> commit(Commit commit, Optional<Answer<CommitResponse>> refused) {
         CommitRequest request = CommitRequest.newBuilder().setDomain(options.domain).addCommits(commit).build();
         // It has the values of the caller's context, such as a trace, and does not end with it.
         Committing committing = new Committing(request, Context.current().fork(), System.nanoTime());
-        return connection.await(() -> connection.<CommitResponse>closed().map(CompletableFuture::completedFuture)
+        return refused.map(CompletableFuture::completedFuture)
                 .orElseGet(() -> attempt(committing, COMMIT_PAUSE)).thenApply(last -> {
             Answer<List<tollkeeper.v1.CommitResult>> results = last.items(CommitResponse::getResultsList, 1);
             CommitResult result = results.error().map(error -> new CommitResult(List.of(), Optional.of(error)))
                     .orElseGet(() -> new CommitResult(results.message().get(0)));
             report("commit", Duration.ofNanos(System.nanoTime() - committing.start()), result.error());
             return result;
-        }));
+        });
     }
 
     private record Committing(CommitRequest request, Context context, long start) {

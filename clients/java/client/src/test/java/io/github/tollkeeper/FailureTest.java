@@ -108,7 +108,7 @@ class FailureTest {
     }
 
     @Test
-    void aCallerThatHasLeftGetsTheDecisionOfOnFailureAndItsHoldIsCommitted() throws Exception {
+    void aCallerThatHasLeftGetsTheDecisionOfOnFailureAndItsHoldsAreCommitted() throws Exception {
         Unreliable service = new Unreliable();
         Server server = serve(0, service);
         Context.CancellableContext caller = Context.current().withCancellation();
@@ -121,11 +121,14 @@ class FailureTest {
                     assertTrue(late.allowed());
                     assertEquals(Code.CANCELLED, late.error().orElseThrow().getStatus().getCode());
                 }
+                try (Hold late = client.hold(5, USER)) {
+                    assertFalse(late.decision().failed());
+                }
             });
         } finally {
             server.shutdownNow();
         }
-        assertEquals(1, service.commits.size());
+        assertEquals(2, service.commits.size());
     }
 
     @Test

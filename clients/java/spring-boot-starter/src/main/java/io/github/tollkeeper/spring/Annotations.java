@@ -1,6 +1,9 @@
 package io.github.tollkeeper.spring;
 
 import io.github.tollkeeper.Descriptor;
+import java.net.Inet6Address;
+import java.net.InetAddress;
+import java.net.UnknownHostException;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
@@ -29,6 +32,23 @@ final class Annotations {
             }
             return descriptor;
         }).toList();
+    }
+
+    /** Of IPv6, the network of 64 bits, since a client has all of its addresses. */
+    static String address(String address) {
+        // Only what is written as an address of IPv6: a name would be looked up.
+        if (!address.contains(":") || !address.matches("[0-9a-fA-F:.]+(%.*)?")) {
+            return address;
+        }
+        try {
+            InetAddress found = InetAddress.getByName(address.split("%")[0]);
+            byte[] network = Arrays.copyOf(Arrays.copyOf(found.getAddress(), 8), 16);
+            // One that stands for an address of IPv4 is found as that.
+            return found instanceof Inet6Address ? InetAddress.getByAddress(network).getHostAddress() + "/64"
+                    : found.getHostAddress();
+        } catch (UnknownHostException noAddress) {
+            return address;
+        }
     }
 
     /** Spring serves any name where a mapping has none, so a client could have a counter for each that it invents. */

@@ -53,7 +53,7 @@ final class RateLimitInterceptor implements HandlerInterceptor {
             case "route" -> text(request.getAttribute(HandlerMapping.BEST_MATCHING_PATTERN_ATTRIBUTE));
             case "method" -> Annotations.method(request.getMethod());
             case "user" -> request.getRemoteUser();
-            case "address" -> request.getRemoteAddr();
+            case "address" -> Annotations.address(request.getRemoteAddr());
             default -> request.getAttribute(HandlerMapping.URI_TEMPLATE_VARIABLES_ATTRIBUTE) instanceof Map<?, ?> variables
                     && variables.containsKey(key) ? text(variables.get(key)) : values.of(request, key);
         };

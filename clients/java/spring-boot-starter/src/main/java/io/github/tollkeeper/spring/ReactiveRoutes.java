@@ -45,7 +45,8 @@ final class ReactiveRoutes implements RateLimitWebFilter.Descriptors {
             case "address" -> {
                 InetSocketAddress address = exchange.getRequest().getRemoteAddress();
                 // Not its name, which whoever owns the address chooses in DNS, once something has looked it up.
-                yield address.isUnresolved() ? address.getHostString() : address.getAddress().getHostAddress();
+                yield Annotations.address(
+                        address.isUnresolved() ? address.getHostString() : address.getAddress().getHostAddress());
             }
             default -> {
                 Map<String, String> variables = exchange.getAttributeOrDefault(
