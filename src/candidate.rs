@@ -1,6 +1,7 @@
 //! A candidate: rules that judge a part of the keys beside those in force, on counters of its own. A call never waits for
-//! it, and gets the same answer without it. Operators put it in force on all replicas, or end it (`order`).
+//! it, and gets the same answer without it. Operators put it in force on all replicas, or end it (`follow`).
 
+mod follow;
 mod order;
 mod trial;
 
@@ -28,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::order::{Order, OrderKind};
 use self::{
     order::KnownOrders,
-    trial::{Compared, Trial},
+    trial::{Compared, RuleName, Trial},
 };
 use crate::{
     engine::{
@@ -162,7 +163,7 @@ impl Candidate {
         Arc::clone(&self.rules)
     }
 
-    fn counts(&self) -> Vec<((Arc<str>, Arc<str>), [u64; 3])> {
+    fn counts(&self) -> Vec<(RuleName, [u64; 3])> {
         self.trial.lock().counts().collect()
     }
 

@@ -20,14 +20,17 @@ named! {
     }
 }
 
+/// The domain of a rule, and its path.
+pub(super) type RuleName = (Arc<str>, Arc<str>);
+
 #[derive(Debug, Default)]
 pub(super) struct Trial {
     /// The versions that are compared, the candidate's and the one in force, and the order to do so.
     pub(super) subject: [String; 3],
     /// Since when all hits are on the counters of the candidate.
     pub(super) since: Timestamp,
-    /// By domain and rule: how often each was [`Compared`].
-    by_rule: BTreeMap<(Arc<str>, Arc<str>), [u64; 3]>,
+    /// How often descriptors of each rule were [`Compared`] with each result.
+    by_rule: BTreeMap<RuleName, [u64; 3]>,
     pub(super) left_out: u64,
 }
 
@@ -43,7 +46,7 @@ impl Trial {
         }
     }
 
-    pub(super) fn counts(&self) -> impl Iterator<Item = ((Arc<str>, Arc<str>), [u64; 3])> {
+    pub(super) fn counts(&self) -> impl Iterator<Item = (RuleName, [u64; 3])> {
         self.by_rule.iter().map(|(name, counts)| (name.clone(), *counts))
     }
 
