@@ -239,8 +239,7 @@ struct CallFile {
     path: PathBuf,
     frames: Frames,
     read: BytesMut,
-    /// Calls that are read, and before which others may still come: runs in which time does not go back, since each worker
-    /// writes its calls in their order.
+    /// Calls that are read, and before which others may still come: runs in their order, as each worker writes its calls.
     runs: Vec<VecDeque<Call>>,
     newest: Timestamp,
     count: usize,
@@ -317,7 +316,9 @@ impl CallFile {
     fn add(&mut self, call: Call) {
         self.count += 1;
         self.newest = self.newest.max(call.at);
-        let goes_on = |run: &&mut VecDeque<Call>| run.back().is_some_and(|last| last.at <= call.at);
+        let place = Place::new(&call, 0);
+        let goes_on =
+            |run: &&mut VecDeque<Call>| run.back().is_some_and(|last| Place::new(last, 0) <= place);
         match self.runs.iter_mut().find(goes_on) {
             Some(run) => run.push_back(call),
             None => self.runs.push(VecDeque::from([call])),
@@ -421,4 +422,31 @@ fn call_of(call: RecordedCall) -> Result<Call, String> {
         without_store: call.without_store,
         overridden: call.overridden,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+
+    use super::*;
+
+    #[test]
+    fn a_call_that_was_denied_comes_behind_those_of_other_workers_that_filled_the_counter_in_its_millisecond()
+     {
+        let mut file = CallFile::new(PathBuf::new());
+        // One worker has decided the first two, and another one the others.
+        for (at_ms, denied) in [(1, false), (5, true), (5, false), (6, true)] {
+            let descriptors = vec![RateLimitDescriptor {
+                entries: vec![Entry { key: "user".into(), value: "a".into() }],
+                ..RateLimitDescriptor::default()
+            }];
+            let domain = "shop".to_owned();
+            let call = RecordedCall { at_ms, domain, descriptors, denied, ..Default::default() };
+            file.add(call_of(call).unwrap());
+        }
+        file.frames = Frames::Ended;
+        let calls = iter::from_fn(|| file.next()).map(|call| call.unwrap());
+        let order: Vec<_> = calls.map(|call| (call.at.as_millis(), call.denied)).collect();
+        assert_eq!(order, [(1, false), (5, false), (5, true), (6, true)]);
+    }
 }
