@@ -22,7 +22,7 @@ use opentelemetry::{
 use parking_lot::Mutex;
 use tokio::{
     sync::mpsc::{Receiver, Sender, channel},
-    time,
+    time::{self, Instant},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -109,7 +109,9 @@ struct Sampled {
     plan: Plan,
     /// What the rules in force have said of each descriptor that is compared.
     in_force: Vec<Option<InForce>>,
+    /// When it was decided, and since when it waits.
     at: Timestamp,
+    since: Instant,
 }
 
 /// What the rules in force have said of a descriptor.
@@ -194,7 +196,7 @@ impl Candidate {
                     && charges.iter().all(is_comparable)
             };
         let descriptors = request.descriptors.iter().zip(&counters).zip(plan.by_descriptor());
-        let mut kept: Few<bool> = descriptors.map(is_sampled).collect();
+        let kept: Few<bool> = descriptors.map(is_sampled).collect();
         if !kept.contains(&true) {
             return;
         }
@@ -204,14 +206,15 @@ impl Candidate {
             let statuses = decision.statuses.iter().zip(&kept);
             statuses.filter(move |(_, kept)| **kept == is_kept).any(|(status, _)| is_over(status))
         };
-        // What is sampled does not say why, and only what counts denied calls is charged.
+        // What is sampled does not say why, and only what counts denied calls, or begins a ban, is charged.
         let is_compared = !denied_by(false) && is_denied == denied_by(true);
-        if !is_compared {
-            let counts = |charge: &Charge| charge.counter.limit.when_denied == WhenDenied::Counted;
-            let counted = plan.by_descriptor().map(|charges| charges.iter().any(counts));
-            kept = kept.iter().zip(counted).map(|(is_kept, counted)| *is_kept && counted).collect();
-        }
-        plan.keep(&kept);
+        plan.keep(|index, Charge { counter, .. }| {
+            let is_over = decision.statuses.get(index).is_some_and(is_over);
+            kept.get(index) == Some(&true)
+                && (is_compared
+                    || counter.limit.when_denied == WhenDenied::Counted
+                    || is_over && counter.limit.ban_ms.is_some())
+        });
         if plan.charges.is_empty() && !is_compared {
             return;
         }
@@ -222,7 +225,7 @@ impl Candidate {
             let judged = InForce { status: status.clone(), counter, is_over: is_over(status) };
             (*is_kept && is_compared).then_some(judged)
         });
-        let sampled = Sampled { plan, in_force: in_force.collect(), at };
+        let sampled = Sampled { plan, in_force: in_force.collect(), at, since: Instant::now() };
         if id_bytes > ID_BYTES_MAX
             || kept.len() > DESCRIPTORS_MAX
             || self.sender.try_send(sampled).is_err()
@@ -271,7 +274,16 @@ impl Candidate {
     }
 
     async fn judge(&self, sampled: Sampled, top_keys: &TopKeys) {
-        let Sampled { plan, in_force, at } = sampled;
+        let Sampled { plan, in_force, at, since } = sampled;
+        let waited_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let is_over = |charge: &Charge| {
+            let Limit { algorithm, window, .. } = &*charge.counter.limit;
+            algorithm.is_aligned() && window.at(at) != window.at(at.plus_millis(waited_ms))
+        };
+        // In the next window, its hits would take the room of others.
+        if plan.charges.iter().any(is_over) {
+            return;
+        }
         let verdict = match self.counters.charge(&plan.charges, Arrival::now()).await {
             Ok(verdict)
                 if verdict.tallies.iter().all(|tally| tally.judged_by == JudgedBy::Counter) =>

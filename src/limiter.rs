@@ -382,9 +382,8 @@ impl Limiter {
         if clear == Clear::Yes {
             plan.charges.iter().for_each(|charge| self.note_change(&charge.counter));
         }
-        let candidate = self.candidate().filter(|candidate| candidate.is_judged());
         let of_candidate = async {
-            if let Some(candidate) = candidate.filter(|_| clear == Clear::Yes) {
+            if let Some(candidate) = self.candidate().filter(|_| clear == Clear::Yes) {
                 candidate.reset(request).await;
             }
         };

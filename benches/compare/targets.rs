@@ -198,7 +198,7 @@ const TARGETS: &[Target] = &[
     target(
         "service CPU, memory, a key in 16 judged by a candidate / none",
         ("candidate", WithCandidate, SERVICE),
-        1.15,
+        1.25,
         &[("candidate", Memory, SERVICE)],
     ),
     target(

@@ -25,6 +25,12 @@ use crate::{
 /// The hash tag of the key.
 const TAG: &str = "candidate";
 
+/// The parts of [`Orders`], behind the version of the rules in the name of a field.
+const LAST: &str = "";
+const PROMOTED: &str = "/promoted";
+const ENDED: &str = "/ended";
+const SUPERSEDED: &str = "/superseded";
+
 const KEPT_MS: u64 = 366 * 86_400_000;
 
 const POLL_EVERY: Duration = Duration::from_millis(250);
@@ -43,18 +49,23 @@ impl Candidate {
 
     /// Why no order about this version can be given, as a sentence.
     pub fn refusal(&self, order: OrderKind, version: &str) -> Option<String> {
-        // It may have left the files.
-        let is_promoted = self.known.lock().orders.promoted.as_deref() == Some(version);
+        let promoted = self.known.lock().orders.promotion().map(|order| order.candidate.clone());
         match (self.version(), self.rules.problems().first()) {
             (_, Some(problem)) if order == OrderKind::Promote => {
                 Some(format!("the files of the candidate have a problem: {problem}"))
             }
-            _ if is_promoted => None,
+            // It may have left the files.
+            _ if promoted.as_deref() == Some(version) => None,
             (Some(present), _) if present == version => None,
             (Some(present), _) => Some(format!(
                 "version: {version} is not the candidate of this replica, which is {present}"
             )),
-            (None, _) => Some("version: this replica has no candidate".to_owned()),
+            (None, _) => Some(match promoted {
+                Some(promoted) => {
+                    format!("version: this replica has no candidate; {promoted} is promoted")
+                }
+                None => "version: this replica has no candidate".to_owned(),
+            }),
         }
     }
 
@@ -62,12 +73,23 @@ impl Candidate {
     pub async fn give(&self, order: Order, now: Timestamp) -> Result<bool, StoreError> {
         let _turn = self.turn.lock().await;
         let rules = self.in_force.written().version.to_string();
+        self.known.lock().enter(&rules);
+        self.leave().await?;
         let (mut orders, _) = self.read(&rules).await?;
         if order.order != OrderKind::Promote {
             self.supersede(&order.candidate, &rules).await?;
         }
+        let (is_promotion, ended) = (order.order == OrderKind::Promote, orders.ended);
+        let text = serde_json::to_string(&order).unwrap_or_default();
         orders.add(order);
-        self.keep(&rules, &orders).await?;
+        let mut fields = vec![(rules.clone() + LAST, text.clone())];
+        if is_promotion {
+            fields.push((rules.clone() + PROMOTED, text));
+        }
+        if let Some(at_ms) = orders.ended.filter(|_| orders.ended != ended) {
+            fields.push((rules.clone() + ENDED, at_ms.to_string()));
+        }
+        self.set(&fields).await?;
         {
             let mut known = self.known.lock();
             (known.rules, known.orders) = (rules, orders);
@@ -104,16 +126,8 @@ impl Candidate {
     async fn ask(&self) -> Result<Option<String>, StoreError> {
         let _turn = self.turn.lock().await;
         let rules = self.in_force.written().version.to_string();
-        let superseded = {
-            let known = self.known.lock();
-            let is_superseded = known.rules != rules && known.is_followed;
-            is_superseded
-                .then(|| (known.rules.clone(), Orders { superseded: true, ..known.orders.clone() }))
-        };
-        if let Some((rules, orders)) = superseded {
-            // If the new rules are reverted, the promotion must not come back.
-            self.keep(&rules, &orders).await?;
-        }
+        self.known.lock().enter(&rules);
+        self.leave().await?;
         let (orders, problem) = self.read(&rules).await?;
         let mut known = self.known.lock();
         let had_orders = known.orders.last.is_some() && known.rules == rules;
@@ -122,8 +136,22 @@ impl Candidate {
                 "the store has lost the orders about the candidate, which apply no longer"
             );
         }
-        (known.rules, known.orders, known.is_known) = (rules, orders, true);
+        if problem.is_none() || known.rules != rules {
+            known.orders = orders;
+        }
+        (known.rules, known.is_known) = (rules, true);
         Ok(problem)
+    }
+
+    /// Tells the store which promotions this replica has left.
+    async fn leave(&self) -> Result<(), StoreError> {
+        let left = self.known.lock().left.clone();
+        let fields =
+            left.iter().map(|(rules, at_ms)| (rules.clone() + SUPERSEDED, at_ms.to_string()));
+        self.set(&fields.collect::<Vec<_>>()).await?;
+        // In memory, orders are only for the present rules.
+        self.known.lock().left.clear();
+        Ok(())
     }
 
     /// Ends promotions of this candidate for other rules than these, unless a replica follows one still.
@@ -131,15 +159,19 @@ impl Candidate {
         let Some(servers) = self.store.servers() else { return Ok(()) };
         let all = |key: &str| vec![cmd("HGETALL").arg(key).take()];
         let answer = servers.run(TAG, ANSWER_WITHIN, Steps::Several, all).await?.pop();
-        let all: BTreeMap<String, Vec<u8>> =
+        let all: BTreeMap<Vec<u8>, Vec<u8>> =
             from_redis_value(answer.unwrap_or(Reply::Nil)).unwrap_or_default();
-        for (others, text) in all.iter().filter(|(others, _)| *others != rules) {
-            let orders: Orders = serde_json::from_slice(text).unwrap_or_default();
-            if orders.promoted.as_deref() == Some(candidate) {
-                self.keep(others, &Orders { superseded: true, ..orders }).await?;
+        let mut fields = Vec::new();
+        for (field, text) in &all {
+            let field = String::from_utf8_lossy(field);
+            if let Some(others) = field.strip_suffix(PROMOTED).filter(|others| *others != rules)
+                && let Ok(order) = serde_json::from_slice::<Order>(text)
+                && order.candidate == candidate
+            {
+                fields.push((others.to_owned() + SUPERSEDED, order.at_ms.to_string()));
             }
         }
-        Ok(())
+        self.set(&fields).await
     }
 
     /// What was ordered for this version of the rules, and why that is not known.
@@ -149,28 +181,43 @@ impl Candidate {
             let is_same = known.rules == rules;
             return Ok((if is_same { known.orders.clone() } else { Orders::default() }, None));
         };
-        let get = |key: &str| vec![cmd("HGET").arg(key).arg(rules).take()];
-        let answer = servers.run(TAG, ANSWER_WITHIN, Steps::Several, get).await?.pop();
-        let text: Option<Vec<u8>> =
-            from_redis_value(answer.unwrap_or(Reply::Nil)).unwrap_or_default();
+        let get = |key: &str| {
+            let fields = [LAST, PROMOTED, ENDED, SUPERSEDED];
+            fields.map(|part| cmd("HGET").arg(key).arg(rules.to_owned() + part).take()).to_vec()
+        };
+        let answers = servers.run(TAG, ANSWER_WITHIN, Steps::Several, get).await?;
+        let texts: Option<[Option<Vec<u8>>; 4]> = from_redis_value(Reply::Array(answers)).ok();
         let problem =
             "the orders about the candidate cannot be read; a newer version may have given them";
-        Ok(match text.map(|text| serde_json::from_slice(&text)) {
-            None => (Orders::default(), None),
-            Some(Ok(orders)) => (orders, None),
-            Some(Err(_)) => (Orders::default(), Some(problem.to_owned())),
+        let orders = texts.and_then(|[last, promoted, ended, superseded]| {
+            let order = |text: Option<Vec<u8>>| {
+                text.map(|text| serde_json::from_slice::<Order>(&text)).transpose().ok()
+            };
+            let time = |text: Option<Vec<u8>>| {
+                text.map(|text| serde_json::from_slice::<u64>(&text)).transpose().ok()
+            };
+            Some(Orders {
+                last: order(last)?,
+                promoted: order(promoted)?,
+                ended: time(ended)?,
+                superseded: time(superseded)?,
+            })
+        });
+        Ok(match orders {
+            Some(orders) => (orders, None),
+            None => (Orders::default(), Some(problem.to_owned())),
         })
     }
 
-    async fn keep(&self, rules: &str, orders: &Orders) -> Result<(), StoreError> {
-        if let (Some(servers), Ok(text)) = (self.store.servers(), serde_json::to_string(orders)) {
-            let set = |key: &str| {
-                let set = cmd("HSET").arg(key).arg(rules).arg(text).take();
-                vec![set, cmd("PEXPIRE").arg(key).arg(KEPT_MS).take()]
-            };
-            servers.run(TAG, ANSWER_WITHIN, Steps::One, set).await?;
-        }
-        Ok(())
+    async fn set(&self, fields: &[(String, String)]) -> Result<(), StoreError> {
+        let Some(servers) = self.store.servers().filter(|_| !fields.is_empty()) else {
+            return Ok(());
+        };
+        let set = |key: &str| {
+            let set = cmd("HSET").arg(key).arg(fields).take();
+            vec![set, cmd("PEXPIRE").arg(key).arg(KEPT_MS).take()]
+        };
+        servers.run(TAG, ANSWER_WITHIN, Steps::One, set).await.map(drop)
     }
 
     /// Puts in force what the orders say, and compares what is not in force. Returns whether other rules are in force.
@@ -179,31 +226,29 @@ impl Candidate {
         let (candidate, version) = (self.rules.current(), self.version());
         let (written, current) = (self.in_force.written(), self.in_force.current());
         let mut known = self.known.lock();
-        let orders = &known.orders;
-        let promoted = orders.promoted.as_ref().filter(|promoted| {
-            let follows = current.version.to_string() == **promoted;
-            known.rules == written.version.to_string() && (!orders.superseded || follows)
+        let rules = written.version.to_string();
+        known.enter(&rules);
+        let promoted = known.orders.promotion().filter(|_| known.rules == rules).cloned();
+        let put = promoted.as_ref().and_then(|promoted| {
+            let Order { candidate: promoted, at_ms, .. } = promoted;
+            let follows = current.version.to_string() == *promoted;
+            let is_left = known.left.contains(&(rules.clone(), *at_ms));
+            let (put, says) = if is_left || known.orders.superseded == Some(*at_ms) && !follows {
+                (None, "is not in force here, since there were other rules meanwhile; promote or abort it")
+            } else if version.as_ref() == Some(promoted) {
+                return Some(candidate);
+            } else if follows {
+                (Some(current), "is no longer in the files of this replica, which loses it when it restarts")
+            } else {
+                (None, "is not in the files of this replica")
+            };
+            problem = Some(format!("the promoted candidate {promoted} {says}"));
+            put
         });
-        let put = match promoted {
-            Some(promoted) if version.as_ref() == Some(promoted) => Some(candidate),
-            Some(promoted) if current.version.to_string() == *promoted => {
-                let lost =
-                    "is no longer in the files of this replica, which loses it when it restarts";
-                problem = Some(format!("the promoted candidate {promoted} {lost}"));
-                Some(current)
-            }
-            Some(promoted) => {
-                problem = Some(format!(
-                    "the promoted candidate {promoted} is not in the files of this replica"
-                ));
-                None
-            }
-            None => None,
-        };
-        let is_followed = put.is_some();
+        let followed = promoted.filter(|_| put.is_some()).map(|promoted| promoted.at_ms);
         let changes = self.in_force.promote(put);
         let in_force = self.in_force.current().version.to_string();
-        let last = version.as_ref().and_then(|version| orders.about(version));
+        let last = version.as_ref().and_then(|version| known.orders.about(version));
         let is_judged = last.is_none_or(|last| last.order != OrderKind::Abort);
         // A trial begins again after each order to judge.
         let judge = last.filter(|last| last.order == OrderKind::Judge).map_or(0, |last| last.at_ms);
@@ -219,7 +264,7 @@ impl Candidate {
         if let Some(problem) = problem.as_ref().filter(|_| problem != known.problem) {
             tracing::warn!("{problem}");
         }
-        (known.is_followed, known.problem) = (is_followed, problem);
+        (known.followed, known.problem) = (followed, problem);
         changes
     }
 
@@ -270,7 +315,7 @@ impl Candidate {
             "same": same, "newly_denied": denied, "newly_admitted": admitted,
             "left_out": trial.left_out,
             "rules": rules,
-            "promoted": known.orders.promoted,
+            "promoted": known.orders.promotion(),
             "order": known.orders.last,
             "problem": known.problem,
             "problems": problems,

@@ -90,12 +90,12 @@ fn show(flags: &ShowFlags, environment: &Environment) -> Ended {
         let own = Some(text(answer, "problem")).filter(|problem| !problem.is_empty());
         problems.chain(own).for_each(|problem| lines += &format!("  {problem}\n"));
     }
-    let versions: BTreeSet<&str> = answers.iter().map(|answer| text(answer, "version")).collect();
+    let judging = answers.iter().filter(|answer| text(answer, "state") == "judged");
+    let versions: BTreeSet<&str> = judging.clone().map(|answer| text(answer, "version")).collect();
     if versions.len() > 1 {
-        lines += "the replicas have different candidates, so the numbers below are a mixture\n";
+        lines += "the replicas judge different candidates, so the numbers below are a mixture\n";
     }
-    let judged = answers.iter().filter(|answer| text(answer, "state") == "judged");
-    lines += &changes(judged);
+    lines += &changes(judging);
     Ok(say(&printable_lines(&lines), ExitCode::SUCCESS))
 }
 
@@ -107,16 +107,18 @@ fn state(answer: &Value) -> String {
         "judged" => format!(
             "candidate {version} judges one key in {one_in} beside rules {rules} since {since}"
         ),
-        "in_force" => match answer.get("order").filter(|order| text(order, "order") == "promote") {
-            Some(order) => {
-                let [by, because] = ["by", "because"].map(|name| text(order, name));
-                let because =
-                    if because.is_empty() { String::new() } else { format!(": {because}") };
-                let at = instant(number(order, "at_ms"));
-                format!("candidate {version} is in force, promoted at {at} by {by}{because}")
+        "in_force" => {
+            match answer.get("promoted").filter(|order| text(order, "candidate") == version) {
+                Some(order) => {
+                    let [by, because] = ["by", "because"].map(|name| text(order, name));
+                    let because =
+                        if because.is_empty() { String::new() } else { format!(": {because}") };
+                    let at = instant(number(order, "at_ms"));
+                    format!("candidate {version} is in force, promoted at {at} by {by}{because}")
+                }
+                None => format!("candidate {version} has the rules that are in force"),
             }
-            None => format!("candidate {version} has the rules that are in force"),
-        },
+        }
         "aborted" => format!("candidate {version} is not judged; rules {rules} are in force"),
         _ => format!("no candidate is loaded; rules {rules} are in force"),
     }

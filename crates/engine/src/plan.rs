@@ -391,16 +391,19 @@ impl Plan {
         })
     }
 
-    /// Drops the charges of the descriptors that are not kept: they have no limit then.
-    pub fn keep(&mut self, kept: &[bool]) {
+    /// Drops the charges that are not kept, each judged with the index of its descriptor. A descriptor without any has no
+    /// limit then.
+    pub fn keep(&mut self, kept: impl Fn(usize, &Charge) -> bool) {
         let mut charges = mem::take(&mut self.charges).into_iter();
-        for (item, is_kept) in self.items.iter_mut().zip(kept) {
+        for (index, item) in self.items.iter_mut().enumerate() {
+            let before = self.charges.len();
             let own = charges.by_ref().take(item.charges());
-            if *is_kept {
-                self.charges.extend(own);
-            } else if let Item::Charged(matched, ..) = item {
-                own.for_each(drop);
-                *item = Item::settled(matched.clone(), Outcome::NoLimit, None);
+            self.charges.extend(own.filter(|charge| kept(index, charge)));
+            if let Item::Charged(matched, count, _) = item {
+                *count = self.charges.len() - before;
+                if *count == 0 {
+                    *item = Item::settled(matched.clone(), Outcome::NoLimit, None);
+                }
             }
         }
     }
@@ -601,10 +604,12 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_is_not_kept_is_charged_for_nothing_and_has_no_limit() {
+    fn a_descriptor_whose_charges_are_not_kept_has_no_limit() {
         let mut plan = Plan::draw(&rules(), &request("shop", &["both", "user", "free"]));
         assert_eq!(plan.by_descriptor().map(<[_]>::len).collect::<Vec<_>>(), [2, 1, 0]);
-        plan.keep(&[false, true, true]);
+        plan.keep(|index, charge| index > 0 || charge.counter.limit.unit == Unit::Day);
+        assert_eq!(plan.by_descriptor().map(<[_]>::len).collect::<Vec<_>>(), [1, 1, 0]);
+        plan.keep(|index, _| index > 0);
         assert_eq!(plan.by_descriptor().map(<[_]>::len).collect::<Vec<_>>(), [0, 1, 0]);
         assert_eq!(plan.charges[0].counter.descriptor(), "user=x");
         let decision = plan.settle(verdict(true, vec![over(7)]));

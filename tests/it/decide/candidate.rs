@@ -380,7 +380,10 @@ async fn new_rules_end_a_promotion_also_if_they_are_reverted_and_an_abort_of_ano
         wait_for(&service, "judged");
         order(&service, "abort");
         let aborted = wait_for(&service, "aborted");
-        assert_eq!((&aborted["rules_version"], &aborted["promoted"]), (&promoted, &promoted));
+        assert_eq!(
+            (&aborted["rules_version"], &aborted["promoted"]["candidate"]),
+            (&promoted, &promoted)
+        );
         assert!(
             aborted["problem"].as_str().unwrap().contains("is no longer in the files"),
             "{aborted}"
@@ -400,7 +403,7 @@ async fn new_rules_end_a_promotion_also_if_they_are_reverted_and_an_abort_of_ano
         service.reload(RULES);
         eventually("the orders for these rules are read", || {
             let shown = shown(&service);
-            (store == "memory://" || shown["promoted"] == promoted).then_some(())
+            (store == "memory://" || shown["promoted"]["candidate"] == promoted).then_some(())
         });
         assert_eq!(shown(&service)["state"], "judged", "{store}");
         assert_eq!(admitted(&service, "lowered", "a", 7).await, 6, "{store}");
@@ -425,7 +428,7 @@ async fn an_abort_behind_a_deployment_keeps_a_replica_with_the_old_rules_from_fo
     drop(again);
     order(&start(&RULES.replace("requests_per_unit: 6", "requests_per_unit: 7")), "abort");
     let again = start(RULES);
-    eventually("the orders are read", || shown(&again)["promoted"].is_string().then_some(()));
+    eventually("the orders are read", || shown(&again)["promoted"].is_object().then_some(()));
     assert_eq!(shown(&again)["state"], "judged");
 }
 
@@ -443,6 +446,12 @@ descriptors:
   - { key: small, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
   - { key: large, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 100 } }
   - { key: counted, rate_limit: { unit: year, requests_per_unit: 4, count_denied: true } }
+  - key: mixed
+    rate_limits:
+      - { unit: day, requests_per_unit: 100, count_denied: true }
+      - { unit: year, requests_per_unit: 3 }
+  - { key: cleared, rate_limit: { unit: year, requests_per_unit: 3 } }
+  - { key: full, rate_limit: { algorithm: in_flight, hold: 1h, requests_per_unit: 1 } }
 ";
     let (service, _folder, path) =
         start_with(rules, &format!("# another text\n{rules}"), "memory://");
@@ -450,12 +459,19 @@ descriptors:
         let descriptors = keys.iter().map(|key| one(key, "x")).collect();
         service.ask(request("shop", descriptors)).await.unwrap();
     };
+    for _ in 0..3 {
+        ask(&["cleared"]).await;
+    }
+    eventually("they are compared", || (found(&shown(&service), "cleared")[0] == 3).then_some(()));
     order(&service, "abort");
+    let reset = "/counters/reset?domain=shop&descriptor=cleared=x";
+    assert_eq!(send(&service, "POST", reset, "").0, 200);
     for _ in 0..6 {
         ask(&["a"]).await;
         ask(&["two"]).await;
         ask(&["banned"]).await;
     }
+    ask(&["full"]).await;
     order(&service, "judge");
     // The window of a second in which the trial began ends.
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -464,7 +480,12 @@ descriptors:
         ask(&["two"]).await;
         ask(&["banned"]).await;
         ask(&["small", "large"]).await;
-        ask(&["a", "counted"]).await;
+        ask(&["full", "counted"]).await;
+        ask(&["full", "mixed"]).await;
+    }
+    for _ in 0..3 {
+        ask(&["mixed"]).await;
+        ask(&["cleared"]).await;
     }
     ask(&["counted"]).await;
     let compared = || found(&shown(&service), "counted")[0] >= 1;
