@@ -25,7 +25,7 @@ use tonic::{
     transport::{Server, server::TcpIncoming},
 };
 
-use super::prelude::*;
+use super::{prelude::*, redis_server::free_port};
 
 pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
@@ -61,8 +61,9 @@ struct Service {
 }
 
 impl FakeAds {
+    /// A control plane on a port that no other server gets when this one is gone.
     pub fn start() -> Self {
-        Self::start_on(0)
+        Self::start_on(free_port())
     }
 
     /// A control plane on a port that another one had.
