@@ -1,8 +1,10 @@
 //! A candidate: rules that judge a part of the keys beside those in force, on counters of its own. A call never waits for
-//! it, and gets the same answer without it. Operators put it in force on all replicas, or end it (`follow`).
+//! it, and gets the same answer without it. Operators put it in force on all replicas, or end it (`follow`, `kept`).
 
 mod follow;
+mod kept;
 mod order;
+mod report;
 mod trial;
 
 use std::{

@@ -1,44 +1,17 @@
-//! Follows what operators order. In Redis it is a hash, with a field for each version of the rules, so that an order is
-//! followed only where the same rules are written, and new rules end it.
+//! Takes orders of operators, and follows those of other replicas.
 
-use std::{
-    cmp::Reverse,
-    collections::BTreeMap,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
-use redis::{Value as Reply, cmd, from_redis_value};
-use serde_json::{Value, json};
 use tokio::time;
 
 use super::{
     Candidate,
-    order::{Order, OrderKind, Orders},
-    trial::{RuleName, Trial},
+    order::{Order, OrderKind},
+    trial::Trial,
 };
-use crate::{
-    engine::time::Timestamp,
-    store::{StoreError, redis::topology::by_key::Steps},
-};
-
-/// The hash tag of the key.
-const TAG: &str = "candidate";
-
-/// The parts of [`Orders`], behind the version of the rules in the name of a field.
-const LAST: &str = "";
-const PROMOTED: &str = "/promoted";
-const ENDED: &str = "/ended";
-const SUPERSEDED: &str = "/superseded";
-
-const KEPT_MS: u64 = 366 * 86_400_000;
+use crate::{engine::time::Timestamp, store::StoreError};
 
 const POLL_EVERY: Duration = Duration::from_millis(250);
-
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-
-/// The rules that are listed, those with the most changes first.
-const LISTED_MAX: usize = 200;
 
 impl Candidate {
     /// The version of its rules; `None` if there are none.
@@ -79,17 +52,8 @@ impl Candidate {
         if order.order != OrderKind::Promote {
             self.supersede(&order.candidate, &rules).await?;
         }
-        let (is_promotion, ended) = (order.order == OrderKind::Promote, orders.ended);
-        let text = serde_json::to_string(&order).unwrap_or_default();
         orders.add(order);
-        let mut fields = vec![(rules.clone() + LAST, text.clone())];
-        if is_promotion {
-            fields.push((rules.clone() + PROMOTED, text));
-        }
-        if let Some(at_ms) = orders.ended.filter(|_| orders.ended != ended) {
-            fields.push((rules.clone() + ENDED, at_ms.to_string()));
-        }
-        self.set(&fields).await?;
+        self.keep(&rules, &orders).await?;
         {
             let mut known = self.known.lock();
             (known.rules, known.orders) = (rules, orders);
@@ -143,83 +107,6 @@ impl Candidate {
         Ok(problem)
     }
 
-    /// Tells the store which promotions this replica has left.
-    async fn leave(&self) -> Result<(), StoreError> {
-        let left = self.known.lock().left.clone();
-        let fields =
-            left.iter().map(|(rules, at_ms)| (rules.clone() + SUPERSEDED, at_ms.to_string()));
-        self.set(&fields.collect::<Vec<_>>()).await?;
-        // In memory, orders are only for the present rules.
-        self.known.lock().left.clear();
-        Ok(())
-    }
-
-    /// Ends promotions of this candidate for other rules than these, unless a replica follows one still.
-    async fn supersede(&self, candidate: &str, rules: &str) -> Result<(), StoreError> {
-        let Some(servers) = self.store.servers() else { return Ok(()) };
-        let all = |key: &str| vec![cmd("HGETALL").arg(key).take()];
-        let answer = servers.run(TAG, ANSWER_WITHIN, Steps::Several, all).await?.pop();
-        let all: BTreeMap<Vec<u8>, Vec<u8>> =
-            from_redis_value(answer.unwrap_or(Reply::Nil)).unwrap_or_default();
-        let mut fields = Vec::new();
-        for (field, text) in &all {
-            let field = String::from_utf8_lossy(field);
-            if let Some(others) = field.strip_suffix(PROMOTED).filter(|others| *others != rules)
-                && let Ok(order) = serde_json::from_slice::<Order>(text)
-                && order.candidate == candidate
-            {
-                fields.push((others.to_owned() + SUPERSEDED, order.at_ms.to_string()));
-            }
-        }
-        self.set(&fields).await
-    }
-
-    /// What was ordered for this version of the rules, and why that is not known.
-    async fn read(&self, rules: &str) -> Result<(Orders, Option<String>), StoreError> {
-        let Some(servers) = self.store.servers() else {
-            let known = self.known.lock();
-            let is_same = known.rules == rules;
-            return Ok((if is_same { known.orders.clone() } else { Orders::default() }, None));
-        };
-        let get = |key: &str| {
-            let fields = [LAST, PROMOTED, ENDED, SUPERSEDED];
-            fields.map(|part| cmd("HGET").arg(key).arg(rules.to_owned() + part).take()).to_vec()
-        };
-        let answers = servers.run(TAG, ANSWER_WITHIN, Steps::Several, get).await?;
-        let texts: Option<[Option<Vec<u8>>; 4]> = from_redis_value(Reply::Array(answers)).ok();
-        let problem =
-            "the orders about the candidate cannot be read; a newer version may have given them";
-        let orders = texts.and_then(|[last, promoted, ended, superseded]| {
-            let order = |text: Option<Vec<u8>>| {
-                text.map(|text| serde_json::from_slice::<Order>(&text)).transpose().ok()
-            };
-            let time = |text: Option<Vec<u8>>| {
-                text.map(|text| serde_json::from_slice::<u64>(&text)).transpose().ok()
-            };
-            Some(Orders {
-                last: order(last)?,
-                promoted: order(promoted)?,
-                ended: time(ended)?,
-                superseded: time(superseded)?,
-            })
-        });
-        Ok(match orders {
-            Some(orders) => (orders, None),
-            None => (Orders::default(), Some(problem.to_owned())),
-        })
-    }
-
-    async fn set(&self, fields: &[(String, String)]) -> Result<(), StoreError> {
-        let Some(servers) = self.store.servers().filter(|_| !fields.is_empty()) else {
-            return Ok(());
-        };
-        let set = |key: &str| {
-            let set = cmd("HSET").arg(key).arg(fields).take();
-            vec![set, cmd("PEXPIRE").arg(key).arg(KEPT_MS).take()]
-        };
-        servers.run(TAG, ANSWER_WITHIN, Steps::One, set).await.map(drop)
-    }
-
     /// Puts in force what the orders say, and compares what is not in force. Returns whether other rules are in force.
     /// `problem` is why they may say something else.
     fn apply(&self, now: Timestamp, mut problem: Option<String>) -> bool {
@@ -266,67 +153,5 @@ impl Candidate {
         }
         (known.followed, known.problem) = (followed, problem);
         changes
-    }
-
-    /// Its state, and what it would change, as the JSON of the admin address.
-    pub fn json(&self) -> Value {
-        let (version, in_force) = (self.version(), self.in_force.current().version.to_string());
-        let known = self.known.lock();
-        let last = version.as_ref().and_then(|version| known.orders.about(version));
-        let state = match &version {
-            None => "absent",
-            Some(version) if *version == in_force => "in_force",
-            Some(_) if last.is_some_and(|last| last.order == OrderKind::Abort) => "aborted",
-            Some(_) => "judged",
-        };
-        let trial = self.trial.lock();
-        let mut rules: BTreeMap<RuleName, [u64; 3]> = BTreeMap::new();
-        for domain in self.rules.current().rules.domains() {
-            let names = domain
-                .rules()
-                .into_iter()
-                .map(|rule| (Arc::clone(&domain.name), Arc::clone(&rule.path)));
-            rules.extend(names.map(|name| (name, [0; 3])));
-        }
-        rules.extend(trial.counts());
-        let mut rules: Vec<_> = rules.into_iter().collect();
-        rules.sort_by_key(|(_, [_, denied, admitted])| Reverse(denied + admitted));
-        let mut sums = [0; 3];
-        for (_, counts) in &rules {
-            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
-        }
-        let [same, denied, admitted] = sums;
-        let rules: Vec<Value> = (rules.into_iter().take(LISTED_MAX))
-            .map(|((domain, rule), [same, denied, admitted])| {
-                json!({
-                    "domain": *domain, "rule": *rule,
-                    "same": same, "newly_denied": denied, "newly_admitted": admitted,
-                })
-            })
-            .collect();
-        let problems: Vec<String> = self.rules.problems().iter().map(ToString::to_string).collect();
-        json!({
-            "state": state,
-            "version": version,
-            "rules_version": in_force,
-            "files": self.rules.current().files,
-            "one_in": self.one_in,
-            "since_ms": trial.since.as_millis(),
-            "same": same, "newly_denied": denied, "newly_admitted": admitted,
-            "left_out": trial.left_out,
-            "rules": rules,
-            "promoted": known.orders.promotion(),
-            "order": known.orders.last,
-            "problem": known.problem,
-            "problems": problems,
-        })
-    }
-
-    /// What an operator should look at, as a sentence.
-    pub fn problem(&self) -> Option<String> {
-        let refused = self.rules.problems();
-        let refused = refused.first().map(|first| format!("the candidate is not loaded: {first}"));
-        let problems = [self.known.lock().problem.clone(), refused].into_iter().flatten();
-        problems.reduce(|one, other| format!("{one}; {other}"))
     }
 }
