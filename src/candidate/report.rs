@@ -19,7 +19,8 @@ impl Candidate {
             None => "absent",
             Some(version) if *version == in_force => "in_force",
             Some(_) if last.is_some_and(|last| last.order == OrderKind::Abort) => "aborted",
-            Some(_) => "judged",
+            Some(_) if self.is_judged() => "judged",
+            Some(_) => "waiting",
         };
         let trial = self.trial.lock();
         let mut rules: BTreeMap<RuleName, [u64; 3]> = BTreeMap::new();

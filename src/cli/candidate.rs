@@ -119,6 +119,7 @@ fn state(answer: &Value) -> String {
                 None => format!("candidate {version} has the rules that are in force"),
             }
         }
+        "waiting" => format!("candidate {version} begins to judge beside rules {rules}"),
         "aborted" => format!("candidate {version} is not judged; rules {rules} are in force"),
         _ => format!("no candidate is loaded; rules {rules} are in force"),
     }

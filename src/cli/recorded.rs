@@ -241,6 +241,8 @@ struct CallFile {
     read: BytesMut,
     /// Calls that are read, and before which others may still come: runs in their order, as each worker writes its calls.
     runs: Vec<VecDeque<Call>>,
+    /// The run of the block that is read, of one worker, unless that run is empty or a block begins.
+    run_of_block: Option<usize>,
     newest: Timestamp,
     count: usize,
     /// The number of calls that cannot be read, and what is wrong with the first.
@@ -255,12 +257,13 @@ enum Frames {
 
 impl CallFile {
     fn new(path: PathBuf) -> Self {
-        let (read, runs, newest) = Default::default();
+        let (read, runs, newest, run_of_block) = Default::default();
         Self {
             path,
             frames: Frames::Unopened,
             read,
             runs,
+            run_of_block,
             newest,
             count: 0,
             bad: Default::default(),
@@ -299,6 +302,11 @@ impl CallFile {
         let call = run.pop_front();
         if run.is_empty() {
             self.runs.remove(index);
+            self.run_of_block = match self.run_of_block {
+                Some(own) if own == index => None,
+                Some(own) if own > index => Some(own - 1),
+                own => own,
+            };
         }
         call.map(Ok)
     }
@@ -316,13 +324,22 @@ impl CallFile {
     fn add(&mut self, call: Call) {
         self.count += 1;
         self.newest = self.newest.max(call.at);
+        let last_of = |run: &VecDeque<Call>| run.back().map(|last| Place::new(last, 0));
+        // A worker knows what came first in a millisecond.
+        let own = self.run_of_block.filter(|own| {
+            let last = self.runs.get(*own).and_then(last_of);
+            last.is_some_and(|last| last.at <= call.at)
+        });
         let place = Place::new(&call, 0);
-        let goes_on =
-            |run: &&mut VecDeque<Call>| run.back().is_some_and(|last| Place::new(last, 0) <= place);
-        match self.runs.iter_mut().find(goes_on) {
-            Some(run) => run.push_back(call),
-            None => self.runs.push(VecDeque::from([call])),
+        let goes_on = |run: &VecDeque<Call>| last_of(run).is_some_and(|last| last <= place);
+        let run = own.or_else(|| self.runs.iter().position(goes_on)).unwrap_or_else(|| {
+            self.runs.push(VecDeque::new());
+            self.runs.len() - 1
+        });
+        if let Some(run) = self.runs.get_mut(run) {
+            run.push_back(call);
         }
+        self.run_of_block = Some(run);
     }
 
     fn first(&self) -> Option<Place> {
@@ -376,7 +393,7 @@ impl CallFile {
             match frames.read(into) {
                 Ok(0) => match frames.get_mut().fill_buf() {
                     Ok([]) => break Ok(0),
-                    Ok(_) => {}
+                    Ok(_) => self.run_of_block = None,
                     Err(error) => break Err(error),
                 },
                 read => break read,
@@ -434,8 +451,19 @@ mod tests {
     fn a_call_that_was_denied_comes_behind_those_of_other_workers_that_filled_the_counter_in_its_millisecond()
      {
         let mut file = CallFile::new(PathBuf::new());
-        // One worker has decided the first two, and another one the others.
-        for (at_ms, denied) in [(1, false), (5, true), (5, false), (6, true)] {
+        // One worker has decided the first three, and another one the others.
+        let of_workers = [
+            (1, false, false),
+            (5, true, false),
+            (6, true, false),
+            (5, false, true),
+            (7, true, false),
+            (7, false, false),
+        ];
+        for (at_ms, denied, begins) in of_workers {
+            if begins {
+                file.run_of_block = None;
+            }
             let descriptors = vec![RateLimitDescriptor {
                 entries: vec![Entry { key: "user".into(), value: "a".into() }],
                 ..RateLimitDescriptor::default()
@@ -447,6 +475,7 @@ mod tests {
         file.frames = Frames::Ended;
         let calls = iter::from_fn(|| file.next()).map(|call| call.unwrap());
         let order: Vec<_> = calls.map(|call| (call.at.as_millis(), call.denied)).collect();
-        assert_eq!(order, [(1, false), (5, false), (5, true), (6, true)]);
+        let expected = [(1, false), (5, false), (5, true), (6, true), (7, true), (7, false)];
+        assert_eq!(order, expected);
     }
 }

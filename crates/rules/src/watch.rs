@@ -147,7 +147,7 @@ pub struct Watched {
 pub async fn watch(rules: Arc<Rules>, watched: Watched, on_load: impl Fn(Loaded)) {
     let Watched { paths, overlays, options } = watched;
     let read = move || RuleFiles::read(&paths, &overlays);
-    let mut files = FollowedFiles::new(read, rules.current().version.clone());
+    let mut files = FollowedFiles::new(read, rules.written().version.clone());
     loop {
         on_load(reload(&rules, files.next().await, options, compile_files).await);
     }

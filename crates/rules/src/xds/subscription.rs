@@ -136,7 +136,7 @@ impl<F: Fn(Loaded)> RuleSubscription<F> {
         next: ReceivedRules,
         origin: RuleOrigin,
     ) -> Result<ResponseOutcome, Vec<Problem>> {
-        let (options, present) = (self.options, self.rules.current().version.clone());
+        let (options, present) = (self.options, self.rules.written().version.clone());
         let overlays = Arc::clone(&self.overlays);
         let compiled = off_thread(move || {
             let is_new = next.version(&overlays) != present;
