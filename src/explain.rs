@@ -178,10 +178,9 @@ impl Explanation {
             explanation.problem = Some(problem);
         }
         let mut found_by_each = Vec::new();
-        let mut charges = plan.charges.iter();
-        let of_each = plan.charges_of_each().into_iter().zip(plan.directive_of_each());
+        let of_each = plan.by_descriptor().zip(plan.directive_of_each());
         let descriptors = request.descriptors.iter().enumerate().zip(of_each);
-        for ((index, descriptor), (count, directive)) in descriptors {
+        for ((index, descriptor), (charges, directive)) in descriptors {
             let parameters = Parameters::of(&descriptor.entries);
             let path = domain.path(&descriptor.entries);
             let is_commit = plan.is_commit(index);
@@ -195,8 +194,7 @@ impl Explanation {
                 directive: directive.map(ToString::to_string),
                 replaced: Vec::new(),
                 charges: charges
-                    .by_ref()
-                    .take(count)
+                    .iter()
                     .map(|charge| ChargeExplanation::new(charge, &plan.charges, parameters, now))
                     .collect(),
             });

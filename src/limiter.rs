@@ -432,8 +432,8 @@ impl Limiter {
     pub async fn usage(&self, request: &Request) -> Vec<LimitUsage> {
         let plan = self.draw(&self.deciding(), request, HitsMeaning::Charged);
         let readings = self.store.read_counters(&plan.charges, Clear::No).await;
-        let counts = plan.charges_of_each().into_iter().enumerate();
-        let descriptors = counts.flat_map(|(index, count)| iter::repeat_n(index, count));
+        let charges = plan.by_descriptor().enumerate();
+        let descriptors = charges.flat_map(|(index, own)| iter::repeat_n(index, own.len()));
         let of_each = descriptors.zip(plan.matched_charges()).zip(readings);
         let usage =
             |((descriptor, (matched, _, charge)), reading): ((_, (&Matched, _, &Charge)), _)| {

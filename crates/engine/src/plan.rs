@@ -377,11 +377,6 @@ impl Plan {
         self.items.push(Item::settled(matched, outcome, None));
     }
 
-    /// The number of charges of each descriptor, in their order.
-    pub fn charges_of_each(&self) -> Vec<usize> {
-        self.items.iter().map(Item::charges).collect()
-    }
-
     /// The charges of each descriptor, in their order.
     pub fn by_descriptor(&self) -> impl Iterator<Item = &[Charge]> {
         let mut rest = &self.charges[..];

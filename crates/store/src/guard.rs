@@ -15,7 +15,7 @@ use tollkeeper_engine::{
 
 use super::{
     AtOnce, Clear, CounterReading, Store, StoreError, fallback::Fallback, lateness,
-    metrics::StoreMetrics, over_limit_cache::OverLimitCache,
+    metrics::StoreMetrics, over_limit_cache::OverLimitCache, redis::RedisStore,
 };
 
 /// When a call arrived, and how long its caller waits, if that is announced.
@@ -109,7 +109,7 @@ impl Guard {
         self.store.at_once()
     }
 
-    pub fn servers(&self) -> Option<&super::redis::RedisStore> {
+    pub fn servers(&self) -> Option<&RedisStore> {
         self.store.servers()
     }
 
