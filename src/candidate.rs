@@ -265,7 +265,7 @@ impl Candidate {
         }
     }
 
-    /// Follows the servers of its counters, and orders; never ends. `on_change` is told that other rules are in force.
+    /// Follows the Redis servers of its counters, and the orders; never ends. Calls `on_change` when other rules are in force.
     pub(crate) async fn follow(&self, now: impl Fn() -> Timestamp, on_change: impl Fn()) {
         let servers = async {
             if let Some(servers) = self.counters.servers() {

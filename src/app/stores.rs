@@ -42,7 +42,7 @@ const CANDIDATE_RULES: &str = "candidate rules";
 const CANDIDATE_CONNECTIONS_MAX: u32 = 4;
 const CANDIDATE_CACHED_MAX: usize = 10_000;
 
-/// The part of the memory for counters that those of a candidate may take beside it, in bytes at least [`MEMORY_MIN`].
+/// The counters of a candidate may take a quarter of what the others may take, and at least [`MEMORY_MIN`] bytes.
 const CANDIDATE_MEMORY_PART: usize = 4;
 const MEMORY_MIN: usize = 1 << 20;
 
@@ -116,7 +116,7 @@ pub fn candidate(
             first.log(CANDIDATE_RULES);
             Some(first)
         }
-        // Whoever follows the files reports why.
+        // The watcher of its files logs why.
         Err(_) => xds::none_yet(&[], *options).ok(),
     };
     let mut own = settings.clone();

@@ -1,4 +1,4 @@
-//! Takes orders of operators, and follows those of other replicas.
+//! Gives the orders of this replica's operators to all replicas, and follows those of all.
 
 use std::{sync::atomic::Ordering, time::Duration};
 

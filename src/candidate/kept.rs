@@ -25,7 +25,7 @@ const KEPT_MS: u64 = 366 * 86_400_000;
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 impl Candidate {
-    /// Tells the store which promotions this replica has left.
+    /// Marks the promotions in the store that this replica no longer follows.
     pub(super) async fn leave(&self) -> Result<(), StoreError> {
         let left = self.known.lock().left.clone();
         let fields =

@@ -8,11 +8,11 @@ named! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum OrderKind {
-        /// The candidate is in force in place of the rules.
+        /// Put the candidate in force in place of the rules.
         Promote = "promote",
-        /// It is no longer judged.
+        /// Stop judging calls by it.
         Abort = "abort",
-        /// It is judged again.
+        /// Judge calls by it again.
         Judge = "judge",
     }
 }

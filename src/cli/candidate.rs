@@ -13,7 +13,7 @@ use super::{
     admin::{AdminFlags, AdminServer, ReplicaFlags, instant, list, number, path_and_query, text},
     output::{Ended, OutputFlag, failure, pretty_json, say, usage},
 };
-use crate::{settings::Environment, text::printable::printable_lines};
+use crate::{candidate::OrderKind, settings::Environment, text::printable::printable_lines};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum CandidateAction {
@@ -49,9 +49,9 @@ pub(super) struct OrderFlags {
 pub(super) fn main(action: &CandidateAction, environment: &Environment) -> Ended {
     let (flags, order) = match action {
         CandidateAction::Show(flags) => return show(flags, environment),
-        CandidateAction::Promote(flags) => (flags, "promote"),
-        CandidateAction::Abort(flags) => (flags, "abort"),
-        CandidateAction::Judge(flags) => (flags, "judge"),
+        CandidateAction::Promote(flags) => (flags, OrderKind::Promote),
+        CandidateAction::Abort(flags) => (flags, OrderKind::Abort),
+        CandidateAction::Judge(flags) => (flags, OrderKind::Judge),
     };
     flags.admin.with_server(environment, |server| {
         let version = match &flags.version {
@@ -59,16 +59,12 @@ pub(super) fn main(action: &CandidateAction, environment: &Environment) -> Ended
             None => text(&ask(server)?, "version").to_owned(),
         };
         let because = flags.because.as_deref().map(|because| ("because", because));
-        let parameters = [("order", order), ("version", &*version)].into_iter().chain(because);
+        let parameters =
+            [("order", order.name()), ("version", &*version)].into_iter().chain(because);
         let path = path_and_query("/candidate", parameters);
         let answer = server.ask(Method::POST, &path, String::new())?;
-        let others = match order {
-            "promote" => "the same rules and candidate",
-            _ => "this candidate",
-        };
-        Ok(flags.admin.show(server, &answer, |answer| {
-            format!("{}; other replicas with {others} follow within a second\n", state(answer))
-        }))
+        let others = "other replicas with the same rules and candidate follow within a second";
+        Ok(flags.admin.show(server, &answer, |answer| format!("{}; {others}\n", state(answer))))
     })
 }
 

@@ -1,6 +1,7 @@
-//! The admin address: `/counters` shows and changes counters, and `POST /explain` shows which rules a request would match and what it would charge. `GET /top` shows the
-//! hottest keys. `/log` shows and changes which lines are logged, `/recording` whether calls are recorded, `/candidate` what other rules would change, and `/stats` shows the counters of
-//! envoyproxy/ratelimit. The status page is in `status`.
+//! The admin address: `/counters` shows and changes counters, and `POST /explain` shows which rules a request would match and
+//! what it would charge. `GET /top` shows the hottest keys. `/log` shows and changes which lines are logged, `/recording`
+//! whether calls are recorded, and `/candidate` what other rules would change and whether they are in force. `/stats` shows
+//! the counters of envoyproxy/ratelimit. The status page is in `status`.
 
 mod access;
 mod audit;

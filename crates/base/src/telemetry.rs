@@ -1,8 +1,8 @@
 //! Traces, metrics and logs. Labels come from the configuration, never from a request.
 //!
 //! Metrics are always available at `/metrics`. Traces, and metrics by OTLP, are exported only if the
-//! standard `OTEL_EXPORTER_OTLP_*` variables name an endpoint, and log records only if it is also asked for. Spans are built in `trace`, and only of calls that are
-//! sampled. Each part of the program defines its own instruments.
+//! standard `OTEL_EXPORTER_OTLP_*` variables name an endpoint, and log records only if `OTEL_LOGS_EXPORTER` is set too.
+//! Spans are built in `trace`, and only of calls that are sampled. Each part of the program defines its own instruments.
 
 mod collector;
 mod events;

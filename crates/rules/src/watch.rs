@@ -25,7 +25,7 @@ pub struct Rules {
     /// What log lines call them.
     name: &'static str,
     current: ArcSwap<InForce>,
-    /// Those of their origin, which a promoted candidate may replace. It is locked while `current` is replaced.
+    /// What the files or the control plane say, though a promoted candidate may be in force. Whoever replaces `current` locks it.
     written: Mutex<Arc<InForce>>,
     /// By [`RuleOrigin`], the problems of the newest content, if it could not be loaded.
     problems: Mutex<[Vec<Problem>; 2]>,
