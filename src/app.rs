@@ -301,7 +301,7 @@ impl App {
         }
         let rules_of_keys = Arc::clone(&self.rules);
         tasks.push(Box::pin(async move {
-            keys.follow(&store, || rules_of_keys.current().rules.has_holds_by_token()).await;
+            keys.follow(&store, || rules_of_keys.current().rules.has_tokens()).await;
         }));
         if self.store.servers().is_some() {
             let store = Arc::clone(&self.store);
@@ -356,7 +356,7 @@ impl App {
             }
         };
         let has_key = async {
-            if self.recorder.is_some() || self.rules.current().rules.has_holds_by_token() {
+            if self.recorder.is_some() || self.rules.current().rules.has_tokens() {
                 self.hold_keys.within(READY_WITHIN, HoldKeys::can_sign).await;
             }
         };

@@ -3,6 +3,7 @@
 mod decision_line;
 mod effect;
 pub mod holds;
+mod lent;
 pub mod listing;
 mod matched;
 pub mod metrics;
@@ -75,6 +76,11 @@ pub enum Undecided {
     /// Places are for whole calls in flight.
     #[error("mode: must not be PART where a limit is `in_flight`")]
     PartOfPlaces,
+    /// Nothing may be charged in advance.
+    #[error(
+        "mode: must not be LEASE: {rule:?} has a limit without `lease: auto`, or that cannot be leased now"
+    )]
+    NotLeased { rule: String },
     /// Its charges cost too much.
     #[error("descriptors: charges of weight {weight} exceed {max} (`--max-charges`)")]
     TooHeavy { weight: usize, max: usize },
@@ -290,6 +296,7 @@ impl Limiter {
     ) -> Result<Plan, Undecided> {
         let mut plan = self.draw(by, request, meaning);
         self.check_weight(&plan)?;
+        self.check_lent(&mut plan, meaning)?;
         plan.lists_limits = self.lists_limits;
         plan.charges.iter_mut().for_each(|charge| charge.keeps_order = by.keeps_order);
         self.holds.prepare(&mut plan, &request.domain);
@@ -319,6 +326,10 @@ impl Limiter {
         };
         self.report_fallbacks(&plan, &absent);
         let without_store = !absent.is_empty() || !corrupt.is_empty();
+        if meaning == HitsMeaning::Lease && without_store {
+            let cause = "hits are leased only while the store answers".to_owned();
+            return Err(verdict.err().unwrap_or(StoreError::Unavailable(cause)).into());
+        }
         for charge in corrupt {
             self.report_corrupt(&request.domain, &plan.label(charge));
         }
@@ -337,6 +348,7 @@ impl Limiter {
         let counters = if is_compared { first_counters(&plan) } else { Vec::new() };
         let mut decision = plan.settle(verdict);
         decision.token = self.holds.settle(&by.rules.rules, &decision);
+        self.report_lent(&decision);
         if let Some(recorder) = self.recorder().filter(|recorder| recorder.is_on()) {
             let at = decision.at.unwrap_or_else(|| self.overrides.now());
             let call = Recorded { request, meaning, decision: &decision, at, without_store };

@@ -180,6 +180,7 @@ const fn mode(meaning: HitsMeaning) -> Option<&'static str> {
         HitsMeaning::Charged | HitsMeaning::Expected => None,
         HitsMeaning::Done => Some("DEBIT"),
         HitsMeaning::Part => Some("PART"),
+        HitsMeaning::Lease => Some("LEASE"),
         HitsMeaning::Checked => Some("CHECK"),
         HitsMeaning::Read => Some("READ"),
     }

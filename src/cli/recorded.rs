@@ -416,6 +416,7 @@ fn call_of(call: RecordedCall) -> Result<Call, String> {
         Meaning::Expected => HitsMeaning::Expected,
         Meaning::Done => HitsMeaning::Done,
         Meaning::Part => HitsMeaning::Part,
+        Meaning::Lease => HitsMeaning::Lease,
         Meaning::Checked => HitsMeaning::Checked,
         Meaning::Read => HitsMeaning::Read,
     };

@@ -157,7 +157,7 @@ impl Holds {
     }
 
     fn taken(&self, rules: &RuleSet, limit: &Limit, hits: u64, at: Option<Timestamp>) {
-        let Some(policy) = &limit.hold else { return };
+        let Some(policy) = limit.hold.as_ref().filter(|policy| !policy.is_lease()) else { return };
         match (rules.holding_limit(policy.number), at) {
             (Some(holding), Some(at)) => self.open.take(&holding.rule, policy, hits, at),
             _ => drop(self.count(rules, policy, "taken")),
@@ -166,7 +166,7 @@ impl Holds {
 
     fn committed(&self, rules: &RuleSet, commit: &Committed, at: Option<Timestamp>) {
         let Committed { limit, outcome, held, used } = commit;
-        let Some(policy) = &limit.hold else { return };
+        let Some(policy) = limit.hold.as_ref().filter(|policy| !policy.is_lease()) else { return };
         if *outcome == Some(CommitOutcome::Applied)
             && let Some(used) = used.filter(|used| *used > 0)
             && let Some(learned) = rules.learned(policy.number)

@@ -53,6 +53,7 @@ impl RecordedValues<'_> {
             HitsMeaning::Expected => Meaning::Expected,
             HitsMeaning::Done => Meaning::Done,
             HitsMeaning::Part => Meaning::Part,
+            HitsMeaning::Lease => Meaning::Lease,
             HitsMeaning::Checked => Meaning::Checked,
             HitsMeaning::Read => Meaning::Read,
         };

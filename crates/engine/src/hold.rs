@@ -15,6 +15,12 @@ use crate::{
     text::named::named,
 };
 
+/// The name of a hold that is a lease, in place of the number of a limit.
+const LEASE: u32 = 0;
+
+/// How long a caller may take to give back what it has leased and not spent.
+const LEASE_GIVEN_BACK_WITHIN_MS: u64 = 10_000;
+
 /// How a limit holds hits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HoldPolicy {
@@ -32,7 +38,7 @@ pub struct HoldPolicy {
     pub unused_on: Option<Vec<Box<str>>>,
     /// What becomes of a hold that no commit ends.
     pub abandoned: Abandoned,
-    /// Identifies the limit in tokens, across reloads and replicas: see [`limit_number`].
+    /// Identifies the limit in tokens, across reloads and replicas: see [`limit_number`]. 0 for a lease.
     pub number: u32,
 }
 
@@ -103,6 +109,16 @@ impl HoldPolicy {
         }
     }
 
+    /// The policy of hits that a caller has leased.
+    pub fn lease() -> Self {
+        Self { number: LEASE, ..Self::new(LEASE_GIVEN_BACK_WITHIN_MS) }
+    }
+
+    /// Whether it is that of hits that a caller has leased.
+    pub const fn is_lease(&self) -> bool {
+        self.number == LEASE
+    }
+
     /// The ends of calls after which nothing was used.
     pub fn unused_ends(&self) -> impl Iterator<Item = &str> {
         let usual = if self.unused_on.is_none() { &Self::UNUSED_ON[..] } else { &[] };
@@ -135,7 +151,8 @@ impl HoldPolicy {
 /// The number by which tokens name a limit: the same on every replica, and after a reload.
 pub fn limit_number(domain: &str, path: &str, index: usize) -> u32 {
     let digest = Sha256::digest(format!("{domain}\n{path}\n{index}"));
-    digest.iter().take(4).fold(0, |number, byte| number << 8 | u32::from(*byte))
+    let number = digest.iter().take(4).fold(0, |number, byte| number << 8 | u32::from(*byte));
+    number.max(LEASE + 1)
 }
 
 #[cfg(test)]

@@ -202,6 +202,14 @@ impl Plan {
         self.charges.iter().take(own).map(Charge::weight).sum()
     }
 
+    /// The label of the first rule of which no hits can be leased.
+    pub fn not_leased(&self) -> Option<String> {
+        let own = self.charges.iter().take(self.charges.len() - self.commits);
+        own.enumerate()
+            .find(|(_, charge)| !charge.counter.limit.is_lent())
+            .map(|(index, _)| self.label(index))
+    }
+
     /// Whether it takes holds that need an id.
     pub fn takes_holds(&self) -> bool {
         self.charges.iter().any(|charge| match charge.hold {
@@ -345,7 +353,7 @@ impl Plan {
             draws_first: is_quota && domain.draws_first,
             always_fits: is_quota && (is_exempt || is_shadow),
             only_if_fits: carries_over && !descriptor.is_debit(),
-            is_part: descriptor.meaning == HitsMeaning::Part,
+            is_part: matches!(descriptor.meaning, HitsMeaning::Part | HitsMeaning::Lease),
             keeps_order: false,
         };
         if let Some(policy) = policy {

@@ -119,6 +119,8 @@ pub enum HitsMeaning {
     Done,
     /// A part of what the work could use: it is not held.
     Part,
+    /// A part that the caller spends itself: what it does not spend, it gives back.
+    Lease,
     /// None, since the call is only judged: it holds nothing.
     Checked,
     /// None, since counters are only read: a limit is whole if the class of the call is not given.

@@ -163,6 +163,26 @@ impl Limit {
         !is_in_flight && self.hold.as_ref().is_some_and(|policy| policy.by == HoldBy::Counter)
     }
 
+    /// Whether hits of ordinary calls on it may be charged in advance, and spent elsewhere.
+    pub fn leases(&self) -> bool {
+        self.lease == Lease::Auto
+            && self.mode == Mode::Enforced
+            && self.priority.is_none()
+            && self.class.is_none()
+            && self.opens_from.is_none()
+    }
+
+    /// Whether its hits are charged for a caller that spends them itself.
+    pub fn is_lent(&self) -> bool {
+        self.hold.as_ref().is_some_and(|policy| policy.is_lease())
+    }
+
+    /// How long hits that were charged in advance at `made` may be spent, counted from before they were asked for. Their
+    /// window ends no earlier than this after that, whatever the clocks show and however long the answer took.
+    pub fn lease_life(&self, made: Timestamp) -> Duration {
+        made.until(self.window.at(made).end).saturating_sub(LEASE_ERROR).min(LEASE_LIFE)
+    }
+
     /// How long after its last charge a first-hit window ends, if before its full length, in milliseconds.
     pub fn idle_ms(&self) -> Option<u64> {
         match self.algorithm {
@@ -253,6 +273,13 @@ pub enum WhenDenied {
     /// All of its hits, since they count work that is already done.
     Counted,
 }
+
+/// The longest life of hits that are charged in advance: what a reset, an override, or the loss of the store's data makes of
+/// them is over then.
+pub const LEASE_LIFE: Duration = Duration::from_millis(200);
+
+/// How long before their window they end: the store's time is cut to milliseconds, and clocks drift.
+const LEASE_ERROR: Duration = Duration::from_millis(2);
 
 named! {
     /// Whether a replica charges hits in advance, as credit that it spends without a round trip.

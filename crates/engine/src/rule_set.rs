@@ -211,14 +211,20 @@ impl RuleSet {
 
     /// Whether a limit has `notify_at`.
     pub fn has_notices(&self) -> bool {
-        let rules = self.domains.values().flat_map(Domain::rules);
-        rules.flat_map(|rule| rule.limits()).any(|limit| limit.notify_at.is_some())
+        self.has_limit(|limit| limit.notify_at.is_some())
     }
 
-    /// Whether calls may take holds by token.
-    pub fn has_holds_by_token(&self) -> bool {
-        let policies = self.holds.values().filter_map(|holding| holding.limit.hold.as_ref());
-        policies.into_iter().any(|policy| policy.by == HoldBy::Token)
+    /// Whether answers may have tokens, of holds or of leases.
+    pub fn has_tokens(&self) -> bool {
+        self.has_limit(|limit| {
+            let by = limit.hold.as_ref().map(|policy| policy.by);
+            by == Some(HoldBy::Token) || limit.leases()
+        })
+    }
+
+    fn has_limit(&self, is_one: impl Fn(&Limit) -> bool) -> bool {
+        let rules = self.domains.values().flat_map(Domain::rules);
+        rules.flat_map(|rule| rule.limits()).any(|limit| is_one(limit))
     }
 
     /// The limit that holds hits with this number.

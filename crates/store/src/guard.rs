@@ -166,6 +166,18 @@ impl Guard {
         self.store.servers().map(|servers| servers.credit(counter))
     }
 
+    /// Counts hits that callers have leased, or have given back.
+    pub fn lent(&self, event: &'static str, hits: u64) {
+        if hits > 0 {
+            self.metrics.leased(event, hits);
+        }
+    }
+
+    /// Whether the store certainly has what was charged to a counter so long ago.
+    pub fn has_kept(&self, counter: &Counter, charged: Duration) -> bool {
+        self.store.servers().is_none_or(|servers| servers.has_run_for(counter, charged))
+    }
+
     /// Like [`Store::keys`].
     pub async fn keys(
         &self,

@@ -71,7 +71,7 @@ impl StoreMetrics {
         // Rates begin with the first event.
         metrics.starved.add(0.0, &[]);
         metrics.commits_queued.add(0, &[]);
-        for event in ["granted", "spent", "returned", "stranded"] {
+        for event in ["granted", "spent", "returned", "stranded", "lent", "given_back"] {
             metrics.leased(event, 0);
         }
         for reason in ["full", "ended", "stopped"] {

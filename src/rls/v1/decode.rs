@@ -149,6 +149,7 @@ impl DecodedCall {
         let meaning = match mode {
             Mode::Debit => HitsMeaning::Done,
             Mode::Part => HitsMeaning::Part,
+            Mode::Lease => HitsMeaning::Lease,
             Mode::Check => HitsMeaning::Checked,
             Mode::Take | Mode::Read => HitsMeaning::Expected,
         };
@@ -162,11 +163,11 @@ fn field_of_other_mode(call: &v1::Call, mode: Mode) -> Option<String> {
     let charges_nothing = matches!(mode, Mode::Check | Mode::Read);
     let has_own = |one: &RateLimitDescriptor| one.hits_addend.is_some() || one.is_negative_hits;
     let own = call.descriptors.iter().position(has_own);
-    let own = own.filter(|_| charges_nothing || mode == Mode::Part);
+    let own = own.filter(|_| charges_nothing || matches!(mode, Mode::Part | Mode::Lease));
     let of_others = [
         ("hits", charges_nothing && call.hits.is_some()),
         ("hits_by_kind", mode != Mode::Take && !call.hits_by_kind.is_empty()),
-        ("id", charges_nothing && !call.id.is_empty()),
+        ("id", (charges_nothing || mode == Mode::Lease) && !call.id.is_empty()),
     ];
     let field = of_others.into_iter().find(|(_, is_there)| *is_there);
     let field = field.map(|(field, _)| field.to_owned());

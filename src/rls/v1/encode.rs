@@ -7,7 +7,7 @@ use crate::{
     engine::{
         decision::{Code as DecisionCode, Committed, Decision, Matched, Status},
         ledger::CommitOutcome,
-        rule::Limit,
+        rule::{LEASE_LIFE, Limit},
     },
     fields::{nested, number, text, write_bytes, write_number},
     limiter::LimitUsage,
@@ -35,6 +35,20 @@ pub(super) fn verdict(decision: &Decision, hits: u64) -> Vec<u8> {
     verdict
 }
 
+/// Adds how long the hits of a lease may be spent.
+pub(super) fn spend_within(decision: &Decision, verdict: &mut Vec<u8>) {
+    let charges = decision.taken.iter().flat_map(|taken| &taken.charges);
+    let lives = charges.map(|charge| charge.counter.limit.lease_life(charge.made));
+    duration(6, lives.min().unwrap_or(LEASE_LIFE), verdict);
+}
+
+fn duration(field: u8, time: Duration, to: &mut Vec<u8>) {
+    nested(field, to, |to| {
+        number(1, time.as_secs(), to);
+        number(2, time.subsec_nanos().into(), to);
+    });
+}
+
 fn write_status(
     descriptor: usize,
     matched: &Matched,
@@ -51,10 +65,7 @@ fn write_status(
             number(4, limit.unit_multiplier.into(), written);
         });
         number(5, remaining, status);
-        nested(6, status, |duration| {
-            number(1, reset.as_secs(), duration);
-            number(2, reset.subsec_nanos().into(), duration);
-        });
+        duration(6, reset, status);
     }
 }
 
@@ -189,8 +200,13 @@ mod tests {
                 expected(Code::OverLimit, 2, 0, true),
             ];
             let code = Code::OverLimit.into();
-            let expected =
-                v1::Verdict { code, statuses, hold: "t".repeat(200), error: None, hits: 42 };
+            let expected = v1::Verdict {
+                code,
+                statuses,
+                hold: "t".repeat(200),
+                hits: 42,
+                ..Default::default()
+            };
             assert_eq!(read, expected);
         }
     }

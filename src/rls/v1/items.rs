@@ -83,10 +83,14 @@ impl DecodedCall {
     /// The verdict as a message; that on a part has the hits that were charged.
     fn verdict(&self, decision: &Decision) -> Vec<u8> {
         let hits = match (self.mode, decision.code) {
-            (Mode::Part, Code::Ok) => decision.part.unwrap_or(self.hits),
+            (Mode::Part | Mode::Lease, Code::Ok) => decision.part.unwrap_or(self.hits),
             _ => 0,
         };
-        encode::verdict(decision, hits)
+        let mut verdict = encode::verdict(decision, hits);
+        if self.mode == Mode::Lease && decision.code == Code::Ok {
+            encode::spend_within(decision, &mut verdict);
+        }
+        verdict
     }
 }
 

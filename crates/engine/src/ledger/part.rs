@@ -10,6 +10,9 @@ use super::{
 };
 use crate::{algorithm::AnyAccount, request::Hits, rule::Mode};
 
+/// One caller leases at most this part of a limit.
+const LENT_PART: u64 = 20;
+
 /// The hits that the parts of a call ask for; `None` if it has none.
 pub fn part_asked<'call>(charges: impl IntoIterator<Item = &'call Charge>) -> Option<u64> {
     charges.into_iter().find_map(|charge| match charge.hits {
@@ -23,7 +26,11 @@ pub fn part_asked<'call>(charges: impl IntoIterator<Item = &'call Charge>) -> Op
 pub fn bound_parts(charges: &mut [Charge]) {
     let Some(asked) = part_asked(&*charges) else { return };
     let of_mode = |mode| charges.iter().filter(move |charge| charge.counter.limit.mode == mode);
-    let capacity = |charge: &Charge| charge.counter.limit.capacity();
+    let capacity = |charge: &Charge| {
+        let limit = &charge.counter.limit;
+        let part = if limit.is_lent() { LENT_PART } else { 1 };
+        (limit.capacity() / part).max(1)
+    };
     let enforced = of_mode(Mode::Enforced).map(capacity).min();
     let always_fits = charges.iter().any(|charge| charge.always_fits);
     // One of them is enough.

@@ -96,7 +96,7 @@ impl<'call> DescriptorInCall<'call> {
     /// The limit as it applies to the class of the call, and to hits that are not held. Work that is done counts whether it
     /// fits or not, but a log keeps no more than its limit, and places are only for calls in flight, so that these limits
     /// stay as they are. A part counts only if it fits; limits that count open holds stay as they are, since they have no
-    /// parts.
+    /// parts. What is leased is held by token, so that what is not spent can be given back.
     pub(super) fn unheld(&self, limit: &Arc<Limit>) -> Arc<Limit> {
         let is_whole = self.meaning == HitsMeaning::Read
             && limit.priority.as_ref().is_some_and(|set| self.value(&set.entry).is_none());
@@ -105,11 +105,16 @@ impl<'call> DescriptorInCall<'call> {
         let is_log = matches!(limit.algorithm, Algorithm::SlidingLog { .. });
         let when_denied = match self.meaning {
             HitsMeaning::Done if !is_log && !limit.counts_calls() => WhenDenied::Counted,
-            HitsMeaning::Part if !limit.counts_calls() => WhenDenied::Free,
+            HitsMeaning::Part | HitsMeaning::Lease if !limit.counts_calls() => WhenDenied::Free,
             _ => return limit,
         };
         let by_counter = |policy: &Arc<HoldPolicy>| policy.by == HoldBy::Counter;
-        let hold = limit.hold.clone().filter(by_counter);
+        let hold = match self.meaning {
+            HitsMeaning::Lease if limit.leases() && limit.hold.is_none() => {
+                Some(Arc::new(HoldPolicy::lease()))
+            }
+            _ => limit.hold.clone().filter(by_counter),
+        };
         Arc::new(Limit { when_denied, hold, ..Limit::clone(&limit) })
     }
 

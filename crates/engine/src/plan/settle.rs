@@ -158,6 +158,7 @@ impl Plan {
                 && tally.judged_by == JudgedBy::Counter
                 && let Some(made) = verdict.at.get(index).or(verdict.at.first())
             {
+                let hits = verdict.part.filter(|_| charge.is_part).unwrap_or(hits);
                 let counter = &mut charge.counter;
                 match charges.iter_mut().find(|known| known.counter.same_counter(counter)) {
                     // A commit ends a hold once on each counter.

@@ -34,11 +34,11 @@ use tollkeeper_engine::{
     key::Counter,
     ledger::{Charge, Few, Fit, HoldAction, JudgedBy, Tally, Verdict},
     request::Hits,
-    rule::Lease,
+    rule::LEASE_LIFE,
 };
 
 pub use self::leased_counter::LeaseTerms;
-use self::leased_counter::{Grant, GrantState, LIFE, LeasedCounter, Moment, Question};
+use self::leased_counter::{Grant, GrantState, LeasedCounter, Moment, Question};
 use super::{
     script::{fixed, work::NodeWork},
     topology::{directory::Directory, route},
@@ -74,12 +74,7 @@ pub(super) struct Leases {
 /// Whether a charge can be made with credit: that of a call that asks for hits of an ordinary limit as a whole, and that
 /// [`fixed::accepts`] accepts.
 fn is_leased(charge: &Charge) -> bool {
-    let limit = &*charge.counter.limit;
-    limit.lease == Lease::Auto
-        && limit.priority.is_none()
-        && limit.class.is_none()
-        && limit.opens_from.is_none()
-        && !charge.keeps_order
+    charge.counter.limit.leases() && !charge.keeps_order
 }
 
 impl Leases {
@@ -222,7 +217,7 @@ impl Leases {
         let answer = route::charge(&directory, &charge, asked.at + ANSWERED_WITHIN).await;
         // A server that was started a moment ago may have lost what other replicas still have in hand.
         let since = known_since(&directory, counter);
-        let is_known = since.is_some_and(|since| since + LIFE <= asked.at);
+        let is_known = since.is_some_and(|since| since + LEASE_LIFE <= asked.at);
         if let Some(refused) = self.answered(&question, answer, is_known) {
             self.give_back(&directory, counter, refused);
         }
@@ -320,7 +315,7 @@ impl Leases {
 }
 
 /// Since when the present run of the server that has a counter is known.
-fn known_since(directory: &Directory, counter: &Counter) -> Option<Instant> {
+pub(super) fn known_since(directory: &Directory, counter: &Counter) -> Option<Instant> {
     directory.owner(HashSlot::of(counter)).ok()?.link.state.pool.known_since()
 }
 

@@ -4,13 +4,12 @@
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
-use tollkeeper_engine::{hold_id::HoldId, key::Counter, rule::Limit, time::Timestamp};
-
-/// The longest life of credit: what a reset, an override, or the loss of Redis's data makes of it is over then.
-pub(super) const LIFE: Duration = Duration::from_millis(200);
-
-/// How long before its window credit ends: Redis's time is cut to milliseconds, and clocks drift.
-const ERROR_MS: i64 = 2;
+use tollkeeper_engine::{
+    hold_id::HoldId,
+    key::Counter,
+    rule::{LEASE_LIFE, Limit},
+    time::Timestamp,
+};
 
 /// Credit that was not used for so long goes back.
 const IDLE: Duration = Duration::from_millis(100);
@@ -61,9 +60,9 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    fn plus_millis(self, millis: u64) -> Self {
-        let at = self.at + Duration::from_millis(millis);
-        Self { at, clock: self.clock.plus_millis(millis) }
+    fn plus(self, time: Duration) -> Self {
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Self { at: self.at + time, clock: self.clock.plus_millis(millis) }
     }
 
     /// Whether one of the clocks shows this or a later time.
@@ -102,14 +101,10 @@ pub(super) struct Grant {
 }
 
 impl Grant {
-    /// What a question was granted at `made`. Redis had not run it before it was asked: so its window ends no earlier than
-    /// this time after that, less what the clocks cut off.
+    /// What a question was granted at `made`. Redis had not run it before it was asked.
     pub(super) fn new(asked: &Question, made: Timestamp) -> Self {
         let limit = &asked.counter.limit;
         let window_end = limit.window.at(made).end;
-        let in_window = window_end.millis_since(made).saturating_sub(ERROR_MS);
-        let life = u64::try_from(in_window.max(0)).unwrap_or(0);
-        let life = life.min(u64::try_from(LIFE.as_millis()).unwrap_or(u64::MAX));
         Self {
             id: asked.id,
             requests_per_unit: limit.requests_per_unit,
@@ -118,7 +113,7 @@ impl Grant {
             made,
             window_end,
             asked: asked.asked,
-            ends: asked.asked.plus_millis(life),
+            ends: asked.asked.plus(limit.lease_life(made)),
         }
     }
 
@@ -354,7 +349,7 @@ impl LeasedCounter {
 
     /// Takes all credit away, and also what is asked for now.
     pub(super) fn end(&mut self, now: Instant) -> Vec<Grant> {
-        self.not_before = now + LIFE;
+        self.not_before = now + LEASE_LIFE;
         self.grants.drain(..).collect()
     }
 
@@ -413,7 +408,7 @@ mod tests {
         }
 
         fn at(&self, ms: u64) -> Moment {
-            Moment { at: self.began, clock: BEGIN }.plus_millis(ms)
+            Moment { at: self.began, clock: BEGIN }.plus(Duration::from_millis(ms))
         }
 
         fn grant(&mut self, hits: u64, asked: u64, made: u64) -> Grant {
