@@ -77,9 +77,7 @@ pub enum Undecided {
     #[error("mode: must not be PART where a limit is `in_flight`")]
     PartOfPlaces,
     /// Nothing may be charged in advance.
-    #[error(
-        "mode: must not be LEASE: {rule:?} has a limit without `lease: auto`, or that cannot be leased now"
-    )]
+    #[error("mode: must not be LEASE: the rule {rule:?} has a limit that does not lease")]
     NotLeased { rule: String },
     /// Its charges cost too much.
     #[error("descriptors: charges of weight {weight} exceed {max} (`--max-charges`)")]

@@ -65,6 +65,8 @@ pub struct Plan {
     pub plant: Option<Plant>,
     /// Whether replicas lease hits of hot counters.
     pub leases: bool,
+    /// How many callers lease, to decide calls themselves.
+    pub processes: usize,
     /// Whether they use a Redis Cluster.
     pub has_cluster: bool,
     /// Whether it notes what happens, which takes half of its time.
@@ -74,14 +76,17 @@ pub struct Plan {
 impl Plan {
     pub fn of_seed(seed: u64) -> Self {
         let dice = Dice::new(seed);
+        let (replicas, clients) = (1 + dice.below(3) as usize, 1 + dice.below(8) as usize);
+        let (faults_max, leases) = (dice.below(20) as usize, dice.hits(700));
         Self {
             seed,
-            replicas: 1 + dice.below(3) as usize,
-            clients: 1 + dice.below(8) as usize,
+            replicas,
+            clients,
             lasts: Duration::from_secs(15),
-            faults_max: dice.below(20) as usize,
+            faults_max,
             plant: None,
-            leases: dice.hits(700),
+            leases,
+            processes: if leases { seed as usize % 3 } else { 0 },
             has_cluster: dice.hits(500),
             is_logged: false,
         }
@@ -254,6 +259,11 @@ async fn live(plan: &Plan) -> Rc<World> {
         // With dice of its own, so that known seeds keep their clients and faults.
         spawn_local(operator::resets(Rc::clone(&world), Dice::new(!plan.seed)));
     }
+    let leasing = (0..plan.processes).map(|number| {
+        let dice = Dice::new(plan.seed ^ (1 << (32 + number)));
+        spawn_local(Client::new(plan.clients + number, &world, dice).lease_all())
+    });
+    let leasing: Vec<_> = leasing.collect();
     let clients = (0..plan.clients)
         .map(|number| spawn_local(Client::new(number, &world, dice.another()).call()));
     let clients: Vec<_> = clients.collect();
@@ -273,7 +283,7 @@ async fn live(plan: &Plan) -> Rc<World> {
     faults::restart_all(&world).await;
     time::sleep_until(world.calm_since.get().unwrap_or(began) + CALM).await;
     world.ends.set(true);
-    for client in clients {
+    for client in clients.into_iter().chain(leasing) {
         client.await.unwrap();
     }
     world.ledger.borrow_mut().close(&mut world.database());

@@ -1,5 +1,6 @@
 //! `tollkeeper.v1`: what each mode charges, on every store; batches; commits and renewals by token; the same in JSON.
 
+mod lease;
 mod once;
 mod part;
 

@@ -106,6 +106,51 @@ impl Client {
         }
     }
 
+    /// Leases hits of a hot counter again and again, until the world ends, and spends them as a process of its own would.
+    pub async fn lease_all(self) {
+        while !self.world.ends.get() {
+            time::sleep(self.dice.micros(1000..1_000_000)).await;
+            let counter = self.counter("hot", 2);
+            let want = 1 + self.dice.below(12);
+            let asked = Instant::now();
+            let descriptors = vec![descriptor(&counter, Hits::Charge(want), &[])];
+            let event = || format!("lease of {want} on {counter}");
+            let counters = std::slice::from_ref(&counter);
+            let (answer, decided) =
+                self.ask(counters, descriptors, HitsMeaning::Lease, event).await;
+            let call = |hits| Call { counters: counters.to_vec(), hits, kind: Kind::Charge };
+            let Some(TakenLease { granted, token, life, made }) = decided.and_then(leased) else {
+                // It may have been charged, or not one hit fitted.
+                let hits = if answer.at.is_some() { 1 } else { want };
+                self.world.ledger.borrow_mut().answered(call(hits), answer);
+                continue;
+            };
+            let mut spent = 0;
+            while spent < granted && !self.dice.hits(60) {
+                time::sleep(self.dice.micros(10..60_000)).await;
+                if asked.elapsed() >= life {
+                    break;
+                }
+                spent += 1;
+                let jumped_at = self.world.jumped_at.get().filter(|at| *at >= asked);
+                let at = jumped_at.map_or(self.world.redis_now_ms(), |_| made);
+                let answer =
+                    Answer { admitted: Some(true), at: Some(at), by_credit: true, ..answer };
+                self.world.ledger.borrow_mut().answered(call(1), answer);
+            }
+            if spent == granted || self.dice.hits(50) {
+                continue;
+            }
+            time::sleep(self.dice.micros(1..20_000)).await;
+            let hold = [("hold.commit", token), ("hold.used", spent.to_string())];
+            for _ in 0..=self.dice.below(3) / 2 {
+                let descriptors = vec![descriptor("commit=", Hits::Check, &hold)];
+                let event = || format!("{spent} of the lease of {granted} on {counter} are spent");
+                self.ask(counters, descriptors, HitsMeaning::Charged, event).await;
+            }
+        }
+    }
+
     async fn charge(&self) {
         let counters = match self.dice.below(4) {
             0 => vec![self.counter("second", 3)],
@@ -381,6 +426,23 @@ impl Client {
             world.breaks(format!("{count} calls have waited in vain since Redis stopped"));
         }
     }
+}
+
+struct TakenLease {
+    granted: u64,
+    token: String,
+    life: Duration,
+    /// When it was charged, in Unix milliseconds by the clock of the store.
+    made: u64,
+}
+
+/// What a decision has leased; `None` if it is denied.
+fn leased(decision: Decision) -> Option<TakenLease> {
+    let taken = decision.taken.filter(|_| decision.code == Code::Ok)?;
+    let [charge] = &taken.charges[..] else { panic!("{taken:?}") };
+    let life = charge.counter.limit.lease_life(charge.made);
+    let token = decision.token.expect("a lease has a token");
+    Some(TakenLease { granted: charge.hits, token, life, made: charge.made.as_millis() })
 }
 
 /// Whether the store has not answered. The over-limit cache denies calls at once, but none that count work that is done.

@@ -1,0 +1,202 @@
+//! Mode LEASE: hits that a caller spends itself.
+
+use super::{call, check, check_each, commit, decide, spell};
+use crate::support::{prelude::*, stores::one};
+use tollkeeper_proto::v1::{Call, Commit, Verdict};
+
+const RULES: &str = "
+domain: llm
+descriptors:
+  - { key: hot, rate_limit: { unit: year, requests_per_unit: 1000, lease: auto } }
+  - { key: tenant, rate_limit: { unit: year, requests_per_unit: 400, lease: auto, on_store_failure: allow } }
+  - { key: small, rate_limit: { unit: year, requests_per_unit: 3, lease: auto } }
+  - { key: second, rate_limit: { unit: second, requests_per_unit: 100000, lease: auto } }
+  - { key: plain, rate_limit: { unit: year, requests_per_unit: 1000 } }
+  - { key: seen, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 1000, lease: auto } }
+  - key: shared
+    rate_limit: { unit: year, requests_per_unit: 1000, lease: auto, priority: { entry: class, share: { gold: 100, other: 50 } } }
+";
+
+async fn lease(service: &Service, text: &str) -> Verdict {
+    decide(service, "llm", vec![call(&format!("{text} LEASE"))]).await.unwrap().remove(0)
+}
+
+async fn give_back(service: &Service, lease: &Verdict, used: u64) -> String {
+    let hold = lease.hold.clone();
+    commit(service, vec![Commit { hold, used: Some(used), ..Commit::default() }]).await.remove(0)
+}
+
+async fn on_both_stores(scenario: impl AsyncFn(&Service)) {
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        scenario(&Service::start(Options { rules: RULES, store, ..Options::default() })).await;
+    }
+    redis.assert_no_key_leaks();
+}
+
+#[tokio::test]
+async fn a_lease_is_at_most_a_twentieth_of_each_limit_and_what_is_not_spent_goes_back_once() {
+    on_both_stores(async |service| {
+        for (text, hits, verdict) in [
+            ("hot=a 30", 30, "OK: OK hot 970/1000"),
+            ("hot=a 51", 50, "OK: OK hot 920/1000"),
+            ("hot=b tenant=t 50", 20, "OK: OK hot 980/1000, OK tenant 380/400"),
+            ("small=a 50", 1, "OK: OK small 2/3"),
+            ("hot=c 0", 0, "OK: OK hot 1000/1000"),
+        ] {
+            let lease = lease(service, text).await;
+            assert_eq!((lease.hits, &*spell(&lease)), (hits, verdict), "{text}");
+            assert_eq!(lease.hold.is_empty(), hits == 0, "{text}");
+        }
+        let free = lease(service, "free=x nothing=x 7").await;
+        assert_eq!((free.hits, &*free.hold), (7, ""), "nothing limits it");
+        assert!(free.spend_within.is_some());
+        let both = lease(service, "hot=d tenant=d 8").await;
+        assert_eq!(give_back(service, &both, 5).await, "APPLIED 5/8, APPLIED 5/8");
+        assert_eq!(give_back(service, &both, 0).await, "REPEATED 0/8, REPEATED 0/8");
+        check_each(
+            service,
+            "llm",
+            &[
+                ("hot=d tenant=d READ", "OK: OK hot 995/1000 used 5, OK tenant 395/400 used 5"),
+                ("small=a 2", "OK: OK small 0/3"),
+                ("small=a LEASE", "OVER_LIMIT: OVER_LIMIT small 0/3"),
+            ],
+        )
+        .await;
+        let metrics = service.get("/metrics");
+        for line in ["lent\"} 137", "given_back\"} 6"] {
+            let line = format!("ratelimit_lease_hits_total{{event=\"{line}\n");
+            assert!(metrics.contains(&line), "{line} {metrics}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn hits_are_leased_only_where_the_rules_allow_it() {
+    on_both_stores(async |service| {
+        let refused = |rule| {
+            format!("mode: must not be LEASE: the rule \"{rule}\" has a limit that does not lease")
+        };
+        let own = Call { descriptors: vec![hits(one("hot", "a"), 2)], ..call("hot=a LEASE") };
+        let named = Call { id: "one".to_owned(), ..call("hot=a LEASE") };
+        let calls = ["plain=a LEASE", "hot=a plain=a LEASE", "seen=a LEASE", "shared=a LEASE"];
+        let calls = calls.map(call).into_iter().chain([own, named]).collect();
+        let expected = [
+            refused("plain"),
+            refused("plain"),
+            refused("seen"),
+            refused("shared"),
+            "descriptors[0].hits_addend: must be absent with mode LEASE".to_owned(),
+            "id: must be absent with mode LEASE".to_owned(),
+        ];
+        let expected: Vec<_> = (expected.iter().enumerate())
+            .map(|(index, error)| ("", format!("InvalidArgument: calls[{index}].{error}")))
+            .collect();
+        let expected: Vec<_> = expected.iter().map(|(call, error)| (*call, &**error)).collect();
+        check(decide(service, "llm", calls).await, &expected);
+        check_each(service, "llm", &[("hot=a READ", "OK: OK hot 1000/1000 used 0")]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lease_ends_after_200_ms_or_2_ms_before_its_window() {
+    on_both_stores(async |service| {
+        for turn in 0..40 {
+            let lease = lease(service, &format!("hot=t{turn} second=a 5")).await;
+            let millis = |time: Option<prost_types::Duration>| {
+                Duration::try_from(time.unwrap()).unwrap().as_millis()
+            };
+            let until_end = millis(lease.statuses[1].duration_until_reset);
+            let life = millis(lease.spend_within);
+            assert_eq!(life, until_end.saturating_sub(2).min(200), "{until_end} ms are left");
+            tokio::time::sleep(Duration::from_millis(27)).await;
+        }
+    })
+    .await;
+}
+
+/// What callers spend in their own processes, and what others take meanwhile, is never more than the limit.
+#[tokio::test]
+async fn leases_of_callers_that_compete_never_exceed_the_limit() {
+    on_both_stores(async |service| {
+        let caller = async |_| {
+            let mut spent = 0;
+            for turn in 0..12 {
+                let lease = lease(service, "hot=all 40").await;
+                let used = lease.hits * (turn % 4) / 3;
+                spent += used;
+                if used < lease.hits {
+                    give_back(service, &lease, used).await;
+                }
+                let taken = decide(service, "llm", vec![call("hot=all")]).await.unwrap().remove(0);
+                spent += u64::from(taken.code == 1);
+            }
+            spent
+        };
+        let spent: u64 = join_all((0..16).map(caller)).await.into_iter().sum();
+        let read = decide(service, "llm", vec![call("hot=all READ")]).await.unwrap();
+        assert_eq!(read[0].statuses[0].used, Some(spent));
+        assert!((950..=1000).contains(&spent), "{spent}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_is_leased_without_the_store_although_its_calls_pass() {
+    let redis = Redis::absent();
+    let flags = &["--decision-budget", "100ms"];
+    let store = &redis.url();
+    let service = Service::start(Options { rules: RULES, store, flags, ..Options::default() });
+    let lease = lease(&service, "tenant=a 5").await;
+    assert!(spell(&lease).starts_with("Unavailable: calls[0]: "), "{lease:?}");
+    assert_eq!(lease.hits, 0);
+    check_each(&service, "llm", &[("tenant=a 5", "OK: OK tenant 400/400")]).await;
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_lease_does_not_go_back_to_a_counter_that_was_lost() {
+    let mut redis = Redis::start();
+    let store = &redis.url();
+    let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+    let lost = lease(&service, "hot=a 50").await;
+    redis.stop();
+    redis.start_again();
+    while decide(&service, "llm", vec![call("hot=a 30")]).await.unwrap()[0].code == 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(give_back(&service, &lost, 10).await, "APPLIED 50/50");
+    check_each(&service, "llm", &[("hot=a READ", "OK: OK hot 970/1000 used 30")]).await;
+}
+
+#[tokio::test]
+async fn a_reset_ends_what_can_be_given_back() {
+    on_both_stores(async |service| {
+        let before = lease(service, "hot=r 50").await;
+        let path = "/counters/reset?domain=llm&descriptor=hot%3Dr";
+        assert_eq!(service.exchange_at(service.admin, "POST", path, b"").0, 200);
+        check_each(service, "llm", &[("hot=r 30", "OK: OK hot 970/1000")]).await;
+        give_back(service, &before, 0).await;
+        check_each(service, "llm", &[("hot=r READ", "OK: OK hot 970/1000 used 30")]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lease_in_json_is_that_of_grpc() {
+    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let body = json!({ "domain": "llm", "calls": [
+        { "mode": "LEASE", "hits": 5, "descriptors": [{ "entries": [{ "key": "hot", "value": "j" }] }] },
+    ] });
+    let (_, _, answer) = service.exchange("POST", "/v1/decide", body.to_string().as_bytes());
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let verdict = &answer["verdicts"][0];
+    assert_eq!((&verdict["hits"], &verdict["spendWithin"]), (&json!(5), &json!("0.200s")));
+    let commit = json!({ "domain": "llm", "commits": [{ "hold": verdict["hold"], "used": 2 }] });
+    let (_, _, answer) = service.exchange("POST", "/v1/commit", commit.to_string().as_bytes());
+    let expected =
+        json!({ "results": [{ "charges": [{ "outcome": "APPLIED", "held": 5, "used": 2 }] }] });
+    assert_eq!(serde_json::from_str::<Value>(&answer).unwrap(), expected);
+}
