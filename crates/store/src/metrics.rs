@@ -49,7 +49,7 @@ instruments! {
         batch_wait: Histogram<f64> => BATCH_WAIT = Histogram("ratelimit.store.batch.wait", [],
             "time that a batch's first call waited in queue and for a connection") in Seconds;
         lease_hits: Counter<u64> => LEASE_HITS = Counter("ratelimit.lease.hits", ["event"],
-            "hits of leases: `granted` in advance, and then `spent`, `returned`, or `stranded`: unspent, and counted as used until their window ends"
+            "hits of leases: `granted` to this replica, and then `spent`, `returned`, or `stranded`: unspent, and counted as used until their window ends; or `lent` to a caller, and `given_back` by it"
         );
         script_runs: Counter<u64> => SCRIPT_RUNS = Counter(
             "ratelimit.store.script.runs", ["script"],

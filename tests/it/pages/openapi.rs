@@ -95,6 +95,8 @@ descriptors:
     rate_limit: { name: per_user, unit: year, requests_per_unit: 2 }
   - key: budget
     rate_limit: { unit: year, requests_per_unit: 1000, hold: 10m }
+  - key: lent
+    rate_limit: { unit: year, requests_per_unit: 1000, lease: auto }
   - key: slots
     rate_limit: { algorithm: in_flight, requests_per_unit: 2, hold: 10m }
   - key: log
@@ -294,6 +296,7 @@ fn decisions(exchanges: &mut Exchanges, service: &Service) {
         call("nothing=here", ""),
         call("budget=c", r#","hits":300"#),
         call("user=part", r#","mode":"PART","hits":5"#),
+        call("lent=a", r#","mode":"LEASE","hits":5"#),
         call("user=once", r#","id":"order 1""#),
         call("budget=kinds", r#","hitsByKind":{"input":4}"#),
         // These have errors of their own.
