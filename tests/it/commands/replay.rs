@@ -17,6 +17,8 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 3 }
   - key: budget
     rate_limit: { unit: year, requests_per_unit: 100, hold: { for: 1h, estimate: 40 } }
+  - key: tenant
+    rate_limit: { unit: year, requests_per_unit: 40, lease: auto }
 ";
 
 /// The folder in which replicas record.
@@ -221,10 +223,19 @@ async fn a_replay_with_the_same_rules_changes_no_verdict() {
             &json!({"domain": "shop", "commits": [{"hold": hold, "used": "5"}]}),
         );
         call_json(&service, "/v1/decide", &take);
+        // What is left of a lease goes back: of the takes, the last does not fit.
+        let of_tenant = |mode, hits| json!({"domain": "shop", "calls": [{"mode": mode, "hits": hits, "descriptors": [{"entries": [{"key": "tenant", "value": "all"}]}]}]});
+        let leased = call_json(&service, "/v1/decide", &of_tenant("LEASE", 2));
+        call_json(&service, "/v1/decide", &of_tenant("TAKE", 38));
+        let hold = &leased["verdicts"][0]["hold"];
+        let commit = json!({"domain": "shop", "commits": [{"hold": hold, "used": 0}]});
+        call_json(&service, "/v1/commit", &commit);
+        call_json(&service, "/v1/decide", &of_tenant("TAKE", 2));
+        call_json(&service, "/v1/decide", &of_tenant("TAKE", 1));
         end(service);
         let (code, report, stderr) =
             recorded.replay(RULES, &["--fail-if", "denied > 0", "--fail-if", "admitted > 0"]);
-        assert_eq!((code, counts(&report)), (Some(0), [20, 7, 7, 0, 0]), "{store}: {stderr}");
+        assert_eq!((code, counts(&report)), (Some(0), [25, 8, 8, 0, 0]), "{store}: {stderr}");
     }
 }
 
