@@ -167,6 +167,9 @@ impl Limit {
     pub fn leases(&self) -> bool {
         self.lease == Lease::Auto
             && self.mode == Mode::Enforced
+            && self.when_denied == WhenDenied::Free
+            && self.hold.is_none()
+            && self.ban_ms.is_none()
             && self.priority.is_none()
             && self.class.is_none()
             && self.opens_from.is_none()

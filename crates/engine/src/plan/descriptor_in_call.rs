@@ -110,7 +110,8 @@ impl<'call> DescriptorInCall<'call> {
         };
         let by_counter = |policy: &Arc<HoldPolicy>| policy.by == HoldBy::Counter;
         let hold = match self.meaning {
-            HitsMeaning::Lease if limit.leases() && limit.hold.is_none() => {
+            // What a caller spends is not compared with a number that is only tried.
+            HitsMeaning::Lease if limit.leases() && limit.shadow.is_none() => {
                 Some(Arc::new(HoldPolicy::lease()))
             }
             _ => limit.hold.clone().filter(by_counter),

@@ -13,6 +13,10 @@ descriptors:
   - { key: second, rate_limit: { unit: second, requests_per_unit: 100000, lease: auto } }
   - { key: plain, rate_limit: { unit: year, requests_per_unit: 1000 } }
   - { key: seen, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 1000, lease: auto } }
+  - { key: banned, rate_limit: { unit: year, requests_per_unit: 1000, lease: auto, ban_for: 1h } }
+  - { key: counted, rate_limit: { unit: year, requests_per_unit: 1000, lease: auto, count_denied: true } }
+  - { key: tried, rate_limit: { unit: year, requests_per_unit: 1000, lease: auto, shadow: { requests_per_unit: 9 } } }
+  - { key: held, rate_limit: { unit: year, requests_per_unit: 1000, lease: auto, hold: 1m } }
   - key: shared
     rate_limit: { unit: year, requests_per_unit: 1000, lease: auto, priority: { entry: class, share: { gold: 100, other: 50 } } }
 ";
@@ -81,17 +85,15 @@ async fn hits_are_leased_only_where_the_rules_allow_it() {
         };
         let own = Call { descriptors: vec![hits(one("hot", "a"), 2)], ..call("hot=a LEASE") };
         let named = Call { id: "one".to_owned(), ..call("hot=a LEASE") };
-        let calls = ["plain=a LEASE", "hot=a plain=a LEASE", "seen=a LEASE", "shared=a LEASE"];
-        let calls = calls.map(call).into_iter().chain([own, named]).collect();
-        let expected = [
-            refused("plain"),
-            refused("plain"),
-            refused("seen"),
-            refused("shared"),
+        let others = ["plain", "seen", "banned", "counted", "tried", "held", "shared"];
+        let calls = others.map(|key| call(&format!("hot=a {key}=a LEASE")));
+        let calls = calls.into_iter().chain([own, named]).collect();
+        let of_fields = [
             "descriptors[0].hits_addend: must be absent with mode LEASE".to_owned(),
             "id: must be absent with mode LEASE".to_owned(),
         ];
-        let expected: Vec<_> = (expected.iter().enumerate())
+        let expected = others.map(refused).into_iter().chain(of_fields);
+        let expected: Vec<_> = (expected.enumerate())
             .map(|(index, error)| ("", format!("InvalidArgument: calls[{index}].{error}")))
             .collect();
         let expected: Vec<_> = expected.iter().map(|(call, error)| (*call, &**error)).collect();
