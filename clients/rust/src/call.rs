@@ -134,6 +134,11 @@ impl Call {
         Self::new(Mode::Part, Some(hits), descriptors)
     }
 
+    /// Charges hits in advance: as many as the service leases.
+    pub(crate) fn lease(hits: u64, descriptors: impl Into<Vec<Descriptor>>) -> Self {
+        Self::new(Mode::Lease, Some(hits), descriptors)
+    }
+
     /// Charges nothing, and answers as for one hit.
     pub fn check(descriptors: impl Into<Vec<Descriptor>>) -> Self {
         Self::new(Mode::Check, None, descriptors)
@@ -193,6 +198,20 @@ impl Call {
     /// Whether an equal call would be denied too, until the limit has room again.
     pub(crate) fn is_deniable_again(&self) -> bool {
         self.message.mode() == Mode::Take && self.message.id.is_empty()
+    }
+
+    /// The hits, if the call may be decided by hits that were charged in advance.
+    pub(crate) fn hits_to_lease(&self) -> Option<u64> {
+        let (message, hits) = (&self.message, self.message.hits.unwrap_or(1));
+        let is_plain = |it: &v1::Descriptor| {
+            it.limit.is_none() && it.hits_addend.is_none() && !it.is_negative_hits
+        };
+        let leases = hits > 0
+            && message.mode == Mode::Take as i32
+            && message.id.is_empty()
+            && message.hits_by_kind.is_empty()
+            && self.descriptors.iter().all(|descriptor| is_plain(&descriptor.0));
+        leases.then_some(hits)
     }
 
     pub(crate) fn decode(mut message: v1::Call) -> Self {

@@ -33,7 +33,9 @@ pub(crate) struct Shared {
     /// Absent after [`Client::close`].
     pub(crate) service: watch::Sender<Option<Service>>,
     pub(crate) runtime: Handle,
-    /// Number of commits and holds under way that may have no caller.
+    /// Whether leases are to be given back.
+    pub(crate) closes: watch::Sender<bool>,
+    /// Number of commits, holds and leases under way that may have no caller.
     pub(crate) under_way: watch::Sender<usize>,
     target: String,
     /// By domain.
@@ -98,6 +100,7 @@ impl Client {
         let shared = Arc::new(Shared {
             service,
             runtime,
+            closes: watch::Sender::new(false),
             under_way,
             target,
             failures: Mutex::default(),

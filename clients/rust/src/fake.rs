@@ -15,6 +15,9 @@ use crate::{Call, Client, Commit, Descriptor, Error, Options, Unit, decision::co
 /// Of every limit.
 const RESET: Duration = Duration::from_millis(59_500);
 
+/// Of every lease.
+const SPEND_WITHIN: Duration = Duration::from_millis(200);
+
 /// Answers its clients in memory, for unit tests. It allows all calls that no limit of its own denies, and lists what it got.
 #[derive(Clone, Default)]
 pub struct Fake(Arc<Mutex<State>>);
@@ -142,7 +145,7 @@ impl State {
         let (is_allowed, charged) = match mode {
             _ if call.descriptors.iter().any(|on| on.0.is_negative_hits) => (true, 0),
             Mode::Take => (hits == part, if hits == part { hits } else { 0 }),
-            Mode::Part => (part > 0, part),
+            Mode::Part | Mode::Lease => (part > 0, part),
             Mode::Debit => (hits == part, hits),
             Mode::Check => (room > 0, 0),
             Mode::Read => (true, 0),
@@ -158,9 +161,12 @@ impl State {
             status
         };
         let statuses = (0..).zip(&call.descriptors).map(status).collect();
-        let hits = if mode == Mode::Part { charged } else { 0 };
+        let hits = if matches!(mode, Mode::Part | Mode::Lease) { charged } else { 0 };
         let hold = if is_allowed { format!("hold {}", self.calls.len()) } else { String::new() };
-        Verdict { code: code(is_allowed), statuses, hold, hits, error: None }
+        let spend_within =
+            (mode == Mode::Lease && is_allowed).then(|| SPEND_WITHIN.try_into().ok());
+        let (code, spend_within) = (code(is_allowed), spend_within.flatten());
+        Verdict { code, statuses, hold, hits, error: None, spend_within }
     }
 
     fn limit_of(&mut self, descriptor: &Descriptor) -> Option<&mut Limited> {

@@ -99,22 +99,23 @@ impl Client {
         Ok(self.send_commit(commit).await.unwrap_or_else(ended))
     }
 
-    /// Waits until no commit and no hold is under way. Call it, or [`Self::close`], before the runtime ends: it would end the
-    /// commits of dropped holds.
+    /// Waits until no commit, no hold and no lease of a [`Limiter`](crate::Limiter) is under way. Call it, or [`Self::close`],
+    /// before the runtime ends: it would end the commits of dropped holds.
     pub async fn flush(&self) {
         // The sender is in `self`.
         let _ = self.shared.under_way.subscribe().wait_for(|number| *number == 0).await;
     }
 
-    /// Waits for the commits under way, at most the timeout of a commit, and ends the connections. Calls that have no answer
-    /// then, and later ones, are decided by `on_failure`.
+    /// Gives back the hits of each [`Limiter`](crate::Limiter), waits for the commits under way, at most the timeout of a commit,
+    /// and ends the connections. Calls that have no answer then, and later ones, are decided by `on_failure`.
     pub async fn close(&self) {
+        self.shared.closes.send_replace(true);
         let _ = timeout(self.options.commit_timeout, self.flush()).await;
         self.shared.service.send_replace(None);
     }
 
     #[expect(clippy::disallowed_methods, reason = "`flush` awaits the commits of dropped holds")]
-    fn send_commit(&self, commit: Commit) -> JoinHandle<Option<ServiceError>> {
+    pub(crate) fn send_commit(&self, commit: Commit) -> JoinHandle<Option<ServiceError>> {
         let under_way = UnderWay::new(self.clone());
         self.shared.runtime.spawn(async move {
             let (client, began) = (&under_way.0, Instant::now());
@@ -145,11 +146,11 @@ impl Client {
     }
 }
 
-/// A commit or a hold under way. It ends also where its runtime ends.
-struct UnderWay(Client);
+/// A commit, a hold or a lease under way. It ends also where its runtime ends.
+pub(crate) struct UnderWay(Client);
 
 impl UnderWay {
-    fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Client) -> Self {
         client.shared.under_way.send_modify(|number| *number += 1);
         Self(client)
     }

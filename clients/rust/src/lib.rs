@@ -12,6 +12,7 @@ mod decision;
 mod denials;
 mod fake;
 mod hold;
+mod limiter;
 #[cfg(feature = "tower")]
 mod middleware;
 mod options;
@@ -32,5 +33,6 @@ pub use {
     decision::{Decision, Limit, ServiceError, Status},
     fake::Fake,
     hold::{Commit, Hold},
+    limiter::Limiter,
     options::{OnFailure, Options},
 };

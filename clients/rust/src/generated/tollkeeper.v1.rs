@@ -107,6 +107,10 @@ pub mod call {
         /// descriptor may have a `hits_addend` of its own. Over several nodes of a Cluster, where callers compete for what is
         /// left, a call may get less than is left, or be denied.
         Part = 4,
+        /// Charges hits in advance, as PART does, at most a twentieth of each limit. The caller spends them itself, without a
+        /// message for each call, and only within `Verdict.spend_within`; then it commits or renews `Verdict.hold` with the
+        /// number that it has spent. Every limit of the call needs `lease: auto`; without any limit, all hits are granted.
+        Lease = 5,
     }
     impl Mode {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -120,6 +124,7 @@ pub mod call {
                 Self::Read => "READ",
                 Self::Debit => "DEBIT",
                 Self::Part => "PART",
+                Self::Lease => "LEASE",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -130,6 +135,7 @@ pub mod call {
                 "READ" => Some(Self::Read),
                 "DEBIT" => Some(Self::Debit),
                 "PART" => Some(Self::Part),
+                "LEASE" => Some(Self::Lease),
                 _ => None,
             }
         }
@@ -150,9 +156,13 @@ pub struct Verdict {
     /// `on_store_failure: error`, or where the first verdict on a call with the same id is not known.
     #[prost(message, optional, tag = "4")]
     pub error: ::core::option::Option<::tonic_types::pb::Status>,
-    /// Number of hits that were charged to each descriptor. Only with PART.
+    /// Number of hits that were charged to each descriptor. Only with PART and LEASE.
     #[prost(uint64, tag = "5")]
     pub hits: u64,
+    /// How long the hits of a LEASE may be spent, counted from before the request was sent: until shortly before the first of
+    /// their windows ends, and at most 200 ms. Only with LEASE, if it is OK.
+    #[prost(message, optional, tag = "6")]
+    pub spend_within: ::core::option::Option<::prost_types::Duration>,
 }
 /// Nested message and enum types in `Verdict`.
 pub mod verdict {
@@ -423,7 +433,7 @@ pub struct Renewal {
     /// What was used of the hold so far.
     #[prost(message, optional, tag = "1")]
     pub commit: ::core::option::Option<Commit>,
-    /// What to hold next, in mode TAKE.
+    /// What to hold next, in mode TAKE or LEASE.
     #[prost(message, optional, tag = "2")]
     pub call: ::core::option::Option<Call>,
 }

@@ -1,0 +1,199 @@
+//! Decides calls on hot keys in this process, by hits that the service has charged in advance.
+
+mod lease;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, BuildHasherDefault, Hash as _, Hasher, RandomState};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::{select, time::sleep};
+
+use crate::v1::{DecideRequest, Verdict};
+use crate::{Call, Client, Decision, Descriptor, Error, Options, ServiceError};
+use crate::{client::Service, hold::UnderWay};
+use lease::{Entry, Moment, State, nanos};
+
+const SHARDS: usize = 16;
+const SHARD_ENTRIES_MAX: usize = 10_000 / SHARDS;
+/// Callers may send long values. This bounds the memory that they take.
+const ENTRY_BYTES_MAX: usize = 1 << 10;
+/// How often a full shard is searched for entries that are not in use.
+const SWEEP_PAUSE_NS: u64 = 1_000_000_000;
+
+/// Decides calls as its [`Client`] does, those on hot keys in this process: without a request, in a fraction of a microsecond,
+/// and never over the limit, since hits are charged before they are spent. Their limits need `lease: auto`.
+///
+/// While more than 200 calls a second have the same descriptors, it charges the hits of the next 100 ms in advance, at most a
+/// twentieth of what the limit has left, and spends them for at most 200 ms. What is left then goes back. Calls for which there
+/// are no such hits go to the service as they are, and so do all calls but those of [`Call::take`] without an id, kinds, or
+/// limits of their own.
+///
+/// Make one for the process: clones share its hits. It keeps at most 10,000 lists of descriptors, each of at most 1 KiB, and has
+/// no task while it has no hits. [`Client::close`] gives all hits back.
+#[derive(Clone)]
+pub struct Limiter {
+    client: Client,
+    table: Arc<Table>,
+}
+
+struct Table {
+    hashes: RandomState,
+    began: Instant,
+    shards: [RwLock<Shard>; SHARDS],
+}
+
+#[derive(Default)]
+struct Shard {
+    /// By the hash of the descriptors. The next ones with the same hash get none.
+    entries: HashMap<u64, Entry, BuildHasherDefault<Hashed>>,
+    swept: u64,
+}
+
+/// Passes on what is a hash.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {}
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+impl Limiter {
+    /// Decides calls by this client and its settings.
+    pub fn new(client: &Client) -> Self {
+        let (hashes, began) = (RandomState::new(), Instant::now());
+        let table = Table { hashes, began, shards: Default::default() };
+        Self { client: client.clone(), table: Arc::new(table) }
+    }
+
+    /// Decides a call, as [`Client::decide`] does.
+    ///
+    /// The remaining hits of a decision in this process are those of the last answer of the service, which is at most 200 ms
+    /// old, with the hits that are in hand. [`Options::on_call`](crate::Options::on_call) gets requests only.
+    ///
+    /// # Errors
+    ///
+    /// Only by a mistake of the caller, such as no descriptor.
+    pub async fn decide(&self, call: impl Into<Call>) -> Result<Decision, Error> {
+        let call = call.into();
+        let Some(hits) = call.hits_to_lease() else { return self.client.decide(call).await };
+        let (table, on) = (&self.table, &*call.descriptors);
+        let hash = table.hash(on);
+        let decide = |entry: &Entry| entry.is_of(on).then(|| entry.decide(hits, || table.now()));
+        match table.read(hash, decide) {
+            None => {
+                call.validate("hits")?;
+                table.add(hash, on);
+            }
+            Some(None) => return self.client.decide(call).await,
+            Some(Some((decision, want))) => {
+                if let Some(want) = want {
+                    self.ask(hash, Call::lease(want, on));
+                }
+                if let Some(decision) = decision {
+                    return Ok(decision);
+                }
+            }
+        }
+        let decision = self.client.decide(call).await?;
+        if !decision.failed() {
+            table.read(hash, |entry| entry.learn(&decision));
+        }
+        Ok(decision)
+    }
+
+    /// Asks for a lease beside the calls, and gives back what is left of it at its end.
+    #[expect(clippy::disallowed_methods, reason = "`flush` awaits it")]
+    fn ask(&self, hash: u64, call: Call) {
+        let (limiter, under_way) = (self.clone(), UnderWay::new(self.client.clone()));
+        self.client.shared.runtime.spawn(async move {
+            limiter.lease(hash, call).await;
+            drop(under_way);
+        });
+    }
+
+    async fn lease(&self, hash: u64, call: Call) {
+        let (table, mut closes) = (&self.table, self.client.shared.closes.subscribe());
+        let (sent, answer) = (table.now(), self.question(call).await);
+        let mut hold = String::new();
+        table.write(hash, |entry| hold = entry.answered(answer, sent, table.now()));
+        // Without a limit there is nothing to give back.
+        while !hold.is_empty() {
+            let (is_closing, mut state) = (*closes.borrow_and_update(), State::Gone);
+            table.write(hash, |entry| state = entry.look(&hold, table.now(), is_closing));
+            match state {
+                State::InUse(time) => select! {
+                    () = sleep(time) => {}
+                    _ = closes.changed() => {}
+                },
+                State::Ended(commit) => return drop(self.client.send_commit(commit)),
+                State::Gone => return,
+            }
+        }
+    }
+
+    /// A lease that gets no answer is no failure of a call, so that neither the log nor the hook sees it.
+    async fn question(&self, call: Call) -> Result<Verdict, ServiceError> {
+        let Options { domain, timeout, .. } = &*self.client.options;
+        let request = DecideRequest { domain: domain.clone(), calls: vec![call.encode()] };
+        let rpc = async |mut service: Service, request| service.decide(request).await;
+        let mut answer = self.client.send(*timeout, request, rpc).await?;
+        answer.verdicts.pop().ok_or_else(ServiceError::not_ours)
+    }
+}
+
+impl Table {
+    fn hash(&self, on: &[Descriptor]) -> u64 {
+        let mut hasher = self.hashes.build_hasher();
+        on.iter().for_each(|descriptor| descriptor.0.entries.hash(&mut hasher));
+        hasher.finish()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "it runs on while the machine is suspended")]
+    fn now(&self) -> Moment {
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Moment { at: nanos(self.began.elapsed()), clock: nanos(clock) }
+    }
+
+    /// The upper bits choose, since a shard's map goes by the lower ones.
+    fn shard(&self, hash: u64) -> &RwLock<Shard> {
+        let [first, ..] = &self.shards;
+        let index = usize::try_from(hash >> 32).unwrap_or_default() % SHARDS;
+        self.shards.get(index).unwrap_or(first)
+    }
+
+    fn read<T>(&self, hash: u64, work: impl FnOnce(&Entry) -> T) -> Option<T> {
+        let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
+        shard.entries.get(&hash).map(work)
+    }
+
+    fn write(&self, hash: u64, work: impl FnOnce(&mut Entry)) {
+        let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
+        shard.entries.get_mut(&hash).map(work);
+    }
+
+    fn add(&self, hash: u64, on: &[Descriptor]) {
+        let entries = on.iter().flat_map(|descriptor| &descriptor.0.entries);
+        if entries.map(|it| it.key.len() + it.value.len()).sum::<usize>() > ENTRY_BYTES_MAX {
+            return;
+        }
+        let (now, mut shard) =
+            (self.now(), self.shard(hash).write().unwrap_or_else(PoisonError::into_inner));
+        let Shard { entries, swept } = &mut *shard;
+        if entries.len() >= SHARD_ENTRIES_MAX && now.at >= swept.saturating_add(SWEEP_PAUSE_NS) {
+            *swept = now.at;
+            entries.retain(|_, entry| entry.is_in_use(now));
+        }
+        if entries.len() < SHARD_ENTRIES_MAX {
+            entries.entry(hash).or_insert_with(|| Entry::new(on.to_vec(), now));
+        }
+    }
+}

@@ -1,0 +1,555 @@
+//! What a process knows of one list of descriptors: how many calls it makes, and the credit that it has. Time is an argument.
+
+use std::mem;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::{Commit, Decision, Descriptor, ServiceError, v1::Verdict};
+
+/// Calls are counted for so long, and a lease is what was used in that time.
+const SPAN: Duration = Duration::from_millis(100);
+/// Calls a second above which a lease is asked for.
+const HOT: u64 = 200;
+/// A lease is at most this part of what is left of the limit.
+const PART_OF_REMAINING: u64 = 20;
+/// The fewest hits that are worth a question. Below that, calls are decided one by one.
+const WANT_MIN: u64 = 2;
+/// The next lease is asked for when one in this many of its hits is in hand.
+const PART_IN_HAND: u64 = 8;
+/// One that is nearly used up, and the next.
+const LEASES_MAX: usize = 2;
+/// Credit that was not used for so long goes back.
+const IDLE: Duration = Duration::from_millis(100);
+/// How long no lease is asked for after a question without an answer, or that was denied.
+const FAILED_FOR: Duration = Duration::from_millis(100);
+/// How long no lease is asked for after one of which nothing was used.
+const USELESS_FOR: Duration = Duration::from_secs(1);
+/// How long no lease is asked for after the service has said that it cannot lease these limits.
+const REFUSED_FOR: Duration = Duration::from_secs(10);
+const REFUSALS: [&str; 2] = ["INVALID_ARGUMENT", "UNIMPLEMENTED"];
+/// How long an entry stays without calls.
+const KEPT_FOR: Duration = Duration::from_secs(1);
+
+/// `Entry::counted` has the hits in its lower bits, and the calls above them.
+const HITS_BITS: u32 = 40;
+/// More hits of one call are not counted, so that these bits suffice.
+const COUNTED_HITS_MAX: u64 = 1 << 20;
+
+/// An instant by both clocks: one that is never set, and one that runs on while the machine is suspended. In nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Moment {
+    pub(super) at: u64,
+    pub(super) clock: u64,
+}
+
+impl Moment {
+    fn plus(self, time: Duration) -> Self {
+        let ns = nanos(time);
+        Self { at: self.at.saturating_add(ns), clock: self.clock.saturating_add(ns) }
+    }
+
+    /// Whether one of the clocks shows this or a later time.
+    fn is_reached(self, now: Self) -> bool {
+        now.at >= self.at || now.clock >= self.clock
+    }
+}
+
+pub(super) fn nanos(time: Duration) -> u64 {
+    time.as_nanos().try_into().unwrap_or(u64::MAX)
+}
+
+/// Hits that the service has charged, and that may be spent here.
+struct Lease {
+    /// Names it; empty if no limit applies.
+    hold: String,
+    granted: u64,
+    left: AtomicU64,
+    sent: Moment,
+    ends: Moment,
+    answer: Decision,
+}
+
+impl Lease {
+    fn left(&self) -> u64 {
+        self.left.load(Relaxed)
+    }
+
+    /// Takes the hits, all or none.
+    fn take(&self, hits: u64) -> bool {
+        self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(hits)).is_ok()
+    }
+}
+
+/// What to do with a lease.
+#[derive(Debug, PartialEq)]
+pub(super) enum State {
+    /// It is used up, or was taken away.
+    Gone,
+    /// It is to be looked at after this time.
+    InUse(Duration),
+    /// It cannot be spent any more: this is to be committed.
+    Ended(Commit),
+}
+
+pub(super) struct Entry {
+    descriptors: Vec<Descriptor>,
+    /// When the present count began.
+    since: AtomicU64,
+    counted: AtomicU64,
+    /// The hits in a span, as the count before it showed; 0 if there were few calls.
+    pace: AtomicU64,
+    /// The fewest remaining hits that the last answer showed.
+    remaining: AtomicU64,
+    /// The oldest first.
+    leases: Vec<Lease>,
+    is_asking: AtomicBool,
+    /// Nothing is asked before.
+    not_before: u64,
+    used_at: AtomicU64,
+}
+
+impl Entry {
+    pub(super) fn new(descriptors: Vec<Descriptor>, now: Moment) -> Self {
+        Self {
+            descriptors,
+            since: now.at.into(),
+            counted: AtomicU64::default(),
+            pace: AtomicU64::default(),
+            remaining: AtomicU64::default(),
+            leases: Vec::new(),
+            is_asking: AtomicBool::default(),
+            not_before: 0,
+            used_at: AtomicU64::default(),
+        }
+    }
+
+    pub(super) fn is_of(&self, descriptors: &[Descriptor]) -> bool {
+        self.descriptors == descriptors
+    }
+
+    /// Whether it would be missed.
+    pub(super) fn is_in_use(&self, now: Moment) -> bool {
+        let since = self.since.load(Relaxed);
+        self.is_asking.load(Relaxed) || now.at < since.saturating_add(nanos(KEPT_FOR))
+    }
+
+    /// Counts a call, and decides it if there is credit. Also returns how many hits to ask for now, if any.
+    pub(super) fn decide(
+        &self,
+        hits: u64,
+        clock: impl Fn() -> Moment,
+    ) -> (Option<Decision>, Option<u64>) {
+        let mut now = None;
+        // First it takes, then it looks at the clock: the process may have stood still before.
+        let is_taken = self
+            .leases
+            .iter()
+            .any(|lease| lease.take(hits) && !lease.ends.is_reached(*now.insert(clock())));
+        let now = now.unwrap_or_else(clock);
+        let credit = self.credit(now);
+        let want = self.demand(hits, credit, now);
+        (if is_taken { self.answer(credit, now) } else { None }, want)
+    }
+
+    fn credit(&self, now: Moment) -> u64 {
+        let leases = self.leases.iter().filter(|lease| !lease.ends.is_reached(now));
+        leases.map(Lease::left).fold(0, u64::saturating_add)
+    }
+
+    /// Counts a call. Returns how many hits to ask for now, if any.
+    fn demand(&self, hits: u64, credit: u64, now: Moment) -> Option<u64> {
+        let since = self.since.load(Relaxed);
+        let passed = Duration::from_nanos(now.at.saturating_sub(since));
+        let begins = || self.since.compare_exchange(since, now.at, Relaxed, Relaxed).is_ok();
+        if passed >= SPAN && begins() {
+            let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+            let (counted, passed) = (self.counted.swap(0, Relaxed), ms(passed));
+            let (calls, hits) = (counted >> HITS_BITS, counted % (1 << HITS_BITS));
+            let is_hot = calls * 1000 > HOT.saturating_mul(passed);
+            self.pace.store(if is_hot { hits * ms(SPAN) / passed } else { 0 }, Relaxed);
+        }
+        self.counted.fetch_add((1 << HITS_BITS) + hits.min(COUNTED_HITS_MAX), Relaxed);
+        let remaining = self.remaining.load(Relaxed);
+        let want = self.pace.load(Relaxed).min(remaining / PART_OF_REMAINING);
+        let usable = |lease: &&Lease| lease.left() > 0 && !lease.ends.is_reached(now);
+        let is_due = want >= WANT_MIN && credit <= want / PART_IN_HAND && now.at >= self.not_before;
+        let asks = is_due
+            && self.leases.iter().filter(usable).count() < LEASES_MAX
+            && !self.is_asking.swap(true, Relaxed);
+        asks.then_some(want)
+    }
+
+    /// The answer of the service to a call that was decided now.
+    fn answer(&self, credit: u64, now: Moment) -> Option<Decision> {
+        self.used_at.store(now.at, Relaxed);
+        let newest = self.leases.last()?;
+        let age = Duration::from_nanos(now.at.saturating_sub(newest.sent.at));
+        let mut decision = newest.answer.clone().later(age);
+        let limited = decision.statuses.iter_mut().filter(|status| status.limit.is_some());
+        let remaining = limited.map(|status| &mut status.remaining);
+        let shown = decision.limit.is_some().then_some(&mut decision.remaining);
+        remaining.chain(shown).for_each(|it| *it = it.saturating_add(credit));
+        Some(decision)
+    }
+
+    /// Learns how many hits are left by an answer of the service.
+    pub(super) fn learn(&self, answer: &Decision) {
+        let limited = answer.statuses.iter().filter(|status| status.limit.is_some());
+        let fewest = limited.map(|status| status.remaining).min().unwrap_or(u64::MAX);
+        self.remaining.store(fewest, Relaxed);
+    }
+
+    /// Takes the answer to a question that was sent then. Returns the token of the lease.
+    pub(super) fn answered(
+        &mut self,
+        answer: Result<Verdict, ServiceError>,
+        sent: Moment,
+        now: Moment,
+    ) -> String {
+        self.is_asking = false.into();
+        // One with a token is there until it is committed.
+        let is_kept = |it: &Lease| !it.hold.is_empty() || !it.ends.is_reached(now);
+        self.leases.retain(|lease| lease.left() > 0 && is_kept(lease));
+        let (mut granted, mut hold, mut life) = (0, String::new(), Duration::ZERO);
+        let answer = answer.and_then(|mut verdict| {
+            (granted, hold) = (mem::take(&mut verdict.hits), mem::take(&mut verdict.hold));
+            life =
+                verdict.spend_within.take().and_then(|it| it.try_into().ok()).unwrap_or_default();
+            Decision::decode(verdict)
+        });
+        let allowed = answer.as_ref().is_ok_and(|answer| answer.allowed);
+        match answer {
+            Ok(answer) => {
+                self.learn(&answer);
+                if !allowed {
+                    self.pause(now, FAILED_FOR);
+                    return hold;
+                }
+                self.used_at = now.at.into();
+                let (left, ends) = (granted.into(), sent.plus(life));
+                self.leases.push(Lease { hold: hold.clone(), granted, left, sent, ends, answer });
+            }
+            Err(error) if REFUSALS.contains(&error.code) => self.pause(now, REFUSED_FOR),
+            Err(_) => self.pause(now, FAILED_FOR),
+        }
+        hold
+    }
+
+    /// The state of the lease with this token. One that has ended or is not used, or any if the client closes, is taken away.
+    pub(super) fn look(&mut self, hold: &str, now: Moment, closes: bool) -> State {
+        let Some(index) = self.leases.iter().position(|lease| lease.hold == hold) else {
+            return State::Gone;
+        };
+        let idle_at = self.used_at.load(Relaxed).saturating_add(nanos(IDLE));
+        let in_use = self.leases.get(index).filter(|lease| {
+            !closes && lease.left() > 0 && !lease.ends.is_reached(now) && now.at < idle_at
+        });
+        if let Some(lease) = in_use {
+            return State::InUse(Duration::from_nanos(idle_at.min(lease.ends.at) - now.at));
+        }
+        let Lease { hold, granted, left, .. } = self.leases.remove(index);
+        let left = left.into_inner();
+        if left == granted {
+            self.pause(now, USELESS_FOR);
+        }
+        if left == 0 { State::Gone } else { State::Ended(Commit::new(hold, granted - left)) }
+    }
+
+    fn pause(&mut self, now: Moment, time: Duration) {
+        self.not_before = self.not_before.max(now.plus(time).at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, sync::atomic::Ordering::SeqCst, thread};
+
+    use super::*;
+    use crate::{on, v1};
+
+    /// The clocks differ, as they do.
+    fn at(ms: u64) -> Moment {
+        Moment { at: ms * 1_000_000, clock: (1_795_215_600_000 + ms) * 1_000_000 }
+    }
+
+    fn entry() -> Entry {
+        Entry::new(on("user", "alice").into(), at(0))
+    }
+
+    /// An answer with a limit of 1000 hits, whose window ends in 500 ms.
+    fn answer(remaining: u64) -> Decision {
+        Decision::decode(verdict(0, remaining)).unwrap()
+    }
+
+    fn verdict(hits: u64, remaining: u64) -> Verdict {
+        let limit = v1::Limit { requests_per_unit: 1000, ..v1::Limit::default() };
+        let status = |index: u32, limit, remaining| v1::Status {
+            code: 1,
+            descriptor_index: index,
+            rule: "user".to_owned(),
+            current_limit: limit,
+            limit_remaining: remaining,
+            duration_until_reset: Duration::from_millis(500).try_into().ok(),
+            ..v1::Status::default()
+        };
+        Verdict {
+            code: 1,
+            statuses: vec![status(0, Some(limit), remaining), status(1, None, 0)],
+            hold: format!("hold of {hits}"),
+            hits,
+            error: None,
+            spend_within: Duration::from_millis(200).try_into().ok(),
+        }
+    }
+
+    /// Grants hits to a question that was sent and answered at this time. Returns their token.
+    fn grant(entry: &mut Entry, hits: u64, ms: u64) -> String {
+        entry.answered(Ok(verdict(hits, 900)), at(ms), at(ms))
+    }
+
+    fn spends(entry: &Entry, hits: u64, ms: u64) -> bool {
+        entry.decide(hits, || at(ms)).0.is_some()
+    }
+
+    /// The hits that the last of these calls asks for, after calls of one hit from 100 ms before to this time.
+    fn asks(entry: &Entry, calls: u64, ms: u64) -> Option<u64> {
+        entry.counted.store(0, SeqCst);
+        entry.since.store(at(ms - 100).at, SeqCst);
+        for call in 0..calls {
+            entry.demand(1, u64::MAX, at(ms - 100 + call * 99 / calls));
+        }
+        let now = at(ms);
+        entry.demand(1, entry.credit(now), now)
+    }
+
+    fn ended(hold: &str, used: u64) -> State {
+        State::Ended(Commit::new(hold, used))
+    }
+
+    #[test]
+    fn credit_is_spent_until_its_end_and_no_hit_of_it_twice() {
+        let mut entry = entry();
+        grant(&mut entry, 4, 10);
+        assert!(spends(&entry, 2, 209));
+        assert!(!spends(&entry, 3, 209), "2 are left, and a call gets all of its hits or none");
+        assert!(!spends(&entry, 1, 210), "it has ended");
+        assert!(spends(&entry, 1, 209), "the hit that was found ended counts as used");
+        assert!(!spends(&entry, 1, 209));
+    }
+
+    #[test]
+    fn time_runs_from_before_the_question() {
+        let mut entry = entry();
+        entry.answered(Ok(verdict(9, 900)), at(10), at(60));
+        assert!(spends(&entry, 1, 209));
+        assert!(!spends(&entry, 1, 210));
+        let hold = entry.answered(Ok(verdict(5, 900)), at(300), at(501));
+        assert!(!spends(&entry, 1, 501), "its answer came after its end");
+        assert_eq!(entry.look(&hold, at(501), false), ended(&hold, 1));
+    }
+
+    #[test]
+    fn either_clock_ends_credit() {
+        let mut entry = entry();
+        grant(&mut entry, 5, 0);
+        let [now, later] = [at(50), at(300)];
+        let spends = |now: Moment| entry.decide(1, || now).0.is_some();
+        // The machine was suspended; and its clock was set back.
+        assert!(!spends(Moment { clock: later.clock, ..now }));
+        assert!(!spends(Moment { at: later.at, ..now }));
+        assert!(spends(now));
+    }
+
+    #[test]
+    fn a_process_that_stood_still_spends_nothing_stale() {
+        let mut entry = entry();
+        grant(&mut entry, 5, 0);
+        let looked = Cell::new(0);
+        // It stands still after it has taken the hit, and before it looks at the clock.
+        let (decision, _) = entry.decide(1, || {
+            looked.set(looked.get() + 1);
+            at(10_000)
+        });
+        assert!(decision.is_none());
+        assert_eq!(looked.get(), 1);
+        let hold = "hold of 5";
+        assert_eq!(entry.look(hold, at(10_000), false), ended(hold, 1));
+    }
+
+    #[test]
+    fn a_call_goes_on_to_the_next_lease() {
+        let mut entry = entry();
+        grant(&mut entry, 5, 0);
+        grant(&mut entry, 6, 150);
+        assert!(spends(&entry, 6, 160), "the first has too few");
+        assert!(spends(&entry, 5, 160));
+        let mut entry = self::entry();
+        grant(&mut entry, 5, 0);
+        grant(&mut entry, 6, 150);
+        assert!(spends(&entry, 5, 250), "the first has ended");
+        assert_eq!(entry.credit(at(250)), 1);
+    }
+
+    #[test]
+    fn threads_spend_no_more_than_was_granted() {
+        const GRANTED: u64 = 100_000;
+        let mut entry = entry();
+        let hold = grant(&mut entry, GRANTED, 0);
+        let spend =
+            |hits: u64| (0..GRANTED).filter(|_| spends(&entry, hits, 1)).count() as u64 * hits;
+        let spent: u64 = thread::scope(|scope| {
+            let threads = [1, 2, 3, 7].map(|hits| scope.spawn(move || spend(hits)));
+            threads.map(|thread| thread.join().unwrap()).into_iter().sum()
+        });
+        assert_eq!(spent, GRANTED);
+        assert_eq!(entry.look(&hold, at(1), false), State::Gone, "it is used up");
+    }
+
+    #[test]
+    fn only_calls_above_200_a_second_ask_and_a_lease_is_what_100_ms_use() {
+        for (calls, remaining, want) in [
+            (20, 1000, None),
+            (21, 1000, Some(21)),
+            (40, 1000, Some(40)),
+            (500, 1000, Some(50)),
+            (500, u64::MAX, Some(500)),
+        ] {
+            let entry = entry();
+            entry.learn(&answer(remaining));
+            assert_eq!(asks(&entry, calls, 100), want, "{calls} calls, {remaining} left");
+            assert_eq!(asks(&entry, calls, 200), None, "one question at a time");
+        }
+        assert_eq!(asks(&entry(), 500, 100), None, "nothing shows yet what is left");
+    }
+
+    #[test]
+    fn a_lease_fades_out_and_the_last_hits_are_decided_one_by_one() {
+        for (remaining, want) in
+            [(1000, Some(50)), (200, Some(10)), (40, Some(2)), (39, None), (0, None)]
+        {
+            let entry = entry();
+            entry.learn(&answer(remaining));
+            assert_eq!(asks(&entry, 100, 100), want, "{remaining} left");
+        }
+        let entry = entry();
+        entry.learn(&Decision::default());
+        assert_eq!(asks(&entry, 100, 100), Some(100), "no limit applies");
+    }
+
+    #[test]
+    fn the_next_lease_is_asked_for_when_an_eighth_is_in_hand_and_there_are_at_most_two() {
+        for (in_hand, want) in [(6, None), (5, Some(45)), (1, Some(45))] {
+            let mut entry = entry();
+            grant(&mut entry, in_hand, 0);
+            assert_eq!(asks(&entry, 100, 100), want, "{in_hand} in hand");
+        }
+        let mut entry = entry();
+        grant(&mut entry, 1, 0);
+        grant(&mut entry, 2, 0);
+        assert_eq!(asks(&entry, 100, 100), None);
+        assert_eq!(entry.decide(1, || at(100)).1, Some(45), "the first is used up");
+        grant(&mut entry, 40, 100);
+        assert_eq!(entry.leases.len(), 2);
+    }
+
+    #[test]
+    fn a_pause_of_calls_is_no_demand() {
+        let entry = entry();
+        entry.learn(&answer(1000));
+        for call in 0..100 {
+            assert!(!spends(&entry, 1, call));
+        }
+        assert_eq!(entry.decide(1, || at(5000)).1, None, "101 calls in 5 s");
+    }
+
+    #[test]
+    fn what_is_left_at_the_end_goes_back() {
+        let mut entry = entry();
+        let hold = grant(&mut entry, 5, 0);
+        assert_eq!(entry.look(&hold, at(99), false), State::InUse(Duration::from_millis(1)));
+        assert!(spends(&entry, 3, 110));
+        assert_eq!(entry.look(&hold, at(120), false), State::InUse(Duration::from_millis(80)));
+        assert_eq!(entry.look(&hold, at(200), false), ended(&hold, 3));
+        assert!(!spends(&entry, 1, 150), "it was taken away");
+        assert_eq!(entry.look(&hold, at(200), false), State::Gone);
+        let hold = grant(&mut entry, 5, 300);
+        assert_eq!(entry.look(&hold, at(300), true), ended(&hold, 0), "the client closes");
+    }
+
+    #[test]
+    fn credit_that_is_not_used_for_100_ms_goes_back() {
+        let mut entry = entry();
+        let hold = grant(&mut entry, 5, 0);
+        assert!(spends(&entry, 1, 50));
+        assert_eq!(entry.look(&hold, at(100), false), State::InUse(Duration::from_millis(50)));
+        assert_eq!(entry.look(&hold, at(150), false), ended(&hold, 1));
+        assert_eq!(asks(&entry, 100, 300), Some(45));
+    }
+
+    #[test]
+    fn after_a_lease_of_which_nothing_was_used_there_is_none_for_a_second() {
+        let mut entry = entry();
+        let hold = grant(&mut entry, 5, 0);
+        assert_eq!(entry.look(&hold, at(100), false), ended(&hold, 0));
+        assert_eq!(asks(&entry, 100, 1099), None);
+        assert_eq!(asks(&entry, 100, 1100), Some(45));
+    }
+
+    #[test]
+    fn after_a_question_without_a_lease_there_is_none_for_a_while() {
+        let denied = Verdict { code: 2, hold: String::new(), ..verdict(0, 40) };
+        let error = tonic_types::pb::Status { code: 3, ..tonic_types::pb::Status::default() };
+        let refused = Verdict { code: 0, error: Some(error), ..Verdict::default() };
+        let failed = |code| Err(ServiceError::new(code, ""));
+        for (answer, pause) in [
+            (failed(tonic::Code::Unavailable), 100),
+            (failed(tonic::Code::DeadlineExceeded), 100),
+            (Ok(Verdict::default()), 100),
+            (Ok(denied), 100),
+            (Ok(refused), 10_000),
+            (failed(tonic::Code::Unimplemented), 10_000),
+        ] {
+            let mut entry = entry();
+            entry.learn(&self::answer(40));
+            assert_eq!(asks(&entry, 100, 100), Some(2));
+            assert_eq!(entry.answered(answer, at(100), at(101)), "");
+            assert_eq!(asks(&entry, 100, 101 + pause - 1), None, "{pause}");
+            assert_eq!(asks(&entry, 100, 101 + pause), Some(2), "{pause}");
+        }
+    }
+
+    #[test]
+    fn an_answer_says_what_the_service_would_say() {
+        let mut entry = entry();
+        entry.answered(Ok(verdict(20, 900)), at(0), at(5));
+        let decision = entry.decide(3, || at(150)).0.unwrap();
+        let expected = (true, Some(1000), 917, "user", Duration::from_millis(350));
+        let Decision { allowed, limit, remaining, rule, reset, .. } = &decision;
+        assert_eq!((*allowed, *limit, *remaining, &**rule, *reset), expected);
+        assert_eq!((decision.hits, &*decision.hold, decision.retry_after), (0, "", None));
+        let [limited, free] = &*decision.statuses else { panic!("{decision:?}") };
+        assert_eq!((limited.remaining, limited.reset), (917, Duration::from_millis(350)));
+        assert_eq!((free.descriptor, free.remaining, free.limit.is_none()), (1, 0, true));
+    }
+
+    #[test]
+    fn leases_without_a_limit_leave_nothing_behind() {
+        let mut entry = entry();
+        let free = Verdict { hold: String::new(), statuses: Vec::new(), ..verdict(5, 0) };
+        for ms in [0, 300, 600] {
+            assert_eq!(entry.answered(Ok(free.clone()), at(ms), at(ms)), "");
+            let decision = entry.decide(1, || at(ms)).0.unwrap();
+            assert_eq!((decision.limit, decision.remaining), (None, 0));
+        }
+        assert_eq!(entry.leases.len(), 1);
+    }
+
+    #[test]
+    fn an_entry_is_in_use_for_a_second_after_its_calls_and_while_it_asks() {
+        let entry = entry();
+        assert!(entry.is_in_use(at(999)) && !entry.is_in_use(at(1000)));
+        entry.learn(&answer(1000));
+        assert!(asks(&entry, 100, 100).is_some());
+        assert!(entry.is_in_use(at(5000)));
+    }
+}
