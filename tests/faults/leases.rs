@@ -1,10 +1,11 @@
-//! Promise "exactly the limit", while four replicas lease the hits of one counter: no window admits more, whatever happens to a
-//! replica or to Redis. What is admitted is counted by the windows in which a call was sent and answered. Redis has the clock of
+//! Promise "exactly the limit", while four replicas and two processes lease the hits of one counter: no window admits more,
+//! whatever happens to a replica or to Redis. What is admitted is counted by the windows in which a call was sent and answered. Redis has the clock of
 //! this machine.
 
 use std::time::SystemTime;
 
 use tokio::{task::JoinSet, time::sleep};
+use tollkeeper_client::{Client, Limiter, OnFailure, on};
 
 use crate::support::{prelude::*, sentinels::Sentinels, service::service_at};
 
@@ -21,6 +22,10 @@ descriptors:
 const LIMITS: [(&str, u64); 2] = [("scarce", 500), ("plenty", 1_000_000)];
 
 const CLIENTS: usize = 16;
+
+/// Each asks one of the first replicas, from four tasks at a time.
+const PROCESSES: usize = 2;
+const TASKS: usize = 4;
 
 /// Milliseconds since 1970.
 fn now_ms() -> u64 {
@@ -62,15 +67,18 @@ impl World {
             let client = world.replicas[number % world.replicas.len()].client().await;
             world.clients.spawn(call(client, Arc::clone(&world.ends)));
         }
-        for replica in &world.replicas {
-            eventually("credit is spent", || {
-                let name = "ratelimit_lease_hits_total{event=\"spent\"} ";
-                let metrics = replica.get("/metrics");
-                metrics
-                    .lines()
-                    .any(|line| line.starts_with(name) && !line.ends_with(" 0"))
-                    .then_some(())
-            });
+        for replica in world.replicas.iter().take(PROCESSES) {
+            let options = tollkeeper_client::Options::new("shop").on_failure(OnFailure::Deny);
+            let limiter = Limiter::new(&Client::new(&replica.grpc.to_string(), options).unwrap());
+            for _ in 0..TASKS {
+                world.clients.spawn(decide(limiter.clone(), Arc::clone(&world.ends)));
+            }
+        }
+        for (number, replica) in world.replicas.iter().enumerate() {
+            has_happened(replica, "spent");
+            if number < PROCESSES {
+                has_happened(replica, "lent");
+            }
         }
         world
     }
@@ -128,6 +136,31 @@ impl World {
             }
         }
     }
+}
+
+/// Waits until something has become of hits that a replica has leased or lent.
+fn has_happened(replica: &Service, event: &str) {
+    let name = format!("ratelimit_lease_hits_total{{event=\"{event}\"}} ");
+    eventually(event, || {
+        let metrics = replica.get("/metrics");
+        let mut lines = metrics.lines();
+        lines.any(|line| line.starts_with(&name) && !line.ends_with(" 0")).then_some(())
+    });
+}
+
+/// Decides calls in this process until `ends`, and returns what was admitted.
+async fn decide(limiter: Limiter, ends: Arc<AtomicBool>) -> Vec<Admitted> {
+    let mut admitted = Vec::new();
+    while !ends.load(Ordering::Relaxed) {
+        let sent = window();
+        let (key, _) = LIMITS[(sent % 3).min(1) as usize];
+        if limiter.decide(on(key, "all")).await.unwrap().allowed {
+            admitted.push(Admitted { key, hits: 1, sent, answered: window() });
+        }
+        // More would use up `plenty`, and keep the replicas from their CPU.
+        sleep(Duration::from_micros(500)).await;
+    }
+    admitted
 }
 
 /// Calls one replica until `ends`, and returns what was admitted.
