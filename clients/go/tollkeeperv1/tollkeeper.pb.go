@@ -43,6 +43,10 @@ const (
 	// descriptor may have a `hits_addend` of its own. Over several nodes of a Cluster, where callers compete for what is
 	// left, a call may get less than is left, or be denied.
 	Call_PART Call_Mode = 4
+	// Charges hits in advance, as PART does, at most a twentieth of each limit. The caller spends them itself, without a
+	// message for each call, and only within `Verdict.spend_within`; what is left it gives back by a
+	// commit of `Verdict.hold` with the number that it has spent. Every limit of the call needs `lease: auto`; without any limit, all hits are granted.
+	Call_LEASE Call_Mode = 5
 )
 
 // Enum value maps for Call_Mode.
@@ -53,6 +57,7 @@ var (
 		2: "READ",
 		3: "DEBIT",
 		4: "PART",
+		5: "LEASE",
 	}
 	Call_Mode_value = map[string]int32{
 		"TAKE":  0,
@@ -60,6 +65,7 @@ var (
 		"READ":  2,
 		"DEBIT": 3,
 		"PART":  4,
+		"LEASE": 5,
 	}
 )
 
@@ -531,8 +537,11 @@ type Verdict struct {
 	// Why there is no decision: INVALID_ARGUMENT; or UNAVAILABLE where the store gave no answer and a rule has
 	// `on_store_failure: error`, or where the first verdict on a call with the same id is not known.
 	Error *status.Status `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
-	// Number of hits that were charged to each descriptor. Only with PART.
-	Hits          uint64 `protobuf:"varint,5,opt,name=hits,proto3" json:"hits,omitempty"`
+	// Number of hits that were charged to each descriptor. Only with PART and LEASE.
+	Hits uint64 `protobuf:"varint,5,opt,name=hits,proto3" json:"hits,omitempty"`
+	// How long the hits of a LEASE may be spent, counted from before the request was sent: until shortly before the first of
+	// their windows ends, and at most 200 ms. Only with LEASE, if it is OK.
+	SpendWithin   *durationpb.Duration `protobuf:"bytes,6,opt,name=spend_within,json=spendWithin,proto3" json:"spend_within,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -600,6 +609,13 @@ func (x *Verdict) GetHits() uint64 {
 		return x.Hits
 	}
 	return 0
+}
+
+func (x *Verdict) GetSpendWithin() *durationpb.Duration {
+	if x != nil {
+		return x.SpendWithin
+	}
+	return nil
 }
 
 // The state of one descriptor, after the call. Of several limits it shows the one with the fewest remaining hits.
@@ -1420,7 +1436,7 @@ const file_tollkeeper_v1_tollkeeper_proto_rawDesc = "" +
 	"\bOverride\x12*\n" +
 	"\x11requests_per_unit\x18\x01 \x01(\rR\x0frequestsPerUnit\x12-\n" +
 	"\x04unit\x18\x02 \x01(\x0e2\x19.tollkeeper.v1.Limit.UnitR\x04unit\x12E\n" +
-	"\x0funit_multiplier\x18\x03 \x01(\v2\x1c.google.protobuf.UInt32ValueR\x0eunitMultiplier\"\xe5\x02\n" +
+	"\x0funit_multiplier\x18\x03 \x01(\v2\x1c.google.protobuf.UInt32ValueR\x0eunitMultiplier\"\xf0\x02\n" +
 	"\x04Call\x12;\n" +
 	"\vdescriptors\x18\x01 \x03(\v2\x19.tollkeeper.v1.DescriptorR\vdescriptors\x12,\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x18.tollkeeper.v1.Call.ModeR\x04mode\x12\x17\n" +
@@ -1430,20 +1446,22 @@ const file_tollkeeper_v1_tollkeeper_proto_rawDesc = "" +
 	"\x02id\x18\x05 \x01(\tR\x02id\x1a=\n" +
 	"\x0fHitsByKindEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\":\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"E\n" +
 	"\x04Mode\x12\b\n" +
 	"\x04TAKE\x10\x00\x12\t\n" +
 	"\x05CHECK\x10\x01\x12\b\n" +
 	"\x04READ\x10\x02\x12\t\n" +
 	"\x05DEBIT\x10\x03\x12\b\n" +
-	"\x04PART\x10\x04B\a\n" +
-	"\x05_hits\"\xec\x01\n" +
+	"\x04PART\x10\x04\x12\t\n" +
+	"\x05LEASE\x10\x05B\a\n" +
+	"\x05_hits\"\xaa\x02\n" +
 	"\aVerdict\x12/\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x1b.tollkeeper.v1.Verdict.CodeR\x04code\x121\n" +
 	"\bstatuses\x18\x02 \x03(\v2\x15.tollkeeper.v1.StatusR\bstatuses\x12\x12\n" +
 	"\x04hold\x18\x03 \x01(\tR\x04hold\x12(\n" +
 	"\x05error\x18\x04 \x01(\v2\x12.google.rpc.StatusR\x05error\x12\x12\n" +
-	"\x04hits\x18\x05 \x01(\x04R\x04hits\"+\n" +
+	"\x04hits\x18\x05 \x01(\x04R\x04hits\x12<\n" +
+	"\fspend_within\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\vspendWithin\"+\n" +
 	"\x04Code\x12\v\n" +
 	"\aUNKNOWN\x10\x00\x12\x06\n" +
 	"\x02OK\x10\x01\x12\x0e\n" +
@@ -1579,37 +1597,38 @@ var file_tollkeeper_v1_tollkeeper_proto_depIdxs = []int32{
 	1,  // 8: tollkeeper.v1.Verdict.code:type_name -> tollkeeper.v1.Verdict.Code
 	9,  // 9: tollkeeper.v1.Verdict.statuses:type_name -> tollkeeper.v1.Status
 	25, // 10: tollkeeper.v1.Verdict.error:type_name -> google.rpc.Status
-	1,  // 11: tollkeeper.v1.Status.code:type_name -> tollkeeper.v1.Verdict.Code
-	10, // 12: tollkeeper.v1.Status.current_limit:type_name -> tollkeeper.v1.Limit
-	26, // 13: tollkeeper.v1.Status.duration_until_reset:type_name -> google.protobuf.Duration
-	2,  // 14: tollkeeper.v1.Limit.unit:type_name -> tollkeeper.v1.Limit.Unit
-	13, // 15: tollkeeper.v1.CommitRequest.commits:type_name -> tollkeeper.v1.Commit
-	14, // 16: tollkeeper.v1.CommitResponse.results:type_name -> tollkeeper.v1.CommitResult
-	23, // 17: tollkeeper.v1.Commit.used_by_kind:type_name -> tollkeeper.v1.Commit.UsedByKindEntry
-	15, // 18: tollkeeper.v1.CommitResult.charges:type_name -> tollkeeper.v1.CommittedCharge
-	25, // 19: tollkeeper.v1.CommitResult.error:type_name -> google.rpc.Status
-	3,  // 20: tollkeeper.v1.CommittedCharge.outcome:type_name -> tollkeeper.v1.CommittedCharge.Outcome
-	18, // 21: tollkeeper.v1.RenewRequest.renewals:type_name -> tollkeeper.v1.Renewal
-	19, // 22: tollkeeper.v1.RenewResponse.results:type_name -> tollkeeper.v1.RenewResult
-	13, // 23: tollkeeper.v1.Renewal.commit:type_name -> tollkeeper.v1.Commit
-	7,  // 24: tollkeeper.v1.Renewal.call:type_name -> tollkeeper.v1.Call
-	14, // 25: tollkeeper.v1.RenewResult.commit:type_name -> tollkeeper.v1.CommitResult
-	8,  // 26: tollkeeper.v1.RenewResult.verdict:type_name -> tollkeeper.v1.Verdict
-	2,  // 27: tollkeeper.v1.Descriptor.Override.unit:type_name -> tollkeeper.v1.Limit.Unit
-	27, // 28: tollkeeper.v1.Descriptor.Override.unit_multiplier:type_name -> google.protobuf.UInt32Value
-	4,  // 29: tollkeeper.v1.Tollkeeper.Decide:input_type -> tollkeeper.v1.DecideRequest
-	4,  // 30: tollkeeper.v1.Tollkeeper.DecideStream:input_type -> tollkeeper.v1.DecideRequest
-	11, // 31: tollkeeper.v1.Tollkeeper.Commit:input_type -> tollkeeper.v1.CommitRequest
-	16, // 32: tollkeeper.v1.Tollkeeper.Renew:input_type -> tollkeeper.v1.RenewRequest
-	5,  // 33: tollkeeper.v1.Tollkeeper.Decide:output_type -> tollkeeper.v1.DecideResponse
-	5,  // 34: tollkeeper.v1.Tollkeeper.DecideStream:output_type -> tollkeeper.v1.DecideResponse
-	12, // 35: tollkeeper.v1.Tollkeeper.Commit:output_type -> tollkeeper.v1.CommitResponse
-	17, // 36: tollkeeper.v1.Tollkeeper.Renew:output_type -> tollkeeper.v1.RenewResponse
-	33, // [33:37] is the sub-list for method output_type
-	29, // [29:33] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	26, // 11: tollkeeper.v1.Verdict.spend_within:type_name -> google.protobuf.Duration
+	1,  // 12: tollkeeper.v1.Status.code:type_name -> tollkeeper.v1.Verdict.Code
+	10, // 13: tollkeeper.v1.Status.current_limit:type_name -> tollkeeper.v1.Limit
+	26, // 14: tollkeeper.v1.Status.duration_until_reset:type_name -> google.protobuf.Duration
+	2,  // 15: tollkeeper.v1.Limit.unit:type_name -> tollkeeper.v1.Limit.Unit
+	13, // 16: tollkeeper.v1.CommitRequest.commits:type_name -> tollkeeper.v1.Commit
+	14, // 17: tollkeeper.v1.CommitResponse.results:type_name -> tollkeeper.v1.CommitResult
+	23, // 18: tollkeeper.v1.Commit.used_by_kind:type_name -> tollkeeper.v1.Commit.UsedByKindEntry
+	15, // 19: tollkeeper.v1.CommitResult.charges:type_name -> tollkeeper.v1.CommittedCharge
+	25, // 20: tollkeeper.v1.CommitResult.error:type_name -> google.rpc.Status
+	3,  // 21: tollkeeper.v1.CommittedCharge.outcome:type_name -> tollkeeper.v1.CommittedCharge.Outcome
+	18, // 22: tollkeeper.v1.RenewRequest.renewals:type_name -> tollkeeper.v1.Renewal
+	19, // 23: tollkeeper.v1.RenewResponse.results:type_name -> tollkeeper.v1.RenewResult
+	13, // 24: tollkeeper.v1.Renewal.commit:type_name -> tollkeeper.v1.Commit
+	7,  // 25: tollkeeper.v1.Renewal.call:type_name -> tollkeeper.v1.Call
+	14, // 26: tollkeeper.v1.RenewResult.commit:type_name -> tollkeeper.v1.CommitResult
+	8,  // 27: tollkeeper.v1.RenewResult.verdict:type_name -> tollkeeper.v1.Verdict
+	2,  // 28: tollkeeper.v1.Descriptor.Override.unit:type_name -> tollkeeper.v1.Limit.Unit
+	27, // 29: tollkeeper.v1.Descriptor.Override.unit_multiplier:type_name -> google.protobuf.UInt32Value
+	4,  // 30: tollkeeper.v1.Tollkeeper.Decide:input_type -> tollkeeper.v1.DecideRequest
+	4,  // 31: tollkeeper.v1.Tollkeeper.DecideStream:input_type -> tollkeeper.v1.DecideRequest
+	11, // 32: tollkeeper.v1.Tollkeeper.Commit:input_type -> tollkeeper.v1.CommitRequest
+	16, // 33: tollkeeper.v1.Tollkeeper.Renew:input_type -> tollkeeper.v1.RenewRequest
+	5,  // 34: tollkeeper.v1.Tollkeeper.Decide:output_type -> tollkeeper.v1.DecideResponse
+	5,  // 35: tollkeeper.v1.Tollkeeper.DecideStream:output_type -> tollkeeper.v1.DecideResponse
+	12, // 36: tollkeeper.v1.Tollkeeper.Commit:output_type -> tollkeeper.v1.CommitResponse
+	17, // 37: tollkeeper.v1.Tollkeeper.Renew:output_type -> tollkeeper.v1.RenewResponse
+	34, // [34:38] is the sub-list for method output_type
+	30, // [30:34] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_tollkeeper_v1_tollkeeper_proto_init() }
