@@ -3,6 +3,7 @@ module github.com/tollkeeper/tollkeeper/clients/go
 go 1.26.0
 
 require (
+	golang.org/x/time v0.15.0
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12

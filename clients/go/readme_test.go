@@ -47,7 +47,7 @@ func TestEverySnippetIsRunHere(t *testing.T) {
 	lines := regexp.MustCompile(`(?m)^\t*`)
 	code := lines.ReplaceAllString(string(text), "")
 	found := snippets(t, "go")
-	if len(found) < 11 {
+	if len(found) < 12 {
 		t.Errorf("%d snippets", len(found))
 	}
 	for _, snippet := range found {
@@ -201,9 +201,20 @@ func TestAServiceInMemory(t *testing.T) {
 	service.Limit(2, tollkeeper.On("user", "alice"))
 	service.Deny(tollkeeper.On("user", "mallory"))
 	service.Fail(codes.Unavailable)
-	var limiter tollkeeper.Limiter = client
-	if decision, err := limiter.Decide(context.Background(), tollkeeper.On("user", "mallory")); err != nil || !decision.Failed {
+	var decider tollkeeper.Decider = client
+	if decision, err := decider.Decide(context.Background(), tollkeeper.On("user", "mallory")); err != nil || !decision.Failed {
 		t.Errorf("%+v, %v", decision, err)
+	}
+}
+
+func TestALimiter(t *testing.T) {
+	client, ctx, tenant := exampleClient(t, tollkeeper.Options{}), context.Background(), t.TempDir()
+	limiter := tollkeeper.NewLimiter(client)
+	defer limiter.Close()
+	decision, err := limiter.Decide(ctx, tollkeeper.On("tenant", tenant))
+	must(t, err)
+	if !decision.Allowed || decision.Failed {
+		t.Errorf("%+v", decision)
 	}
 }
 

@@ -52,9 +52,9 @@ func Allow(error, []Descriptor) bool { return true }
 // Deny fails closed: calls are denied while the service does not answer.
 func Deny(error, []Descriptor) bool { return false }
 
-// Limiter is what services use of a [Client] most, for those who put an implementation of their own in its place.
-// Package tollkeepertest has a service for tests, which leaves the client as it is.
-type Limiter interface {
+// Decider is what services use of a [Client] or a [Limiter] most, for those who put an implementation of their own in its
+// place. Package tollkeepertest has a service for tests, which leaves the client as it is.
+type Decider interface {
 	Decide(ctx context.Context, descriptors ...Descriptor) (Decision, error)
 	DecideCall(ctx context.Context, call Call) (Decision, error)
 	DecideAll(ctx context.Context, calls ...Call) ([]Decision, error)
@@ -62,7 +62,10 @@ type Limiter interface {
 	HoldCall(ctx context.Context, call Call) (*Hold, error)
 }
 
-var _ Limiter = (*Client)(nil)
+var (
+	_ Decider = (*Client)(nil)
+	_ Decider = (*Limiter)(nil)
+)
 
 // Client decides calls in one domain. Make one for the process: its goroutines share its connections.
 type Client struct {
@@ -70,6 +73,8 @@ type Client struct {
 	options Options
 	domain  string
 	isView  bool
+	// decideOne is what middleware calls in place of Decide, if it is not nil.
+	decideOne func(context.Context, ...Descriptor) (Decision, error)
 }
 
 // New makes a client of the service at target, such as host:port, for a domain. It connects at once, without waiting.
@@ -121,7 +126,7 @@ func (c *Client) checkSettings() error {
 // TLS. It is cheap enough for one call. Its Close does nothing.
 func (c *Client) With(options Options) *Client {
 	view := *c
-	view.isView = true
+	view.isView, view.decideOne = true, nil
 	if options.Timeout > 0 {
 		view.options.Timeout = options.Timeout
 	}
@@ -208,6 +213,14 @@ func (c *Client) DecideCall(ctx context.Context, call Call) (Decision, error) {
 		return Decision{}, err
 	}
 	return decisions[0], nil
+}
+
+// decideForMiddleware is Decide of a client, or of the limiter that it is in.
+func (c *Client) decideForMiddleware(ctx context.Context, descriptors []Descriptor) (Decision, error) {
+	if c.decideOne != nil {
+		return c.decideOne(ctx, descriptors...)
+	}
+	return c.Decide(ctx, descriptors...)
 }
 
 // decide sends a request of decisions.

@@ -45,7 +45,7 @@ func (c *Client) admit(ctx context.Context, setHeader func(metadata.MD) error, l
 	if len(limited) == 0 {
 		return nil
 	}
-	decision, err := c.Decide(ctx, limited...)
+	decision, err := c.decideForMiddleware(ctx, limited)
 	if err != nil {
 		c.mistake(ctx, err)
 		return status.Error(codes.Internal, "internal error")

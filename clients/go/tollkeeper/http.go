@@ -24,7 +24,7 @@ func (c *Client) Middleware(
 				next.ServeHTTP(w, r)
 				return
 			}
-			decision, err := c.Decide(r.Context(), limited...)
+			decision, err := c.decideForMiddleware(r.Context(), limited)
 			if err != nil {
 				c.mistake(r.Context(), err)
 				answer(w, http.StatusInternalServerError)

@@ -42,6 +42,8 @@ type link struct {
 	// mutex is locked to change what follows.
 	mutex    sync.Mutex
 	isClosed atomic.Bool
+	// closing is closed when isClosed is set.
+	closing chan struct{}
 	// commits has those under way.
 	commits sync.WaitGroup
 	// lines has what was logged, by its kind.
@@ -82,7 +84,7 @@ func dial(target string, secured *tls.Config, options []grpc.DialOption) (*grpc.
 func newLink(connection grpc.ClientConnInterface, target string, close func() error) *link {
 	return &link{
 		service: pb.NewTollkeeperClient(connection), target: target, close: close,
-		denials: denials{found: map[string]denial{}}, lines: map[string]*line{},
+		denials: denials{found: map[string]denial{}}, lines: map[string]*line{}, closing: make(chan struct{}),
 	}
 }
 
@@ -107,6 +109,9 @@ func (l *link) begin() error {
 func (l *link) end() error {
 	l.mutex.Lock()
 	wasClosed := l.isClosed.Swap(true)
+	if !wasClosed {
+		close(l.closing)
+	}
 	l.mutex.Unlock()
 	// Commits end by their timeout.
 	l.commits.Wait()

@@ -35,7 +35,7 @@ type Service struct {
 // Call is one that the service has got.
 type Call struct {
 	Domain string
-	// Mode is TAKE, CHECK, READ, DEBIT or PART.
+	// Mode is TAKE, CHECK, READ, DEBIT, PART, or LEASE of a [tollkeeper.Limiter].
 	Mode string
 	// Hits is 1 where the client gave no number, and negative of a refund.
 	Hits        int64
@@ -169,7 +169,7 @@ func (s *Service) decide(domain string, call *pb.Call) *pb.Verdict {
 		needed, charged = 0, 0
 	case call.Mode == pb.Call_CHECK || hits == 0:
 		needed, charged = 1, 0
-	case call.Mode == pb.Call_PART:
+	case call.Mode == pb.Call_PART || call.Mode == pb.Call_LEASE:
 		needed = 1
 		for _, counter := range counters {
 			if counter != nil {
@@ -196,9 +196,14 @@ func (s *Service) decide(domain string, call *pb.Call) *pb.Verdict {
 	switch {
 	case call.Mode == pb.Call_PART && took.Allowed:
 		verdict.Hits = uint64(charged)
-	case call.Mode == pb.Call_TAKE && took.Allowed && hits > 0:
+	case call.Mode == pb.Call_LEASE && took.Allowed:
+		verdict.Hits, verdict.SpendWithin = uint64(charged), durationpb.New(200*time.Millisecond)
+	}
+	isLimited := slices.ContainsFunc(counters, func(counter *counter) bool { return counter != nil })
+	isHold := call.Mode == pb.Call_TAKE || call.Mode == pb.Call_LEASE && isLimited
+	if isHold && took.Allowed && hits > 0 {
 		verdict.Hold = fmt.Sprintf("hold %d", len(s.calls))
-		s.open[verdict.Hold] = hold{counters, hits}
+		s.open[verdict.Hold] = hold{counters, charged}
 	}
 	s.calls = append(s.calls, took)
 	return verdict
