@@ -236,7 +236,7 @@ impl App {
         let webhook = settings.telemetry.webhook.clone();
         tasks.spawn(async move {
             if let Some(notices) = limiter.notices() {
-                notices.follow(&store, records, webhook, stop).await;
+                notices.follow(&store, limiter.overrides(), records, webhook, stop).await;
             }
         });
         let mut background = self.background(settings, Arc::clone(&service.limiter));

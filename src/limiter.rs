@@ -143,7 +143,7 @@ impl Limiter {
         Self { lists_limits, ..self }
     }
 
-    /// Also notes which counters reach a part of their limit that `notify_at` names.
+    /// Also gives notices of limits with `notify_at`.
     #[must_use]
     pub fn giving(self, notices: Notices) -> Self {
         Self { notices: Some(notices), ..self }
@@ -338,7 +338,8 @@ impl Limiter {
         let verdict = verdict.or_else(|error| plan.refusal().ok_or(error))?;
         self.top_keys.record(&plan, &verdict, arrival.at, |id| self.holds.digest(id));
         if let Some(notices) = &self.notices {
-            notices.record(&plan, &verdict, arrival.at, |id| self.holds.digest(id));
+            let (rules, digest) = (&by.rules.rules, |id| self.holds.digest(id));
+            notices.record(rules, &plan, &verdict, arrival.at, digest);
         }
         let candidate = self.candidate().filter(|candidate| candidate.is_judged());
         let candidate = candidate.filter(|_| !without_store);

@@ -1,10 +1,11 @@
-//! Notices: a counter has reached a part of its limit that `notify_at` names. A call only queues a notice. A task
-//! records it in the store, so that only one replica logs it, exports it and sends it to the webhook.
+//! Notices: of a limit with `notify_at`, that a counter has reached a part of it, that a ban has closed one, or that a
+//! commit has used more than its hold; and that an override has ended. A call only queues a notice. A task records it in
+//! the store, so that only one replica logs it, exports it and sends it to the webhook.
 
 mod event;
 mod webhook;
 
-use std::{fmt::Write as _, hash::BuildHasher as _, mem, sync::Arc, time::Duration};
+use std::{fmt::Write as _, hash::BuildHasher as _, iter, mem, sync::Arc, time::Duration};
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 use opentelemetry::{
@@ -13,24 +14,32 @@ use opentelemetry::{
 };
 use parking_lot::Mutex;
 use redis::{Value as Reply, cmd};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::{
+    select,
     sync::mpsc,
     time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 
+use self::event::{CLOSED, Kind, Notice, OVERRUN, REACHED, date};
 pub use self::webhook::Webhook;
 use crate::{
     engine::{
+        decision::Matched,
         directive::DirectiveAction,
-        ledger::{JudgedBy, Verdict},
+        key,
+        ledger::{CommitOutcome, Fit, HoldAction, JudgedBy, Tally, Verdict},
         plan::{JudgedCharge, Plan},
+        request::Hits,
         rule::{Algorithm, Limit},
+        rule_set::RuleSet,
         time::Timestamp,
     },
+    overrides::Overrides,
     process::clock::system_clock,
-    store::{Store, redis::topology::by_key::Steps},
+    store::{Store, StoreError, redis::topology::by_key::Steps},
     telemetry::{LogRecords, instruments},
     top_keys::{KeyName, TopKeyNames},
 };
@@ -38,7 +47,7 @@ use crate::{
 instruments! {
     struct NoticeInstruments {
         notices: Counter<u64> => NOTICES = Counter("ratelimit.notices", ["outcome"],
-            "notices of `notify_at`: `raised`; of these `sent` to the webhook, or `dropped`, because it did not take them");
+            "notices: `raised`; of these `sent` to the webhook, or `dropped`, because it did not take them");
     }
 }
 
@@ -54,9 +63,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The most lines in a second of the log, which callers who invent values could fill.
 const LINES_MAX: u64 = 10;
 
-/// What it means, in the log.
-const TEXT: &str = "a counter has reached a part of its limit";
-
 const NOTED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Notices of this replica.
@@ -71,25 +77,18 @@ pub struct Notices {
     metrics: NoticeInstruments,
 }
 
-/// One counter has reached one part of its limit.
-#[derive(Clone)]
-struct Notice {
-    domain: Arc<str>,
-    rule: String,
-    /// The descriptor, or its digest.
-    key: String,
-    limit: Arc<Limit>,
-    /// The part, in percent.
-    at: u64,
-    /// At least so many hits are used.
-    used: u64,
+/// What has happened to a counter.
+#[derive(Clone, Copy)]
+struct Cause<'call> {
+    kind: &'static Kind,
+    matched: &'call Matched,
+    rule: &'call str,
+    counter: &'call key::Counter,
+    limit: &'call Arc<Limit>,
+    /// What tells it from others of its counter: the percent, when a ban ends, or 0.
+    mark: u64,
     /// How long it is not given again: the rest of the window.
     lasts: Duration,
-    raised: Timestamp,
-    /// The same for the same counter and part on all replicas.
-    id: String,
-    /// The id that receivers see: made with a key, since the other one would let them guess values.
-    event: String,
 }
 
 impl Notices {
@@ -113,45 +112,89 @@ impl Notices {
     /// Queues the notices of a call that was decided at `now`.
     pub fn record(
         &self,
+        rules: &RuleSet,
         plan: &Plan,
         verdict: &Verdict,
         now: Instant,
         digest: impl Fn(u64) -> String,
     ) {
+        self.record_overruns(rules, plan, verdict, now, &digest);
         if !plan.charges.iter().any(|charge| charge.counter.limit.notify_at.is_some()) {
             return;
         }
         let skipped = plan.skipped(verdict);
         for (index, judged) in plan.judged(verdict).enumerate() {
-            let JudgedCharge { directive, charge, tally, .. } = judged;
+            let JudgedCharge { matched, directive, charge, tally } = judged;
+            let (counter, limit) = (&charge.counter, &charge.counter.limit);
             let is_set_aside =
                 directive.is_some_and(|set| set.exempts() || set.action == DirectiveAction::Ban);
-            if is_set_aside || tally.judged_by != JudgedBy::Counter || skipped.contains(&index) {
+            if is_set_aside
+                || limit.notify_at.is_none()
+                || tally.judged_by != JudgedBy::Counter
+                || skipped.contains(&index)
+            {
                 continue;
             }
+            let (rule, lasts) = (matched.rule_label(), rest_of_window(limit, tally));
+            let reached = Cause { kind: &REACHED, matched, rule, counter, limit, mark: 0, lasts };
+            // The cache of denials knows no time, and so not exactly when the ban ends.
+            if let Some(HoldAction::Ban { for_ms }) = charge.hold
+                && (tally.fit, charge.hits == Hits::Check) == (Fit::Over, false)
+                && let Some(at) = verdict.at.get(index).or(verdict.at.first())
+            {
+                let until = at.plus_millis(millis(tally.reset));
+                // Longer than the ban, for replicas that are late.
+                let lasts = Duration::from_millis(2 * for_ms);
+                let closed = Cause { kind: &CLOSED, mark: until.as_millis(), lasts, ..reached };
+                self.queue(closed, now, &digest, || vec![("until", date(until).into())]);
+            }
             let Some(used) = tally.used(charge) else { continue };
-            for at in charge.counter.limit.reached(used) {
-                self.queue(judged, at, used, now, &digest);
+            for at in limit.reached(used) {
+                let data = || vec![("at", at.into()), ("used", used.into()), resets_in(lasts)];
+                self.queue(Cause { mark: at, ..reached }, now, &digest, data);
             }
         }
     }
 
-    fn queue(
+    /// Queues a notice of each hold with a token that a call commits, if more was used.
+    fn record_overruns(
         &self,
-        judged: JudgedCharge<'_>,
-        at: u64,
-        used: u64,
+        rules: &RuleSet,
+        plan: &Plan,
+        verdict: &Verdict,
         now: Instant,
         digest: impl Fn(u64) -> String,
     ) {
-        let JudgedCharge { matched, directive, charge, tally } = judged;
-        let (counter, limit) = (&charge.counter, &charge.counter.limit);
-        let lasts = match limit.algorithm {
-            Algorithm::FixedWindow | Algorithm::FirstHitWindow { .. } => tally.reset,
-            // They have no end at which they are empty.
-            _ => Duration::from_millis(limit.window.millis()),
-        };
-        let of_limit = (limit.requests_per_unit, limit.window.seconds(), at);
+        for (charge, tally) in plan.charges.iter().zip(&verdict.tallies) {
+            let counter = &charge.counter;
+            if let Some(HoldAction::Commit { held, used, .. }) = charge.hold
+                && used > held
+                && tally.fit == Fit::Commit(CommitOutcome::Applied)
+                // The limit in the token has only what a commit needs.
+                && let Some(policy) = &counter.limit.hold
+                && let Some(holding) = rules.holding_limit(policy.number)
+                && holding.limit.notify_at.is_some()
+            {
+                let matched = &Matched::Override(Arc::clone(&holding.domain));
+                let (rule, limit) = (&*holding.rule, &holding.limit);
+                let lasts = rest_of_window(limit, tally);
+                let cause = Cause { kind: &OVERRUN, matched, rule, counter, limit, mark: 0, lasts };
+                let data = || vec![("held", held.into()), ("used", used.into()), resets_in(lasts)];
+                self.queue(cause, now, &digest, data);
+            }
+        }
+    }
+
+    /// Queues a notice with the common data and its own, if it was not given.
+    fn queue(
+        &self,
+        cause: Cause<'_>,
+        now: Instant,
+        digest: impl Fn(u64) -> String,
+        own: impl FnOnce() -> Vec<(&'static str, Value)>,
+    ) {
+        let Cause { kind, matched, rule, counter, limit, mark, lasts } = cause;
+        let of_limit = (limit.requests_per_unit, limit.window.seconds(), mark);
         let key = self.hasher.hash_one((counter.hash_of_identity(&self.hasher), of_limit));
         let mut known = self.known.lock();
         if known.get(&key).is_some_and(|until| now < *until) {
@@ -167,18 +210,28 @@ impl Notices {
         let Ok(place) = self.queue.try_reserve() else { return };
         known.insert(key, now + lasts);
         drop(known);
-        let name = KeyName::new(matched, directive, counter, self.names);
+        let name = KeyName::new(matched, None, counter, self.names);
+        let mut data = vec![
+            ("domain", Value::from(&*name.domain)),
+            ("rule", rule.into()),
+            ("key", name.text(&digest).into()),
+            ("limit", limit.to_string().into()),
+            ("name", limit.name.as_deref().into()),
+            ("capacity", limit.capacity().into()),
+        ];
+        data.extend(own());
+        let raised = system_clock();
+        // The replicas' clocks differ by less than half a second.
+        let window_ends = raised.plus_millis(millis(lasts).saturating_add(500));
+        let ends = if *kind == CLOSED { Timestamp::from_millis(mark) } else { window_ends };
         let id = Sha256::digest(format!("{}\n{of_limit:?}", counter.business_id().0));
+        let event = digest(id.iter().take(8).fold(0, |hash, byte| hash << 8 | u64::from(*byte)));
         place.send(Notice {
-            domain: Arc::clone(&name.domain),
-            rule: name.rule_path().to_owned(),
-            key: name.text(&digest),
-            event: digest(id.iter().take(8).fold(0, |hash, byte| hash << 8 | u64::from(*byte))),
-            limit: Arc::clone(limit),
-            at,
-            used,
+            kind,
+            data,
             lasts,
-            raised: system_clock(),
+            raised,
+            event_id: format!("{event}-{}", ends.as_secs()),
             id: id.iter().take(16).fold(String::new(), |mut text, byte| {
                 let _ = write!(text, "{byte:02x}");
                 text
@@ -186,10 +239,11 @@ impl Notices {
         });
     }
 
-    /// Tells of what is queued, until `stop`.
+    /// Tells of what is queued, and of overrides that end, until `stop`.
     pub async fn follow(
         &self,
         store: &Store,
+        overrides: &Overrides,
         records: Option<LogRecords>,
         webhook: Option<Webhook>,
         stop: CancellationToken,
@@ -208,13 +262,21 @@ impl Notices {
             }
         };
         let telling = async {
-            let mut queued = self.queued.lock().await;
+            let (mut queued, mut ended) = (self.queued.lock().await, overrides.ended());
             let mut log = NoticeLog { records, began: Instant::now(), lines: 0, suppressed: 0 };
-            while let Some(Some(notice)) = stop.run_until_cancelled(queued.recv()).await {
+            loop {
+                let notice = select! {
+                    biased;
+                    () = stop.cancelled() => break,
+                    Some(one) = ended.recv() => Notice::of_override(&one, self.names),
+                    Some(notice) = queued.recv() => notice,
+                };
                 self.tell(store, notice, &mut log, &outbox).await;
                 sleep(PAUSE).await;
             }
-            while let Ok(notice) = queued.try_recv() {
+            let ended = iter::from_fn(|| ended.try_recv().ok());
+            let ended = ended.map(|one| Notice::of_override(&one, self.names));
+            for notice in ended.chain(iter::from_fn(|| queued.try_recv().ok())) {
                 self.tell(store, notice, &mut log, &outbox).await;
             }
             drop(outbox);
@@ -268,11 +330,25 @@ impl NoticeLog {
             return;
         }
         self.lines += 1;
-        let Notice { domain, rule, key, limit, at, used, .. } = notice;
-        let suppressed = Some(mem::take(&mut self.suppressed)).filter(|count| *count > 0);
+        let (text, number) = (|name| notice.text(name), |name| notice.number(name));
         tracing::info!(
-            %domain, rule, key, %limit, at, used, suppressed,
-            "{TEXT}"
+            domain = text("domain").map(display),
+            rule = text("rule"),
+            key = text("key"),
+            limit = text("limit").map(display),
+            at = number("at"),
+            held = number("held"),
+            used = number("used"),
+            "override" = text("override").map(display),
+            action = text("action"),
+            descriptor = text("descriptor"),
+            because = text("because"),
+            by = text("by"),
+            until = text("until").map(display),
+            end = text("end").map(display),
+            suppressed = Some(mem::take(&mut self.suppressed)).filter(|count| *count > 0),
+            "{}",
+            notice.kind.text
         );
     }
 }
@@ -290,9 +366,26 @@ impl Notice {
             vec![set]
         };
         let tag = format!("notice:{}", self.id);
-        let answers = servers.run(&tag, NOTED_WITHIN, Steps::Several, note).await;
-        !answers.is_ok_and(|answers| answers.first() == Some(&Reply::Nil))
+        match servers.run(&tag, NOTED_WITHIN, Steps::Several, note).await {
+            Ok(answers) => answers.first() != Some(&Reply::Nil),
+            // It has not taken the ban either.
+            Err(StoreError::TakesNoWrites(_)) => *self.kind != CLOSED,
+            Err(_) => true,
+        }
     }
+}
+
+/// How long a counter does not reach a part of its limit again.
+fn rest_of_window(limit: &Limit, tally: &Tally) -> Duration {
+    match limit.algorithm {
+        Algorithm::FixedWindow | Algorithm::FirstHitWindow { .. } => tally.reset,
+        // They have no end at which they are empty.
+        _ => Duration::from_millis(limit.window.millis()),
+    }
+}
+
+fn resets_in(lasts: Duration) -> (&'static str, Value) {
+    ("resets_in", millis(lasts).div_ceil(1000).into())
 }
 
 fn millis(time: Duration) -> u64 {

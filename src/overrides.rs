@@ -12,9 +12,13 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use opentelemetry::{KeyValue, metrics::Meter};
 use parking_lot::Mutex;
+use tokio::sync::mpsc;
 
-use self::known::KnownOverrides;
-pub use self::written::{NewOverride, Override, OverrideError, check_because};
+pub use self::{
+    known::EndedOverride,
+    written::{NewOverride, Override, OverrideError, check_because},
+};
+use self::{known::KnownOverrides, written::OVERRIDES_MAX};
 use crate::{
     engine::{
         directive::{Directive, DirectiveAction, Directives},
@@ -61,6 +65,13 @@ impl Overrides {
     pub fn list(&self) -> (Vec<Arc<Override>>, Timestamp, bool) {
         let known = self.known.lock();
         (known.in_force().cloned().collect(), known.now(), known.is_known)
+    }
+
+    /// The overrides that end from now on. If as many wait as there may be, further ones are dropped.
+    pub fn ended(&self) -> mpsc::Receiver<EndedOverride> {
+        let (ended_to, ended) = mpsc::channel(OVERRIDES_MAX);
+        self.known.lock().ended_to = Some(ended_to);
+        ended
     }
 
     pub fn now(&self) -> Timestamp {

@@ -1,45 +1,136 @@
 //! A notice as an event: what a webhook and a collector get of it.
 
+use std::time::Duration;
+
 use opentelemetry::logs::AnyValue;
 use serde_json::Value;
 
-use super::{Notice, TEXT, millis};
-use crate::telemetry::LogRecords;
+use crate::{
+    engine::{directive::Directive, time::Timestamp},
+    overrides::{EndedOverride, Override},
+    process::clock::system_clock,
+    telemetry::LogRecords,
+    top_keys::TopKeyNames,
+};
 
-/// What has happened.
-pub(super) const KIND: &str = "io.tollkeeper.limit.reached";
+pub(super) struct Notice {
+    pub(super) kind: &'static Kind,
+    /// What receivers get, by name.
+    pub(super) data: Vec<(&'static str, Value)>,
+    /// How long it is not given again.
+    pub(super) lasts: Duration,
+    pub(super) raised: Timestamp,
+    /// The same on all replicas.
+    pub(super) id: String,
+    /// The id that receivers see, also the same: made with a key, since the other one would let them guess values.
+    pub(super) event_id: String,
+}
+
+/// What has happened: the type of its events, and what the log says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) event: &'static str,
+    pub(super) text: &'static str,
+}
+
+pub(super) const REACHED: Kind = Kind {
+    event: "io.tollkeeper.limit.reached",
+    text: "a counter has reached a part of its limit",
+};
+pub(super) const CLOSED: Kind =
+    Kind { event: "io.tollkeeper.limit.closed", text: "a ban has closed a counter" };
+pub(super) const OVERRUN: Kind = Kind {
+    event: "io.tollkeeper.budget.overrun",
+    text: "a commit says that more was used than held",
+};
+pub(super) const ENDED: Kind =
+    Kind { event: "io.tollkeeper.override.ended", text: "an override has ended" };
+
+/// In this time, each replica has seen the end of an override.
+const ENDED_WITHIN: Duration = Duration::from_secs(86_400);
 
 impl Notice {
-    /// Two replicas that give the same notice give it the same id.
-    pub(super) fn event_id(&self) -> String {
-        // The replicas' clocks differ by less than half a second.
-        let ends = (self.raised.as_millis() + millis(self.lasts) + 500) / 1000;
-        format!("{}-{ends}", self.event)
+    /// That an override has ended. What it was for is shown only with values; its id names it.
+    pub(super) fn of_override(
+        EndedOverride { one, end }: &EndedOverride,
+        names: TopKeyNames,
+    ) -> Self {
+        let Override { directive, because, by } = &**one;
+        let Directive { id, domain, action, until, .. } = &**directive;
+        let descriptor = (names == TopKeyNames::Values).then(|| one.descriptor());
+        let data = vec![
+            ("domain", Value::from(&**domain)),
+            ("override", (&**id).into()),
+            ("action", action.to_string().into()),
+            ("descriptor", descriptor.into()),
+            ("because", (&**because).into()),
+            ("by", (&**by).into()),
+            ("until", date(*until).into()),
+            ("end", (*end).into()),
+        ];
+        Self {
+            kind: &ENDED,
+            data,
+            lasts: ENDED_WITHIN,
+            raised: system_clock(),
+            id: format!("override-{id}"),
+            event_id: format!("{id}-{}", until.as_secs()),
+        }
     }
 
-    pub(super) fn data(&self) -> [(&'static str, Value); 9] {
-        let Self { domain, rule, key, limit, at, used, lasts, .. } = self;
-        [
-            ("domain", Value::from(&**domain)),
-            ("rule", Value::from(&**rule)),
-            ("key", Value::from(&**key)),
-            ("limit", limit.to_string().into()),
-            ("name", limit.name.as_deref().into()),
-            ("at", (*at).into()),
-            ("used", (*used).into()),
-            ("capacity", limit.capacity().into()),
-            ("resets_in", millis(*lasts).div_ceil(1000).into()),
-        ]
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.value(name)?.as_str()
+    }
+
+    pub(super) fn number(&self, name: &str) -> Option<u64> {
+        self.value(name)?.as_u64()
+    }
+
+    fn value(&self, name: &str) -> Option<&Value> {
+        self.data.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
     }
 
     /// Exports it with its id and data as attributes.
     pub(super) fn emit(&self, records: &LogRecords) {
-        let data = self.data().into_iter().filter_map(|(name, value)| match value {
-            Value::String(text) => Some((name, text.into())),
-            Value::Number(number) => Some((name, number.as_i64().unwrap_or(i64::MAX).into())),
+        let data = self.data.iter().filter_map(|(name, value)| match value {
+            Value::String(text) => Some((*name, text.clone().into())),
+            Value::Number(number) => Some((*name, number.as_i64().unwrap_or(i64::MAX).into())),
             _ => None,
         });
-        let id = ("id", AnyValue::from(self.event_id()));
-        records.emit(KIND, TEXT, self.raised, data.chain([id]));
+        let id = ("id", AnyValue::from(self.event_id.clone()));
+        records.emit(self.kind.event, self.kind.text, self.raised, data.chain([id]));
+    }
+}
+
+/// A time as events write it.
+pub(super) fn date(time: Timestamp) -> String {
+    let time = i64::try_from(time.as_millis()).ok();
+    let time = time.and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+    time.unwrap_or_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::overrides::NewOverride;
+
+    #[test]
+    fn what_an_override_was_for_is_shown_only_with_values() {
+        let body = r#"{"domain":"shop","descriptor":"user=alice","action":"ban","for":"1h","because":"abuse"}"#;
+        let new = NewOverride::read(body.as_bytes()).unwrap();
+        let start = Timestamp::from_secs(1_700_000_000);
+        let directive = new.directive("5f2c01aa", start, start);
+        let one = Override { directive, because: new.because, by: "ann".to_owned() };
+        let ended = EndedOverride { one: one.into(), end: "expired" };
+        for (names, shown) in [
+            (TopKeyNames::Off, None),
+            (TopKeyNames::Digests, None),
+            (TopKeyNames::Values, Some("user=alice")),
+        ] {
+            let notice = Notice::of_override(&ended, names);
+            assert_eq!(notice.text("descriptor"), shown);
+            assert_eq!(notice.text("until"), Some("2023-11-14T23:13:20Z"));
+            assert_eq!(notice.event_id, "5f2c01aa-1700003600");
+        }
     }
 }

@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Notice, event::KIND};
+use super::event::{Notice, date};
 use crate::{
     net::{
         peer::{self, PeerError, Protocol, http1},
@@ -166,16 +166,14 @@ fn body(notices: &[Notice]) -> Bytes {
 
 impl Notice {
     fn event(&self) -> Value {
-        let time = i64::try_from(self.raised.as_millis()).ok();
-        let time = time.and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
         json!({
             "specversion": "1.0",
-            "type": KIND,
+            "type": self.kind.event,
             "source": "tollkeeper",
-            "id": self.event_id(),
-            "time": time.unwrap_or_default().to_string(),
-            "subject": self.key,
-            "data": self.data().into_iter().collect::<Value>(),
+            "id": self.event_id,
+            "time": date(self.raised),
+            "subject": self.text("key").or(self.text("override")),
+            "data": self.data.iter().cloned().collect::<Value>(),
         })
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{known::KnownOverrides, written::Override};
+use super::{
+    known::{EndedOverride, KnownOverrides},
+    written::Override,
+};
 use crate::{
     engine::directive::Directive,
     telemetry::{EventKind, happened},
@@ -22,6 +25,12 @@ impl KnownOverrides {
         let (Some(before), Some(in_force)) = (before, &self.recorded) else { return };
         let set = in_force.iter().filter(|(id, _)| !before.contains_key(*id));
         let gone = before.iter().filter(|(id, _)| !in_force.contains_key(*id));
+        if let Some(to) = &self.ended_to {
+            for (_, one) in gone.clone() {
+                let end = if one.directive.until <= now { "expired" } else { "undone" };
+                drop(to.try_send(EndedOverride { one: Arc::clone(one), end }));
+            }
+        }
         let (ended, undone): (Vec<_>, Vec<_>) =
             gone.map(|(_, one)| one).partition(|one| one.directive.until <= now);
         for (kind, changed) in [

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, iter, sync::Arc};
 
-use tokio::time::Instant;
+use tokio::{sync::mpsc, time::Instant};
 
 use super::written::{NewOverride, OVERRIDES_MAX, Override, OverrideError};
 use crate::{
@@ -29,8 +29,18 @@ pub(super) struct KnownOverrides {
     shown: Option<(Timestamp, Instant)>,
     /// What was in force when changes were last recorded, by id.
     pub(super) recorded: Option<BTreeMap<Arc<str>, Arc<Override>>>,
+    /// Gets each override that has ended.
+    pub(super) ended_to: Option<mpsc::Sender<EndedOverride>>,
     /// Whether the log says why they are not known.
     pub(super) is_reported: bool,
+}
+
+/// An override that is no longer in force on this replica.
+#[derive(Debug)]
+pub struct EndedOverride {
+    pub one: Arc<Override>,
+    /// `expired` or `undone`.
+    pub end: &'static str,
 }
 
 impl KnownOverrides {

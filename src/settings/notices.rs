@@ -40,7 +40,7 @@ fn url(text: &str) -> Result<Uri, String> {
 }
 
 pub(super) fn read(reader: &mut SettingReader<'_>) -> Option<Webhook> {
-    let help = "Send notices of `notify_at` to this URL, as CloudEvents";
+    let help = "Send notices to this URL, as CloudEvents";
     let url = reader.read(FLAG, OrOff(URL), "off", help);
     let help =
         "File with the key that signs notices, as Standard Webhooks have it: whsec_ and base64";

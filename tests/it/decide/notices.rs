@@ -1,4 +1,5 @@
-//! Notices: operators hear once that a counter has reached a part of its limit, in a log, by a webhook and by OTLP.
+//! Notices: operators hear once that a counter has reached a part of its limit, of bans, of holds that were too small, and
+//! of overrides that end, in a log, by a webhook and by OTLP.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use ring::hmac;
@@ -6,6 +7,7 @@ use std::io::BufReader;
 
 use crate::support::{
     otlp::{Receiver, attribute},
+    overrides::{end as undo, list, set, set_for},
     prelude::*,
 };
 
@@ -16,8 +18,18 @@ descriptors:
     rate_limit: { name: daily, unit: year, requests_per_unit: 10, notify_at: [50, 100] }
   - key: work
     rate_limit: { unit: year, requests_per_unit: 10, notify_at: [80], hold: 10m }
+  - key: banned
+    rate_limit: { unit: year, requests_per_unit: 2, notify_at: [100], ban_for: 1h }
+  - key: spent
+    rate_limit: { unit: year, requests_per_unit: 100, notify_at: [100], hold: 10m }
+  - key: last
+    rate_limit: { unit: year, requests_per_unit: 10, notify_at: [1] }
   - key: quiet
     rate_limit: { unit: year, requests_per_unit: 10 }
+  - key: quietly_banned
+    rate_limit: { unit: year, requests_per_unit: 2, ban_for: 1h }
+  - key: quietly_spent
+    rate_limit: { unit: year, requests_per_unit: 100, hold: 10m }
 ";
 
 const KEY: [u8; 24] = [7; 24];
@@ -76,10 +88,23 @@ impl Webhook {
         batches.flat_map(Result::unwrap).collect()
     }
 
+    /// All events but those by which it is known that each replica has told of what came before. It is called for the
+    /// `round`th time.
+    async fn events_by(&self, replicas: &[Service], round: usize) -> Vec<Value> {
+        for (number, replica) in replicas.iter().enumerate() {
+            call(replica, ("last", &format!("{round} {number}")), 1).await;
+        }
+        eventually("the last events", || {
+            let is_last = |event: &Value| event["data"]["rule"] == "last";
+            let (last, others): (Vec<_>, Vec<_>) = self.events().into_iter().partition(is_last);
+            (last.len() == round * replicas.len()).then_some(others)
+        })
+    }
+
     /// The rule, the percent and the used hits of each event, once there are this many.
     fn told(&self, count: usize) -> Vec<(String, u64, u64)> {
         let mut told = eventually(&format!("{count} events"), || {
-            let events = self.events();
+            let events = of_type(&self.events(), "limit.reached");
             (events.len() >= count).then_some(events)
         });
         told.sort_by_key(|event| event["data"]["at"].as_u64());
@@ -145,6 +170,160 @@ async fn one_of_two_replicas_tells_of_each_part_that_a_counter_reaches() {
     call(&other, ("user", "canary-51e0"), 1).await;
     call(&other, ("user", "another"), 5).await;
     assert_eq!(webhook.told(3).len(), 3, "a replica that starts tells of nothing twice");
+}
+
+fn of_type(events: &[Value], kind: &str) -> Vec<Value> {
+    events
+        .iter()
+        .filter(|event| event["type"] == format!("io.tollkeeper.{kind}"))
+        .cloned()
+        .collect()
+}
+
+/// The lines of all logs with this text.
+fn lines(replicas: &[Service], text: &str) -> Vec<String> {
+    let log: String = replicas.iter().map(Service::log).collect();
+    log.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn one_of_two_replicas_tells_of_each_ban_that_closes_a_counter() {
+    let (redis, (webhook, url)) = (Redis::start(), Webhook::start(&[]));
+    let flags = ["--notices-url", &url, "--over-limit-cache", "0"];
+    let replicas = [(); 2].map(|()| start(&redis.url(), &flags));
+    let call_all = async || {
+        for number in 0..8 {
+            for key in ["banned", "quietly_banned"] {
+                // A check at the limit closes nothing.
+                call(&replicas[number % 2], (key, "canary-51e0"), if number == 2 { 0 } else { 1 })
+                    .await;
+            }
+        }
+    };
+    call_all().await;
+    let events = webhook.events_by(&replicas, 1).await;
+    let (reached, closed) = (of_type(&events, "limit.reached"), of_type(&events, "limit.closed"));
+    assert_eq!((events.len(), reached.len(), closed.len()), (2, 1, 1), "{events:?}");
+    let closed = &closed[0];
+    assert_eq!(closed["subject"], reached[0]["subject"]);
+    let mut data = closed["data"].clone();
+    let until: jiff::Timestamp = data["until"].take().as_str().unwrap().parse().unwrap();
+    let expected = json!({ "domain": "shop", "rule": "banned", "key": closed["subject"], "limit": "2 per year",
+        "name": null, "capacity": 2, "until": null });
+    assert_eq!(data, expected);
+    let left = until.as_second() - jiff::Timestamp::now().as_second();
+    assert!((3500..=3601).contains(&left), "{closed}");
+    let (digest, ends) = closed["id"].as_str().unwrap().split_once('-').unwrap();
+    assert_eq!((digest.len(), ends), (16, &*until.as_second().to_string()));
+
+    let path = "/counters/reset?domain=shop&descriptor=banned%3Dcanary-51e0";
+    assert_eq!(replicas[0].exchange_at(replicas[0].admin, "POST", path, b"").0, 200);
+    call_all().await;
+    let events = webhook.events_by(&replicas, 2).await;
+    let closings = of_type(&events, "limit.closed");
+    assert_eq!((events.len(), closings.len()), (3, 2), "a further closing: {events:?}");
+    assert_ne!(closings[0]["id"], closings[1]["id"]);
+    let logged = lines(&replicas, "a ban has closed a counter");
+    assert_eq!(logged.len(), 2, "{logged:?}");
+    assert!(
+        logged.iter().all(|line| line.contains("rule=\"banned\"") && line.contains(" until=20"))
+    );
+    assert!(!format!("{events:?}{logged:?}").contains("canary-51e0"));
+}
+
+#[tokio::test]
+async fn a_ban_that_redis_has_no_memory_for_is_not_told() {
+    let (redis, (webhook, url)) = (Redis::start(), Webhook::start(&[]));
+    let flags = ["--notices-url", &url, "--over-limit-cache", "0"];
+    let replicas = [(); 2].map(|()| start(&redis.url(), &flags));
+    call(&replicas[0], ("banned", "alice"), 2).await;
+    webhook.events_by(&replicas, 1).await;
+    redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    for _ in 0..5 {
+        call(&replicas[0], ("banned", "alice"), 1).await;
+    }
+    // What the other replica has told of is told again, with the same id, since Redis does not say so.
+    call(&replicas[0], ("last", "1 1"), 0).await;
+    let events = eventually("the last event", || {
+        let events = webhook.events();
+        (events.len() == 4).then_some(events)
+    });
+    let again = events.iter().filter(|event| event["id"] == events[3]["id"]).count();
+    assert_eq!((again, of_type(&events, "limit.closed").len()), (2, 0), "{events:?}");
+    redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    call(&replicas[0], ("banned", "alice"), 1).await;
+    eventually("a ban", || (of_type(&webhook.events(), "limit.closed").len() == 1).then_some(()));
+}
+
+/// Takes a hold of 2 on one replica, and commits it on the other one.
+fn spend(replicas: &[Service], key: &str, used: u64) {
+    let take = json!({ "domain": "shop", "calls": [{ "descriptors": [
+        { "entries": [{ "key": key, "value": "canary-51e0" }] }], "hits": "2" }] });
+    let (_, _, answer) = replicas[0].exchange("POST", "/v1/decide", take.to_string().as_bytes());
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let commit = json!({ "domain": "shop", "commits": [{ "hold": answer["verdicts"][0]["hold"], "used": used.to_string() }] });
+    let (status, _, answer) =
+        replicas[1].exchange("POST", "/v1/commit", commit.to_string().as_bytes());
+    assert_eq!(status, 200, "{answer}");
+}
+
+#[tokio::test]
+async fn one_of_two_replicas_tells_once_in_a_window_that_a_commit_was_an_overrun() {
+    let (redis, (webhook, url)) = (Redis::start(), Webhook::start(&[]));
+    let mut replicas = [(); 2].map(|()| start(&redis.url(), &["--notices-url", &url]));
+    spend(&replicas, "spent", 2);
+    assert_eq!(webhook.events_by(&replicas, 1).await, [Value::Null; 0], "no more than held");
+    for used in [5, 6, 7, 8] {
+        spend(&replicas, "spent", used);
+        spend(&replicas, "quietly_spent", used);
+        replicas.reverse();
+    }
+    let events = webhook.events_by(&replicas, 2).await;
+    let [overrun] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(overrun["type"], "io.tollkeeper.budget.overrun");
+    let mut data = overrun["data"].clone();
+    assert!(data["resets_in"].take().is_u64(), "{overrun}");
+    let expected = json!({ "domain": "shop", "rule": "spent", "key": overrun["subject"], "limit": "100 per year",
+        "name": null, "capacity": 100, "held": 2, "used": 5, "resets_in": null });
+    assert_eq!(data, expected);
+    let logged = lines(&replicas, "a commit says that more was used than held");
+    let [line] = &logged[..] else { panic!("{logged:?}") };
+    assert!(line.contains("rule=\"spent\"") && line.contains(" held=2 used=5"), "{line}");
+    assert!(!format!("{events:?}{logged:?}").contains("canary-51e0"));
+}
+
+#[tokio::test]
+async fn one_of_two_replicas_tells_that_an_override_has_expired_or_was_undone() {
+    let (redis, (webhook, url)) = (Redis::start(), Webhook::start(&[]));
+    let replicas = [(); 2].map(|()| start(&redis.url(), &["--notices-url", &url]));
+    let undone = set(&replicas[0], "user=canary-51e0", json!({ "limit": 20 }));
+    let expired = set_for(&replicas[1], "quiet=canary-51e0", json!({ "action": "ban" }), "1s");
+    let eventually_in_force = |count: usize| {
+        for replica in &replicas {
+            eventually("both know it", || {
+                (list(replica, "")["overrides"].as_array().unwrap().len() == count).then_some(())
+            });
+        }
+    };
+    eventually_in_force(1);
+    undo(&replicas[1], &undone);
+    eventually_in_force(0);
+    let events = webhook.events_by(&replicas, 1).await;
+    assert_eq!(events.len(), 2, "{events:?}");
+    for (set, action, end) in [(undone, "limit 20", "undone"), (expired, "ban", "expired")] {
+        let event = events.iter().find(|event| event["subject"] == set["id"]).unwrap();
+        assert_eq!(event["type"], "io.tollkeeper.override.ended");
+        let expected = json!({ "domain": "shop", "override": set["id"], "action": action, "descriptor": null,
+            "because": "INC-42", "by": set["by"], "until": set["until"], "end": end });
+        assert_eq!(event["data"], expected);
+        let logged = lines(
+            &replicas,
+            &format!("an override has ended domain=shop override={}", set["id"].as_str().unwrap()),
+        );
+        let [line] = &logged[..] else { panic!("{logged:?}") };
+        assert!(line.contains(&format!(" end={end}")) && !line.contains("canary-51e0"), "{line}");
+    }
+    assert!(!format!("{events:?}").contains("canary-51e0"));
 }
 
 #[tokio::test]
@@ -230,12 +409,15 @@ async fn each_notice_of_two_replicas_is_a_log_record_with_the_data_of_its_event(
         for number in 0..12 {
             call(&replicas[number % 2], ("user", "canary-51e0"), 1).await;
             call(&replicas[number % 2], ("work", "canary-51e0"), 1).await;
+            call(&replicas[number % 2], ("banned", "canary-51e0"), 1).await;
         }
-        webhook.told(3);
+        undo(&replicas[0], &set(&replicas[0], "user=canary-51e0", json!({ "action": "allow" })));
+        spend(&replicas, "spent", 3);
+        eventually("all events", || (webhook.events().len() == 7).then_some(()));
         replicas.iter_mut().for_each(end);
 
         let (mut records, mut events) = (receiver.records(), webhook.events());
-        assert_eq!(records.len(), 3, "{protocol}: {records:?}");
+        assert_eq!(records.len(), 7, "{protocol}: {records:?}");
         records.sort_by_key(|record| attribute(&record.attributes, "id"));
         events.sort_by_key(|event| event["id"].as_str().unwrap().to_owned());
         for (record, event) in records.iter().zip(events) {
