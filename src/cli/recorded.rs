@@ -1,14 +1,16 @@
 //! Recorded calls, in the order in which they were decided.
 
 use std::{
+    cmp::Ordering,
     collections::{BTreeMap, BTreeSet, VecDeque},
     fs::{self, File},
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    mem,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use bytes::{Buf as _, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use lz4_flex::frame::FrameDecoder;
 use prost::Message as _;
 use serde::Serialize;
@@ -239,14 +241,76 @@ struct CallFile {
     path: PathBuf,
     frames: Frames,
     read: BytesMut,
-    /// Calls that are read, and before which others may still come: runs in their order, as each worker writes its calls.
-    runs: Vec<VecDeque<Call>>,
-    /// The run of the block that is read, of one worker, unless that run is empty or a block begins.
+    /// Calls that are read, and before which others may still come.
+    runs: Vec<Run>,
+    /// The run of the block that is read, of one worker, unless that run has ended or a block begins.
     run_of_block: Option<usize>,
     newest: Timestamp,
     count: usize,
-    /// The number of calls that cannot be read, and what is wrong with the first.
-    bad: (usize, String),
+    bad: BadCalls,
+}
+
+/// The number of calls that cannot be read, and what is wrong with the first.
+#[derive(Default)]
+struct BadCalls {
+    count: usize,
+    first: Option<String>,
+}
+
+impl BadCalls {
+    fn add(&mut self, problem: String) {
+        self.count += 1;
+        self.first.get_or_insert(problem);
+    }
+}
+
+/// Calls in their order, as each worker writes them. Each is decoded when it becomes the first: the others, encoded, are small
+/// enough for the processor's cache.
+struct Run {
+    first: Call,
+    rest: VecDeque<EncodedCall>,
+}
+
+impl Run {
+    fn last_at(&self) -> Timestamp {
+        self.rest.back().map_or(self.first.at, |last| last.at)
+    }
+
+    /// Whether this call, of another block, can come behind all others.
+    fn goes_on(&self, call: &EncodedCall) -> bool {
+        match self.last_at().cmp(&call.at) {
+            Ordering::Less => true,
+            Ordering::Equal => {
+                let last = self.rest.back();
+                last.map_or(Some(self.first.turn), EncodedCall::turn) <= call.turn()
+            }
+            Ordering::Greater => false,
+        }
+    }
+}
+
+/// A call that is not decoded yet.
+struct EncodedCall {
+    at: Timestamp,
+    message: Bytes,
+}
+
+/// The field of a `RecordedCall` that is read first.
+#[derive(prost::Message)]
+struct CallTime {
+    #[prost(uint64, tag = 1)]
+    at_ms: u64,
+}
+
+impl EncodedCall {
+    fn new(message: Bytes) -> Result<Self, String> {
+        let CallTime { at_ms } = CallTime::decode(&*message).map_err(|error| error.to_string())?;
+        Ok(Self { at: time_of_call(at_ms)?, message })
+    }
+
+    fn turn(&self) -> Option<Turn> {
+        decode(self.message.clone()).ok().map(|call| call.turn)
+    }
 }
 
 enum Frames {
@@ -283,32 +347,31 @@ impl CallFile {
         while matches!(self.frames, Frames::Open(_)) && !self.is_first_settled() {
             match self.read_call() {
                 Ok(Some(call)) => self.add(call),
-                Ok(None) => {
-                    self.frames = Frames::Ended;
-                    let (bad, first) = &self.bad;
-                    if *bad > 0 {
-                        let path = self.path.display();
-                        let calls = counted(*bad, "call");
-                        return Some(Err(format!(
-                            "{path}: {calls} cannot be read; the first: {first}"
-                        )));
-                    }
-                }
+                Ok(None) => self.frames = Frames::Ended,
                 Err(problem) => return Some(Err(self.end(&problem))),
             }
         }
-        let Place { index, .. } = self.first()?;
-        let run = self.runs.get_mut(index)?;
-        let call = run.pop_front();
-        if run.is_empty() {
-            self.runs.remove(index);
-            self.run_of_block = match self.run_of_block {
-                Some(own) if own == index => None,
-                Some(own) if own > index => Some(own - 1),
-                own => own,
-            };
+        match self.first() {
+            Some(Place { index, .. }) => self.take_first(index).map(Ok),
+            None => self.bad_calls().map(Err),
         }
-        call.map(Ok)
+    }
+
+    /// Takes the first call of a run.
+    fn take_first(&mut self, index: usize) -> Option<Call> {
+        let run = self.runs.get_mut(index)?;
+        while let Some(next) = run.rest.pop_front() {
+            match decode(next.message) {
+                Ok(next) => return Some(mem::replace(&mut run.first, next)),
+                Err(problem) => self.bad.add(problem),
+            }
+        }
+        self.run_of_block = match self.run_of_block {
+            Some(own) if own == index => None,
+            Some(own) if own > index => Some(own - 1),
+            own => own,
+        };
+        Some(self.runs.remove(index).first)
     }
 
     /// Ends with a problem, which it returns with its place.
@@ -321,30 +384,38 @@ impl CallFile {
         }
     }
 
-    fn add(&mut self, call: Call) {
+    /// Describes once the calls that cannot be read.
+    fn bad_calls(&mut self) -> Option<String> {
+        let BadCalls { count, first } = mem::take(&mut self.bad);
+        let (path, calls) = (self.path.display(), counted(count, "call"));
+        Some(format!("{path}: {calls} cannot be read; the first: {}", first?))
+    }
+
+    fn add(&mut self, call: EncodedCall) {
         self.count += 1;
         self.newest = self.newest.max(call.at);
-        let last_of = |run: &VecDeque<Call>| run.back().map(|last| Place::new(last, 0));
         // A worker knows what came first in a millisecond.
-        let own = self.run_of_block.filter(|own| {
-            let last = self.runs.get(*own).and_then(last_of);
-            last.is_some_and(|last| last.at <= call.at)
-        });
-        let place = Place::new(&call, 0);
-        let goes_on = |run: &VecDeque<Call>| last_of(run).is_some_and(|last| last <= place);
-        let run = own.or_else(|| self.runs.iter().position(goes_on)).unwrap_or_else(|| {
-            self.runs.push(VecDeque::new());
-            self.runs.len() - 1
-        });
-        if let Some(run) = self.runs.get_mut(run) {
-            run.push_back(call);
+        let own = self
+            .run_of_block
+            .filter(|own| self.runs.get(*own).is_some_and(|run| run.last_at() <= call.at));
+        let run = own.or_else(|| self.runs.iter().position(|run| run.goes_on(&call)));
+        if let Some(known) = run.and_then(|run| self.runs.get_mut(run)) {
+            known.rest.push_back(call);
+            self.run_of_block = run;
+            return;
         }
-        self.run_of_block = Some(run);
+        match decode(call.message) {
+            Ok(first) => {
+                self.run_of_block = Some(self.runs.len());
+                self.runs.push(Run { first, rest: VecDeque::new() });
+            }
+            Err(problem) => self.bad.add(problem),
+        }
     }
 
     fn first(&self) -> Option<Place> {
         let runs = self.runs.iter().enumerate();
-        runs.filter_map(|(index, run)| Some(Place::new(run.front()?, index))).min()
+        runs.map(|(index, run)| Place::new(&run.first, index)).min()
     }
 
     /// Whether no call can come any more before the first that waits.
@@ -352,7 +423,7 @@ impl CallFile {
         self.first().is_some_and(|first| first.at.plus_millis(DISORDER_MS) < self.newest)
     }
 
-    fn read_call(&mut self) -> Result<Option<Call>, String> {
+    fn read_call(&mut self) -> Result<Option<EncodedCall>, String> {
         loop {
             let mut rest = &self.read[..];
             match prost::decode_length_delimiter(&mut rest) {
@@ -363,11 +434,9 @@ impl CallFile {
                     let begins = self.read.len() - rest.len();
                     self.read.advance(begins);
                     let message = self.read.split_to(length).freeze();
-                    let call = RecordedCall::decode(message).map_err(|error| error.to_string());
-                    match call.and_then(call_of) {
+                    match EncodedCall::new(message) {
                         Ok(call) => return Ok(Some(call)),
-                        Err(problem) if self.bad.0 == 0 => self.bad = (1, problem),
-                        Err(_) => self.bad.0 += 1,
+                        Err(problem) => self.bad.add(problem),
                     }
                     continue;
                 }
@@ -410,7 +479,12 @@ pub(super) fn time(millis: impl TryInto<i64>) -> Option<Timestamp> {
     u64::try_from(time.as_millisecond()).ok().map(Timestamp::from_millis)
 }
 
-fn call_of(call: RecordedCall) -> Result<Call, String> {
+fn time_of_call(at_ms: u64) -> Result<Timestamp, &'static str> {
+    time(at_ms).ok_or("a time after the year 9999")
+}
+
+fn decode(message: Bytes) -> Result<Call, String> {
+    let call = RecordedCall::decode(message).map_err(|error| error.to_string())?;
     let meaning = match call.meaning() {
         Meaning::Charged => HitsMeaning::Charged,
         Meaning::Expected => HitsMeaning::Expected,
@@ -420,7 +494,7 @@ fn call_of(call: RecordedCall) -> Result<Call, String> {
         Meaning::Checked => HitsMeaning::Checked,
         Meaning::Read => HitsMeaning::Read,
     };
-    let at = time(call.at_ms).ok_or("a time after the year 9999")?;
+    let at = time_of_call(call.at_ms)?;
     let request = rls::decode::recorded(call.domain, call.descriptors, call.hits)?;
     let over = call.over.into_iter().map(|over| Over {
         descriptor: usize::try_from(over.descriptor_index).unwrap_or(usize::MAX),
@@ -448,11 +522,20 @@ mod tests {
 
     use super::*;
 
+    fn call(at_ms: u64, domain: &str, denied: bool) -> EncodedCall {
+        let entry = Entry { key: "user".into(), value: "a".into() };
+        let descriptors =
+            vec![RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() }];
+        let domain = domain.to_owned();
+        let call = RecordedCall { at_ms, domain, descriptors, denied, ..Default::default() };
+        EncodedCall::new(call.encode_to_vec().into()).unwrap()
+    }
+
     #[test]
     fn a_call_that_was_denied_comes_behind_those_of_other_workers_that_filled_the_counter_in_its_millisecond()
      {
         let mut file = CallFile::new(PathBuf::new());
-        // One worker has decided the first three, and another one the others.
+        // One worker has decided the first three, another one the next three, and a third one the last.
         let of_workers = [
             (1, false, false),
             (5, true, false),
@@ -460,23 +543,39 @@ mod tests {
             (5, false, true),
             (7, true, false),
             (7, false, false),
+            (6, false, true),
         ];
         for (at_ms, denied, begins) in of_workers {
             if begins {
                 file.run_of_block = None;
             }
-            let descriptors = vec![RateLimitDescriptor {
-                entries: vec![Entry { key: "user".into(), value: "a".into() }],
-                ..RateLimitDescriptor::default()
-            }];
-            let domain = "shop".to_owned();
-            let call = RecordedCall { at_ms, domain, descriptors, denied, ..Default::default() };
-            file.add(call_of(call).unwrap());
+            file.add(call(at_ms, "shop", denied));
         }
         file.frames = Frames::Ended;
         let calls = iter::from_fn(|| file.next()).map(|call| call.unwrap());
         let order: Vec<_> = calls.map(|call| (call.at.as_millis(), call.denied)).collect();
-        let expected = [(1, false), (5, false), (5, true), (6, true), (7, true), (7, false)];
+        let expected =
+            [(1, false), (5, false), (5, true), (6, false), (6, true), (7, true), (7, false)];
         assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn calls_that_cannot_be_read_are_left_out_and_reported_once() {
+        let mut file = CallFile::new("calls".into());
+        for (at_ms, domain) in [(1, ""), (2, "shop"), (3, ""), (4, "shop"), (5, "")] {
+            file.add(call(at_ms, domain, false));
+        }
+        file.frames = Frames::Ended;
+        let (mut times, mut problems) = (Vec::new(), Vec::new());
+        while let Some(next) = file.next() {
+            match next {
+                Ok(call) => times.push(call.at.as_millis()),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        assert_eq!(times, [2, 4]);
+        let problem =
+            "calls: 3 calls cannot be read; the first: a call without a domain or a descriptor";
+        assert_eq!(problems, [problem]);
     }
 }

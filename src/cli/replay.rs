@@ -4,12 +4,7 @@ mod condition;
 mod report;
 mod suggest;
 
-use std::{
-    path::PathBuf,
-    process::ExitCode,
-    sync::mpsc::{self, Receiver},
-    thread,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 use self::{condition::Condition, report::Changes, suggest::Demand};
 use super::{
@@ -22,10 +17,6 @@ use crate::{
     rules::{self, LoadOptions},
     settings::{self, Environment},
 };
-
-/// Calls are read by another thread, in groups of this number.
-const GROUP_CALLS: usize = 1_000;
-const GROUPS_MAX: usize = 16;
 
 /// How long a repeated commit is recognized.
 const REPEATED_WITHIN_MS: i64 = 600_000;
@@ -78,19 +69,7 @@ pub(super) fn main(flags: &ReplayFlags, environment: &Environment) -> Ended {
         );
     }
     let mut recording = Recording::open(&flags.paths)?;
-    let (groups, read) = mpsc::sync_channel(GROUPS_MAX);
-    let mut changes = thread::scope(|scope| {
-        let recording = &mut recording;
-        scope.spawn(move || {
-            loop {
-                let group: Vec<Call> = recording.by_ref().take(GROUP_CALLS).collect();
-                if group.is_empty() || groups.send(group).is_err() {
-                    break;
-                }
-            }
-        });
-        replay(&rules, against.as_ref(), &read, flags.suggest)
-    });
+    let mut changes = replay(&rules, against.as_ref(), &mut recording, flags.suggest);
     let conditions = flags.fail_if.iter();
     let mut problems: Vec<String> =
         conditions.filter_map(|condition| condition.problem(&changes)).collect();
@@ -127,12 +106,12 @@ fn load(paths: &[PathBuf], overlays: &[PathBuf], options: LoadOptions) -> Result
 fn replay(
     rules: &RuleSet,
     against: Option<&RuleSet>,
-    groups: &Receiver<Vec<Call>>,
+    recording: &mut Recording,
     suggests: bool,
 ) -> Changes {
     let (mut new, mut old) = (SimulatedService::new(rules), against.map(SimulatedService::new));
     let (mut changes, mut demand) = (Changes::default(), Demand::default());
-    for call in groups.iter().flatten() {
+    for call in recording {
         let Call { at, request, meaning, hold, .. } = &call;
         let hold = (!hold.is_empty()).then_some(hold.as_bytes());
         let after = new.decide_seeing(request, *meaning, *at, hold, |plan| {
