@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Ordering,
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     fs::{self, File},
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
     mem,
@@ -75,8 +75,8 @@ pub(super) struct Over {
 /// Files of recordings, whose calls are read in their order.
 pub(super) struct Recording {
     files: Vec<CallFile>,
-    /// The next call of each file; none if it is not open yet.
-    next: BTreeMap<Place, Option<Call>>,
+    /// The place of the next call of each file; of a file that is not open yet, the earliest that it can have.
+    next: BTreeSet<Place>,
     problems: Vec<String>,
 }
 
@@ -145,7 +145,7 @@ impl Recording {
         let places = files.iter().enumerate().map(|(index, file)| {
             let from = recording::written_from(&file.path).unwrap_or_default();
             let at = from.shifted(-WRITTEN_WITHIN_MS);
-            (Place { at, turn: Turn::Admitted, index }, None)
+            Place { at, turn: Turn::Admitted, index }
         });
         Ok(Self { next: places.collect(), files, problems })
     }
@@ -158,15 +158,14 @@ impl Recording {
 
     fn advance(&mut self, index: usize) {
         let Some(file) = self.files.get_mut(index) else { return };
-        match file.next() {
-            Some(Ok(call)) => {
-                self.next.insert(Place::new(&call, index), Some(call));
+        while let Some(next) = file.settle() {
+            match next {
+                Ok(place) => {
+                    self.next.insert(Place { index, ..place });
+                    break;
+                }
+                Err(problem) => self.problems.push(problem),
             }
-            Some(Err(problem)) => {
-                self.problems.push(problem);
-                self.advance(index);
-            }
-            None => {}
         }
     }
 }
@@ -176,7 +175,8 @@ impl Iterator for Recording {
 
     fn next(&mut self) -> Option<Call> {
         loop {
-            let (Place { index, .. }, call) = self.next.pop_first()?;
+            let Place { index, .. } = self.next.pop_first()?;
+            let call = self.files.get_mut(index)?.take_settled();
             self.advance(index);
             if call.is_some() {
                 return call;
@@ -237,6 +237,7 @@ impl NewRecording {
 }
 
 /// The calls of one file, in their order.
+#[derive(Default)]
 struct CallFile {
     path: PathBuf,
     frames: Frames,
@@ -245,6 +246,8 @@ struct CallFile {
     runs: Vec<Run>,
     /// The run of the block that is read, of one worker, unless that run has ended or a block begins.
     run_of_block: Option<usize>,
+    /// The run whose first call is the next one.
+    settled: Option<usize>,
     newest: Timestamp,
     count: usize,
     bad: BadCalls,
@@ -313,7 +316,9 @@ impl EncodedCall {
     }
 }
 
+#[derive(Default)]
 enum Frames {
+    #[default]
     Unopened,
     Open(Box<FrameDecoder<BufReader<File>>>),
     Ended,
@@ -321,20 +326,11 @@ enum Frames {
 
 impl CallFile {
     fn new(path: PathBuf) -> Self {
-        let (read, runs, newest, run_of_block) = Default::default();
-        Self {
-            path,
-            frames: Frames::Unopened,
-            read,
-            runs,
-            run_of_block,
-            newest,
-            count: 0,
-            bad: Default::default(),
-        }
+        Self { path, ..Self::default() }
     }
 
-    fn next(&mut self) -> Option<Result<Call, String>> {
+    /// Reads until no call can come any more before the first one, and returns the place of that one.
+    fn settle(&mut self) -> Option<Result<Place, String>> {
         if matches!(self.frames, Frames::Unopened) {
             match File::open(&self.path) {
                 Ok(file) => {
@@ -344,21 +340,24 @@ impl CallFile {
                 Err(error) => return Some(Err(self.end(&error.to_string()))),
             }
         }
-        while matches!(self.frames, Frames::Open(_)) && !self.is_first_settled() {
+        loop {
+            let first = self.first();
+            let is_settled =
+                first.is_some_and(|first| first.at.plus_millis(DISORDER_MS) < self.newest);
+            if is_settled || !matches!(self.frames, Frames::Open(_)) {
+                self.settled = first.map(|first| first.index);
+                return first.map(Ok).or_else(|| self.bad_calls().map(Err));
+            }
             match self.read_call() {
                 Ok(Some(call)) => self.add(call),
                 Ok(None) => self.frames = Frames::Ended,
                 Err(problem) => return Some(Err(self.end(&problem))),
             }
         }
-        match self.first() {
-            Some(Place { index, .. }) => self.take_first(index).map(Ok),
-            None => self.bad_calls().map(Err),
-        }
     }
 
-    /// Takes the first call of a run.
-    fn take_first(&mut self, index: usize) -> Option<Call> {
+    fn take_settled(&mut self) -> Option<Call> {
+        let index = self.settled.take()?;
         let run = self.runs.get_mut(index)?;
         while let Some(next) = run.rest.pop_front() {
             match decode(next.message) {
@@ -416,11 +415,6 @@ impl CallFile {
     fn first(&self) -> Option<Place> {
         let runs = self.runs.iter().enumerate();
         runs.map(|(index, run)| Place::new(&run.first, index)).min()
-    }
-
-    /// Whether no call can come any more before the first that waits.
-    fn is_first_settled(&self) -> bool {
-        self.first().is_some_and(|first| first.at.plus_millis(DISORDER_MS) < self.newest)
     }
 
     fn read_call(&mut self) -> Result<Option<EncodedCall>, String> {
@@ -552,7 +546,7 @@ mod tests {
             file.add(call(at_ms, "shop", denied));
         }
         file.frames = Frames::Ended;
-        let calls = iter::from_fn(|| file.next()).map(|call| call.unwrap());
+        let calls = iter::from_fn(|| file.settle().and_then(|_| file.take_settled()));
         let order: Vec<_> = calls.map(|call| (call.at.as_millis(), call.denied)).collect();
         let expected =
             [(1, false), (5, false), (5, true), (6, false), (6, true), (7, true), (7, false)];
@@ -567,11 +561,9 @@ mod tests {
         }
         file.frames = Frames::Ended;
         let (mut times, mut problems) = (Vec::new(), Vec::new());
-        while let Some(next) = file.next() {
-            match next {
-                Ok(call) => times.push(call.at.as_millis()),
-                Err(problem) => problems.push(problem),
-            }
+        while let Some(next) = file.settle() {
+            problems.extend(next.err());
+            times.extend(file.take_settled().map(|call| call.at.as_millis()));
         }
         assert_eq!(times, [2, 4]);
         let problem =
