@@ -205,7 +205,7 @@ function textOf(bytes: Uint8Array): string {
 }
 
 function verdictOf({ code = "UNKNOWN", statuses = [], hold = "", hits = 0, error }: JsonVerdict): v1.Verdict {
-  return { code, statuses: statuses.map(statusOf), hold, hits, error: error && errorOf(error) };
+  return { code, statuses: statuses.map(statusOf), hold, hits, error: error && errorOf(error), spendWithin: undefined };
 }
 
 function statusOf({ descriptor, durationUntilReset, limitRemaining = 0, ...status }: JsonStatus): v1.Status {

@@ -105,7 +105,8 @@ class FakeService implements Transport {
     const statuses = counters.map((counter, index) =>
       statusOf(counter, index, isOver && remainingOf(counter) < needed),
     );
-    return { code: isOver ? "OVER_LIMIT" : "OK", statuses, hold, hits: part, error: undefined };
+    const code = isOver ? "OVER_LIMIT" : "OK";
+    return { code, statuses, hold, hits: part, error: undefined, spendWithin: undefined };
   }
 
   #commit(commit: v1.Commit): v1.CommitResult {

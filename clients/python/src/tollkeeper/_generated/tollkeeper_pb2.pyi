@@ -63,11 +63,13 @@ class Call(_message.Message):
         READ: _ClassVar[Call.Mode]
         DEBIT: _ClassVar[Call.Mode]
         PART: _ClassVar[Call.Mode]
+        LEASE: _ClassVar[Call.Mode]
     TAKE: Call.Mode
     CHECK: Call.Mode
     READ: Call.Mode
     DEBIT: Call.Mode
     PART: Call.Mode
+    LEASE: Call.Mode
     class HitsByKindEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -88,7 +90,7 @@ class Call(_message.Message):
     def __init__(self, descriptors: _Optional[_Iterable[_Union[Descriptor, _Mapping]]] = ..., mode: _Optional[_Union[Call.Mode, str]] = ..., hits: _Optional[int] = ..., hits_by_kind: _Optional[_Mapping[str, int]] = ..., id: _Optional[str] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("code", "statuses", "hold", "error", "hits")
+    __slots__ = ("code", "statuses", "hold", "error", "hits", "spend_within")
     class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UNKNOWN: _ClassVar[Verdict.Code]
@@ -102,12 +104,14 @@ class Verdict(_message.Message):
     HOLD_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HITS_FIELD_NUMBER: _ClassVar[int]
+    SPEND_WITHIN_FIELD_NUMBER: _ClassVar[int]
     code: Verdict.Code
     statuses: _containers.RepeatedCompositeFieldContainer[Status]
     hold: str
     error: _status_pb2.Status
     hits: int
-    def __init__(self, code: _Optional[_Union[Verdict.Code, str]] = ..., statuses: _Optional[_Iterable[_Union[Status, _Mapping]]] = ..., hold: _Optional[str] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., hits: _Optional[int] = ...) -> None: ...
+    spend_within: _duration_pb2.Duration
+    def __init__(self, code: _Optional[_Union[Verdict.Code, str]] = ..., statuses: _Optional[_Iterable[_Union[Status, _Mapping]]] = ..., hold: _Optional[str] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., hits: _Optional[int] = ..., spend_within: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("code", "descriptor_index", "rule", "current_limit", "limit_remaining", "duration_until_reset", "used", "held")

@@ -118,6 +118,12 @@ export const Call_Mode = {
    * left, a call may get less than is left, or be denied.
    */
   PART: "PART",
+  /**
+   * LEASE - Charges hits in advance, as PART does, at most a twentieth of each limit. The caller spends them itself, without a
+   * message for each call, and only within `Verdict.spend_within`; then it commits or renews `Verdict.hold` with the
+   * number that it has spent. Every limit of the call needs `lease: auto`; without any limit, all hits are granted.
+   */
+  LEASE: "LEASE",
   UNRECOGNIZED: "UNRECOGNIZED",
 } as const;
 
@@ -129,6 +135,7 @@ export namespace Call_Mode {
   export type READ = typeof Call_Mode.READ;
   export type DEBIT = typeof Call_Mode.DEBIT;
   export type PART = typeof Call_Mode.PART;
+  export type LEASE = typeof Call_Mode.LEASE;
   export type UNRECOGNIZED = typeof Call_Mode.UNRECOGNIZED;
 }
 
@@ -149,6 +156,9 @@ export function call_ModeFromJSON(object: any): Call_Mode {
     case 4:
     case "PART":
       return Call_Mode.PART;
+    case 5:
+    case "LEASE":
+      return Call_Mode.LEASE;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -168,6 +178,8 @@ export function call_ModeToNumber(object: Call_Mode): number {
       return 3;
     case Call_Mode.PART:
       return 4;
+    case Call_Mode.LEASE:
+      return 5;
     case Call_Mode.UNRECOGNIZED:
     default:
       return -1;
@@ -193,8 +205,13 @@ export interface Verdict {
   error:
     | Status1
     | undefined;
-  /** Number of hits that were charged to each descriptor. Only with PART. */
+  /** Number of hits that were charged to each descriptor. Only with PART and LEASE. */
   hits: number;
+  /**
+   * How long the hits of a LEASE may be spent, counted from before the request was sent: until shortly before the first of
+   * their windows ends, and at most 200 ms. Only with LEASE, if it is OK.
+   */
+  spendWithin: Duration | undefined;
 }
 
 export const Verdict_Code = {
@@ -500,7 +517,7 @@ export interface Renewal {
   commit:
     | Commit
     | undefined;
-  /** What to hold next, in mode TAKE. */
+  /** What to hold next, in mode TAKE or LEASE. */
   call: Call | undefined;
 }
 
@@ -971,7 +988,7 @@ export const Call_HitsByKindEntry: MessageFns<Call_HitsByKindEntry> = {
 };
 
 function createBaseVerdict(): Verdict {
-  return { code: Verdict_Code.UNKNOWN, statuses: [], hold: "", error: undefined, hits: 0 };
+  return { code: Verdict_Code.UNKNOWN, statuses: [], hold: "", error: undefined, hits: 0, spendWithin: undefined };
 }
 
 export const Verdict: MessageFns<Verdict> = {
@@ -990,6 +1007,9 @@ export const Verdict: MessageFns<Verdict> = {
     }
     if (message.hits !== 0) {
       writer.uint32(40).uint64(message.hits);
+    }
+    if (message.spendWithin !== undefined) {
+      Duration.encode(message.spendWithin, writer.uint32(50).fork()).join();
     }
     return writer;
   },
@@ -1045,6 +1065,14 @@ export const Verdict: MessageFns<Verdict> = {
             }
 
             message.hits = longToNumber(reader.uint64());
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.spendWithin = Duration.decode(reader, reader.uint32());
             continue;
           }
         }
