@@ -8,7 +8,9 @@ import jakarta.servlet.http.HttpServletRequest;
 import java.nio.charset.StandardCharsets;
 import java.security.Principal;
 import java.util.Map;
+import org.apache.tomcat.util.http.InvalidParameterException;
 import org.springframework.http.ResponseEntity;
+import org.springframework.web.bind.annotation.ExceptionHandler;
 import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.RequestParam;
@@ -41,6 +43,12 @@ class Routes {
         }
         return password.equals(PASSWORDS.get(user)) ? ResponseEntity.ok("welcome\n")
                 : ResponseEntity.status(401).body("wrong user or password\n");
+    }
+
+    /** Otherwise, each of them would be an error in the log. */
+    @ExceptionHandler
+    ResponseEntity<String> unreadable(InvalidParameterException form) {
+        return ResponseEntity.status(form.getErrorCode()).body("the form is unreadable\n");
     }
 
     @RateLimited("user")

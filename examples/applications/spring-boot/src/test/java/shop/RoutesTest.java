@@ -1,22 +1,35 @@
 package shop;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 
 import io.github.tollkeeper.Client;
 import io.github.tollkeeper.Descriptor;
 import io.github.tollkeeper.Fake;
 import io.grpc.Status;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpRequest.BodyPublishers;
+import java.net.http.HttpResponse.BodyHandlers;
+import java.util.List;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.ExtendWith;
 import org.springframework.beans.factory.annotation.Autowired;
 import org.springframework.boot.test.context.SpringBootTest;
+import org.springframework.boot.test.context.SpringBootTest.WebEnvironment;
 import org.springframework.boot.test.context.TestConfiguration;
+import org.springframework.boot.test.system.CapturedOutput;
+import org.springframework.boot.test.system.OutputCaptureExtension;
+import org.springframework.boot.test.web.server.LocalServerPort;
 import org.springframework.boot.webmvc.test.autoconfigure.AutoConfigureMockMvc;
 import org.springframework.context.annotation.Bean;
 import org.springframework.test.web.servlet.assertj.MockMvcTester;
 
-@SpringBootTest
+@SpringBootTest(webEnvironment = WebEnvironment.RANDOM_PORT)
 @AutoConfigureMockMvc
+@ExtendWith(OutputCaptureExtension.class)
 class RoutesTest {
     @TestConfiguration
     static class InMemory {
@@ -67,5 +80,15 @@ class RoutesTest {
         assertEquals(503, login());
         assertEquals(200, reports("key-of-alice"));
         assertEquals(401, reports("another key"));
+    }
+
+    @Test
+    void anUnreadableFormIsNotLogged(@LocalServerPort int port, CapturedOutput log) throws Exception {
+        for (String type : List.of("application/x-www-form-urlencoded", "multipart/form-data; boundary=b")) {
+            HttpRequest request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + port + "/login"))
+                    .header("Content-Type", type).POST(BodyPublishers.ofString("user=%ff")).build();
+            assertEquals(400, HttpClient.newHttpClient().send(request, BodyHandlers.discarding()).statusCode());
+        }
+        assertFalse(log.getAll().contains("Exception"), log::getAll);
     }
 }
