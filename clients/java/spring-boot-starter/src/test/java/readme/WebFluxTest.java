@@ -225,6 +225,19 @@ class WebFluxTest {
         }
     }
 
+    /** Otherwise, a script of a page could not read when to come again. */
+    @Test
+    void aDenialOfAnotherOriginsRequestHasTheHeadersOfCors() throws Exception {
+        try (var context = start(Routes.class)) {
+            fake(context).deny(Descriptor.on("user", "alice"));
+            for (String user : List.of("alice", "bob")) {
+                HttpResponse<String> answer = send(context, "PUT", "/carts", "X-User", user, "Origin", "https://shop.example");
+                assertEquals(user.equals("alice") ? 429 : 200, answer.statusCode());
+                assertEquals(List.of("*"), answer.headers().allValues("Access-Control-Allow-Origin"));
+            }
+        }
+    }
+
     /** The service answers when all requests have come: more than there are threads that could wait. */
     @Test
     void noThreadWaitsForADecision() throws Exception {

@@ -6,7 +6,7 @@ import java.security.Principal;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import org.springframework.web.cors.reactive.CorsUtils;
+import org.springframework.web.method.HandlerMethod;
 import org.springframework.web.reactive.HandlerMapping;
 import org.springframework.web.reactive.result.method.annotation.RequestMappingHandlerMapping;
 import org.springframework.web.server.ServerWebExchange;
@@ -24,12 +24,9 @@ final class ReactiveRoutes implements RateLimitWebFilter.Descriptors {
 
     @Override
     public Mono<List<Descriptor>> of(ServerWebExchange exchange) {
-        // It has no user, and Spring answers it without the method.
-        if (CorsUtils.isPreFlightRequest(exchange.getRequest())) {
-            return Mono.just(List.of());
-        }
-        // A request that fits no method gets its error from the handler.
-        return mapping.getHandlerInternal(exchange).onErrorComplete()
+        // As Spring itself does afterwards: it reads the version of the API, finds no method for a preflight, and sets the
+        // headers of CORS, which a denial needs too. A request that fits no method gets its error then.
+        return mapping.getHandler(exchange).onErrorComplete().ofType(HandlerMethod.class)
                 .flatMap(handler -> Mono.justOrEmpty(Annotations.find(handler)))
                 .flatMap(limited -> exchange.getPrincipal().map(Principal::getName).map(Optional::of)
                         .defaultIfEmpty(Optional.empty())
