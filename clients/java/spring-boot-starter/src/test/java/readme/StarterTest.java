@@ -43,12 +43,14 @@ import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.boot.web.servlet.FilterRegistrationBean;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
+import org.springframework.context.annotation.Import;
 import org.springframework.core.Ordered;
 import org.springframework.core.annotation.Order;
 import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.bind.annotation.RestController;
+import org.springframework.web.servlet.config.annotation.WebMvcConfigurationSupport;
 import tollkeeper.v1.Call.Mode;
 import tollkeeper.v1.DecideRequest;
 import tollkeeper.v1.DecideResponse;
@@ -144,6 +146,12 @@ class StarterTest {
             return () -> "served later";
         }
 
+        @RateLimited("tenant")
+        @GetMapping("/dispatched")
+        void dispatched(HttpServletRequest request) {
+            request.startAsync().dispatch("/regions/eu");
+        }
+
         @GetMapping("/mistake")
         String mistake() {
             return "served";
@@ -161,6 +169,10 @@ class StarterTest {
             return "served";
         }
     }
+
+    /** Makes the mappings in place of Spring Boot. */
+    @Import(Routes.class)
+    static class OwnMappings extends WebMvcConfigurationSupport {}
 
     @Configuration(proxyBeanMethods = false)
     @EnableAutoConfiguration
@@ -229,6 +241,22 @@ class StarterTest {
         try (var context = start(Routes.class)) {
             assertEquals("served later", get(context, "/later").body());
             assertEquals(List.of(Call.take(1, Descriptor.on("route", "/later"))), fake(context).calls());
+        }
+    }
+
+    @Test
+    void aRequestThatIsDispatchedToARouteIsLimited() throws Exception {
+        try (var context = start(Routes.class)) {
+            fake(context).deny(Descriptor.on("method", "GET").and("tenant", "acme").and("region", "eu"));
+            assertEquals(429, get(context, "/dispatched").statusCode());
+        }
+    }
+
+    @Test
+    void anAnnotationAlsoLimitsWhereAnApplicationMakesTheMappings() throws Exception {
+        try (var context = start(OwnMappings.class)) {
+            fake(context).deny(Descriptor.on("route", "/later"));
+            assertEquals(429, get(context, "/later").statusCode());
         }
     }
 

@@ -9,6 +9,7 @@ import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import org.springframework.web.ErrorResponse;
 import org.springframework.web.method.HandlerMethod;
 import org.springframework.web.servlet.HandlerInterceptor;
@@ -16,6 +17,9 @@ import org.springframework.web.servlet.HandlerMapping;
 
 /** Limits requests to what has {@link RateLimited}. */
 final class RateLimitInterceptor implements HandlerInterceptor {
+    /** The attribute with the method that has served a request last. */
+    private static final String CALLED = RateLimitInterceptor.class.getName();
+
     private final Client client;
     private final RateLimited.Values values;
     private final RateLimitFilter.Denial denial;
@@ -28,10 +32,16 @@ final class RateLimitInterceptor implements HandlerInterceptor {
 
     @Override
     public boolean preHandle(HttpServletRequest request, HttpServletResponse response, Object handler) throws IOException {
-        RateLimited limited = handler instanceof HandlerMethod method ? Annotations.find(method).orElse(null) : null;
+        if (!(handler instanceof HandlerMethod called)) {
+            return true;
+        }
         // A request that is served later comes here again with its result.
-        return limited == null || request.getDispatcherType() == DispatcherType.ASYNC
-                || new RateLimitFilter(client, descriptors(limited, request), denial).passes(request, response);
+        boolean isResult = request.getDispatcherType() == DispatcherType.ASYNC
+                && called.getMethod().equals(request.getAttribute(CALLED));
+        request.setAttribute(CALLED, called.getMethod());
+        Optional<RateLimited> limited = Annotations.find(called);
+        return isResult || limited.isEmpty()
+                || new RateLimitFilter(client, descriptors(limited.get(), request), denial).passes(request, response);
     }
 
     private RateLimitFilter.Descriptors descriptors(RateLimited limited, HttpServletRequest request) {

@@ -16,6 +16,7 @@ import java.io.IOException;
 import java.time.Duration;
 import org.springframework.beans.factory.ObjectProvider;
 import org.springframework.beans.factory.annotation.Qualifier;
+import org.springframework.beans.factory.config.InstantiationAwareBeanPostProcessor;
 import org.springframework.boot.autoconfigure.AutoConfiguration;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnBean;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
@@ -28,8 +29,7 @@ import org.springframework.context.annotation.Configuration;
 import org.springframework.core.Ordered;
 import org.springframework.util.Assert;
 import org.springframework.web.reactive.result.method.annotation.RequestMappingHandlerMapping;
-import org.springframework.web.servlet.config.annotation.InterceptorRegistry;
-import org.springframework.web.servlet.config.annotation.WebMvcConfigurer;
+import org.springframework.web.servlet.handler.AbstractHandlerMapping;
 
 /**
  * A client for {@code tollkeeper.address}, with a timer {@code tollkeeper.calls} if the application has a registry of
@@ -94,17 +94,25 @@ public class TollkeeperAutoConfiguration {
 
     @Configuration(proxyBeanMethods = false)
     @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.SERVLET)
-    @ConditionalOnClass(WebMvcConfigurer.class)
+    @ConditionalOnClass(AbstractHandlerMapping.class)
     static class Routes {
         @Bean
-        WebMvcConfigurer tollkeeperRoutes(
+        RateLimitInterceptor tollkeeperRoutes(
                 Client client, ObjectProvider<RateLimited.Values> values, ObjectProvider<Denial> denial) {
-            var interceptor = new RateLimitInterceptor(client, values.getIfAvailable(() -> (request, key) -> null),
+            return new RateLimitInterceptor(client, values.getIfAvailable(() -> (request, key) -> null),
                     denial.getIfAvailable(() -> Denial.TEXT));
-            return new WebMvcConfigurer() {
+        }
+
+        /** Behind the application's interceptors, also where its own WebMvcConfigurationSupport asks no WebMvcConfigurer. */
+        @Bean
+        static InstantiationAwareBeanPostProcessor tollkeeperInterceptor(ObjectProvider<RateLimitInterceptor> interceptor) {
+            return new InstantiationAwareBeanPostProcessor() {
                 @Override
-                public void addInterceptors(InterceptorRegistry registry) {
-                    registry.addInterceptor(interceptor);
+                public boolean postProcessAfterInstantiation(Object bean, String name) {
+                    if (bean instanceof AbstractHandlerMapping mapping) {
+                        mapping.setInterceptors(interceptor.getObject());
+                    }
+                    return true;
                 }
             };
         }
