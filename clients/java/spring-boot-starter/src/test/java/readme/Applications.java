@@ -67,11 +67,13 @@ final class Applications {
         return (headers.length > 0 ? request.headers(headers) : request).build();
     }
 
-    /** A client that invents methods has no counter for each of them. */
-    static void countsInventedMethodsAsOne(Class<?> application) throws Exception {
+    /** A client that invents methods has no counter for each of them, and HEAD is served as GET. */
+    static void countsMethodsOfAHandlerAsOne(Class<?> application) throws Exception {
         try (var context = start(application)) {
-            fake(context).deny(Descriptor.on("method", "other").and("tenant", "acme").and("region", "eu"));
+            fake(context).deny(Descriptor.on("method", "other").and("tenant", "acme").and("region", "eu"),
+                    Descriptor.on("method", "GET").and("tenant", "acme").and("region", "eu"));
             assertEquals(429, send(context, "BREW", "/regions/eu").statusCode());
+            assertEquals(429, send(context, "HEAD", "/regions/eu").statusCode());
             assertEquals(200, send(context, "PUT", "/regions/eu").statusCode());
         }
     }

@@ -261,8 +261,8 @@ class StarterTest {
     }
 
     @Test
-    void methodsThatAClientInventsShareACounter() throws Exception {
-        Applications.countsInventedMethodsAsOne(Routes.class);
+    void methodsWithOneHandlerShareACounter() throws Exception {
+        Applications.countsMethodsOfAHandlerAsOne(Routes.class);
     }
 
     @Test
@@ -270,7 +270,9 @@ class StarterTest {
         for (List<String> expected : List.of(
                 List.of("none", "203.0.113.9", "127.0.0.1"), List.of("native", "203.0.113.9", "203.0.113.9"),
                 List.of("native", "::ffff:203.0.113.9", "203.0.113.9"),
-                List.of("native", "2001:db8:0:1:2:3:4:5", "2001:db8:0:1:0:0:0:0/64"))) {
+                List.of("native", "203.0.113.9:4711", "203.0.113.9"),
+                List.of("native", "2001:db8:0:1:2:3:4:5", "2001:db8:0:1:0:0:0:0/64"),
+                List.of("native", "[2001:db8:0:1::7]:4711", "2001:db8:0:1:0:0:0:0/64"))) {
             try (var context = start(Routes.class, "server.forward-headers-strategy=" + expected.get(0))) {
                 // The client has sent an address of its own to the proxy, which is the peer.
                 get(context, "/orders/7", "X-User", "alice", "X-Forwarded-For", "198.51.100.7, " + expected.get(1));

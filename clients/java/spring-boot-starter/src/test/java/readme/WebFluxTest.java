@@ -210,8 +210,8 @@ class WebFluxTest {
     }
 
     @Test
-    void methodsThatAClientInventsShareACounter() throws Exception {
-        Applications.countsInventedMethodsAsOne(Routes.class);
+    void methodsWithOneHandlerShareACounter() throws Exception {
+        Applications.countsMethodsOfAHandlerAsOne(Routes.class);
     }
 
     @Test
@@ -235,6 +235,15 @@ class WebFluxTest {
                 assertEquals(user.equals("alice") ? 429 : 200, answer.statusCode());
                 assertEquals(List.of("*"), answer.headers().allValues("Access-Control-Allow-Origin"));
             }
+        }
+    }
+
+    @Test
+    void theAddressIsWithoutTheBracketsOfAForwardedOne() throws Exception {
+        try (var context = start(Routes.class, "server.forward-headers-strategy=framework")) {
+            get(context, "/orders/7", "X-User", "alice", "Forwarded", "for=\"[2001:db8:0:1::7]:4711\"");
+            Descriptor address = fake(context).calls().get(0).descriptors().get(1);
+            assertEquals(Descriptor.on("address", "2001:db8:0:1:0:0:0:0/64"), address);
         }
     }
 

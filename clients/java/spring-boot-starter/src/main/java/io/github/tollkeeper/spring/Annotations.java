@@ -35,9 +35,11 @@ final class Annotations {
     }
 
     /** Of IPv6, the network of 64 bits, since a client has all of its addresses. */
-    static String address(String address) {
+    static String address(String written) {
+        // Proxies write some addresses in brackets, and some with the port, which a client can change.
+        String address = written.replaceFirst("^\\[(.*)](:\\d+)?$", "$1").replaceFirst("^([\\d.]+):\\d+$", "$1");
         // Only what is written as an address of IPv6: a name would be looked up.
-        if (!address.contains(":") || !address.matches("[0-9a-fA-F:.]+(%.*)?")) {
+        if (!address.contains(":") || !address.matches("[0-9a-fA-F:][0-9a-fA-F:.]*(%.*)?")) {
             return address;
         }
         try {
@@ -51,8 +53,11 @@ final class Annotations {
         }
     }
 
-    /** Spring serves any name where a mapping has none, so a client could have a counter for each that it invents. */
+    /**
+     * Spring serves HEAD as GET, and any name where a mapping has none, so a client could have a counter for each that it
+     * invents.
+     */
     static String method(String name) {
-        return RequestMethod.resolve(name) == null ? "other" : name;
+        return name.equals("HEAD") ? "GET" : RequestMethod.resolve(name) == null ? "other" : name;
     }
 }

@@ -15,10 +15,10 @@ public @interface RateLimited {
     /**
      * Descriptors, each with the keys of its entries, such as {@code "route,user"}.
      *
-     * <p>{@code route} is the template of the path, {@code method} the method of HTTP ({@code other} for one that a
-     * client has invented), {@code user} the user that is logged in, and {@code address} the address of the client, of IPv6
-     * its network of 64 bits. Any other key is a variable of the path, or a value of {@link Values}, of WebFlux
-     * {@link RateLimitWebFilter.Values}. A request without one of them gets 500.
+     * <p>{@code route} is the template of the path, {@code method} the method of HTTP ({@code GET} also for HEAD, and
+     * {@code other} for one that a client has invented), {@code user} the user that is logged in, and {@code address} the
+     * address of the client, of IPv6 its network of 64 bits. Any other key is a variable of the path, or a value of
+     * {@link Values}, of WebFlux {@link RateLimitWebFilter.Values}. A request without one of them gets 500.
      */
     String[] value();
 
