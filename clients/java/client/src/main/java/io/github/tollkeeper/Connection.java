@@ -19,6 +19,8 @@ import io.grpc.stub.ClientCalls;
 import io.grpc.stub.StreamObserver;
 import java.lang.System.Logger.Level;
 import java.lang.ref.Cleaner;
+import java.net.InetAddress;
+import java.net.UnknownHostException;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
@@ -33,6 +35,8 @@ import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.function.LongFunction;
 import java.util.function.Supplier;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
@@ -45,6 +49,8 @@ final class Connection {
             .withDescription("the answer has another number of items than the request").asRuntimeException();
     private static final Cleaner CLEANER = Cleaner.create();
     private static final long LOG_PAUSE_NANOS = TimeUnit.MINUTES.toNanos(1);
+    /** Other targets are not in DNS. */
+    private static final Pattern NAME = Pattern.compile("(?:dns:///)?([^/:]+)(?::\\d+)?");
 
     private final Channel channel;
     private final String target;
@@ -82,19 +88,31 @@ final class Connection {
         channel = own;
         this.target = target + (credentials instanceof InsecureChannelCredentials ? ", without TLS" : ", with TLS");
         shutdown = CLEANER.register(this, own::shutdownNow)::clean;
-        connect(own);
+        connect(own, target);
     }
 
     /** Connects now, and each second after a failure, since gRPC's own backoff grows to two minutes and cannot be set. */
-    private static void connect(ManagedChannel channel) {
+    private static void connect(ManagedChannel channel, String target) {
         ConnectivityState state = channel.getState(true);
         switch (state) {
             case SHUTDOWN -> {}
             case TRANSIENT_FAILURE -> CompletableFuture.delayedExecutor(1, TimeUnit.SECONDS).execute(() -> {
-                channel.resetConnectBackoff();
-                connect(channel);
+                if (hasAddress(target)) {
+                    channel.resetConnectBackoff();
+                }
+                connect(channel, target);
             });
-            default -> channel.notifyWhenStateChanged(state, () -> connect(channel));
+            default -> channel.notifyWhenStateChanged(state, () -> connect(channel, target));
+        }
+    }
+
+    /** Whether a name is in DNS: otherwise, gRPC would look for it each second, and log each failure with its stack. */
+    private static boolean hasAddress(String target) {
+        Matcher name = NAME.matcher(target);
+        try {
+            return !name.matches() || InetAddress.getByName(name.group(1)) != null;
+        } catch (UnknownHostException isNot) {
+            return false;
         }
     }
 

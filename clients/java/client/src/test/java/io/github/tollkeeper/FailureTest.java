@@ -44,6 +44,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Supplier;
+import java.util.logging.Logger;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import tollkeeper.v1.Commit;
@@ -179,6 +180,20 @@ class FailureTest {
                 Client client = Client.connect("127.0.0.1:" + silent.getLocalPort(), "shop")) {
             assertFalse(client.warmUp(Duration.ofMillis(1)));
         }
+    }
+
+    @Test
+    void aNameThatIsNotInDnsIsNotLoggedEachSecond() {
+        Logger grpc = Logger.getLogger("io.grpc.internal.ManagedChannelImpl");
+        AtomicInteger lines = new AtomicInteger();
+        grpc.setFilter(line -> lines.incrementAndGet() < 0);
+        try (Client client = Client.connect("tollkeeper.invalid:8081", "shop")) {
+            assertFalse(client.warmUp(Duration.ofSeconds(6)));
+        } finally {
+            grpc.setFilter(null);
+        }
+        // gRPC itself waits for 1 s, 1.6 s, 2.6 s and so on, give or take a fifth.
+        assertTrue(lines.get() <= 5, lines::toString);
     }
 
     @Test
