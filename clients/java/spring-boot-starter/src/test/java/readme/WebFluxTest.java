@@ -27,11 +27,13 @@ import java.net.http.HttpResponse;
 import java.security.Principal;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.context.annotation.Bean;
+import org.springframework.context.annotation.Import;
 import org.springframework.core.annotation.Order;
 import org.springframework.web.bind.annotation.CrossOrigin;
 import org.springframework.web.bind.annotation.GetMapping;
@@ -39,6 +41,7 @@ import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.PutMapping;
 import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.bind.annotation.RestController;
+import org.springframework.web.reactive.result.method.annotation.RequestMappingHandlerMapping;
 import org.springframework.web.server.WebFilter;
 import reactor.core.publisher.Mono;
 import reactor.core.scheduler.Schedulers;
@@ -140,6 +143,18 @@ class WebFluxTest {
         }
     }
 
+    @Import(Routes.class)
+    static class TwoMappings {
+        @Bean
+        RequestMappingHandlerMapping below() {
+            var mapping = new RequestMappingHandlerMapping();
+            mapping.setPathPrefixes(Map.of("/below", type -> true));
+            // Before that of resources.
+            mapping.setOrder(1);
+            return mapping;
+        }
+    }
+
     @RestController
     @EnableAutoConfiguration
     static class Open {
@@ -222,6 +237,16 @@ class WebFluxTest {
             assertEquals(200, answer.statusCode());
             assertEquals("*", answer.headers().firstValue("Access-Control-Allow-Origin").orElse(""));
             assertEquals(List.of(), fake(context).calls());
+        }
+    }
+
+    @Test
+    void anAnnotationLimitsARouteOfEachMapping() throws Exception {
+        try (var context = start(TwoMappings.class)) {
+            fake(context).deny(Descriptor.on("user", "alice"));
+            assertEquals(429, send(context, "PUT", "/carts", "X-User", "alice").statusCode());
+            assertEquals(429, send(context, "PUT", "/below/carts", "X-User", "alice").statusCode());
+            assertEquals(200, send(context, "PUT", "/below/carts", "X-User", "bob").statusCode());
         }
     }
 

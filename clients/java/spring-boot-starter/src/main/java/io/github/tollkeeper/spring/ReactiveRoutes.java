@@ -10,15 +10,16 @@ import org.springframework.web.method.HandlerMethod;
 import org.springframework.web.reactive.HandlerMapping;
 import org.springframework.web.reactive.result.method.annotation.RequestMappingHandlerMapping;
 import org.springframework.web.server.ServerWebExchange;
+import reactor.core.publisher.Flux;
 import reactor.core.publisher.Mono;
 
 /** Limits requests to what has {@link RateLimited}. */
 final class ReactiveRoutes implements RateLimitWebFilter.Descriptors {
-    private final RequestMappingHandlerMapping mapping;
+    private final List<RequestMappingHandlerMapping> mappings;
     private final RateLimitWebFilter.Values values;
 
-    ReactiveRoutes(RequestMappingHandlerMapping mapping, RateLimitWebFilter.Values values) {
-        this.mapping = mapping;
+    ReactiveRoutes(List<RequestMappingHandlerMapping> mappings, RateLimitWebFilter.Values values) {
+        this.mappings = mappings;
         this.values = values;
     }
 
@@ -26,7 +27,8 @@ final class ReactiveRoutes implements RateLimitWebFilter.Descriptors {
     public Mono<List<Descriptor>> of(ServerWebExchange exchange) {
         // As Spring itself does afterwards: it reads the version of the API, finds no method for a preflight, and sets the
         // headers of CORS, which a denial needs too. A request that fits no method gets its error then.
-        return mapping.getHandler(exchange).onErrorComplete().ofType(HandlerMethod.class)
+        return Flux.fromIterable(mappings).concatMap(mapping -> mapping.getHandler(exchange)).next().onErrorComplete()
+                .ofType(HandlerMethod.class)
                 .flatMap(handler -> Mono.justOrEmpty(Annotations.find(handler)))
                 .flatMap(limited -> exchange.getPrincipal().map(Principal::getName).map(Optional::of)
                         .defaultIfEmpty(Optional.empty())

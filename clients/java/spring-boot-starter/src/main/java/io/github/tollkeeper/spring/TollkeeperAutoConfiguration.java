@@ -15,7 +15,6 @@ import io.micrometer.core.instrument.MeterRegistry;
 import java.io.IOException;
 import java.time.Duration;
 import org.springframework.beans.factory.ObjectProvider;
-import org.springframework.beans.factory.annotation.Qualifier;
 import org.springframework.beans.factory.config.InstantiationAwareBeanPostProcessor;
 import org.springframework.boot.autoconfigure.AutoConfiguration;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnBean;
@@ -129,12 +128,11 @@ public class TollkeeperAutoConfiguration {
                     properties.filterOrder());
         }
 
-        /** Spring Boot's actuator may have another mapping of this type. */
         @Bean
-        RateLimitWebFilter tollkeeperWebRoutes(Client client,
-                @Qualifier("requestMappingHandlerMapping") RequestMappingHandlerMapping mapping,
+        RateLimitWebFilter tollkeeperWebRoutes(Client client, ObjectProvider<RequestMappingHandlerMapping> mappings,
                 ObjectProvider<RateLimitWebFilter.Values> values, ObjectProvider<RateLimitWebFilter.Denial> denial) {
-            var routes = new ReactiveRoutes(mapping, values.getIfAvailable(() -> (exchange, key) -> null));
+            var routes = new ReactiveRoutes(mappings.orderedStream().toList(),
+                    values.getIfAvailable(() -> (exchange, key) -> null));
             return new RateLimitWebFilter(client, routes, denial.getIfAvailable(() -> RateLimitWebFilter.Denial.TEXT),
                     Ordered.LOWEST_PRECEDENCE);
         }
