@@ -163,7 +163,7 @@ fn the_rust_package_passes_its_tests() {
         cargo package --quiet --locked --offline --no-verify --allow-dirty --target-dir "$SCRATCH"
         cargo test --locked --package tollkeeper --package tollkeeper-client \
           --features tollkeeper-client/tls,tollkeeper-client/tower \
-          --test conformance --test failure --test middleware --test readme
+          --lib --test conformance --test failure --test limiter --test middleware --test readme
         "#,
     );
 }

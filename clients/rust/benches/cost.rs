@@ -2,12 +2,16 @@
 //! service with any rules:
 //!
 //! `cargo bench --package tollkeeper-client --bench cost -- localhost:8081 example`
+//!
+//! Without a service, it is only the time of a decision in this process, beside the one of governor, whose limit is local.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "it may panic")]
+#![allow(clippy::disallowed_methods, reason = "it reads clocks")]
 
-use std::{env, fs};
+use std::{env, fs, hint::black_box, num::NonZeroU32, time::Instant, time::SystemTime};
 
-use tokio::task::JoinSet;
-use tollkeeper_client::{Call, Client, Descriptor, Options, on};
+use governor::{Quota, RateLimiter};
+use tokio::task::{JoinSet, yield_now};
+use tollkeeper_client::{Call, Client, Descriptor, Fake, Limiter, Options, on};
 use tonic::transport::{Channel, Endpoint};
 
 #[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, reason = "it is generated")]
@@ -22,6 +26,10 @@ const ROUNDS: usize = 21;
 /// Calls in a request, requests at a time, and requests in a round.
 const LOADS: [(usize, usize, usize); 3] = [(1, 1, 2_000), (1, 64, 10_000), (100, 1, 200)];
 
+/// Rounds of decisions in this process, and decisions in a round.
+const LOCAL_ROUNDS: usize = 201;
+const LOCAL: usize = 100_000;
+
 #[derive(Clone)]
 enum Asking {
     Tonic(TollkeeperClient<Channel>, String),
@@ -31,7 +39,12 @@ enum Asking {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let arguments: Vec<_> = env::args().skip(1).filter(|it| !it.starts_with("--")).collect();
-    let [address, domain] = arguments.as_slice() else { panic!("usage: cost HOST:PORT DOMAIN") };
+    in_process().await;
+    let [address, domain] = match arguments.as_slice() {
+        [] => return,
+        [address, domain] => [address, domain],
+        _ => panic!("usage: cost [HOST:PORT DOMAIN]"),
+    };
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
     let tonic = TollkeeperClient::new(endpoint.connect().await.unwrap());
     let options = Options::new(domain).timeout(std::time::Duration::from_secs(10));
@@ -45,12 +58,51 @@ async fn main() {
                 costs.push(round(asking, calls, at_a_time, number).await);
             }
         }
-        let [tonic, ours] = costs.map(|mut costs| {
-            costs.sort_by(f64::total_cmp);
-            costs[ROUNDS / 2]
-        });
+        let [tonic, ours] = costs.map(median);
         println!("{calls}, {at_a_time} | {tonic:.2} µs | {ours:.2} µs | {:.2}", ours / tonic);
     }
+}
+
+fn median(mut costs: Vec<f64>) -> f64 {
+    costs.sort_by(f64::total_cmp);
+    costs[costs.len() / 2]
+}
+
+/// Decisions of a hot key. Its text is made for each, as in a server. The work for leases is in the time of the Limiter.
+async fn in_process() {
+    let governor = RateLimiter::dashmap(Quota::per_second(NonZeroU32::MAX));
+    let (fake, user) = (Fake::default(), || on("path", "/login").and("user", black_box("alice")));
+    fake.limit(user(), 1 << 53);
+    let client = fake.client(Options::new("example")).unwrap();
+    let limiter = Limiter::new(&client);
+    let mut costs = [const { Vec::new() }; 3];
+    for _ in 0..LOCAL_ROUNDS {
+        let mut times = vec![cpu_ns()];
+        for _ in 0..LOCAL {
+            let key = ["path=/login,user=", black_box("alice")].concat();
+            governor.check_key(&key).unwrap();
+        }
+        times.push(cpu_ns());
+        for call in 0..LOCAL {
+            assert!(limiter.decide(user()).await.unwrap().allowed);
+            if call % 1000 == 0 {
+                yield_now().await;
+            }
+        }
+        times.push(cpu_ns());
+        for _ in 0..LOCAL {
+            black_box((Instant::now(), SystemTime::now()));
+        }
+        times.push(cpu_ns());
+        for (times, costs) in times.windows(2).zip(&mut costs) {
+            costs.push((times[1] - times[0]) / LOCAL as f64);
+        }
+    }
+    let [local, ours, clocks] = costs.map(median);
+    let (ratio, decisions) = (ours / local, LOCAL_ROUNDS * LOCAL);
+    println!("a decision in this process | governor | Limiter | ratio | to read both clocks");
+    println!(" | {local:.0} ns | {ours:.0} ns | {ratio:.2} | {clocks:.0} ns");
+    println!("{} requests for {decisions} decisions of the Limiter", fake.calls().len());
 }
 
 /// Microseconds of CPU time for a request.

@@ -33,9 +33,9 @@ pub(crate) struct Shared {
     /// Absent after [`Client::close`].
     pub(crate) service: watch::Sender<Option<Service>>,
     pub(crate) runtime: Handle,
-    /// Whether leases are to be given back.
+    /// Whether leases are to be given back. Each lease that is out has a receiver.
     pub(crate) closes: watch::Sender<bool>,
-    /// Number of commits, holds and leases under way that may have no caller.
+    /// Number of commits and holds under way that may have no caller.
     pub(crate) under_way: watch::Sender<usize>,
     target: String,
     /// By domain.

@@ -1,6 +1,7 @@
 //! What the service has answered, or what was decided without an answer.
 
-use std::{cmp::Reverse, fmt, time::Duration};
+use std::sync::{Arc, OnceLock};
+use std::{cmp::Reverse, fmt, ops::Deref, time::Duration};
 
 use crate::Unit;
 use crate::v1::{self, verdict::Code};
@@ -75,11 +76,53 @@ pub struct Decision {
     /// The path of the rule, such as `plan=free|user`; empty if no rule matched.
     pub rule: String,
     /// One for each descriptor, in their order; of a read, one for each limit of each descriptor.
-    pub statuses: Vec<Status>,
+    pub statuses: Statuses,
     /// Number of hits that [`Call::part`](crate::Call::part) has charged.
     pub hits: u64,
     /// Names what is held, for [`Client::commit`](crate::Client::commit); empty if nothing is.
     pub hold: String,
+}
+
+/// A slice of [`Status`].
+#[derive(Clone, Default)]
+pub struct Statuses {
+    answered: Arc<[Status]>,
+    /// The time since then, and the hits that were charged and not used.
+    age: Duration,
+    credit: u64,
+    /// What they are by these: few callers look at them.
+    now: OnceLock<Box<[Status]>>,
+}
+
+impl Deref for Statuses {
+    type Target = [Status];
+
+    fn deref(&self) -> &[Status] {
+        if self.age.is_zero() && self.credit == 0 {
+            return &self.answered;
+        }
+        let at_present = |status: &Status| {
+            let credit = if status.limit.is_some() { self.credit } else { 0 };
+            let remaining = status.remaining.saturating_add(credit);
+            Status { remaining, reset: status.reset.saturating_sub(self.age), ..status.clone() }
+        };
+        self.now.get_or_init(|| self.answered.iter().map(at_present).collect())
+    }
+}
+
+impl<'a> IntoIterator for &'a Statuses {
+    type Item = &'a Status;
+    type IntoIter = std::slice::Iter<'a, Status>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl fmt::Debug for Statuses {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(formatter)
+    }
 }
 
 /// The state of one descriptor after the call.
@@ -163,16 +206,27 @@ impl Decision {
             rule: shown.map(|status| status.rule.clone()).unwrap_or_default(),
             hits: verdict.hits,
             hold: verdict.hold,
-            statuses,
+            statuses: Statuses { answered: statuses.into(), ..Statuses::default() },
         })
     }
 
-    /// What it is some time later, if nothing else changes.
-    pub(crate) fn later(mut self, time: Duration) -> Self {
-        let resets = self.statuses.iter_mut().map(|status| &mut status.reset);
-        resets.chain([&mut self.reset]).for_each(|reset| *reset = reset.saturating_sub(time));
-        let retry_after = self.retry_after.map(|it| it.saturating_sub(time).max(RETRY_AFTER_MIN));
-        Self { retry_after, ..self }
+    /// What it is some time later, if nothing else changes but that these hits have room again.
+    pub(crate) fn later(&self, time: Duration, credit: u64) -> Self {
+        let Statuses { answered, age, credit: before, .. } = &self.statuses;
+        let (age, all) = (age.saturating_add(time), before.saturating_add(credit));
+        let answered = Arc::clone(answered);
+        Self {
+            allowed: self.allowed,
+            error: None,
+            limit: self.limit,
+            remaining: self.limit.map_or(0, |_| self.remaining.saturating_add(credit)),
+            reset: self.reset.saturating_sub(time),
+            retry_after: self.retry_after.map(|it| it.saturating_sub(time).max(RETRY_AFTER_MIN)),
+            rule: self.rule.clone(),
+            statuses: Statuses { answered, age, credit: all, now: OnceLock::new() },
+            hits: self.hits,
+            hold: self.hold.clone(),
+        }
     }
 }
 

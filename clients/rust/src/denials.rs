@@ -20,7 +20,7 @@ impl Denials {
         let denials = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (came, decision) = denials.get(request)?;
         let age = came.elapsed();
-        (age < time.min(decision.retry_after?)).then(|| decision.clone().later(age))
+        (age < time.min(decision.retry_after?)).then(|| decision.later(age, 0))
     }
 
     /// At one more than the most, all are forgotten.

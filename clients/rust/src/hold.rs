@@ -99,8 +99,8 @@ impl Client {
         Ok(self.send_commit(commit).await.unwrap_or_else(ended))
     }
 
-    /// Waits until no commit, no hold and no lease of a [`Limiter`](crate::Limiter) is under way. Call it, or [`Self::close`],
-    /// before the runtime ends: it would end the commits of dropped holds.
+    /// Waits until no commit and no hold is under way. Call it, or [`Self::close`], before the runtime ends: it would end the
+    /// commits of dropped holds.
     pub async fn flush(&self) {
         // The sender is in `self`.
         let _ = self.shared.under_way.subscribe().wait_for(|number| *number == 0).await;
@@ -110,7 +110,11 @@ impl Client {
     /// and ends the connections. Calls that have no answer then, and later ones, are decided by `on_failure`.
     pub async fn close(&self) {
         self.shared.closes.send_replace(true);
-        let _ = timeout(self.options.commit_timeout, self.flush()).await;
+        let given_back = async {
+            self.shared.closes.closed().await;
+            self.flush().await;
+        };
+        let _ = timeout(self.options.commit_timeout, given_back).await;
         self.shared.service.send_replace(None);
     }
 
@@ -146,11 +150,11 @@ impl Client {
     }
 }
 
-/// A commit, a hold or a lease under way. It ends also where its runtime ends.
-pub(crate) struct UnderWay(Client);
+/// A commit or a hold under way. It ends also where its runtime ends.
+struct UnderWay(Client);
 
 impl UnderWay {
-    pub(crate) fn new(client: Client) -> Self {
+    fn new(client: Client) -> Self {
         client.shared.under_way.send_modify(|number| *number += 1);
         Self(client)
     }

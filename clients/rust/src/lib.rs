@@ -30,7 +30,7 @@ pub use tls::Tls;
 pub use {
     call::{Call, Descriptor, Error, HITS_MAX, Unit, on},
     client::Client,
-    decision::{Decision, Limit, ServiceError, Status},
+    decision::{Decision, Limit, ServiceError, Status, Statuses},
     fake::Fake,
     hold::{Commit, Hold},
     limiter::Limiter,

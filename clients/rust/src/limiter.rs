@@ -5,13 +5,12 @@ mod lease;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, Hash as _, Hasher, RandomState};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime};
 
-use tokio::{select, time::sleep};
+use tokio::{select, sync::watch, time::sleep};
 
 use crate::v1::{DecideRequest, Verdict};
-use crate::{Call, Client, Decision, Descriptor, Error, Options, ServiceError};
-use crate::{client::Service, hold::UnderWay};
+use crate::{Call, Client, Decision, Descriptor, Error, Options, ServiceError, client::Service};
 use lease::{Entry, Moment, State, nanos};
 
 const SHARDS: usize = 16;
@@ -111,17 +110,14 @@ impl Limiter {
     }
 
     /// Asks for a lease beside the calls, and gives back what is left of it at its end.
-    #[expect(clippy::disallowed_methods, reason = "`flush` awaits it")]
+    #[expect(clippy::disallowed_methods, reason = "`close` awaits it")]
     fn ask(&self, hash: u64, call: Call) {
-        let (limiter, under_way) = (self.clone(), UnderWay::new(self.client.clone()));
-        self.client.shared.runtime.spawn(async move {
-            limiter.lease(hash, call).await;
-            drop(under_way);
-        });
+        let (limiter, closes) = (self.clone(), self.client.shared.closes.subscribe());
+        self.client.shared.runtime.spawn(async move { limiter.lease(hash, call, closes).await });
     }
 
-    async fn lease(&self, hash: u64, call: Call) {
-        let (table, mut closes) = (&self.table, self.client.shared.closes.subscribe());
+    async fn lease(&self, hash: u64, call: Call, mut closes: watch::Receiver<bool>) {
+        let table = &self.table;
         let (sent, answer) = (table.now(), self.question(call).await);
         let mut hold = String::new();
         table.write(hash, |entry| hold = entry.answered(answer, sent, table.now()));
@@ -159,8 +155,7 @@ impl Table {
 
     #[expect(clippy::disallowed_methods, reason = "it runs on while the machine is suspended")]
     fn now(&self) -> Moment {
-        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Moment { at: nanos(self.began.elapsed()), clock: nanos(clock) }
+        Moment { at: nanos(self.began.elapsed()), clock: SystemTime::now() }
     }
 
     /// The upper bits choose, since a shard's map goes by the lower ones.

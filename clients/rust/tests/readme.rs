@@ -21,7 +21,9 @@ use std::{
 use axum::{Router, body::Body, middleware::Next, routing::get};
 use http::{Request, StatusCode};
 use support::{connect, patient, service, unique};
-use tollkeeper_client::{Call, Client, Commit, Error, Fake, OnFailure, Options, Tls, Unit, on};
+use tollkeeper_client::{
+    Call, Client, Commit, Error, Fake, Limiter, OnFailure, Options, Tls, Unit, on,
+};
 use tonic::transport::Server;
 use tower::ServiceExt as _;
 
@@ -216,6 +218,17 @@ async fn long_work(client: &Client, user: &str, used: u64) -> Result<StatusCode,
     drop(hold);
     client.flush().await;
     Ok(StatusCode::OK)
+}
+
+#[tokio::test]
+async fn decisions_in_the_process() -> Result<(), Error> {
+    let Some(address) = service("TOLLKEEPER_ADDR") else { return Ok(()) };
+    let (client, tenant) = (connect(&address, patient()), unique());
+    let limiter = Limiter::new(&client);
+    let tenant = tenant.as_str();
+    let decision = limiter.decide(on("tenant", tenant)).await?;
+    assert!(decision.allowed && !decision.failed(), "{decision:?}");
+    Ok(())
 }
 
 /// What authentication knows of a request.

@@ -2,7 +2,7 @@
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::{Commit, Decision, Descriptor, ServiceError, v1::Verdict};
 
@@ -35,17 +35,17 @@ const HITS_BITS: u32 = 40;
 /// More hits of one call are not counted, so that these bits suffice.
 const COUNTED_HITS_MAX: u64 = 1 << 20;
 
-/// An instant by both clocks: one that is never set, and one that runs on while the machine is suspended. In nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// An instant by both clocks: one that is never set, in nanoseconds, and one that runs on while the machine is suspended.
+#[derive(Clone, Copy)]
 pub(super) struct Moment {
     pub(super) at: u64,
-    pub(super) clock: u64,
+    pub(super) clock: SystemTime,
 }
 
 impl Moment {
     fn plus(self, time: Duration) -> Self {
-        let ns = nanos(time);
-        Self { at: self.at.saturating_add(ns), clock: self.clock.saturating_add(ns) }
+        let clock = self.clock.checked_add(time).unwrap_or(self.clock);
+        Self { at: self.at.saturating_add(nanos(time)), clock }
     }
 
     /// Whether one of the clocks shows this or a later time.
@@ -184,12 +184,7 @@ impl Entry {
         self.used_at.store(now.at, Relaxed);
         let newest = self.leases.last()?;
         let age = Duration::from_nanos(now.at.saturating_sub(newest.sent.at));
-        let mut decision = newest.answer.clone().later(age);
-        let limited = decision.statuses.iter_mut().filter(|status| status.limit.is_some());
-        let remaining = limited.map(|status| &mut status.remaining);
-        let shown = decision.limit.is_some().then_some(&mut decision.remaining);
-        remaining.chain(shown).for_each(|it| *it = it.saturating_add(credit));
-        Some(decision)
+        Some(newest.answer.later(age, credit))
     }
 
     /// Learns how many hits are left by an answer of the service.
@@ -269,7 +264,8 @@ mod tests {
 
     /// The clocks differ, as they do.
     fn at(ms: u64) -> Moment {
-        Moment { at: ms * 1_000_000, clock: (1_795_215_600_000 + ms) * 1_000_000 }
+        let clock = SystemTime::UNIX_EPOCH + Duration::from_millis(1_795_215_600_000 + ms);
+        Moment { at: ms * 1_000_000, clock }
     }
 
     fn entry() -> Entry {
