@@ -3,13 +3,13 @@
 mod lease;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, BuildHasherDefault, Hash as _, Hasher, RandomState};
+use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Instant, SystemTime};
 
 use tokio::{select, sync::watch, time::sleep};
 
-use crate::v1::{DecideRequest, Verdict};
+use crate::v1::{DecideRequest, Verdict, descriptor};
 use crate::{Call, Client, Decision, Descriptor, Error, Options, ServiceError, client::Service};
 use lease::{Entry, Moment, State, nanos};
 
@@ -32,7 +32,7 @@ const SWEEP_PAUSE_NS: u64 = 1_000_000_000;
 /// no task while it has no hits. [`Client::close`] gives all hits back.
 #[derive(Clone)]
 pub struct Limiter {
-    client: Client,
+    pub(crate) client: Client,
     table: Arc<Table>,
 }
 
@@ -84,29 +84,34 @@ impl Limiter {
     pub async fn decide(&self, call: impl Into<Call>) -> Result<Decision, Error> {
         let call = call.into();
         let Some(hits) = call.hits_to_lease() else { return self.client.decide(call).await };
-        let (table, on) = (&self.table, &*call.descriptors);
-        let hash = table.hash(on);
-        let decide = |entry: &Entry| entry.is_of(on).then(|| entry.decide(hits, || table.now()));
-        match table.read(hash, decide) {
-            None => {
-                call.validate("hits")?;
-                table.add(hash, on);
-            }
-            Some(None) => return self.client.decide(call).await,
-            Some(Some((decision, want))) => {
-                if let Some(want) = want {
-                    self.ask(hash, Call::lease(want, on));
-                }
-                if let Some(decision) = decision {
-                    return Ok(decision);
-                }
-            }
+        let hash = self.table.hash(&call.descriptors);
+        if let Some(decision) = self.spend(hash, hits, &call) {
+            return Ok(decision);
         }
         let decision = self.client.decide(call).await?;
         if !decision.failed() {
-            table.read(hash, |entry| entry.learn(&decision));
+            self.table.read(hash, |entry| entry.learn(&decision));
         }
         Ok(decision)
+    }
+
+    /// Counts a call, and decides it if there is credit.
+    fn spend(&self, hash: u64, hits: u64, call: &Call) -> Option<Decision> {
+        let (table, on) = (&self.table, &*call.descriptors);
+        let decide = |entry: &Entry| match entry.is_of(on) {
+            true => entry.decide(hits, || table.now()),
+            false => (None, None),
+        };
+        let Some((decision, want)) = table.read(hash, decide) else {
+            if call.validate("hits").is_ok() {
+                table.add(hash, on);
+            }
+            return None;
+        };
+        if let Some(want) = want {
+            self.ask(hash, Call::lease(want, on));
+        }
+        decision
     }
 
     /// Asks for a lease beside the calls, and gives back what is left of it at its end.
@@ -149,7 +154,14 @@ impl Limiter {
 impl Table {
     fn hash(&self, on: &[Descriptor]) -> u64 {
         let mut hasher = self.hashes.build_hasher();
-        on.iter().for_each(|descriptor| descriptor.0.entries.hash(&mut hasher));
+        for descriptor::Entry { key, value } in
+            on.iter().flat_map(|descriptor| &descriptor.0.entries)
+        {
+            [key, value].into_iter().for_each(|text| {
+                hasher.write(text);
+                hasher.write_u8(0);
+            });
+        }
         hasher.finish()
     }
 

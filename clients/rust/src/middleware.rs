@@ -9,7 +9,7 @@ use tonic::{Code, body::Body, codegen::Body as HttpBody, codegen::Bytes};
 use tonic_types::{ErrorDetails, StatusExt as _};
 use tower::{Layer, Service};
 
-use crate::{Client, Decision, Descriptor, Error, channel::BoxError};
+use crate::{Client, Decision, Descriptor, Error, Limiter, channel::BoxError};
 
 const NOTHING: &str = "descriptors: the layer's function has found nothing to limit the request by";
 
@@ -19,6 +19,7 @@ type Denied = dyn Fn(&Decision) -> Response<Body> + Send + Sync;
 #[derive(Clone)]
 pub struct LimitLayer<F> {
     client: Client,
+    limiter: Option<Limiter>,
     descriptors: F,
     denied: Option<Arc<Denied>>,
 }
@@ -42,7 +43,18 @@ impl Client {
         F: Fn(&Parts) -> On,
         On: Into<Option<Vec<Descriptor>>>,
     {
-        LimitLayer { client: self.clone(), descriptors, denied: None }
+        LimitLayer { client: self.clone(), limiter: None, descriptors, denied: None }
+    }
+}
+
+impl Limiter {
+    /// Limits HTTP services as [`Client::layer`] does, those on hot keys in this process.
+    pub fn layer<F, On>(&self, descriptors: F) -> LimitLayer<F>
+    where
+        F: Fn(&Parts) -> On,
+        On: Into<Option<Vec<Descriptor>>>,
+    {
+        LimitLayer { limiter: Some(self.clone()), ..self.client.layer(descriptors) }
     }
 }
 
@@ -96,13 +108,17 @@ where
         let kind = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
         let is_grpc = kind.is_some_and(|kind| kind.starts_with(b"application/grpc"));
         let request = Request::from_parts(parts, body);
-        let (client, denied) = (self.layer.client.clone(), self.layer.denied.clone());
+        let LimitLayer { client, limiter, denied, .. } = &self.layer;
+        let (client, limiter, denied) = (client.clone(), limiter.clone(), denied.clone());
         Box::pin(async move {
             let decision = match descriptors {
                 Some(descriptors) if descriptors.is_empty() => {
                     return Ok(service.call(request).await?.map(Body::new));
                 }
-                Some(descriptors) => client.decide(descriptors).await,
+                Some(descriptors) => match limiter {
+                    Some(limiter) => limiter.decide(descriptors).await,
+                    None => client.decide(descriptors).await,
+                },
                 None => Err(Error(NOTHING.to_owned())),
             };
             decision.as_ref().inspect_err(|mistake| client.log_mistake(mistake)).ok();

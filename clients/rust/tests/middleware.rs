@@ -18,7 +18,7 @@ use http::{HeaderMap, Request, Response, StatusCode, request::Parts};
 use support::{Log, connect, patient, service, unique};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
-use tollkeeper_client::{Client, Descriptor, Fake, OnFailure, Options, on};
+use tollkeeper_client::{Client, Descriptor, Fake, Limiter, OnFailure, Options, on};
 use tonic::{
     Code, Status,
     transport::{Channel, Server},
@@ -94,6 +94,24 @@ async fn body(response: Response<Body>) -> (String, String) {
     let kind = response.headers()["content-type"].to_str().unwrap().to_owned();
     let text = axum::body::to_bytes(response.into_body(), 100).await.unwrap();
     (kind, String::from_utf8(text.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn the_layer_of_a_limiter_decides_hot_keys_in_the_process() {
+    let fake = Fake::default();
+    fake.limit(on("user", "a"), 1 << 40);
+    let limiter = Limiter::new(&fake.client(deny()).unwrap());
+    let layer = limiter.layer(|_: &Parts| vec![on("user", "a")]);
+    let router = Router::new().route("/", get(async || "served")).layer(layer);
+    let mut before = usize::MAX;
+    while fake.calls().len() != before {
+        before = fake.calls().len();
+        let request = Request::get("/").body(Body::empty()).unwrap();
+        let response = router.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()["ratelimit-limit"], (1_u64 << 40).to_string().as_str());
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]
