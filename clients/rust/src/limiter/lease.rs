@@ -244,7 +244,8 @@ impl Entry {
         }
         let Lease { hold, granted, left, .. } = self.leases.remove(index);
         let left = left.into_inner();
-        if left == granted {
+        // One that ended early, with its window, shows nothing.
+        if left == granted && now.at >= idle_at {
             self.pause(now, USELESS_FOR);
         }
         if left == 0 { State::Gone } else { State::Ended(Commit::new(hold, granted - left)) }
@@ -489,6 +490,16 @@ mod tests {
         assert_eq!(entry.look(&hold, at(100), false), ended(&hold, 0));
         assert_eq!(asks(&entry, 100, 1099), None);
         assert_eq!(asks(&entry, 100, 1100), Some(45));
+    }
+
+    #[test]
+    fn a_lease_that_ends_with_its_window_before_it_is_used_is_followed_by_another() {
+        let mut entry = entry();
+        let short = Duration::from_millis(1).try_into().ok();
+        let verdict = Verdict { spend_within: short, ..verdict(5, 900) };
+        let hold = entry.answered(Ok(verdict), at(998), at(999));
+        assert_eq!(entry.look(&hold, at(999), false), ended(&hold, 0));
+        assert_eq!(asks(&entry, 100, 1000), Some(45));
     }
 
     #[test]
