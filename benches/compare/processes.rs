@@ -68,6 +68,7 @@ impl Backends {
             | Backend::UnixSocket
             | Backend::Tls
             | Backend::TonicRedis
+            | Backend::RecordingOnRedis
             | Backend::NoSelfAudit
             | Backend::Ratelimit
             | Backend::TunedRatelimit => vec![&self.redis],
@@ -109,6 +110,7 @@ fn command(backend: Backend, folder: &TempDir, store: &[String]) -> Result<Optio
         | Backend::OneInHundred
         | Backend::NoTopKeys
         | Backend::Recording
+        | Backend::RecordingOnRedis
         | Backend::WithCandidate
         | Backend::NoSelfAudit
         | Backend::Redis
@@ -129,7 +131,9 @@ fn command(backend: Backend, folder: &TempDir, store: &[String]) -> Result<Optio
         Backend::Unsampled => export_traces(&mut command, "0"),
         Backend::OneInHundred => export_traces(&mut command, "0.01"),
         Backend::NoTopKeys => drop(command.args(["--top-keys", "off"])),
-        Backend::Recording => drop(command.arg("--record").arg(folder.path().join("calls"))),
+        Backend::Recording | Backend::RecordingOnRedis => {
+            command.arg("--record").arg(folder.path().join("calls"));
+        }
         Backend::WithCandidate => {
             // Of another path, the same rules are another version.
             let candidate = folder.path().join("candidate.yaml");

@@ -60,6 +60,8 @@ pub(crate) enum Backend {
     NoTopKeys,
     /// The memory store, recording all calls.
     Recording,
+    /// The Redis store, recording all calls.
+    RecordingOnRedis,
     /// The memory store, with a candidate.
     WithCandidate,
     /// The Redis store, auditing no windows.
@@ -97,6 +99,7 @@ impl fmt::Display for Backend {
             Self::OneInHundred => "traces of 1 %",
             Self::NoTopKeys => "no top keys",
             Self::Recording => "recording",
+            Self::RecordingOnRedis => "recording, Redis store",
             Self::WithCandidate => "candidate",
             Self::NoSelfAudit => "no self-audit",
             Self::FewRules => "10 rules",
@@ -111,8 +114,9 @@ impl fmt::Display for Backend {
 
 use Backend::{
     ClusterOfOne, ClusterOfSix, ClusterOfThree, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory,
-    NoSelfAudit, NoTopKeys, OneInHundred, Pairs, Ratelimit, Recording, Redis, Replicas, Script,
-    Tls, TonicMemory, TonicRedis, TunedRatelimit, UnixSocket, Unsampled, WithCandidate,
+    NoSelfAudit, NoTopKeys, OneInHundred, Pairs, Ratelimit, Recording, RecordingOnRedis, Redis,
+    Replicas, Script, Tls, TonicMemory, TonicRedis, TunedRatelimit, UnixSocket, Unsampled,
+    WithCandidate,
 };
 
 const SPREAD: &[(&str, &str)] = &[("user", "u{}")];
@@ -122,6 +126,7 @@ const HELD: &[(&str, &str)] = &[("held", "u{}")];
 const HOT: &[(&str, &str)] = &[("user", "hot")];
 const ALL: &[Backend] = &[Empty, Memory, Redis, Pairs];
 const HELD_ON: &[Backend] = &[Memory, Redis, Pairs];
+const RECORDED_ON: &[Backend] = &[Memory, Recording, Redis, RecordingOnRedis];
 const BATCHED_ON: &[Backend] = &[Memory, Redis];
 const STORES: &[Backend] = &[Redis, UnixSocket, Tls, ClusterOfOne, ClusterOfThree, ClusterOfSix];
 const RATELIMIT: &[Backend] = &[Redis, Ratelimit, TunedRatelimit];
@@ -167,7 +172,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario("stores three 64", THREE, 10_000, LoadShape::UnderWay(64), STORES),
     scenario("traces", SPREAD, 10_000, LoadShape::UnderWay(64), &[Memory, Unsampled, OneInHundred]),
     scenario("top keys", SPREAD, 10_000, LoadShape::UnderWay(64), &[Memory, NoTopKeys]),
-    scenario("recording", SPREAD, 10_000, LoadShape::UnderWay(64), &[Memory, Recording]),
+    scenario("recording", SPREAD, 10_000, LoadShape::UnderWay(64), RECORDED_ON),
     scenario("candidate", SPREAD, 10_000, LoadShape::UnderWay(64), &[Memory, WithCandidate]),
     scenario("self-audit", SPREAD, 10_000, LoadShape::UnderWay(64), &[Redis, NoSelfAudit]),
     scenario("replicas", SPREAD, 10_000, LoadShape::UnderWay(64), &[Redis, Replicas]),

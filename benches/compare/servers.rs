@@ -30,9 +30,11 @@ impl SingleServer {
     pub(crate) fn store(&self, backend: Backend) -> Vec<String> {
         let Self { port, tls_port, socket, certificate } = self;
         match backend {
-            Backend::Redis | Backend::TonicRedis | Backend::NoSelfAudit | Backend::Replicas => {
-                store(format!("redis://127.0.0.1:{port}"))
-            }
+            Backend::Redis
+            | Backend::TonicRedis
+            | Backend::RecordingOnRedis
+            | Backend::NoSelfAudit
+            | Backend::Replicas => store(format!("redis://127.0.0.1:{port}")),
             Backend::UnixSocket => store(format!("redis+unix://{}", socket.display())),
             Backend::Tls => {
                 let mut flags = store(format!("rediss://127.0.0.1:{tls_port}"));

@@ -5,8 +5,8 @@ use crate::{
     sample::Sample,
     scenarios::Backend::{
         self, ClusterOfOne, ClusterOfThree, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory,
-        NoSelfAudit, NoTopKeys, OneInHundred, Pairs, Recording, Redis, Script, Tls, TonicMemory,
-        TonicRedis, TunedRatelimit, Unsampled, WithCandidate,
+        NoSelfAudit, NoTopKeys, OneInHundred, Pairs, Recording, RecordingOnRedis, Redis, Script,
+        Tls, TonicMemory, TonicRedis, TunedRatelimit, Unsampled, WithCandidate,
     },
 };
 
@@ -194,6 +194,12 @@ const TARGETS: &[Target] = &[
         ("recording", Recording, SERVICE),
         1.03,
         &[("recording", Memory, SERVICE)],
+    ),
+    target(
+        "service CPU, Redis store, calls recorded / not recorded",
+        ("recording", RecordingOnRedis, SERVICE),
+        1.03,
+        &[("recording", Redis, SERVICE)],
     ),
     target(
         "service CPU, memory, a key in 16 judged by a candidate / none",
