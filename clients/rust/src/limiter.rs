@@ -5,7 +5,7 @@ mod lease;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::{select, sync::watch, time::sleep};
 
@@ -17,6 +17,8 @@ const SHARDS: usize = 16;
 const SHARD_ENTRIES_MAX: usize = 10_000 / SHARDS;
 /// Callers may send long values. This bounds the memory that they take.
 const ENTRY_BYTES_MAX: usize = 1 << 10;
+/// How long the answer to a lease is awaited.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 /// How often a full shard is searched for entries that are not in use.
 const SWEEP_PAUSE_NS: u64 = 1_000_000_000;
 
@@ -146,7 +148,9 @@ impl Limiter {
         let Options { domain, timeout, .. } = &*self.client.options;
         let request = DecideRequest { domain: domain.clone(), calls: vec![call.encode()] };
         let rpc = async |mut service: Service, request| service.decide(request).await;
-        let mut answer = self.client.send(*timeout, request, rpc).await?;
+        // One that is late has charged hits, which go back.
+        let time = ANSWERED_WITHIN.max(*timeout);
+        let mut answer = self.client.send(time, request, rpc).await?;
         answer.verdicts.pop().ok_or_else(ServiceError::not_ours)
     }
 }
