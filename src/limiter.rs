@@ -77,7 +77,9 @@ pub enum Undecided {
     #[error("mode: must not be PART where a limit is `in_flight`")]
     PartOfPlaces,
     /// Nothing may be charged in advance.
-    #[error("mode: must not be LEASE: the rule {rule:?} has a limit that does not lease")]
+    #[error(
+        "mode: must not be LEASE: the rule {rule:?} has a limit that does not lease, or is charged twice"
+    )]
     NotLeased { rule: String },
     /// Its charges cost too much.
     #[error("descriptors: charges of weight {weight} exceed {max} (`--max-charges`)")]
@@ -324,10 +326,6 @@ impl Limiter {
         };
         self.report_fallbacks(&plan, &absent);
         let without_store = !absent.is_empty() || !corrupt.is_empty();
-        if meaning == HitsMeaning::Lease && without_store {
-            let cause = "hits are leased only while the store answers".to_owned();
-            return Err(verdict.err().unwrap_or(StoreError::Unavailable(cause)).into());
-        }
         for charge in corrupt {
             self.report_corrupt(&request.domain, &plan.label(charge));
         }

@@ -44,8 +44,9 @@ const (
 	// left, a call may get less than is left, or be denied.
 	Call_PART Call_Mode = 4
 	// Charges hits in advance, as PART does, at most a twentieth of each limit. The caller spends them itself, without a
-	// message for each call, and only within `Verdict.spend_within`; what is left it gives back by a
-	// commit of `Verdict.hold` with the number that it has spent. Every limit of the call needs `lease: auto`; without any limit, all hits are granted.
+	// message for each call, and only within `Verdict.spend_within`. What is left goes back by a commit of `Verdict.hold`
+	// with the number that it has spent. Every limit of the call needs `lease: auto`, and is charged by one descriptor;
+	// without any limit, all hits are granted.
 	Call_LEASE Call_Mode = 5
 )
 

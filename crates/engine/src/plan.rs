@@ -202,11 +202,18 @@ impl Plan {
         self.charges.iter().take(own).map(Charge::weight).sum()
     }
 
-    /// The label of the first rule of which no hits can be leased.
+    /// The label of the first rule of which no hits can be leased: its limit does not lease, or another descriptor charges the
+    /// same counter, so that a commit of what calls have used would not say how much that is.
     pub fn not_leased(&self) -> Option<String> {
-        let own = self.charges.iter().take(self.charges.len() - self.commits);
-        own.enumerate()
-            .find(|(_, charge)| !charge.counter.limit.is_lent())
+        let (own, _) = self.charges.split_at(self.charges.len() - self.commits);
+        let is_leased = |index: usize, charge: &Charge| {
+            let others = own.iter().skip(index + 1);
+            charge.counter.limit.is_lent()
+                && !others.into_iter().any(|other| other.counter.same_counter(&charge.counter))
+        };
+        let mut charges = own.iter().enumerate();
+        charges
+            .find(|(index, charge)| !is_leased(*index, charge))
             .map(|(index, _)| self.label(index))
     }
 

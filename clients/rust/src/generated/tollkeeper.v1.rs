@@ -108,8 +108,9 @@ pub mod call {
         /// left, a call may get less than is left, or be denied.
         Part = 4,
         /// Charges hits in advance, as PART does, at most a twentieth of each limit. The caller spends them itself, without a
-        /// message for each call, and only within `Verdict.spend_within`; then it commits or renews `Verdict.hold` with the
-        /// number that it has spent. Every limit of the call needs `lease: auto`; without any limit, all hits are granted.
+        /// message for each call, and only within `Verdict.spend_within`. What is left goes back by a commit of `Verdict.hold`
+        /// with the number that it has spent. Every limit of the call needs `lease: auto`, and is charged by one descriptor;
+        /// without any limit, all hits are granted.
         Lease = 5,
     }
     impl Mode {
@@ -433,7 +434,7 @@ pub struct Renewal {
     /// What was used of the hold so far.
     #[prost(message, optional, tag = "1")]
     pub commit: ::core::option::Option<Commit>,
-    /// What to hold next, in mode TAKE or LEASE.
+    /// What to hold next, in mode TAKE.
     #[prost(message, optional, tag = "2")]
     pub call: ::core::option::Option<Call>,
 }

@@ -11,7 +11,7 @@ use crate::{
     ledger::{Charge, HoldAction, JudgedBy},
     parameters::Parameters,
     request::{Descriptor, Entry, Hits, HitsMeaning},
-    rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
+    rule::{Algorithm, FailureMode, Limit, Mode, Unit, WhenDenied},
     rule_set::{Domain, Found},
 };
 
@@ -109,14 +109,14 @@ impl<'call> DescriptorInCall<'call> {
             _ => return limit,
         };
         let by_counter = |policy: &Arc<HoldPolicy>| policy.by == HoldBy::Counter;
-        let hold = match self.meaning {
-            // What a caller spends is not compared with a number that is only tried.
+        // What a caller spends is not compared with a number that is only tried. Nothing is leased without the store.
+        let (hold, on_store_failure) = match self.meaning {
             HitsMeaning::Lease if limit.leases() && limit.shadow.is_none() => {
-                Some(Arc::new(HoldPolicy::lease()))
+                (Some(Arc::new(HoldPolicy::lease())), FailureMode::Error)
             }
-            _ => limit.hold.clone().filter(by_counter),
+            _ => (limit.hold.clone().filter(by_counter), limit.on_store_failure),
         };
-        Arc::new(Limit { when_denied, hold, ..Limit::clone(&limit) })
+        Arc::new(Limit { when_denied, hold, on_store_failure, ..Limit::clone(&limit) })
     }
 
     /// Makes a charge hold hits, by the policy of its limit.

@@ -9,6 +9,7 @@ domain: llm
 descriptors:
   - { key: hot, rate_limit: { unit: year, requests_per_unit: 1000, lease: auto } }
   - { key: tenant, rate_limit: { unit: year, requests_per_unit: 400, lease: auto, on_store_failure: allow } }
+  - { key: local, rate_limit: { unit: year, requests_per_unit: 50, lease: auto, on_store_failure: local } }
   - { key: small, rate_limit: { unit: year, requests_per_unit: 3, lease: auto } }
   - { key: second, rate_limit: { unit: second, requests_per_unit: 100000, lease: auto } }
   - { key: plain, rate_limit: { unit: year, requests_per_unit: 1000 } }
@@ -21,7 +22,7 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 1000, lease: auto, priority: { entry: class, share: { gold: 100, other: 50 } } }
 ";
 
-async fn lease(service: &Service, text: &str) -> Verdict {
+async fn lease_of(service: &Service, text: &str) -> Verdict {
     decide(service, "llm", vec![call(&format!("{text} LEASE"))]).await.unwrap().remove(0)
 }
 
@@ -48,14 +49,14 @@ async fn a_lease_is_at_most_a_twentieth_of_each_limit_and_what_is_not_spent_goes
             ("small=a 50", 1, "OK: OK small 2/3"),
             ("hot=c 0", 0, "OK: OK hot 1000/1000"),
         ] {
-            let lease = lease(service, text).await;
+            let lease = lease_of(service, text).await;
             assert_eq!((lease.hits, &*spell(&lease)), (hits, verdict), "{text}");
             assert_eq!(lease.hold.is_empty(), hits == 0, "{text}");
         }
-        let free = lease(service, "free=x nothing=x 7").await;
+        let free = lease_of(service, "free=x nothing=x 7").await;
         assert_eq!((free.hits, &*free.hold), (7, ""), "nothing limits it");
         assert!(free.spend_within.is_some());
-        let both = lease(service, "hot=d tenant=d 8").await;
+        let both = lease_of(service, "hot=d tenant=d 8").await;
         assert_eq!(give_back(service, &both, 5).await, "APPLIED 5/8, APPLIED 5/8");
         assert_eq!(give_back(service, &both, 0).await, "REPEATED 0/8, REPEATED 0/8");
         check_each(
@@ -81,18 +82,22 @@ async fn a_lease_is_at_most_a_twentieth_of_each_limit_and_what_is_not_spent_goes
 async fn hits_are_leased_only_where_the_rules_allow_it() {
     on_both_stores(async |service| {
         let refused = |rule| {
-            format!("mode: must not be LEASE: the rule \"{rule}\" has a limit that does not lease")
+            format!(
+                "mode: must not be LEASE: the rule \"{rule}\" has a limit that does not lease, or is charged twice"
+            )
         };
         let own = Call { descriptors: vec![hits(one("hot", "a"), 2)], ..call("hot=a LEASE") };
         let named = Call { id: "one".to_owned(), ..call("hot=a LEASE") };
         let others = ["plain", "seen", "banned", "counted", "tried", "held", "shared"];
         let calls = others.map(|key| call(&format!("hot=a {key}=a LEASE")));
-        let calls = calls.into_iter().chain([own, named]).collect();
+        let calls = calls.into_iter().chain([own, named, call("hot=a tenant=a hot=a LEASE")]);
+        let calls = calls.collect();
         let of_fields = [
             "descriptors[0].hits_addend: must be absent with mode LEASE".to_owned(),
             "id: must be absent with mode LEASE".to_owned(),
         ];
-        let expected = others.map(refused).into_iter().chain(of_fields);
+        let twice = [refused("hot")];
+        let expected = others.map(refused).into_iter().chain(of_fields).chain(twice);
         let expected: Vec<_> = (expected.enumerate())
             .map(|(index, error)| ("", format!("InvalidArgument: calls[{index}].{error}")))
             .collect();
@@ -107,7 +112,7 @@ async fn hits_are_leased_only_where_the_rules_allow_it() {
 async fn a_lease_ends_after_200_ms_or_2_ms_before_its_window() {
     on_both_stores(async |service| {
         for turn in 0..40 {
-            let lease = lease(service, &format!("hot=t{turn} second=a 5")).await;
+            let lease = lease_of(service, &format!("hot=t{turn} second=a 5")).await;
             let millis = |time: Option<prost_types::Duration>| {
                 Duration::try_from(time.unwrap()).unwrap().as_millis()
             };
@@ -127,7 +132,7 @@ async fn leases_of_callers_that_compete_never_exceed_the_limit() {
         let caller = async |_| {
             let mut spent = 0;
             for turn in 0..12 {
-                let lease = lease(service, "hot=all 40").await;
+                let lease = lease_of(service, "hot=all 40").await;
                 let used = lease.hits * (turn % 4) / 3;
                 spent += used;
                 if used < lease.hits {
@@ -152,10 +157,16 @@ async fn nothing_is_leased_without_the_store_although_its_calls_pass() {
     let flags = &["--decision-budget", "100ms"];
     let store = &redis.url();
     let service = Service::start(Options { rules: RULES, store, flags, ..Options::default() });
-    let lease = lease(&service, "tenant=a 5").await;
+    let lease = lease_of(&service, "tenant=a 5").await;
     assert!(spell(&lease).starts_with("Unavailable: calls[0]: "), "{lease:?}");
     assert_eq!(lease.hits, 0);
     check_each(&service, "llm", &[("tenant=a 5", "OK: OK tenant 400/400")]).await;
+    // A limit by replica is not used up by leases that nobody got.
+    for _ in 0..9 {
+        let lease = lease_of(&service, "local=a 2").await;
+        assert!(spell(&lease).starts_with("Unavailable: calls[0]: "), "{lease:?}");
+    }
+    check_each(&service, "llm", &[("local=a", "OK: OK local 49/50")]).await;
 }
 
 #[tokio::test]
@@ -163,7 +174,7 @@ async fn what_is_left_of_a_lease_does_not_go_back_to_a_counter_that_was_lost() {
     let mut redis = Redis::start();
     let store = &redis.url();
     let service = Service::start(Options { rules: RULES, store, ..Options::default() });
-    let lost = lease(&service, "hot=a 50").await;
+    let lost = lease_of(&service, "hot=a 50").await;
     redis.stop();
     redis.start_again();
     while decide(&service, "llm", vec![call("hot=a 30")]).await.unwrap()[0].code == 0 {
@@ -173,10 +184,29 @@ async fn what_is_left_of_a_lease_does_not_go_back_to_a_counter_that_was_lost() {
     check_each(&service, "llm", &[("hot=a READ", "OK: OK hot 970/1000 used 30")]).await;
 }
 
+/// A give-back that was kept while the server was away is not sent to the next run of it.
+#[tokio::test]
+async fn what_is_given_back_while_the_store_is_away_does_not_go_back_to_a_counter_that_was_lost() {
+    let mut redis = Redis::start();
+    let store = &redis.url();
+    let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+    let lost = lease_of(&service, "hot=a 50").await;
+    redis.stop();
+    assert!(!give_back(&service, &lost, 10).await.starts_with("APPLIED"));
+    redis.start_again();
+    while decide(&service, "llm", vec![call("hot=a 30")]).await.unwrap()[0].code == 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Nothing else is kept.
+    let line = "ratelimit_commits_queued 0";
+    eventually("it is not kept any more", || service.get("/metrics").contains(line).then_some(()));
+    check_each(&service, "llm", &[("hot=a READ", "OK: OK hot 970/1000 used 30")]).await;
+}
+
 #[tokio::test]
 async fn a_reset_ends_what_can_be_given_back() {
     on_both_stores(async |service| {
-        let before = lease(service, "hot=r 50").await;
+        let before = lease_of(service, "hot=r 50").await;
         let path = "/counters/reset?domain=llm&descriptor=hot%3Dr";
         assert_eq!(service.exchange_at(service.admin, "POST", path, b"").0, 200);
         check_each(service, "llm", &[("hot=r 30", "OK: OK hot 970/1000")]).await;

@@ -37,8 +37,9 @@ pub(super) enum Fate {
     Sent,
     /// The server has answered it with an error, and would again. What it occupies is released.
     Failed,
-    /// The server has admitted it at this time. What it has taken is given back, unless its caller hears of it.
-    Admitted(Timestamp),
+    /// The server has admitted it at this time, and has charged this many hits of its parts. What it has taken is given back,
+    /// unless its caller hears of it.
+    Admitted(Timestamp, Option<u64>),
     /// The server has decided it, and it has taken nothing.
     Done,
     /// The server has denied the call, and refused to write what still counts: that is kept although the caller has its
@@ -114,8 +115,9 @@ impl Drop for Owed {
                 again.map(|work| keep(work, now)).chain(released).collect()
             }
             Fate::Failed => work.releases(made).map(|work| keep(work, now)).collect(),
-            Fate::Admitted(at) => {
-                work.releases(at).chain(work.refunds(at)).map(|work| keep(work, now)).collect()
+            Fate::Admitted(at, part) => {
+                let refunds = work.refunds(at, part);
+                work.releases(at).chain(refunds).map(|work| keep(work, now)).collect()
             }
             Fate::Done => Vec::new(),
         };

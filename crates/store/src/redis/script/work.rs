@@ -6,7 +6,7 @@ use tollkeeper_engine::{
     hold::HoldBy,
     key::Counter,
     ledger::{Charge, GiveBack, HoldAction},
-    rule::{FailureMode, Limit, Mode},
+    rule::{FailureMode, Lease, Limit, Mode},
     time::Timestamp,
 };
 
@@ -73,7 +73,7 @@ impl NodeWork {
 
     /// What releases the places that it occupies in flight, and the holds that it has opened, if it has run: by their ids.
     pub(crate) fn releases(&self, made: Timestamp) -> impl Iterator<Item = Self> {
-        self.given_back(made, |charge| match charge.hold {
+        self.given_back(made, None, |charge| match charge.hold {
             Some(HoldAction::Occupy { .. }) => true,
             // One that is let through without an answer is ended by its id, or as the oldest.
             Some(HoldAction::Open { .. }) => refuses_without_answer(charge),
@@ -84,15 +84,15 @@ impl NodeWork {
         })
     }
 
-    /// What gives back the estimates that it has charged at `at`, and that no one can commit without a token.
-    pub(crate) fn refunds(&self, at: Timestamp) -> impl Iterator<Item = Self> {
-        self.given_back(at, |charge| {
+    /// What gives back the estimates that it has charged at `at`, and that no one can commit without a token. Of a part, this
+    /// many hits were charged.
+    pub(crate) fn refunds(&self, at: Timestamp, part: Option<u64>) -> impl Iterator<Item = Self> {
+        self.given_back(at, part, move |charge| {
             let Limit { hold, mode, .. } = &*charge.counter.limit;
             let is_by_token = hold.as_ref().is_some_and(|policy| policy.by == HoldBy::Token);
-            // How much of a part was charged, only its verdict shows.
             is_by_token
                 && charge.hold.is_none()
-                && !charge.is_part
+                && (!charge.is_part || part.is_some())
                 && *mode == Mode::Enforced
                 && refuses_without_answer(charge)
         })
@@ -101,6 +101,7 @@ impl NodeWork {
     fn given_back(
         &self,
         made: Timestamp,
+        part: Option<u64>,
         is_taken: impl Fn(&Charge) -> bool,
     ) -> impl Iterator<Item = Self> {
         let taken = self.charges().iter().filter(move |charge| is_taken(charge));
@@ -109,9 +110,25 @@ impl NodeWork {
             let hits = match hold {
                 // Its hits count beside the hold.
                 Some(HoldAction::Open { .. }) => 0,
+                _ if charge.is_part => part.unwrap_or(0),
                 _ => charge.hits.charged(),
             };
             Self::GiveBack(Arc::new(GiveBack { counter, hits, made, caller, hold }))
+        })
+    }
+
+    /// When the hits were charged that it gives back of a lease, if it does.
+    pub(crate) fn leased_at(&self) -> Option<Timestamp> {
+        self.charges().iter().find_map(|charge| {
+            let limit = &charge.counter.limit;
+            match charge.hold {
+                Some(HoldAction::Commit { held, used, made, .. })
+                    if used < held && (limit.is_lent() || limit.lease == Lease::Auto) =>
+                {
+                    Some(made)
+                }
+                _ => None,
+            }
         })
     }
 

@@ -120,8 +120,9 @@ export const Call_Mode = {
   PART: "PART",
   /**
    * LEASE - Charges hits in advance, as PART does, at most a twentieth of each limit. The caller spends them itself, without a
-   * message for each call, and only within `Verdict.spend_within`; then it commits or renews `Verdict.hold` with the
-   * number that it has spent. Every limit of the call needs `lease: auto`; without any limit, all hits are granted.
+   * message for each call, and only within `Verdict.spend_within`. What is left goes back by a commit of `Verdict.hold`
+   * with the number that it has spent. Every limit of the call needs `lease: auto`, and is charged by one descriptor;
+   * without any limit, all hits are granted.
    */
   LEASE: "LEASE",
   UNRECOGNIZED: "UNRECOGNIZED",
@@ -517,7 +518,7 @@ export interface Renewal {
   commit:
     | Commit
     | undefined;
-  /** What to hold next, in mode TAKE or LEASE. */
+  /** What to hold next, in mode TAKE. */
   call: Call | undefined;
 }
 

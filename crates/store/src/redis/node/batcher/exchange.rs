@@ -53,7 +53,11 @@ impl SharedQueue {
         for_connection: Duration,
     ) -> Option<Exchanged> {
         let (now, timeout) = (Instant::now(), self.link.state.pool.timeout());
-        let QueuedCall { since, sent_as, .. } = *calls.first()?;
+        let mut answers: Vec<(Recipient, CallAnswer)> =
+            calls.extract_if(.., |call| self.is_lost(call)).map(QueuedCall::lost).collect();
+        let Some(&QueuedCall { since, sent_as, .. }) = calls.first() else {
+            return Some(Exchanged { answers, again: Vec::new(), charges: 0 });
+        };
         // Long enough to see that the server is late.
         let until = calls.iter().map(|call| call.until).max()?.max(now + 2 * timeout);
         let assumed_now = self.link.clock.now();
@@ -100,7 +104,6 @@ impl SharedQueue {
         }
         let is_stale = |reply: &&Reply| reply.verdict == ScriptVerdict::Stale;
         self.link.metrics.stale(replies.iter().flatten().filter(is_stale).count());
-        let mut answers = Vec::with_capacity(calls.len());
         let mut again = Vec::new();
         for (mut call, reply) in calls.into_iter().zip(replies) {
             match reply {
@@ -128,6 +131,14 @@ impl SharedQueue {
         }
         let charges = self.report(answers.iter().map(|(_, answer)| answer));
         Some(Exchanged { answers, again, charges })
+    }
+
+    /// Whether it gives back hits that an earlier run of the server may have lost: these would be hits of other calls.
+    fn is_lost(&self, call: &QueuedCall) -> bool {
+        call.owed.work.leased_at().is_some_and(|made| {
+            let charged = made.until(self.link.clock.now());
+            self.link.state.pool.known_since().is_none_or(|since| since.elapsed() <= charged)
+        })
     }
 
     /// Records whether the server answers. Returns the number of charges that it has acknowledged.
@@ -158,13 +169,19 @@ impl SharedQueue {
 }
 
 impl QueuedCall {
+    /// The answer to one that must not run any more.
+    fn lost(self) -> (Recipient, CallAnswer) {
+        self.owed.settle();
+        (self.caller, Err(NotDecided::WindowEnded))
+    }
+
     /// The answer that a reply is. A call that was not decided for a reason that another attempt settles comes back as it
     /// is sent again.
     fn answer_by(mut self, Reply { now, verdict }: Reply) -> Result<(Recipient, CallAnswer), Self> {
         self.redis_now = Some(now);
         match &verdict {
-            ScriptVerdict::Decided(Verdict { denied: false, .. }) => {
-                self.owed.is(Fate::Admitted(now))
+            ScriptVerdict::Decided(Verdict { denied: false, part, .. }) => {
+                self.owed.is(Fate::Admitted(now, *part))
             }
             ScriptVerdict::Decided(_) | ScriptVerdict::Read(_) => self.owed.is(Fate::Done),
             ScriptVerdict::Unwritten(..) => self.owed.is(Fate::Unwritten),
