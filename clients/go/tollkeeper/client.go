@@ -15,6 +15,8 @@ import (
 
 	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // The timeouts where [Options] has none.
@@ -283,7 +285,9 @@ func (c *Client) decide(ctx context.Context, call Call, verdict *pb.Verdict, err
 	}
 	// Nobody waits for the work of a context that has ended, and the service is not to blame.
 	if decision.Failed && endOf(ctx) == nil {
-		decision.Allowed = c.onFailure(decision.Err, call.descriptors)
+		// An end user could pass any limit by a value that makes the request too large.
+		decision.Failed = status.Code(decision.Err) != codes.OutOfRange
+		decision.Allowed = decision.Failed && c.onFailure(decision.Err, call.descriptors)
 		c.loud("the domain "+c.domain, func(count int) string {
 			calls := "1 call of the domain %q had no answer and was"
 			if count > 1 {

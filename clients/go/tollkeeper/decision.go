@@ -17,7 +17,8 @@ type Decision struct {
 	// Failed: the service gave no answer to this call. Options.OnFailure has decided it, or it is denied since the context
 	// of the caller has ended. Err is the [Failure].
 	Failed bool
-	Err    error
+	// Err is also set if the service has refused the request as too large, with OUT_OF_RANGE. Then the call is denied.
+	Err error
 	// Limit is nil if no limit applies. A limit of 0 hits admits nothing.
 	Limit *Limit
 	// Remaining is the number of hits that would still pass; 0 without a limit.

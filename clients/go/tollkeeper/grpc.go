@@ -60,7 +60,7 @@ func (c *Client) admit(ctx context.Context, setHeader func(metadata.MD) error, l
 		return status.Error(codes.Unavailable, "rate limits are unavailable")
 	}
 	denial := status.New(codes.ResourceExhausted, "too many requests")
-	if detailed, err := denial.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(decision.RetryAfter)}); err == nil {
+	if detailed, err := denial.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(decision.RetryAfter)}); err == nil && decision.RetryAfter > 0 {
 		denial = detailed
 	}
 	return denial.Err()

@@ -84,7 +84,7 @@ func (l *Limiter) DecideN(ctx context.Context, hits int64, descriptors ...Descri
 	}
 	// Of a copy, so that the compiler need not put the caller's on the heap for calls that are decided here.
 	decision, err = l.Client.DecideN(ctx, hits, clone(descriptors)...)
-	if found != nil && err == nil && !decision.Failed {
+	if found != nil && err == nil && decision.Err == nil {
 		found.learn(&decision)
 	}
 	return decision, err

@@ -143,6 +143,16 @@ func TestWithoutAServiceOnFailureDecidesRequests(t *testing.T) {
 	check(t, get(t, deny, "/three", "a"), 503, "", "", false)
 }
 
+func TestARequestThatTheServiceRefusesAsTooLargeIsDenied(t *testing.T) {
+	client := over(t, &unreliable{decideErr: status.Error(codes.OutOfRange, "too large")}, Options{})
+	check(t, get(t, client, "/three", "a"), 429, "", "", false)
+	noHeader := func(metadata.MD) error { return nil }
+	denial := status.Convert(client.admit(t.Context(), noHeader, []Descriptor{On("three", "a")}))
+	if denial.Code() != codes.ResourceExhausted || len(denial.Details()) != 0 {
+		t.Errorf("%v with %v", denial, denial.Details())
+	}
+}
+
 func TestHeadersRoundSecondsUp(t *testing.T) {
 	decision := Decision{Limit: &Limit{Hits: 3}, Reset: 1500 * time.Millisecond, RetryAfter: 2 * time.Second}
 	headers := decision.Headers()

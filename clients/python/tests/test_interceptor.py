@@ -106,6 +106,14 @@ class Interceptors(unittest.TestCase):
                 [(code, _)] = through(fake, [("unary_unary", "alice")], on_failure="deny")
             self.assertEqual(code, "UNAVAILABLE")
 
+    def test_a_call_that_the_service_refuses_as_too_large_is_denied(self) -> None:
+        for through in (through_threads, through_asyncio):
+            fake = Fake()
+            fake.fail("OUT_OF_RANGE")
+            with self.assertLogs("tollkeeper", "WARNING"):
+                [(code, _)] = through(fake, [("unary_unary", "alice")])
+            self.assertEqual(code, "RESOURCE_EXHAUSTED")
+
     def test_a_mistake_is_logged_once_a_minute_and_not_shown(self) -> None:
         for through in (through_threads, through_asyncio):
             with self.assertLogs("tollkeeper", "ERROR") as logs:

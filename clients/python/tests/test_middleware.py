@@ -283,6 +283,12 @@ class Routes(unittest.TestCase):
             answer = self.get("/items/1")
         self.assertEqual((answer.status_code, answer.json()), (503, {"detail": "Service Unavailable"}))
 
+    def test_a_request_that_the_service_refuses_as_too_large_gets_429(self) -> None:
+        self.fake.fail("OUT_OF_RANGE")
+        with self.assertLogs("tollkeeper", "WARNING"):
+            answer = self.get("/items/1")
+        self.assertEqual((answer.status_code, answer.json()), (429, {"detail": "Too Many Requests"}))
+
 
 @needs_service
 class EventLoops(unittest.TestCase):

@@ -29,6 +29,11 @@ impl ServiceError {
         Self { code, message: message.into() }
     }
 
+    /// Whether the service has refused the request for its size.
+    pub(crate) fn is_too_large(&self) -> bool {
+        self.code == "OUT_OF_RANGE"
+    }
+
     /// The failure of a call whose answer does not fit its request.
     pub(crate) fn not_ours() -> Self {
         let text = "the answer has another number of items than the request";
@@ -63,7 +68,7 @@ impl From<tonic_types::Status> for ServiceError {
 pub struct Decision {
     /// Whether the call may pass.
     pub allowed: bool,
-    /// Why the service gave no answer; then [`Options::on_failure`](crate::Options::on_failure) has decided.
+    /// Why the call failed, or `OUT_OF_RANGE`: the service refused the request as too large, so that the call is denied.
     pub error: Option<ServiceError>,
     /// The most hits in one window; absent if no limit applies. 0 admits nothing.
     pub limit: Option<u64>,
@@ -162,9 +167,9 @@ pub struct Limit {
 }
 
 impl Decision {
-    /// Whether the service gave no answer.
+    /// Whether the service gave no answer, so that [`Options::on_failure`](crate::Options::on_failure) has decided.
     pub fn failed(&self) -> bool {
-        self.error.is_some()
+        self.error.as_ref().is_some_and(|error| !error.is_too_large())
     }
 
     /// For a response over HTTP: the RateLimit headers if a limit applies, and Retry-After if the service denied the

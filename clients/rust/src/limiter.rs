@@ -91,7 +91,7 @@ impl Limiter {
             return Ok(decision);
         }
         let decision = self.client.decide(call).await?;
-        if !decision.failed() {
+        if decision.error.is_none() {
             self.table.read(hash, |entry| entry.learn(&decision));
         }
         Ok(decision)

@@ -44,6 +44,8 @@ impl OnFailure {
 
     pub(crate) fn decide(&self, error: &ServiceError, descriptors: &[Descriptor]) -> bool {
         match self {
+            // An end user could pass any limit by a value that makes the request too large.
+            _ if error.is_too_large() => false,
             Self::Allow => true,
             Self::Deny => false,
             Self::By(decide) => {

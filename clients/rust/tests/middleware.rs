@@ -170,6 +170,13 @@ async fn without_a_service_on_failure_decides_requests() {
     check(&connect(&gone, deny()), "three", "a", 503, &[]).await;
 }
 
+#[tokio::test]
+async fn a_request_that_the_service_refuses_as_too_large_is_denied() {
+    let fake = Fake::default();
+    fake.fail(Some("OUT_OF_RANGE"));
+    check(&fake.client(patient()).unwrap(), "three", "a", 429, &[]).await;
+}
+
 /// A client of a server of tonic, whose calls are limited by their method.
 async fn health(client: &Client, key: &'static str, run: &str) -> HealthClient<Channel> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

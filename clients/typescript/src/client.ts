@@ -11,7 +11,7 @@ import {
   encodeCall,
   listOf,
 } from "./descriptor.js";
-import { CallError } from "./error.js";
+import { CallError, TOO_LARGE } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 import { type Commit, type Estimate, type Held, Hold, type HoldClient, type Usage, type Used } from "./hold.js";
 import type { Answer, Method, Outcome, Request } from "./transport.js";
@@ -236,7 +236,8 @@ export class Limiter {
 
   #isAllowedWithout(error: CallError, descriptors: Descriptors): boolean {
     const { onFailure, signal } = this.#policy;
-    if (signal?.aborted) return false;
+    // An end user could pass any limit by a value that makes the request too large.
+    if (signal?.aborted || error.code === TOO_LARGE) return false;
     if (typeof onFailure !== "function") return onFailure === "allow";
     try {
       return onFailure(error, listOf(descriptors)) === true;

@@ -1,5 +1,5 @@
 // What became of a call.
-import { CallError } from "./error.js";
+import { CallError, TOO_LARGE } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 
 /** The state of one descriptor after the call; with `read`, of one limit. */
@@ -43,9 +43,9 @@ export class Decision {
   readonly retryAfterSeconds: number | undefined;
   /** The path of the rule, such as `plan=free|user`; empty if no rule matched. */
   readonly rule: string;
-  /** One for each descriptor in their order; empty if the call failed. */
+  /** One for each descriptor in their order; empty if there is an error. */
   readonly statuses: readonly Status[];
-  /** Why the service gave no answer; absent if it did. */
+  /** Why the call failed, or `OUT_OF_RANGE`: the service refused the request as too large, so that the call is denied. */
   readonly error: CallError | undefined;
   /** Number of hits that `part` has charged. */
   readonly hits: number;
@@ -57,7 +57,7 @@ export class Decision {
     const over = allowed ? [] : statuses.filter((status) => !status.allowed);
     const shown = over.findLast((status) => status.limit) ?? closestOf(statuses);
     this.allowed = allowed;
-    this.failed = error !== undefined;
+    this.failed = error !== undefined && error.code !== TOO_LARGE;
     this.limit = shown?.limit?.hits;
     this.remaining = shown?.remaining ?? 0;
     this.resetSeconds = shown?.resetSeconds ?? 0;

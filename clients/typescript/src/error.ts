@@ -21,6 +21,9 @@ const CODES = [
 
 export type Code = (typeof CODES)[number];
 
+/** The code of a request that the service refuses as too large. */
+export const TOO_LARGE: Code = "OUT_OF_RANGE";
+
 /** The number of a status; of one without a name here, the number of UNKNOWN. */
 export function codeNumber(name: string): number {
   const number = CODES.indexOf(name as Code);

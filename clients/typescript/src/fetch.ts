@@ -1,7 +1,7 @@
 // Requests by `fetch` to the JSON API of the service, for runtimes without TCP sockets, such as edge workers.
 import { Limiter, type Policy } from "./client.js";
 import { Connection } from "./connection.js";
-import { ArgumentError, CallError, type Code, codeNumber } from "./error.js";
+import { ArgumentError, CallError, type Code, codeNumber, TOO_LARGE } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 import type { Answer, Method, Request, Sending, Transport } from "./transport.js";
 
@@ -41,6 +41,7 @@ const CODES: Readonly<Record<number, Code>> = {
   401: "UNAUTHENTICATED",
   403: "PERMISSION_DENIED",
   404: "UNIMPLEMENTED",
+  413: TOO_LARGE,
   429: "UNAVAILABLE",
   502: "UNAVAILABLE",
   503: "UNAVAILABLE",
@@ -161,7 +162,7 @@ function read(status: number, text: string): JsonAnswer {
   }
   if (status === 200 && answer) return answer;
   const { code, message } = answer?.error ?? {};
-  if (typeof code === "string") throw CallError.of(codeNumber(code), message ?? "");
+  if (typeof code === "string") throw CallError.of(codeNumber(status === 413 ? TOO_LARGE : code), message ?? "");
   throw new CallError(CODES[status] ?? "UNKNOWN", `the answer has the status ${status}, and is none of tollkeeper`);
 }
 

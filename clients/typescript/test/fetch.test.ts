@@ -46,6 +46,16 @@ test("an answer that is none of the service is a failure, by its status", async 
   assert.equal(CallError.of(4711, "a code of gRPC that does not exist").code, "UNKNOWN");
 });
 
+test("an answer with the status 413 denies the call, whoever gives it and whatever onFailure says", async () => {
+  for (const answer of [
+    () => new Response("<html>", { status: 413 }),
+    () => Response.json({ error: { code: "TOO_LARGE", message: "no" } }, { status: 413 }),
+  ]) {
+    const { allowed, failed, error, retryAfterSeconds } = await answered(answer).decide({ user: "alice" });
+    assert.deepEqual([allowed, failed, error?.code, retryAfterSeconds], [false, false, "OUT_OF_RANGE", undefined]);
+  }
+});
+
 test("a call ends with its timeout and with the client, whatever its fetch does", async () => {
   // Without it, the process ends.
   const timer = setTimeout(() => {}, 60_000);

@@ -119,6 +119,13 @@ for (const [name, start] of Object.entries(frameworks)) {
     assert.deepEqual(await get(allowing, "alice"), { status: 200, body: "Hello", headers: none });
   });
 
+  test(`${name} answers 429 to a request that the service refuses as too large`, async () => {
+    const client = fake();
+    client.fail("OUT_OF_RANGE");
+    const denied = { status: 429, body: "Too Many Requests\n", headers: [null, null, false, false] };
+    assert.deepEqual(await get(await start(client), "alice"), denied);
+  });
+
   test(`${name} answers a denied request with the body of the application`, async () => {
     const url = await start(fake().deny({ three: "alice" }), { denial });
     const response = await fetch(url, { headers: { "x-user": "alice" } });

@@ -240,6 +240,9 @@ class Exchange(ABC, Generic[One]):
             if self._policy.require_limit:
                 self._check_limits(call, verdict, path)
             return verdict
+        if verdict.code == "OUT_OF_RANGE":
+            # An end user could pass any limit by a value that makes the request too large.
+            return Decision(allowed=False, error=verdict)
         on_failure = self._policy.on_failure
         allowed = on_failure == "allow"
         if callable(on_failure):

@@ -1,5 +1,6 @@
 package io.github.tollkeeper;
 
+import io.grpc.Status.Code;
 import io.grpc.StatusRuntimeException;
 import io.grpc.protobuf.StatusProto;
 import java.time.Duration;
@@ -17,7 +18,7 @@ import tollkeeper.v1.Verdict;
  * <p>Limit, remaining hits, reset and rule are from one status: of a denied call, from the last one that is over its
  * limit, otherwise from the first one with the fewest remaining hits.
  *
- * @param error why the service gave no answer, so that {@link Client.OnFailure} has decided
+ * @param error why the call failed, or OUT_OF_RANGE: the service refused the request as too large, so that it is denied
  * @param limit empty if no limit applies; a limit of 0 hits admits nothing
  * @param remaining number of hits that would still pass; 0 without a limit
  * @param reset the time until the window ends; without a fixed window, until the hits fit, or until no hit counts
@@ -29,9 +30,9 @@ import tollkeeper.v1.Verdict;
  */
 public record Decision(boolean allowed, Optional<StatusRuntimeException> error, Optional<Limit> limit, long remaining,
         Duration reset, Optional<Duration> retryAfter, String rule, List<Status> statuses, long hits, String hold) {
-    /** Whether the service gave no answer to this call. */
+    /** Whether the service gave no answer to this call, so that {@link Client.OnFailure} has decided. */
     public boolean failed() {
-        return error.isPresent();
+        return error.isPresent() && error.get().getStatus().getCode() != Code.OUT_OF_RANGE;
     }
 
     /**

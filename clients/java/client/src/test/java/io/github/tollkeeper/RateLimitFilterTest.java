@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.grpc.Status.Code;
 import jakarta.servlet.http.HttpServlet;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
@@ -140,5 +141,11 @@ class RateLimitFilterTest {
                 expect(browser.get("/three/a"), 200, "", "", false));
         browse(Services.client("TOLLKEEPER_GONE_ADDR", Client.OnFailure.DENY), browser ->
                 expect(browser.get("/three/a"), 503, "", "", false));
+    }
+
+    @Test
+    void aRequestThatTheServiceRefusesAsTooLargeIsDenied() throws Exception {
+        browse(new Fake().fail(Code.OUT_OF_RANGE).client("example"), browser ->
+                expect(browser.get("/three/a"), 429, "", "", false));
     }
 }

@@ -104,6 +104,12 @@ class RateLimitServerInterceptorTest {
     }
 
     @Test
+    void aCallThatTheServiceRefusesAsTooLargeIsDenied() throws Exception {
+        serve(new Fake().fail(Code.OUT_OF_RANGE).client("example"), channel ->
+                assertEquals(Code.RESOURCE_EXHAUSTED, failure(channel, "alice").getStatus().getCode()));
+    }
+
+    @Test
     void mistakesAreNotShownAndAreLoggedOnceAMinute() throws Exception {
         List<String> lines = Services.log();
         serve(new Fake().client("example"), channel -> {
