@@ -21,6 +21,8 @@ const (
 	partInHand, leasesMax = 8, 2
 	// leaseMax is the longest time for which a lease may be spent, and idleFor how long one is kept without a call.
 	leaseMax, idleFor = 200 * time.Millisecond, 100 * time.Millisecond
+	// answeredWithin is how long the answer to a lease is waited for: longer than it could be spent, to give it back.
+	answeredWithin = time.Second
 	// How long no lease is asked for after one of which nothing was used; after no answer or a denial; and after a refusal.
 	uselessFor, failedFor, refusedFor = time.Second, 100 * time.Millisecond, 10 * time.Second
 	// hitsCounted bounds the hits of a call in the count, so that no sum overflows.

@@ -165,17 +165,20 @@ func (l *Limiter) add(hash uint64, descriptors []Descriptor) *counter {
 	return made.(*counter)
 }
 
-// ask asks for a lease beside the call, and gives it back at its end. Close waits for that.
+// ask asks for a lease beside the call, and gives it back at its end, or at once if its answer is late. Close waits for that.
 func (l *Limiter) ask(counter *counter, want int64) {
 	if l.begin() != nil {
 		return
 	}
 	go func() {
 		defer l.commits.Done()
+		timeout := time.AfterFunc(l.options.Timeout, func() { counter.refused(l.now(), failedFor) })
 		granted, pause := l.lease(counter.descriptors, want)
-		if pause > 0 {
+		switch isLate := !timeout.Stop(); {
+		case isLate:
+		case pause > 0:
 			counter.refused(l.now(), pause)
-		} else {
+		default:
 			counter.add(granted, l.now())
 			l.await(counter, granted)
 		}
@@ -216,7 +219,7 @@ func (l *Limiter) lease(descriptors []Descriptor, want int64) (*lease, time.Dura
 	if err != nil {
 		return nil, refusedFor
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), l.options.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), max(l.options.Timeout, answeredWithin))
 	defer cancel()
 	sent := l.now()
 	response, err := l.service.Decide(ctx, request)

@@ -217,6 +217,44 @@ func TestWithoutALeaseCallsAreDecidedOneByOne(t *testing.T) {
 	}
 }
 
+// slow answers leases after a time, if the client still waits then.
+type slow struct {
+	*tollkeepertest.Service
+	after time.Duration
+}
+
+func (s *slow) Invoke(ctx context.Context, method string, request, response any, options ...grpc.CallOption) error {
+	err := s.Service.Invoke(ctx, method, request, response, options...)
+	if decide, isDecide := request.(*pb.DecideRequest); isDecide && decide.Calls[0].Mode == pb.Call_LEASE {
+		select {
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		case <-time.After(s.after):
+		}
+	}
+	return err
+}
+
+func TestALeaseWhoseAnswerIsLateGoesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, service := tollkeepertest.New("shop", tollkeeper.Options{})
+		service.Limit(1_000_000, alice)
+		client, err := tollkeeper.NewFromConn(&slow{service, 300 * time.Millisecond}, "shop", tollkeeper.Options{})
+		must(t, err)
+		allowed := decide(t, tollkeeper.NewLimiter(client), 1000, alice)
+		sent := modes(service)
+		// Others are asked for meanwhile, until the first was of no use.
+		if sent["LEASE"] != 2 && sent["LEASE"] != 3 || sent["TAKE"] != 1000 {
+			t.Errorf("%v", sent)
+		}
+		must(t, client.Close())
+		reader, _ := tollkeeper.NewFromConn(service, "shop", tollkeeper.Options{})
+		if hits := used(t, reader, alice); hits != allowed {
+			t.Errorf("%d are used, and %d were allowed", hits, allowed)
+		}
+	})
+}
+
 func TestTheServiceDecidesAllOtherCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, service := tollkeepertest.New("shop", tollkeeper.Options{})
