@@ -77,16 +77,23 @@ async fn send_due(unsent: &Arc<Unsent>, sender: &impl Resend, due: Instant) -> R
     let sending = kept.map(|kept| (kept.until, Owed::kept(kept, Arc::clone(unsent))));
     let sending = sending.map(async |(until, owed)| {
         let server = sender.server(&owed.work);
+        // What is left of a lease only stays used until its window ends.
+        let is_of_lease = owed.work.leased_at().is_some();
+        let ended = || {
+            if !is_of_lease {
+                unsent.dropped("ended");
+            }
+        };
         if until <= Instant::now() {
             owed.settle();
-            return unsent.dropped("ended");
+            return ended();
         }
         if round.lock().failing.contains(&server) {
             return;
         }
         match sender.send(owed).await {
             Ok(()) => round.lock().has_succeeded = true,
-            Err(NotDecided::WindowEnded) => unsent.dropped("ended"),
+            Err(NotDecided::WindowEnded) => ended(),
             Err(NotDecided::Failed(error)) if error.is_of_the_call() => {}
             Err(_) => round.lock().failing.push(server),
         }
