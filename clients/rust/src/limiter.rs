@@ -120,6 +120,10 @@ impl Limiter {
     #[expect(clippy::disallowed_methods, reason = "`close` awaits it")]
     fn ask(&self, hash: u64, call: Call) {
         let (limiter, closes) = (self.clone(), self.client.shared.closes.subscribe());
+        // `close` would not await it.
+        if *closes.borrow() {
+            return;
+        }
         self.client.shared.runtime.spawn(async move { limiter.lease(hash, call, closes).await });
     }
 
