@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The name of a hold that is a lease, in place of the number of a limit.
-const LEASE: u32 = 0;
+const LEASE: u32 = u32::MAX;
 
 /// How long a caller may take to give back what it has leased and not spent.
 const LEASE_GIVEN_BACK_WITHIN_MS: u64 = 10_000;
@@ -38,7 +38,7 @@ pub struct HoldPolicy {
     pub unused_on: Option<Vec<Box<str>>>,
     /// What becomes of a hold that no commit ends.
     pub abandoned: Abandoned,
-    /// Identifies the limit in tokens, across reloads and replicas: see [`limit_number`]. 0 for a lease.
+    /// Identifies the limit in tokens, across reloads and replicas: see [`limit_number`].
     pub number: u32,
 }
 
@@ -152,7 +152,7 @@ impl HoldPolicy {
 pub fn limit_number(domain: &str, path: &str, index: usize) -> u32 {
     let digest = Sha256::digest(format!("{domain}\n{path}\n{index}"));
     let number = digest.iter().take(4).fold(0, |number, byte| number << 8 | u32::from(*byte));
-    number.max(LEASE + 1)
+    number.min(LEASE - 1)
 }
 
 #[cfg(test)]
