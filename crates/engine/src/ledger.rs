@@ -28,7 +28,7 @@ pub use self::{
     give_back::GiveBack,
     hold_action::{CommitOutcome, HoldAction},
     holds::taken::{HeldCharge, TakenHold},
-    part::{bound_parts, fitting_by_checks, part_asked},
+    part::{bound_parts, fitting_by_checks, on_same_counter, part_asked},
     parts::{
         JudgedParts, PartsVerdict, given_back, judge_parts, past_corrupt_counter, reservation,
     },

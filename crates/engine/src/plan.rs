@@ -206,15 +206,9 @@ impl Plan {
     /// same counter, so that a commit of what calls have used would not say how much that is.
     pub fn not_leased(&self) -> Option<String> {
         let (own, _) = self.charges.split_at(self.charges.len() - self.commits);
-        let is_leased = |index: usize, charge: &Charge| {
-            let others = own.iter().skip(index + 1);
-            charge.counter.limit.is_lent()
-                && !others.into_iter().any(|other| other.counter.same_counter(&charge.counter))
-        };
-        let mut charges = own.iter().enumerate();
-        charges
-            .find(|(index, charge)| !is_leased(*index, charge))
-            .map(|(index, _)| self.label(index))
+        let mut charges = own.iter().zip(ledger::on_same_counter(own));
+        let index = charges.position(|(charge, same)| same > 1 || !charge.counter.limit.is_lent());
+        index.map(|index| self.label(index))
     }
 
     /// Whether it takes holds that need an id.

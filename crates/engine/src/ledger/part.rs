@@ -78,8 +78,8 @@ pub fn fitting_by_checks(most: u64, charges: &[Charge], checked: &[Tally]) -> u6
     })
 }
 
-/// The number of charges on the counter of each.
-fn on_same_counter(charges: &[Charge]) -> Few<u64> {
+/// For each of these charges, how many of them are on its counter: at least 1.
+pub fn on_same_counter(charges: &[Charge]) -> Few<u64> {
     let same = |charge: &Charge| {
         let same = charges.iter().filter(|other| other.counter.same_counter(&charge.counter));
         u64::try_from(same.count()).unwrap_or(u64::MAX)

@@ -169,6 +169,14 @@ async fn nothing_is_leased_without_the_store_although_its_calls_pass() {
     check_each(&service, "llm", &[("local=a", "OK: OK local 49/50")]).await;
 }
 
+/// Starts Redis again without its data, and makes a call of 30 hits.
+async fn start_again(redis: &mut Redis, service: &Service) {
+    redis.start_again();
+    while decide(service, "llm", vec![call("hot=a 30")]).await.unwrap()[0].code == 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn what_is_left_of_a_lease_does_not_go_back_to_a_counter_that_was_lost() {
     let mut redis = Redis::start();
@@ -176,10 +184,7 @@ async fn what_is_left_of_a_lease_does_not_go_back_to_a_counter_that_was_lost() {
     let service = Service::start(Options { rules: RULES, store, ..Options::default() });
     let lost = lease_of(&service, "hot=a 50").await;
     redis.stop();
-    redis.start_again();
-    while decide(&service, "llm", vec![call("hot=a 30")]).await.unwrap()[0].code == 0 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    start_again(&mut redis, &service).await;
     assert_eq!(give_back(&service, &lost, 10).await, "APPLIED 50/50");
     check_each(&service, "llm", &[("hot=a READ", "OK: OK hot 970/1000 used 30")]).await;
 }
@@ -193,10 +198,7 @@ async fn what_is_given_back_while_the_store_is_away_does_not_go_back_to_a_counte
     let lost = lease_of(&service, "hot=a 50").await;
     redis.stop();
     assert!(!give_back(&service, &lost, 10).await.starts_with("APPLIED"));
-    redis.start_again();
-    while decide(&service, "llm", vec![call("hot=a 30")]).await.unwrap()[0].code == 0 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    start_again(&mut redis, &service).await;
     // Nothing else is kept.
     let line = "ratelimit_commits_queued 0";
     eventually("it is not kept any more", || service.get("/metrics").contains(line).then_some(()));

@@ -104,6 +104,7 @@ impl SharedQueue {
         }
         let is_stale = |reply: &&Reply| reply.verdict == ScriptVerdict::Stale;
         self.link.metrics.stale(replies.iter().flatten().filter(is_stale).count());
+        answers.reserve(calls.len());
         let mut again = Vec::new();
         for (mut call, reply) in calls.into_iter().zip(replies) {
             match reply {
