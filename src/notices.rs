@@ -85,7 +85,7 @@ struct Cause<'call> {
     rule: &'call str,
     counter: &'call key::Counter,
     limit: &'call Arc<Limit>,
-    /// What tells it from others of its counter: the percent, when a ban ends, or 0.
+    /// A number that differs between the notices of one counter: the percentage, the end of a ban, or 0.
     mark: u64,
     /// How long it is not given again: the rest of the window.
     lasts: Duration,
@@ -239,7 +239,7 @@ impl Notices {
         });
     }
 
-    /// Tells of what is queued, and of overrides that end, until `stop`.
+    /// Sends the notices that are queued, and those of overrides that end, until `stop`.
     pub async fn follow(
         &self,
         store: &Store,

@@ -1,4 +1,4 @@
-//! Gives the orders of this replica's operators to all replicas, and follows those of all.
+//! Writes the orders that operators give to this replica, and follows the orders that any replica has written.
 
 use std::{sync::atomic::Ordering, time::Duration};
 

@@ -35,7 +35,7 @@ pub(super) struct KnownOverrides {
     pub(super) is_reported: bool,
 }
 
-/// An override that is no longer in force on this replica.
+/// An override that this replica has stopped applying.
 #[derive(Debug)]
 pub struct EndedOverride {
     pub one: Arc<Override>,

@@ -26,9 +26,9 @@ const SWEEP_PAUSE_NS: u64 = 1_000_000_000;
 /// and never over the limit, since hits are charged before they are spent. Their limits need `lease: auto`.
 ///
 /// While more than 200 calls a second have the same descriptors, it charges the hits of the next 100 ms in advance, at most a
-/// twentieth of what the limit has left, and spends them for at most 200 ms. What is left then goes back. Calls for which there
-/// are no such hits go to the service as they are, and so do all calls but those of [`Call::take`] without an id, kinds, or
-/// limits of their own.
+/// twentieth of what the limit has left, and spends them for at most 200 ms. What is left then goes back. The service decides
+/// the calls for which no such hits are left. It also decides every call that is not a [`Call::take`], or that has an id, hits
+/// by kind, or a limit of its own.
 ///
 /// Make one for the process: clones share its hits. It keeps at most 10,000 lists of descriptors, each of at most 1 KiB, and has
 /// no task while it has no hits. [`Client::close`] gives all hits back.
@@ -77,8 +77,8 @@ impl Limiter {
 
     /// Decides a call, as [`Client::decide`] does.
     ///
-    /// The remaining hits of a decision in this process are those of the last answer of the service, which is at most 200 ms
-    /// old, with the hits that are in hand. [`Options::on_call`](crate::Options::on_call) gets requests only.
+    /// If it is decided in this process, `remaining` is what the service last said, at most 200 ms ago, plus the hits in hand.
+    /// [`Options::on_call`](crate::Options::on_call) gets requests only.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl Limiter {
         }
     }
 
-    /// A lease that gets no answer is no failure of a call, so that neither the log nor the hook sees it.
+    /// Sends a question without the log and the hook: if a lease gets no answer, no call has failed.
     async fn question(&self, call: Call) -> Result<Verdict, ServiceError> {
         let Options { domain, timeout, .. } = &*self.client.options;
         let request = DecideRequest { domain: domain.clone(), calls: vec![call.encode()] };

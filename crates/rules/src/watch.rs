@@ -25,7 +25,7 @@ pub struct Rules {
     /// What log lines call them.
     name: &'static str,
     current: ArcSwap<InForce>,
-    /// What the files or the control plane say, though a promoted candidate may be in force. Whoever replaces `current` locks it.
+    /// The rules of the files or of the control plane; a promoted candidate may be in force instead. Lock it to replace `current`.
     written: Mutex<Arc<InForce>>,
     /// By [`RuleOrigin`], the problems of the newest content, if it could not be loaded.
     problems: Mutex<[Vec<Problem>; 2]>,

@@ -88,8 +88,8 @@ impl Webhook {
         batches.flat_map(Result::unwrap).collect()
     }
 
-    /// All events but those by which it is known that each replica has told of what came before. It is called for the
-    /// `round`th time.
+    /// The events so far. To know that every replica has sent its own, this makes each send one more, which is left out.
+    /// `round` is the number of the call.
     async fn events_by(&self, replicas: &[Service], round: usize) -> Vec<Value> {
         for (number, replica) in replicas.iter().enumerate() {
             call(replica, ("last", &format!("{round} {number}")), 1).await;
@@ -242,7 +242,7 @@ async fn a_ban_that_redis_has_no_memory_for_is_not_told() {
     for _ in 0..5 {
         call(&replicas[0], ("banned", "alice"), 1).await;
     }
-    // What the other replica has told of is told again, with the same id, since Redis does not say so.
+    // Redis cannot say that the other replica has sent this notice, so it is sent again, with the same id.
     call(&replicas[0], ("last", "1 1"), 0).await;
     let events = eventually("the last event", || {
         let events = webhook.events();
