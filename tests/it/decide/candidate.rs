@@ -25,10 +25,16 @@ descriptors:
   - { key: flight, rate_limit: { algorithm: in_flight, hold: 1h, requests_per_unit: 1 } }
 ";
 
+/// Once it is ready, calls are judged.
+fn launch(rules: &str, store: &str, candidate: &Path, flags: &[&str]) -> Service {
+    let flags = &[&["--candidate", candidate.to_str().unwrap()], flags].concat();
+    let service = Service::start(Options { rules, store, flags, ..Options::default() });
+    service.wait_until_ready();
+    service
+}
+
 fn start(store: &str, candidate: &Path, flags: &[&str]) -> Service {
-    let paths = ["--candidate", candidate.to_str().unwrap(), "--top-keys", "values"];
-    let flags = &[&paths, flags].concat();
-    Service::start(Options { rules: RULES, store, flags, ..Options::default() })
+    launch(RULES, store, candidate, &[&["--top-keys", "values"], flags].concat())
 }
 
 /// Judges every key.
@@ -87,7 +93,6 @@ async fn the_answers_are_those_of_the_rules_and_what_the_candidate_would_change_
     for store in ["memory://", &redis.url_with_minimal_rights()] {
         let (_folder, path) = written(CANDIDATE);
         let service = start_all(store, &path);
-        wait_for(&service, "judged");
         for (key, expected) in [("lowered", 6), ("opened", 2), ("raised", 2), ("same", 2)] {
             assert_eq!(admitted(&service, key, "a", 7).await, expected, "{key} {store}");
         }
@@ -186,7 +191,6 @@ async fn a_promoted_candidate_stays_in_force_while_its_files_change_and_those_ar
 {
     let (_folder, path) = written(CANDIDATE);
     let service = start_all("memory://", &path);
-    wait_for(&service, "judged");
     let promoted = order(&service, "promote");
     std::fs::write(&path, CANDIDATE.replace("requests_per_unit: 4", "requests_per_unit: 5"))
         .unwrap();
@@ -232,9 +236,6 @@ async fn one_key_in_sixteen_is_judged_and_always_the_same_ones() {
     let redis = Redis::start();
     let (_folder, path) = written(CANDIDATE);
     let services = [(); 2].map(|()| start(&redis.url(), &path, &[]));
-    for service in &services {
-        wait_for(service, "judged");
-    }
     for user in 0..320 {
         admitted(&services[user % 2], "lowered", &user.to_string(), 1).await;
         admitted(&services[(user + 1) % 2], "lowered", &user.to_string(), 1).await;
@@ -257,7 +258,6 @@ async fn a_reset_of_counters_resets_those_of_the_candidate() {
     let (_folder, path) = written(CANDIDATE);
     for store in ["memory://", &redis.url()] {
         let service = start_all(store, &path);
-        wait_for(&service, "judged");
         for calls in [4, 8] {
             admitted(&service, "lowered", "a", 4).await;
             eventually("the calls were judged", || {
@@ -275,7 +275,6 @@ async fn calls_that_the_candidates_counters_cannot_judge_are_left_out_and_answer
     let redis = Redis::start();
     let (_folder, path) = written(CANDIDATE);
     let service = start_all(&redis.url(), &path);
-    wait_for(&service, "judged");
     admitted(&service, "lowered", "a", 1).await;
     let key = eventually("the candidate has a counter", || {
         redis.keys().into_iter().find(|key| key.starts_with("tk1:c:"))
@@ -303,8 +302,7 @@ async fn the_commands_of_the_page_show_and_promote_a_candidate() {
     let page = page("rollout.md");
     let rules = blocks(&page, "yaml");
     let (_folder, path) = written(&rules[1].replace("minute", "year"));
-    let flags = &["--candidate", path.to_str().unwrap(), "--candidate-one-in", "1"];
-    let service = Service::start(Options { rules: rules[0], flags, ..Options::default() });
+    let service = launch(rules[0], "memory://", &path, &["--candidate-one-in", "1"]);
     let [before, candidate] = ["rules_version", "version"].map(|name| shown(&service)[name].take());
     for _ in 0..12 {
         let call = request("api", vec![descriptor(&[("customer", "acme")])]);
@@ -362,9 +360,7 @@ fn a_check_of_the_settings_names_the_problem_of_a_candidate() {
 /// A service whose candidate judges every key.
 fn start_with(rules: &str, candidate: &str, store: &str) -> (Service, TempDir, PathBuf) {
     let (folder, path) = written(candidate);
-    let flags = &["--candidate", path.to_str().unwrap(), "--candidate-one-in", "1"];
-    let service = Service::start(Options { rules, store, flags, ..Options::default() });
-    wait_for(&service, "judged");
+    let service = launch(rules, store, &path, &["--candidate-one-in", "1"]);
     (service, folder, path)
 }
 
@@ -415,20 +411,16 @@ async fn an_abort_behind_a_deployment_keeps_a_replica_with_the_old_rules_from_fo
  {
     let redis = Redis::start();
     let (_folder, path) = written(CANDIDATE);
-    let start = |rules: &str| {
-        let flags = &["--candidate", path.to_str().unwrap()];
-        let store = &redis.url();
-        Service::start(Options { rules, store, flags, ..Options::default() })
-    };
+    let start = |rules: &str| launch(rules, &redis.url(), &path, &[]);
     let old = start(RULES);
     order(&old, "promote");
     drop(old);
     let again = start(RULES);
-    wait_for(&again, "in_force");
+    assert_eq!(shown(&again)["state"], "in_force");
     drop(again);
     order(&start(&RULES.replace("requests_per_unit: 6", "requests_per_unit: 7")), "abort");
     let again = start(RULES);
-    eventually("the orders are read", || shown(&again)["promoted"].is_object().then_some(()));
+    assert!(shown(&again)["promoted"].is_object());
     assert_eq!(shown(&again)["state"], "judged");
 }
 
