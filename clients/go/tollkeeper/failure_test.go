@@ -220,6 +220,23 @@ func TestFailuresAreLoggedAtOnceAndThenOnceAMinute(t *testing.T) {
 	})
 }
 
+func TestARefusedLeaseIsLoggedOnceAMinuteWithItsKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		limiter := NewLimiter(over(t, &unreliable{decideErr: status.Error(codes.Unimplemented, "old")}, Options{
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		}))
+		for range 7 {
+			limiter.lease([]Descriptor{On("path", "/").And("user", "secret"), On("tenant", "secret")}, 5)
+			time.Sleep(refusedFor)
+		}
+		line := `level=INFO msg="tollkeeper: each call on [path|user tenant] in the domain \"shop\" is a request, since the service leases no hits for it: `
+		if strings.Count(log.String(), line) != 2 || strings.Contains(log.String(), "secret") {
+			t.Error(log.String())
+		}
+	})
+}
+
 func TestACloseOfAViewClosesNothing(t *testing.T) {
 	client := over(t, &unreliable{}, Options{})
 	must(t, client.WithDomain("other").Close())

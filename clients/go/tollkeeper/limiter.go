@@ -2,6 +2,7 @@ package tollkeeper
 
 import (
 	"context"
+	"fmt"
 	"hash/maphash"
 	"slices"
 	"strings"
@@ -140,6 +141,15 @@ func clone(descriptors []Descriptor) []Descriptor {
 	return cloned
 }
 
+// keysOf returns the keys without the values, which must not reach a log.
+func keysOf(descriptors []Descriptor) []string {
+	keys := make([]string, len(descriptors))
+	for i, descriptor := range descriptors {
+		keys[i] = descriptor.keys()
+	}
+	return keys
+}
+
 // add makes a counter. If there are too many, it first drops those that are idle, at most once a second.
 func (l *Limiter) add(hash uint64, descriptors []Descriptor) *counter {
 	l.mutex.Lock()
@@ -212,7 +222,7 @@ func (l *Limiter) await(counter *counter, lease *lease) {
 }
 
 // lease asks the service for a lease. If there is none that may be spent, it returns for how long no other is to be asked
-// for. Its failures are not those of a call: they are not logged, and the hook does not hear of them.
+// for. Its failures are not those of a call: of them, only a refusal is logged, and the hook does not hear of them.
 func (l *Limiter) lease(descriptors []Descriptor, want int64) (*lease, time.Duration) {
 	call := Call{descriptors: descriptors, mode: pb.Call_LEASE, hits: &want}
 	request, err := encode(l.domain, "", []Call{call})
@@ -233,6 +243,10 @@ func (l *Limiter) lease(descriptors []Descriptor, want int64) (*lease, time.Dura
 	}
 	switch code := status.Code(err); {
 	case code == codes.InvalidArgument || code == codes.Unimplemented:
+		if l.due("refused lease", time.Now()) > 0 {
+			l.logger().Info(fmt.Sprintf("tollkeeper: each call on %s in the domain %q is a request, since the service leases no hits for it: %v",
+				keysOf(descriptors), l.domain, err))
+		}
 		return nil, refusedFor
 	case err != nil || verdict.Code != pb.Verdict_OK:
 		return nil, failedFor

@@ -42,6 +42,7 @@ pub(crate) struct Shared {
     failures: Mutex<HashMap<String, Failures>>,
     #[cfg(feature = "tower")]
     mistake_logged: Mutex<Option<Instant>>,
+    refusal_logged: Mutex<Option<Instant>>,
     denials: Denials,
 }
 
@@ -106,6 +107,7 @@ impl Client {
             failures: Mutex::default(),
             #[cfg(feature = "tower")]
             mistake_logged: Mutex::default(),
+            refusal_logged: Mutex::default(),
             denials: Denials::default(),
         });
         Ok(Self { options: Arc::new(options), shared })
@@ -274,11 +276,19 @@ impl Client {
     /// Logs a mistake of the application, at most one a minute, since its users may cause it.
     #[cfg(feature = "tower")]
     pub(crate) fn log_mistake(&self, mistake: &Error) {
-        let logged = &self.shared.mistake_logged;
-        let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.is_none_or(|logged| logged.elapsed() >= LOG_PAUSE) {
-            *logged = Some(Instant::now());
+        if is_due(&self.shared.mistake_logged) {
             tracing::error!("tollkeeper: a request was not served: {mistake}");
+        }
+    }
+
+    /// Logs that the service leases no hits for these descriptors, which is no fault, at most once a minute.
+    pub(crate) fn log_refusal(&self, descriptors: &[Descriptor], refusal: &ServiceError) {
+        if is_due(&self.shared.refusal_logged) {
+            let domain = &self.options.domain;
+            tracing::info!(
+                "tollkeeper: each call on {descriptors:?} in the domain {domain:?} is a request, since the service \
+                 leases no hits for it: {refusal}"
+            );
         }
     }
 
@@ -300,6 +310,15 @@ impl Client {
              the last: {last} (target {target})"
         );
     }
+}
+
+fn is_due(logged: &Mutex<Option<Instant>>) -> bool {
+    let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_due = logged.is_none_or(|logged| logged.elapsed() >= LOG_PAUSE);
+    if is_due {
+        *logged = Some(Instant::now());
+    }
+    is_due
 }
 
 /// Calls a function of the user, whose panic must not reach the caller.

@@ -1,7 +1,7 @@
 //! What the service has answered, or what was decided without an answer.
 
 use std::sync::{Arc, OnceLock};
-use std::{cmp::Reverse, fmt, ops::Deref, time::Duration};
+use std::{cmp::Reverse, fmt, ops::Deref, ptr, time::Duration};
 
 use crate::Unit;
 use crate::v1::{self, verdict::Code};
@@ -61,7 +61,7 @@ impl From<tonic_types::Status> for ServiceError {
     }
 }
 
-/// Whether a call may pass. Limit, remaining hits, reset and rule are from one status: of a denied call, the last one
+/// Whether a call may pass. Limit, remaining hits, reset and [`Self::rule`] are from one status: of a denied call, the last one
 /// that is over its limit, otherwise the one with the fewest remaining hits.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -78,8 +78,6 @@ pub struct Decision {
     pub reset: Duration,
     /// When a denied call may be made again, at least 1 s; absent if it is allowed, or if the service gave no answer.
     pub retry_after: Option<Duration>,
-    /// The path of the rule, such as `plan=free|user`; empty if no rule matched.
-    pub rule: String,
     /// One for each descriptor, in their order; of a read, one for each limit of each descriptor.
     pub statuses: Statuses,
     /// Number of hits that [`Call::part`](crate::Call::part) has charged.
@@ -92,6 +90,8 @@ pub struct Decision {
 #[derive(Clone, Default)]
 pub struct Statuses {
     answered: Arc<[Status]>,
+    /// The index of the one that the decision shows.
+    shown: usize,
     /// The time since then, and the hits that were charged and not used.
     age: Duration,
     credit: u64,
@@ -172,6 +172,12 @@ impl Decision {
         self.error.as_ref().is_some_and(|error| !error.is_too_large())
     }
 
+    /// The path of the rule, such as `plan=free|user`; empty if no rule matched.
+    pub fn rule(&self) -> &str {
+        let Statuses { answered, shown, .. } = &self.statuses;
+        answered.get(*shown).map_or("", |status| &status.rule)
+    }
+
     /// For a response over HTTP: the RateLimit headers if a limit applies, and Retry-After if the service denied the
     /// call. Times are in seconds.
     pub fn headers(&self) -> Vec<(&'static str, u64)> {
@@ -200,6 +206,8 @@ impl Decision {
         // Of several equal ones, `max_by_key` returns the last.
         let fewest = || limited().rev().max_by_key(|status| Reverse(status.remaining));
         let shown = over().next_back().or_else(fewest).or(statuses.first());
+        let is_shown = |it: &Status| shown.is_some_and(|shown| ptr::eq(it, shown));
+        let index = statuses.iter().position(is_shown).unwrap_or_default();
         let retry_after = over().map(|status| status.reset).max().unwrap_or_default();
         Ok(Self {
             allowed,
@@ -208,18 +216,18 @@ impl Decision {
             remaining: shown.map_or(0, |status| status.remaining),
             reset: shown.map_or(Duration::ZERO, |status| status.reset),
             retry_after: (!allowed).then(|| retry_after.max(RETRY_AFTER_MIN)),
-            rule: shown.map(|status| status.rule.clone()).unwrap_or_default(),
             hits: verdict.hits,
             hold: verdict.hold,
-            statuses: Statuses { answered: statuses.into(), ..Statuses::default() },
+            statuses: Statuses { shown: index, answered: statuses.into(), ..Statuses::default() },
         })
     }
 
     /// What it is some time later, if nothing else changes but that these hits have room again.
+    #[inline]
     pub(crate) fn later(&self, time: Duration, credit: u64) -> Self {
-        let Statuses { answered, age, credit: before, .. } = &self.statuses;
+        let Statuses { answered, shown, age, credit: before, .. } = &self.statuses;
         let (age, all) = (age.saturating_add(time), before.saturating_add(credit));
-        let answered = Arc::clone(answered);
+        let (answered, shown) = (Arc::clone(answered), *shown);
         Self {
             allowed: self.allowed,
             error: None,
@@ -227,8 +235,7 @@ impl Decision {
             remaining: self.limit.map_or(0, |_| self.remaining.saturating_add(credit)),
             reset: self.reset.saturating_sub(time),
             retry_after: self.retry_after.map(|it| it.saturating_sub(time).max(RETRY_AFTER_MIN)),
-            rule: self.rule.clone(),
-            statuses: Statuses { answered, age, credit: all, now: OnceLock::new() },
+            statuses: Statuses { answered, shown, age, credit: all, now: OnceLock::new() },
             hits: self.hits,
             hold: self.hold.clone(),
         }

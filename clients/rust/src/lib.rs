@@ -33,6 +33,6 @@ pub use {
     decision::{Decision, Limit, ServiceError, Status, Statuses},
     fake::Fake,
     hold::{Commit, Hold},
-    limiter::Limiter,
+    limiter::{Limiter, Prepared},
     options::{OnFailure, Options},
 };

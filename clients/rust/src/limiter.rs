@@ -5,13 +5,13 @@ mod lease;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use tokio::{select, sync::watch, time::sleep};
 
 use crate::v1::{DecideRequest, Verdict, descriptor};
 use crate::{Call, Client, Decision, Descriptor, Error, Options, ServiceError, client::Service};
-use lease::{Entry, Moment, State, nanos};
+use lease::{Entry, Moment, State};
 
 const SHARDS: usize = 16;
 const SHARD_ENTRIES_MAX: usize = 10_000 / SHARDS;
@@ -20,7 +20,7 @@ const ENTRY_BYTES_MAX: usize = 1 << 10;
 /// How long the answer to a lease is awaited.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 /// How often a full shard is searched for entries that are not in use.
-const SWEEP_PAUSE_NS: u64 = 1_000_000_000;
+const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Decides calls as its [`Client`] does, those on hot keys in this process: without a request, in a fraction of a microsecond,
 /// and never over the limit, since hits are charged before they are spent. Their limits need `lease: auto`.
@@ -38,17 +38,26 @@ pub struct Limiter {
     table: Arc<Table>,
 }
 
+/// A call that is made often. [`Limiter::prepare`] makes it.
+#[derive(Clone)]
+pub struct Prepared {
+    limiter: Limiter,
+    call: Call,
+    /// The hits that a lease may pay for, and where.
+    leased: Option<(u64, Arc<Entry>)>,
+}
+
+#[derive(Default)]
 struct Table {
     hashes: RandomState,
-    began: Instant,
     shards: [RwLock<Shard>; SHARDS],
 }
 
 #[derive(Default)]
 struct Shard {
     /// By the hash of the descriptors. The next ones with the same hash get none.
-    entries: HashMap<u64, Entry, BuildHasherDefault<Hashed>>,
-    swept: u64,
+    entries: HashMap<u64, Arc<Entry>, BuildHasherDefault<Hashed>>,
+    sweeps_after: Option<Moment>,
 }
 
 /// Passes on what is a hash.
@@ -70,9 +79,7 @@ impl Hasher for Hashed {
 impl Limiter {
     /// Decides calls by this client and its settings.
     pub fn new(client: &Client) -> Self {
-        let (hashes, began) = (RandomState::new(), Instant::now());
-        let table = Table { hashes, began, shards: Default::default() };
-        Self { client: client.clone(), table: Arc::new(table) }
+        Self { client: client.clone(), table: Arc::default() }
     }
 
     /// Decides a call, as [`Client::decide`] does.
@@ -85,77 +92,111 @@ impl Limiter {
     /// Only by a mistake of the caller, such as no descriptor.
     pub async fn decide(&self, call: impl Into<Call>) -> Result<Decision, Error> {
         let call = call.into();
-        let Some(hits) = call.hits_to_lease() else { return self.client.decide(call).await };
-        let hash = self.table.hash(&call.descriptors);
-        if let Some(decision) = self.spend(hash, hits, &call) {
-            return Ok(decision);
+        let leased = call.hits_to_lease().and_then(|hits| Some((hits, self.table.find(&call)?)));
+        match self.spend(leased.as_ref()) {
+            Some(decision) => Ok(decision),
+            // On the heap, so that a call that is decided here moves no large future.
+            None => Box::pin(self.request(call, leased.as_ref())).await,
         }
-        let decision = self.client.decide(call).await?;
-        if decision.error.is_none() {
-            self.table.read(hash, |entry| entry.learn(&decision));
-        }
-        Ok(decision)
+    }
+
+    /// Prepares a call that is made often, such as one on the tenant of a connection. It is decided as by [`Self::decide`], but in
+    /// a third of the time, since nothing is built or looked up.
+    ///
+    /// # Errors
+    ///
+    /// By a mistake of the caller, such as no descriptor.
+    pub fn prepare(&self, call: impl Into<Call>) -> Result<Prepared, Error> {
+        let call = call.into();
+        call.validate("hits")?;
+        let entry = || {
+            let found = self.table.find(&call);
+            found.unwrap_or_else(|| Arc::new(Entry::new(call.descriptors.clone(), Moment::now())))
+        };
+        let leased = call.hits_to_lease().map(|hits| (hits, entry()));
+        Ok(Prepared { limiter: self.clone(), call, leased })
     }
 
     /// Counts a call, and decides it if there is credit.
-    fn spend(&self, hash: u64, hits: u64, call: &Call) -> Option<Decision> {
-        let (table, on) = (&self.table, &*call.descriptors);
-        let decide = |entry: &Entry| match entry.is_of(on) {
-            true => entry.decide(hits, || table.now()),
-            false => (None, None),
-        };
-        let Some((decision, want)) = table.read(hash, decide) else {
-            if call.validate("hits").is_ok() {
-                table.add(hash, on);
-            }
-            return None;
-        };
+    #[inline]
+    fn spend(&self, leased: Option<&(u64, Arc<Entry>)>) -> Option<Decision> {
+        let (hits, entry) = leased?;
+        let (decision, want) = entry.decide(*hits, Moment::now);
         if let Some(want) = want {
-            self.ask(hash, Call::lease(want, on));
+            self.ask(entry, want);
         }
         decision
     }
 
+    async fn request(
+        &self,
+        call: Call,
+        leased: Option<&(u64, Arc<Entry>)>,
+    ) -> Result<Decision, Error> {
+        let decision = self.client.decide(call).await?;
+        if let (Some((_, entry)), None) = (leased, &decision.error) {
+            entry.learn(&decision);
+        }
+        Ok(decision)
+    }
+
     /// Asks for a lease beside the calls, and gives back what is left of it at its end.
     #[expect(clippy::disallowed_methods, reason = "`close` awaits it")]
-    fn ask(&self, hash: u64, call: Call) {
-        let (limiter, closes) = (self.clone(), self.client.shared.closes.subscribe());
+    fn ask(&self, entry: &Arc<Entry>, want: u64) {
+        let closes = self.client.shared.closes.subscribe();
         // `close` would not await it.
         if *closes.borrow() {
             return;
         }
-        self.client.shared.runtime.spawn(async move { limiter.lease(hash, call, closes).await });
+        let lease = lease(self.client.clone(), Arc::clone(entry), want, closes);
+        self.client.shared.runtime.spawn(lease);
     }
+}
 
-    async fn lease(&self, hash: u64, call: Call, mut closes: watch::Receiver<bool>) {
-        let table = &self.table;
-        let (sent, answer) = (table.now(), self.question(call).await);
-        let mut hold = String::new();
-        table.write(hash, |entry| hold = entry.answered(answer, sent, table.now()));
+async fn lease(client: Client, entry: Arc<Entry>, want: u64, mut closes: watch::Receiver<bool>) {
+    let sent = Moment::now();
+    let answer = question(&client, Call::lease(want, entry.descriptors())).await;
+    let hold = match entry.answered(answer, sent, Moment::now()) {
         // Without a limit there is nothing to give back.
-        while !hold.is_empty() {
-            let (is_closing, mut state) = (*closes.borrow_and_update(), State::Gone);
-            table.write(hash, |entry| state = entry.look(&hold, table.now(), is_closing));
-            match state {
-                State::InUse(time) => select! {
-                    () = sleep(time) => {}
-                    _ = closes.changed() => {}
-                },
-                State::Ended(commit) => return drop(self.client.send_commit(commit)),
-                State::Gone => return,
-            }
+        Ok(hold) if hold.is_empty() => return,
+        Ok(hold) => hold,
+        Err(refusal) => return client.log_refusal(entry.descriptors(), &refusal),
+    };
+    loop {
+        let is_closing = *closes.borrow_and_update();
+        match entry.look(&hold, Moment::now(), is_closing) {
+            State::InUse(time) => select! {
+                () = sleep(time) => {}
+                _ = closes.changed() => {}
+            },
+            State::Ended(commit) => return drop(client.send_commit(commit)),
+            State::Gone => return,
         }
     }
+}
 
-    /// Sends a question without the log and the hook: if a lease gets no answer, no call has failed.
-    async fn question(&self, call: Call) -> Result<Verdict, ServiceError> {
-        let Options { domain, timeout, .. } = &*self.client.options;
-        let request = DecideRequest { domain: domain.clone(), calls: vec![call.encode()] };
-        let rpc = async |mut service: Service, request| service.decide(request).await;
-        // One that is late has charged hits, which go back.
-        let time = ANSWERED_WITHIN.max(*timeout);
-        let mut answer = self.client.send(time, request, rpc).await?;
-        answer.verdicts.pop().ok_or_else(ServiceError::not_ours)
+/// Sends a question without the log and the hook: if a lease gets no answer, no call has failed.
+async fn question(client: &Client, call: Call) -> Result<Verdict, ServiceError> {
+    let Options { domain, timeout, .. } = &*client.options;
+    let request = DecideRequest { domain: domain.clone(), calls: vec![call.encode()] };
+    let rpc = async |mut service: Service, request| service.decide(request).await;
+    // One that is late has charged hits, which go back.
+    let time = ANSWERED_WITHIN.max(*timeout);
+    let mut answer = client.send(time, request, rpc).await?;
+    answer.verdicts.pop().ok_or_else(ServiceError::not_ours)
+}
+
+impl Prepared {
+    /// Decides the call once more, as [`Limiter::decide`] does.
+    ///
+    /// # Errors
+    ///
+    /// Only by [`Options::require_limit`](crate::Options::require_limit).
+    pub async fn decide(&self) -> Result<Decision, Error> {
+        match self.limiter.spend(self.leased.as_ref()) {
+            Some(decision) => Ok(decision),
+            None => Box::pin(self.limiter.request(self.call.clone(), self.leased.as_ref())).await,
+        }
     }
 }
 
@@ -173,42 +214,34 @@ impl Table {
         hasher.finish()
     }
 
-    #[expect(clippy::disallowed_methods, reason = "it runs on while the machine is suspended")]
-    fn now(&self) -> Moment {
-        Moment { at: nanos(self.began.elapsed()), clock: SystemTime::now() }
+    /// The entry of the call's descriptors, which is made if there is room.
+    fn find(&self, call: &Call) -> Option<Arc<Entry>> {
+        let hash = self.hash(&call.descriptors);
+        // The upper bits choose, since a shard's map goes by the lower ones.
+        let shard = self.shards.get(usize::try_from(hash >> 32).unwrap_or_default() % SHARDS)?;
+        let found =
+            shard.read().unwrap_or_else(PoisonError::into_inner).entries.get(&hash).cloned();
+        let found = found.or_else(|| {
+            let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
+            call.validate("hits").ok().and_then(|()| shard.add(hash, &call.descriptors))
+        });
+        found.filter(|entry| entry.descriptors() == call.descriptors)
     }
+}
 
-    /// The upper bits choose, since a shard's map goes by the lower ones.
-    fn shard(&self, hash: u64) -> &RwLock<Shard> {
-        let [first, ..] = &self.shards;
-        let index = usize::try_from(hash >> 32).unwrap_or_default() % SHARDS;
-        self.shards.get(index).unwrap_or(first)
-    }
-
-    fn read<T>(&self, hash: u64, work: impl FnOnce(&Entry) -> T) -> Option<T> {
-        let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
-        shard.entries.get(&hash).map(work)
-    }
-
-    fn write(&self, hash: u64, work: impl FnOnce(&mut Entry)) {
-        let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
-        shard.entries.get_mut(&hash).map(work);
-    }
-
-    fn add(&self, hash: u64, on: &[Descriptor]) {
+impl Shard {
+    fn add(&mut self, hash: u64, on: &[Descriptor]) -> Option<Arc<Entry>> {
         let entries = on.iter().flat_map(|descriptor| &descriptor.0.entries);
         if entries.map(|it| it.key.len() + it.value.len()).sum::<usize>() > ENTRY_BYTES_MAX {
-            return;
+            return None;
         }
-        let (now, mut shard) =
-            (self.now(), self.shard(hash).write().unwrap_or_else(PoisonError::into_inner));
-        let Shard { entries, swept } = &mut *shard;
-        if entries.len() >= SHARD_ENTRIES_MAX && now.at >= swept.saturating_add(SWEEP_PAUSE_NS) {
-            *swept = now.at;
-            entries.retain(|_, entry| entry.is_in_use(now));
+        let (now, Self { entries, sweeps_after }) = (Moment::now(), self);
+        if entries.len() >= SHARD_ENTRIES_MAX && sweeps_after.is_none_or(|after| now >= after) {
+            *sweeps_after = Some(now.plus(SWEEP_PAUSE));
+            entries.retain(|_, entry| Arc::strong_count(entry) > 1 || entry.is_in_use(now));
         }
-        if entries.len() < SHARD_ENTRIES_MAX {
-            entries.entry(hash).or_insert_with(|| Entry::new(on.to_vec(), now));
-        }
+        let has_room = entries.len() < SHARD_ENTRIES_MAX;
+        let made = || Arc::new(Entry::new(on.to_vec(), now));
+        has_room.then(|| Arc::clone(entries.entry(hash).or_insert_with(made)))
     }
 }

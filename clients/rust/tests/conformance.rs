@@ -446,7 +446,7 @@ fn facts(decision: &Decision) -> Value {
     });
     let mut facts = json!({
         "allowed": decision.allowed, "failed": decision.failed(), "limit": decision.limit,
-        "hits": decision.hits, "remaining": decision.remaining, "rule": decision.rule, "reset": decision.reset > Duration::ZERO,
+        "hits": decision.hits, "remaining": decision.remaining, "rule": decision.rule(), "reset": decision.reset > Duration::ZERO,
         "retry_after": decision.retry_after.is_some(), "statuses": statuses.collect::<Vec<_>>(),
         "headers": headers, "hold": decision.hold,
     });

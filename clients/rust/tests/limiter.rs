@@ -156,6 +156,43 @@ async fn credit_is_spent_while_the_service_is_gone_and_a_lease_without_an_answer
 }
 
 #[tokio::test]
+async fn a_prepared_call_spends_what_other_calls_on_its_descriptors_have_leased() {
+    let (fake, _client, limiter) = faked();
+    fake.limit(alice(), 1 << 40);
+    let prepared = limiter.prepare(alice()).unwrap();
+    warm(&fake, &limiter).await;
+    let before = fake.calls().len();
+    assert!(prepared.decide().await.unwrap().allowed);
+    assert_eq!(fake.calls().len(), before);
+    for call in [Call::check(alice()), Call::take(1, on("user", "x".repeat(2000)))] {
+        limiter.prepare(call.clone()).unwrap().decide().await.unwrap();
+        assert!(fake.calls().contains(&call), "{call:?}");
+    }
+    let mistake = limiter.prepare(Vec::new()).err().unwrap().to_string();
+    assert_eq!(mistake, "descriptors: must be at least 1");
+}
+
+#[tokio::test]
+async fn a_refused_lease_is_logged_with_its_keys() {
+    let (fake, _client, limiter) = faked();
+    let (log, descriptor) = (Log::start(), || on("path", "/").and("user", "secret"));
+    limiter.decide(descriptor()).await.unwrap();
+    fake.fail(Some("UNIMPLEMENTED"));
+    let expected = "tollkeeper: each call on [path|user] in the domain \"conformance\" is a request, since the service \
+                    leases no hits for it: UNIMPLEMENTED: the fake fails";
+    while !log.lines().iter().any(|line| line == expected) {
+        assert!(!limiter.decide(descriptor()).await.unwrap().allowed);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(
+        log.lines().len(),
+        2,
+        "the other is about calls without an answer: {:?}",
+        log.lines()
+    );
+}
+
+#[tokio::test]
 async fn ten_thousand_keys_are_kept_and_more_go_to_the_service() {
     let (fake, _client, limiter) = faked();
     for user in 0..12_000 {
