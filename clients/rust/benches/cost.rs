@@ -7,9 +7,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "it may panic")]
 #![allow(clippy::disallowed_methods, reason = "it reads clocks")]
 
-use std::{env, fs, hint::black_box, num::NonZeroU32};
+use std::{env, hint::black_box, num::NonZeroU32};
 
 use governor::{Quota, RateLimiter};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::task::{JoinSet, yield_now};
 use tollkeeper_client::{Call, Client, Descriptor, Fake, Limiter, Options, on};
 use tonic::transport::{Channel, Endpoint};
@@ -165,6 +166,6 @@ impl Asking {
 
 /// Of this thread, on which all calls run.
 fn cpu_ns() -> f64 {
-    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    text.split(' ').next().unwrap().parse().unwrap()
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }

@@ -30,16 +30,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .remember_denials(Duration::from_millis(100))
         .on_call(move |_, _, _| _ = counted.requests.fetch_add(1, Relaxed));
     let client = Client::new(address, options)?;
-    let (limiter, began) = (Limiter::new(&client), Instant::now());
+    let (call, began) = (Limiter::new(&client).prepare(on("tenant", "acme"))?, Instant::now());
     let mut workers = JoinSet::new();
     for _ in 0..available_parallelism()?.get() {
-        let (limiter, counts) = (limiter.clone(), Arc::clone(&counts));
+        let (call, counts) = (call.clone(), Arc::clone(&counts));
         workers.spawn(async move {
             while began.elapsed() < Duration::from_secs(SECONDS) {
                 // What a request does besides; a worker that never waits would keep the others from running.
                 yield_now().await;
                 for _ in 0..100 {
-                    let decision = limiter.decide(on("tenant", "acme")).await?;
+                    let decision = call.decide().await?;
                     let count = if decision.allowed { &counts.allowed } else { &counts.denied };
                     count.fetch_add(1, Relaxed);
                 }

@@ -1,6 +1,6 @@
 //! Calls and their descriptors, as messages, which are checked before they are sent.
 
-use std::{fmt, mem};
+use std::{fmt, iter, mem};
 
 use crate::v1::{self, call::Mode, descriptor::Entry, descriptor::Override};
 
@@ -24,52 +24,82 @@ impl std::error::Error for Error {}
 
 /// What to limit: keys and values in the order of the rules. [`on`] makes it.
 #[derive(Clone, Default, PartialEq)]
-pub struct Descriptor(pub(crate) v1::Descriptor);
+pub struct Descriptor {
+    /// Keys and values in turn, each after its length: a descriptor is made, hashed and compared on each call of a limiter.
+    pub(crate) text: Vec<u8>,
+    /// Without entries.
+    pub(crate) message: v1::Descriptor,
+}
 
 /// A descriptor of one entry. Key and value may be any bytes.
-pub fn on(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Descriptor {
-    Descriptor::default().and(key, value)
+pub fn on(key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Descriptor {
+    // Most have room in one allocation.
+    Descriptor { text: Vec::with_capacity(64), ..Descriptor::default() }.and(key, value)
 }
 
 impl Descriptor {
     /// Adds an entry at the end: entries are in the order of the rules.
     #[must_use]
-    pub fn and(mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Self {
-        self.0.entries.push(Entry { key: key.into(), value: value.into() });
+    pub fn and(mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Self {
+        for text in [key.as_ref(), value.as_ref()] {
+            self.text.extend_from_slice(&text.len().to_ne_bytes());
+            self.text.extend_from_slice(text);
+        }
         self
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let mut rest = self.text.as_slice();
+        let mut next = move || {
+            let (length, texts) = rest.split_first_chunk()?;
+            let (text, others) = texts.split_at_checked(usize::from_ne_bytes(*length))?;
+            rest = others;
+            Some(text)
+        };
+        iter::from_fn(move || Some((next()?, next()?)))
     }
 
     /// Sets a limit of the caller's own, in place of the one of the rules: a number of hits in a number of units.
     #[must_use]
     pub fn limit(mut self, hits: u32, units: u32, unit: Unit) -> Self {
         let unit = unit as i32;
-        self.0.limit =
+        self.message.limit =
             Some(Override { requests_per_unit: hits, unit, unit_multiplier: Some(units) });
         self
     }
 
     /// The value of the first entry with this key.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Option<&[u8]> {
-        let entry = self.0.entries.iter().find(|entry| entry.key == key.as_ref());
-        entry.map(|entry| entry.value.as_slice())
+        self.entries().find(|(its, _)| *its == key.as_ref()).map(|(_, value)| value)
     }
 
     fn validate(&self) -> Result<(), Error> {
-        check_hits("hits_addend", self.0.hits_addend)?;
-        if self.0.entries.is_empty() {
+        check_hits("hits_addend", self.message.hits_addend)?;
+        if self.text.is_empty() {
             return Err(Error("entries: must be at least 1".to_owned()));
         }
-        match self.0.entries.iter().position(|entry| entry.key.is_empty()) {
+        match self.entries().position(|(key, _)| key.is_empty()) {
             Some(index) => Err(Error(format!("entries[{index}].key: must not be empty"))),
             None => Ok(()),
         }
+    }
+
+    fn decode(mut message: v1::Descriptor) -> Self {
+        let entries = mem::take(&mut message.entries);
+        let made = Self { message, ..Self::default() };
+        entries.into_iter().fold(made, |made, entry| made.and(entry.key, entry.value))
+    }
+
+    fn encode(self) -> v1::Descriptor {
+        let entry = |(key, value): (&[u8], &[u8])| Entry { key: key.into(), value: value.into() };
+        v1::Descriptor { entries: self.entries().map(entry).collect(), ..self.message }
     }
 }
 
 /// The keys, such as `path|user`, without the values, which must not reach a log.
 impl fmt::Debug for Descriptor {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys = self.0.entries.iter().map(|entry| String::from_utf8_lossy(&entry.key));
+        let keys = self.entries().map(|(key, _)| String::from_utf8_lossy(key));
         formatter.write_str(&keys.collect::<Vec<_>>().join("|"))
     }
 }
@@ -158,8 +188,8 @@ impl Call {
     pub fn refund(hits: u64, descriptors: impl Into<Vec<Descriptor>>) -> Self {
         let mut call = Self::from(descriptors);
         for descriptor in &mut call.descriptors {
-            descriptor.0.hits_addend = Some(hits);
-            descriptor.0.is_negative_hits = true;
+            descriptor.message.hits_addend = Some(hits);
+            descriptor.message.is_negative_hits = true;
         }
         call
     }
@@ -210,17 +240,17 @@ impl Call {
             && message.mode == Mode::Take as i32
             && message.id.is_empty()
             && message.hits_by_kind.is_empty()
-            && self.descriptors.iter().all(|descriptor| is_plain(&descriptor.0));
+            && self.descriptors.iter().all(|descriptor| is_plain(&descriptor.message));
         leases.then_some(hits)
     }
 
     pub(crate) fn decode(mut message: v1::Call) -> Self {
-        let descriptors = mem::take(&mut message.descriptors).into_iter().map(Descriptor).collect();
-        Self { descriptors, message }
+        let descriptors = mem::take(&mut message.descriptors).into_iter();
+        Self { descriptors: descriptors.map(Descriptor::decode).collect(), message }
     }
 
     pub(crate) fn encode(self) -> v1::Call {
-        let descriptors = self.descriptors.into_iter().map(|descriptor| descriptor.0).collect();
+        let descriptors = self.descriptors.into_iter().map(Descriptor::encode).collect();
         v1::Call { descriptors, ..self.message }
     }
 }

@@ -222,8 +222,8 @@ impl Decision {
         })
     }
 
-    /// What it is some time later, if nothing else changes but that these hits have room again.
-    #[inline]
+    /// What it is some time later, if nothing else changes but that these hits have room again. Nothing is held.
+    #[inline(always)]
     pub(crate) fn later(&self, time: Duration, credit: u64) -> Self {
         let Statuses { answered, shown, age, credit: before, .. } = &self.statuses;
         let (age, all) = (age.saturating_add(time), before.saturating_add(credit));
@@ -237,7 +237,7 @@ impl Decision {
             retry_after: self.retry_after.map(|it| it.saturating_sub(time).max(RETRY_AFTER_MIN)),
             statuses: Statuses { answered, shown, age, credit: all, now: OnceLock::new() },
             hits: self.hits,
-            hold: self.hold.clone(),
+            hold: String::new(),
         }
     }
 }

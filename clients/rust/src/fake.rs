@@ -143,7 +143,7 @@ impl State {
         }
         let part = hits.min(room);
         let (is_allowed, charged) = match mode {
-            _ if call.descriptors.iter().any(|on| on.0.is_negative_hits) => (true, 0),
+            _ if call.descriptors.iter().any(|on| on.message.is_negative_hits) => (true, 0),
             Mode::Take => (hits == part, if hits == part { hits } else { 0 }),
             Mode::Part | Mode::Lease => (part > 0, part),
             Mode::Debit => (hits == part, hits),
@@ -170,7 +170,7 @@ impl State {
     }
 
     fn limit_of(&mut self, descriptor: &Descriptor) -> Option<&mut Limited> {
-        let is_of = |limit: &&mut Limited| limit.descriptor.0.entries == descriptor.0.entries;
+        let is_of = |limit: &&mut Limited| limit.descriptor.text == descriptor.text;
         self.limits.iter_mut().rev().find(is_of)
     }
 }
@@ -182,7 +182,7 @@ impl Limited {
 
     /// Charges the hits, or gives back the ones of the descriptor.
     fn charge(&mut self, hits: u64, descriptor: &Descriptor) {
-        self.used = match descriptor.0.hits_addend {
+        self.used = match descriptor.message.hits_addend {
             Some(back) => self.used.saturating_sub(back),
             None => self.used.saturating_add(hits),
         };

@@ -3,13 +3,13 @@
 mod lease;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
+use std::hash::{BuildHasher as _, BuildHasherDefault, Hash as _, Hasher, RandomState};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::{select, sync::watch, time::sleep};
 
-use crate::v1::{DecideRequest, Verdict, descriptor};
+use crate::v1::{DecideRequest, Verdict};
 use crate::{Call, Client, Decision, Descriptor, Error, Options, ServiceError, client::Service};
 use lease::{Entry, Moment, State};
 
@@ -101,7 +101,7 @@ impl Limiter {
     }
 
     /// Prepares a call that is made often, such as one on the tenant of a connection. It is decided as by [`Self::decide`], but in
-    /// a third of the time, since nothing is built or looked up.
+    /// half the time, since nothing is built or looked up.
     ///
     /// # Errors
     ///
@@ -121,11 +121,7 @@ impl Limiter {
     #[inline]
     fn spend(&self, leased: Option<&(u64, Arc<Entry>)>) -> Option<Decision> {
         let (hits, entry) = leased?;
-        let (decision, want) = entry.decide(*hits, Moment::now);
-        if let Some(want) = want {
-            self.ask(entry, want);
-        }
-        decision
+        entry.decide(*hits, Moment::now, |want| self.ask(entry, want))
     }
 
     async fn request(
@@ -141,6 +137,7 @@ impl Limiter {
     }
 
     /// Asks for a lease beside the calls, and gives back what is left of it at its end.
+    #[cold]
     #[expect(clippy::disallowed_methods, reason = "`close` awaits it")]
     fn ask(&self, entry: &Arc<Entry>, want: u64) {
         let closes = self.client.shared.closes.subscribe();
@@ -203,14 +200,7 @@ impl Prepared {
 impl Table {
     fn hash(&self, on: &[Descriptor]) -> u64 {
         let mut hasher = self.hashes.build_hasher();
-        for descriptor::Entry { key, value } in
-            on.iter().flat_map(|descriptor| &descriptor.0.entries)
-        {
-            [key, value].into_iter().for_each(|text| {
-                hasher.write(text);
-                hasher.write_u8(0);
-            });
-        }
+        on.iter().for_each(|descriptor| descriptor.text.hash(&mut hasher));
         hasher.finish()
     }
 
@@ -231,8 +221,7 @@ impl Table {
 
 impl Shard {
     fn add(&mut self, hash: u64, on: &[Descriptor]) -> Option<Arc<Entry>> {
-        let entries = on.iter().flat_map(|descriptor| &descriptor.0.entries);
-        if entries.map(|it| it.key.len() + it.value.len()).sum::<usize>() > ENTRY_BYTES_MAX {
+        if on.iter().map(|descriptor| descriptor.text.len()).sum::<usize>() > ENTRY_BYTES_MAX {
             return None;
         }
         let (now, Self { entries, sweeps_after }) = (Moment::now(), self);

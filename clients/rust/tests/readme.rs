@@ -228,6 +228,9 @@ async fn decisions_in_the_process() -> Result<(), Error> {
     let tenant = tenant.as_str();
     let decision = limiter.decide(on("tenant", tenant)).await?;
     assert!(decision.allowed && !decision.failed(), "{decision:?}");
+    let call = limiter.prepare(on("tenant", tenant))?;
+    let decision = call.decide().await?;
+    assert!(decision.allowed && !decision.failed(), "{decision:?}");
     Ok(())
 }
 

@@ -166,13 +166,14 @@ impl Entry {
         self.is_asking.load(Relaxed) || now < since.plus(KEPT_FOR)
     }
 
-    /// Counts a call, and decides it if there is credit. Also returns how many hits to ask for now, if any.
+    /// Counts a call, and decides it if there is credit. Asks for hits if it is time to.
     #[inline]
     pub(super) fn decide(
         &self,
         hits: u64,
         clock: impl Fn() -> Moment,
-    ) -> (Option<Decision>, Option<u64>) {
+        ask: impl FnOnce(u64),
+    ) -> Option<Decision> {
         let (leases, mut now) = (self.leases(), None);
         // First it takes, then it looks at the clock: the process may have stood still before.
         let is_taken =
@@ -186,13 +187,12 @@ impl Entry {
         if counted > 1 {
             self.more.fetch_add(counted - 1, Relaxed);
         }
-        let want = self.demand(&leases, credit, now);
-        let newest = leases.last().filter(|_| is_taken);
-        let answer = newest.map(|newest| {
-            self.used_at.store(now.0, Relaxed);
-            newest.answer.later(now.since(newest.sent), credit)
-        });
-        (answer, want)
+        if let Some(want) = self.demand(&leases, credit, now) {
+            ask(want);
+        }
+        let newest = leases.last().filter(|_| is_taken)?;
+        self.used_at.store(now.0, Relaxed);
+        Some(newest.answer.later(now.since(newest.sent), credit))
     }
 
     /// How many hits to ask for now, if any.
@@ -215,6 +215,7 @@ impl Entry {
     }
 
     /// Begins a new count after one of this time.
+    #[cold]
     fn count(&self, leases: &[Lease], passed: Duration) {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let leased: u64 = leases.iter().map(Lease::count).fold(0, u64::saturating_add);
@@ -360,7 +361,7 @@ mod tests {
     }
 
     fn spends(entry: &Entry, hits: u64, ms: u64) -> bool {
-        entry.decide(hits, || at(ms)).0.is_some()
+        entry.decide(hits, || at(ms), drop).is_some()
     }
 
     /// The hits that the last of these calls asks for, after calls of one hit from 100 ms before to this time.
@@ -403,10 +404,11 @@ mod tests {
         grant(&entry, 5, 0);
         let looked = Cell::new(0);
         // It stands still after it has taken the hit, and before it looks at the clock.
-        let (decision, _) = entry.decide(1, || {
+        let stands_still = || {
             looked.set(looked.get() + 1);
             at(10_000)
-        });
+        };
+        let decision = entry.decide(1, stands_still, drop);
         assert!(decision.is_none());
         assert_eq!(looked.get(), 1);
         let hold = "hold of 5";
@@ -484,7 +486,9 @@ mod tests {
         grant(&entry, 1, 0);
         grant(&entry, 2, 0);
         assert_eq!(asks(&entry, 100, 100), None);
-        assert_eq!(entry.decide(1, || at(100)).1, Some(45), "the first is used up");
+        let mut asked = None;
+        entry.decide(1, || at(100), |want| asked = Some(want));
+        assert_eq!(asked, Some(45), "the first is used up");
         grant(&entry, 40, 100);
         assert_eq!(entry.leases().len(), 2);
     }
@@ -496,7 +500,7 @@ mod tests {
         for call in 0..100 {
             assert!(!spends(&entry, 1, call));
         }
-        assert_eq!(entry.decide(1, || at(5000)).1, None, "101 calls in 5 s");
+        entry.decide(1, || at(5000), |want| panic!("{want} of 101 calls in 5 s"));
     }
 
     #[test]
@@ -573,7 +577,7 @@ mod tests {
     fn an_answer_says_what_the_service_would_say() {
         let entry = entry();
         entry.answered(Ok(verdict(20, 900)), at(0), at(5)).unwrap();
-        let decision = entry.decide(3, || at(150)).0.unwrap();
+        let decision = entry.decide(3, || at(150), drop).unwrap();
         let expected = (true, Some(1000), 917, "user", Duration::from_millis(350));
         let Decision { allowed, limit, remaining, reset, .. } = decision;
         assert_eq!((allowed, limit, remaining, decision.rule(), reset), expected);
@@ -589,7 +593,7 @@ mod tests {
         let free = Verdict { hold: String::new(), statuses: Vec::new(), ..verdict(5, 0) };
         for ms in [0, 300, 600] {
             assert_eq!(entry.answered(Ok(free.clone()), at(ms), at(ms)), Ok(String::new()));
-            let decision = entry.decide(1, || at(ms)).0.unwrap();
+            let decision = entry.decide(1, || at(ms), drop).unwrap();
             assert_eq!((decision.limit, decision.remaining), (None, 0));
         }
         assert_eq!(entry.leases().len(), 1);
