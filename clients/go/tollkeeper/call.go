@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
@@ -18,6 +20,10 @@ const idBytesMax = 128
 
 // callsMax is the largest number of calls in one request.
 const callsMax = 1000
+
+// entriesBytesMax bounds the keys and values of a request. End users may send long values, and more would take longer than
+// the timeout, or be refused by the service, which takes 4 MiB.
+const entriesBytesMax = 512 << 10
 
 // Entry is a key and a value of a descriptor. A value may be any bytes.
 type Entry struct{ Key, Value string }
@@ -121,6 +127,22 @@ func encode(domain, path string, calls []Call) (*pb.DecideRequest, error) {
 		request.Calls[i] = encoded
 	}
 	return request, nil
+}
+
+// tooLarge is why calls are denied without a request, or nil.
+func tooLarge(calls []*pb.Call) error {
+	bytes := 0
+	for _, call := range calls {
+		for _, descriptor := range call.Descriptors {
+			for _, entry := range descriptor.Entries {
+				bytes += len(entry.Key) + len(entry.Value)
+			}
+		}
+	}
+	if bytes <= entriesBytesMax {
+		return nil
+	}
+	return status.Errorf(codes.OutOfRange, "keys and values must have at most %d bytes, and have %d", entriesBytesMax, bytes)
 }
 
 func (c Call) encode() (*pb.Call, *ArgumentError) {

@@ -245,7 +245,7 @@ func (c *Client) decideAll(ctx context.Context, path string, calls []Call, send 
 		return []Decision{denial}, []string{""}, nil
 	}
 	verdicts := make([]*pb.Verdict, len(calls))
-	err = c.ask(ctx, "decide", func(ctx context.Context) (first, err error) {
+	err = c.ask(ctx, "decide", request.Calls, func(ctx context.Context) (first, err error) {
 		response, err := send(ctx, request)
 		if err == nil && len(response.Verdicts) != len(calls) {
 			err = errNotOurs
@@ -335,10 +335,12 @@ func (c *Client) contain(what string) {
 }
 
 // ask makes the one attempt of a decision. The hook gets its error, or else the first error of its items.
-func (c *Client) ask(ctx context.Context, method string, attempt func(context.Context) (first, err error)) error {
+func (c *Client) ask(
+	ctx context.Context, method string, calls []*pb.Call, attempt func(context.Context) (first, err error),
+) error {
 	start := time.Now()
 	var first error
-	err := c.errClosed()
+	err := cmp.Or(tooLarge(calls), c.errClosed())
 	if err == nil {
 		bounded, cancel := context.WithTimeout(ctx, c.options.Timeout)
 		defer cancel()

@@ -72,19 +72,22 @@ type step struct {
 	Raises         []string
 }
 
-// value is a key or a value of an entry: text, or bytes as {"hex": "ff"}.
+// value is a key or a value of an entry: text, bytes as {"hex": "ff"}, or a long text as {"text": "x", "times": 1000}.
 type value string
 
 func (v *value) UnmarshalJSON(text []byte) error {
 	if bytes.HasPrefix(text, []byte(`"`)) {
 		return json.Unmarshal(text, (*string)(v))
 	}
-	var encoded struct{ Hex string }
+	var encoded struct {
+		Hex, Text string
+		Times     int
+	}
 	if err := json.Unmarshal(text, &encoded); err != nil {
 		return err
 	}
 	decoded, err := hex.DecodeString(encoded.Hex)
-	*v = value(decoded)
+	*v = value(append(decoded, strings.Repeat(encoded.Text, encoded.Times)...))
 	return err
 }
 

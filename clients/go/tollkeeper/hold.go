@@ -241,7 +241,7 @@ func (h *Hold) RenewCall(ctx context.Context, call Call) (Decision, error) {
 	}
 	request := &pb.RenewRequest{Domain: c.domain, Renewals: []*pb.Renewal{{Commit: commit, Call: encoded}}}
 	result, isCommitted := &pb.RenewResult{}, false
-	err = c.ask(ctx, "renew", func(context.Context) (first, err error) {
+	err = c.ask(ctx, "renew", []*pb.Call{encoded}, func(context.Context) (first, err error) {
 		response, err := kept(ctx, c, func(ctx context.Context) (*pb.RenewResponse, error) {
 			return c.service.Renew(ctx, request)
 		}, func(response *pb.RenewResponse) (verdicts []*pb.Verdict) {

@@ -134,7 +134,9 @@ def descriptors(step: dict[str, Any]) -> Any:
 
 
 def text(value: Any) -> str | bytes:
-    return bytes.fromhex(value["hex"]) if isinstance(value, dict) else str(value)
+    if not isinstance(value, dict):
+        return str(value)
+    return value["text"] * value["times"] if "text" in value else bytes.fromhex(value["hex"])
 
 
 async def awaited(result: Any) -> Any:

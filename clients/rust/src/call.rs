@@ -9,6 +9,9 @@ pub const HITS_MAX: u64 = (1 << 53) - 1;
 /// The most calls in one request.
 const CALLS_MAX: usize = 1000;
 const ID_BYTES_MAX: usize = 128;
+/// The most bytes of keys and values in one request. End users may send long values, and more would take longer than the
+/// timeout, or be refused by the service, which takes 4 MiB.
+pub(crate) const ENTRY_BYTES_MAX: usize = 512 << 10;
 
 /// A mistake of the caller. Its text names the field and the bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +111,12 @@ impl From<Descriptor> for Vec<Descriptor> {
     fn from(descriptor: Descriptor) -> Self {
         vec![descriptor]
     }
+}
+
+/// Number of bytes of the keys and values.
+pub(crate) fn entry_bytes<'a>(on: impl IntoIterator<Item = &'a Descriptor>) -> usize {
+    let entries = on.into_iter().flat_map(Descriptor::entries);
+    entries.map(|(key, value)| key.len() + value.len()).sum()
 }
 
 /// The unit of a limit's window.

@@ -9,7 +9,7 @@ use prost::Message as _;
 use tokio::{runtime::Handle, select, sync::watch, time::Instant, time::timeout};
 use tonic::{Code, Request, Response};
 
-use crate::call::{Call, Error, in_batch, validate_all};
+use crate::call::{Call, ENTRY_BYTES_MAX, Error, entry_bytes, in_batch, validate_all};
 use crate::channel::{self, BoxError, Channel, Target};
 use crate::denials::Denials;
 use crate::v1::{self, DecideRequest, Verdict, tollkeeper_client::TollkeeperClient};
@@ -170,7 +170,9 @@ impl Client {
     /// The request for these calls, if its denial is remembered.
     fn memorable(&self, calls: &[Call]) -> Option<Vec<u8>> {
         let [call] = calls else { return None };
-        let is_on = !self.options.remember_denials.is_zero() && call.is_deniable_again();
+        let is_on = !self.options.remember_denials.is_zero()
+            && call.is_deniable_again()
+            && entry_bytes(&call.descriptors) <= ENTRY_BYTES_MAX;
         // A closed client decides by `on_failure`.
         if !is_on || self.shared.service.borrow().is_none() {
             return None;
@@ -196,8 +198,15 @@ impl Client {
         let is_kept = options.require_limit || matches!(options.on_failure, OnFailure::By(_));
         let descriptors = calls.iter().map(|call| call.descriptors.clone());
         let asked: Vec<_> = if is_kept { descriptors.collect() } else { Vec::new() };
-        let request = ask(options.domain.clone(), calls.into_iter().map(Call::encode).collect());
-        let decisions = match self.send(options.timeout, request, rpc).await.map(verdicts) {
+        let bytes = entry_bytes(calls.iter().flat_map(|call| &call.descriptors));
+        let answer = if bytes > ENTRY_BYTES_MAX {
+            let bound = format!("keys and values must have at most {ENTRY_BYTES_MAX} bytes");
+            Err(ServiceError::new(Code::OutOfRange, &format!("{bound}, and have {bytes}")))
+        } else {
+            let calls = calls.into_iter().map(Call::encode).collect();
+            self.send(options.timeout, ask(options.domain.clone(), calls), rpc).await
+        };
+        let decisions = match answer.map(verdicts) {
             Ok(verdicts) if verdicts.len() == number => {
                 verdicts.into_iter().map(Decision::decode).collect()
             }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::{select, sync::watch, time::sleep};
 
+use crate::call::entry_bytes;
 use crate::v1::{DecideRequest, Verdict};
 use crate::{Call, Client, Decision, Descriptor, Error, Options, ServiceError, client::Service};
 use lease::{Entry, Moment, State};
@@ -16,7 +17,7 @@ use lease::{Entry, Moment, State};
 const SHARDS: usize = 16;
 const SHARD_ENTRIES_MAX: usize = 10_000 / SHARDS;
 /// Callers may send long values. This bounds the memory that they take.
-const ENTRY_BYTES_MAX: usize = 1 << 10;
+const KEPT_BYTES_MAX: usize = 1 << 10;
 /// How long the answer to a lease is awaited.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 /// How often a full shard is searched for entries that are not in use.
@@ -221,7 +222,7 @@ impl Table {
 
 impl Shard {
     fn add(&mut self, hash: u64, on: &[Descriptor]) -> Option<Arc<Entry>> {
-        if on.iter().map(|descriptor| descriptor.text.len()).sum::<usize>() > ENTRY_BYTES_MAX {
+        if entry_bytes(on) > KEPT_BYTES_MAX {
             return None;
         }
         let (now, Self { entries, sweeps_after }) = (Moment::now(), self);

@@ -422,10 +422,13 @@ fn number(hits: &Value) -> Option<u64> {
     hits.as_u64().or_else(|| hits.as_i64().map(|hits| hits as u64))
 }
 
-/// Text, or bytes as `{"hex": "ff"}`.
+/// Text, bytes as `{"hex": "ff"}`, or a long text as `{"text": "x", "times": 1000}`.
 fn bytes(value: &Value) -> Vec<u8> {
     if let Some(text) = value.as_str() {
         return text.into();
+    }
+    if let Some(times) = value["times"].as_u64() {
+        return value["text"].as_str().unwrap().repeat(times.try_into().unwrap()).into();
     }
     let hex = value["hex"].as_str().unwrap();
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()

@@ -10,6 +10,7 @@ import {
   type Descriptors,
   encodeCall,
   listOf,
+  tooLarge,
 } from "./descriptor.js";
 import { CallError, TOO_LARGE } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
@@ -180,7 +181,7 @@ export class Limiter {
     const { rememberDenialsMs } = this.#policy;
     const [{ mode = "take", id }] = calls;
     const isRemembered = rememberDenialsMs > 0 && calls.length === 1 && mode === "take" && !id;
-    const key = isRemembered && !this.connection.isClosed ? keyOf(request) : "";
+    const key = isRemembered && !this.connection.isClosed && !tooLarge(request.calls) ? keyOf(request) : "";
     const denial = this.connection.denials.find(key, rememberDenialsMs);
     if (denial) return [denial];
     const verdicts = await this.#send("decide", request, request.calls, (answer) => answer.verdicts, holds);
@@ -219,7 +220,8 @@ export class Limiter {
       const [verdict] = late instanceof CallError ? [] : verdictsOf(late);
       if (verdict?.hold) await this.#commit(verdict.hold, { used: 0 }, true);
     };
-    const answer = await this.connection.send(method, request, timeoutMs, signal, holds ? giveBack : undefined);
+    const sent = () => this.connection.send(method, request, timeoutMs, signal, holds ? giveBack : undefined);
+    const answer = tooLarge(calls) ?? (await sent());
     const verdicts = answer instanceof CallError ? calls.map(() => answer) : verdictsOf(answer);
     const items = calls.map((_, index) => knownOf(itemOf(verdicts[index])));
     const errors = items.filter((item) => item instanceof CallError);

@@ -1,4 +1,5 @@
 // What a caller passes, checked and as messages. An error names the field and its bound.
+import { CallError, TOO_LARGE } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 
 /** Text, or any bytes. */
@@ -42,6 +43,11 @@ export interface Call {
 
 const utf8 = new TextEncoder();
 const ID_BYTES_MAX = 128;
+/**
+ * The most bytes of keys and values in a request. End users may send long values, and more would take longer than the timeout,
+ * or be refused by the service, which takes 4 MiB. JSON may have six bytes for one.
+ */
+const ENTRIES_BYTES_MAX = 512 * 1_024;
 const UINT32_MAX = 2 ** 32 - 1;
 const UNITS = ["SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "YEAR"];
 
@@ -67,6 +73,15 @@ export function encodeCall(call: Call, path: string): v1.Call {
     hitsByKind: hitsByKind ?? {},
     id,
   };
+}
+
+/** Why calls are denied without a request, if they are. */
+export function tooLarge(calls: readonly v1.Call[]): CallError | undefined {
+  let size = 0;
+  for (const { descriptors } of calls)
+    for (const { entries } of descriptors) for (const { key, value } of entries) size += key.length + value.length;
+  if (size <= ENTRIES_BYTES_MAX) return undefined;
+  return new CallError(TOO_LARGE, `keys and values must have at most ${ENTRIES_BYTES_MAX} bytes, not ${size}`);
 }
 
 export function listOf(descriptors: Descriptors): readonly Descriptor[] {

@@ -56,6 +56,15 @@ test("an answer with the status 413 denies the call, whoever gives it and whatev
   }
 });
 
+test("a value of 64 MiB is denied within the timeout and without a request, whatever onFailure says", async () => {
+  const seen: [string, RequestInit | undefined][] = [];
+  const client = answered(() => Response.json({}), seen);
+  for (const value of ["x".repeat(64 * 1_024 ** 2), new Uint8Array(64 * 1_024 ** 2)]) {
+    const { allowed, failed, error } = await client.decide({ user: value });
+    assert.deepEqual([allowed, failed, error?.code, seen.length], [false, false, "OUT_OF_RANGE", 0]);
+  }
+});
+
 test("a call ends with its timeout and with the client, whatever its fetch does", async () => {
   // Without it, the process ends.
   const timer = setTimeout(() => {}, 60_000);

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import type { Decision, Descriptor, OwnLimit, Value } from "tollkeeper";
 
-type JsonValue = string | { hex: string };
+type JsonValue = string | { hex: string } | { text: string; times: number };
 export type JsonDescriptor = [JsonValue, JsonValue][];
 
 export interface JsonLimit {
@@ -35,7 +35,10 @@ interface ExpectedStatus {
 }
 
 export function descriptorOf(descriptor: JsonDescriptor, limit?: JsonLimit): Descriptor {
-  const value = (json: JsonValue): Value => (typeof json === "string" ? json : Buffer.from(json.hex, "hex"));
+  const value = (json: JsonValue): Value => {
+    if (typeof json === "string") return json;
+    return "hex" in json ? Buffer.from(json.hex, "hex") : json.text.repeat(json.times);
+  };
   const entries = descriptor.map(([key, one]) => [value(key), value(one)] as const);
   if (!limit) return entries;
   return { entries, limit: { hits: limit.requests_per_unit, unit: limit.unit.toUpperCase() as OwnLimit["unit"] } };

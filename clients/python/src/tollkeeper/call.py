@@ -12,6 +12,9 @@ from tollkeeper._generated.tollkeeper_pb2 import Limit
 HITS_MAX = 2**53 - 1
 UINT32_MAX = 2**32 - 1
 CALLS_MAX = 1_000
+# The most bytes of keys and values in a request. End users may send long values, and more would take longer than the
+# timeout, or be refused by the service, which takes 4 MiB.
+ENTRIES_BYTES_MAX = 512 * 1_024
 UNITS = [name.lower() for name, number in Limit.Unit.items() if number]
 ID_BYTES_MAX = 128
 

@@ -12,6 +12,7 @@ import grpc
 from tollkeeper._generated import tollkeeper_pb2 as pb
 from tollkeeper.call import (
     CALLS_MAX,
+    ENTRIES_BYTES_MAX,
     Call,
     Descriptor,
     Descriptors,
@@ -178,12 +179,13 @@ class Exchange(ABC, Generic[One]):
         paths = [f"calls[{index}]." if batch else "" for index in range(len(calls))]
         messages = [encode(call, path) for call, path in zip(calls, paths, strict=True)]
         request = pb.DecideRequest(domain=self._policy.domain, calls=messages)
-        key = self._denial_key(calls, request)
-        denial = None if self._is_closed else self._denials.find(key, self._policy.remember_denials)
+        refusal = _too_large(messages) or (CLOSED if self._is_closed else None)
+        key = b"" if refusal else self._denial_key(calls, request)
+        denial = self._denials.find(key, self._policy.remember_denials)
         if denial is not None:
             return self._decisions(calls, [denial], paths)
         start = time.perf_counter()
-        answer = CLOSED if self._is_closed else (yield Attempt("Decide", request, self._policy.timeout))
+        answer = refusal or (yield Attempt("Decide", request, self._policy.timeout))
         verdicts = [decode(it) for it in _items(answer, "verdicts", len(calls))]
         self._report("decide", start, verdicts)
         if key and isinstance(verdicts[0], Decision) and not verdicts[0].allowed:
@@ -263,6 +265,15 @@ class Exchange(ABC, Generic[One]):
         if self._policy.on_call:
             codes = [it.code for it in results if isinstance(it, ServiceError)] or ["ok"]
             self._log.contained("on_call", self._policy.on_call, method, time.perf_counter() - start, codes[0])
+
+
+def _too_large(calls: Sequence[pb.Call]) -> ServiceError | None:
+    """Why the calls are denied without a request, if they are."""
+    entries = (entry for call in calls for descriptor in call.descriptors for entry in descriptor.entries)
+    size = sum(len(entry.key) + len(entry.value) for entry in entries)
+    if size <= ENTRIES_BYTES_MAX:
+        return None
+    return ServiceError("OUT_OF_RANGE", f"keys and values must have at most {ENTRIES_BYTES_MAX} bytes, not {size}")
 
 
 def _items(answer: Any, field: str, count: int) -> list[Any]:

@@ -1,9 +1,11 @@
 package io.github.tollkeeper;
 
 import com.google.protobuf.UInt64Value;
+import io.grpc.StatusRuntimeException;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.OptionalLong;
 import tollkeeper.v1.DecideRequest;
 
@@ -21,6 +23,11 @@ public record Call(
 
     private static final int CALLS_MAX = 1_000;
     private static final int ID_BYTES_MAX = 128;
+    /**
+     * The most bytes of keys and values in a request. End users may send long values, and more would take longer than the
+     * timeout, or be refused by the service, which takes 4 MiB.
+     */
+    private static final int ENTRIES_BYTES_MAX = 512 << 10;
 
     /** The methods of {@link Client} with these names describe them. TAKE is {@code decide}. */
     public enum Mode { TAKE, CHECK, READ, DEBIT, PART, REFUND }
@@ -87,6 +94,15 @@ public record Call(
             request.addCalls(calls.get(i).encode(isBatch ? "calls[" + i + "]." : ""));
         }
         return request.build();
+    }
+
+    /** Why these calls are denied without a request, if they are. */
+    static Optional<StatusRuntimeException> tooLarge(List<Call> calls) {
+        long bytes = calls.stream().flatMap(call -> call.descriptors.stream())
+                .flatMap(descriptor -> descriptor.entries().stream())
+                .mapToLong(entry -> (long) entry.key().size() + entry.value().size()).sum();
+        return bytes <= ENTRIES_BYTES_MAX ? Optional.empty() : Optional.of(io.grpc.Status.OUT_OF_RANGE.withDescription(
+                "keys and values must have at most " + ENTRIES_BYTES_MAX + " bytes, not " + bytes).asRuntimeException());
     }
 
     private tollkeeper.v1.Call encode(String path) {

@@ -262,7 +262,7 @@ public final class Client implements AutoCloseable {
     private List<Decision> decideAll(List<Call> calls, boolean isBatch, CallOptions callOptions) {
         DecideRequest request = Call.encode(options.domain, calls, isBatch);
         return remembered(calls, request).map(List::of)
-                .orElseGet(() -> decisions(calls, isBatch, request, send(request, callOptions).answer().join()));
+                .orElseGet(() -> decisions(calls, isBatch, request, send(calls, request, callOptions).answer().join()));
     }
 
     private <R> CompletableFuture<R> decideAsync(List<Call> calls, boolean isBatch, Function<List<Decision>, R> result) {
@@ -271,7 +271,7 @@ public final class Client implements AutoCloseable {
         if (denial.isPresent()) {
             return CompletableFuture.completedFuture(result.apply(List.of(denial.get())));
         }
-        Sent<DecideResponse> sent = send(request, CallOptions.DEFAULT);
+        Sent<DecideResponse> sent = send(calls, request, CallOptions.DEFAULT);
         CompletableFuture<R> future =
                 sent.answer().thenApply(answer -> decisions(calls, isBatch, request, answer)).thenApply(result);
         future.whenComplete((decided, error) -> {
@@ -282,13 +282,13 @@ public final class Client implements AutoCloseable {
         return future;
     }
 
-    private Sent<DecideResponse> send(DecideRequest request, CallOptions callOptions) {
-        return connection.ask(TollkeeperGrpc.getDecideMethod(), request, callOptions, options.timeout);
+    private Sent<DecideResponse> send(List<Call> calls, DecideRequest request, CallOptions callOptions) {
+        return connection.ask(TollkeeperGrpc.getDecideMethod(), calls, request, callOptions, options.timeout);
     }
 
     private boolean remembers(List<Call> calls) {
         return !options.rememberDenials.isZero() && calls.size() == 1 && calls.get(0).mode() == Call.Mode.TAKE
-                && calls.get(0).id().isEmpty();
+                && calls.get(0).id().isEmpty() && Call.tooLarge(calls).isEmpty();
     }
 
     private Optional<Decision> remembered(List<Call> calls, DecideRequest request) {
@@ -351,7 +351,7 @@ public final class Client implements AutoCloseable {
                 .setCall(Call.encode(options.domain, List.of(next), false).getCalls(0)).build();
         RenewRequest request = RenewRequest.newBuilder().setDomain(options.domain).addRenewals(renewal).build();
         Answer<List<RenewResult>> results = detached(() -> connection
-                .ask(TollkeeperGrpc.getRenewMethod(), request, BLOCKING, options.timeout)).answer().join()
+                .ask(TollkeeperGrpc.getRenewMethod(), List.of(next), request, BLOCKING, options.timeout)).answer().join()
                 .items(RenewResponse::getResultsList, 1);
         List<Verdict> verdicts = results.error().isPresent() ? List.of() : List.of(results.message().get(0).getVerdict());
         Decision decision = decisions("renew", List.of(next), false,
@@ -361,7 +361,7 @@ public final class Client implements AutoCloseable {
     }
 
     CompletableFuture<CommitResult> commit(Commit commit) {
-        return connection.await(() -> commit(commit, connection.closed()));
+        return connection.await(() -> commit(commit, connection.refused(List.of())));
     }
 
     private CompletableFuture<CommitResult> commit(Commit commit, Optional<Answer<CommitResponse>> refused) {

@@ -128,14 +128,16 @@ final class Connection {
     /** A request on its way. */
     record Sent<A>(CompletableFuture<Answer<A>> answer, Runnable cancel) {}
 
-    /** What all requests get after {@link #close}. */
-    <A> Optional<Answer<A>> closed() {
-        return isClosed ? Optional.of(new Answer<>(null, Optional.of(CLOSED), Duration.ZERO)) : Optional.empty();
+    /** What a request gets that is not sent, such as after {@link #close}. */
+    <A> Optional<Answer<A>> refused(List<Call> calls) {
+        return Call.tooLarge(calls).or(() -> isClosed ? Optional.of(CLOSED) : Optional.empty())
+                .map(error -> new Answer<>(null, Optional.of(error), Duration.ZERO));
     }
 
-    /** Sends a request, or refuses it after {@link #close}. */
-    <Q, A> Sent<A> ask(MethodDescriptor<Q, A> method, Q request, CallOptions options, Duration timeout) {
-        return this.<A>closed().map(answer -> new Sent<>(CompletableFuture.completedFuture(answer), () -> {}))
+    /** Sends the request of these calls, unless it is refused. */
+    <Q, A> Sent<A> ask(
+            MethodDescriptor<Q, A> method, List<Call> calls, Q request, CallOptions options, Duration timeout) {
+        return this.<A>refused(calls).map(answer -> new Sent<>(CompletableFuture.completedFuture(answer), () -> {}))
                 .orElseGet(() -> send(method, request, options, timeout, Context.current()));
     }
 

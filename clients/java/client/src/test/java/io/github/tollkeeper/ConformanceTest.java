@@ -269,7 +269,8 @@ class ConformanceTest {
                 descriptor = value.has("hex")
                         ? descriptor.and(entry.get(0).asText(),
                                 ByteString.copyFrom(HexFormat.of().parseHex(value.get("hex").asText())))
-                        : descriptor.and(entry.get(0).asText(), value.asText());
+                        : descriptor.and(entry.get(0).asText(),
+                                value.path("text").asText(value.asText()).repeat(value.path("times").asInt(1)));
             }
             if (step.has("limit")) {
                 JsonNode limit = step.get("limit");
