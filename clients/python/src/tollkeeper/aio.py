@@ -1,7 +1,7 @@
 """The client for asyncio."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
 import grpc
@@ -26,7 +26,9 @@ from tollkeeper.hold import AsyncHold
 T = TypeVar("T")
 
 
-class AsyncClient(Exchange[Coroutine[Any, Any, Decision]]):
+class AsyncClient(
+    Exchange[Coroutine[Any, Any, Decision], Coroutine[Any, Any, list[Decision]], Coroutine[Any, Any, Committed]]
+):
     """`Client` for asyncio. It may be made at import, and has a connection in each event loop that uses it.
 
     It connects when it is made in a running event loop, otherwise by `connect` or by its first request.
@@ -40,34 +42,13 @@ class AsyncClient(Exchange[Coroutine[Any, Any, Decision]]):
             return
         self.connect()
 
-    @property
-    def _is_closed(self) -> bool:
-        return self._connection.is_closed
-
     def connect(self) -> None:
         """Begins to connect in the running event loop, so that its first decision need not."""
         self._connection.open()
 
-    async def decide_call(self, call: Call) -> Decision:
-        """Decides one call."""
-        return (await self._run(self._decide_steps([call], batch=False)))[0]
-
-    async def decide_all(self, calls: Sequence[Call]) -> list[Decision]:
-        """Decides up to 1,000 independent calls in one request, in their order."""
-        return await self._run(self._decide_steps(calls, batch=True)) if calls else []
-
     def hold(self, descriptors: Descriptors | Call, estimate: int | None = None) -> AsyncHold:
         """Holds an estimate, or the estimate of the rule or of a call, while an `async with` block works."""
         return AsyncHold(self, hold_call(descriptors, estimate))
-
-    async def commit(
-        self, hold: str, used: int | None = None, used_by_kind: Mapping[str, int] | None = None, end: str = ""
-    ) -> Committed:
-        """Commits `Decision.hold`, for work that ends elsewhere. Repeated while there is no answer.
-
-        It is sent even if the caller is cancelled meanwhile.
-        """
-        return await self._run_commit(self._commit_steps(encode_commit(hold, used, used_by_kind, end)))
 
     async def close(self) -> None:
         """Closes the connections when the commits under way have ended. Later calls get no answer."""
@@ -87,7 +68,7 @@ class AsyncClient(Exchange[Coroutine[Any, Any, Decision]]):
             try:
                 step = steps.send(answer)
             except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
+                return end.value
             if isinstance(step, Attempt):
                 answer = await send(step)
             else:

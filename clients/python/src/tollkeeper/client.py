@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
@@ -11,13 +11,13 @@ import grpc
 from tollkeeper.call import Call, Descriptors
 from tollkeeper.channel import TLS, options
 from tollkeeper.decision import Committed, Decision
-from tollkeeper.exchange import METHODS, PATH, Attempt, Exchange, Steps, encode_commit, hold_call, service_error
+from tollkeeper.exchange import METHODS, PATH, Attempt, Exchange, Steps, hold_call, service_error
 from tollkeeper.hold import Hold
 
 T = TypeVar("T")
 
 
-class Client(Exchange[Decision]):
+class Client(Exchange[Decision, list[Decision], Committed]):
     """Decides calls by a service. Make one in each process, after a fork: its threads share its connections.
 
     A decision is made within the timeout, whatever the service does. If there is no answer, `on_failure` decides.
@@ -26,27 +26,9 @@ class Client(Exchange[Decision]):
     def _connect(self, target: str | grpc.Channel, tls: TLS | None) -> None:
         self._connection = _Connection(target, tls)
 
-    @property
-    def _is_closed(self) -> bool:
-        return self._connection.is_closed
-
-    def decide_call(self, call: Call) -> Decision:
-        """Decides one call."""
-        return self._run(self._decide_steps([call], batch=False))[0]
-
-    def decide_all(self, calls: Sequence[Call]) -> list[Decision]:
-        """Decides up to 1,000 independent calls in one request, in their order."""
-        return self._run(self._decide_steps(calls, batch=True)) if calls else []
-
     def hold(self, descriptors: Descriptors | Call, estimate: int | None = None) -> Hold:
         """Holds an estimate, or the estimate of the rule or of a call, while a `with` block works."""
         return Hold(self, hold_call(descriptors, estimate))
-
-    def commit(
-        self, hold: str, used: int | None = None, used_by_kind: Mapping[str, int] | None = None, end: str = ""
-    ) -> Committed:
-        """Commits `Decision.hold`, for work that ends elsewhere. Repeated while there is no answer."""
-        return self._run_commit(self._commit_steps(encode_commit(hold, used, used_by_kind, end)))
 
     def close(self) -> None:
         """Closes the connections when the commits under way have ended. Later calls get no answer."""
@@ -59,13 +41,13 @@ class Client(Exchange[Decision]):
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def _run(self, steps: Steps[T]) -> T:
+    def _run(self, steps: Steps[T], *, holds: bool = False) -> T:
         answer: Any = None
         while True:
             try:
                 step = steps.send(answer)
             except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
+                return end.value
             if isinstance(step, Attempt):
                 answer = self._connection.send(step)
             else:

@@ -31,8 +31,10 @@ from tollkeeper.log import Log
 
 OnFailure = Literal["allow", "deny"] | Callable[[ServiceError, Sequence[Descriptor]], bool]
 OnCall = Callable[[str, float, str], object]
-# A decision, or a coroutine with it.
+# A decision, decisions, and what has become of a commit; or coroutines with them.
 One = TypeVar("One")
+Many = TypeVar("Many")
+Done = TypeVar("Done")
 T = TypeVar("T")
 
 PATH = "/tollkeeper.v1.Tollkeeper/"
@@ -109,8 +111,10 @@ class Policy:
             raise ValueError('on_failure: must be "allow", "deny" or a function')
 
 
-class Exchange(ABC, Generic[One]):
+class Exchange(ABC, Generic[One, Many, Done]):
     """Makes requests, and decisions of their answers."""
+
+    _connection: Any
 
     def __init__(
         self,
@@ -131,13 +135,13 @@ class Exchange(ABC, Generic[One]):
     @abstractmethod
     def _connect(self, target: Any, tls: TLS | None) -> None: ...
 
-    @property
     @abstractmethod
-    def _is_closed(self) -> bool: ...
+    def _run(self, steps: Steps[Any], *, holds: bool = False) -> Any:
+        """The result of the steps, or a coroutine with it. If they take what is held, nothing of it may be lost."""
 
     @abstractmethod
-    def decide_call(self, call: Call) -> One:
-        """Decides one call."""
+    def _run_commit(self, steps: Steps[Any]) -> Any:
+        """As `_run`, and `close` waits for it."""
 
     def using(self, **changes: Unpack[Changes]) -> Self:
         """The same client with other settings, on the same connections. It is cheap enough for one call.
@@ -173,7 +177,33 @@ class Exchange(ABC, Generic[One]):
         """Gives hits back."""
         return self.decide_call(Call(descriptors, hits, Mode.REFUND))
 
+    def decide_call(self, call: Call) -> One:
+        """Decides one call."""
+        return self._run(self._decide_one_steps(call))
+
+    def decide_all(self, calls: Sequence[Call]) -> Many:
+        """Decides up to 1,000 independent calls in one request, in their order."""
+        return self._run(self._decide_steps(calls, batch=True))
+
+    def commit(
+        self, hold: str, used: int | None = None, used_by_kind: Mapping[str, int] | None = None, end: str = ""
+    ) -> Done:
+        """Commits `Decision.hold`, for work that ends elsewhere. Repeated while there is no answer.
+
+        It is sent even if a task that waits for it is cancelled.
+        """
+        return self._run_commit(self._commit_steps(encode_commit(hold, used, used_by_kind, end)))
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._connection.is_closed
+
+    def _decide_one_steps(self, call: Call) -> Steps[Decision]:
+        return (yield from self._decide_steps([call], batch=False))[0]
+
     def _decide_steps(self, calls: Sequence[Call], *, batch: bool) -> Steps[list[Decision]]:
+        if not calls:
+            return []
         if len(calls) > CALLS_MAX:
             raise ValueError(f"calls: must be at most {CALLS_MAX}, not {len(calls)}")
         paths = [f"calls[{index}]." if batch else "" for index in range(len(calls))]

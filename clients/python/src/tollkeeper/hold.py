@@ -1,17 +1,13 @@
 """Holds: hits charged before the work, which a commit replaces by what was used."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import Any, Generic, Self, TypedDict, Unpack
 
 from tollkeeper.call import Call, check_hits, check_kinds, check_text
 from tollkeeper.decision import Committed, Decision
-from tollkeeper.exchange import Exchange, Steps, encode_commit
-
-if TYPE_CHECKING:
-    from tollkeeper.aio import AsyncClient
-    from tollkeeper.client import Client
+from tollkeeper.exchange import Done, Exchange, One, Steps, encode_commit
 
 
 class Renewal(TypedDict, total=False):
@@ -23,7 +19,7 @@ class Renewal(TypedDict, total=False):
     hits_by_kind: Mapping[str, int]
 
 
-class _Work:
+class _Work(Generic[One, Done]):
     """What a hold knows of its work. True if the work may begin."""
 
     _used: int | None
@@ -31,8 +27,8 @@ class _Work:
     # What was used before a renewal that has ended nothing: it is committed too.
     _before: tuple[int | None, Mapping[str, int]]
 
-    def __init__(self, exchange: Exchange[Any], call: Call) -> None:
-        self._exchange = exchange
+    def __init__(self, client: Exchange[One, Any, Done], call: Call) -> None:
+        self._client = client
         self._call = call
         self._decision: Decision | None = None
         self._begin("")
@@ -81,8 +77,22 @@ class _Work:
         check_text("end", end)
         self._end = end
 
+    def commit(self) -> Done:
+        """Commits now; not again if that has succeeded. Repeated while there is no answer."""
+        return self._client._run_commit(self._commit_steps())
+
+    def release(self) -> Done:
+        """Gives everything back now."""
+        self._begin_usage(None, {})
+        self.used = 0
+        return self.commit()
+
+    def renew(self, **renewal: Unpack[Renewal]) -> One:
+        """Commits what was used so far, and holds a new estimate for what follows."""
+        return self._client._run(self._renew_steps(renewal), holds=True)
+
     def _enter_steps(self, call: Call) -> Steps[Decision]:
-        [self._decision] = yield from self._exchange._decide_steps([call], batch=False)
+        self._decision = yield from self._client._decide_one_steps(call)
         self._begin(self._decision.hold)
         return self._decision
 
@@ -106,7 +116,7 @@ class _Work:
         if not self._token:
             return Committed()
         commit = encode_commit(self._token, *self._usage(), self._end)
-        committed = yield from self._exchange._commit_steps(commit)
+        committed = yield from self._client._commit_steps(commit)
         if committed.error is None:
             self._token = ""
         return committed
@@ -125,18 +135,14 @@ class _Work:
         commit = encode_commit(self._token, *usage, self._end)
         # Also if the caller is cancelled meanwhile.
         self._begin_usage(*usage)
-        self._decision, is_committed = yield from self._exchange._renew_steps(commit, call)
+        self._decision, is_committed = yield from self._client._renew_steps(commit, call)
         if self._decision.hold or is_committed:
             self._begin(self._decision.hold)
         return self._decision
 
 
-class Hold(_Work):
+class Hold(_Work[Decision, Committed]):
     """Commits on the way out of its `with` block, also if the block raises."""
-
-    def __init__(self, client: "Client", call: Call) -> None:
-        super().__init__(client, call)
-        self._client = client
 
     def __enter__(self) -> Self:
         self._client._run(self._enter_steps(self._call))
@@ -145,27 +151,9 @@ class Hold(_Work):
     def __exit__(self, *raised: object) -> None:
         self.commit()
 
-    def commit(self) -> Committed:
-        """Commits now; not again if that has succeeded. Repeated while there is no answer."""
-        return self._client._run_commit(self._commit_steps())
 
-    def release(self) -> Committed:
-        """Gives everything back now."""
-        self._begin_usage(None, {})
-        self.used = 0
-        return self.commit()
-
-    def renew(self, **renewal: Unpack[Renewal]) -> Decision:
-        """Commits what was used so far, and holds a new estimate for what follows."""
-        return self._client._run(self._renew_steps(renewal))
-
-
-class AsyncHold(_Work):
+class AsyncHold(_Work[Coroutine[Any, Any, Decision], Coroutine[Any, Any, Committed]]):
     """Commits on the way out of its `async with` block, also if the block raises or is cancelled."""
-
-    def __init__(self, client: "AsyncClient", call: Call) -> None:
-        super().__init__(client, call)
-        self._client = client
 
     async def __aenter__(self) -> Self:
         await self._client._run(self._enter_steps(self._call), holds=True)
@@ -173,17 +161,3 @@ class AsyncHold(_Work):
 
     async def __aexit__(self, *raised: object) -> None:
         await self.commit()
-
-    async def commit(self) -> Committed:
-        """Commits now; not again if that has succeeded. Repeated while there is no answer."""
-        return await self._client._run_commit(self._commit_steps())
-
-    async def release(self) -> Committed:
-        """Gives everything back now."""
-        self._begin_usage(None, {})
-        self.used = 0
-        return await self.commit()
-
-    async def renew(self, **renewal: Unpack[Renewal]) -> Decision:
-        """Commits what was used so far, and holds a new estimate for what follows."""
-        return await self._client._run(self._renew_steps(renewal), holds=True)

@@ -7,6 +7,7 @@ A mistake, such as an empty key, is logged and answered with 500.
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, AnyStr
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -42,35 +43,29 @@ def _with(headers: Iterable[tuple[AnyStr, AnyStr]], own: list[tuple[AnyStr, AnyS
     return [header for header in headers if header[0].lower() not in names] + own
 
 
+@dataclass
 class ASGIMiddleware:
     """For ASGI applications. Only HTTP requests are limited; WebSockets pass."""
 
-    def __init__(
-        self,
-        app: ASGIApplication,
-        client: AsyncClient,
-        descriptors: Callable[[Scope], Descriptors | Awaitable[Descriptors | None] | None],
-        denied: Callable[[Decision], ASGIApplication] | None = None,
-    ) -> None:
-        """`denied` makes the response to a denied request, such as a Response of Starlette; by default plain text."""
-        self._app = app
-        self._client = client
-        self._descriptors = descriptors
-        self._denied = denied or (lambda decision: _answer_by_asgi(denial_of(decision)))
+    app: ASGIApplication
+    client: AsyncClient
+    descriptors: Callable[[Scope], Descriptors | Awaitable[Descriptors | None] | None]
+    denied: Callable[[Decision], ASGIApplication] = lambda decision: _answer_by_asgi(denial_of(decision))
+    """Makes the response to a denied request, such as a Response of Starlette; by default plain text."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            self._client.connect()
-        descriptors = self._descriptors(scope) if scope["type"] == "http" else None
+            self.client.connect()
+        descriptors = self.descriptors(scope) if scope["type"] == "http" else None
         if inspect.isawaitable(descriptors):
             descriptors = await descriptors
         if descriptors is None:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         try:
-            decision = await self._client.decide(descriptors)
+            decision = await self.client.decide(descriptors)
         except Exception:
-            self._client._log.mistake(MISTAKE)
+            self.client._log.mistake(MISTAKE)
             await _answer_by_asgi(HTTPStatus.INTERNAL_SERVER_ERROR)(scope, receive, send)
             return
         headers = _encoded(decision.headers)
@@ -80,7 +75,7 @@ class ASGIMiddleware:
                 message = {**message, "headers": _with(message.get("headers", ()), headers)}
             await send(message)
 
-        app = self._app if decision.allowed else self._denied(decision)
+        app = self.app if decision.allowed else self.denied(decision)
         await app(scope, receive, send_with_headers)
 
 
@@ -97,38 +92,32 @@ def _answer_by_asgi(status: HTTPStatus) -> ASGIApplication:
     return app
 
 
+@dataclass
 class WSGIMiddleware:
     """For WSGI applications."""
 
-    def __init__(
-        self,
-        app: WSGIApplication,
-        client: Client,
-        descriptors: Callable[[WSGIEnvironment], Descriptors | None],
-        denied: Callable[[Decision], WSGIApplication] | None = None,
-    ) -> None:
-        """`denied` makes the response to a denied request, such as a Response of Flask; by default plain text."""
-        self._app = app
-        self._client = client
-        self._descriptors = descriptors
-        self._denied = denied or (lambda decision: _answer_by_wsgi(denial_of(decision)))
+    app: WSGIApplication
+    client: Client
+    descriptors: Callable[[WSGIEnvironment], Descriptors | None]
+    denied: Callable[[Decision], WSGIApplication] = lambda decision: _answer_by_wsgi(denial_of(decision))
+    """Makes the response to a denied request, such as a Response of Flask; by default plain text."""
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        descriptors = self._descriptors(environ)
+        descriptors = self.descriptors(environ)
         if descriptors is None:
-            return self._app(environ, start_response)
+            return self.app(environ, start_response)
         try:
-            decision = self._client.decide(descriptors)
+            decision = self.client.decide(descriptors)
         except Exception:
-            self._client._log.mistake(MISTAKE)
+            self.client._log.mistake(MISTAKE)
             return _answer(_answer_by_wsgi(HTTPStatus.INTERNAL_SERVER_ERROR), environ, start_response)
 
         def start_with_headers(status: str, headers: list[tuple[str, str]], *error: Any) -> Callable[[bytes], object]:
             return start_response(status, _with(headers, list(decision.headers.items())), *error)
 
         if decision.allowed:
-            return self._app(environ, start_with_headers)
-        return _answer(self._denied(decision), environ, start_with_headers)
+            return self.app(environ, start_with_headers)
+        return _answer(self.denied(decision), environ, start_with_headers)
 
 
 def _answer(app: WSGIApplication, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
