@@ -2,6 +2,9 @@
 
 use std::{fmt, iter, mem};
 
+use tonic::Code;
+
+use crate::ServiceError;
 use crate::v1::{self, call::Mode, descriptor::Entry, descriptor::Override};
 
 /// The largest number of hits: 2^53 - 1.
@@ -11,7 +14,7 @@ const CALLS_MAX: usize = 1000;
 const ID_BYTES_MAX: usize = 128;
 /// The most bytes of keys and values in one request. End users may send long values, and more would take longer than the
 /// timeout, or be refused by the service, which takes 4 MiB.
-pub(crate) const ENTRY_BYTES_MAX: usize = 512 << 10;
+const ENTRY_BYTES_MAX: usize = 512 << 10;
 
 /// A mistake of the caller. Its text names the field and the bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -276,6 +279,13 @@ pub(crate) fn validate_all(calls: &[Call]) -> Result<(), Error> {
     }
     let mut calls = calls.iter().enumerate();
     calls.try_for_each(|(index, call)| call.validate("hits").map_err(in_batch(index)))
+}
+
+/// Why calls are denied without a request, if they are.
+pub(crate) fn too_large(calls: &[Call]) -> Option<ServiceError> {
+    let bytes = entry_bytes(calls.iter().flat_map(|call| &call.descriptors));
+    let text = || format!("keys and values must have at most {ENTRY_BYTES_MAX} bytes, not {bytes}");
+    (bytes > ENTRY_BYTES_MAX).then(|| ServiceError::new(Code::OutOfRange, text()))
 }
 
 pub(crate) fn check_hits(field: &str, hits: Option<u64>) -> Result<(), Error> {

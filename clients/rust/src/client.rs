@@ -9,7 +9,7 @@ use prost::Message as _;
 use tokio::{runtime::Handle, select, sync::watch, time::Instant, time::timeout};
 use tonic::{Code, Request, Response};
 
-use crate::call::{Call, ENTRY_BYTES_MAX, Error, entry_bytes, in_batch, validate_all};
+use crate::call::{Call, Error, in_batch, too_large, validate_all};
 use crate::channel::{self, BoxError, Channel, Target};
 use crate::denials::Denials;
 use crate::v1::{self, DecideRequest, Verdict, tollkeeper_client::TollkeeperClient};
@@ -172,7 +172,7 @@ impl Client {
         let [call] = calls else { return None };
         let is_on = !self.options.remember_denials.is_zero()
             && call.is_deniable_again()
-            && entry_bytes(&call.descriptors) <= ENTRY_BYTES_MAX;
+            && too_large(calls).is_none();
         // A closed client decides by `on_failure`.
         if !is_on || self.shared.service.borrow().is_none() {
             return None;
@@ -198,10 +198,8 @@ impl Client {
         let is_kept = options.require_limit || matches!(options.on_failure, OnFailure::By(_));
         let descriptors = calls.iter().map(|call| call.descriptors.clone());
         let asked: Vec<_> = if is_kept { descriptors.collect() } else { Vec::new() };
-        let bytes = entry_bytes(calls.iter().flat_map(|call| &call.descriptors));
-        let answer = if bytes > ENTRY_BYTES_MAX {
-            let bound = format!("keys and values must have at most {ENTRY_BYTES_MAX} bytes");
-            Err(ServiceError::new(Code::OutOfRange, &format!("{bound}, and have {bytes}")))
+        let answer = if let Some(error) = too_large(&calls) {
+            Err(error)
         } else {
             let calls = calls.into_iter().map(Call::encode).collect();
             self.send(options.timeout, ask(options.domain.clone(), calls), rpc).await

@@ -165,30 +165,19 @@ export class Limiter {
     const messages = calls.map((call, index) => encodeCall(call, path(index)));
     if (messages.length === 0) return [];
     const request = { domain: this.#domain, calls: messages };
-    const verdicts = await this.#verdicts(calls, request, holds);
-    return verdicts.map((verdict, index) => {
-      if (this.#policy.requireLimit) this.#checkLimit(verdict, messages[index], path(index));
-      return this.#held(verdict, calls[index].descriptors);
-    });
-  }
-
-  /** The verdicts of the service, or a denial of an equal request that is remembered. */
-  async #verdicts(
-    calls: readonly Call[],
-    request: v1.DecideRequest,
-    holds: boolean,
-  ): Promise<(v1.Verdict | CallError)[]> {
     const { rememberDenialsMs } = this.#policy;
+    const { denials, isClosed } = this.connection;
     const [{ mode = "take", id }] = calls;
     const isRemembered = rememberDenialsMs > 0 && calls.length === 1 && mode === "take" && !id;
-    const key = isRemembered && !this.connection.isClosed && !tooLarge(request.calls) ? keyOf(request) : "";
-    const denial = this.connection.denials.find(key, rememberDenialsMs);
-    if (denial) return [denial];
-    const verdicts = await this.#send("decide", request, request.calls, (answer) => answer.verdicts, holds);
+    const key = isRemembered && !isClosed && !tooLarge(messages) ? keyOf(request) : "";
+    const denial = denials.find(key, rememberDenialsMs);
+    const ask = () => this.#send("decide", request, messages, (answer) => answer.verdicts, holds);
+    const verdicts = denial ? [denial] : await ask();
     const [verdict] = verdicts;
-    const isDenied = !(verdict instanceof CallError) && verdict.code === "OVER_LIMIT";
-    if (key && isDenied) this.connection.denials.add(key, verdict);
-    return verdicts;
+    if (key && !denial && !(verdict instanceof CallError) && verdict.code === "OVER_LIMIT") denials.add(key, verdict);
+    return verdicts.map((verdict, index) =>
+      this.#held(verdict, calls[index].descriptors, messages[index], path(index)),
+    );
   }
 
   async #renew(old: Used, descriptors: Descriptors, { estimate, hitsByKind }: Estimate): Promise<Held> {
@@ -202,8 +191,7 @@ export class Limiter {
       return results.map(({ verdict }) => verdict);
     };
     const [verdict] = await this.#send("renew", request, [call], verdictsOf, true);
-    if (this.#policy.requireLimit) this.#checkLimit(verdict, call, "");
-    return { ...this.#held(verdict, descriptors), isCommitted };
+    return { ...this.#held(verdict, descriptors, call, ""), isCommitted };
   }
 
   /** Makes one attempt, and reports it. An item without a verdict is an error. What it `holds` needs its caller. */
@@ -230,10 +218,12 @@ export class Limiter {
     return items;
   }
 
-  #held(verdict: v1.Verdict | CallError, descriptors: Descriptors): Held {
-    const isFailed = verdict instanceof CallError;
-    const isAllowed = isFailed ? this.#isAllowedWithout(verdict, descriptors) : verdict.code === "OK";
-    return { decision: new Decision(isAllowed, verdict), token: isFailed ? "" : verdict.hold };
+  #held(verdict: v1.Verdict | CallError, descriptors: Descriptors, call: v1.Call, path: string): Held {
+    if (verdict instanceof CallError) {
+      return { decision: new Decision(this.#isAllowedWithout(verdict, descriptors), verdict), token: "" };
+    }
+    if (this.#policy.requireLimit) this.#checkLimit(verdict, call, path);
+    return { decision: new Decision(verdict.code === "OK", verdict), token: verdict.hold };
   }
 
   #isAllowedWithout(error: CallError, descriptors: Descriptors): boolean {
@@ -249,9 +239,8 @@ export class Limiter {
     }
   }
 
-  #checkLimit(verdict: v1.Verdict | CallError, { descriptors }: v1.Call, path: string): void {
-    if (verdict instanceof CallError) return;
-    const free = verdict.statuses.find(({ currentLimit, rule }) => !currentLimit && !rule);
+  #checkLimit({ statuses }: v1.Verdict, { descriptors }: v1.Call, path: string): void {
+    const free = statuses.find(({ currentLimit, rule }) => !currentLimit && !rule);
     if (!free) return;
     const keys = descriptors[free.descriptorIndex].entries.map(({ key }) => utf8.decode(key)).join("|");
     const problem = `no limit applies to ${keys} in the domain ${this.#domain} (requireLimit)`;

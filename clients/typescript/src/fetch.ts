@@ -131,13 +131,10 @@ type JsonStatus = Omit<v1.Status, "descriptorIndex" | "durationUntilReset" | "li
   readonly limitRemaining?: number;
 };
 
-interface JsonVerdict {
-  readonly code?: v1.Verdict_Code;
+type JsonVerdict = Partial<Pick<v1.Verdict, "code" | "hold" | "hits">> & {
   readonly statuses?: readonly JsonStatus[];
-  readonly hold?: string;
-  readonly hits?: number;
   readonly error?: JsonError;
-}
+};
 
 interface JsonCommitResult {
   readonly charges?: v1.CommittedCharge[];
