@@ -21,7 +21,7 @@ export interface OwnLimit {
   /** The most hits in one window, up to 4,294,967,295. */
   readonly hits: number;
   /** The window is this unit, `multiplier` times, 1 by default. */
-  readonly unit: "SECOND" | "MINUTE" | "HOUR" | "DAY" | "WEEK" | "MONTH" | "YEAR";
+  readonly unit: (typeof UNITS)[number];
   readonly multiplier?: number;
 }
 
@@ -49,7 +49,7 @@ const ID_BYTES_MAX = 128;
  */
 const ENTRIES_BYTES_MAX = 512 * 1_024;
 const UINT32_MAX = 2 ** 32 - 1;
-const UNITS = ["SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "YEAR"];
+const UNITS = ["SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "YEAR"] as const;
 
 const MODES = { take: "TAKE", check: "CHECK", read: "READ", debit: "DEBIT", part: "PART", refund: "TAKE" } as const;
 
@@ -78,8 +78,8 @@ export function encodeCall(call: Call, path: string): v1.Call {
 /** Why calls are denied without a request, if they are. */
 export function tooLarge(calls: readonly v1.Call[]): CallError | undefined {
   let size = 0;
-  for (const { descriptors } of calls)
-    for (const { entries } of descriptors) for (const { key, value } of entries) size += key.length + value.length;
+  const entries = calls.flatMap(({ descriptors }) => descriptors.flatMap((descriptor) => descriptor.entries));
+  for (const { key, value } of entries) size += key.length + value.length;
   if (size <= ENTRIES_BYTES_MAX) return undefined;
   return new CallError(TOO_LARGE, `keys and values must have at most ${ENTRIES_BYTES_MAX} bytes, not ${size}`);
 }

@@ -1,7 +1,7 @@
 // Requests by `fetch` to the JSON API of the service, for runtimes without TCP sockets, such as edge workers.
 import { Limiter, type Policy } from "./client.js";
 import { Connection } from "./connection.js";
-import { ArgumentError, CallError, type Code, codeNumber, TOO_LARGE } from "./error.js";
+import { ArgumentError, CallError, codeNumber, TOO_LARGE } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 import type { Answer, Method, Request, Sending, Transport } from "./transport.js";
 
@@ -36,7 +36,7 @@ export class Client extends Limiter {
 const TIMEOUT_MAX_MS = 86_400_000;
 
 /** https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md, for answers of proxies. */
-const CODES: Readonly<Record<number, Code>> = {
+const CODES: Readonly<Record<number, string>> = {
   400: "INTERNAL",
   401: "UNAUTHENTICATED",
   403: "PERMISSION_DENIED",
