@@ -17,7 +17,7 @@ type Decision struct {
 	// Failed: the service gave no answer to this call. Options.OnFailure has decided it, or it is denied since the context
 	// of the caller has ended. Err is the [Failure].
 	Failed bool
-	// Err is also set if the service has refused the request as too large, with OUT_OF_RANGE. Then the call is denied.
+	// Err is also set if the request was too large, with OUT_OF_RANGE. Then the call is denied.
 	Err error
 	// Limit is nil if no limit applies. A limit of 0 hits admits nothing.
 	Limit *Limit

@@ -68,7 +68,7 @@ impl From<tonic_types::Status> for ServiceError {
 pub struct Decision {
     /// Whether the call may pass.
     pub allowed: bool,
-    /// Why the call failed, or `OUT_OF_RANGE`: the service refused the request as too large, so that the call is denied.
+    /// Why the call failed, or `OUT_OF_RANGE`: the request was too large, so that the call is denied.
     pub error: Option<ServiceError>,
     /// The most hits in one window; absent if no limit applies. 0 admits nothing.
     pub limit: Option<u64>,

@@ -45,7 +45,7 @@ export class Decision {
   readonly rule: string;
   /** One for each descriptor in their order; empty if there is an error. */
   readonly statuses: readonly Status[];
-  /** Why the call failed, or `OUT_OF_RANGE`: the service refused the request as too large, so that the call is denied. */
+  /** Why the call failed, or `OUT_OF_RANGE`: the request was too large, so that the call is denied. */
   readonly error: CallError | undefined;
   /** Number of hits that `part` has charged. */
   readonly hits: number;

@@ -4,7 +4,7 @@ const CODES = (
   "FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED"
 ).split(" ");
 
-/** The code of a request that the service refuses as too large. */
+/** The code of a request that is too large. */
 export const TOO_LARGE = "OUT_OF_RANGE";
 
 /** The number of a status; of one without a name here, the number of UNKNOWN. */

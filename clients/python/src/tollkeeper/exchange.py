@@ -238,7 +238,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
 
         answer = CLOSED if self._is_closed and not also_closed else (yield attempt())
         pause = COMMIT_PAUSE
-        while _is_missing(answer) and time.perf_counter() + pause < end:
+        while isinstance(answer, ServiceError) and answer.code in UNANSWERED and time.perf_counter() + pause < end:
             yield pause
             pause *= 2
             answer = yield attempt()
@@ -312,10 +312,6 @@ def _items(answer: Any, field: str, count: int) -> list[Any]:
         return [answer] * count
     items = list(getattr(answer, field))[:count]
     return items + [ServiceError("UNKNOWN", "the answer is incomplete")] * (count - len(items))
-
-
-def _is_missing(answer: Any) -> bool:
-    return isinstance(answer, ServiceError) and answer.code in UNANSWERED
 
 
 def service_error(error: Exception) -> ServiceError:
