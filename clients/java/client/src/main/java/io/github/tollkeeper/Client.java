@@ -228,7 +228,7 @@ public final class Client implements AutoCloseable {
     }
 
     /** With the values of the caller's context, and not ended with it: the caller could not commit what is held then. */
-    private static <R> R detached(Supplier<R> request) {
+    static <R> R detached(Supplier<R> request) {
         Context context = Context.current().fork();
         Context before = context.attach();
         try {
@@ -288,7 +288,7 @@ public final class Client implements AutoCloseable {
 
     private boolean remembers(List<Call> calls) {
         return !options.rememberDenials.isZero() && calls.size() == 1 && calls.get(0).mode() == Call.Mode.TAKE
-                && calls.get(0).id().isEmpty() && Call.tooLarge(calls).isEmpty();
+                && calls.get(0).id().isEmpty() && connection.refused(calls).isEmpty();
     }
 
     private Optional<Decision> remembered(List<Call> calls, DecideRequest request) {
@@ -350,13 +350,12 @@ public final class Client implements AutoCloseable {
         Renewal renewal = Renewal.newBuilder().setCommit(commit)
                 .setCall(Call.encode(options.domain, List.of(next), false).getCalls(0)).build();
         RenewRequest request = RenewRequest.newBuilder().setDomain(options.domain).addRenewals(renewal).build();
-        Answer<List<RenewResult>> results = detached(() -> connection
-                .ask(TollkeeperGrpc.getRenewMethod(), List.of(next), request, BLOCKING, options.timeout)).answer().join()
-                .items(RenewResponse::getResultsList, 1);
-        List<Verdict> verdicts = results.error().isPresent() ? List.of() : List.of(results.message().get(0).getVerdict());
+        Answer<RenewResponse> answer = detached(() -> connection
+                .ask(TollkeeperGrpc.getRenewMethod(), List.of(next), request, BLOCKING, options.timeout)).answer().join();
+        List<RenewResult> results = answer.error().isPresent() ? List.of() : answer.message().getResultsList();
         Decision decision = decisions("renew", List.of(next), false,
-                new Answer<>(verdicts, results.error(), results.elapsed())).get(0);
-        boolean isCommitted = results.error().isEmpty() && !results.message().get(0).getCommit().hasError();
+                answer.items(it -> results.stream().map(RenewResult::getVerdict).toList(), 1)).get(0);
+        boolean isCommitted = results.size() == 1 && !results.get(0).getCommit().hasError();
         return new Renewed(decision, isCommitted || !decision.hold().isEmpty());
     }
 

@@ -167,7 +167,6 @@ final class Connection {
     /** Waits for commits, which end within their timeouts, and ends decisions. */
     void close() {
         isClosed = true;
-        denials.forget();
         CompletableFuture.allOf(commits.toArray(CompletableFuture[]::new)).join();
         shutdown.run();
     }

@@ -18,7 +18,7 @@ import tollkeeper.v1.Verdict;
  * <p>Limit, remaining hits, reset and rule are from one status: of a denied call, from the last one that is over its
  * limit, otherwise from the first one with the fewest remaining hits.
  *
- * @param error why the call failed, or OUT_OF_RANGE: the service refused the request as too large, so that it is denied
+ * @param error why the call failed, or OUT_OF_RANGE: the request was too large, so that it is denied
  * @param limit empty if no limit applies; a limit of 0 hits admits nothing
  * @param remaining number of hits that would still pass; 0 without a limit
  * @param reset the time until the window ends; without a fixed window, until the hits fit, or until no hit counts

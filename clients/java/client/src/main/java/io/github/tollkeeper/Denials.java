@@ -36,8 +36,4 @@ final class Denials {
             denials.clear();
         }
     }
-
-    synchronized void forget() {
-        denials.clear();
-    }
 }

@@ -30,7 +30,7 @@ public final class Hold implements AutoCloseable {
     private Commit.Builder commit;
     /** What was used before a renewal that has ended nothing: it is committed too. */
     private Commit before;
-    private boolean isCommitted;
+    private volatile boolean isCommitted;
 
     Hold(Client client, Call call, Decision decision) {
         this.client = client;
@@ -144,14 +144,10 @@ public final class Hold implements AutoCloseable {
         return result;
     }
 
-    private synchronized boolean isCommitted() {
-        return isCommitted;
-    }
-
     /** Commits, unless a commit has succeeded. */
     @Override
     public void close() {
-        if (!isCommitted()) {
+        if (!isCommitted) {
             commit();
         }
     }

@@ -1,6 +1,5 @@
 package io.github.tollkeeper;
 
-import io.grpc.Context;
 import io.grpc.ForwardingServerCall.SimpleForwardingServerCall;
 import io.grpc.Metadata;
 import io.grpc.ServerCall;
@@ -43,19 +42,16 @@ public final class RateLimitServerInterceptor implements ServerInterceptor {
     public <Q, A> ServerCall.Listener<Q> interceptCall(
             ServerCall<Q, A> call, Metadata headers, ServerCallHandler<Q, A> next) {
         Decision decision;
-        // A caller that leaves, or has no time left, must not end its own decision.
-        Context decides = Context.current().fork();
-        Context before = decides.attach();
         try {
             List<Descriptor> limited = descriptors.of(call, headers);
-            decision = limited.isEmpty() ? null : client.decide(limited.toArray(Descriptor[]::new));
+            // A caller that leaves, or has no time left, must not end its own decision.
+            decision = limited.isEmpty() ? null
+                    : Client.detached(() -> client.decide(limited.toArray(Descriptor[]::new)));
         } catch (StatusRuntimeException own) {
             return ended(call, own.getStatus(), Optional.ofNullable(own.getTrailers()).orElseGet(Metadata::new));
         } catch (RuntimeException mistake) {
             client.logMistake(mistake);
             return ended(call, io.grpc.Status.INTERNAL.withDescription("internal error"), new Metadata());
-        } finally {
-            decides.detach(before);
         }
         if (decision == null) {
             return next.startCall(call, headers);
