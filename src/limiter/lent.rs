@@ -1,16 +1,10 @@
 //! Hits that callers lease, to spend them in their own process.
 
 use super::{Limiter, Undecided};
-use crate::engine::{
-    decision::Decision,
-    ledger::{CommitOutcome, HoldAction},
-    plan::Plan,
-    request::HitsMeaning,
-};
+use crate::engine::{decision::Decision, ledger::CommitOutcome, plan::Plan, request::HitsMeaning};
 
 impl Limiter {
-    /// Refuses a lease of what cannot be leased. Nothing is given back to a counter that may have been lost since the lease:
-    /// these would be hits of others.
+    /// Refuses a lease of what cannot be leased. Nothing is given back to counters in memory that an earlier process had.
     pub(super) fn check_lent(
         &self,
         plan: &mut Plan,
@@ -22,13 +16,7 @@ impl Limiter {
             return Err(Undecided::NotLeased { rule });
         }
         for charge in &mut plan.charges {
-            if let Some(HoldAction::Commit { held, used, made, .. }) = &mut charge.hold
-                && charge.counter.limit.is_lent()
-                && *used < *held
-                && !self.store.has_kept(&charge.counter, made.until(self.overrides.now()))
-            {
-                *used = *held;
-            }
+            charge.lose_lease(|made| self.store.has_lost(made.until(self.overrides.now())));
         }
         Ok(())
     }

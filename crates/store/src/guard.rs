@@ -174,12 +174,9 @@ impl Guard {
         }
     }
 
-    /// Whether the store certainly has what was charged to a counter so long ago.
-    pub fn has_kept(&self, counter: &Counter, charged: Duration) -> bool {
-        match self.store.servers() {
-            Some(servers) => servers.has_run_for(counter, charged),
-            None => self.began.elapsed() >= charged,
-        }
+    /// Whether what was charged so long ago was counted in memory that is gone.
+    pub fn has_lost(&self, charged: Duration) -> bool {
+        self.store.servers().is_none() && self.began.elapsed() < charged
     }
 
     /// Like [`Store::keys`].

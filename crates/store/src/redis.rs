@@ -142,12 +142,6 @@ impl RedisStore {
         self.leases.credit(counter)
     }
 
-    /// Whether the present run of the server of this counter has been known for so long.
-    pub fn has_run_for(&self, counter: &Counter, time: Duration) -> bool {
-        let since = leases::known_since(&self.directory, counter);
-        since.is_some_and(|since| since.elapsed() >= time)
-    }
-
     async fn read(&self, counter: &Counter, clear: Clear) -> Result<CounterState, StoreError> {
         let work = NodeWork::Read(Box::new(counter.clone()), clear);
         // The script that reads a counter takes declared keys only, which a node of a cluster does not take in batches.

@@ -6,7 +6,7 @@ use crate::{
     hold::HoldBy,
     key::Counter,
     request::Hits,
-    rule::{Algorithm, FailureMode, WhenDenied},
+    rule::{Algorithm, FailureMode, Lease, WhenDenied},
     time::Timestamp,
 };
 
@@ -89,6 +89,29 @@ impl Charge {
         }
         if !self.is_end() {
             self.hold = None;
+        }
+    }
+
+    /// When the hits were charged that it gives back of a lease, if it does.
+    pub fn leased_at(&self) -> Option<Timestamp> {
+        let limit = &self.counter.limit;
+        match self.hold {
+            Some(HoldAction::Commit { held, used, made, .. })
+                if used < held && (limit.is_lent() || limit.lease == Lease::Auto) =>
+            {
+                Some(made)
+            }
+            _ => None,
+        }
+    }
+
+    /// Makes it too late to give hits of a lease back if those may be lost that were charged at that time, as `is_lost` says:
+    /// it would take hits of others.
+    pub fn lose_lease(&mut self, is_lost: impl FnOnce(Timestamp) -> bool) {
+        if self.leased_at().is_some_and(is_lost)
+            && let Some(HoldAction::Commit { deadline, .. }) = &mut self.hold
+        {
+            *deadline = Timestamp::default();
         }
     }
 

@@ -315,7 +315,7 @@ impl Leases {
 }
 
 /// Since when the present run of the server that has a counter is known.
-pub(super) fn known_since(directory: &Directory, counter: &Counter) -> Option<Instant> {
+fn known_since(directory: &Directory, counter: &Counter) -> Option<Instant> {
     directory.owner(HashSlot::of(counter)).ok()?.link.state.pool.known_since()
 }
 

@@ -185,8 +185,23 @@ async fn what_is_left_of_a_lease_does_not_go_back_to_a_counter_that_was_lost() {
     let lost = lease_of(&service, "hot=a 50").await;
     redis.stop();
     start_again(&mut redis, &service).await;
-    assert_eq!(give_back(&service, &lost, 10).await, "APPLIED 50/50");
+    assert_eq!(give_back(&service, &lost, 10).await, "LATE 10/50");
     check_each(&service, "llm", &[("hot=a READ", "OK: OK hot 970/1000 used 30")]).await;
+}
+
+/// The commit is the first to reach the next run of the server.
+#[tokio::test]
+async fn a_commit_that_meets_a_restart_of_the_store_gives_nothing_back_and_is_no_error() {
+    let mut redis = Redis::start();
+    let store = &redis.url();
+    let services =
+        [(); 2].map(|()| Service::start(Options { rules: RULES, store, ..Options::default() }));
+    let [service, other] = &services;
+    let lost = lease_of(service, "hot=a 50").await;
+    redis.stop();
+    start_again(&mut redis, other).await;
+    assert_eq!(give_back(service, &lost, 10).await, "LATE 10/50");
+    check_each(service, "llm", &[("hot=a READ", "OK: OK hot 970/1000 used 30")]).await;
 }
 
 /// A give-back that was kept while the server was away is not sent to the next run of it.

@@ -6,7 +6,7 @@ use tollkeeper_engine::{
     hold::HoldBy,
     key::Counter,
     ledger::{Charge, GiveBack, HoldAction},
-    rule::{FailureMode, Lease, Limit, Mode},
+    rule::{FailureMode, Limit, Mode},
     time::Timestamp,
 };
 
@@ -119,17 +119,16 @@ impl NodeWork {
 
     /// When the hits were charged that it gives back of a lease, if it does.
     pub(crate) fn leased_at(&self) -> Option<Timestamp> {
-        self.charges().iter().find_map(|charge| {
-            let limit = &charge.counter.limit;
-            match charge.hold {
-                Some(HoldAction::Commit { held, used, made, .. })
-                    if used < held && (limit.is_lent() || limit.lease == Lease::Auto) =>
-                {
-                    Some(made)
-                }
-                _ => None,
-            }
-        })
+        self.charges().iter().find_map(Charge::leased_at)
+    }
+
+    /// See [`Charge::lose_lease`].
+    pub(crate) fn lose_leases(&mut self, is_lost: impl Fn(Timestamp) -> bool) {
+        if self.leased_at().is_some()
+            && let Self::Charges(charges) = self
+        {
+            Arc::make_mut(charges).iter_mut().for_each(|charge| charge.lose_lease(&is_lost));
+        }
     }
 
     /// How long after `made` it is of use: until its window or its hold ends.

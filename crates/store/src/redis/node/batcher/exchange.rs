@@ -53,15 +53,12 @@ impl SharedQueue {
         for_connection: Duration,
     ) -> Option<Exchanged> {
         let (now, timeout) = (Instant::now(), self.link.state.pool.timeout());
-        let mut answers: Vec<(Recipient, CallAnswer)> =
-            calls.extract_if(.., |call| self.is_lost(call)).map(QueuedCall::lost).collect();
-        let Some(&QueuedCall { since, sent_as, .. }) = calls.first() else {
-            return Some(Exchanged { answers, again: Vec::new(), charges: 0 });
-        };
+        let QueuedCall { since, sent_as, .. } = *calls.first()?;
         // Long enough to see that the server is late.
         let until = calls.iter().map(|call| call.until).max()?.max(now + 2 * timeout);
         let assumed_now = self.link.clock.now();
         for QueuedCall { owed, kind, redis_now, .. } in &mut calls {
+            owed.work.lose_leases(|made| self.has_lost(made.until(assumed_now)));
             batch.add(*kind, &owed.work, redis_now.unwrap_or(assumed_now));
             owed.is(Fate::Sent);
         }
@@ -104,7 +101,7 @@ impl SharedQueue {
         }
         let is_stale = |reply: &&Reply| reply.verdict == ScriptVerdict::Stale;
         self.link.metrics.stale(replies.iter().flatten().filter(is_stale).count());
-        answers.reserve(calls.len());
+        let mut answers = Vec::with_capacity(calls.len());
         let mut again = Vec::new();
         for (mut call, reply) in calls.into_iter().zip(replies) {
             match reply {
@@ -134,12 +131,10 @@ impl SharedQueue {
         Some(Exchanged { answers, again, charges })
     }
 
-    /// Whether it gives back hits that an earlier run of the server may have lost: these would be hits of other calls.
-    fn is_lost(&self, call: &QueuedCall) -> bool {
-        call.owed.work.leased_at().is_some_and(|made| {
-            let charged = made.until(self.link.clock.now());
-            self.link.state.pool.known_since().is_none_or(|since| since.elapsed() <= charged)
-        })
+    /// Whether an earlier run of the server may have lost what was charged so long ago.
+    fn has_lost(&self, charged: Duration) -> bool {
+        let since = self.link.state.pool.known_since();
+        since.is_none_or(|since| since.elapsed() <= charged)
     }
 
     /// Records whether the server answers. Returns the number of charges that it has acknowledged.
@@ -170,12 +165,6 @@ impl SharedQueue {
 }
 
 impl QueuedCall {
-    /// The answer to one that must not run any more.
-    fn lost(self) -> (Recipient, CallAnswer) {
-        self.owed.settle();
-        (self.caller, Err(NotDecided::WindowEnded))
-    }
-
     /// The answer that a reply is. A call that was not decided for a reason that another attempt settles comes back as it
     /// is sent again.
     fn answer_by(mut self, Reply { now, verdict }: Reply) -> Result<(Recipient, CallAnswer), Self> {
