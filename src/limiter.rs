@@ -81,6 +81,12 @@ pub enum Undecided {
         "mode: must not be LEASE: the rule {rule:?} has a limit that does not lease, or is charged twice"
     )]
     NotLeased { rule: String },
+    #[error(
+        "descriptors: with mode LEASE, they must make at most {} charges, whose names fit a token of {} characters",
+        holds::TOKEN_CHARGES_MAX,
+        holds::TOKEN_CHARS_MAX
+    )]
+    LeaseWithoutToken,
     /// Its charges cost too much.
     #[error("descriptors: charges of weight {weight} exceed {max} (`--max-charges`)")]
     TooHeavy { weight: usize, max: usize },

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::open::INSTRUMENTS;
 use self::open::{HOLDS, OpenHolds};
+pub(super) use self::token::{TOKEN_CHARGES_MAX, TOKEN_CHARS_MAX, can_name};
 pub use self::{keys::HoldKeys, token::SpanIds};
 use crate::{
     engine::{
@@ -106,7 +107,7 @@ impl Holds {
             return;
         }
         plan.set_hold_id(self.next_id());
-        if token::can_name(plan.takes_by_token()) {
+        if can_name(plan.takes_by_token()) {
             return;
         }
         plan.refuse_takes();

@@ -1,6 +1,6 @@
 //! Hits that callers lease, to spend them in their own process.
 
-use super::{Limiter, Undecided};
+use super::{Limiter, Undecided, holds};
 use crate::engine::{decision::Decision, ledger::CommitOutcome, plan::Plan, request::HitsMeaning};
 
 impl Limiter {
@@ -14,6 +14,9 @@ impl Limiter {
             && let Some(rule) = plan.not_leased()
         {
             return Err(Undecided::NotLeased { rule });
+        }
+        if meaning == HitsMeaning::Lease && !holds::can_name(plan.takes_by_token()) {
+            return Err(Undecided::LeaseWithoutToken);
         }
         for charge in &mut plan.charges {
             charge.lose_lease(|made| self.store.has_lost(made.until(self.overrides.now())));

@@ -95,7 +95,7 @@ struct TokenCharge<'text> {
 }
 
 /// Whether a token can name these counters, whatever they are charged.
-pub(super) fn can_name<'call>(counters: impl Iterator<Item = &'call Counter>) -> bool {
+pub(in crate::limiter) fn can_name<'call>(counters: impl Iterator<Item = &'call Counter>) -> bool {
     let (mut charges, mut bytes, mut before) = (0, HEAD_BYTES_MAX, "");
     for counter in counters {
         let (business_id, _) = counter.business_id();

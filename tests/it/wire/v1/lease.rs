@@ -18,6 +18,10 @@ descriptors:
   - { key: counted, rate_limit: { unit: year, requests_per_unit: 1000, lease: auto, count_denied: true } }
   - { key: tried, rate_limit: { unit: year, requests_per_unit: 1000, lease: auto, shadow: { requests_per_unit: 9 } } }
   - { key: held, rate_limit: { unit: year, requests_per_unit: 1000, lease: auto, hold: 1m } }
+  - key: double
+    rate_limits:
+      - { unit: year, requests_per_unit: 1000, lease: auto }
+      - { unit: year, unit_multiplier: 2, requests_per_unit: 1000, lease: auto }
   - key: shared
     rate_limit: { unit: year, requests_per_unit: 1000, lease: auto, priority: { entry: class, share: { gold: 100, other: 50 } } }
 ";
@@ -229,6 +233,22 @@ async fn a_reset_ends_what_can_be_given_back() {
         check_each(service, "llm", &[("hot=r 30", "OK: OK hot 970/1000")]).await;
         give_back(service, &before, 0).await;
         check_each(service, "llm", &[("hot=r READ", "OK: OK hot 970/1000 used 30")]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lease_whose_charges_no_token_can_name_is_refused() {
+    on_both_stores(async |service| {
+        let lease = |count, value: &str| {
+            let descriptors = (0..count).map(|number| format!("double={number}{value} "));
+            descriptors.collect::<String>() + "LEASE"
+        };
+        let (many, long) = (lease(33, ""), lease(30, &"x".repeat(120)));
+        let error = "InvalidArgument: calls[0].descriptors: with mode LEASE, they must make at most 64 charges, \
+                     whose names fit a token of 8192 characters";
+        check_each(service, "llm", &[(&*many, error), (&*long, error)]).await;
+        assert_eq!(lease_of(service, &lease(32, "")).await.hits, 1);
     })
     .await;
 }
