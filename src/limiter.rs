@@ -411,11 +411,14 @@ impl Limiter {
     pub async fn set_used(&self, counter: &Counter, used: u64) -> Result<CounterReading, String> {
         self.note_change(counter);
         let store = self.store.for_operator();
-        // The hits of the window before count too, and no refund takes them back; nor what replicas have leased, which would
-        // go back behind it.
-        if counter.limit.algorithm == Algorithm::SlidingWindow || counter.limit.lease == Lease::Auto
-        {
-            store.read_counter(counter, Clear::Yes).await;
+        match counter.limit.algorithm {
+            // The hits of the window before count too, and no refund takes them back.
+            Algorithm::SlidingWindow => drop(store.read_counter(counter, Clear::Yes).await),
+            // What was leased would go back behind it, although the rules may not lease any more.
+            Algorithm::FixedWindow if counter.limit.hold.is_none() => {
+                drop(store.read_counter(counter, Clear::Holds).await);
+            }
+            _ => {}
         }
         let limit = Limit {
             when_denied: WhenDenied::Counted,

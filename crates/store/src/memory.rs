@@ -219,6 +219,8 @@ impl MemoryStore {
                 let keys = [Some(counter.key), counter.previous_key];
                 keys.iter().flatten().for_each(|key| shard.remove(key));
             }
+        }
+        if clear.ends_holds() {
             let record = AnyAccount::HoldRecord(Box::new(HoldRecord::of_reset(now)));
             locked.keep(&self.locate_reset(counter, terms), record);
         }

@@ -17,6 +17,15 @@ pub enum Clear {
     No,
     /// It stays as it is, and what it remembers is read too, each hit or call.
     Show,
+    /// It stays as it is, but nothing that was charged before is given back later.
+    Holds,
     /// The counter starts again from zero. No hit is lost between reading and reset.
     Yes,
+}
+
+impl Clear {
+    /// Whether nothing is given back later that was charged before.
+    pub(crate) const fn ends_holds(self) -> bool {
+        matches!(self, Self::Holds | Self::Yes)
+    }
 }

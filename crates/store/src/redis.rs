@@ -129,7 +129,7 @@ impl RedisStore {
         clear: Clear,
     ) -> Result<CounterState, StoreError> {
         let mut answer = self.read(counter, clear).await;
-        if clear == Clear::Yes {
+        if clear.ends_holds() {
             self.leases.end(&self.directory, iter::once(counter));
         } else if let Ok(state) = &mut answer {
             state.credit = self.credit(counter);
@@ -145,7 +145,7 @@ impl RedisStore {
     async fn read(&self, counter: &Counter, clear: Clear) -> Result<CounterState, StoreError> {
         let work = NodeWork::Read(Box::new(counter.clone()), clear);
         // The script that reads a counter takes declared keys only, which a node of a cluster does not take in batches.
-        let is_batched = clear != Clear::Yes
+        let is_batched = !clear.ends_holds()
             && self.directory.options.expected.runs_scripts
             && !self.directory.is_cluster();
         let node = self.directory.map().nodes().first().cloned().filter(|_| is_batched);

@@ -72,12 +72,14 @@ async fn read(
     let mut reads = match clear {
         // Without memory a server refuses every command inside of a transaction.
         Clear::No | Clear::Show => redis::pipe(),
-        Clear::Yes => transaction(),
+        Clear::Holds | Clear::Yes => transaction(),
     };
     reads.ignore_errors();
     reads.cmd("GET").arg(&key);
     if clear == Clear::Yes {
         reads.cmd("DEL").arg(&key).ignore();
+    }
+    if clear.ends_holds() {
         let reset = key_prefix.to_owned() + &counter.reset_key();
         reads.cmd("SET").arg(reset).arg(assumed_now.as_millis());
         reads.arg("PX").arg(HoldRecord::RESET_MS).ignore();

@@ -254,6 +254,19 @@ async fn a_lease_whose_charges_no_token_can_name_is_refused() {
 }
 
 #[tokio::test]
+async fn what_is_left_of_a_lease_does_not_undo_what_is_set_after_its_limit_leases_no_more() {
+    on_both_stores(async |service| {
+        let before = lease_of(service, "hot=s 50").await;
+        service.reload(&RULES.replace(", lease: auto", ""));
+        let path = "/counters/set?domain=llm&descriptor=hot%3Ds&used=100";
+        assert_eq!(service.exchange_at(service.admin, "POST", path, b"").0, 200);
+        give_back(service, &before, 0).await;
+        check_each(service, "llm", &[("hot=s READ", "OK: OK hot 900/1000 used 100")]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_lease_in_json_is_that_of_grpc() {
     let service = Service::start(Options { rules: RULES, ..Options::default() });
     let body = json!({ "domain": "llm", "calls": [

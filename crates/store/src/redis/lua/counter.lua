@@ -1,7 +1,8 @@
 -- Reads one counter, and clears it on request, with no hit in between.
 --
 -- KEYS     the counter, of a sliding window the one before, and the set of its open holds
--- ARGV     1 and one check, see charge.lua; 'read', 'show' or 'clear', and behind that the slot of the time of the reset
+-- ARGV     1 and one check, see charge.lua; 'read', 'show', 'clear', or 'holds' to let nothing be given back of what was
+--          charged before; and behind the last two the slot of the time of the reset
 -- Returns  TIME's seconds and microseconds; 1, or -1 if the check is stale, or -2 if the counter holds
 --          no count; what is used and what remains; the reset in milliseconds; what open holds hold, and
 --          their number; 1 if it is closed, else 0; with 'show' what a log remembers, each as in its key
@@ -36,8 +37,9 @@ else
   end
 end
 -- What holds no count is cleared too.
-if reply[3] ~= -1 and ARGV[at] == 'clear' then
-  redis.call('DEL', unpack(KEYS))
+local clear = ARGV[at]
+if reply[3] ~= -1 and (clear == 'clear' or clear == 'holds') then
+  if clear == 'clear' then redis.call('DEL', unpack(KEYS)) end
   -- As long as a hold may be open.
   redis.call('SET', KEYS[tonumber(ARGV[at + 1])], text(now), 'PXAT', text(now + 604800000))
 end

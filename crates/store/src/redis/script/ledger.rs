@@ -81,9 +81,10 @@ impl LedgerRun {
         self.arguments.push(match clear {
             Clear::No => "read".to_owned(),
             Clear::Show => "show".to_owned(),
+            Clear::Holds => "holds".to_owned(),
             Clear::Yes => "clear".to_owned(),
         });
-        if clear == Clear::Yes {
+        if clear.ends_holds() {
             let reset = self.slot(prefix, &counter.reset_key());
             self.arguments.push(reset.to_string());
         }
