@@ -30,6 +30,7 @@ pub struct RuleSet {
     domains: HashMap<String, Domain>,
     /// By [`HoldPolicy::number`](crate::hold::HoldPolicy::number).
     holds: HashMap<u32, HoldingLimit>,
+    has_tokens: bool,
 }
 
 /// A limit that holds hits, and the labels of its rule.
@@ -201,9 +202,11 @@ impl RuleSet {
         Self { defaults, ..Self::default() }
     }
 
-    /// Notes a limit that holds hits.
+    /// Notes a limit that holds hits, or of which answers may have tokens.
     pub fn add_hold(&mut self, domain: &str, rule: &str, limit: &Arc<Limit>) {
+        self.has_tokens |= limit.leases();
         let Some(policy) = &limit.hold else { return };
+        self.has_tokens |= policy.by == HoldBy::Token;
         let domain = Arc::clone(&self.domain_mut(domain).name);
         let holding = HoldingLimit { domain, rule: rule.into(), limit: Arc::clone(limit) };
         self.holds.insert(policy.number, holding);
@@ -211,20 +214,13 @@ impl RuleSet {
 
     /// Whether a limit has `notify_at`.
     pub fn has_notices(&self) -> bool {
-        self.has_limit(|limit| limit.notify_at.is_some())
+        let mut rules = self.domains.values().flat_map(Domain::rules);
+        rules.any(|rule| rule.limits().iter().any(|limit| limit.notify_at.is_some()))
     }
 
     /// Whether answers may have tokens, of holds or of leases.
-    pub fn has_tokens(&self) -> bool {
-        self.has_limit(|limit| {
-            let by = limit.hold.as_ref().map(|policy| policy.by);
-            by == Some(HoldBy::Token) || limit.leases()
-        })
-    }
-
-    fn has_limit(&self, is_one: impl Fn(&Limit) -> bool) -> bool {
-        let rules = self.domains.values().flat_map(Domain::rules);
-        rules.flat_map(|rule| rule.limits()).any(|limit| is_one(limit))
+    pub const fn has_tokens(&self) -> bool {
+        self.has_tokens
     }
 
     /// The limit that holds hits with this number.
