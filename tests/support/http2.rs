@@ -42,12 +42,12 @@ pub struct Frames {
 impl Frames {
     /// A whole call on the next stream.
     pub fn call(self, message: &[u8]) -> Self {
-        self.headers().data(message, END_STREAM)
+        self.headers().data(message)
     }
 
     /// A call that does not end its stream.
     pub fn open_call(self, message: &[u8]) -> Self {
-        self.headers().data(message, 0)
+        self.headers().message(message, 0)
     }
 
     /// Opens the next stream with the headers of a call.
@@ -101,8 +101,13 @@ impl Frames {
         self.frame(PING, 0, 0, &[0; 8])
     }
 
+    /// A message, and the end of the last stream.
+    pub fn data(self, message: &[u8]) -> Self {
+        self.message(message, END_STREAM)
+    }
+
     /// A message behind gRPC's prefix, on the last stream.
-    fn data(self, message: &[u8], flags: u8) -> Self {
+    fn message(self, message: &[u8], flags: u8) -> Self {
         let length = u32::try_from(message.len()).unwrap();
         let framed = [&[0], &length.to_be_bytes()[..], message].concat();
         let stream = self.stream;

@@ -16,6 +16,7 @@ use crate::{
         Undecided,
         once::{Begun, Once},
     },
+    process::calls::client_has_left,
     rls::{
         pb::{
             google::rpc,
@@ -128,7 +129,15 @@ impl ItemContext<'_> {
         }
         // Not as a variable first: a future of this size would be moved.
         let decision = limiter.decide_by(by, request, call.meaning, *arrival, away).await?;
-        Ok(call.verdict(&decision))
+        let verdict = call.verdict(&decision);
+        if call.mode == Mode::Lease
+            && client_has_left()
+            && let Some(hold) = decision.token
+        {
+            let unused = v1::Commit { hold, used: Some(0), ..v1::Commit::default() };
+            drop(Box::pin(unused.answer(self)).await);
+        }
+        Ok(verdict)
     }
 
     /// The verdict on a call with an id: the first one, if it is repeated.

@@ -2,9 +2,12 @@
 
 use std::net::Shutdown;
 
+use tollkeeper_proto::v1::{Call, DecideRequest, call::Mode};
+
 use crate::support::{
     http2::{self, Frames},
     prelude::*,
+    stores::one,
 };
 
 const RULES: &str = "
@@ -12,6 +15,8 @@ domain: shop
 descriptors:
   - key: tokens
     rate_limit: { unit: year, requests_per_unit: 1000000, count_denied: true }
+  - key: hot
+    rate_limit: { unit: year, requests_per_unit: 1000, lease: auto }
 ";
 
 fn start(store: &str) -> Service {
@@ -116,6 +121,32 @@ fn calls_that_wait_for_redis_are_counted_though_the_client_leaves_and_the_servic
     redis.signal("CONT");
     assert!(service.process().0.wait().unwrap().success());
     assert_eq!(redis.query::<u32>(&["GET", &redis.key("tokens=a")]), 300);
+}
+
+#[test]
+fn a_lease_goes_back_whose_client_leaves_before_the_answer() {
+    let redis = Redis::start();
+    let service = start(&redis.url());
+    service.wait_until_ready();
+    redis.signal("STOP");
+    let mut client = connect(&service);
+    let descriptors = vec![one("hot", "a")];
+    let lease = Call { descriptors, mode: Mode::Lease.into(), hits: Some(5), ..Call::default() };
+    let message = DecideRequest { domain: "shop".to_owned(), calls: vec![lease] }.encode_to_vec();
+    let call = |frames: Frames, _| {
+        let frames = frames.many_headers("/tollkeeper.v1.Tollkeeper/Decide", 0);
+        frames.data(&message).reset()
+    };
+    let frames = (0..10).fold(Frames::default(), call).ping();
+    client.write_all(&frames.bytes()).unwrap();
+    while http2::read_frame(&mut client).0 != http2::PING {}
+    redis.signal("CONT");
+    let line = "ratelimit_lease_hits_total{event=\"given_back\"} 50\n";
+    eventually("all is given back", || service.get("/metrics").contains(line).then_some(()));
+    let path = "/counters?domain=shop&descriptor=hot%3Da";
+    let (_, _, shown) = service.exchange_at(service.admin, "GET", path, b"");
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["counters"][0]["used"], 0, "{shown}");
 }
 
 /// A client that gives up while Redis is slow.

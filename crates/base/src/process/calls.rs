@@ -11,6 +11,15 @@ use hyper::rt::Executor;
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
+tokio::task_local! {
+    static CLIENT_HAS_LEFT: ();
+}
+
+/// Whether the client has left that waited for the answer to this call.
+pub fn client_has_left() -> bool {
+    CLIENT_HAS_LEFT.try_with(|()| ()).is_ok()
+}
+
 /// Owns the calls of one connection, or of one listener.
 #[derive(Clone)]
 pub struct CallTracker(Arc<Spawner>);
@@ -70,7 +79,7 @@ impl<F: Future<Output: Send + 'static> + Send + 'static> Future for TrackedCall<
 impl<F: Future<Output: Send + 'static> + Send + 'static> Drop for TrackedCall<F> {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            self.tracker.execute(call);
+            self.tracker.execute(CLIENT_HAS_LEFT.scope((), call));
         }
     }
 }
