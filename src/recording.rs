@@ -7,14 +7,10 @@ mod file;
 use std::{
     fmt, fs, mem,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
-use arc_swap::ArcSwapOption;
 use opentelemetry::{
     KeyValue,
     metrics::{Counter, Meter},
@@ -28,11 +24,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use self::{
+    call::{CALL_BYTES_MAX, RecordedValues, Shapes},
+    file::Folder,
+};
 pub use self::{
-    call::Recorded,
+    call::{Recorded, fill_in},
     file::{compressed, create, files, written_from},
 };
-use self::{call::RecordedValues, file::Folder};
 use crate::{
     engine::rule_set::RuleSet,
     process::{clock::system_clock, workers},
@@ -51,9 +50,6 @@ const BLOCK_BYTES: usize = 256 << 10;
 
 /// A whole buffer, and its last call.
 const BLOCK_CAPACITY: usize = BLOCK_BYTES + CALL_BYTES_MAX;
-
-/// A longer call is dropped, so that callers fill the memory of this process no further than with buffers of about this size.
-const CALL_BYTES_MAX: usize = 64 << 10;
 
 /// The most buffers that wait for the disk, beside one of each worker.
 const BLOCKS_MAX: usize = 32;
@@ -80,10 +76,8 @@ pub type Key = Box<dyn Fn() -> Option<[u8; 16]> + Send + Sync>;
 pub struct Recorder {
     options: RecordingOptions,
     key: Key,
-    /// Makes digests; `None` until it is known.
-    digests: ArcSwapOption<SipHasher24>,
     /// One for each worker, and one for other threads.
-    buffers: Box<[Mutex<Block>]>,
+    buffers: Box<[Buffer]>,
     full: mpsc::Sender<Block>,
     blocks: tokio::sync::Mutex<mpsc::Receiver<Block>>,
     metrics: RecordingInstruments,
@@ -100,11 +94,32 @@ impl fmt::Debug for Recorder {
     }
 }
 
+/// What a worker writes at each call, apart from the cache lines of the others.
+#[derive(Default)]
+#[repr(align(128))]
+struct Buffer(Mutex<Buffered>);
+
+#[derive(Default)]
+struct Buffered {
+    /// Makes digests; `None` until their key is known.
+    digests: Option<SipHasher24>,
+    shapes: Shapes,
+    block: Block,
+}
+
 /// Calls one after another, as they are written.
 #[derive(Debug, Default)]
 struct Block {
     bytes: Vec<u8>,
     calls: u64,
+}
+
+impl Buffered {
+    /// Takes the block. The next one has shapes of its own, since a reader may see no other block.
+    fn take(&mut self, next: Block) -> Block {
+        self.shapes.clear();
+        mem::replace(&mut self.block, next)
+    }
 }
 
 impl Recorder {
@@ -121,8 +136,7 @@ impl Recorder {
             ends: Mutex::new((!is_on).then(Instant::now)),
             options,
             key,
-            digests: ArcSwapOption::empty(),
-            buffers: (0..=workers).map(|_| Mutex::default()).collect(),
+            buffers: (0..=workers).map(|_| Buffer::default()).collect(),
             full,
             blocks: blocks.into(),
             metrics,
@@ -157,26 +171,22 @@ impl Recorder {
 
     /// Records a call that was decided by these rules, while [`is_on`](Self::is_on).
     pub fn record(&self, rules: &RuleSet, call: Recorded<'_>) {
-        let mut digests = self.digests.load();
-        if digests.is_none() {
-            self.learn_key();
-            digests = self.digests.load();
-        }
-        let Some(digests) = &*digests else { return self.count("dropped", 1) };
-        let values = RecordedValues { rules, digests, shows_values: self.options.shows_values };
         let Some(buffer) = self.buffers.get(workers::share(self.buffers.len())) else { return };
-        let mut block = buffer.lock();
-        let begin = block.bytes.len();
-        values.write(call, &mut block.bytes);
-        if block.bytes.len() - begin > CALL_BYTES_MAX {
-            block.bytes.truncate(begin);
+        let mut buffered = buffer.0.lock();
+        let Buffered { digests, shapes, block } = &mut *buffered;
+        if digests.is_none() {
+            *digests = self.digests();
+        }
+        let Some(digests) = digests else { return self.count("dropped", 1) };
+        let values = RecordedValues { rules, digests, shows_values: self.options.shows_values };
+        if !values.write(call, shapes, &mut block.bytes) {
             block.bytes.shrink_to(BLOCK_CAPACITY);
             return self.count("dropped", 1);
         }
         block.calls += 1;
         if block.bytes.len() >= BLOCK_BYTES {
             let next = Block { bytes: Vec::with_capacity(BLOCK_CAPACITY), calls: 0 };
-            self.hand_over(mem::replace(&mut *block, next));
+            self.hand_over(buffered.take(next));
         }
     }
 
@@ -193,7 +203,10 @@ impl Recorder {
         let handing_over = async {
             let mut due = time::interval(HAND_OVER_EVERY);
             while stop.run_until_cancelled(due.tick()).await.is_some() {
-                self.learn_key();
+                if let Some(digests) = self.digests() {
+                    let buffers = self.buffers.iter();
+                    buffers.for_each(|buffer| buffer.0.lock().digests = Some(digests));
+                }
                 self.time_left();
                 self.buffered().into_iter().for_each(|block| self.hand_over(block));
             }
@@ -222,7 +235,7 @@ impl Recorder {
     fn buffered(&self) -> Vec<Block> {
         let mut blocks: Vec<Block> = Vec::new();
         for buffer in &self.buffers {
-            let block = mem::take(&mut *buffer.lock());
+            let block = buffer.0.lock().take(Block::default());
             let fits = |last: &&mut Block| last.bytes.len() + block.bytes.len() <= BLOCK_BYTES;
             match blocks.last_mut().filter(fits) {
                 Some(last) => {
@@ -266,10 +279,8 @@ impl Recorder {
         folder
     }
 
-    fn learn_key(&self) {
-        if let Some(key) = (self.key)() {
-            self.digests.store(Some(Arc::new(SipHasher24::new_with_key(&key))));
-        }
+    fn digests(&self) -> Option<SipHasher24> {
+        (self.key)().map(|key| SipHasher24::new_with_key(&key))
     }
 
     fn count(&self, outcome: &'static str, calls: u64) {

@@ -27,6 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         // Entries borrow from the received message instead of copying it.
         .bytes(".envoy.extensions.common.ratelimit.v3")
+        .bytes(".tollkeeper.recording.v1")
         // A value of a descriptor must not reach a log through `{:?}`.
         .skip_debug([".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry"])
         // Equal calls have equal bytes.

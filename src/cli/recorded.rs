@@ -2,17 +2,18 @@
 
 use std::{
     cmp::Ordering,
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     fs::{self, File},
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
     mem,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
 };
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use lz4_flex::frame::FrameDecoder;
-use prost::Message as _;
+use prost::{DecodeError, Message as _};
 use serde::Serialize;
 use tollkeeper_proto::{
     Entry, RateLimitDescriptor,
@@ -242,6 +243,10 @@ struct CallFile {
     path: PathBuf,
     frames: Frames,
     read: BytesMut,
+    /// By their numbers.
+    shapes: HashMap<u32, Arc<Shape>>,
+    /// For values.
+    memory: BytesMut,
     /// Calls that are read, and before which others may still come.
     runs: Vec<Run>,
     /// The run of the block that is read, of one worker, unless that run has ended or a block begins.
@@ -293,26 +298,44 @@ impl Run {
 }
 
 /// A call that is not decoded yet.
+#[derive(Clone)]
 struct EncodedCall {
     at: Timestamp,
     message: Bytes,
+    shape: Option<Arc<Shape>>,
 }
 
-/// The field of a `RecordedCall` that is read first.
+/// What calls have in common that differ in their values.
+struct Shape {
+    domain: String,
+    descriptors: Vec<RateLimitDescriptor>,
+}
+
+/// The fields of a `RecordedCall` that are read first.
 #[derive(prost::Message)]
-struct CallTime {
+struct CallHead {
     #[prost(uint64, tag = 1)]
     at_ms: u64,
+    #[prost(string, tag = 2)]
+    domain: String,
+    #[prost(uint32, tag = 11)]
+    shape: u32,
 }
 
 impl EncodedCall {
-    fn new(message: Bytes) -> Result<Self, String> {
-        let CallTime { at_ms } = CallTime::decode(&*message).map_err(|error| error.to_string())?;
-        Ok(Self { at: time_of_call(at_ms)?, message })
+    /// A call, whose shape is one of these or a new one.
+    fn new(message: Bytes, shapes: &mut HashMap<u32, Arc<Shape>>) -> Result<Self, String> {
+        let problem = |error: DecodeError| error.to_string();
+        let CallHead { at_ms, domain, shape } = CallHead::decode(&*message).map_err(problem)?;
+        if shape > 0 && !domain.is_empty() {
+            let call = RecordedCall::decode(message.clone()).map_err(problem)?;
+            shapes.insert(shape, Arc::new(Shape { domain, descriptors: call.descriptors }));
+        }
+        Ok(Self { at: time_of_call(at_ms)?, message, shape: shapes.get(&shape).cloned() })
     }
 
     fn turn(&self) -> Option<Turn> {
-        decode(self.message.clone()).ok().map(|call| call.turn)
+        decode(self.clone(), &mut BytesMut::new()).ok().map(|call| call.turn)
     }
 }
 
@@ -326,7 +349,7 @@ enum Frames {
 
 impl CallFile {
     fn new(path: PathBuf) -> Self {
-        Self { path, ..Self::default() }
+        Self { path, memory: BytesMut::with_capacity(READ_BYTES), ..Self::default() }
     }
 
     /// Reads until no call can come any more before the first one, and returns the place of that one.
@@ -360,7 +383,7 @@ impl CallFile {
         let index = self.settled.take()?;
         let run = self.runs.get_mut(index)?;
         while let Some(next) = run.rest.pop_front() {
-            match decode(next.message) {
+            match decode(next, &mut self.memory) {
                 Ok(next) => return Some(mem::replace(&mut run.first, next)),
                 Err(problem) => self.bad.add(problem),
             }
@@ -403,7 +426,7 @@ impl CallFile {
             self.run_of_block = run;
             return;
         }
-        match decode(call.message) {
+        match decode(call, &mut self.memory) {
             Ok(first) => {
                 self.run_of_block = Some(self.runs.len());
                 self.runs.push(Run { first, rest: VecDeque::new() });
@@ -428,7 +451,7 @@ impl CallFile {
                     let begins = self.read.len() - rest.len();
                     self.read.advance(begins);
                     let message = self.read.split_to(length).freeze();
-                    match EncodedCall::new(message) {
+                    match EncodedCall::new(message, &mut self.shapes) {
                         Ok(call) => return Ok(Some(call)),
                         Err(problem) => self.bad.add(problem),
                     }
@@ -477,8 +500,16 @@ fn time_of_call(at_ms: u64) -> Result<Timestamp, &'static str> {
     time(at_ms).ok_or("a time after the year 9999")
 }
 
-fn decode(message: Bytes) -> Result<Call, String> {
-    let call = RecordedCall::decode(message).map_err(|error| error.to_string())?;
+/// Decodes a call, with its values in this memory.
+fn decode(call: EncodedCall, memory: &mut BytesMut) -> Result<Call, String> {
+    let EncodedCall { message, shape, .. } = call;
+    let mut call = RecordedCall::decode(message).map_err(|error| error.to_string())?;
+    if call.shape > 0 {
+        let shape = shape.ok_or("no call before it has its shape")?;
+        call.domain.clone_from(&shape.domain);
+        call.descriptors.clone_from(&shape.descriptors);
+        recording::fill_in(&mut call.descriptors, mem::take(&mut call.values), memory)?;
+    }
     let meaning = match call.meaning() {
         Meaning::Charged => HitsMeaning::Charged,
         Meaning::Expected => HitsMeaning::Expected,
@@ -515,6 +546,7 @@ mod tests {
     use std::iter;
 
     use super::*;
+    use crate::engine::descriptor_syntax;
 
     fn call(at_ms: u64, domain: &str, denied: bool) -> EncodedCall {
         let entry = Entry { key: "user".into(), value: "a".into() };
@@ -522,7 +554,7 @@ mod tests {
             vec![RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() }];
         let domain = domain.to_owned();
         let call = RecordedCall { at_ms, domain, descriptors, denied, ..Default::default() };
-        EncodedCall::new(call.encode_to_vec().into()).unwrap()
+        EncodedCall::new(call.encode_to_vec().into(), &mut HashMap::new()).unwrap()
     }
 
     #[test]
@@ -551,6 +583,33 @@ mod tests {
         let expected =
             [(1, false), (5, false), (5, true), (6, false), (6, true), (7, true), (7, false)];
         assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn a_call_without_a_domain_has_that_of_the_last_one_of_its_shape() {
+        let mut shapes = HashMap::new();
+        let mut read = |shape, domain: &str, value: &'static str| -> Result<String, String> {
+            let entry = Entry { key: domain.to_owned().into(), value: Bytes::new() };
+            let descriptor =
+                RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
+            let descriptors = if domain.is_empty() { vec![] } else { vec![descriptor] };
+            let (domain, values) = (domain.to_owned(), vec![value.into()]);
+            let call = RecordedCall { domain, descriptors, shape, values, ..Default::default() };
+            let call = EncodedCall::new(call.encode_to_vec().into(), &mut shapes)?;
+            let request = decode(call, &mut BytesMut::new())?.request;
+            Ok(request.domain + "|" + &descriptor_syntax::write(&request.descriptors[0].entries))
+        };
+        for (shape, domain, value, expected) in [
+            (1, "shop", "a", Ok("shop|shop=a")),
+            (2, "bank", "b", Ok("bank|bank=b")),
+            (1, "", "c", Ok("shop|shop=c")),
+            (1, "club", "d", Ok("club|club=d")),
+            (1, "", "e", Ok("club|club=e")),
+            (3, "", "f", Err("no call before it has its shape")),
+        ] {
+            let expected = expected.map(str::to_owned).map_err(str::to_owned);
+            assert_eq!(read(shape, domain, value), expected);
+        }
     }
 
     #[test]

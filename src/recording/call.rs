@@ -1,11 +1,14 @@
 //! The parts of a call and its verdict that are recorded: the operator's words, and digests of what callers sent.
 
-use std::hash::Hasher as _;
+use std::mem;
 
+use bytes::{BufMut as _, Bytes, BytesMut};
+use hashbrown::HashMap;
 use siphasher::sip::SipHasher24;
 use smallvec::SmallVec;
 use tollkeeper_proto::{
-    rate_limit_response::rate_limit::Unit as WireUnit, recording::recorded_call::Meaning,
+    RateLimitDescriptor, rate_limit_response::rate_limit::Unit as WireUnit,
+    recording::recorded_call::Meaning,
 };
 
 use crate::{
@@ -23,6 +26,12 @@ use crate::{
 /// What stands before the digest of a value.
 const DIGEST_MARK: u8 = b'#';
 
+/// Stands for a digest in a shape.
+const ANY: &str = "*";
+
+/// A longer call is dropped, so that callers fill the memory of this process no further than with buffers of about this size.
+pub(super) const CALL_BYTES_MAX: usize = 64 << 10;
+
 /// A call to record, and how it was decided.
 #[derive(Debug, Clone, Copy)]
 pub struct Recorded<'call> {
@@ -35,6 +44,22 @@ pub struct Recorded<'call> {
     pub without_store: bool,
 }
 
+/// The shapes of the calls of a block: what calls have in common that differ only in their values. Most calls have one of few.
+#[derive(Debug, Default)]
+pub(super) struct Shapes {
+    numbers: HashMap<Box<[u8]>, u64>,
+    /// The fields of the shape of a call, and those of its values.
+    shape: Vec<u8>,
+    values: Vec<u8>,
+}
+
+impl Shapes {
+    /// Begins a block.
+    pub(super) fn clear(&mut self) {
+        self.numbers.clear();
+    }
+}
+
 /// How values are recorded.
 pub(super) struct RecordedValues<'rules> {
     pub(super) rules: &'rules RuleSet,
@@ -43,8 +68,8 @@ pub(super) struct RecordedValues<'rules> {
 }
 
 impl RecordedValues<'_> {
-    /// Writes a `RecordedCall` behind its length.
-    pub(super) fn write(&self, call: Recorded<'_>, to: &mut Vec<u8>) {
+    /// Writes a `RecordedCall` behind its length, unless it is too long. Returns whether it is written.
+    pub(super) fn write(&self, call: Recorded<'_>, shapes: &mut Shapes, to: &mut Vec<u8>) -> bool {
         let Recorded { request, meaning, decision, at, without_store } = call;
         let statuses = &decision.statuses;
         let domain = self.rules.domain(&request.domain);
@@ -59,12 +84,22 @@ impl RecordedValues<'_> {
         };
         let of_all = request.descriptors.iter().find(|one| !one.states_hits).map_or(0, hits);
         let overridden = statuses.iter().any(|status| status.directive.is_some());
+        let Shapes { numbers, shape, values } = shapes;
+        shape.clear();
+        values.clear();
+        text(2, &request.domain, shape);
+        for (descriptor, status) in request.descriptors.iter().zip(statuses) {
+            nested(3, shape, |to| self.write_descriptor(domain, descriptor, status, to, values));
+        }
+        let known = numbers.get(&**shape).copied();
+        let shape_number = known.unwrap_or(numbers.len() as u64 + 1);
+        let begin = to.len();
         delimited(to, |to| {
             number(1, at.as_millis(), to);
-            text(2, &request.domain, to);
-            for (descriptor, status) in request.descriptors.iter().zip(statuses) {
-                nested(3, to, |to| self.write_descriptor(domain, descriptor, status, to));
+            if known.is_none() {
+                to.extend_from_slice(shape);
             }
+            number(11, shape_number, to);
             number(4, meaning as u64, to);
             number(5, of_all, to);
             number(6, (decision.code == Code::OverLimit).into(), to);
@@ -72,22 +107,36 @@ impl RecordedValues<'_> {
                 write_over(status, index, to);
             }
             if let Some(token) = &decision.token {
-                nested(8, to, |to| self.write_digest(token.as_bytes(), to));
+                write_bytes(8, &hex(self.digest(token.as_bytes())), to);
             }
             number(9, without_store.into(), to);
             number(10, overridden.into(), to);
+            to.extend_from_slice(values);
         });
+        let is_short = to.len() - begin <= CALL_BYTES_MAX;
+        if !is_short {
+            to.truncate(begin);
+            for buffer in [shape, values] {
+                *buffer = Vec::new();
+            }
+        } else if known.is_none() {
+            numbers.insert(shape.as_slice().into(), shape_number);
+        }
+        is_short
     }
 
+    /// Writes a descriptor, and its values apart.
     fn write_descriptor(
         &self,
         domain: Option<&Domain>,
         descriptor: &Descriptor,
         status: &Status,
         to: &mut Vec<u8>,
+        values: &mut Vec<u8>,
     ) {
         let mut matches = SmallVec::<[NamedBy<'_>; 4]>::new();
-        if let Some(domain) = domain {
+        let names_none = matches!(&status.matched, Matched::Rule(_, rule) if !rule.names_values());
+        if let Some(domain) = domain.filter(|_| !names_none) {
             let path = domain.path(&descriptor.entries);
             domain.walk(&path, |_, candidates, matched_by| {
                 matches.push(match matched_by {
@@ -107,7 +156,7 @@ impl RecordedValues<'_> {
             };
             nested(1, to, |to| {
                 write_bytes(1, &entry.key, to);
-                nested(2, to, |to| self.write_value(domain, entry, named, to));
+                self.write_value(domain, entry, named, to, values);
             });
         }
         if let Some(limit) = &descriptor.limit {
@@ -119,40 +168,65 @@ impl RecordedValues<'_> {
         number(4, matches!(descriptor.hits, Hits::Refund(_)).into(), to);
     }
 
-    /// Writes what stands for a value: itself, if it is the operator's, or a digest, in the form of the pattern that it matches.
+    /// Writes what stands for a value: itself, if it is the operator's, or a digest, in the form of the pattern that it
+    /// matches.
     fn write_value(
         &self,
         domain: Option<&Domain>,
         entry: &request::Entry,
         named: NamedBy<'_>,
         to: &mut Vec<u8>,
+        values: &mut Vec<u8>,
     ) {
         let is_secret = |domain: &Domain| domain.secret_keys.contains(&*entry.key);
-        let may_show = domain.is_some_and(|domain| !is_secret(domain));
+        let may_show = || domain.is_some_and(|domain| !is_secret(domain));
         let is_shown = self.shows_values && !Parameters::is_parameter(entry);
         match named {
-            NamedBy::Value if may_show => to.extend_from_slice(&entry.value),
-            _ if may_show && is_shown => to.extend_from_slice(&entry.value),
-            NamedBy::Pattern(pattern) => {
-                for (index, part) in pattern.split('*').enumerate() {
-                    if index == 1 {
-                        self.write_digest(&entry.value, to);
-                    }
-                    to.extend_from_slice(part.as_bytes());
-                }
-            }
-            NamedBy::Value | NamedBy::Nothing => self.write_digest(&entry.value, to),
+            NamedBy::Value if may_show() => return write_bytes(12, &entry.value, values),
+            _ if is_shown && may_show() => return write_bytes(12, &entry.value, values),
+            NamedBy::Pattern(pattern) => text(2, pattern, to),
+            NamedBy::Value | NamedBy::Nothing => text(2, ANY, to),
         }
+        write_bytes(12, &self.digest(&entry.value), values);
     }
 
-    fn write_digest(&self, value: &[u8], to: &mut Vec<u8>) {
-        let mut hasher = *self.digests;
-        hasher.write(value);
-        to.push(DIGEST_MARK);
-        for byte in hasher.finish().to_be_bytes() {
-            to.extend([byte >> 4, byte & 0xf].map(hex_digit));
-        }
+    fn digest(&self, value: &[u8]) -> [u8; 8] {
+        self.digests.hash(value).to_be_bytes()
     }
+}
+
+/// Puts the values of a call into the entries of its shape. They get their memory from `memory`.
+///
+/// # Errors
+/// What is wrong with the values.
+pub fn fill_in(
+    descriptors: &mut [RateLimitDescriptor],
+    values: Vec<Bytes>,
+    memory: &mut BytesMut,
+) -> Result<(), &'static str> {
+    let mut values = values.into_iter();
+    for entry in descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.entries) {
+        let value = values.next().ok_or("a value is missing")?;
+        let pattern = mem::replace(&mut entry.value, value);
+        let mut parts = pattern.split(|byte| *byte == b'*');
+        let before = parts.next().unwrap_or_default();
+        let Some(after) = parts.next() else { continue };
+        memory.put_slice(before);
+        let digest = (&*entry.value).try_into().map_err(|_| "a digest has not 8 bytes")?;
+        memory.put_slice(&hex(digest));
+        memory.put_slice(after);
+        parts.for_each(|part| memory.put_slice(part));
+        entry.value = memory.split().freeze();
+    }
+    Ok(())
+}
+
+/// A digest, as it is shown.
+fn hex(digest: [u8; 8]) -> [u8; 17] {
+    let mut shown = [DIGEST_MARK; 17];
+    let digits = digest.into_iter().flat_map(|byte| [byte >> 4, byte & 0xf].map(hex_digit));
+    shown.iter_mut().skip(1).zip(digits).for_each(|(place, digit)| *place = digit);
+    shown
 }
 
 const fn hex_digit(number: u8) -> u8 {
@@ -274,16 +348,13 @@ mod tests {
             at: Timestamp::from_millis(1_700_000_000_000),
             without_store: true,
         };
-        let mut written = Vec::new();
-        values.write(call, &mut written);
+        let (mut shapes, mut written) = (Shapes::default(), Vec::new());
+        for _ in 0..2 {
+            assert!(values.write(call, &mut shapes, &mut written));
+        }
 
-        let digest = |value: &str| {
-            let mut digest = Vec::new();
-            values.write_digest(value.as_bytes(), &mut digest);
-            String::from_utf8(digest).unwrap()
-        };
         let descriptor = |hits_addend, limit| RateLimitDescriptor {
-            entries: vec![Entry { key: key.clone().into(), value: digest("alice").into() }],
+            entries: vec![Entry { key: key.clone().into(), value: "*".into() }],
             limit,
             hits_addend,
             is_negative_hits: hits_addend == Some(7),
@@ -312,10 +383,37 @@ mod tests {
             denied: true,
             hits: 300,
             over: vec![over(1, 70_000), over(2, 0)],
-            hold: digest("token"),
+            hold: String::from_utf8(hex(values.digest(b"token")).into()).unwrap(),
             without_store: true,
             overridden: false,
+            shape: 1,
+            values: vec![values.digest(b"alice").to_vec().into(); 3],
         };
-        assert_eq!(RecordedCall::decode_length_delimited(&*written), Ok(expected));
+        let mut written = &*written;
+        assert_eq!(RecordedCall::decode_length_delimited(&mut written), Ok(expected.clone()));
+        // What the second has in common with the first is not repeated.
+        let second = RecordedCall { domain: String::new(), descriptors: Vec::new(), ..expected };
+        assert_eq!(RecordedCall::decode_length_delimited(&mut written), Ok(second));
+        assert!(written.is_empty());
+    }
+
+    #[test]
+    fn values_are_filled_into_what_calls_have_in_common() {
+        let digest: &[u8] = b"\x01\x23\x45\x67\x89\xab\xcd\xef";
+        let filled =
+            |pattern: &'static str, values: &[&'static [u8]]| -> Result<Bytes, &'static str> {
+                let entry = Entry { key: "key".into(), value: pattern.into() };
+                let entries = vec![entry];
+                let mut descriptors =
+                    [RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
+                let values = values.iter().copied().map(Bytes::from_static).collect();
+                fill_in(&mut descriptors, values, &mut BytesMut::new())?;
+                Ok(descriptors[0].entries[0].value.clone())
+            };
+        assert_eq!(filled("", &[b"a*b"]), Ok("a*b".into()));
+        assert_eq!(filled("*", &[digest]), Ok("#0123456789abcdef".into()));
+        assert_eq!(filled("/a/*/of/*/b", &[digest]), Ok("/a/#0123456789abcdef/of//b".into()));
+        assert_eq!(filled("*", &[b"short"]), Err("a digest has not 8 bytes"));
+        assert_eq!(filled("*", &[]), Err("a value is missing"));
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct Folder {
     path: PathBuf,
     bytes_max: u64,
     current: Option<Current>,
+    /// Keeps its memory from frame to frame.
+    encoder: FrameEncoder<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -35,24 +37,25 @@ impl Folder {
     /// A recording in this folder, whose files take at most `bytes_max` bytes together.
     pub(super) fn new(path: &Path, bytes_max: usize) -> Self {
         let bytes_max = u64::try_from(bytes_max).unwrap_or(u64::MAX);
-        Self { path: path.to_owned(), bytes_max, current: None }
+        Self { path: path.to_owned(), bytes_max, current: None, encoder: encoder() }
     }
 
-    /// Writes these calls at `now`, and removes the oldest files that have no place beside them. After an error the next
+    /// Writes these calls at `now`. A new file removes the oldest ones that have no place beside it. After an error the next
     /// calls begin a new file.
     pub(super) fn write(&mut self, calls: &[u8], now: Timestamp) -> Result<(), String> {
         let problem = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
-        let frame = compressed(calls).map_err(|error| problem(&self.path, error))?;
+        self.encoder.get_mut().clear();
+        write_frame(calls, &mut self.encoder).map_err(|error| problem(&self.path, error))?;
+        let frame = self.encoder.get_ref();
         let bytes = u64::try_from(frame.len()).unwrap_or(u64::MAX);
-        self.make_room(bytes).map_err(|error| problem(&self.path, error))?;
         let has_room = |current: &Current| {
             current.path.exists() && current.bytes.saturating_add(bytes) <= self.bytes_max / FILES
         };
         let mut current = match self.current.take().filter(has_room) {
             Some(current) => current,
-            None => self.open(now).map_err(|error| problem(&self.path, error))?,
+            None => self.open(now, bytes).map_err(|error| problem(&self.path, error))?,
         };
-        if let Err(error) = current.file.write_all(&frame) {
+        if let Err(error) = current.file.write_all(frame) {
             current.take_back();
             return Err(problem(&current.path, error));
         }
@@ -61,8 +64,10 @@ impl Folder {
         Ok(())
     }
 
-    fn open(&self, now: Timestamp) -> io::Result<Current> {
+    /// Opens a file for this number of bytes and more.
+    fn open(&self, now: Timestamp, bytes: u64) -> io::Result<Current> {
         fs::create_dir_all(&self.path)?;
+        self.make_room(bytes.max(self.bytes_max / FILES))?;
         // By name, the oldest is the first, also after the clock was set back.
         let last = files(&self.path)?.last().and_then(|file| written_from(file));
         let from = last.map_or(now, |last| now.max(last.plus_millis(1)));
@@ -141,10 +146,19 @@ fn unless_gone<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 /// A whole frame with a checksum, so that a file that ends early loses no more than its last one, and a bad disk is found. All
 /// frames of a file have blocks of one size, which its reader needs.
 pub fn compressed(calls: &[u8]) -> io::Result<Vec<u8>> {
-    let info = FrameInfo::new().content_checksum(true).block_size(BlockSize::Max256KB);
-    let mut encoder = FrameEncoder::with_frame_info(info, Vec::new());
+    let mut encoder = encoder();
+    write_frame(calls, &mut encoder)?;
+    Ok(encoder.into_inner())
+}
+
+fn write_frame(calls: &[u8], encoder: &mut FrameEncoder<Vec<u8>>) -> io::Result<()> {
     encoder.write_all(calls)?;
-    Ok(encoder.finish()?)
+    Ok(encoder.try_finish()?)
+}
+
+fn encoder() -> FrameEncoder<Vec<u8>> {
+    let info = FrameInfo::new().content_checksum(true).block_size(BlockSize::Max256KB);
+    FrameEncoder::with_frame_info(info, Vec::new())
 }
 
 #[cfg(test)]

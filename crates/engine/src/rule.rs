@@ -449,6 +449,11 @@ impl Rule {
         Self { path, location, policy, replaces, counted_by, shown, metadata }
     }
 
+    /// Whether its path may have values or patterns, beside keys.
+    pub fn names_values(&self) -> bool {
+        self.path.contains('=')
+    }
+
     /// What a limit in a request counts as that replaces the limits of this rule, by each [`Limit::bound`].
     pub fn bound(&self, sent: Limit) -> Limit {
         self.limits().iter().fold(sent, |sent, limit| limit.bound(sent))
