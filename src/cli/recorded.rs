@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Ordering,
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fs::{self, File},
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
     mem,
@@ -244,7 +244,7 @@ struct CallFile {
     frames: Frames,
     read: BytesMut,
     /// By their numbers.
-    shapes: HashMap<u32, Arc<Shape>>,
+    shapes: BTreeMap<u32, Arc<Shape>>,
     /// For values.
     memory: BytesMut,
     /// Calls that are read, and before which others may still come.
@@ -324,7 +324,7 @@ struct CallHead {
 
 impl EncodedCall {
     /// A call, whose shape is one of these or a new one.
-    fn new(message: Bytes, shapes: &mut HashMap<u32, Arc<Shape>>) -> Result<Self, String> {
+    fn new(message: Bytes, shapes: &mut BTreeMap<u32, Arc<Shape>>) -> Result<Self, String> {
         let problem = |error: DecodeError| error.to_string();
         let CallHead { at_ms, domain, shape } = CallHead::decode(&*message).map_err(problem)?;
         if shape > 0 && !domain.is_empty() {
@@ -554,7 +554,7 @@ mod tests {
             vec![RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() }];
         let domain = domain.to_owned();
         let call = RecordedCall { at_ms, domain, descriptors, denied, ..Default::default() };
-        EncodedCall::new(call.encode_to_vec().into(), &mut HashMap::new()).unwrap()
+        EncodedCall::new(call.encode_to_vec().into(), &mut BTreeMap::new()).unwrap()
     }
 
     #[test]
@@ -587,7 +587,7 @@ mod tests {
 
     #[test]
     fn a_call_without_a_domain_has_that_of_the_last_one_of_its_shape() {
-        let mut shapes = HashMap::new();
+        let mut shapes = BTreeMap::new();
         let mut read = |shape, domain: &str, value: &'static str| -> Result<String, String> {
             let entry = Entry { key: domain.to_owned().into(), value: Bytes::new() };
             let descriptor =

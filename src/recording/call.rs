@@ -116,9 +116,7 @@ impl RecordedValues<'_> {
         let is_short = to.len() - begin <= CALL_BYTES_MAX;
         if !is_short {
             to.truncate(begin);
-            for buffer in [shape, values] {
-                *buffer = Vec::new();
-            }
+            (*shape, *values) = (Vec::new(), Vec::new());
         } else if known.is_none() {
             numbers.insert(shape.as_slice().into(), shape_number);
         }
@@ -224,8 +222,10 @@ pub fn fill_in(
 /// A digest, as it is shown.
 fn hex(digest: [u8; 8]) -> [u8; 17] {
     let mut shown = [DIGEST_MARK; 17];
-    let digits = digest.into_iter().flat_map(|byte| [byte >> 4, byte & 0xf].map(hex_digit));
-    shown.iter_mut().skip(1).zip(digits).for_each(|(place, digit)| *place = digit);
+    let [_, digits @ ..] = &mut shown;
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(digest) {
+        pair.copy_from_slice(&[byte >> 4, byte & 0xf].map(hex_digit));
+    }
     shown
 }
 
