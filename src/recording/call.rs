@@ -32,6 +32,9 @@ const ANY: &str = "*";
 /// A longer call is dropped, so that callers fill the memory of this process no further than with buffers of about this size.
 pub(super) const CALL_BYTES_MAX: usize = 64 << 10;
 
+/// The most shapes that are known: where descriptors have hits of their own, there are as many as numbers of hits.
+const SHAPES_MAX: usize = 256;
+
 /// A call to record, and how it was decided.
 #[derive(Debug, Clone, Copy)]
 pub struct Recorded<'call> {
@@ -117,7 +120,7 @@ impl RecordedValues<'_> {
         if !is_short {
             to.truncate(begin);
             (*shape, *values) = (Vec::new(), Vec::new());
-        } else if known.is_none() {
+        } else if known.is_none() && numbers.len() < SHAPES_MAX {
             numbers.insert(shape.as_slice().into(), shape_number);
         }
         is_short
@@ -395,6 +398,19 @@ mod tests {
         let second = RecordedCall { domain: String::new(), descriptors: Vec::new(), ..expected };
         assert_eq!(RecordedCall::decode_length_delimited(&mut written), Ok(second));
         assert!(written.is_empty());
+
+        // Of many shapes, the first are known.
+        let mut written = Vec::new();
+        for number in (0..300).chain(0..300) {
+            let request = Request { domain: number.to_string(), descriptors: Vec::new() };
+            let call = Recorded { request: &request, ..call };
+            assert!(values.write(call, &mut shapes, &mut written));
+        }
+        let (mut written, mut repeated) = (&*written, 0);
+        while let Ok(call) = RecordedCall::decode_length_delimited(&mut written) {
+            repeated += usize::from(call.domain.is_empty());
+        }
+        assert_eq!((repeated, written.len()), (SHAPES_MAX - 1, 0));
     }
 
     #[test]
