@@ -455,6 +455,7 @@ pub fn service(
         arriving: ArrivalBudget::new(calls.arriving_bytes_max),
         access: settings.listen.access.clone(),
         tracer: telemetry.tracer(),
+        quotas: rls::Claims::new(&meter),
     }
 }
 

@@ -510,6 +510,11 @@ impl Limiter {
         Some(report)
     }
 
+    /// Has the key of tokens made, also if no rule needs it.
+    pub fn prepare_tokens(&self) {
+        self.holds.make_digests();
+    }
+
     /// Waits until digests are the same on all replicas, if lists show some.
     pub async fn prepare_digests(&self) {
         if self.top_keys.shows_digests() {

@@ -1,4 +1,4 @@
-//! The wire: Envoy's rate limit service, version 3, and our own, `v1`. Apart from our clients, only this folder uses
+//! The wire: Envoy's rate limit service and its rate limit quota service, version 3, and our own, `v1`. Apart from our clients, only this folder uses
 //! the generated types of these services.
 
 mod connection;
@@ -9,6 +9,7 @@ pub mod headers;
 pub mod json;
 mod metadata;
 pub mod precheck;
+mod quota;
 pub mod refusal;
 pub(crate) mod reset;
 mod service;
@@ -19,5 +20,6 @@ pub use tollkeeper_proto::FILE_DESCRIPTORS;
 
 pub use self::{
     connection::serve::{ConnectionBounds, GrpcServices, Listener, serve},
+    quota::{Claims, INSTRUMENTS},
     service::{BatchContext, Service},
 };

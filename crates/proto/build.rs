@@ -15,7 +15,11 @@ const PROTO: &str = "../../proto";
 #[expect(clippy::disallowed_methods, reason = "cargo passes OUT_DIR to build scripts so")]
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={PROTO}");
-    let services = ["envoy/service/ratelimit/v3/rls.proto", "tollkeeper/v1/tollkeeper.proto"];
+    let services = [
+        "envoy/service/ratelimit/v3/rls.proto",
+        "envoy/service/rate_limit_quota/v3/rlqs.proto",
+        "tollkeeper/v1/tollkeeper.proto",
+    ];
     let descriptors = protox::compile(services, [PROTO])?;
 
     // Reflection hands this set to its clients.
@@ -29,9 +33,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".envoy.extensions.common.ratelimit.v3")
         .bytes(".tollkeeper.recording.v1")
         // A value of a descriptor must not reach a log through `{:?}`.
-        .skip_debug([".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry"])
-        // Equal calls have equal bytes.
+        .skip_debug([
+            ".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry",
+            ".envoy.service.rate_limit_quota.v3.BucketId",
+        ])
+        // Equal calls have equal bytes, and entries are in the order of their keys.
         .btree_map(".tollkeeper.v1")
+        .btree_map(".envoy.service.rate_limit_quota.v3")
         // It is equal on the wire, so that one decoder reads both.
         .extern_path(".tollkeeper.v1.Descriptor", "crate::RateLimitDescriptor")
         .compile_fds(descriptors)?;

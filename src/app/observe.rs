@@ -6,7 +6,7 @@ use opentelemetry::metrics::Meter;
 
 use super::{App, renewal};
 use crate::{
-    candidate, edge, limiter, notices, overrides, recording,
+    candidate, edge, limiter, notices, overrides, recording, rls,
     rules::{self, xds},
     self_audit,
     store::{self, memory, redis::RedisStore, report},
@@ -21,6 +21,7 @@ pub fn instruments() -> impl Iterator<Item = &'static InstrumentRow> {
         notices::INSTRUMENTS,
         overrides::INSTRUMENTS,
         recording::INSTRUMENTS,
+        rls::INSTRUMENTS,
         self_audit::INSTRUMENTS,
         candidate::INSTRUMENTS,
         store::metrics::INSTRUMENTS,

@@ -181,6 +181,7 @@ const fn mode(meaning: HitsMeaning) -> Option<&'static str> {
         HitsMeaning::Done => Some("DEBIT"),
         HitsMeaning::Part => Some("PART"),
         HitsMeaning::Lease => Some("LEASE"),
+        HitsMeaning::Assigned => Some("ASSIGNED"),
         HitsMeaning::Checked => Some("CHECK"),
         HitsMeaning::Read => Some("READ"),
     }

@@ -516,6 +516,7 @@ fn decode(call: EncodedCall, memory: &mut BytesMut) -> Result<Call, String> {
         Meaning::Done => HitsMeaning::Done,
         Meaning::Part => HitsMeaning::Part,
         Meaning::Lease => HitsMeaning::Lease,
+        Meaning::Assigned => HitsMeaning::Assigned,
         Meaning::Checked => HitsMeaning::Checked,
         Meaning::Read => HitsMeaning::Read,
     };

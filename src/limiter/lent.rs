@@ -10,7 +10,7 @@ impl Limiter {
         plan: &mut Plan,
         meaning: HitsMeaning,
     ) -> Result<(), Undecided> {
-        if meaning == HitsMeaning::Lease
+        if matches!(meaning, HitsMeaning::Lease | HitsMeaning::Assigned)
             && let Some(rule) = plan.not_leased()
         {
             return Err(Undecided::NotLeased { rule });

@@ -82,6 +82,7 @@ impl RecordedValues<'_> {
             HitsMeaning::Done => Meaning::Done,
             HitsMeaning::Part => Meaning::Part,
             HitsMeaning::Lease => Meaning::Lease,
+            HitsMeaning::Assigned => Meaning::Assigned,
             HitsMeaning::Checked => Meaning::Checked,
             HitsMeaning::Read => Meaning::Read,
         };

@@ -302,11 +302,19 @@ pub(super) fn write(
     message: &impl Message,
     budget: &Arc<ConnectionBudget>,
 ) -> Result<Response<AnswerBody>, BudgetSpent> {
+    Ok(answer(AnswerBody::Message(framed(message, budget)?)))
+}
+
+/// `message` behind its prefix, which counts towards `budget` until it is written.
+pub(super) fn framed(
+    message: &impl Message,
+    budget: &Arc<ConnectionBudget>,
+) -> Result<Bytes, BudgetSpent> {
     let length = message.encoded_len();
     let mut framed = Vec::with_capacity(PREFIX_BYTES + length);
     framed.extend_from_slice(&grpc::prefix(length));
     message.encode_raw(&mut framed);
-    Ok(answer(AnswerBody::Message(budget.hold_answer(framed)?)))
+    budget.hold_answer(framed)
 }
 
 pub(super) fn answer(body: AnswerBody) -> Response<AnswerBody> {

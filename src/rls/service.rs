@@ -15,6 +15,7 @@ use super::{
     framing::{self, AnswerBody},
     headers::Headers,
     pb, precheck,
+    quota::Claims,
     refusal::Refusal,
 };
 use crate::{
@@ -50,6 +51,8 @@ pub struct Service {
     /// The domains that each client may use; `None` is all.
     pub access: Option<Arc<DomainAccess>>,
     pub tracer: Option<Arc<Tracer>>,
+    /// What the streams of proxies claim.
+    pub quotas: Arc<Claims>,
 }
 
 /// The method of a call, its span if it is sampled, when it began, and the timeout that its client announced.

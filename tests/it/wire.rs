@@ -6,4 +6,5 @@ mod conformance;
 mod envoy;
 pub(crate) mod fuzz;
 mod http;
+mod quota;
 mod v1;

@@ -15,11 +15,15 @@ use crate::{
     text::named::named,
 };
 
-/// The name of a hold that is a lease, in place of the number of a limit.
+/// The names of holds that are leases, in place of the number of a limit: of a process, and of a proxy.
 const LEASE: u32 = u32::MAX;
+const ASSIGNMENT: u32 = u32::MAX - 1;
 
 /// How long a caller may take to give back what it has leased and not spent.
 const LEASE_GIVEN_BACK_WITHIN_MS: u64 = 10_000;
+
+/// The same for what is assigned to a proxy: it ends after seconds, and the proxy reports its use after seconds.
+const ASSIGNMENT_GIVEN_BACK_WITHIN_MS: u64 = 60_000;
 
 /// How a limit holds hits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,9 +118,19 @@ impl HoldPolicy {
         Self { number: LEASE, ..Self::new(LEASE_GIVEN_BACK_WITHIN_MS) }
     }
 
-    /// Whether it is that of hits that a caller has leased.
+    /// The policy of hits that are assigned to a proxy.
+    pub fn assignment() -> Self {
+        Self { number: ASSIGNMENT, ..Self::new(ASSIGNMENT_GIVEN_BACK_WITHIN_MS) }
+    }
+
+    /// Whether it is that of hits that a caller has leased, or a proxy.
     pub const fn is_lease(&self) -> bool {
-        self.number == LEASE
+        self.number == LEASE || self.is_assignment()
+    }
+
+    /// Whether it is that of hits that are assigned to a proxy.
+    pub const fn is_assignment(&self) -> bool {
+        self.number == ASSIGNMENT
     }
 
     /// The ends of calls after which nothing was used.

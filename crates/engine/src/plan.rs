@@ -354,7 +354,7 @@ impl Plan {
             draws_first: is_quota && domain.draws_first,
             always_fits: is_quota && (is_exempt || is_shadow),
             only_if_fits: carries_over && !descriptor.is_debit(),
-            is_part: matches!(descriptor.meaning, HitsMeaning::Part | HitsMeaning::Lease),
+            is_part: descriptor.meaning.is_part(),
             keeps_order: false,
         };
         if let Some(policy) = policy {

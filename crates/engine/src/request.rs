@@ -121,10 +121,19 @@ pub enum HitsMeaning {
     Part,
     /// A part that the caller spends itself: what it does not spend, it gives back.
     Lease,
+    /// A part that a proxy spends itself, for seconds.
+    Assigned,
     /// None, since the call is only judged: it holds nothing.
     Checked,
     /// None, since counters are only read: a limit is whole if the class of the call is not given.
     Read,
+}
+
+impl HitsMeaning {
+    /// Whether as many hits as fit are charged.
+    pub const fn is_part(self) -> bool {
+        matches!(self, Self::Part | Self::Lease | Self::Assigned)
+    }
 }
 
 impl Hits {

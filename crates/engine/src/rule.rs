@@ -165,8 +165,20 @@ impl Limit {
 
     /// Whether hits of ordinary calls on it may be charged in advance, and spent elsewhere.
     pub fn leases(&self) -> bool {
-        self.lease == Lease::Auto
-            && self.mode == Mode::Enforced
+        self.lease == Lease::Auto && self.has_free_hits()
+    }
+
+    /// Whether its hits may be assigned to proxies for seconds: its windows are so long that most of a window is assigned.
+    pub fn is_assignable(&self) -> bool {
+        self.algorithm == Algorithm::FixedWindow
+            && self.window.seconds() >= ASSIGNED_WINDOW_SECONDS_MIN
+            && self.shadow.is_none()
+            && self.has_free_hits()
+    }
+
+    /// Whether nothing but the number of its hits decides.
+    fn has_free_hits(&self) -> bool {
+        self.mode == Mode::Enforced
             && self.when_denied == WhenDenied::Free
             && self.hold.is_none()
             && self.ban_ms.is_none()
@@ -280,6 +292,9 @@ pub enum WhenDenied {
 /// The longest life of hits that are charged in advance: what a reset, an override, or the loss of the store's data makes of
 /// them is over then.
 pub const LEASE_LIFE: Duration = Duration::from_millis(200);
+
+/// The shortest window whose hits are assigned to proxies, in seconds.
+const ASSIGNED_WINDOW_SECONDS_MIN: u64 = 10;
 
 /// How long before their window they end: the store's time is cut to milliseconds, and clocks drift.
 const LEASE_ERROR: Duration = Duration::from_millis(2);

@@ -347,6 +347,12 @@ impl Domain {
         nodes.filter_map(|node| node.rule.as_ref()).collect()
     }
 
+    /// The entries in an order that leads to a rule; as they are if none does.
+    pub fn ordered(&self, entries: Vec<Entry>) -> Vec<Entry> {
+        let mut path = Vec::with_capacity(entries.len());
+        if self.root.leads(&mut entries.clone(), &mut path) { path } else { entries }
+    }
+
     /// Adds the descriptor at the end of `path`, a list of keys with optional values.
     pub fn insert(&mut self, path: &[(&str, Option<&str>)], rule: Option<Arc<Rule>>) {
         let Some(((key, value), before)) = path.split_last() else { return };
@@ -396,6 +402,23 @@ impl PathLevel {
         };
         see(entry, Candidates { level: self, branches }, matched_by);
         node
+    }
+
+    /// Moves all entries to the path, in an order that leads to a rule. If there is none, nothing is moved.
+    fn leads(&self, entries: &mut Vec<Entry>, path: &mut Vec<Entry>) -> bool {
+        (0..entries.len()).any(|index| {
+            let entry = entries.remove(index);
+            let node = self.node(&entry, &mut |_, _, _| {});
+            path.push(entry);
+            let leads = node.is_some_and(|node| match entries.is_empty() {
+                true => node.rule.is_some(),
+                false => node.next.leads(entries, path),
+            });
+            if !leads {
+                entries.splice(index..index, path.pop());
+            }
+            leads
+        })
     }
 
     /// Those that entries match which have this key, and a value that matches.
@@ -523,6 +546,23 @@ mod tests {
         let entries = ["class", "user", "hold.estimate", "model", "class"].map(entry);
         assert_eq!(*domain.path(&entries), ["user", "model"].map(entry));
         assert!(matches!(domain.path(&entries[1..2]), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn entries_are_ordered_as_a_rule_has_them() {
+        let rules = example();
+        let ordered = |keys: &[(&'static str, &'static str)]| {
+            let entry = |(key, value): &(&'static str, &'static str)| Entry {
+                key: (*key).into(),
+                value: (*value).into(),
+            };
+            let ordered = rules.domain("test").unwrap().ordered(keys.iter().map(entry).collect());
+            ordered.iter().map(|entry| entry.key.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(ordered(&[("subkey1", "v"), ("key1", "value1")]), ["key1", "subkey1"]);
+        assert_eq!(ordered(&[("user", "u"), ("file", "x.pdf")]), ["file", "user"]);
+        assert_eq!(ordered(&[("user", "u"), ("file", "abc")]), ["user", "file"]);
+        assert_eq!(ordered(&[("z", ""), ("key2", "v"), ("a", "")]), ["z", "key2", "a"]);
     }
 
     #[test]

@@ -34,6 +34,18 @@ pub mod envoy {
         }
     }
     pub mod service {
+        pub mod rate_limit_quota {
+            pub mod v3 {
+                tonic::include_proto!("envoy.service.rate_limit_quota.v3");
+
+                /// Blank, so that no value reaches a log through `{:?}`.
+                impl std::fmt::Debug for BucketId {
+                    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        f.debug_struct("BucketId").finish_non_exhaustive()
+                    }
+                }
+            }
+        }
         pub mod ratelimit {
             pub mod v3 {
                 tonic::include_proto!("envoy.service.ratelimit.v3");
@@ -67,13 +79,14 @@ pub use envoy::{
         RateLimitDescriptor,
         rate_limit_descriptor::{Entry, RateLimitOverride},
     },
+    service::rate_limit_quota::v3 as quota,
     service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse, rate_limit_response,
         rate_limit_service_client::RateLimitServiceClient,
     },
-    r#type::v3::RateLimitUnit,
+    r#type::v3::{RateLimitStrategy, RateLimitUnit, TokenBucket, rate_limit_strategy},
 };
 pub use tollkeeper::{recording::v1 as recording, v1};
 
-/// The compiled `.proto` files of both services, for reflection.
+/// The compiled `.proto` files of the services, for reflection.
 pub const FILE_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/services.binpb"));

@@ -224,6 +224,10 @@ impl GrpcServices {
                 let (service, client) = (Arc::clone(&self.rate_limit), Arc::clone(client));
                 Box::pin(ready(service.answer_stream(request.into_body(), client)))
             }
+            (None, Some(ServedMethod::StreamRateLimitQuotas)) => {
+                let (service, client) = (Arc::clone(&self.rate_limit), Arc::clone(client));
+                Box::pin(ready(service.answer_quotas(request.into_body(), client)))
+            }
             (None, Some(method)) => {
                 let (service, client) = (Arc::clone(&self.rate_limit), Arc::clone(client));
                 return service.answer(method, request, client).left_future();

@@ -27,6 +27,7 @@ named! {
         DecideStream = "tollkeeper.v1.Tollkeeper/DecideStream",
         Commit = "tollkeeper.v1.Tollkeeper/Commit",
         Renew = "tollkeeper.v1.Tollkeeper/Renew",
+        StreamRateLimitQuotas = "envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas",
     }
 }
 

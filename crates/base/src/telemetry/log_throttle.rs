@@ -46,6 +46,8 @@ pub enum LogCause {
     HoldWithoutToken,
     /// An incomplete answer of the admin address.
     AdminAnswer,
+    /// A limit that cannot be assigned to proxies; the subject is its rule.
+    NotAssigned,
     /// Calls that cannot be recorded.
     Recording,
     /// A finding of the self-audit; the subject is its rule.

@@ -105,7 +105,7 @@ impl<'call> DescriptorInCall<'call> {
         let is_log = matches!(limit.algorithm, Algorithm::SlidingLog { .. });
         let when_denied = match self.meaning {
             HitsMeaning::Done if !is_log && !limit.counts_calls() => WhenDenied::Counted,
-            HitsMeaning::Part | HitsMeaning::Lease if !limit.counts_calls() => WhenDenied::Free,
+            meaning if meaning.is_part() && !limit.counts_calls() => WhenDenied::Free,
             _ => return limit,
         };
         let by_counter = |policy: &Arc<HoldPolicy>| policy.by == HoldBy::Counter;
@@ -113,6 +113,9 @@ impl<'call> DescriptorInCall<'call> {
         let (hold, on_store_failure) = match self.meaning {
             HitsMeaning::Lease if limit.leases() && limit.shadow.is_none() => {
                 (Some(Arc::new(HoldPolicy::lease())), FailureMode::Error)
+            }
+            HitsMeaning::Assigned if limit.is_assignable() => {
+                (Some(Arc::new(HoldPolicy::assignment())), FailureMode::Error)
             }
             _ => (limit.hold.clone().filter(by_counter), limit.on_store_failure),
         };

@@ -1,0 +1,336 @@
+//! One bucket of one stream: what the proxy reports of it, and what is assigned.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::{
+    Id,
+    claims::Claim,
+    grants::{Grant, Grants},
+};
+use crate::{
+    edge::arriving::{ConnectionBudget, HeldBytes},
+    engine::{
+        decision::{Code, Decision},
+        request::{Descriptor, Entry, Hits, HitsMeaning, Request},
+        rule::Mode,
+    },
+    limiter::{Limiter, Undecided},
+    rls::{
+        pb::{
+            RateLimitStrategy, TokenBucket,
+            quota::rate_limit_quota_response::bucket_action::{
+                AbandonAction, BucketAction, QuotaAssignmentAction,
+            },
+            rate_limit_strategy::{BlanketRule, Strategy},
+        },
+        service::Service,
+    },
+    store::{CounterReading, guard::Arrival},
+    telemetry::{LogCause, due_line},
+};
+
+/// About what a bucket takes beside its id, in bytes.
+const BUCKET_BYTES: usize = 1 << 10;
+
+/// How long an assignment lasts. Envoy reports every 5 s.
+const LASTS: Duration = Duration::from_secs(7);
+
+/// Assignments of one bucket are not closer: some proxies report after each.
+const ASSIGNED_EVERY: Duration = Duration::from_secs(1);
+
+/// How long before its window an assignment ends, for its way to the proxy.
+const ENDS_EARLY_BY: Duration = Duration::from_millis(250);
+
+/// An assignment lasts whole seconds, so that one which ends with its window is made this long before its end.
+const LAST_LASTS: Duration = Duration::from_millis(2_050);
+
+/// How long after a window ends the first assignment of the next one is made.
+const BEGINS_LATE_BY: Duration = Duration::from_millis(5);
+
+/// A bucket without calls has assignments for as long, and is given up then.
+const KEPT_FOR: Duration = Duration::from_secs(60);
+
+/// How long the store may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// Buckets of a proxy are full at first, and get a token once in this time. Envoy takes no longer one.
+const NEVER_SECONDS: i64 = 365 * 24 * 3_600;
+
+/// What the metric calls a limit that cannot be assigned.
+const NOT_ASSIGNED: &str = "not_assigned";
+
+/// What the proxy has reported of a bucket.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Usage {
+    pub(super) allowed: u64,
+    pub(super) denied: u64,
+    /// Whether the proxy has reported it before, perhaps on another stream.
+    pub(super) has_history: bool,
+}
+
+pub(super) struct Bucket {
+    pub(super) id: Arc<Id>,
+    claim: Claim,
+    grants: Grants,
+    assigned: Option<Instant>,
+    /// When the next assignment is due, if not with a report.
+    due: Option<Instant>,
+    /// When the proxy last reported a call.
+    called: Instant,
+    /// Whether calls that no assignment covers are charged.
+    is_counted: bool,
+    is_given_up: bool,
+    /// Differs from that of the assignment before it: a proxy keeps its tokens if both are equal.
+    turn: i32,
+    _held: HeldBytes,
+}
+
+impl Bucket {
+    /// # Errors
+    /// If there is no memory for it. Returns the id.
+    pub(super) fn new(
+        service: &Service,
+        memory: &Arc<ConnectionBudget>,
+        domain: &str,
+        id: Id,
+    ) -> Result<Self, Id> {
+        let mut held = memory.reserve();
+        let bytes: usize = id.iter().map(|(key, value)| key.len() + value.len()).sum();
+        if held.add(BUCKET_BYTES + 3 * bytes).is_err() {
+            return Err(id);
+        }
+        Ok(Self {
+            claim: service.quotas.add(domain, &id),
+            id: Arc::new(id),
+            grants: Grants::default(),
+            assigned: None,
+            due: None,
+            called: Instant::now(),
+            is_counted: false,
+            is_given_up: false,
+            turn: 0,
+            _held: held,
+        })
+    }
+
+    pub(super) const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    pub(super) const fn is_given_up(&self) -> bool {
+        self.is_given_up
+    }
+
+    /// Follows a report, or the time; returns what the proxy is told.
+    pub(super) async fn follow(
+        &mut self,
+        service: &Service,
+        domain: &str,
+        usage: Option<Usage>,
+    ) -> Option<BucketAction> {
+        let action = self.next(service, domain, usage).await;
+        if let Some(action) = &action {
+            service.quotas.count(result(action));
+        }
+        action
+    }
+
+    async fn next(
+        &mut self,
+        service: &Service,
+        domain: &str,
+        usage: Option<Usage>,
+    ) -> Option<BucketAction> {
+        let (limiter, now) = (&*service.limiter, Instant::now());
+        let is_new = self.assigned.is_none();
+        let mut uncovered = 0;
+        if let Some(Usage { allowed, denied, has_history }) = usage {
+            uncovered = self.grants.spend(allowed);
+            for grant in self.grants.ended(now) {
+                if grant.unused() > 0 && grant.window_ends > now {
+                    give_back(limiter, domain, grant).await;
+                }
+            }
+            let calls = allowed.saturating_add(denied);
+            if calls > 0 {
+                self.called = now;
+            }
+            // Until there is a second report, it is not known how many calls there are.
+            let needs = if is_new { u64::MAX } else { calls.saturating_mul(2).max(1) };
+            self.claim.set(needs, self.grants.unused());
+            // An assignment of another stream may have covered them.
+            if is_new && has_history {
+                uncovered = 0;
+            }
+        }
+        let is_idle = now.duration_since(self.called) > KEPT_FOR;
+        if is_idle && self.grants.is_empty() {
+            self.is_given_up = true;
+            return Some(BucketAction::AbandonAction(AbandonAction {}));
+        }
+        let is_due = usage.is_none()
+            || self.assigned.is_none_or(|assigned| now.duration_since(assigned) >= ASSIGNED_EVERY);
+        let mut action = None;
+        if is_due && !is_idle {
+            (self.assigned, self.due) = (Some(now), None);
+            action = self.assign(service, domain).await;
+            self.claim.set_unused(self.grants.unused());
+        }
+        if uncovered > 0 && self.is_counted {
+            let entries = self.entries(limiter, domain);
+            let request = request(domain, entries, Hits::Charge(uncovered.min(Hits::MAX)));
+            // Without an answer of the store, they are kept, or `on_store_failure` decides, as for all debits.
+            drop(decide(limiter, &request, HitsMeaning::Done).await);
+        }
+        action
+    }
+
+    async fn assign(&mut self, service: &Service, domain: &str) -> Option<BucketAction> {
+        let limiter = &*service.limiter;
+        let entries = self.entries(limiter, domain);
+        let usage = limiter.usage(&request(domain, entries.clone(), Hits::Charge(1))).await;
+        let mut left = u64::MAX;
+        for one in &usage {
+            match &one.reading {
+                CounterReading::State(state) => left = left.min(state.remaining),
+                CounterReading::Corrupt | CounterReading::NoAnswer(_) => return None,
+            }
+        }
+        if !usage.is_empty() && usage.iter().all(|one| one.limit.mode == Mode::Shadow) {
+            self.is_counted = true;
+            return Some(blanket(BlanketRule::AllowAll));
+        }
+        let asked = Instant::now();
+        let hits = self.claim.share(left).clamp(1, u32::MAX.into());
+        let request = request(domain, entries, Hits::Charge(hits));
+        let decision = match decide(limiter, &request, HitsMeaning::Assigned).await {
+            Ok(decision) => decision,
+            Err(Undecided::NotLeased { rule }) => {
+                service.quotas.count(NOT_ASSIGNED);
+                report_not_assigned(domain, &rule);
+                return None;
+            }
+            Err(_) => return None,
+        };
+        self.is_counted = true;
+        if decision.code == Code::OverLimit {
+            let over = decision.statuses.first().and_then(|status| status.outcome.of_limit());
+            self.due = over.map(|(_, _, reset)| asked + reset + BEGINS_LATE_BY);
+            // What is left of an assignment is better.
+            let is_alive = self.grants.are_alive(asked);
+            return (!is_alive).then(|| blanket(BlanketRule::DenyAll));
+        }
+        let Some(hits) = decision.part else { return Some(blanket(BlanketRule::AllowAll)) };
+        self.grant(limiter, domain, decision, hits, asked).await
+    }
+
+    /// Assigns the hits of a decision that was asked for at `asked`.
+    async fn grant(
+        &mut self,
+        limiter: &Limiter,
+        domain: &str,
+        decision: Decision,
+        hits: u64,
+        asked: Instant,
+    ) -> Option<BucketAction> {
+        let charges = decision.taken.iter().flat_map(|taken| &taken.charges);
+        let windows = charges.map(|charge| charge.counter.limit.remaining_window(charge.made));
+        let window_ends = asked + windows.min()?;
+        let now = Instant::now();
+        let left = window_ends.saturating_duration_since(now).saturating_sub(ENDS_EARLY_BY);
+        let seconds = left.min(LASTS).as_secs();
+        let is_last = left < LAST_LASTS + Duration::from_secs(1);
+        let due = if is_last { window_ends + BEGINS_LATE_BY } else { now + left - LAST_LASTS };
+        self.due = (left < LASTS).then_some(due);
+        let ends = now + Duration::from_secs(seconds);
+        let token = decision.token.unwrap_or_default();
+        let grant = Grant { token, hits, used: 0, ends, window_ends };
+        if seconds == 0 {
+            give_back(limiter, domain, grant).await;
+            return None;
+        }
+        self.grants.add(grant);
+        self.turn ^= 1;
+        let bucket = TokenBucket {
+            max_tokens: u32::try_from(hits).unwrap_or(u32::MAX),
+            tokens_per_fill: Some(1),
+            fill_interval: Some(prost_types::Duration { seconds: NEVER_SECONDS, nanos: self.turn }),
+        };
+        Some(assignment(seconds, Strategy::TokenBucket(bucket)))
+    }
+
+    /// The path through the rules.
+    fn entries(&self, limiter: &Limiter, domain: &str) -> Vec<Entry> {
+        let entry = |(key, value): (&String, &Vec<u8>)| Entry {
+            key: Bytes::copy_from_slice(key.as_bytes()),
+            value: Bytes::copy_from_slice(value),
+        };
+        let entries = self.id.iter().map(entry).collect();
+        let rules = limiter.rules();
+        match rules.rules.domain(domain) {
+            Some(domain) => domain.ordered(entries),
+            None => entries,
+        }
+    }
+}
+
+fn request(domain: &str, entries: Vec<Entry>, hits: Hits) -> Request {
+    let descriptors = vec![Descriptor::new(entries, hits)];
+    Request { domain: domain.to_owned(), descriptors }
+}
+
+async fn decide(
+    limiter: &Limiter,
+    request: &Request,
+    meaning: HitsMeaning,
+) -> Result<Decision, Undecided> {
+    let arrival = Arrival { at: Instant::now(), timeout: Some(ANSWER_WITHIN) };
+    limiter.decide_by(&limiter.deciding(), request, meaning, arrival, None).await
+}
+
+/// Gives back what is unused. If the store gives no answer, it is kept.
+async fn give_back(limiter: &Limiter, domain: &str, grant: Grant) {
+    let parameter =
+        |key: &'static str, value: String| Entry { key: key.into(), value: value.into() };
+    let used = grant.used.to_string();
+    let entries = vec![parameter("hold.commit", grant.token), parameter("hold.used", used)];
+    drop(decide(limiter, &request(domain, entries, Hits::Check), HitsMeaning::Charged).await);
+}
+
+fn blanket(rule: BlanketRule) -> BucketAction {
+    assignment(LASTS.as_secs(), Strategy::BlanketRule(rule.into()))
+}
+
+fn assignment(seconds: u64, strategy: Strategy) -> BucketAction {
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    BucketAction::QuotaAssignmentAction(QuotaAssignmentAction {
+        assignment_time_to_live: Some(prost_types::Duration { seconds, nanos: 0 }),
+        rate_limit_strategy: Some(RateLimitStrategy { strategy: Some(strategy) }),
+    })
+}
+
+/// What a proxy is told, as the metric names it.
+fn result(action: &BucketAction) -> &'static str {
+    let BucketAction::QuotaAssignmentAction(assignment) = action else { return "abandoned" };
+    let strategy = assignment.rate_limit_strategy.as_ref().and_then(|one| one.strategy.as_ref());
+    match strategy {
+        Some(Strategy::BlanketRule(rule)) if *rule == BlanketRule::DenyAll as i32 => "denied",
+        Some(Strategy::BlanketRule(_)) => "unlimited",
+        _ => "assigned",
+    }
+}
+
+fn report_not_assigned(domain: &str, rule: &str) {
+    if let Some(line) = due_line(LogCause::NotAssigned, &format!("{domain}\n{rule}")) {
+        tracing::warn!(
+            rule,
+            domain,
+            suppressed = line.suppressed,
+            "a limit cannot be assigned to proxies, which do as their `no_assignment_behavior` says: it is not enforced on \
+             fixed windows of 10 s or more, or something beside the number of hits decides"
+        );
+    }
+}

@@ -1,0 +1,145 @@
+//! What the streams of this replica claim of each bucket, so that it is divided by what they need.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use opentelemetry::{
+    KeyValue,
+    metrics::{Counter, Meter},
+};
+use parking_lot::Mutex;
+
+use super::Id;
+use crate::telemetry::instruments;
+
+instruments! {
+    pub struct QuotaInstruments {
+        assignments: Counter<u64> => ASSIGNMENTS = Counter("ratelimit.quota.assignments", ["result"],
+            "what proxies were told of their buckets: hits are `assigned`, all calls are `denied` for some seconds, or pass (`unlimited`), the bucket is `abandoned`; of a limit that is `not_assigned` they are told nothing");
+    }
+    BUCKETS = Gauge("ratelimit.quota.buckets", [], "buckets of the open streams of RLQS");
+}
+
+/// The domain of a bucket, and its name.
+type Key = Arc<(String, Id)>;
+
+/// The buckets of all streams.
+#[derive(Debug)]
+pub struct Claims {
+    by_bucket: Mutex<HashMap<Key, Vec<Arc<Demand>>>>,
+    metrics: QuotaInstruments,
+}
+
+/// What one stream needs of a bucket, and what it may still use, in hits.
+#[derive(Debug)]
+struct Demand {
+    needs: AtomicU64,
+    unused: AtomicU64,
+}
+
+/// The claim of one stream.
+#[derive(Debug)]
+pub(super) struct Claim {
+    all: Arc<Claims>,
+    bucket: Key,
+    own: Arc<Demand>,
+}
+
+impl Claims {
+    pub fn new(meter: &Meter) -> Arc<Self> {
+        let metrics = QuotaInstruments::of_meter(meter);
+        let claims = Arc::new(Self { by_bucket: Mutex::default(), metrics });
+        let observed = Arc::downgrade(&claims);
+        BUCKETS.observe(meter, move |to| {
+            let open = observed
+                .upgrade()
+                .map_or(0, |claims| claims.by_bucket.lock().values().map(Vec::len).sum());
+            #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+            to(open as f64, &[]);
+        });
+        claims
+    }
+
+    pub(super) fn count(&self, result: &'static str) {
+        self.metrics.assignments.add(1, &[KeyValue::new("result", result)]);
+    }
+
+    /// Adds a claim, of whatever there is until it is known what its stream needs.
+    pub(super) fn add(self: &Arc<Self>, domain: &str, id: &Id) -> Claim {
+        let bucket = Arc::new((domain.to_owned(), id.clone()));
+        let own = Arc::new(Demand { needs: u64::MAX.into(), unused: 0.into() });
+        self.by_bucket.lock().entry(Arc::clone(&bucket)).or_default().push(Arc::clone(&own));
+        Claim { all: Arc::clone(self), bucket, own }
+    }
+}
+
+impl Claim {
+    pub(super) fn set(&self, needs: u64, unused: u64) {
+        self.own.needs.store(needs, Relaxed);
+        self.own.unused.store(unused, Relaxed);
+    }
+
+    pub(super) fn set_unused(&self, unused: u64) {
+        self.own.unused.store(unused, Relaxed);
+    }
+
+    /// The part of `left` hits that is due to its stream: max-min fair by what all streams here need, and as much again as an
+    /// equal part is left for calls, and for streams of other replicas.
+    pub(super) fn share(&self, left: u64) -> u64 {
+        let by_bucket = self.all.by_bucket.lock();
+        let claims = by_bucket.get(&self.bucket).map_or(&[][..], Vec::as_slice);
+        let unused = claims.iter().map(|claim| claim.unused.load(Relaxed));
+        let all = unused.fold(left, u64::saturating_add);
+        let needs = claims.iter().map(|claim| claim.needs.load(Relaxed)).collect();
+        drop(by_bucket);
+        fair(all, needs).min(self.own.needs.load(Relaxed)).min(left)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut by_bucket = self.all.by_bucket.lock();
+        if let Some(claims) = by_bucket.get_mut(&self.bucket) {
+            claims.retain(|claim| !Arc::ptr_eq(claim, &self.own));
+            if claims.is_empty() {
+                by_bucket.remove(&self.bucket);
+            }
+        }
+    }
+}
+
+/// The most that each may have, so that all who need less have what they need, and one equal part more is left.
+fn fair(all: u64, mut needs: Vec<u64>) -> u64 {
+    needs.sort_unstable();
+    let (mut left, mut claims) = (all, needs.len() as u64 + 1);
+    for needs in needs {
+        if needs.saturating_mul(claims) > left {
+            break;
+        }
+        left -= needs;
+        claims -= 1;
+    }
+    left.div_ceil(claims)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_needs_little_has_it_and_the_others_have_equal_parts_of_which_one_is_left() {
+        const ALL: u64 = u64::MAX;
+        assert_eq!(fair(10, vec![ALL]), 5);
+        assert_eq!(fair(90, vec![ALL, ALL]), 30);
+        assert_eq!(fair(100, vec![ALL, 10]), 45);
+        assert_eq!(fair(100, vec![3, ALL, 7]), 45);
+        assert_eq!(fair(1, vec![ALL]), 1, "the last hit can be had");
+        assert_eq!(fair(0, vec![ALL, 1]), 0);
+        assert!(fair(100, vec![1, 2]) >= 2);
+    }
+}

@@ -1,0 +1,299 @@
+//! `envoy.service.rate_limit_quota.v3`: proxies decide by themselves, on the budget of all calls.
+
+use std::collections::BTreeMap;
+
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tollkeeper_proto::{
+    quota::{
+        BucketId, RateLimitQuotaResponse, RateLimitQuotaUsageReports,
+        rate_limit_quota_response::bucket_action::BucketAction,
+        rate_limit_quota_service_client::RateLimitQuotaServiceClient,
+        rate_limit_quota_usage_reports::BucketQuotaUsage,
+    },
+    rate_limit_strategy::Strategy,
+};
+use tonic::{Status, Streaming};
+
+use crate::support::{
+    envoy::{PUBLIC, RLS, envoy, example},
+    overrides::{send, set},
+    prelude::*,
+};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 10 }
+    descriptors:
+      - { key: api, rate_limit: { unit: year, requests_per_unit: 4 } }
+  - { key: hot, rate_limit: { unit: year, requests_per_unit: 90 } }
+  - { key: none, rate_limit: { unit: year, requests_per_unit: 0 } }
+  - { key: free, rate_limit: { unlimited: true } }
+  - { key: seen, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 9 } }
+  - { key: second, rate_limit: { unit: second, requests_per_unit: 100 } }
+  - { key: bucket, rate_limit: { algorithm: token_bucket, unit: hour, requests_per_unit: 100 } }
+";
+
+/// A proxy with a stream.
+struct Proxy {
+    reports: UnboundedSender<RateLimitQuotaUsageReports>,
+    answers: Streaming<RateLimitQuotaResponse>,
+}
+
+fn pairs(bucket: &str) -> BTreeMap<String, Vec<u8>> {
+    let pairs = bucket.split(' ').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(key, value)| (key.to_owned(), value.into())).collect()
+}
+
+fn report(domain: &str, buckets: &[(&str, i64, u64, u64)]) -> RateLimitQuotaUsageReports {
+    let usage = |(bucket, seconds, allowed, denied): &(&str, i64, u64, u64)| BucketQuotaUsage {
+        bucket_id: Some(BucketId { bucket: pairs(bucket) }),
+        time_elapsed: Some(prost_types::Duration { seconds: *seconds, nanos: 0 }),
+        num_requests_allowed: *allowed,
+        num_requests_denied: *denied,
+    };
+    RateLimitQuotaUsageReports {
+        domain: domain.to_owned(),
+        bucket_quota_usages: buckets.iter().map(usage).collect(),
+    }
+}
+
+impl Proxy {
+    async fn begin(service: &Service, first: RateLimitQuotaUsageReports) -> Result<Self, Status> {
+        let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
+        let mut client = RateLimitQuotaServiceClient::new(endpoint.connect().await.unwrap());
+        let (reports, to_send) = unbounded_channel();
+        reports.send(first).unwrap();
+        let to_send = UnboundedReceiverStream::new(to_send);
+        let answers = client.stream_rate_limit_quotas(to_send).await?.into_inner();
+        Ok(Self { reports, answers })
+    }
+
+    fn report(&self, buckets: &[(&str, i64, u64, u64)]) {
+        self.reports.send(report("shop", buckets)).unwrap();
+    }
+
+    /// What the next answer says, by bucket.
+    async fn told(&mut self) -> Result<Vec<String>, Status> {
+        let answer = tokio::time::timeout(PATIENCE, self.answers.message()).await;
+        let answer = answer.expect("an answer in time")?.expect("the stream goes on");
+        let spelled = answer.bucket_action.iter().map(|action| {
+            let bucket = action.bucket_id.as_ref().unwrap().bucket.iter();
+            let bucket =
+                bucket.map(|(key, value)| format!("{key}={}", String::from_utf8_lossy(value)));
+            let told = match action.bucket_action.as_ref().unwrap() {
+                BucketAction::AbandonAction(_) => "abandoned".to_owned(),
+                BucketAction::QuotaAssignmentAction(assignment) => {
+                    let lasts = assignment.assignment_time_to_live.as_ref().unwrap();
+                    assert_eq!((lasts.seconds, lasts.nanos), (7, 0));
+                    match assignment
+                        .rate_limit_strategy
+                        .as_ref()
+                        .unwrap()
+                        .strategy
+                        .as_ref()
+                        .unwrap()
+                    {
+                        Strategy::BlanketRule(0) => "all".to_owned(),
+                        Strategy::BlanketRule(_) => "none".to_owned(),
+                        Strategy::TokenBucket(bucket) => {
+                            let interval = bucket.fill_interval.as_ref().unwrap().seconds;
+                            assert_eq!((bucket.tokens_per_fill, interval), (Some(1), 31_536_000));
+                            bucket.max_tokens.to_string()
+                        }
+                    }
+                }
+            };
+            format!("{}: {told}", bucket.collect::<Vec<_>>().join(" "))
+        });
+        let mut spelled: Vec<_> = spelled.collect();
+        spelled.sort();
+        Ok(spelled)
+    }
+}
+
+async fn proxy(service: &Service, buckets: &[(&str, i64, u64, u64)]) -> Proxy {
+    Proxy::begin(service, report("shop", buckets)).await.unwrap()
+}
+
+/// How many calls pass until one is denied.
+async fn admitted(service: &Service, entries: &[(&str, &str)]) -> u64 {
+    admitted_in("shop", service, entries).await
+}
+
+async fn admitted_in(domain: &str, service: &Service, entries: &[(&str, &str)]) -> u64 {
+    let mut admitted = 0;
+    loop {
+        let call = request(domain, vec![descriptor(entries)]);
+        match service.ask(call).await.unwrap().overall_code() {
+            Code::Ok => admitted += 1,
+            _ => return admitted,
+        }
+    }
+}
+
+/// Reported calls are counted behind the answer.
+#[track_caller]
+fn wait_for_used(service: &Service, counter: &str, used: u64) {
+    eventually("the reported calls were counted", || {
+        let path = format!("/counters?domain=shop&descriptor={counter}");
+        let (_, shown) = send(service, "GET", &path, "");
+        (shown["counters"][0]["used"] == used).then_some(())
+    });
+}
+
+async fn on_both_stores(scenario: impl AsyncFn(&Service)) {
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+        service.wait_until_ready();
+        scenario(&service).await;
+    }
+    redis.assert_no_key_leaks();
+}
+
+#[tokio::test]
+async fn a_proxy_gets_half_of_what_is_left_and_its_first_call_and_those_of_others_count() {
+    on_both_stores(async |service| {
+        let mut proxy = proxy(service, &[("user=a", 0, 1, 0)]).await;
+        assert_eq!(proxy.told().await.unwrap(), ["user=a: 5"]);
+        wait_for_used(service, "user=a", 6);
+        assert_eq!(admitted(service, &[("user", "a")]).await, 4);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn streams_share_fairly_and_as_much_as_a_part_is_left_for_calls() {
+    on_both_stores(async |service| {
+        let mut first = proxy(service, &[("hot=a", 5, 0, 9)]).await;
+        assert_eq!(first.told().await.unwrap(), ["hot=a: 45"]);
+        let mut second = proxy(service, &[("hot=a", 5, 0, 9)]).await;
+        assert_eq!(second.told().await.unwrap(), ["hot=a: 30"]);
+        assert_eq!(admitted(service, &[("hot", "a")]).await, 15);
+        let mut third = proxy(service, &[("hot=a", 5, 0, 9)]).await;
+        assert_eq!(third.told().await.unwrap(), ["hot=a: none"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_kind_of_bucket_is_told_what_its_rule_says() {
+    on_both_stores(async |service| {
+        set(service, "user=banned", json!({ "action": "ban" }));
+        set(service, "user=trusted", json!({ "action": "allow" }));
+        let buckets = ["free=a", "nothing=a", "none=a", "seen=a", "second=a", "bucket=a"];
+        let buckets = [&buckets[..], &["user=banned", "user=trusted", "api=x user=b", "user=b"]];
+        let buckets: Vec<_> =
+            buckets.concat().into_iter().map(|bucket| (bucket, 5, 3, 0)).collect();
+        let mut proxy = proxy(service, &buckets).await;
+        let expected = [
+            "api=x user=b: 2",
+            "free=a: all",
+            "none=a: none",
+            "nothing=a: all",
+            "seen=a: all",
+            "user=b: 5",
+            "user=banned: none",
+            "user=trusted: all",
+        ];
+        assert_eq!(proxy.told().await.unwrap(), expected);
+        assert_eq!(
+            admitted(service, &[("user", "b"), ("api", "x")]).await,
+            2,
+            "in its rule's order"
+        );
+        let log = service.log();
+        assert_eq!(log.matches("a limit cannot be assigned to proxies").count(), 2, "{log}");
+        let metrics = service.get("/metrics");
+        for (result, count) in
+            [("assigned", 2), ("denied", 2), ("unlimited", 4), ("not_assigned", 2)]
+        {
+            let line =
+                format!("ratelimit_quota_assignments_total{{result=\"{result}\"}} {count}\n");
+            assert!(metrics.contains(&line), "{line} {metrics}");
+        }
+        assert!(metrics.contains("ratelimit_quota_buckets 10\n"), "{metrics}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shadow_counts_what_proxies_report() {
+    on_both_stores(async |service| {
+        let mut proxy = proxy(service, &[("seen=a", 0, 1, 0)]).await;
+        assert_eq!(proxy.told().await.unwrap(), ["seen=a: all"]);
+        proxy.report(&[("seen=a", 5, 6, 0)]);
+        wait_for_used(service, "seen=a", 7);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn bad_reports_end_the_stream_with_the_field_and_the_bound() {
+    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let many: Vec<_> = (0..33).map(|key| format!("k{key}=v")).collect();
+    let of_many = many.join(" ");
+    let field = "bucket_quota_usages[1].bucket_id.bucket: ";
+    for (domain, bucket, expected) in [
+        ("", "user=a", "domain: must not be empty".to_owned()),
+        ("shop", "", format!("{field}0 entries are not from 1 to 32")),
+        ("shop", &of_many, format!("{field}33 entries are not from 1 to 32")),
+        ("shop", "=a", format!("{field}\"\" must not be a key")),
+        ("shop", "hold.commit=a", format!("{field}\"hold.commit\" must not be a key")),
+    ] {
+        let report = report(domain, &[("user=a", 0, 0, 0), (bucket, 0, 1, 0)]);
+        let status = match Proxy::begin(&service, report).await {
+            Ok(mut proxy) => proxy.told().await.unwrap_err(),
+            Err(status) => status,
+        };
+        let found = (status.code(), status.message());
+        assert_eq!(found, (tonic::Code::InvalidArgument, &*expected), "{bucket}");
+    }
+    let none = Proxy::begin(&service, report("shop", &[])).await;
+    let status = none.unwrap().told().await.unwrap_err();
+    assert_eq!(status.message(), "bucket_quota_usages: 0 is not from 1 to 20000");
+    let mut proxy = proxy(&service, &[("user=a", 0, 1, 0)]).await;
+    proxy.told().await.unwrap();
+    proxy.reports.send(report("other", &[("user=a", 0, 1, 0)])).unwrap();
+    let status = proxy.told().await.unwrap_err();
+    assert_eq!(status.message(), "domain: must stay the same on a stream");
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_the_service_stops() {
+    let mut service = Service::start(Options { rules: RULES, ..Options::default() });
+    let mut proxy = proxy(&service, &[("user=a", 0, 1, 0)]).await;
+    proxy.told().await.unwrap();
+    service.process().signal("TERM");
+    let status = proxy.told().await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+}
+
+/// examples/envoy/quota.yaml, with a limit so small that it is used up.
+#[tokio::test]
+async fn a_stock_envoy_admits_the_limit_in_all_and_no_more() {
+    let redis = Redis::start();
+    let rules = example("envoy/quota-rules.yaml").replace("minute", "year").replace("600", "20");
+    let service =
+        Service::start(Options { rules: &rules, store: &redis.url(), ..Options::default() });
+    service.wait_until_ready();
+    let config = example("envoy/quota.yaml").replace("ALLOW_ALL", "DENY_ALL");
+    let proxies = [(); 2].map(|()| envoy(&config, PUBLIC, RLS, &service));
+    let (mut passed, mut last) = (0, Instant::now());
+    // Envoy asks for more every 5 s.
+    while passed < 20 || last.elapsed() < Duration::from_secs(8) {
+        assert!(last.elapsed() < PATIENCE, "{passed} passed");
+        for proxy in &proxies {
+            match proxy.get(b"alice").status {
+                200 => (passed, last) = (passed + 1, Instant::now()),
+                status => assert_eq!(status, 429),
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(passed, 20);
+    assert_eq!(admitted_in("proxies", &service, &[("service", "web"), ("user", "alice")]).await, 0);
+}
