@@ -83,6 +83,8 @@ pub(super) struct Bucket {
     /// Whether calls that no assignment covers are charged.
     is_counted: bool,
     is_given_up: bool,
+    /// Whether a proxy can read an answer about it: its values may be any bytes.
+    is_text: bool,
     /// Differs from that of the assignment before it: a proxy keeps its tokens if both are equal.
     turn: i32,
     _held: HeldBytes,
@@ -102,14 +104,16 @@ impl Bucket {
         if held.add(BUCKET_BYTES + 3 * bytes).is_err() {
             return Err(id);
         }
+        let is_text = id.values().all(|value| str::from_utf8(value).is_ok());
         Ok(Self {
+            is_text,
             claim: service.quotas.add(domain, &id),
             id: Arc::new(id),
             grants: Grants::default(),
             assigned: None,
             due: None,
             called: Instant::now(),
-            is_counted: false,
+            is_counted: !is_text,
             is_given_up: false,
             turn: 0,
             _held: held,
@@ -169,12 +173,12 @@ impl Bucket {
         let is_idle = now.duration_since(self.called) > KEPT_FOR;
         if is_idle && self.grants.is_empty() {
             self.is_given_up = true;
-            return Some(BucketAction::AbandonAction(AbandonAction {}));
+            return self.is_text.then_some(BucketAction::AbandonAction(AbandonAction {}));
         }
         let is_due = usage.is_none()
             || self.assigned.is_none_or(|assigned| now.duration_since(assigned) >= ASSIGNED_EVERY);
         let mut action = None;
-        if is_due && !is_idle {
+        if is_due && !is_idle && self.is_text {
             (self.assigned, self.due) = (Some(now), None);
             action = self.assign(service, domain).await;
             self.claim.set_unused(self.grants.unused());

@@ -19,6 +19,7 @@ use crate::support::{
     envoy::{PUBLIC, RLS, envoy, example},
     overrides::{send, set},
     prelude::*,
+    service::of_bytes,
 };
 
 const RULES: &str = "
@@ -44,7 +45,9 @@ struct Proxy {
 
 fn pairs(bucket: &str) -> BTreeMap<String, Vec<u8>> {
     let pairs = bucket.split(' ').filter_map(|pair| pair.split_once('='));
-    pairs.map(|(key, value)| (key.to_owned(), value.into())).collect()
+    // A question mark stands for a byte that is no UTF-8.
+    let byte = |byte: u8| if byte == b'?' { 0xff } else { byte };
+    pairs.map(|(key, value)| (key.to_owned(), value.bytes().map(byte).collect())).collect()
 }
 
 fn report(domain: &str, buckets: &[(&str, i64, u64, u64)]) -> RateLimitQuotaUsageReports {
@@ -227,6 +230,19 @@ async fn a_shadow_counts_what_proxies_report() {
         assert_eq!(proxy.told().await.unwrap(), ["seen=a: all"]);
         proxy.report(&[("seen=a", 5, 6, 0)]);
         wait_for_used(service, "seen=a", 7);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bucket_of_which_a_proxy_could_not_read_the_answer_is_counted_and_told_nothing() {
+    on_both_stores(async |service| {
+        let buckets = [("user=?", 0, 4, 0), ("free=a", 0, 1, 0)];
+        let mut proxy = proxy(service, &buckets).await;
+        assert_eq!(proxy.told().await.unwrap(), ["free=a: all"]);
+        let call = || request("shop", vec![of_bytes(&[(b"user", b"\xff")])]);
+        let answer = service.ask(call()).await.unwrap();
+        assert_eq!(answer.statuses[0].limit_remaining, 5, "4 were reported");
     })
     .await;
 }
