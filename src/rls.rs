@@ -20,6 +20,6 @@ pub use tollkeeper_proto::FILE_DESCRIPTORS;
 
 pub use self::{
     connection::serve::{ConnectionBounds, GrpcServices, Listener, serve},
-    quota::{Claims, INSTRUMENTS},
+    quota::{Claims, INSTRUMENTS, QuotaStream},
     service::{BatchContext, Service},
 };

@@ -25,6 +25,7 @@ use tokio::{
     sync::mpsc,
     time::{self, Instant},
 };
+use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
 use self::bucket::{Bucket, Usage};
@@ -43,9 +44,9 @@ use super::{
     service::{ConnectedClient, Service},
 };
 use crate::{
-    edge::panics::caught,
+    edge::{arriving::ConnectionBudget, panics::caught},
     engine::{parameters::Parameters, request::ENTRIES_MAX},
-    net::grpc::ServedMethod,
+    net::{grpc::ServedMethod, tls::server::Identity},
 };
 
 const METHOD: ServedMethod = ServedMethod::StreamRateLimitQuotas;
@@ -70,10 +71,11 @@ const BUCKET: u32 = 1;
 /// What names a bucket.
 type Id = BTreeMap<String, Vec<u8>>;
 
-/// One proxy, for one domain.
-struct Stream<'service> {
+/// What is assigned to one proxy, for one domain.
+pub struct QuotaStream<'service> {
     service: &'service Service,
-    client: &'service ConnectedClient,
+    memory: Arc<ConnectionBudget>,
+    identity: Option<&'service Identity>,
     domain: String,
     buckets: HashMap<Arc<Id>, Bucket>,
 }
@@ -89,10 +91,9 @@ impl Service {
         let calls = client.calls.clone();
         calls.execute(async move {
             self.limiter.prepare_tokens();
-            let buckets = HashMap::new();
-            let mut stream =
-                Stream { service: &self, client: &client, domain: String::new(), buckets };
-            if let Err(refused) = stream.answer_all(body, &answers).await {
+            let (memory, identity) = (Arc::clone(&client.memory), client.identity.as_ref());
+            let mut stream = QuotaStream { memory, identity, ..QuotaStream::of_anyone(&self) };
+            if let Err(refused) = stream.answer_all(body, &client.ending, &answers).await {
                 drop(answers.send(Err(refused)).await);
             }
         });
@@ -100,19 +101,26 @@ impl Service {
     }
 }
 
-impl Stream<'_> {
+impl<'service> QuotaStream<'service> {
+    /// The stream of a proxy that may be anyone.
+    pub fn of_anyone(service: &'service Service) -> Self {
+        let (memory, domain) = (service.memory_of_a_connection(), String::new());
+        Self { service, memory, identity: None, domain, buckets: HashMap::new() }
+    }
+
     async fn answer_all(
         &mut self,
         body: Incoming,
+        ending: &CancellationToken,
         answers: &mpsc::Sender<Result<Bytes, Status>>,
     ) -> Result<(), Status> {
-        let (service, client) = (self.service, self.client);
-        let mut waiting = client.memory.reserve();
+        let (service, memory) = (self.service, Arc::clone(&self.memory));
+        let mut waiting = memory.reserve();
         let held = waiting.add(WAITING_CALL_BYTES);
         held.map_err(|spent| Refusal::Busy(spent).status())?;
-        let mut messages = Messages::new(body, service.message_bytes_max, &client.memory);
+        let mut messages = Messages::new(body, service.message_bytes_max, &memory);
         loop {
-            let due = self.buckets.values().filter_map(Bucket::due).min();
+            let due = self.due();
             let renewal = async {
                 match due {
                     Some(due) => time::sleep_until(due).await,
@@ -121,7 +129,7 @@ impl Stream<'_> {
             };
             let message = select! {
                 biased;
-                () = client.ending.cancelled() => {
+                () = ending.cancelled() => {
                     return Err(Status::unavailable("the connection ends; open another stream"));
                 }
                 () = renewal => None,
@@ -143,7 +151,7 @@ impl Stream<'_> {
                 if actions.is_empty() {
                     return Ok(true);
                 }
-                let answer = framing::framed(&Answer { bucket_action: actions }, &client.memory);
+                let answer = framing::framed(&Answer { bucket_action: actions }, &memory);
                 let answer = answer.map_err(|spent| Refusal::Busy(spent).status())?;
                 Ok::<_, Status>(answers.send(Ok(answer)).await.is_ok())
             };
@@ -153,8 +161,16 @@ impl Stream<'_> {
         }
     }
 
+    /// When assignments are due without a report.
+    pub fn due(&self) -> Option<Instant> {
+        self.buckets.values().filter_map(Bucket::due).min()
+    }
+
     /// What a report changes, or the time if there is none.
-    async fn answer(&mut self, report: Option<Bytes>) -> Result<Vec<Action>, Refusal> {
+    ///
+    /// # Errors
+    /// If the report is no such message, or has a field outside of its bound.
+    pub async fn answer(&mut self, report: Option<Bytes>) -> Result<Vec<Action>, Refusal> {
         let now = Instant::now();
         let mut actions = Vec::new();
         let taken: Vec<(Bucket, Option<Usage>)> = match report {
@@ -192,7 +208,7 @@ impl Stream<'_> {
     /// A bucket that is new on this stream, or what tells the proxy to forget it.
     fn bucket(&self, id: Id) -> Result<Bucket, Action> {
         let bucket = match self.buckets.len() {
-            ..BUCKETS_MAX => Bucket::new(self.service, &self.client.memory, &self.domain, id),
+            ..BUCKETS_MAX => Bucket::new(self.service, &self.memory, &self.domain, id),
             _ => Err(id),
         };
         bucket.map_err(|id| action(id, BucketAction::AbandonAction(AbandonAction {})))
@@ -223,7 +239,7 @@ impl Stream<'_> {
                 return Err(Refusal::Invalid("domain: must not be empty".to_owned()));
             }
             "" => {
-                self.service.check_domain(self.client.identity.as_ref(), &domain)?;
+                self.service.check_domain(self.identity, &domain)?;
                 self.domain = domain;
             }
             known if known != domain => {

@@ -1,6 +1,6 @@
 //! One schedule: replicas of the service, clients that call them, a Redis or a Redis Cluster, and what goes wrong.
 //!
-//! `replica` is the service, `clients` call it, `faults` and `cluster` disturb it, and `ledger` with `places`, which know
+//! `replica` is the service, `clients` call it, `proxies` have hits assigned, `faults` and `cluster` disturb it, and `ledger` with `places`, which know
 //! nothing of its parts, hold what each client was answered against what the servers have.
 
 mod clients;
@@ -9,6 +9,7 @@ mod faults;
 mod ledger;
 mod operator;
 mod places;
+mod proxies;
 mod replica;
 
 use std::{
@@ -36,7 +37,7 @@ use tollkeeper_sim::{
     },
 };
 
-use self::{clients::Client, ledger::Ledger, replica::Replica};
+use self::{clients::Client, ledger::Ledger, proxies::Proxy, replica::Replica};
 
 /// When the world begins, in Unix microseconds: late in a minute.
 const BEGIN_US: u64 = 1_900_000_015_250_000;
@@ -67,6 +68,8 @@ pub struct Plan {
     pub leases: bool,
     /// How many callers lease, to decide calls themselves.
     pub processes: usize,
+    /// How many proxies have hits assigned.
+    pub proxies: usize,
     /// Whether they use a Redis Cluster.
     pub has_cluster: bool,
     /// Whether it notes what happens, which takes half of its time.
@@ -87,6 +90,7 @@ impl Plan {
             plant: None,
             leases,
             processes: if leases { seed as usize % 3 } else { 0 },
+            proxies: if leases { seed as usize / 3 % 3 } else { 0 },
             has_cluster: dice.hits(500),
             is_logged: false,
         }
@@ -264,6 +268,11 @@ async fn live(plan: &Plan) -> Rc<World> {
         spawn_local(Client::new(plan.clients + number, &world, dice).lease_all())
     });
     let leasing: Vec<_> = leasing.collect();
+    let proxies = (0..plan.proxies).map(|number| {
+        let dice = Dice::new(plan.seed ^ (1 << (48 + number)));
+        spawn_local(Proxy::new(&world, dice).decide_all())
+    });
+    let proxies: Vec<_> = proxies.collect();
     let clients = (0..plan.clients)
         .map(|number| spawn_local(Client::new(number, &world, dice.another()).call()));
     let clients: Vec<_> = clients.collect();
@@ -283,7 +292,7 @@ async fn live(plan: &Plan) -> Rc<World> {
     faults::restart_all(&world).await;
     time::sleep_until(world.calm_since.get().unwrap_or(began) + CALM).await;
     world.ends.set(true);
-    for client in clients.into_iter().chain(leasing) {
+    for client in clients.into_iter().chain(leasing).chain(proxies) {
         client.await.unwrap();
     }
     world.ledger.borrow_mut().close(&mut world.database());

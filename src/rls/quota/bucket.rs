@@ -152,10 +152,10 @@ impl Bucket {
         let is_new = self.assigned.is_none();
         let mut uncovered = 0;
         if let Some(Usage { allowed, denied, has_history }) = usage {
-            uncovered = self.grants.spend(allowed);
+            uncovered = self.grants.spend(allowed, now);
             for grant in self.grants.ended(now) {
-                if grant.unused() > 0 && grant.window_ends > now {
-                    give_back(limiter, domain, grant).await;
+                if let Some(used) = grant.committed(now) {
+                    commit(limiter, domain, grant.token, used).await;
                 }
             }
             let calls = allowed.saturating_add(denied);
@@ -164,7 +164,7 @@ impl Bucket {
             }
             // Until there is a second report, it is not known how many calls there are.
             let needs = if is_new { u64::MAX } else { calls.saturating_mul(2).max(1) };
-            self.claim.set(needs, self.grants.unused());
+            self.claim.set(needs, self.grants.unused(now));
             // An assignment of another stream may have covered them.
             if is_new && has_history {
                 uncovered = 0;
@@ -181,7 +181,7 @@ impl Bucket {
         if is_due && !is_idle && self.is_text {
             (self.assigned, self.due) = (Some(now), None);
             action = self.assign(service, domain).await;
-            self.claim.set_unused(self.grants.unused());
+            self.claim.set_unused(self.grants.unused(now));
         }
         if uncovered > 0 && self.is_counted {
             let entries = self.entries(limiter, domain);
@@ -242,7 +242,9 @@ impl Bucket {
     ) -> Option<BucketAction> {
         let charges = decision.taken.iter().flat_map(|taken| &taken.charges);
         let windows = charges.map(|charge| charge.counter.limit.remaining_window(charge.made));
-        let window_ends = asked + windows.min()?;
+        let windows: Vec<_> = windows.collect();
+        let window_ends = asked + *windows.iter().min()?;
+        let last_ends = asked + *windows.iter().max()?;
         let now = Instant::now();
         let left = window_ends.saturating_duration_since(now).saturating_sub(ENDS_EARLY_BY);
         let seconds = left.min(LASTS).as_secs();
@@ -251,12 +253,11 @@ impl Bucket {
         self.due = (left < LASTS).then_some(due);
         let ends = now + Duration::from_secs(seconds);
         let token = decision.token.unwrap_or_default();
-        let grant = Grant { token, hits, used: 0, ends, window_ends };
         if seconds == 0 {
-            give_back(limiter, domain, grant).await;
+            commit(limiter, domain, token, 0).await;
             return None;
         }
-        self.grants.add(grant);
+        self.grants.add(Grant::new(token, hits, ends, [window_ends, last_ends]));
         self.turn ^= 1;
         let bucket = TokenBucket {
             max_tokens: u32::try_from(hits).unwrap_or(u32::MAX),
@@ -295,12 +296,11 @@ async fn decide(
     limiter.decide_by(&limiter.deciding(), request, meaning, arrival, None).await
 }
 
-/// Gives back what is unused. If the store gives no answer, it is kept.
-async fn give_back(limiter: &Limiter, domain: &str, grant: Grant) {
+/// Gives back what is unused. If the store gives no answer, that is kept.
+async fn commit(limiter: &Limiter, domain: &str, token: String, used: u64) {
     let parameter =
         |key: &'static str, value: String| Entry { key: key.into(), value: value.into() };
-    let used = grant.used.to_string();
-    let entries = vec![parameter("hold.commit", grant.token), parameter("hold.used", used)];
+    let entries = vec![parameter("hold.commit", token), parameter("hold.used", used.to_string())];
     drop(decide(limiter, &request(domain, entries, Hits::Check), HitsMeaning::Charged).await);
 }
 

@@ -13,11 +13,14 @@ pub(super) struct Grant {
     /// It gives back what is unused.
     pub(super) token: String,
     pub(super) hits: u64,
-    pub(super) used: u64,
+    /// What of it was used if the oldest assignments are used first.
+    used: u64,
+    /// The same, if those are used first whose first window has not ended: a report may be about two windows.
+    used_at_most: u64,
     /// When it ends in the proxy.
     pub(super) ends: Instant,
-    /// When the first window ends in which it was charged.
-    pub(super) window_ends: Instant,
+    /// When the first and the last window end in which it was charged.
+    pub(super) windows_end: [Instant; 2],
 }
 
 /// Those of which something may be unused, the oldest first.
@@ -33,9 +36,9 @@ impl Grants {
         self.0.is_empty()
     }
 
-    /// The hits that may still be used or given back.
-    pub(super) fn unused(&self) -> u64 {
-        self.0.iter().map(Grant::unused).sum()
+    /// The hits of windows that go on which may still be used or given back.
+    pub(super) fn unused(&self, now: Instant) -> u64 {
+        self.0.iter().filter(|grant| !grant.is_over(now)).map(Grant::unused).sum()
     }
 
     /// Whether the proxy may still use some.
@@ -43,9 +46,16 @@ impl Grants {
         self.0.iter().any(|grant| grant.ends > now && grant.unused() > 0)
     }
 
-    /// Notes the calls that a proxy has let pass. A report does not say by which assignment, so that the oldest is used first:
-    /// what is unused of the later ones is never less than what the proxy has. Returns the calls that none covers.
-    pub(super) fn spend(&mut self, calls: u64) -> u64 {
+    /// Notes the calls that a proxy has let pass; returns those that none covers. A report does not say by which assignment, so
+    /// that of one window, the oldest is used first: what is unused of the later ones is never less than what the proxy has.
+    pub(super) fn spend(&mut self, calls: u64, now: Instant) -> u64 {
+        let mut left = calls;
+        for is_over in [false, true] {
+            for grant in self.0.iter_mut().filter(|grant| grant.is_over(now) == is_over) {
+                let used = left.min(grant.hits - grant.used_at_most);
+                (grant.used_at_most, left) = (grant.used_at_most + used, left - used);
+            }
+        }
         self.0.iter_mut().fold(calls, |calls, grant| {
             let used = calls.min(grant.unused());
             grant.used += used;
@@ -61,8 +71,29 @@ impl Grants {
 }
 
 impl Grant {
-    pub(super) const fn unused(&self) -> u64 {
+    pub(super) const fn new(
+        token: String,
+        hits: u64,
+        ends: Instant,
+        windows_end: [Instant; 2],
+    ) -> Self {
+        Self { token, hits, used: 0, used_at_most: 0, ends, windows_end }
+    }
+
+    const fn unused(&self) -> u64 {
         self.hits - self.used
+    }
+
+    /// Whether a window has ended in which it was charged.
+    fn is_over(&self, now: Instant) -> bool {
+        self.windows_end[0] <= now
+    }
+
+    /// The number to commit, if there is something to give back to a window that goes on.
+    pub(super) fn committed(&self, now: Instant) -> Option<u64> {
+        // What it was charged in longer windows is the same whichever was used.
+        let used = if self.is_over(now) { self.used } else { self.used_at_most };
+        (used < self.hits && self.windows_end[1] > now).then_some(used)
     }
 }
 
@@ -72,41 +103,65 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    fn grant(hits: u64, ends: Instant, window_ends: Instant) -> Grant {
+        Grant::new(hits.to_string(), hits, ends, [window_ends; 2])
+    }
+
+    /// Made 5 s after each other, in one window.
     fn grants(hits: &[u64], now: Instant) -> Grants {
-        let mut grants = Grants::default();
-        for (hits, place) in hits.iter().zip(0..) {
-            let (ends, window_ends) = (now + 7 * SECOND + place * 5 * SECOND, now + 60 * SECOND);
-            grants.add(Grant { token: hits.to_string(), hits: *hits, used: 0, ends, window_ends });
-        }
-        grants
+        let made = hits.iter().zip(0..);
+        let made = made.map(|(hits, place)| {
+            grant(*hits, now + 7 * SECOND + place * 5 * SECOND, now + 60 * SECOND)
+        });
+        Grants(made.collect())
     }
 
     #[test]
     fn the_oldest_is_used_first_and_what_none_covers_is_returned() {
-        let mut grants = grants(&[10, 5], Instant::now());
-        assert_eq!((grants.spend(8), grants.unused()), (0, 7));
-        assert_eq!((grants.spend(4), grants.unused()), (0, 3));
-        assert_eq!((grants.spend(5), grants.unused()), (2, 0));
+        let now = Instant::now();
+        let mut grants = grants(&[10, 5], now);
+        assert_eq!((grants.spend(8, now), grants.unused(now)), (0, 7));
+        assert_eq!((grants.spend(4, now), grants.unused(now)), (0, 3));
+        assert_eq!((grants.spend(5, now), grants.unused(now)), (2, 0));
     }
 
     #[test]
     fn one_ends_with_the_first_report_that_was_made_a_second_after_its_end() {
         let now = Instant::now();
         let mut grants = grants(&[10, 5], now);
-        grants.spend(4);
+        grants.spend(4, now);
         assert!(grants.ended(now + 8 * SECOND - Duration::from_nanos(1)).is_empty());
         let ended = grants.ended(now + 8 * SECOND);
-        let ended: Vec<_> = ended.iter().map(|grant| (&*grant.token, grant.unused())).collect();
-        assert_eq!((ended, grants.unused()), (vec![("10", 6)], 5));
+        let ended: Vec<_> = ended.iter().map(|one| (&*one.token, one.committed(now))).collect();
+        assert_eq!((ended, grants.unused(now)), (vec![("10", Some(4))], 5));
     }
 
     #[test]
     fn one_that_is_used_up_is_no_longer_kept() {
         let now = Instant::now();
         let mut grants = grants(&[10], now);
-        grants.spend(10);
+        grants.spend(10, now);
         assert!(!grants.are_alive(now));
-        assert_eq!(grants.ended(now).len(), 1);
+        assert_eq!(
+            grants.ended(now).iter().map(|one| one.committed(now)).collect::<Vec<_>>(),
+            [None]
+        );
         assert!(grants.is_empty());
+    }
+
+    #[test]
+    fn calls_that_may_be_of_either_of_two_windows_are_given_back_to_neither() {
+        let now = Instant::now();
+        let later = now + 2 * SECOND;
+        let mut grants = Grants(vec![
+            grant(10, now + SECOND, now + SECOND),
+            grant(20, now + 7 * SECOND, now + 61 * SECOND),
+        ]);
+        assert_eq!(grants.unused(later), 20, "what is left of the first is of no use");
+        assert_eq!(grants.spend(8, later), 0);
+        assert_eq!(grants.spend(20, later), 0, "the first may have covered the 8");
+        let end = now + 8 * SECOND;
+        let committed = grants.ended(end).iter().map(|one| one.committed(end)).collect::<Vec<_>>();
+        assert_eq!(committed, [None, None]);
     }
 }

@@ -155,7 +155,7 @@ impl Ledger {
         let leased_percent = match plan {
             Plan { leases: false, .. } => 0,
             // What is in hand, and what is on its way back.
-            Plan { faults_max: 0, .. } => 20,
+            Plan { faults_max: 0, proxies: 0, .. } => 20,
             _ => 100,
         };
         Self { leased_percent, ..Self::default() }

@@ -15,6 +15,7 @@ use tollkeeper::{
     limiter::Limiter,
     net::tls::ByteStream,
     overrides::Overrides,
+    rls::Service,
     rules::{self, LoadOptions, Rules},
     settings::{self, Environment},
     store::{
@@ -64,6 +65,7 @@ pub const CONNECTIONS_MAX: u32 = 4;
 
 pub struct Replica {
     pub number: usize,
+    pub service: Service,
     pub limiter: Arc<Limiter>,
     /// By server.
     pub seen: Vec<Seen>,
@@ -119,7 +121,8 @@ impl Replica {
         ];
         Self {
             number,
-            limiter: service.limiter,
+            limiter: Arc::clone(&service.limiter),
+            service,
             seen: cluster::nodes().iter().map(|_| Seen::default()).collect(),
             late: Cell::new(0),
             has_ended: Cell::new(false),
