@@ -1,6 +1,7 @@
 //! The wire: Envoy's rate limit service and its rate limit quota service, version 3, and our own, `v1`. Apart from our clients, only this folder uses
 //! the generated types of these services.
 
+mod claims;
 mod connection;
 pub mod decode;
 pub mod encode;
@@ -19,7 +20,8 @@ use tollkeeper_proto as pb;
 pub use tollkeeper_proto::FILE_DESCRIPTORS;
 
 pub use self::{
+    claims::{Claims, INSTRUMENTS},
     connection::serve::{ConnectionBounds, GrpcServices, Listener, serve},
-    quota::{Claims, INSTRUMENTS, QuotaStream},
+    quota::QuotaStream,
     service::{BatchContext, Service},
 };

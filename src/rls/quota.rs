@@ -7,7 +7,6 @@
 //! <https://github.com/envoyproxy/envoy/blob/v1.40.0/source/extensions/filters/http/rate_limit_quota/global_client_impl.cc>
 
 mod bucket;
-mod claims;
 mod grants;
 
 use std::{
@@ -29,8 +28,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
 use self::bucket::{Bucket, Usage};
-pub use self::claims::{Claims, INSTRUMENTS};
 use super::{
+    claims::BucketName,
     framing::{self, AnswerBody, Messages, WAITING_CALL_BYTES},
     pb::quota::{
         BucketId, RateLimitQuotaResponse as Answer, RateLimitQuotaUsageReports as Reports,
@@ -68,16 +67,13 @@ const USAGES: u32 = 2;
 const BUCKET_ID: u32 = 1;
 const BUCKET: u32 = 1;
 
-/// What names a bucket.
-type Id = BTreeMap<String, Vec<u8>>;
-
 /// What is assigned to one proxy, for one domain.
 pub struct QuotaStream<'service> {
     service: &'service Service,
     memory: Arc<ConnectionBudget>,
     identity: Option<&'service Identity>,
     domain: String,
-    buckets: HashMap<Arc<Id>, Bucket>,
+    buckets: HashMap<Arc<BucketName>, Bucket>,
 }
 
 impl Service {
@@ -197,7 +193,7 @@ impl<'service> QuotaStream<'service> {
         });
         let followed: Vec<_> = followed.buffer_unordered(AT_A_TIME).collect().await;
         for (bucket, change) in followed {
-            actions.extend(change.map(|change| action(Id::clone(&bucket.id), change)));
+            actions.extend(change.map(|change| action(BucketName::clone(&bucket.id), change)));
             if !bucket.is_given_up() {
                 self.buckets.insert(Arc::clone(&bucket.id), bucket);
             }
@@ -206,7 +202,7 @@ impl<'service> QuotaStream<'service> {
     }
 
     /// A bucket that is new on this stream, or what tells the proxy to forget it.
-    fn bucket(&self, id: Id) -> Result<Bucket, Action> {
+    fn bucket(&self, id: BucketName) -> Result<Bucket, Action> {
         let bucket = match self.buckets.len() {
             ..BUCKETS_MAX => Bucket::new(self.service, &self.memory, &self.domain, id),
             _ => Err(id),
@@ -215,7 +211,7 @@ impl<'service> QuotaStream<'service> {
     }
 
     /// What a report says of each bucket.
-    fn usages(&mut self, report: &[u8]) -> Result<BTreeMap<Id, Usage>, Refusal> {
+    fn usages(&mut self, report: &[u8]) -> Result<BTreeMap<BucketName, Usage>, Refusal> {
         let usages = repeated(report, USAGES);
         let count = usages.clone().count();
         if !(1..=USAGES_MAX).contains(&count) {
@@ -247,7 +243,7 @@ impl<'service> QuotaStream<'service> {
             }
             _ => {}
         }
-        let mut usages: BTreeMap<Id, Usage> = BTreeMap::new();
+        let mut usages: BTreeMap<BucketName, Usage> = BTreeMap::new();
         for (index, one) in bucket_quota_usages.into_iter().enumerate() {
             let id = one.bucket_id.unwrap_or_default().bucket;
             let is_no_key = |key: &&String| key.is_empty() || Parameters::is_parameter_key(key);
@@ -263,6 +259,6 @@ impl<'service> QuotaStream<'service> {
     }
 }
 
-fn action(id: Id, action: BucketAction) -> Action {
+fn action(id: BucketName, action: BucketAction) -> Action {
     Action { bucket_id: Some(BucketId { bucket: id }), bucket_action: Some(action) }
 }

@@ -10,12 +10,12 @@ use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use super::{
+    claims::Claims,
     decode::{Bounds, Decoded},
     encode,
     framing::{self, AnswerBody},
     headers::Headers,
     pb, precheck,
-    quota::Claims,
     refusal::Refusal,
 };
 use crate::{

@@ -5,11 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{
-    Id,
-    claims::Claim,
-    grants::{Grant, Grants},
-};
+use super::grants::{Grant, Grants};
 use crate::{
     edge::arriving::{ConnectionBudget, HeldBytes},
     engine::{
@@ -19,6 +15,7 @@ use crate::{
     },
     limiter::{Limiter, Undecided},
     rls::{
+        claims::{BucketName, Claim, Told},
         pb::{
             RateLimitStrategy, TokenBucket,
             quota::rate_limit_quota_response::bucket_action::{
@@ -59,9 +56,6 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Buckets of a proxy are full at first, and get a token once in this time. Envoy takes no longer one.
 const NEVER_SECONDS: i64 = 365 * 24 * 3_600;
 
-/// What the metric calls a limit that cannot be assigned.
-const NOT_ASSIGNED: &str = "not_assigned";
-
 /// What the proxy has reported of a bucket.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Usage {
@@ -72,7 +66,7 @@ pub(super) struct Usage {
 }
 
 pub(super) struct Bucket {
-    pub(super) id: Arc<Id>,
+    pub(super) id: Arc<BucketName>,
     claim: Claim,
     grants: Grants,
     assigned: Option<Instant>,
@@ -97,8 +91,8 @@ impl Bucket {
         service: &Service,
         memory: &Arc<ConnectionBudget>,
         domain: &str,
-        id: Id,
-    ) -> Result<Self, Id> {
+        id: BucketName,
+    ) -> Result<Self, BucketName> {
         let mut held = memory.reserve();
         let bytes: usize = id.iter().map(|(key, value)| key.len() + value.len()).sum();
         if held.add(BUCKET_BYTES + 3 * bytes).is_err() {
@@ -137,7 +131,7 @@ impl Bucket {
     ) -> Option<BucketAction> {
         let action = self.next(service, domain, usage).await;
         if let Some(action) = &action {
-            service.quotas.count(result(action));
+            service.quotas.count(told(action), 1);
         }
         action
     }
@@ -213,7 +207,7 @@ impl Bucket {
         let decision = match decide(limiter, &request, HitsMeaning::Assigned).await {
             Ok(decision) => decision,
             Err(Undecided::NotLeased { rule }) => {
-                service.quotas.count(NOT_ASSIGNED);
+                service.quotas.count(Told::NotAssigned, 1);
                 report_not_assigned(domain, &rule);
                 return None;
             }
@@ -316,14 +310,13 @@ fn assignment(seconds: u64, strategy: Strategy) -> BucketAction {
     })
 }
 
-/// What a proxy is told, as the metric names it.
-fn result(action: &BucketAction) -> &'static str {
-    let BucketAction::QuotaAssignmentAction(assignment) = action else { return "abandoned" };
+fn told(action: &BucketAction) -> Told {
+    let BucketAction::QuotaAssignmentAction(assignment) = action else { return Told::Abandoned };
     let strategy = assignment.rate_limit_strategy.as_ref().and_then(|one| one.strategy.as_ref());
     match strategy {
-        Some(Strategy::BlanketRule(rule)) if *rule == BlanketRule::DenyAll as i32 => "denied",
-        Some(Strategy::BlanketRule(_)) => "unlimited",
-        _ => "assigned",
+        Some(Strategy::BlanketRule(rule)) if *rule == BlanketRule::DenyAll as i32 => Told::Denied,
+        Some(Strategy::BlanketRule(_)) => Told::Unlimited,
+        _ => Told::Assigned,
     }
 }
 

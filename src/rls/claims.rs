@@ -1,7 +1,7 @@
 //! What the streams of this replica claim of each bucket, so that it is divided by what they need.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -14,8 +14,7 @@ use opentelemetry::{
 };
 use parking_lot::Mutex;
 
-use super::Id;
-use crate::telemetry::instruments;
+use crate::{telemetry::instruments, text::named::named};
 
 instruments! {
     pub struct QuotaInstruments {
@@ -25,8 +24,24 @@ instruments! {
     BUCKETS = Gauge("ratelimit.quota.buckets", [], "buckets of the open streams of RLQS");
 }
 
+named! {
+    /// What a proxy is told of a bucket.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum Told {
+        Assigned = "assigned",
+        Denied = "denied",
+        Unlimited = "unlimited",
+        Abandoned = "abandoned",
+        /// Nothing: a limit cannot be assigned.
+        NotAssigned = "not_assigned",
+    }
+}
+
+/// What names a bucket.
+pub(super) type BucketName = BTreeMap<String, Vec<u8>>;
+
 /// The domain of a bucket, and its name.
-type Key = Arc<(String, Id)>;
+type Key = Arc<(String, BucketName)>;
 
 /// The buckets of all streams.
 #[derive(Debug)]
@@ -54,6 +69,7 @@ impl Claims {
     pub fn new(meter: &Meter) -> Arc<Self> {
         let metrics = QuotaInstruments::of_meter(meter);
         let claims = Arc::new(Self { by_bucket: Mutex::default(), metrics });
+        Told::ALL.into_iter().for_each(|told| claims.count(told, 0));
         let observed = Arc::downgrade(&claims);
         BUCKETS.observe(meter, move |to| {
             let open = observed
@@ -65,12 +81,12 @@ impl Claims {
         claims
     }
 
-    pub(super) fn count(&self, result: &'static str) {
-        self.metrics.assignments.add(1, &[KeyValue::new("result", result)]);
+    pub(super) fn count(&self, told: Told, times: u64) {
+        self.metrics.assignments.add(times, &[KeyValue::new("result", told.name())]);
     }
 
     /// Adds a claim, of whatever there is until it is known what its stream needs.
-    pub(super) fn add(self: &Arc<Self>, domain: &str, id: &Id) -> Claim {
+    pub(super) fn add(self: &Arc<Self>, domain: &str, id: &BucketName) -> Claim {
         let bucket = Arc::new((domain.to_owned(), id.clone()));
         let own = Arc::new(Demand { needs: u64::MAX.into(), unused: 0.into() });
         self.by_bucket.lock().entry(Arc::clone(&bucket)).or_default().push(Arc::clone(&own));
