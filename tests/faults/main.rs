@@ -20,6 +20,7 @@ mod envoy_outages;
 mod exits;
 mod floods;
 mod leases;
+mod quotas;
 mod sentinel_failovers;
 mod slow_connects;
 mod starved;
