@@ -70,11 +70,13 @@ async fn a_call_is_a_server_span_with_rules_and_verdict_and_its_script_run_a_chi
         ("ratelimit.rules", "user,user=two,other"),
         ("ratelimit.verdicts", "ok,ok,ok"),
         ("ratelimit.verdict", "ok"),
-        ("ratelimit.wait.reason", "gathering"),
         ("ratelimit.fallback.rules", ""),
     ] {
         assert_eq!(attribute(&server.attributes, name), expected, "{name}");
     }
+    // A busy machine may be slow to hand out a connection.
+    let reason = attribute(&server.attributes, "ratelimit.wait.reason");
+    assert!(["gathering", "connection"].contains(&&*reason), "{reason}");
     let run = receiver.span("EVALSHA", TRACE);
     assert_eq!((&run.parent_span_id, run.kind), (&server.span_id, 3));
     let port = redis.url().rsplit_once(':').unwrap().1.trim_end_matches("/0").to_owned();
