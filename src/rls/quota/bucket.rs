@@ -172,8 +172,11 @@ impl Bucket {
         let is_due = usage.is_none()
             || self.assigned.is_none_or(|assigned| now.duration_since(assigned) >= ASSIGNED_EVERY);
         let mut action = None;
+        if is_due {
+            self.due = None;
+        }
         if is_due && !is_idle && self.is_text {
-            (self.assigned, self.due) = (Some(now), None);
+            self.assigned = Some(now);
             action = self.assign(service, domain).await;
             self.claim.set_unused(self.grants.unused(now));
         }
