@@ -18,10 +18,11 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use http::Response;
 use hyper::{body::Incoming, rt::Executor as _};
-use prost::Message as _;
+use prost::{DecodeError, Message as _};
 use tokio::{
     select,
     sync::mpsc,
+    task,
     time::{self, Instant},
 };
 use tokio_util::sync::CancellationToken;
@@ -32,11 +33,12 @@ use super::{
     claims::BucketName,
     framing::{self, AnswerBody, Messages, WAITING_CALL_BYTES},
     pb::quota::{
-        BucketId, RateLimitQuotaResponse as Answer, RateLimitQuotaUsageReports as Reports,
+        BucketId, RateLimitQuotaResponse as Answer,
         rate_limit_quota_response::{
             BucketAction as Action,
             bucket_action::{AbandonAction, BucketAction},
         },
+        rate_limit_quota_usage_reports::BucketQuotaUsage,
     },
     precheck::repeated,
     refusal::Refusal,
@@ -59,13 +61,35 @@ const BUCKETS_MAX: usize = 10_000;
 /// How many buckets get their assignments at a time.
 const AT_A_TIME: usize = 64;
 
-/// Most usages of a report: those of all buckets, and of some that are given up.
-const USAGES_MAX: usize = 2 * BUCKETS_MAX;
+/// The longest name of a bucket, and of all buckets of a stream, in bytes of keys and values: a proxy repeats all names in each
+/// report.
+const NAME_BYTES_MAX: usize = 1 << 10;
+const NAMES_BYTES_MAX: usize = 2 << 20;
+
+/// The largest report: a proxy that was without us for a while may have many buckets.
+const REPORT_BYTES_MAX: usize = 32 << 20;
+
+/// How many usages are read at a time.
+const USAGES_AT_A_TIME: usize = 1_000;
+
+/// Most buckets beyond the bounds that are given up after a report; the rest is after the next one.
+const BEYOND_MAX: usize = 20_000;
+
+/// Most actions of an answer.
+const ACTIONS_MAX: usize = 1_000;
 
 /// The field numbers of the usages of a report, of the id of their bucket, and of its entries.
 const USAGES: u32 = 2;
 const BUCKET_ID: u32 = 1;
 const BUCKET: u32 = 1;
+
+/// What all reports have beside the usages, which are decoded one by one.
+#[derive(Clone, PartialEq, prost::Message)]
+#[prost(skip_debug)]
+struct Head {
+    #[prost(string, tag = "1")]
+    domain: String,
+}
 
 /// What is assigned to one proxy, for one domain.
 pub struct QuotaStream<'service> {
@@ -73,6 +97,8 @@ pub struct QuotaStream<'service> {
     memory: Arc<ConnectionBudget>,
     identity: Option<&'service Identity>,
     domain: String,
+    /// Of all buckets.
+    name_bytes: usize,
     buckets: HashMap<Arc<BucketName>, Bucket>,
 }
 
@@ -101,7 +127,7 @@ impl<'service> QuotaStream<'service> {
     /// The stream of a proxy that may be anyone.
     pub fn of_anyone(service: &'service Service) -> Self {
         let (memory, domain) = (service.memory_of_a_connection(), String::new());
-        Self { service, memory, identity: None, domain, buckets: HashMap::new() }
+        Self { service, memory, identity: None, domain, name_bytes: 0, buckets: HashMap::new() }
     }
 
     async fn answer_all(
@@ -114,7 +140,7 @@ impl<'service> QuotaStream<'service> {
         let mut waiting = memory.reserve();
         let held = waiting.add(WAITING_CALL_BYTES);
         held.map_err(|spent| Refusal::Busy(spent).status())?;
-        let mut messages = Messages::new(body, service.message_bytes_max, &memory);
+        let mut messages = Messages::new(body, REPORT_BYTES_MAX, &memory);
         loop {
             let due = self.due();
             let renewal = async {
@@ -144,12 +170,15 @@ impl<'service> QuotaStream<'service> {
                     service.limiter.metrics().call_of(METHOD, began, code);
                 }
                 let actions = answer.map_err(|refusal| refusal.status())?;
-                if actions.is_empty() {
-                    return Ok(true);
+                for actions in actions.chunks(ACTIONS_MAX) {
+                    let answer = Answer { bucket_action: actions.to_vec() };
+                    let answer = framing::framed(&answer, &memory);
+                    let answer = answer.map_err(|spent| Refusal::Busy(spent).status())?;
+                    if answers.send(Ok(answer)).await.is_err() {
+                        return Ok(false);
+                    }
                 }
-                let answer = framing::framed(&Answer { bucket_action: actions }, &memory);
-                let answer = answer.map_err(|spent| Refusal::Busy(spent).status())?;
-                Ok::<_, Status>(answers.send(Ok(answer)).await.is_ok())
+                Ok::<_, Status>(true)
             };
             if !messages.read_during(answered).await? {
                 return Ok(());
@@ -168,14 +197,16 @@ impl<'service> QuotaStream<'service> {
     /// If the report is no such message, or has a field outside of its bound.
     pub async fn answer(&mut self, report: Option<Bytes>) -> Result<Vec<Action>, Refusal> {
         let now = Instant::now();
-        let mut actions = Vec::new();
+        let mut beyond = Vec::new();
         let taken: Vec<(Bucket, Option<Usage>)> = match report {
             Some(report) => {
-                let mut taken = Vec::new();
-                for (id, usage) in self.usages(&report)? {
-                    match self.buckets.remove(&id).map_or_else(|| self.bucket(id), Ok) {
+                let (usages, given_up) = self.usages(&report).await?;
+                beyond = given_up;
+                let mut taken = Vec::with_capacity(usages.len());
+                for (name, usage) in usages {
+                    match self.take(name) {
                         Ok(bucket) => taken.push((bucket, Some(usage))),
-                        Err(action) => actions.push(action),
+                        Err(name) => beyond.push(abandon(name)),
                     }
                 }
                 taken
@@ -192,44 +223,41 @@ impl<'service> QuotaStream<'service> {
             (bucket, change)
         });
         let followed: Vec<_> = followed.buffer_unordered(AT_A_TIME).collect().await;
-        for (bucket, change) in followed {
-            actions.extend(change.map(|change| action(BucketName::clone(&bucket.id), change)));
-            if !bucket.is_given_up() {
+        let (now, mut actions) = (Instant::now(), Vec::with_capacity(followed.len()));
+        for (mut bucket, change) in followed {
+            let told = change.and_then(|change| bucket.tell(service, change, now));
+            actions.extend(told.map(|told| action(BucketName::clone(&bucket.id), told)));
+            if bucket.is_given_up() {
+                self.name_bytes -= bytes_of(&bucket.id);
+            } else {
                 self.buckets.insert(Arc::clone(&bucket.id), bucket);
             }
         }
+        actions.extend(beyond);
         Ok(actions)
     }
 
-    /// A bucket that is new on this stream, or what tells the proxy to forget it.
-    fn bucket(&self, id: BucketName) -> Result<Bucket, Action> {
-        let bucket = match self.buckets.len() {
-            ..BUCKETS_MAX => Bucket::new(self.service, &self.memory, &self.domain, id),
-            _ => Err(id),
-        };
-        bucket.map_err(|id| action(id, BucketAction::AbandonAction(AbandonAction {})))
+    /// Takes a bucket out, or makes it.
+    ///
+    /// # Errors
+    /// If there is no memory for it. Returns its name.
+    fn take(&mut self, name: BucketName) -> Result<Bucket, BucketName> {
+        if let Some(bucket) = self.buckets.remove(&name) {
+            return Ok(bucket);
+        }
+        let bytes = bytes_of(&name);
+        let bucket = Bucket::new(self.service, &self.memory, &self.domain, name, bytes)?;
+        self.name_bytes += bytes;
+        Ok(bucket)
     }
 
-    /// What a report says of each bucket.
-    fn usages(&mut self, report: &[u8]) -> Result<BTreeMap<BucketName, Usage>, Refusal> {
-        let usages = repeated(report, USAGES);
-        let count = usages.clone().count();
-        if !(1..=USAGES_MAX).contains(&count) {
-            let bounds = format!("{count} is not from 1 to {USAGES_MAX}");
-            return Err(Refusal::Invalid(format!("bucket_quota_usages: {bounds}")));
-        }
-        let invalid = |index: usize, problem: String| {
-            Refusal::Invalid(format!("bucket_quota_usages[{index}].bucket_id.bucket: {problem}"))
-        };
-        for (index, usage) in usages.enumerate() {
-            let entries = repeated(usage, BUCKET_ID).flat_map(|id| repeated(id, BUCKET)).count();
-            if !(1..=ENTRIES_MAX).contains(&entries) {
-                let bounds = format!("{entries} entries are not from 1 to {ENTRIES_MAX}");
-                return Err(invalid(index, bounds));
-            }
-        }
-        let Reports { domain, bucket_quota_usages } =
-            Reports::decode(report).map_err(|error| Refusal::Malformed(error.to_string()))?;
+    /// What a report says of each bucket, with what proxies are told of those beyond the bounds.
+    async fn usages(
+        &mut self,
+        report: &[u8],
+    ) -> Result<(BTreeMap<BucketName, Usage>, Vec<Action>), Refusal> {
+        let malformed = |error: DecodeError| Refusal::Malformed(error.to_string());
+        let Head { domain } = Head::decode(report).map_err(malformed)?;
         match &*self.domain {
             _ if domain.is_empty() => {
                 return Err(Refusal::Invalid("domain: must not be empty".to_owned()));
@@ -243,20 +271,54 @@ impl<'service> QuotaStream<'service> {
             }
             _ => {}
         }
-        let mut usages: BTreeMap<BucketName, Usage> = BTreeMap::new();
-        for (index, one) in bucket_quota_usages.into_iter().enumerate() {
-            let id = one.bucket_id.unwrap_or_default().bucket;
-            let is_no_key = |key: &&String| key.is_empty() || Parameters::is_parameter_key(key);
-            if let Some(key) = id.keys().find(is_no_key) {
-                return Err(invalid(index, format!("{key:?} must not be a key")));
+        let (mut usages, mut beyond) = (BTreeMap::new(), Vec::new());
+        let (mut count, mut bytes) = (self.buckets.len(), self.name_bytes);
+        for (index, written) in repeated(report, USAGES).enumerate() {
+            if index % USAGES_AT_A_TIME == 0 {
+                // The calls of others come in between.
+                task::yield_now().await;
             }
-            let usage = usages.entry(id).or_default();
-            usage.has_history |= one.time_elapsed.is_some_and(|elapsed| elapsed.seconds > 0);
-            usage.allowed = usage.allowed.saturating_add(one.num_requests_allowed);
-            usage.denied = usage.denied.saturating_add(one.num_requests_denied);
+            let invalid = |problem: String| {
+                let field = format!("bucket_quota_usages[{index}].bucket_id.bucket");
+                Refusal::Invalid(format!("{field}: {problem}"))
+            };
+            let entries = repeated(written, BUCKET_ID).flat_map(|id| repeated(id, BUCKET)).count();
+            if !(1..=ENTRIES_MAX).contains(&entries) {
+                let bounds = format!("{entries} entries are not from 1 to {ENTRIES_MAX}");
+                return Err(invalid(bounds));
+            }
+            let written = BucketQuotaUsage::decode(written).map_err(malformed)?;
+            let name = written.bucket_id.unwrap_or_default().bucket;
+            let is_no_key = |key: &&String| key.is_empty() || Parameters::is_parameter_key(key);
+            if let Some(key) = name.keys().find(is_no_key) {
+                return Err(invalid(format!("{key:?} must not be a key")));
+            }
+            if !self.buckets.contains_key(&name) && !usages.contains_key(&name) {
+                let own = bytes_of(&name);
+                if own > NAME_BYTES_MAX || count == BUCKETS_MAX || bytes + own > NAMES_BYTES_MAX {
+                    if beyond.len() < BEYOND_MAX && bucket::is_text(&name) {
+                        beyond.push(abandon(name));
+                    }
+                    continue;
+                }
+                (count, bytes) = (count + 1, bytes + own);
+            }
+            let usage: &mut Usage = usages.entry(name).or_default();
+            usage.has_history |= written.time_elapsed.is_some_and(|elapsed| elapsed.seconds > 0);
+            usage.allowed = usage.allowed.saturating_add(written.num_requests_allowed);
+            usage.denied = usage.denied.saturating_add(written.num_requests_denied);
         }
-        Ok(usages)
+        Ok((usages, beyond))
     }
+}
+
+fn bytes_of(name: &BucketName) -> usize {
+    name.iter().map(|(key, value)| key.len() + value.len()).sum()
+}
+
+/// A proxy that is told so forgets the bucket.
+fn abandon(name: BucketName) -> Action {
+    action(name, BucketAction::AbandonAction(AbandonAction {}))
 }
 
 fn action(id: BucketName, action: BucketAction) -> Action {

@@ -65,7 +65,7 @@ async fn no_window_admits_more_while_envoys_and_redis_come_and_go() {
     };
     let services = [start(), start()];
     services.iter().for_each(Service::wait_until_ready);
-    let config = replace(&example("envoy/quota.yaml"), &[("ALLOW_ALL", 1, "DENY_ALL")]);
+    let config = replace(&example("envoy/quota.yaml"), &[("ALLOW_ALL", 2, "DENY_ALL")]);
     let begin = window();
     let ends = AtomicBool::new(false);
     let (by_proxies, by_calls) = thread::scope(|scope| {

@@ -65,6 +65,18 @@ pub(super) struct Usage {
     pub(super) has_history: bool,
 }
 
+/// What a proxy is to be told.
+pub(super) enum Change {
+    /// Hits that were charged, and when the first and the last window end in which they were.
+    Hits {
+        token: String,
+        hits: u64,
+        windows_end: [Instant; 2],
+    },
+    Blanket(BlanketRule),
+    Abandon,
+}
+
 pub(super) struct Bucket {
     pub(super) id: Arc<BucketName>,
     claim: Claim,
@@ -92,13 +104,13 @@ impl Bucket {
         memory: &Arc<ConnectionBudget>,
         domain: &str,
         id: BucketName,
+        name_bytes: usize,
     ) -> Result<Self, BucketName> {
         let mut held = memory.reserve();
-        let bytes: usize = id.iter().map(|(key, value)| key.len() + value.len()).sum();
-        if held.add(BUCKET_BYTES + 3 * bytes).is_err() {
+        if held.add(BUCKET_BYTES + 3 * name_bytes).is_err() {
             return Err(id);
         }
-        let is_text = id.values().all(|value| str::from_utf8(value).is_ok());
+        let is_text = is_text(&id);
         Ok(Self {
             is_text,
             claim: service.quotas.add(domain, &id),
@@ -122,26 +134,13 @@ impl Bucket {
         self.is_given_up
     }
 
-    /// Follows a report, or the time; returns what the proxy is told.
+    /// Follows a report, or the time; returns what the proxy is to be told.
     pub(super) async fn follow(
         &mut self,
         service: &Service,
         domain: &str,
         usage: Option<Usage>,
-    ) -> Option<BucketAction> {
-        let action = self.next(service, domain, usage).await;
-        if let Some(action) = &action {
-            service.quotas.count(told(action), 1);
-        }
-        action
-    }
-
-    async fn next(
-        &mut self,
-        service: &Service,
-        domain: &str,
-        usage: Option<Usage>,
-    ) -> Option<BucketAction> {
+    ) -> Option<Change> {
         let (limiter, now) = (&*service.limiter, Instant::now());
         let is_new = self.assigned.is_none();
         let mut uncovered = 0;
@@ -167,18 +166,17 @@ impl Bucket {
         let is_idle = now.duration_since(self.called) > KEPT_FOR;
         if is_idle && self.grants.is_empty() {
             self.is_given_up = true;
-            return self.is_text.then_some(BucketAction::AbandonAction(AbandonAction {}));
+            return self.is_text.then_some(Change::Abandon);
         }
         let is_due = usage.is_none()
             || self.assigned.is_none_or(|assigned| now.duration_since(assigned) >= ASSIGNED_EVERY);
-        let mut action = None;
+        let mut change = None;
         if is_due {
             self.due = None;
         }
         if is_due && !is_idle && self.is_text {
             self.assigned = Some(now);
-            action = self.assign(service, domain).await;
-            self.claim.set_unused(self.grants.unused(now));
+            change = self.assign(service, domain).await;
         }
         if uncovered > 0 && self.is_counted {
             let entries = self.entries(limiter, domain);
@@ -186,10 +184,10 @@ impl Bucket {
             // Without an answer of the store, they are kept, or `on_store_failure` decides, as for all debits.
             drop(decide(limiter, &request, HitsMeaning::Done).await);
         }
-        action
+        change
     }
 
-    async fn assign(&mut self, service: &Service, domain: &str) -> Option<BucketAction> {
+    async fn assign(&mut self, service: &Service, domain: &str) -> Option<Change> {
         let limiter = &*service.limiter;
         let entries = self.entries(limiter, domain);
         let usage = limiter.usage(&request(domain, entries.clone(), Hits::Charge(1))).await;
@@ -202,7 +200,7 @@ impl Bucket {
         }
         if !usage.is_empty() && usage.iter().all(|one| one.limit.mode == Mode::Shadow) {
             self.is_counted = true;
-            return Some(blanket(BlanketRule::AllowAll));
+            return Some(Change::Blanket(BlanketRule::AllowAll));
         }
         let asked = Instant::now();
         let hits = self.claim.share(left).clamp(1, u32::MAX.into());
@@ -222,46 +220,67 @@ impl Bucket {
             self.due = over.map(|(_, _, reset)| asked + reset + BEGINS_LATE_BY);
             // What is left of an assignment is better.
             let is_alive = self.grants.are_alive(asked);
-            return (!is_alive).then(|| blanket(BlanketRule::DenyAll));
+            return (!is_alive).then_some(Change::Blanket(BlanketRule::DenyAll));
         }
-        let Some(hits) = decision.part else { return Some(blanket(BlanketRule::AllowAll)) };
-        self.grant(limiter, domain, decision, hits, asked).await
-    }
-
-    /// Assigns the hits of a decision that was asked for at `asked`.
-    async fn grant(
-        &mut self,
-        limiter: &Limiter,
-        domain: &str,
-        decision: Decision,
-        hits: u64,
-        asked: Instant,
-    ) -> Option<BucketAction> {
+        let Some(hits) = decision.part else {
+            return Some(Change::Blanket(BlanketRule::AllowAll));
+        };
         let charges = decision.taken.iter().flat_map(|taken| &taken.charges);
         let windows = charges.map(|charge| charge.counter.limit.remaining_window(charge.made));
-        let windows: Vec<_> = windows.collect();
-        let window_ends = asked + *windows.iter().min()?;
-        let last_ends = asked + *windows.iter().max()?;
-        let now = Instant::now();
-        let left = window_ends.saturating_duration_since(now).saturating_sub(ENDS_EARLY_BY);
-        let seconds = left.min(LASTS).as_secs();
-        let is_last = left < LAST_LASTS + Duration::from_secs(1);
-        let due = if is_last { window_ends + BEGINS_LATE_BY } else { now + left - LAST_LASTS };
-        self.due = (left < LASTS).then_some(due);
-        let ends = now + Duration::from_secs(seconds);
-        let token = decision.token.unwrap_or_default();
-        if seconds == 0 {
-            commit(limiter, domain, token, 0).await;
-            return None;
-        }
-        self.grants.add(Grant::new(token, hits, ends, [window_ends, last_ends]));
-        self.turn ^= 1;
-        let bucket = TokenBucket {
-            max_tokens: u32::try_from(hits).unwrap_or(u32::MAX),
-            tokens_per_fill: Some(1),
-            fill_interval: Some(prost_types::Duration { seconds: NEVER_SECONDS, nanos: self.turn }),
+        let windows: Vec<_> = windows.map(|remaining| asked + remaining).collect();
+        let windows_end = [*windows.iter().min()?, *windows.iter().max()?];
+        Some(Change::Hits { token: decision.token.unwrap_or_default(), hits, windows_end })
+    }
+
+    /// What the proxy is told, if that is sent at `now`. An assignment lasts whole seconds, and ends before its windows.
+    pub(super) fn tell(
+        &mut self,
+        service: &Service,
+        change: Change,
+        now: Instant,
+    ) -> Option<BucketAction> {
+        let (told, seconds, strategy) = match change {
+            Change::Abandon => {
+                service.quotas.count(Told::Abandoned, 1);
+                return Some(BucketAction::AbandonAction(AbandonAction {}));
+            }
+            Change::Blanket(rule) => {
+                let told = match rule {
+                    BlanketRule::AllowAll => Told::Unlimited,
+                    BlanketRule::DenyAll => Told::Denied,
+                };
+                (told, LASTS.as_secs(), Strategy::BlanketRule(rule.into()))
+            }
+            Change::Hits { token, hits, windows_end } => {
+                let left = windows_end[0].saturating_duration_since(now);
+                let left = left.saturating_sub(ENDS_EARLY_BY);
+                let seconds = left.min(LASTS).as_secs();
+                let is_last = left < LAST_LASTS + Duration::from_secs(1);
+                let begins = windows_end[0] + BEGINS_LATE_BY;
+                let due = if is_last { begins } else { now + left - LAST_LASTS };
+                self.due = (left < LASTS).then_some(due);
+                let ends = now + Duration::from_secs(seconds);
+                self.grants.add(Grant::new(token, hits, ends, windows_end));
+                self.claim.set_unused(self.grants.unused(now));
+                if seconds == 0 {
+                    return None;
+                }
+                self.turn ^= 1;
+                let interval = prost_types::Duration { seconds: NEVER_SECONDS, nanos: self.turn };
+                let bucket = TokenBucket {
+                    max_tokens: u32::try_from(hits).unwrap_or(u32::MAX),
+                    tokens_per_fill: Some(1),
+                    fill_interval: Some(interval),
+                };
+                (Told::Assigned, seconds, Strategy::TokenBucket(bucket))
+            }
         };
-        Some(assignment(seconds, Strategy::TokenBucket(bucket)))
+        service.quotas.count(told, 1);
+        let lasts = prost_types::Duration { seconds: i64::try_from(seconds).ok()?, nanos: 0 };
+        Some(BucketAction::QuotaAssignmentAction(QuotaAssignmentAction {
+            assignment_time_to_live: Some(lasts),
+            rate_limit_strategy: Some(RateLimitStrategy { strategy: Some(strategy) }),
+        }))
     }
 
     /// The path through the rules.
@@ -277,6 +296,11 @@ impl Bucket {
             None => entries,
         }
     }
+}
+
+/// Whether a proxy can read an answer about a bucket of this name.
+pub(super) fn is_text(name: &BucketName) -> bool {
+    name.values().all(|value| str::from_utf8(value).is_ok())
 }
 
 fn request(domain: &str, entries: Vec<Entry>, hits: Hits) -> Request {
@@ -299,28 +323,6 @@ async fn commit(limiter: &Limiter, domain: &str, token: String, used: u64) {
         |key: &'static str, value: String| Entry { key: key.into(), value: value.into() };
     let entries = vec![parameter("hold.commit", token), parameter("hold.used", used.to_string())];
     drop(decide(limiter, &request(domain, entries, Hits::Check), HitsMeaning::Charged).await);
-}
-
-fn blanket(rule: BlanketRule) -> BucketAction {
-    assignment(LASTS.as_secs(), Strategy::BlanketRule(rule.into()))
-}
-
-fn assignment(seconds: u64, strategy: Strategy) -> BucketAction {
-    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-    BucketAction::QuotaAssignmentAction(QuotaAssignmentAction {
-        assignment_time_to_live: Some(prost_types::Duration { seconds, nanos: 0 }),
-        rate_limit_strategy: Some(RateLimitStrategy { strategy: Some(strategy) }),
-    })
-}
-
-fn told(action: &BucketAction) -> Told {
-    let BucketAction::QuotaAssignmentAction(assignment) = action else { return Told::Abandoned };
-    let strategy = assignment.rate_limit_strategy.as_ref().and_then(|one| one.strategy.as_ref());
-    match strategy {
-        Some(Strategy::BlanketRule(rule)) if *rule == BlanketRule::DenyAll as i32 => Told::Denied,
-        Some(Strategy::BlanketRule(_)) => Told::Unlimited,
-        _ => Told::Assigned,
-    }
 }
 
 fn report_not_assigned(domain: &str, rule: &str) {
