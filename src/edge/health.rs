@@ -19,7 +19,7 @@ use crate::net::grpc;
 
 /// The names under which gRPC health answers: the server, the services, and the name of
 /// envoyproxy/ratelimit. tonic-health would report the first as serving from the start.
-const NAMES: [&str; 4] = ["", grpc::SERVICE, grpc::V1_SERVICE, "ratelimit"];
+const NAMES: [&str; 5] = ["", grpc::SERVICE, grpc::QUOTA_SERVICE, grpc::V1_SERVICE, "ratelimit"];
 
 /// The largest request for gRPC health, in bytes: it holds a name.
 const REQUEST_BYTES_MAX: usize = 4 << 10;

@@ -19,7 +19,7 @@ use crate::{telemetry::instruments, text::named::named};
 instruments! {
     pub struct QuotaInstruments {
         assignments: Counter<u64> => ASSIGNMENTS = Counter("ratelimit.quota.assignments", ["result"],
-            "what proxies were told of their buckets: hits are `assigned`, all calls are `denied` for some seconds, or pass (`unlimited`), the bucket is `abandoned`; of a limit that is `not_assigned` they are told nothing");
+            "what proxies were told of their buckets: hits are `assigned`, all calls are `denied` for some seconds, or pass (`unlimited`), the bucket is `abandoned`; of a limit that is `not_assigned`, and with `no_answer` of the store, they are told nothing");
     }
     BUCKETS = Gauge("ratelimit.quota.buckets", [], "buckets of the open streams of RLQS");
 }
@@ -32,6 +32,8 @@ named! {
         Denied = "denied",
         Unlimited = "unlimited",
         Abandoned = "abandoned",
+        /// Nothing: the store has given no answer.
+        NoAnswer = "no_answer",
         /// Nothing: a limit cannot be assigned.
         NotAssigned = "not_assigned",
     }
@@ -105,15 +107,17 @@ impl Claim {
     }
 
     /// The part of `left` hits that is due to its stream: max-min fair by what all streams here need, and as much again as an
-    /// equal part is left for calls, and for streams of other replicas.
-    pub(super) fn share(&self, left: u64) -> u64 {
+    /// equal part is left for calls, and for streams of other replicas. If it is not known what it needs, at most `first`.
+    pub(super) fn share(&self, left: u64, first: u64) -> u64 {
         let by_bucket = self.all.by_bucket.lock();
         let claims = by_bucket.get(&self.bucket).map_or(&[][..], Vec::as_slice);
         let unused = claims.iter().map(|claim| claim.unused.load(Relaxed));
         let all = unused.fold(left, u64::saturating_add);
         let needs = claims.iter().map(|claim| claim.needs.load(Relaxed)).collect();
         drop(by_bucket);
-        fair(all, needs).min(self.own.needs.load(Relaxed)).min(left)
+        let needs_own = self.own.needs.load(Relaxed);
+        let most = if needs_own == u64::MAX { first } else { needs_own };
+        fair(all, needs).min(most).min(left)
     }
 }
 

@@ -12,10 +12,11 @@ mod grants;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http::Response;
 use hyper::{body::Incoming, rt::Executor as _};
 use prost::{DecodeError, Message as _};
@@ -74,6 +75,9 @@ const USAGES_AT_A_TIME: usize = 1_000;
 
 /// Most buckets beyond the bounds that are given up after a report; the rest is after the next one.
 const BEYOND_MAX: usize = 20_000;
+
+/// Most reports that are answered as one.
+const REPORTS_MAX: usize = 1_000;
 
 /// Most actions of an answer.
 const ACTIONS_MAX: usize = 1_000;
@@ -149,26 +153,37 @@ impl<'service> QuotaStream<'service> {
                     None => std::future::pending().await,
                 }
             };
-            let message = select! {
+            let first = select! {
                 biased;
                 () = ending.cancelled() => {
                     return Err(Status::unavailable("the connection ends; open another stream"));
                 }
-                () = renewal => None,
-                message = messages.next() => match message.map_err(|refusal| refusal.status())? {
+                message = messages.next() => match self.received(message)? {
                     Some(message) => Some(message),
                     None => return Ok(()),
                 },
+                () = renewal => None,
             };
+            // A new bucket is a report of its own: those that wait are answered as one.
+            let (mut reports, mut has_ended) = (Vec::from_iter(first), false);
+            while !reports.is_empty() && reports.len() < REPORTS_MAX && !has_ended {
+                match messages.next().now_or_never() {
+                    Some(message) => match self.received(message)? {
+                        Some(message) => reports.push(message),
+                        None => has_ended = true,
+                    },
+                    None => break,
+                }
+            }
             let answered = async {
                 let began = Instant::now();
-                let is_report = message.is_some();
-                let answer = caught(Box::pin(self.answer(message.map(|(message, _held)| message))));
-                let answer = answer.await.unwrap_or(Err(Refusal::Panicked));
+                let (reports, held): (Vec<_>, Vec<_>) = reports.into_iter().unzip();
+                let count = reports.len();
+                let answer = caught(Box::pin(self.answer(reports))).await;
+                let answer = answer.unwrap_or(Err(Refusal::Panicked));
+                drop(held);
                 let code = answer.as_ref().map_or_else(|refusal| refusal.codes().0, |_| Code::Ok);
-                if is_report {
-                    service.limiter.metrics().call_of(METHOD, began, code);
-                }
+                (0..count).for_each(|_| service.limiter.metrics().call_of(METHOD, began, code));
                 let actions = answer.map_err(|refusal| refusal.status())?;
                 for actions in actions.chunks(ACTIONS_MAX) {
                     let answer = Answer { bucket_action: actions.to_vec() };
@@ -180,10 +195,19 @@ impl<'service> QuotaStream<'service> {
                 }
                 Ok::<_, Status>(true)
             };
-            if !messages.read_during(answered).await? {
+            if !messages.read_during(answered).await? || has_ended {
                 return Ok(());
             }
         }
+    }
+
+    /// A message, or why the stream ends.
+    fn received<M>(&self, message: Result<M, Refusal>) -> Result<M, Status> {
+        message.map_err(|refusal| {
+            let code = refusal.codes().0;
+            self.service.limiter.metrics().call_of(METHOD, Instant::now(), code);
+            refusal.status()
+        })
     }
 
     /// When assignments are due without a report.
@@ -191,32 +215,23 @@ impl<'service> QuotaStream<'service> {
         self.buckets.values().filter_map(Bucket::due).min()
     }
 
-    /// What a report changes, or the time if there is none.
+    /// What reports change, and the time.
     ///
     /// # Errors
-    /// If the report is no such message, or has a field outside of its bound.
-    pub async fn answer(&mut self, report: Option<Bytes>) -> Result<Vec<Action>, Refusal> {
+    /// If a report is no such message, or has a field outside of its bound.
+    pub async fn answer(&mut self, reports: Vec<Bytes>) -> Result<Vec<Action>, Refusal> {
         let now = Instant::now();
-        let mut beyond = Vec::new();
-        let taken: Vec<(Bucket, Option<Usage>)> = match report {
-            Some(report) => {
-                let (usages, given_up) = self.usages(&report).await?;
-                beyond = given_up;
-                let mut taken = Vec::with_capacity(usages.len());
-                for (name, usage) in usages {
-                    match self.take(name) {
-                        Ok(bucket) => taken.push((bucket, Some(usage))),
-                        Err(name) => beyond.push(abandon(name)),
-                    }
-                }
-                taken
+        let (usages, mut beyond) = self.usages(&reports).await?;
+        let mut taken = Vec::with_capacity(usages.len());
+        for (name, usage) in usages {
+            match self.take(name) {
+                Ok(bucket) => taken.push((bucket, Some(usage))),
+                Err(name) => beyond.push((name, usage)),
             }
-            None => {
-                let is_due = |bucket: &Bucket| bucket.due().is_some_and(|due| due <= now);
-                let due = self.buckets.extract_if(|_, bucket| is_due(bucket));
-                due.map(|(_, bucket)| (bucket, None)).collect()
-            }
-        };
+        }
+        let is_due = |bucket: &Bucket| bucket.due().is_some_and(|due| due <= now);
+        let due = self.buckets.extract_if(|_, bucket| is_due(bucket));
+        taken.extend(due.map(|(_, bucket)| (bucket, None)));
         let (service, domain) = (self.service, &*self.domain);
         let followed = stream::iter(taken).map(async |(mut bucket, usage)| {
             let change = bucket.follow(service, domain, usage).await;
@@ -225,7 +240,8 @@ impl<'service> QuotaStream<'service> {
         let followed: Vec<_> = followed.buffer_unordered(AT_A_TIME).collect().await;
         let (now, mut actions) = (Instant::now(), Vec::with_capacity(followed.len()));
         for (mut bucket, change) in followed {
-            let told = change.and_then(|change| bucket.tell(service, change, now));
+            let told = change.map(|change| bucket.tell(service, change, now));
+            let told = told.into_iter().flatten();
             actions.extend(told.map(|told| action(BucketName::clone(&bucket.id), told)));
             if bucket.is_given_up() {
                 self.name_bytes -= bytes_of(&bucket.id);
@@ -233,7 +249,15 @@ impl<'service> QuotaStream<'service> {
                 self.buckets.insert(Arc::clone(&bucket.id), bucket);
             }
         }
-        actions.extend(beyond);
+        let given_up = stream::iter(beyond).map(async |(name, usage): (BucketName, Usage)| {
+            bucket::count(&service.limiter, domain, &name, usage.allowed).await;
+            name
+        });
+        let given_up: Vec<_> = given_up.buffer_unordered(AT_A_TIME).collect().await;
+        let abandon = BucketAction::AbandonAction(AbandonAction {});
+        // Only of names that the proxy could read.
+        let given_up = given_up.into_iter().filter(bucket::is_text);
+        actions.extend(given_up.map(|name| action(name, abandon)));
         Ok(actions)
     }
 
@@ -251,28 +275,40 @@ impl<'service> QuotaStream<'service> {
         Ok(bucket)
     }
 
-    /// What a report says of each bucket, with what proxies are told of those beyond the bounds.
+    /// What reports say of each bucket, and of those beyond the bounds.
     async fn usages(
         &mut self,
+        reports: &[Bytes],
+    ) -> Result<(BTreeMap<BucketName, Usage>, Vec<(BucketName, Usage)>), Refusal> {
+        let (mut usages, mut beyond) = (BTreeMap::new(), Vec::new());
+        for report in reports {
+            self.add_usages(report, &mut usages, &mut beyond).await?;
+        }
+        Ok((usages, beyond))
+    }
+
+    async fn add_usages(
+        &mut self,
         report: &[u8],
-    ) -> Result<(BTreeMap<BucketName, Usage>, Vec<Action>), Refusal> {
+        usages: &mut BTreeMap<BucketName, Usage>,
+        beyond: &mut Vec<(BucketName, Usage)>,
+    ) -> Result<(), Refusal> {
         let malformed = |error: DecodeError| Refusal::Malformed(error.to_string());
         let Head { domain } = Head::decode(report).map_err(malformed)?;
-        match &*self.domain {
-            _ if domain.is_empty() => {
-                return Err(Refusal::Invalid("domain: must not be empty".to_owned()));
-            }
-            "" => {
-                self.service.check_domain(self.identity, &domain)?;
-                self.domain = domain;
-            }
-            known if known != domain => {
-                return Err(Refusal::Invalid("domain: must stay the same on a stream".to_owned()));
-            }
-            _ => {}
+        if domain.is_empty() {
+            return Err(Refusal::Invalid("domain: must not be empty".to_owned()));
         }
-        let (mut usages, mut beyond) = (BTreeMap::new(), Vec::new());
-        let (mut count, mut bytes) = (self.buckets.len(), self.name_bytes);
+        if self.domain.is_empty() {
+            self.domain = domain;
+        } else if self.domain != domain {
+            return Err(Refusal::Invalid("domain: must stay the same on a stream".to_owned()));
+        }
+        // Rights may have changed since the last report.
+        self.service.check_domain(self.identity, &self.domain)?;
+        let is_new = |name: &BucketName| !self.buckets.contains_key(name);
+        let new: Vec<_> = usages.keys().filter(|name| is_new(name)).map(bytes_of).collect();
+        let (mut count, mut bytes) = (self.buckets.len() + new.len(), self.name_bytes);
+        bytes += new.iter().sum::<usize>();
         for (index, written) in repeated(report, USAGES).enumerate() {
             if index % USAGES_AT_A_TIME == 0 {
                 // The calls of others come in between.
@@ -293,32 +329,31 @@ impl<'service> QuotaStream<'service> {
             if let Some(key) = name.keys().find(is_no_key) {
                 return Err(invalid(format!("{key:?} must not be a key")));
             }
-            if !self.buckets.contains_key(&name) && !usages.contains_key(&name) {
+            let reported = Usage {
+                allowed: written.num_requests_allowed,
+                denied: written.num_requests_denied,
+                elapsed: written.time_elapsed.map_or(Duration::ZERO, |elapsed| {
+                    Duration::from_secs(u64::try_from(elapsed.seconds).unwrap_or_default())
+                }),
+            };
+            if is_new(&name) && !usages.contains_key(&name) {
                 let own = bytes_of(&name);
                 if own > NAME_BYTES_MAX || count == BUCKETS_MAX || bytes + own > NAMES_BYTES_MAX {
-                    if beyond.len() < BEYOND_MAX && bucket::is_text(&name) {
-                        beyond.push(abandon(name));
+                    if beyond.len() < BEYOND_MAX {
+                        beyond.push((name, reported));
                     }
                     continue;
                 }
                 (count, bytes) = (count + 1, bytes + own);
             }
-            let usage: &mut Usage = usages.entry(name).or_default();
-            usage.has_history |= written.time_elapsed.is_some_and(|elapsed| elapsed.seconds > 0);
-            usage.allowed = usage.allowed.saturating_add(written.num_requests_allowed);
-            usage.denied = usage.denied.saturating_add(written.num_requests_denied);
+            usages.entry(name).or_default().add(reported);
         }
-        Ok((usages, beyond))
+        Ok(())
     }
 }
 
 fn bytes_of(name: &BucketName) -> usize {
     name.iter().map(|(key, value)| key.len() + value.len()).sum()
-}
-
-/// A proxy that is told so forgets the bucket.
-fn abandon(name: BucketName) -> Action {
-    action(name, BucketAction::AbandonAction(AbandonAction {}))
 }
 
 fn action(id: BucketName, action: BucketAction) -> Action {

@@ -1,6 +1,6 @@
 //! One bucket of one stream: what the proxy reports of it, and what is assigned.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -10,8 +10,9 @@ use crate::{
     edge::arriving::{ConnectionBudget, HeldBytes},
     engine::{
         decision::{Code, Decision},
+        ledger::Charge,
         request::{Descriptor, Entry, Hits, HitsMeaning, Request},
-        rule::Mode,
+        rule::{Limit, Mode},
     },
     limiter::{Limiter, Undecided},
     rls::{
@@ -25,12 +26,12 @@ use crate::{
         },
         service::Service,
     },
-    store::{CounterReading, guard::Arrival},
+    store::{Clear, CounterReading, guard::Arrival},
     telemetry::{LogCause, due_line},
 };
 
 /// About what a bucket takes beside its id, in bytes.
-const BUCKET_BYTES: usize = 1 << 10;
+const BUCKET_BYTES: usize = 2_560;
 
 /// How long an assignment lasts. Envoy reports every 5 s.
 const LASTS: Duration = Duration::from_secs(7);
@@ -50,6 +51,13 @@ const BEGINS_LATE_BY: Duration = Duration::from_millis(5);
 /// A bucket without calls has assignments for as long, and is given up then.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
+/// How long after the store has given no answer it is asked again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// The first assignment of a bucket has the hits of this many seconds of an even use of its limits, and at least so many.
+const FIRST_SECONDS: u64 = 600;
+const FIRST_MIN: u64 = 20;
+
 /// How long the store may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
@@ -61,8 +69,8 @@ const NEVER_SECONDS: i64 = 365 * 24 * 3_600;
 pub(super) struct Usage {
     pub(super) allowed: u64,
     pub(super) denied: u64,
-    /// Whether the proxy has reported it before, perhaps on another stream.
-    pub(super) has_history: bool,
+    /// The time since the proxy has reported it before, perhaps on another stream.
+    pub(super) elapsed: Duration,
 }
 
 /// What a proxy is to be told.
@@ -77,6 +85,14 @@ pub(super) enum Change {
     Abandon,
 }
 
+impl Usage {
+    pub(super) fn add(&mut self, other: Self) {
+        self.allowed = self.allowed.saturating_add(other.allowed);
+        self.denied = self.denied.saturating_add(other.denied);
+        self.elapsed = self.elapsed.saturating_add(other.elapsed);
+    }
+}
+
 pub(super) struct Bucket {
     pub(super) id: Arc<BucketName>,
     claim: Claim,
@@ -86,13 +102,12 @@ pub(super) struct Bucket {
     due: Option<Instant>,
     /// When the proxy last reported a call.
     called: Instant,
-    /// Whether calls that no assignment covers are charged.
+    /// Calls that no assignment covers, and whether they are charged.
+    uncounted: u64,
     is_counted: bool,
     is_given_up: bool,
     /// Whether a proxy can read an answer about it: its values may be any bytes.
     is_text: bool,
-    /// Differs from that of the assignment before it: a proxy keeps its tokens if both are equal.
-    turn: i32,
     _held: HeldBytes,
 }
 
@@ -119,9 +134,9 @@ impl Bucket {
             assigned: None,
             due: None,
             called: Instant::now(),
+            uncounted: 0,
             is_counted: !is_text,
             is_given_up: false,
-            turn: 0,
             _held: held,
         })
     }
@@ -143,10 +158,9 @@ impl Bucket {
     ) -> Option<Change> {
         let (limiter, now) = (&*service.limiter, Instant::now());
         let is_new = self.assigned.is_none();
-        let mut uncovered = 0;
-        if let Some(Usage { allowed, denied, has_history }) = usage {
-            uncovered = self.grants.spend(allowed, now);
-            for grant in self.grants.ended(now) {
+        if let Some(Usage { allowed, denied, elapsed }) = usage {
+            let uncovered = self.grants.spend(allowed, now);
+            for grant in self.grants.ended(elapsed, now) {
                 if let Some(used) = grant.committed(now) {
                     commit(limiter, domain, grant.token, used).await;
                 }
@@ -158,9 +172,9 @@ impl Bucket {
             // Until there is a second report, it is not known how many calls there are.
             let needs = if is_new { u64::MAX } else { calls.saturating_mul(2).max(1) };
             self.claim.set(needs, self.grants.unused(now));
-            // An assignment of another stream may have covered them.
-            if is_new && has_history {
-                uncovered = 0;
+            // An assignment of another stream may have covered the first ones.
+            if !is_new || elapsed.is_zero() {
+                self.uncounted = self.uncounted.saturating_add(uncovered);
             }
         }
         let is_idle = now.duration_since(self.called) > KEPT_FOR;
@@ -178,32 +192,30 @@ impl Bucket {
             self.assigned = Some(now);
             change = self.assign(service, domain).await;
         }
-        if uncovered > 0 && self.is_counted {
-            let entries = self.entries(limiter, domain);
-            let request = request(domain, entries, Hits::Charge(uncovered.min(Hits::MAX)));
-            // Without an answer of the store, they are kept, or `on_store_failure` decides, as for all debits.
-            drop(decide(limiter, &request, HitsMeaning::Done).await);
+        if self.is_counted {
+            count(limiter, domain, &self.id, mem::take(&mut self.uncounted)).await;
         }
         change
     }
 
     async fn assign(&mut self, service: &Service, domain: &str) -> Option<Change> {
         let limiter = &*service.limiter;
-        let entries = self.entries(limiter, domain);
-        let usage = limiter.usage(&request(domain, entries.clone(), Hits::Charge(1))).await;
-        let mut left = u64::MAX;
-        for one in &usage {
-            match &one.reading {
-                CounterReading::State(state) => left = left.min(state.remaining),
-                CounterReading::Corrupt | CounterReading::NoAnswer(_) => return None,
-            }
+        let entries = entries(limiter, domain, &self.id);
+        let asked = request(domain, entries.clone(), Hits::Charge(1));
+        let readings = limiter.read_counters(&asked, Clear::No).await;
+        let (mut left, mut first) = (u64::MAX, u64::MAX);
+        for (charge, reading) in &readings {
+            let CounterReading::State(state) = reading else { return self.again_soon(service) };
+            left = left.min(state.remaining);
+            first = first.min(first_of(&charge.counter.limit));
         }
-        if !usage.is_empty() && usage.iter().all(|one| one.limit.mode == Mode::Shadow) {
+        let is_shadow = |(charge, _): &(Charge, _)| charge.counter.limit.mode == Mode::Shadow;
+        if !readings.is_empty() && readings.iter().all(is_shadow) {
             self.is_counted = true;
             return Some(Change::Blanket(BlanketRule::AllowAll));
         }
         let asked = Instant::now();
-        let hits = self.claim.share(left).clamp(1, u32::MAX.into());
+        let hits = self.claim.share(left, first).clamp(1, u32::MAX.into());
         let request = request(domain, entries, Hits::Charge(hits));
         let decision = match decide(limiter, &request, HitsMeaning::Assigned).await {
             Ok(decision) => decision,
@@ -212,7 +224,7 @@ impl Bucket {
                 report_not_assigned(domain, &rule);
                 return None;
             }
-            Err(_) => return None,
+            Err(_) => return self.again_soon(service),
         };
         self.is_counted = true;
         if decision.code == Code::OverLimit {
@@ -238,63 +250,83 @@ impl Bucket {
         service: &Service,
         change: Change,
         now: Instant,
-    ) -> Option<BucketAction> {
-        let (told, seconds, strategy) = match change {
+    ) -> Vec<BucketAction> {
+        let (told, actions) = match change {
             Change::Abandon => {
-                service.quotas.count(Told::Abandoned, 1);
-                return Some(BucketAction::AbandonAction(AbandonAction {}));
+                (Told::Abandoned, vec![BucketAction::AbandonAction(AbandonAction {})])
             }
             Change::Blanket(rule) => {
                 let told = match rule {
                     BlanketRule::AllowAll => Told::Unlimited,
                     BlanketRule::DenyAll => Told::Denied,
                 };
-                (told, LASTS.as_secs(), Strategy::BlanketRule(rule.into()))
+                (told, vec![assignment(LASTS, Strategy::BlanketRule(rule.into()))])
             }
             Change::Hits { token, hits, windows_end } => {
                 let left = windows_end[0].saturating_duration_since(now);
                 let left = left.saturating_sub(ENDS_EARLY_BY);
-                let seconds = left.min(LASTS).as_secs();
+                let lasts = Duration::from_secs(left.min(LASTS).as_secs());
                 let is_last = left < LAST_LASTS + Duration::from_secs(1);
                 let begins = windows_end[0] + BEGINS_LATE_BY;
                 let due = if is_last { begins } else { now + left - LAST_LASTS };
                 self.due = (left < LASTS).then_some(due);
-                let ends = now + Duration::from_secs(seconds);
-                self.grants.add(Grant::new(token, hits, ends, windows_end));
+                self.grants.add(Grant::new(token, hits, lasts, windows_end, now));
                 self.claim.set_unused(self.grants.unused(now));
-                if seconds == 0 {
-                    return None;
+                if lasts.is_zero() {
+                    return Vec::new();
                 }
-                self.turn ^= 1;
-                let interval = prost_types::Duration { seconds: NEVER_SECONDS, nanos: self.turn };
+                let interval = prost_types::Duration { seconds: NEVER_SECONDS, nanos: 0 };
                 let bucket = TokenBucket {
                     max_tokens: u32::try_from(hits).unwrap_or(u32::MAX),
                     tokens_per_fill: Some(1),
                     fill_interval: Some(interval),
                 };
-                (Told::Assigned, seconds, Strategy::TokenBucket(bucket))
+                // Envoy fills a bucket that follows another one by as much as is left in that one, and takes both of these
+                // before it decides a call.
+                let none = Strategy::BlanketRule(BlanketRule::DenyAll.into());
+                let strategies = [none, Strategy::TokenBucket(bucket)];
+                (Told::Assigned, strategies.map(|one| assignment(lasts, one)).into())
             }
         };
         service.quotas.count(told, 1);
-        let lasts = prost_types::Duration { seconds: i64::try_from(seconds).ok()?, nanos: 0 };
-        Some(BucketAction::QuotaAssignmentAction(QuotaAssignmentAction {
-            assignment_time_to_live: Some(lasts),
-            rate_limit_strategy: Some(RateLimitStrategy { strategy: Some(strategy) }),
-        }))
+        actions
     }
 
-    /// The path through the rules.
-    fn entries(&self, limiter: &Limiter, domain: &str) -> Vec<Entry> {
-        let entry = |(key, value): (&String, &Vec<u8>)| Entry {
-            key: Bytes::copy_from_slice(key.as_bytes()),
-            value: Bytes::copy_from_slice(value),
-        };
-        let entries = self.id.iter().map(entry).collect();
-        let rules = limiter.rules();
-        match rules.rules.domain(domain) {
-            Some(domain) => domain.ordered(entries),
-            None => entries,
-        }
+    /// The store has given no answer.
+    fn again_soon(&mut self, service: &Service) -> Option<Change> {
+        service.quotas.count(Told::NoAnswer, 1);
+        self.due = Some(Instant::now() + AGAIN_AFTER);
+        None
+    }
+}
+
+/// The path of a bucket through the rules.
+fn entries(limiter: &Limiter, domain: &str, name: &BucketName) -> Vec<Entry> {
+    let entry = |(key, value): (&String, &Vec<u8>)| Entry {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        value: Bytes::copy_from_slice(value),
+    };
+    let entries = name.iter().map(entry).collect();
+    let rules = limiter.rules();
+    match rules.rules.domain(domain) {
+        Some(domain) => domain.ordered(entries),
+        None => entries,
+    }
+}
+
+/// The most hits of a first assignment: it is not known yet what is needed, and a stream that breaks takes them with it.
+fn first_of(limit: &Limit) -> u64 {
+    let evenly = limit.requests_per_unit.saturating_mul(FIRST_SECONDS) / limit.window.seconds();
+    evenly.max(FIRST_MIN)
+}
+
+/// Charges calls that a proxy has let pass without an assignment. Without an answer of the store, they are kept, or
+/// `on_store_failure` decides, as for all debits.
+pub(super) async fn count(limiter: &Limiter, domain: &str, name: &BucketName, calls: u64) {
+    if calls > 0 {
+        let hits = Hits::Charge(calls.min(Hits::MAX));
+        let request = request(domain, entries(limiter, domain, name), hits);
+        drop(decide(limiter, &request, HitsMeaning::Done).await);
     }
 }
 
@@ -323,6 +355,14 @@ async fn commit(limiter: &Limiter, domain: &str, token: String, used: u64) {
         |key: &'static str, value: String| Entry { key: key.into(), value: value.into() };
     let entries = vec![parameter("hold.commit", token), parameter("hold.used", used.to_string())];
     drop(decide(limiter, &request(domain, entries, Hits::Check), HitsMeaning::Charged).await);
+}
+
+fn assignment(lasts: Duration, strategy: Strategy) -> BucketAction {
+    let seconds = i64::try_from(lasts.as_secs()).unwrap_or(i64::MAX);
+    BucketAction::QuotaAssignmentAction(QuotaAssignmentAction {
+        assignment_time_to_live: Some(prost_types::Duration { seconds, nanos: 0 }),
+        rate_limit_strategy: Some(RateLimitStrategy { strategy: Some(strategy) }),
+    })
 }
 
 fn report_not_assigned(domain: &str, rule: &str) {

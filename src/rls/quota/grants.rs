@@ -17,8 +17,11 @@ pub(super) struct Grant {
     used: u64,
     /// The same, if those are used first whose first window has not ended: a report may be about two windows.
     used_at_most: u64,
-    /// When it ends in the proxy.
+    /// How long it lasts in the proxy, and when it ends there.
+    lasts: Duration,
     pub(super) ends: Instant,
+    /// The time that has passed in the proxy since, by its reports.
+    reported: Duration,
     /// When the first and the last window end in which it was charged.
     pub(super) windows_end: [Instant; 2],
 }
@@ -63,21 +66,29 @@ impl Grants {
         })
     }
 
-    /// Removes those of which no further use can be reported, since the report that was just noted was made after their end.
-    pub(super) fn ended(&mut self, now: Instant) -> Vec<Grant> {
-        let is_ended = |grant: &mut Grant| grant.unused() == 0 || grant.ends + ENDS_LATE_BY <= now;
+    /// Notes a report that was made `elapsed` after the one before it, and removes those of which no further use can be
+    /// reported, since they had ended when it was made. It may have waited for us, so that our clock alone does not tell.
+    pub(super) fn ended(&mut self, elapsed: Duration, now: Instant) -> Vec<Grant> {
+        let is_ended = |grant: &mut Grant| {
+            grant.reported += elapsed;
+            let has_passed = grant.reported >= grant.lasts + ENDS_LATE_BY;
+            grant.unused() == 0 || has_passed && grant.ends + ENDS_LATE_BY <= now
+        };
         self.0.extract_if(.., is_ended).collect()
     }
 }
 
 impl Grant {
-    pub(super) const fn new(
+    /// One that the proxy gets `now`.
+    pub(super) fn new(
         token: String,
         hits: u64,
-        ends: Instant,
+        lasts: Duration,
         windows_end: [Instant; 2],
+        now: Instant,
     ) -> Self {
-        Self { token, hits, used: 0, used_at_most: 0, ends, windows_end }
+        let (ends, reported) = (now + lasts, Duration::ZERO);
+        Self { token, hits, used: 0, used_at_most: 0, lasts, ends, reported, windows_end }
     }
 
     const fn unused(&self) -> u64 {
@@ -103,15 +114,15 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn grant(hits: u64, ends: Instant, window_ends: Instant) -> Grant {
-        Grant::new(hits.to_string(), hits, ends, [window_ends; 2])
+    fn grant(hits: u64, lasts: Duration, window_ends: Instant, made: Instant) -> Grant {
+        Grant::new(hits.to_string(), hits, lasts, [window_ends; 2], made)
     }
 
     /// Made 5 s after each other, in one window.
     fn grants(hits: &[u64], now: Instant) -> Grants {
         let made = hits.iter().zip(0..);
         let made = made.map(|(hits, place)| {
-            grant(*hits, now + 7 * SECOND + place * 5 * SECOND, now + 60 * SECOND)
+            grant(*hits, 7 * SECOND, now + 60 * SECOND, now + place * 5 * SECOND)
         });
         Grants(made.collect())
     }
@@ -130,8 +141,10 @@ mod tests {
         let now = Instant::now();
         let mut grants = grants(&[10, 5], now);
         grants.spend(4, now);
-        assert!(grants.ended(now + 8 * SECOND - Duration::from_nanos(1)).is_empty());
-        let ended = grants.ended(now + 8 * SECOND);
+        let (end, moment) = (now + 8 * SECOND, Duration::from_nanos(1));
+        assert!(grants.ended(5 * SECOND, end - moment).is_empty());
+        assert!(grants.ended(3 * SECOND - moment, end).is_empty(), "it was made before");
+        let ended = grants.ended(moment, end);
         let ended: Vec<_> = ended.iter().map(|one| (&*one.token, one.committed(now))).collect();
         assert_eq!((ended, grants.unused(now)), (vec![("10", Some(4))], 5));
     }
@@ -142,10 +155,8 @@ mod tests {
         let mut grants = grants(&[10], now);
         grants.spend(10, now);
         assert!(!grants.are_alive(now));
-        assert_eq!(
-            grants.ended(now).iter().map(|one| one.committed(now)).collect::<Vec<_>>(),
-            [None]
-        );
+        let ended = grants.ended(SECOND, now);
+        assert_eq!(ended.iter().map(|one| one.committed(now)).collect::<Vec<_>>(), [None]);
         assert!(grants.is_empty());
     }
 
@@ -154,14 +165,14 @@ mod tests {
         let now = Instant::now();
         let later = now + 2 * SECOND;
         let mut grants = Grants(vec![
-            grant(10, now + SECOND, now + SECOND),
-            grant(20, now + 7 * SECOND, now + 61 * SECOND),
+            grant(10, SECOND, now + SECOND, now),
+            grant(20, 7 * SECOND, now + 61 * SECOND, now),
         ]);
         assert_eq!(grants.unused(later), 20, "what is left of the first is of no use");
         assert_eq!(grants.spend(8, later), 0);
         assert_eq!(grants.spend(20, later), 0, "the first may have covered the 8");
         let end = now + 8 * SECOND;
-        let committed = grants.ended(end).iter().map(|one| one.committed(end)).collect::<Vec<_>>();
-        assert_eq!(committed, [None, None]);
+        let ended = grants.ended(8 * SECOND, end);
+        assert_eq!(ended.iter().map(|one| one.committed(end)).collect::<Vec<_>>(), [None, None]);
     }
 }

@@ -104,7 +104,8 @@ impl Proxy {
     /// Reports, or lets the time pass, and follows the answer.
     async fn apply(&mut self, stream: &mut QuotaStream<'_>, report: Option<Vec<u8>>) {
         let asked = (Instant::now(), self.world.redis_now_ms());
-        let actions = self.while_waiting(stream.answer(report.map(Into::into))).await;
+        let actions =
+            self.while_waiting(stream.answer(report.into_iter().map(Into::into).collect())).await;
         let way = self.dice.micros(0..WAY_US);
         self.while_waiting(time::sleep(way)).await;
         for Action { bucket_action, .. } in actions.expect("the report is well") {

@@ -18,6 +18,9 @@ pub const SERVICE: &str = METHOD.split_at(METHOD.len() - "/ShouldRateLimit".len(
 /// The full name of the service of our own API.
 pub const V1_SERVICE: &str = "tollkeeper.v1.Tollkeeper";
 
+/// The full name of Envoy's rate limit quota service.
+pub const QUOTA_SERVICE: &str = "envoy.service.rate_limit_quota.v3.RateLimitQuotaService";
+
 named! {
     /// A method that the service answers without generated code.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +127,7 @@ mod tests {
         for method in ServedMethod::ALL {
             assert_eq!(ServedMethod::of(&format!("/{}", method.name())), Some(method));
             let service = method.name().split('/').next();
-            assert!([Some(SERVICE), Some(V1_SERVICE)].contains(&service));
+            assert!([SERVICE, V1_SERVICE, QUOTA_SERVICE].map(Some).contains(&service));
         }
     }
 
