@@ -46,7 +46,7 @@ async fn ask_all(service: &Service, ends: &AtomicBool) -> Vec<Admitted> {
         if answer.is_ok_and(|answer| answer.into_inner().overall_code() == Code::Ok) {
             admitted.push((sent, window()));
         }
-        sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     admitted
 }
@@ -75,8 +75,8 @@ async fn no_window_admits_more_while_envoys_and_redis_come_and_go() {
             let public = proxy.public;
             (proxy, scope.spawn(move || request_all(public, ends)))
         };
-        let runtime = tokio::runtime::Handle::current();
-        let calls = scope.spawn(|| runtime.block_on(ask_all(&services[0], ends)));
+        let (runtime, asked) = (tokio::runtime::Handle::current(), &services[0]);
+        let calls = scope.spawn(move || runtime.block_on(ask_all(asked, ends)));
         let mut proxies = vec![join(&services[0]), join(&services[1]), join(&services[1])];
         let steps: [&dyn Fn(&mut Vec<(Envoy, _)>); 5] = [
             &|proxies| proxies.push(join(&services[0])),
