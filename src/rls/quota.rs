@@ -238,6 +238,12 @@ impl<'service> QuotaStream<'service> {
             (bucket, change)
         });
         let followed: Vec<_> = followed.buffer_unordered(AT_A_TIME).collect().await;
+        let given_up = stream::iter(beyond).map(async |(name, usage): (BucketName, Usage)| {
+            bucket::count(&service.limiter, domain, &name, usage.allowed).await;
+            name
+        });
+        let given_up: Vec<_> = given_up.buffer_unordered(AT_A_TIME).collect().await;
+        // An assignment lasts from when it is sent.
         let (now, mut actions) = (Instant::now(), Vec::with_capacity(followed.len()));
         for (mut bucket, change) in followed {
             let told = change.map(|change| bucket.tell(service, change, now));
@@ -249,11 +255,6 @@ impl<'service> QuotaStream<'service> {
                 self.buckets.insert(Arc::clone(&bucket.id), bucket);
             }
         }
-        let given_up = stream::iter(beyond).map(async |(name, usage): (BucketName, Usage)| {
-            bucket::count(&service.limiter, domain, &name, usage.allowed).await;
-            name
-        });
-        let given_up: Vec<_> = given_up.buffer_unordered(AT_A_TIME).collect().await;
         let abandon = BucketAction::AbandonAction(AbandonAction {});
         // Only of names that the proxy could read.
         let given_up = given_up.into_iter().filter(bucket::is_text);

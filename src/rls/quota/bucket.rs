@@ -220,6 +220,7 @@ impl Bucket {
         let decision = match decide(limiter, &request, HitsMeaning::Assigned).await {
             Ok(decision) => decision,
             Err(Undecided::NotLeased { rule }) => {
+                self.uncounted = 0;
                 service.quotas.count(Told::NotAssigned, 1);
                 report_not_assigned(domain, &rule);
                 return None;
