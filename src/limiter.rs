@@ -395,7 +395,7 @@ impl Limiter {
             plan = Plan::draw_as(&by.rules.rules, None, request, &[], HitsMeaning::Read);
         }
         if clear == Clear::Yes {
-            plan.charges.iter().for_each(|charge| self.note_change(&charge.counter));
+            self.note_changes(request, |_| true);
         }
         let of_candidate = async {
             if let Some(candidate) = self.candidate().filter(|_| clear == Clear::Yes) {
@@ -407,9 +407,15 @@ impl Limiter {
         plan.charges.into_iter().zip(readings).collect()
     }
 
-    /// Sets what a counter has used in one step, and returns what it holds then. Hits that are counted later are added.
-    pub async fn set_used(&self, counter: &Counter, used: u64) -> Result<CounterReading, String> {
-        self.note_change(counter);
+    /// Sets what a counter of a request has used in one step, and returns what it holds then. Hits that are counted later are
+    /// added.
+    pub async fn set_used(
+        &self,
+        request: &Request,
+        counter: &Counter,
+        used: u64,
+    ) -> Result<CounterReading, String> {
+        self.note_changes(request, |other| other.same_counter(counter));
         let store = self.store.for_operator();
         match counter.limit.algorithm {
             // The hits of the window before count too, and no refund takes them back.
@@ -439,10 +445,15 @@ impl Limiter {
         }
     }
 
-    /// Notes that an operator changes a counter.
-    fn note_change(&self, counter: &Counter) {
-        if let Some(audit) = &self.self_audit {
-            audit.counter_changed(counter, self.overrides.now());
+    /// Notes that an operator changes counters of a request.
+    fn note_changes(&self, request: &Request, is_changed: impl Fn(&Counter) -> bool) {
+        let Some(audit) = &self.self_audit else { return };
+        let rules = self.rules.current();
+        let plan = Plan::draw_as(&rules.rules, None, request, &[], HitsMeaning::Read);
+        for (matched, _, Charge { counter, .. }) in plan.matched_charges() {
+            if is_changed(counter) {
+                audit.counter_changed(matched, counter, self.overrides.now());
+            }
         }
     }
 

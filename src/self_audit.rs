@@ -161,10 +161,9 @@ impl SelfAudit {
     }
 
     /// An operator changes a counter at `now`.
-    pub fn counter_changed(&self, counter: &Counter, now: Timestamp) {
+    pub fn counter_changed(&self, matched: &Matched, counter: &Counter, now: Timestamp) {
         if self.is_audited(counter, now) {
-            let matched = Matched::Override(counter.domain_part().into());
-            self.add(&matched, counter, now, Answered::changed(&counter.limit), |_| String::new());
+            self.add(matched, counter, now, Answered::changed(&counter.limit), |_| String::new());
         }
     }
 

@@ -122,7 +122,7 @@ pub(super) async fn set(
         }
         _ => {}
     }
-    let set = limiter.set_used(&charge.counter, used).await;
+    let set = limiter.set_used(&request, &charge.counter, used).await;
     let mut shown = counter(&(charge.clone(), set.map_err(Refused::unavailable)?));
     set_member(&mut shown, "was", before.used);
     Ok(Json(json!({ "counters": [shown] })))

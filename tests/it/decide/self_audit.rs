@@ -11,6 +11,7 @@ descriptors:
   - { key: planted, rate_limit: { unit: second, unit_multiplier: 8, requests_per_unit: 100000 } }
   - { key: reset, rate_limit: { unit: second, unit_multiplier: 2, requests_per_unit: 5 } }
   - { key: refunded, rate_limit: { unit: second, unit_multiplier: 2, requests_per_unit: 5 } }
+  - { key: unused, rate_limit: { unit: second, unit_multiplier: 2, requests_per_unit: 5 } }
   - { key: changed, rate_limit: { unit: second, unit_multiplier: 2, requests_per_unit: 5 } }
   - key: allowed
     rate_limit: { unit: second, unit_multiplier: 2, requests_per_unit: 5, on_store_failure: allow }
@@ -84,14 +85,21 @@ async fn planted_faults_show_as_planted_and_what_is_legitimate_does_not() {
         for key in counters(&redis, "planted") {
             redis.query::<redis::Value>(&["EVAL", ADD_ONE, "1", &key]);
         }
-        let reset = format!("/counters/reset?domain=shop&descriptor=reset%3D{CANARY}");
-        services[1].exchange_at(services[1].admin, "POST", &reset, b"");
+        for change in [
+            format!("reset?domain=shop&descriptor=reset%3D{CANARY}"),
+            "reset?domain=shop&descriptor=unused%3Da".to_owned(),
+            "set?domain=shop&descriptor=unused%3Db&used=1".to_owned(),
+        ] {
+            let change = format!("/counters/{change}");
+            services[1].exchange_at(services[1].admin, "POST", &change, b"");
+        }
         let found = [
             ("exact", "exact"),
             ("deleted", "over"),
             ("raised", "denied_early"),
             ("planted", "stranded"),
             ("reset", "skipped"),
+            ("unused", "skipped"),
             ("refunded", "skipped"),
             ("changed", "skipped"),
         ];
@@ -105,6 +113,7 @@ async fn planted_faults_show_as_planted_and_what_is_legitimate_does_not() {
         ("raised", &["over"]),
         ("planted", &["over", "denied_early"]),
         ("reset", &["over", "denied_early", "stranded"]),
+        ("override", &["skipped"]),
         ("refunded", &["over", "denied_early", "stranded"]),
         ("changed", &["over", "denied_early", "stranded"]),
         ("done", &["over", "denied_early", "stranded", "exact", "skipped"]),
