@@ -22,7 +22,7 @@ const RECOVERY_MAX: Duration = Duration::from_secs(1);
 const MORE_THREADS: usize = 4;
 
 /// How long callers wait for an answer when the fault has ended.
-const WAITS: Duration = Duration::from_secs(2);
+const WAITS: Duration = Duration::from_secs(20);
 
 /// Most answers take less, unless the service stands still as long: it is stopped, and waits for a CPU.
 const LONGEST: Duration = Duration::from_secs(1);
