@@ -2,10 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::Arc,
 };
 
 use opentelemetry::{
@@ -13,6 +10,7 @@ use opentelemetry::{
     metrics::{Counter, Meter},
 };
 use parking_lot::Mutex;
+use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{telemetry::instruments, text::named::named};
 
@@ -39,6 +37,9 @@ named! {
     }
 }
 
+/// How many buckets of all streams ask the store at a time.
+pub(super) const AT_A_TIME: usize = 64;
+
 /// What names a bucket.
 pub(super) type BucketName = BTreeMap<String, Vec<u8>>;
 
@@ -48,15 +49,17 @@ type Key = Arc<(String, BucketName)>;
 /// The buckets of all streams.
 #[derive(Debug)]
 pub struct Claims {
-    by_bucket: Mutex<HashMap<Key, Vec<Arc<Demand>>>>,
+    by_bucket: Mutex<HashMap<Key, Vec<Arc<Mutex<Demand>>>>>,
     metrics: QuotaInstruments,
+    /// One permit for each bucket that asks the store: those of all streams begin with their windows.
+    asking: Semaphore,
 }
 
-/// What one stream needs of a bucket, and what it may still use, in hits.
-#[derive(Debug)]
+/// What one stream needs of a bucket, if that is known, and what it may still use until then, in hits.
+#[derive(Debug, Clone, Copy, Default)]
 struct Demand {
-    needs: AtomicU64,
-    unused: AtomicU64,
+    needs: Option<u64>,
+    unused: Option<(u64, Instant)>,
 }
 
 /// The claim of one stream.
@@ -64,13 +67,14 @@ struct Demand {
 pub(super) struct Claim {
     all: Arc<Claims>,
     bucket: Key,
-    own: Arc<Demand>,
+    own: Arc<Mutex<Demand>>,
 }
 
 impl Claims {
     pub fn new(meter: &Meter) -> Arc<Self> {
         let metrics = QuotaInstruments::of_meter(meter);
-        let claims = Arc::new(Self { by_bucket: Mutex::default(), metrics });
+        let (by_bucket, asking) = (Mutex::default(), Semaphore::new(AT_A_TIME));
+        let claims = Arc::new(Self { by_bucket, metrics, asking });
         Told::ALL.into_iter().for_each(|told| claims.count(told, 0));
         let observed = Arc::downgrade(&claims);
         BUCKETS.observe(meter, move |to| {
@@ -87,36 +91,44 @@ impl Claims {
         self.metrics.assignments.add(times, &[KeyValue::new("result", told.name())]);
     }
 
+    /// Does this in its turn.
+    pub(super) async fn in_turn<T>(&self, work: impl Future<Output = T>) -> T {
+        // It is never closed.
+        let _permit = self.asking.acquire().await;
+        work.await
+    }
+
     /// Adds a claim, of whatever there is until it is known what its stream needs.
     pub(super) fn add(self: &Arc<Self>, domain: &str, id: &BucketName) -> Claim {
         let bucket = Arc::new((domain.to_owned(), id.clone()));
-        let own = Arc::new(Demand { needs: u64::MAX.into(), unused: 0.into() });
+        let own = Arc::default();
         self.by_bucket.lock().entry(Arc::clone(&bucket)).or_default().push(Arc::clone(&own));
         Claim { all: Arc::clone(self), bucket, own }
     }
 }
 
 impl Claim {
-    pub(super) fn set(&self, needs: u64, unused: u64) {
-        self.own.needs.store(needs, Relaxed);
-        self.own.unused.store(unused, Relaxed);
+    pub(super) fn set_needs(&self, needs: u64) {
+        self.own.lock().needs = Some(needs);
     }
 
-    pub(super) fn set_unused(&self, unused: u64) {
-        self.own.unused.store(unused, Relaxed);
+    /// What may still be used until then.
+    pub(super) fn set_unused(&self, unused: Option<(u64, Instant)>) {
+        self.own.lock().unused = unused;
     }
 
     /// The part of `left` hits that is due to its stream: max-min fair by what all streams here need, and as much again as an
     /// equal part is left for calls, and for streams of other replicas. If it is not known what it needs, at most `first`.
-    pub(super) fn share(&self, left: u64, first: u64) -> u64 {
+    pub(super) fn share(&self, left: u64, first: u64, now: Instant) -> u64 {
         let by_bucket = self.all.by_bucket.lock();
         let claims = by_bucket.get(&self.bucket).map_or(&[][..], Vec::as_slice);
-        let unused = claims.iter().map(|claim| claim.unused.load(Relaxed));
-        let all = unused.fold(left, u64::saturating_add);
-        let needs = claims.iter().map(|claim| claim.needs.load(Relaxed)).collect();
+        let demands: Vec<Demand> = claims.iter().map(|claim| *claim.lock()).collect();
         drop(by_bucket);
-        let needs_own = self.own.needs.load(Relaxed);
-        let most = if needs_own == u64::MAX { first } else { needs_own };
+        let unused = demands.iter().filter_map(|demand| demand.unused);
+        let unused = unused.filter(|(_, until)| *until > now).map(|(unused, _)| unused);
+        let all = unused.fold(left, u64::saturating_add);
+        let needs = demands.iter().map(|demand| demand.needs.unwrap_or(u64::MAX)).collect();
+        let most = self.own.lock().needs.unwrap_or(first);
         fair(all, needs).min(most).min(left)
     }
 }

@@ -12,7 +12,6 @@ mod grants;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -31,7 +30,7 @@ use tonic::{Code, Status};
 
 use self::bucket::{Bucket, Usage};
 use super::{
-    claims::BucketName,
+    claims::{AT_A_TIME, BucketName, Told},
     framing::{self, AnswerBody, Messages, WAITING_CALL_BYTES},
     pb::quota::{
         BucketId, RateLimitQuotaResponse as Answer,
@@ -58,9 +57,6 @@ const ANSWERS_MAX: usize = 2;
 
 /// Most buckets of a stream. A further one is given up, so that the proxy forgets it.
 const BUCKETS_MAX: usize = 10_000;
-
-/// How many buckets get their assignments at a time.
-const AT_A_TIME: usize = 64;
 
 /// The longest name of a bucket, and of all buckets of a stream, in bytes of keys and values: a proxy repeats all names in each
 /// report.
@@ -234,12 +230,14 @@ impl<'service> QuotaStream<'service> {
         taken.extend(due.map(|(_, bucket)| (bucket, None)));
         let (service, domain) = (self.service, &*self.domain);
         let followed = stream::iter(taken).map(async |(mut bucket, usage)| {
-            let change = bucket.follow(service, domain, usage).await;
+            let change = service.quotas.in_turn(bucket.follow(service, domain, usage)).await;
             (bucket, change)
         });
         let followed: Vec<_> = followed.buffer_unordered(AT_A_TIME).collect().await;
         let given_up = stream::iter(beyond).map(async |(name, usage): (BucketName, Usage)| {
-            bucket::count(&service.limiter, domain, &name, usage.allowed).await;
+            let counted = bucket::count(&service.limiter, domain, &name, usage.allowed);
+            service.quotas.in_turn(counted).await;
+            service.quotas.count(Told::Abandoned, 1);
             name
         });
         let given_up: Vec<_> = given_up.buffer_unordered(AT_A_TIME).collect().await;
@@ -333,9 +331,10 @@ impl<'service> QuotaStream<'service> {
             let reported = Usage {
                 allowed: written.num_requests_allowed,
                 denied: written.num_requests_denied,
-                elapsed: written.time_elapsed.map_or(Duration::ZERO, |elapsed| {
-                    Duration::from_secs(u64::try_from(elapsed.seconds).unwrap_or_default())
-                }),
+                elapsed: written
+                    .time_elapsed
+                    .and_then(|elapsed| elapsed.try_into().ok())
+                    .unwrap_or_default(),
             };
             if is_new(&name) && !usages.contains_key(&name) {
                 let own = bytes_of(&name);

@@ -45,6 +45,9 @@ const ENDS_EARLY_BY: Duration = Duration::from_millis(250);
 /// An assignment lasts whole seconds, so that one which ends with its window is made this long before its end.
 const LAST_LASTS: Duration = Duration::from_millis(2_050);
 
+/// An assignment that would last no longer than the last one by this is the last one.
+const LAST_LONGER_BY: Duration = Duration::from_millis(100);
+
 /// How long after a window ends the first assignment of the next one is made.
 const BEGINS_LATE_BY: Duration = Duration::from_millis(5);
 
@@ -55,7 +58,7 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The first assignment of a bucket has the hits of this many seconds of an even use of its limits, and at least so many.
-const FIRST_SECONDS: u64 = 600;
+const FIRST_SECONDS: u64 = 15;
 const FIRST_MIN: u64 = 20;
 
 /// How long the store may take.
@@ -100,8 +103,9 @@ pub(super) struct Bucket {
     assigned: Option<Instant>,
     /// When the next assignment is due, if not with a report.
     due: Option<Instant>,
-    /// When the proxy last reported a call.
+    /// When the proxy last reported a call, and how many since the last assignment.
     called: Instant,
+    calls: u64,
     /// Calls that no assignment covers, and whether they are charged.
     uncounted: u64,
     is_counted: bool,
@@ -134,6 +138,7 @@ impl Bucket {
             assigned: None,
             due: None,
             called: Instant::now(),
+            calls: 0,
             uncounted: 0,
             is_counted: !is_text,
             is_given_up: false,
@@ -169,9 +174,7 @@ impl Bucket {
             if calls > 0 {
                 self.called = now;
             }
-            // Until there is a second report, it is not known how many calls there are.
-            let needs = if is_new { u64::MAX } else { calls.saturating_mul(2).max(1) };
-            self.claim.set(needs, self.grants.unused(now));
+            self.calls = self.calls.saturating_add(calls);
             // An assignment of another stream may have covered the first ones.
             if !is_new || elapsed.is_zero() {
                 self.uncounted = self.uncounted.saturating_add(uncovered);
@@ -189,6 +192,11 @@ impl Bucket {
             self.due = None;
         }
         if is_due && !is_idle && self.is_text {
+            // Until there is a second report, it is not known how many calls there are.
+            if usage.is_some() && !is_new {
+                self.claim.set_needs(mem::take(&mut self.calls).saturating_mul(2).max(1));
+            }
+            self.claim.set_unused(self.grants.unused(now));
             self.assigned = Some(now);
             change = self.assign(service, domain).await;
         }
@@ -215,7 +223,7 @@ impl Bucket {
             return Some(Change::Blanket(BlanketRule::AllowAll));
         }
         let asked = Instant::now();
-        let hits = self.claim.share(left, first).clamp(1, u32::MAX.into());
+        let hits = self.claim.share(left, first, asked).clamp(1, u32::MAX.into());
         let request = request(domain, entries, Hits::Charge(hits));
         let decision = match decide(limiter, &request, HitsMeaning::Assigned).await {
             Ok(decision) => decision,
@@ -267,7 +275,7 @@ impl Bucket {
                 let left = windows_end[0].saturating_duration_since(now);
                 let left = left.saturating_sub(ENDS_EARLY_BY);
                 let lasts = Duration::from_secs(left.min(LASTS).as_secs());
-                let is_last = left < LAST_LASTS + Duration::from_secs(1);
+                let is_last = left < LAST_LASTS + LAST_LONGER_BY;
                 let begins = windows_end[0] + BEGINS_LATE_BY;
                 let due = if is_last { begins } else { now + left - LAST_LASTS };
                 self.due = (left < LASTS).then_some(due);

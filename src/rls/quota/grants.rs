@@ -7,6 +7,9 @@ use tokio::time::Instant;
 /// How much later than it should a proxy may end an assignment.
 const ENDS_LATE_BY: Duration = Duration::from_secs(1);
 
+/// How long after its windows an assignment is kept, for calls that are reported late.
+const REPORTED_WITHIN: Duration = Duration::from_secs(30);
+
 /// An assignment, and what of it was used.
 #[derive(Debug)]
 pub(super) struct Grant {
@@ -17,7 +20,8 @@ pub(super) struct Grant {
     used: u64,
     /// The same, if those are used first whose first window has not ended: a report may be about two windows.
     used_at_most: u64,
-    /// How long it lasts in the proxy, and when it ends there.
+    /// When it was made, how long it lasts in the proxy, and when it ends there.
+    made: Instant,
     lasts: Duration,
     pub(super) ends: Instant,
     /// The time that has passed in the proxy since, by its reports.
@@ -39,9 +43,11 @@ impl Grants {
         self.0.is_empty()
     }
 
-    /// The hits of windows that go on which may still be used or given back.
-    pub(super) fn unused(&self, now: Instant) -> u64 {
-        self.0.iter().filter(|grant| !grant.is_over(now)).map(Grant::unused).sum()
+    /// The hits of windows that go on which may still be used or given back, until then.
+    pub(super) fn unused(&self, now: Instant) -> Option<(u64, Instant)> {
+        let going_on = || self.0.iter().filter(|grant| !grant.is_over(now));
+        let until = going_on().map(|grant| grant.windows_end[0]).min()?;
+        Some((going_on().map(Grant::unused).sum(), until))
     }
 
     /// Whether the proxy may still use some.
@@ -70,9 +76,14 @@ impl Grants {
     /// reported, since they had ended when it was made. It may have waited for us, so that our clock alone does not tell.
     pub(super) fn ended(&mut self, elapsed: Duration, now: Instant) -> Vec<Grant> {
         let is_ended = |grant: &mut Grant| {
-            grant.reported += elapsed;
+            // The first report is also about the time before.
+            let since = now.saturating_duration_since(grant.made);
+            grant.reported = grant.reported.saturating_add(elapsed).min(since);
             let has_passed = grant.reported >= grant.lasts + ENDS_LATE_BY;
-            grant.unused() == 0 || has_passed && grant.ends + ENDS_LATE_BY <= now
+            grant.unused() == 0
+                || has_passed && grant.ends + ENDS_LATE_BY <= now
+                // Some proxies do not say how much time has passed.
+                || grant.windows_end[1] + REPORTED_WITHIN <= now
         };
         self.0.extract_if(.., is_ended).collect()
     }
@@ -87,8 +98,8 @@ impl Grant {
         windows_end: [Instant; 2],
         now: Instant,
     ) -> Self {
-        let (ends, reported) = (now + lasts, Duration::ZERO);
-        Self { token, hits, used: 0, used_at_most: 0, lasts, ends, reported, windows_end }
+        let (made, ends, reported) = (now, now + lasts, Duration::ZERO);
+        Self { token, hits, used: 0, used_at_most: 0, made, lasts, ends, reported, windows_end }
     }
 
     const fn unused(&self) -> u64 {
@@ -131,9 +142,10 @@ mod tests {
     fn the_oldest_is_used_first_and_what_none_covers_is_returned() {
         let now = Instant::now();
         let mut grants = grants(&[10, 5], now);
-        assert_eq!((grants.spend(8, now), grants.unused(now)), (0, 7));
-        assert_eq!((grants.spend(4, now), grants.unused(now)), (0, 3));
-        assert_eq!((grants.spend(5, now), grants.unused(now)), (2, 0));
+        let unused = |grants: &Grants| grants.unused(now).map_or(0, |(unused, _)| unused);
+        assert_eq!((grants.spend(8, now), unused(&grants)), (0, 7));
+        assert_eq!((grants.spend(4, now), unused(&grants)), (0, 3));
+        assert_eq!((grants.spend(5, now), unused(&grants)), (2, 0));
     }
 
     #[test]
@@ -142,11 +154,13 @@ mod tests {
         let mut grants = grants(&[10, 5], now);
         grants.spend(4, now);
         let (end, moment) = (now + 8 * SECOND, Duration::from_nanos(1));
+        assert!(grants.ended(5 * SECOND, now).is_empty(), "it is about the time before");
         assert!(grants.ended(5 * SECOND, end - moment).is_empty());
         assert!(grants.ended(3 * SECOND - moment, end).is_empty(), "it was made before");
         let ended = grants.ended(moment, end);
         let ended: Vec<_> = ended.iter().map(|one| (&*one.token, one.committed(now))).collect();
-        assert_eq!((ended, grants.unused(now)), (vec![("10", Some(4))], 5));
+        let until = now + 60 * SECOND;
+        assert_eq!((ended, grants.unused(now)), (vec![("10", Some(4))], Some((5, until))));
     }
 
     #[test]
@@ -168,7 +182,8 @@ mod tests {
             grant(10, SECOND, now + SECOND, now),
             grant(20, 7 * SECOND, now + 61 * SECOND, now),
         ]);
-        assert_eq!(grants.unused(later), 20, "what is left of the first is of no use");
+        let unused = Some((20, now + 61 * SECOND));
+        assert_eq!(grants.unused(later), unused, "what is left of the first is of no use");
         assert_eq!(grants.spend(8, later), 0);
         assert_eq!(grants.spend(20, later), 0, "the first may have covered the 8");
         let end = now + 8 * SECOND;
