@@ -70,32 +70,33 @@ async fn no_window_admits_more_while_envoys_and_redis_come_and_go() {
     let ends = AtomicBool::new(false);
     let (by_proxies, by_calls) = thread::scope(|scope| {
         let ends = &ends;
-        let join = |service: &Service| {
+        let (mut proxies, mut requests) = (Vec::new(), Vec::new());
+        let mut join = |proxies: &mut Vec<Envoy>, service: &Service| {
             let proxy = envoy(&config, PUBLIC, RLS, service);
             let public = proxy.public;
-            (proxy, scope.spawn(move || request_all(public, ends)))
+            requests.push(scope.spawn(move || request_all(public, ends)));
+            proxies.push(proxy);
         };
         let (runtime, asked) = (tokio::runtime::Handle::current(), &services[0]);
         let calls = scope.spawn(move || runtime.block_on(ask_all(asked, ends)));
-        let mut proxies = vec![join(&services[0]), join(&services[1]), join(&services[1])];
-        let steps: [&dyn Fn(&mut Vec<(Envoy, _)>); 5] = [
-            &|proxies| proxies.push(join(&services[0])),
-            // SIGKILL.
-            &|proxies| drop(proxies.remove(0).0),
-            &|_| {
-                redis.signal("STOP");
-                thread::sleep(Duration::from_secs(2));
-                redis.signal("CONT");
-            },
-            &|proxies| proxies.push(join(&services[0])),
-            &|_| {},
-        ];
-        for step in steps {
-            thread::sleep(Duration::from_secs(6));
-            step(&mut proxies);
-        }
+        let pause = || thread::sleep(Duration::from_secs(6));
+        join(&mut proxies, &services[0]);
+        join(&mut proxies, &services[1]);
+        join(&mut proxies, &services[1]);
+        pause();
+        join(&mut proxies, &services[0]);
+        pause();
+        // It is killed.
+        drop(proxies.remove(0));
+        pause();
+        redis.signal("STOP");
+        thread::sleep(Duration::from_secs(2));
+        redis.signal("CONT");
+        pause();
+        join(&mut proxies, &services[0]);
+        pause();
         ends.store(true, Ordering::Relaxed);
-        let by_proxies = proxies.into_iter().map(|(_proxy, requests)| requests.join().unwrap());
+        let by_proxies = requests.into_iter().map(|requests| requests.join().unwrap());
         (by_proxies.collect::<Vec<_>>().concat(), calls.join().unwrap())
     });
     assert!(!by_proxies.is_empty() && !by_calls.is_empty(), "both have admitted something");
