@@ -13,7 +13,10 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
 use http_body_util::BodyExt as _;
-use hyper::body::{Body, Frame, Incoming};
+use hyper::{
+    body::{Body, Frame, Incoming},
+    rt::Executor as _,
+};
 use prost::Message;
 use tokio::{
     select,
@@ -27,15 +30,22 @@ use crate::{
     edge::arriving::{BudgetSpent, ConnectionBudget, HeldBytes},
     fields::write_bytes,
     net::grpc::{self, PREFIX_BYTES},
+    process::calls::CallTracker,
 };
 
 pub(super) const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 
 /// About what a call takes that waits for its message, in bytes.
-pub(super) const WAITING_CALL_BYTES: usize = 4 << 10;
+const WAITING_CALL_BYTES: usize = 4 << 10;
 
 /// Unread data that a client may send for one call, in bytes.
 pub(super) const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+
+/// Answers of a call that wait to be written, before its next message is read.
+const ANSWERS_MAX: usize = 2;
+
+/// Takes the answers of a call of several messages.
+pub(super) type Answers = mpsc::Sender<Result<Bytes, Status>>;
 
 /// What is read at least of a call's next messages while one is being answered, in bytes.
 const READ_AHEAD_BYTES: usize = 256 << 10;
@@ -189,13 +199,20 @@ pub(super) struct Messages {
     held: HeldBytes,
     /// How the body has ended, behind what is received.
     end: Option<Result<(), Refusal>>,
+    _waiting: HeldBytes,
 }
 
 impl Messages {
     /// The messages in `body`, each of at most `bytes_max` bytes.
-    pub(super) fn new(body: Incoming, bytes_max: usize, budget: &Arc<ConnectionBudget>) -> Self {
+    pub(super) fn new(
+        body: Incoming,
+        bytes_max: usize,
+        budget: &Arc<ConnectionBudget>,
+    ) -> Result<Self, Status> {
+        let mut waiting = budget.reserve();
+        waiting.add(WAITING_CALL_BYTES).map_err(|spent| Refusal::Busy(spent).status())?;
         let (budget, held, received) = (Arc::clone(budget), budget.reserve(), BytesMut::new());
-        Self {
+        Ok(Self {
             body: Some(body),
             received,
             taken: 0,
@@ -204,7 +221,8 @@ impl Messages {
             budget,
             held,
             end: None,
-        }
+            _waiting: waiting,
+        })
     }
 
     /// The next message; `None` if the client sends no more. If this future is dropped, nothing is lost.
@@ -322,6 +340,29 @@ pub(super) fn answer(body: AnswerBody) -> Response<AnswerBody> {
     let grpc = HeaderValue::from_static(grpc::CONTENT_TYPE);
     response.headers_mut().insert(CONTENT_TYPE, grpc);
     response
+}
+
+/// The answer to a call of several messages: `work` sends its messages, and returns how it ends. The connection owns the task.
+pub(super) fn answer_stream<Work>(
+    calls: &CallTracker,
+    work: impl FnOnce(Answers) -> Work,
+) -> Response<AnswerBody>
+where
+    Work: Future<Output = Result<(), Status>> + Send + 'static,
+{
+    let (answers, to_write) = mpsc::channel(ANSWERS_MAX);
+    let work = work(answers.clone());
+    calls.execute(async move {
+        if let Err(status) = work.await {
+            drop(answers.send(Err(status)).await);
+        }
+    });
+    answer(AnswerBody::Stream(to_write))
+}
+
+/// How a call of several messages ends when its connection does.
+pub(super) fn connection_ends() -> Status {
+    Status::unavailable("the connection ends; open another stream")
 }
 
 /// A message that is written field by field, behind its prefix: into a `Vec`, to which single bytes are added without a

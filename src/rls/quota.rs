@@ -11,18 +11,17 @@ mod grants;
 
 use std::{
     collections::{BTreeMap, HashMap},
+    mem,
     sync::Arc,
 };
 
 use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http::Response;
-use hyper::{body::Incoming, rt::Executor as _};
+use hyper::body::Incoming;
 use prost::{DecodeError, Message as _};
 use tokio::{
-    select,
-    sync::mpsc,
-    task,
+    select, task,
     time::{self, Instant},
 };
 use tokio_util::sync::CancellationToken;
@@ -31,7 +30,7 @@ use tonic::{Code, Status};
 use self::bucket::{Bucket, Usage};
 use super::{
     claims::{AT_A_TIME, BucketName, Told},
-    framing::{self, AnswerBody, Messages, WAITING_CALL_BYTES},
+    framing::{self, AnswerBody, Answers, Messages},
     pb::quota::{
         BucketId, RateLimitQuotaResponse as Answer,
         rate_limit_quota_response::{
@@ -51,9 +50,6 @@ use crate::{
 };
 
 const METHOD: ServedMethod = ServedMethod::StreamRateLimitQuotas;
-
-/// Answers that wait to be written, before the next report is read.
-const ANSWERS_MAX: usize = 2;
 
 /// Most buckets of a stream. A further one is given up, so that the proxy forgets it.
 const BUCKETS_MAX: usize = 10_000;
@@ -103,23 +99,19 @@ pub struct QuotaStream<'service> {
 }
 
 impl Service {
-    /// Answers a call of `StreamRateLimitQuotas`. The connection owns its task.
+    /// Answers a call of `StreamRateLimitQuotas`.
     pub(super) fn answer_quotas(
         self: Arc<Self>,
         body: Incoming,
         client: Arc<ConnectedClient>,
     ) -> Response<AnswerBody> {
-        let (answers, to_write) = mpsc::channel(ANSWERS_MAX);
         let calls = client.calls.clone();
-        calls.execute(async move {
+        framing::answer_stream(&calls, async move |answers| {
             self.limiter.prepare_tokens();
             let (memory, identity) = (Arc::clone(&client.memory), client.identity.as_ref());
             let mut stream = QuotaStream { memory, identity, ..QuotaStream::of_anyone(&self) };
-            if let Err(refused) = stream.answer_all(body, &client.ending, &answers).await {
-                drop(answers.send(Err(refused)).await);
-            }
-        });
-        framing::answer(AnswerBody::Stream(to_write))
+            stream.answer_all(body, &client.ending, &answers).await
+        })
     }
 }
 
@@ -134,13 +126,10 @@ impl<'service> QuotaStream<'service> {
         &mut self,
         body: Incoming,
         ending: &CancellationToken,
-        answers: &mpsc::Sender<Result<Bytes, Status>>,
+        answers: &Answers,
     ) -> Result<(), Status> {
         let (service, memory) = (self.service, Arc::clone(&self.memory));
-        let mut waiting = memory.reserve();
-        let held = waiting.add(WAITING_CALL_BYTES);
-        held.map_err(|spent| Refusal::Busy(spent).status())?;
-        let mut messages = Messages::new(body, REPORT_BYTES_MAX, &memory);
+        let mut messages = Messages::new(body, REPORT_BYTES_MAX, &memory)?;
         loop {
             let due = self.due();
             let renewal = async {
@@ -151,9 +140,7 @@ impl<'service> QuotaStream<'service> {
             };
             let first = select! {
                 biased;
-                () = ending.cancelled() => {
-                    return Err(Status::unavailable("the connection ends; open another stream"));
-                }
+                () = ending.cancelled() => return Err(framing::connection_ends()),
                 message = messages.next() => match self.received(message)? {
                     Some(message) => Some(message),
                     None => return Ok(()),
@@ -180,9 +167,10 @@ impl<'service> QuotaStream<'service> {
                 drop(held);
                 let code = answer.as_ref().map_or_else(|refusal| refusal.codes().0, |_| Code::Ok);
                 (0..count).for_each(|_| service.limiter.metrics().call_of(METHOD, began, code));
-                let actions = answer.map_err(|refusal| refusal.status())?;
-                for actions in actions.chunks(ACTIONS_MAX) {
-                    let answer = Answer { bucket_action: actions.to_vec() };
+                let mut actions = answer.map_err(|refusal| refusal.status())?;
+                while !actions.is_empty() {
+                    let others = actions.split_off(actions.len().min(ACTIONS_MAX));
+                    let answer = Answer { bucket_action: mem::replace(&mut actions, others) };
                     let answer = framing::framed(&answer, &memory);
                     let answer = answer.map_err(|spent| Refusal::Busy(spent).status())?;
                     if answers.send(Ok(answer)).await.is_err() {

@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
-use hyper::{body::Incoming, rt::Executor as _};
-use tokio::time::Instant;
-use tokio::{select, sync::mpsc};
+use hyper::body::Incoming;
+use tokio::{select, time::Instant};
 use tonic::{Code, Status};
 
 use crate::{
     edge::panics::caught,
     net::grpc::ServedMethod,
     rls::{
-        framing::{self, AnswerBody, Messages, WAITING_CALL_BYTES},
+        framing::{self, AnswerBody, Answers, Messages},
         refusal::Refusal,
         service::{BatchContext, ConnectedClient, Service},
     },
@@ -21,45 +20,33 @@ use crate::{
     telemetry::CallSpan,
 };
 
-/// Answers that wait to be written, before the next request is read.
-const ANSWERS_MAX: usize = 2;
-
 const METHOD: ServedMethod = ServedMethod::DecideStream;
 
 impl Service {
-    /// Answers a call of `DecideStream`. The connection owns its task.
+    /// Answers a call of `DecideStream`.
     pub(in crate::rls) fn answer_stream(
         self: Arc<Self>,
         body: Incoming,
         client: Arc<ConnectedClient>,
     ) -> Response<AnswerBody> {
-        let (answers, to_write) = mpsc::channel(ANSWERS_MAX);
         let calls = client.calls.clone();
-        calls.execute(async move {
-            if let Err(status) = self.answer_all(body, &client, &answers).await {
-                drop(answers.send(Err(status)).await);
-            }
-        });
-        framing::answer(AnswerBody::Stream(to_write))
+        framing::answer_stream(&calls, async move |answers| {
+            self.answer_all(body, &client, &answers).await
+        })
     }
 
     async fn answer_all(
         &self,
         body: Incoming,
         client: &ConnectedClient,
-        answers: &mpsc::Sender<Result<Bytes, Status>>,
+        answers: &Answers,
     ) -> Result<(), Status> {
-        let mut waiting = client.memory.reserve();
-        let held = waiting.add(WAITING_CALL_BYTES);
-        held.map_err(|spent| Refusal::Busy(spent).status())?;
-        let mut messages = Messages::new(body, self.message_bytes_max, &client.memory);
+        let mut messages = Messages::new(body, self.message_bytes_max, &client.memory)?;
         loop {
             // Its end comes first: a client that never pauses would keep the connection.
             let message = select! {
                 biased;
-                () = client.ending.cancelled() => {
-                    return Err(Status::unavailable("the connection ends; open another stream"));
-                }
+                () = client.ending.cancelled() => return Err(framing::connection_ends()),
                 message = messages.next() => message.map_err(|refusal| refusal.status())?,
             };
             let Some((message, held)) = message else { return Ok(()) };
