@@ -22,7 +22,7 @@ const ASSIGNMENT: u32 = u32::MAX - 1;
 /// How long a caller may take to give back what it has leased and not spent.
 const LEASE_GIVEN_BACK_WITHIN_MS: u64 = 10_000;
 
-/// The same for what is assigned to a proxy: it ends after seconds, and the proxy reports its use after seconds.
+/// The same for hits that are assigned to a proxy, which reports some seconds later what it has used.
 const ASSIGNMENT_GIVEN_BACK_WITHIN_MS: u64 = 60_000;
 
 /// How a limit holds hits.
@@ -123,7 +123,7 @@ impl HoldPolicy {
         Self { number: ASSIGNMENT, ..Self::new(ASSIGNMENT_GIVEN_BACK_WITHIN_MS) }
     }
 
-    /// Whether it is that of hits that a caller has leased, or a proxy.
+    /// Whether it is that of hits that a caller has leased, or that are assigned to a proxy.
     pub const fn is_lease(&self) -> bool {
         self.number == LEASE || self.is_assignment()
     }
@@ -166,7 +166,7 @@ impl HoldPolicy {
 pub fn limit_number(domain: &str, path: &str, index: usize) -> u32 {
     let digest = Sha256::digest(format!("{domain}\n{path}\n{index}"));
     let number = digest.iter().take(4).fold(0, |number, byte| number << 8 | u32::from(*byte));
-    number.min(LEASE - 1)
+    number.min(ASSIGNMENT - 1)
 }
 
 #[cfg(test)]

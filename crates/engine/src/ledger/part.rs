@@ -1,7 +1,5 @@
 //! Calls of which a part is charged: as many hits as fit, to each descriptor as many.
 
-use std::sync::Arc;
-
 use super::{
     assessment::{Assessment, assess},
     charge::Charge,
@@ -10,7 +8,7 @@ use super::{
     tally::{Fit, Tally},
     vote::{Vote, VoteResult, choose_in_groups, decide, denies},
 };
-use crate::{algorithm::AnyAccount, hold::HoldPolicy, request::Hits, rule::Mode};
+use crate::{algorithm::AnyAccount, request::Hits, rule::Mode};
 
 /// One caller leases at most this part of a limit.
 const LENT_PART: u64 = 20;
@@ -30,8 +28,10 @@ pub fn bound_parts(charges: &mut [Charge]) {
     let of_mode = |mode| charges.iter().filter(move |charge| charge.counter.limit.mode == mode);
     let capacity = |charge: &Charge| {
         let limit = &charge.counter.limit;
-        let is_of_process = |policy: &Arc<HoldPolicy>| policy.is_lease() && !policy.is_assignment();
-        let part = if limit.hold.as_ref().is_some_and(is_of_process) { LENT_PART } else { 1 };
+        let part = match &limit.hold {
+            Some(policy) if policy.is_lease() && !policy.is_assignment() => LENT_PART,
+            _ => 1,
+        };
         (limit.capacity() / part).max(1)
     };
     let enforced = of_mode(Mode::Enforced).map(capacity).min();
