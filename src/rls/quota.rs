@@ -27,7 +27,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
-use self::bucket::{Bucket, Usage};
+use self::bucket::{Bucket, Change, Usage};
 use super::{
     claims::{AT_A_TIME, BucketName, Told},
     framing::{self, AnswerBody, Answers, Messages},
@@ -85,6 +85,17 @@ const BUCKET: u32 = 1;
 struct Head {
     #[prost(string, tag = "1")]
     domain: String,
+}
+
+/// What reports say of each bucket.
+#[derive(Default)]
+struct Reported {
+    usages: BTreeMap<BucketName, Usage>,
+    /// Of buckets for which the stream has no room.
+    beyond: Vec<(BucketName, Usage)>,
+    /// How many buckets the stream will have, and the bytes of their names.
+    buckets: usize,
+    name_bytes: usize,
 }
 
 /// What is assigned to one proxy, for one domain.
@@ -185,7 +196,7 @@ impl<'service> QuotaStream<'service> {
         }
     }
 
-    /// A message, or why the stream ends.
+    /// Counts a message that cannot be read, which ends the stream.
     fn received<M>(&self, message: Result<M, Refusal>) -> Result<M, Status> {
         message.map_err(|refusal| {
             let code = refusal.codes().0;
@@ -199,13 +210,13 @@ impl<'service> QuotaStream<'service> {
         self.buckets.values().filter_map(Bucket::due).min()
     }
 
-    /// What reports change, and the time.
+    /// Follows these reports, and what has become due; returns what the proxy is to do.
     ///
     /// # Errors
-    /// If a report is no such message, or has a field outside of its bound.
+    /// If a report cannot be decoded, or one of its fields is outside its bounds.
     pub async fn answer(&mut self, reports: Vec<Bytes>) -> Result<Vec<Action>, Refusal> {
         let now = Instant::now();
-        let (usages, mut beyond) = self.usages(&reports).await?;
+        let Reported { usages, mut beyond, .. } = self.read(&reports).await?;
         let mut taken = Vec::with_capacity(usages.len());
         for (name, usage) in usages {
             match self.take(name) {
@@ -232,13 +243,14 @@ impl<'service> QuotaStream<'service> {
         // An assignment lasts from when it is sent.
         let (now, mut actions) = (Instant::now(), Vec::with_capacity(followed.len()));
         for (mut bucket, change) in followed {
+            let is_given_up = matches!(change, Some(Change::Abandon));
             let told = change.map(|change| bucket.tell(service, change, now));
             let told = told.into_iter().flatten();
-            actions.extend(told.map(|told| action(BucketName::clone(&bucket.id), told)));
-            if bucket.is_given_up() {
-                self.name_bytes -= bytes_of(&bucket.id);
+            actions.extend(told.map(|told| action(BucketName::clone(&bucket.name), told)));
+            if is_given_up {
+                self.name_bytes -= bytes_of(&bucket.name);
             } else {
-                self.buckets.insert(Arc::clone(&bucket.id), bucket);
+                self.buckets.insert(Arc::clone(&bucket.name), bucket);
             }
         }
         let abandon = BucketAction::AbandonAction(AbandonAction {});
@@ -251,7 +263,7 @@ impl<'service> QuotaStream<'service> {
     /// Takes a bucket out, or makes it.
     ///
     /// # Errors
-    /// If there is no memory for it. Returns its name.
+    /// The name again, if the connection may hold no more memory.
     fn take(&mut self, name: BucketName) -> Result<Bucket, BucketName> {
         if let Some(bucket) = self.buckets.remove(&name) {
             return Ok(bucket);
@@ -262,24 +274,16 @@ impl<'service> QuotaStream<'service> {
         Ok(bucket)
     }
 
-    /// What reports say of each bucket, and of those beyond the bounds.
-    async fn usages(
-        &mut self,
-        reports: &[Bytes],
-    ) -> Result<(BTreeMap<BucketName, Usage>, Vec<(BucketName, Usage)>), Refusal> {
-        let (mut usages, mut beyond) = (BTreeMap::new(), Vec::new());
+    async fn read(&mut self, reports: &[Bytes]) -> Result<Reported, Refusal> {
+        let (buckets, name_bytes) = (self.buckets.len(), self.name_bytes);
+        let mut reported = Reported { buckets, name_bytes, ..Reported::default() };
         for report in reports {
-            self.add_usages(report, &mut usages, &mut beyond).await?;
+            self.read_one(report, &mut reported).await?;
         }
-        Ok((usages, beyond))
+        Ok(reported)
     }
 
-    async fn add_usages(
-        &mut self,
-        report: &[u8],
-        usages: &mut BTreeMap<BucketName, Usage>,
-        beyond: &mut Vec<(BucketName, Usage)>,
-    ) -> Result<(), Refusal> {
+    async fn read_one(&mut self, report: &[u8], to: &mut Reported) -> Result<(), Refusal> {
         let malformed = |error: DecodeError| Refusal::Malformed(error.to_string());
         let Head { domain } = Head::decode(report).map_err(malformed)?;
         if domain.is_empty() {
@@ -292,10 +296,6 @@ impl<'service> QuotaStream<'service> {
         }
         // Rights may have changed since the last report.
         self.service.check_domain(self.identity, &self.domain)?;
-        let is_new = |name: &BucketName| !self.buckets.contains_key(name);
-        let new: Vec<_> = usages.keys().filter(|name| is_new(name)).map(bytes_of).collect();
-        let (mut count, mut bytes) = (self.buckets.len() + new.len(), self.name_bytes);
-        bytes += new.iter().sum::<usize>();
         for (index, written) in repeated(report, USAGES).enumerate() {
             if index % USAGES_AT_A_TIME == 0 {
                 // The calls of others come in between.
@@ -316,7 +316,7 @@ impl<'service> QuotaStream<'service> {
             if let Some(key) = name.keys().find(is_no_key) {
                 return Err(invalid(format!("{key:?} must not be a key")));
             }
-            let reported = Usage {
+            let usage = Usage {
                 allowed: written.num_requests_allowed,
                 denied: written.num_requests_denied,
                 elapsed: written
@@ -324,17 +324,20 @@ impl<'service> QuotaStream<'service> {
                     .and_then(|elapsed| elapsed.try_into().ok())
                     .unwrap_or_default(),
             };
-            if is_new(&name) && !usages.contains_key(&name) {
+            if !self.buckets.contains_key(&name) && !to.usages.contains_key(&name) {
                 let own = bytes_of(&name);
-                if own > NAME_BYTES_MAX || count == BUCKETS_MAX || bytes + own > NAMES_BYTES_MAX {
-                    if beyond.len() < BEYOND_MAX {
-                        beyond.push((name, reported));
+                if own > NAME_BYTES_MAX
+                    || to.buckets == BUCKETS_MAX
+                    || to.name_bytes + own > NAMES_BYTES_MAX
+                {
+                    if to.beyond.len() < BEYOND_MAX {
+                        to.beyond.push((name, usage));
                     }
                     continue;
                 }
-                (count, bytes) = (count + 1, bytes + own);
+                (to.buckets, to.name_bytes) = (to.buckets + 1, to.name_bytes + own);
             }
-            usages.entry(name).or_default().add(reported);
+            to.usages.entry(name).or_default().add(usage);
         }
         Ok(())
     }
@@ -344,6 +347,6 @@ fn bytes_of(name: &BucketName) -> usize {
     name.iter().map(|(key, value)| key.len() + value.len()).sum()
 }
 
-fn action(id: BucketName, action: BucketAction) -> Action {
-    Action { bucket_id: Some(BucketId { bucket: id }), bucket_action: Some(action) }
+fn action(name: BucketName, action: BucketAction) -> Action {
+    Action { bucket_id: Some(BucketId { bucket: name }), bucket_action: Some(action) }
 }

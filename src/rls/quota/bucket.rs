@@ -30,7 +30,7 @@ use crate::{
     telemetry::{LogCause, due_line},
 };
 
-/// About what a bucket takes beside its id, in bytes.
+/// About what a bucket takes beside its name, in bytes.
 const BUCKET_BYTES: usize = 2_560;
 
 /// How long an assignment lasts. Envoy reports every 5 s.
@@ -57,7 +57,8 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 /// How long after the store has given no answer it is asked again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// The first assignment of a bucket has the hits of this many seconds of an even use of its limits, and at least so many.
+/// A bucket's first assignment is at most what its limits allow in this many seconds if they are used evenly, but may always have
+/// this many hits.
 const FIRST_SECONDS: u64 = 15;
 const FIRST_MIN: u64 = 20;
 
@@ -76,7 +77,7 @@ pub(super) struct Usage {
     pub(super) elapsed: Duration,
 }
 
-/// What a proxy is to be told.
+/// What becomes of a bucket.
 pub(super) enum Change {
     /// Hits that were charged, and when the first and the last window end in which they were.
     Hits {
@@ -97,7 +98,7 @@ impl Usage {
 }
 
 pub(super) struct Bucket {
-    pub(super) id: Arc<BucketName>,
+    pub(super) name: Arc<BucketName>,
     claim: Claim,
     grants: Grants,
     assigned: Option<Instant>,
@@ -109,7 +110,6 @@ pub(super) struct Bucket {
     /// Calls that no assignment covers, and whether they are charged.
     uncounted: u64,
     is_counted: bool,
-    is_given_up: bool,
     /// Whether a proxy can read an answer about it: its values may be any bytes.
     is_text: bool,
     _held: HeldBytes,
@@ -117,23 +117,23 @@ pub(super) struct Bucket {
 
 impl Bucket {
     /// # Errors
-    /// If there is no memory for it. Returns the id.
+    /// The name again, if the connection may hold no more memory.
     pub(super) fn new(
         service: &Service,
         memory: &Arc<ConnectionBudget>,
         domain: &str,
-        id: BucketName,
+        name: BucketName,
         name_bytes: usize,
     ) -> Result<Self, BucketName> {
         let mut held = memory.reserve();
         if held.add(BUCKET_BYTES + 3 * name_bytes).is_err() {
-            return Err(id);
+            return Err(name);
         }
-        let is_text = is_text(&id);
+        let is_text = is_text(&name);
         Ok(Self {
             is_text,
-            claim: service.quotas.add(domain, &id),
-            id: Arc::new(id),
+            claim: service.quotas.add(domain, &name),
+            name: Arc::new(name),
             grants: Grants::default(),
             assigned: None,
             due: None,
@@ -141,7 +141,6 @@ impl Bucket {
             calls: 0,
             uncounted: 0,
             is_counted: !is_text,
-            is_given_up: false,
             _held: held,
         })
     }
@@ -150,11 +149,7 @@ impl Bucket {
         self.due
     }
 
-    pub(super) const fn is_given_up(&self) -> bool {
-        self.is_given_up
-    }
-
-    /// Follows a report, or the time; returns what the proxy is to be told.
+    /// Takes in what the proxy has reported, or renews an assignment that is due; returns what becomes of the bucket.
     pub(super) async fn follow(
         &mut self,
         service: &Service,
@@ -182,8 +177,7 @@ impl Bucket {
         }
         let is_idle = now.duration_since(self.called) > KEPT_FOR;
         if is_idle && self.grants.is_empty() {
-            self.is_given_up = true;
-            return self.is_text.then_some(Change::Abandon);
+            return Some(Change::Abandon);
         }
         let is_due = usage.is_none()
             || self.assigned.is_none_or(|assigned| now.duration_since(assigned) >= ASSIGNED_EVERY);
@@ -201,14 +195,14 @@ impl Bucket {
             change = self.assign(service, domain).await;
         }
         if self.is_counted {
-            count(limiter, domain, &self.id, mem::take(&mut self.uncounted)).await;
+            count(limiter, domain, &self.name, mem::take(&mut self.uncounted)).await;
         }
         change
     }
 
     async fn assign(&mut self, service: &Service, domain: &str) -> Option<Change> {
         let limiter = &*service.limiter;
-        let entries = entries(limiter, domain, &self.id);
+        let entries = entries(limiter, domain, &self.name);
         let asked = request(domain, entries.clone(), Hits::Charge(1));
         let readings = limiter.read_counters(&asked, Clear::No).await;
         let (mut left, mut first) = (u64::MAX, u64::MAX);
@@ -253,7 +247,7 @@ impl Bucket {
         Some(Change::Hits { token: decision.token.unwrap_or_default(), hits, windows_end })
     }
 
-    /// What the proxy is told, if that is sent at `now`. An assignment lasts whole seconds, and ends before its windows.
+    /// The actions that tell the proxy so, to be sent `now`. An assignment lasts whole seconds, and ends before its windows do.
     pub(super) fn tell(
         &mut self,
         service: &Service,
@@ -261,6 +255,7 @@ impl Bucket {
         now: Instant,
     ) -> Vec<BucketAction> {
         let (told, actions) = match change {
+            Change::Abandon if !self.is_text => return Vec::new(),
             Change::Abandon => {
                 (Told::Abandoned, vec![BucketAction::AbandonAction(AbandonAction {})])
             }

@@ -15,22 +15,22 @@ const REPORTED_WITHIN: Duration = Duration::from_secs(30);
 pub(super) struct Grant {
     /// It gives back what is unused.
     pub(super) token: String,
-    pub(super) hits: u64,
-    /// What of it was used if the oldest assignments are used first.
+    hits: u64,
+    /// The hits that were used, if the oldest assignments are used first.
     used: u64,
-    /// The same, if those are used first whose first window has not ended: a report may be about two windows.
+    /// The most hits that may have been used, since a report may be about two windows: assignments of windows that have not ended
+    /// are used first.
     used_at_most: u64,
-    /// When it was made, how long it lasts in the proxy, and when it ends there.
+    /// When it was made, and how long it lasts in the proxy.
     made: Instant,
     lasts: Duration,
-    pub(super) ends: Instant,
     /// The time that has passed in the proxy since, by its reports.
     reported: Duration,
     /// When the first and the last window end in which it was charged.
-    pub(super) windows_end: [Instant; 2],
+    windows_end: [Instant; 2],
 }
 
-/// Those of which something may be unused, the oldest first.
+/// The assignments that may have unused hits, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Grants(Vec<Grant>);
 
@@ -52,7 +52,7 @@ impl Grants {
 
     /// Whether the proxy may still use some.
     pub(super) fn are_alive(&self, now: Instant) -> bool {
-        self.0.iter().any(|grant| grant.ends > now && grant.unused() > 0)
+        self.0.iter().any(|grant| grant.ends() > now && grant.unused() > 0)
     }
 
     /// Notes the calls that a proxy has let pass; returns those that none covers. A report does not say by which assignment, so
@@ -81,7 +81,7 @@ impl Grants {
             grant.reported = grant.reported.saturating_add(elapsed).min(since);
             let has_passed = grant.reported >= grant.lasts + ENDS_LATE_BY;
             grant.unused() == 0
-                || has_passed && grant.ends + ENDS_LATE_BY <= now
+                || has_passed && grant.ends() + ENDS_LATE_BY <= now
                 // Some proxies do not say how much time has passed.
                 || grant.windows_end[1] + REPORTED_WITHIN <= now
         };
@@ -98,8 +98,13 @@ impl Grant {
         windows_end: [Instant; 2],
         now: Instant,
     ) -> Self {
-        let (made, ends, reported) = (now, now + lasts, Duration::ZERO);
-        Self { token, hits, used: 0, used_at_most: 0, made, lasts, ends, reported, windows_end }
+        let (made, reported) = (now, Duration::ZERO);
+        Self { token, hits, used: 0, used_at_most: 0, made, lasts, reported, windows_end }
+    }
+
+    /// When it ends in the proxy.
+    fn ends(&self) -> Instant {
+        self.made + self.lasts
     }
 
     const fn unused(&self) -> u64 {
