@@ -239,7 +239,7 @@ impl Notices {
         });
     }
 
-    /// Sends the notices that are queued, and those of overrides that end, until `stop`.
+    /// Sends queued notices, and one for each override that ends, until `stop`.
     pub async fn follow(
         &self,
         store: &Store,

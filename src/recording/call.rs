@@ -51,7 +51,7 @@ pub struct Recorded<'call> {
 #[derive(Debug, Default)]
 pub(super) struct Shapes {
     numbers: HashMap<Box<[u8]>, u64>,
-    /// The fields of the shape of a call, and those of its values.
+    /// The encoded shape of the present call, and its values.
     shape: Vec<u8>,
     values: Vec<u8>,
 }

@@ -17,13 +17,13 @@ use crate::{telemetry::instruments, text::named::named};
 instruments! {
     pub struct QuotaInstruments {
         assignments: Counter<u64> => ASSIGNMENTS = Counter("ratelimit.quota.assignments", ["result"],
-            "what proxies were told of their buckets: hits are `assigned`, all calls are `denied` for some seconds, or pass (`unlimited`), the bucket is `abandoned`; of a limit that is `not_assigned`, and with `no_answer` of the store, they are told nothing");
+            "what proxies were told about their buckets: how many hits they have (`assigned`), to deny all calls for some seconds (`denied`), to let all pass (`unlimited`), or to forget the bucket (`abandoned`); or nothing, since a limit cannot be assigned (`not_assigned`) or the store gave `no_answer`");
     }
     BUCKETS = Gauge("ratelimit.quota.buckets", [], "buckets of the open streams of RLQS");
 }
 
 named! {
-    /// What a proxy is told of a bucket.
+    /// What a proxy is told about one of its buckets.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(super) enum Told {
         Assigned = "assigned",
@@ -51,7 +51,7 @@ type Key = Arc<(String, BucketName)>;
 pub struct Claims {
     by_bucket: Mutex<HashMap<Key, Vec<Arc<Mutex<Demand>>>>>,
     metrics: QuotaInstruments,
-    /// One permit for each bucket that asks the store: those of all streams begin with their windows.
+    /// Bounds how many buckets ask the store at a time: when a window begins, those of all streams do.
     asking: Semaphore,
 }
 
@@ -99,8 +99,8 @@ impl Claims {
     }
 
     /// Adds a claim, of whatever there is until it is known what its stream needs.
-    pub(super) fn add(self: &Arc<Self>, domain: &str, id: &BucketName) -> Claim {
-        let bucket = Arc::new((domain.to_owned(), id.clone()));
+    pub(super) fn add(self: &Arc<Self>, domain: &str, name: &BucketName) -> Claim {
+        let bucket = Arc::new((domain.to_owned(), name.clone()));
         let own = Arc::default();
         self.by_bucket.lock().entry(Arc::clone(&bucket)).or_default().push(Arc::clone(&own));
         Claim { all: Arc::clone(self), bucket, own }

@@ -288,7 +288,7 @@ impl Client {
         }
     }
 
-    /// Logs that the service leases no hits for these descriptors, which is no fault, at most once a minute.
+    /// Logs, at most once a minute, that the service does not lease hits for these descriptors. That is not a fault.
     pub(crate) fn log_refusal(&self, descriptors: &[Descriptor], refusal: &ServiceError) {
         if is_due(&self.shared.refusal_logged) {
             let domain = &self.options.domain;

@@ -404,7 +404,7 @@ impl PathLevel {
         node
     }
 
-    /// Moves all entries to the path, in an order that leads to a rule. If there is none, nothing is moved.
+    /// Moves the entries to `path` in an order that leads to a rule; moves none if no order does.
     fn leads(&self, entries: &mut Vec<Entry>, path: &mut Vec<Entry>) -> bool {
         (0..entries.len()).any(|index| {
             let entry = entries.remove(index);

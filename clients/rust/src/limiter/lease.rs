@@ -117,8 +117,9 @@ pub(super) struct Entry {
     descriptors: Vec<Descriptor>,
     /// When the present count began.
     since: AtomicU64,
-    /// The hits since then, apart from those of leases, and all hits beyond the first one of each call.
+    /// The hits since then that were not spent from leases.
     hits: AtomicU64,
+    /// The hits since then beyond the first one of each call.
     more: AtomicU64,
     /// The hits in a span, as the count before it showed; 0 if there were few calls.
     pace: AtomicU64,
