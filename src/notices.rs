@@ -27,7 +27,7 @@ use self::event::{CLOSED, Kind, Notice, OVERRUN, REACHED, date};
 pub use self::webhook::Webhook;
 use crate::{
     engine::{
-        decision::Matched,
+        decision::{Committed, Matched},
         directive::DirectiveAction,
         key,
         ledger::{CommitOutcome, Fit, HoldAction, JudgedBy, Tally, Verdict},
@@ -56,6 +56,9 @@ const WAITING_MAX: usize = 1_000;
 
 /// The most notices of windows under way that a replica knows by itself; the store knows all.
 const KNOWN_MAX: usize = 100_000;
+
+/// Of a late commit, the [mark](Cause::mark): more than every percentage.
+const LATE_MARK: u64 = 101;
 
 /// The time between two notices.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -156,7 +159,7 @@ impl Notices {
         }
     }
 
-    /// Queues a notice of each hold with a token that a call commits, if more was used.
+    /// Queues a notice of each hold that a call commits, if more was used.
     fn record_overruns(
         &self,
         rules: &RuleSet,
@@ -167,9 +170,9 @@ impl Notices {
     ) {
         for (charge, tally) in plan.charges.iter().zip(&verdict.tallies) {
             let counter = &charge.counter;
-            if let Some(HoldAction::Commit { held, used, .. }) = charge.hold
-                && used > held
-                && tally.fit == Fit::Commit(CommitOutcome::Applied)
+            if let Some(commit) = Committed::of(charge, tally)
+                && let Some((held, used)) = commit.overrun()
+                && let Some(CommitOutcome::Applied | CommitOutcome::Late) = commit.outcome
                 // The limit in the token has only what a commit needs.
                 && let Some(policy) = &counter.limit.hold
                 && let Some(holding) = rules.holding_limit(policy.number)
@@ -178,9 +181,13 @@ impl Notices {
                 let matched = &Matched::Override(Arc::clone(&holding.domain));
                 let (rule, limit) = (&*holding.rule, &holding.limit);
                 let lasts = rest_of_window(limit, tally);
-                let cause = Cause { kind: &OVERRUN, matched, rule, counter, limit, mark: 0, lasts };
-                let data = || vec![("held", held.into()), ("used", used.into()), resets_in(lasts)];
-                self.queue(cause, now, &digest, data);
+                let is_late = commit.outcome == Some(CommitOutcome::Late);
+                let mark = if is_late { LATE_MARK } else { 0 };
+                let cause = Cause { kind: &OVERRUN, matched, rule, counter, limit, mark, lasts };
+                self.queue(cause, now, &digest, || {
+                    let outcome = ("outcome", commit.name().into());
+                    vec![outcome, ("held", held.into()), ("used", used.into()), resets_in(lasts)]
+                });
             }
         }
     }
@@ -337,6 +344,7 @@ impl NoticeLog {
             key = text("key"),
             limit = text("limit").map(display),
             at = number("at"),
+            outcome = text("outcome"),
             held = number("held"),
             used = number("used"),
             "override" = text("override").map(display),

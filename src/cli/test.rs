@@ -168,7 +168,7 @@ fn commit(decision: &Decision) -> Option<&Committed> {
 
 /// Whether the call is a commit by token, which charges nothing else.
 fn is_commit(decision: &Decision) -> bool {
-    decision.commits.first().is_some_and(|commit| commit.held.is_some())
+    decision.commits.first().is_some_and(|commit| commit.deadline.is_some())
 }
 
 fn remaining(status: &Status) -> u64 {

@@ -166,7 +166,7 @@ impl Holds {
     }
 
     fn committed(&self, rules: &RuleSet, commit: &Committed, at: Option<Timestamp>) {
-        let Committed { limit, outcome, held, used } = commit;
+        let Committed { limit, outcome, held, deadline, used } = commit;
         let Some(policy) = limit.hold.as_ref().filter(|policy| !policy.is_lease()) else { return };
         if *outcome == Some(CommitOutcome::Applied)
             && let Some(used) = used.filter(|used| *used > 0)
@@ -178,8 +178,7 @@ impl Holds {
         // One that is kept is sent later.
         let is_end = matches!(outcome, None | Some(CommitOutcome::Applied));
         if let (Some(rule), Some(at), true) = (rule, at, is_end && policy.by != HoldBy::Counter) {
-            let (hits, deadline) = held.map_or((0, None), |(hits, by)| (hits, Some(by)));
-            self.open.end(rule, policy, hits, (deadline, at));
+            self.open.end(rule, policy, held.unwrap_or(0), (*deadline, at));
         }
     }
 

@@ -30,10 +30,8 @@ impl Limiter {
         self.store.lent("lent", lent.sum());
         let commits = decision.commits.iter().filter(|commit| commit.limit.is_lent());
         let applied = commits.filter(|commit| commit.outcome == Some(CommitOutcome::Applied));
-        let given_back = applied.filter_map(|commit| {
-            let (held, _) = commit.held?;
-            Some(held.saturating_sub(commit.used?))
-        });
+        let given_back =
+            applied.filter_map(|commit| Some(commit.held?.saturating_sub(commit.used?)));
         self.store.lent("given_back", given_back.sum());
     }
 }

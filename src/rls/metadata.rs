@@ -47,7 +47,7 @@ pub(super) fn answer(echo: Option<Struct>, decision: &mut Decision) -> Option<St
     if let Some(token) = decision.token.take() {
         insert(metadata.get_or_insert_default(), "hold", token);
     }
-    let commits = decision.commits.iter().filter(|commit| commit.held.is_some());
+    let commits = decision.commits.iter().filter(|commit| commit.deadline.is_some());
     let mut outcomes: Vec<&str> = commits.map(Committed::name).collect();
     outcomes.dedup();
     if !outcomes.is_empty() {

@@ -42,8 +42,10 @@ pub struct Committed {
     pub limit: Arc<Limit>,
     /// What has become of it; `None` if the store gave no answer, and the commit may be kept.
     pub outcome: Option<CommitOutcome>,
-    /// The hits that the take charged, and its deadline, if the commit says so.
-    pub held: Option<(u64, Timestamp)>,
+    /// The hits that the take charged or held, if they are known.
+    pub held: Option<u64>,
+    /// The deadline of the take, if the commit says so: it is one by token.
+    pub deadline: Option<Timestamp>,
     /// The true number, if it is known.
     pub used: Option<u64>,
 }
@@ -58,13 +60,14 @@ impl Committed {
             Some(CommitOutcome::Applied) if self.used == Some(0) => "unused",
             // A call in flight has a place, whatever it uses.
             Some(CommitOutcome::Applied) if self.limit.counts_calls() => "committed",
-            Some(CommitOutcome::Applied)
-                if self.held.is_some_and(|(held, _)| self.used > Some(held)) =>
-            {
-                "overrun"
-            }
+            Some(CommitOutcome::Applied) if self.overrun().is_some() => "overrun",
             Some(CommitOutcome::Applied) => "committed",
         }
+    }
+
+    /// What was held and what was used, if more was used.
+    pub fn overrun(&self) -> Option<(u64, u64)> {
+        self.held.zip(self.used).filter(|(held, used)| used > held)
     }
 }
 

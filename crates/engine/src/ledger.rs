@@ -20,6 +20,7 @@ use std::slice;
 use self::{
     assessment::{Assessment, assess},
     charge::required,
+    holds::Begun,
     vote::{FitKind, Vote, VoteResult},
 };
 pub use self::{
@@ -115,15 +116,17 @@ fn settle_one(posting: &Posting<'_>, accounts: &mut [AnyAccount]) -> Verdict {
 }
 
 fn settle(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Verdict {
-    let mut ended = Vec::new();
-    let commits = holds::begin(postings, accounts, &mut ended);
+    let Begun { commits, held, ended } = holds::begin(postings, accounts);
     refund(postings, &commits, accounts);
     let asked = part_asked(postings.iter().map(|posting| posting.charge));
     let part = asked.map(|most| part::fitting(most, postings, &commits, accounts));
     let parts = part.map(|hits| part::with_hits(hits, postings));
     let assessments = assess(parts.as_deref().unwrap_or(postings), &commits, accounts);
     let mut votes: Few<Vote<'_>> = assessments.iter().map(Assessment::vote).collect();
-    let verdict = count_votes(&assessments, &mut votes, accounts);
+    let mut verdict = count_votes(&assessments, &mut votes, accounts);
+    for (tally, held) in verdict.tallies.iter_mut().zip(held) {
+        tally.held = held;
+    }
     Verdict { ended, part: part.filter(|_| !verdict.denied), ..verdict }
 }
 

@@ -117,7 +117,8 @@ fn committed_charge(commit: &Committed) -> Option<v1::CommittedCharge> {
         Some(CommitOutcome::Repeated) => committed_charge::Outcome::Repeated,
         Some(CommitOutcome::Late) => committed_charge::Outcome::Late,
     };
-    let ((held, _), used) = (commit.held?, commit.used.unwrap_or_default());
+    let (held, used) = (commit.held?, commit.used.unwrap_or_default());
+    commit.deadline?;
     Some(v1::CommittedCharge { outcome: outcome.into(), held, used })
 }
 

@@ -24,6 +24,14 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 100, notify_at: [100], hold: 10m }
   - key: last
     rate_limit: { unit: year, requests_per_unit: 10, notify_at: [1] }
+  - key: spent_by_id
+    rate_limit: { unit: year, requests_per_unit: 100, notify_at: [100], hold: { for: 10m, by: id } }
+  - key: spent_by_counter
+    rate_limit: { unit: year, requests_per_unit: 100, notify_at: [100], hold: { for: 10m, by: counter, estimate: 2 } }
+  - key: spent_late
+    rate_limit: { unit: year, requests_per_unit: 100, notify_at: [100], hold: 1s }
+  - key: spent_late_by_id
+    rate_limit: { unit: year, requests_per_unit: 100, notify_at: [100], hold: { for: 1s, by: id } }
   - key: quiet
     rate_limit: { unit: year, requests_per_unit: 10 }
   - key: quietly_banned
@@ -256,26 +264,32 @@ async fn a_ban_that_redis_has_no_memory_for_is_not_told() {
 }
 
 /// Takes a hold of 2 on one replica, and commits it on the other one.
-fn spend(replicas: &[Service], key: &str, used: u64) {
+/// Takes a hold of 2 by token, and commits it after a time.
+async fn spend_after(time: Duration, replicas: &[Service], key: &str, used: u64) {
     let take = json!({ "domain": "shop", "calls": [{ "descriptors": [
         { "entries": [{ "key": key, "value": "canary-51e0" }] }], "hits": "2" }] });
     let (_, _, answer) = replicas[0].exchange("POST", "/v1/decide", take.to_string().as_bytes());
     let answer: Value = serde_json::from_str(&answer).unwrap();
+    tokio::time::sleep(time).await;
     let commit = json!({ "domain": "shop", "commits": [{ "hold": answer["verdicts"][0]["hold"], "used": used.to_string() }] });
     let (status, _, answer) =
         replicas[1].exchange("POST", "/v1/commit", commit.to_string().as_bytes());
     assert_eq!(status, 200, "{answer}");
 }
 
+async fn spend(replicas: &[Service], key: &str, used: u64) {
+    spend_after(Duration::ZERO, replicas, key, used).await;
+}
+
 #[tokio::test]
 async fn one_of_two_replicas_tells_once_in_a_window_that_a_commit_was_an_overrun() {
     let (redis, (webhook, url)) = (Redis::start(), Webhook::start(&[]));
     let mut replicas = [(); 2].map(|()| start(&redis.url(), &["--notices-url", &url]));
-    spend(&replicas, "spent", 2);
+    spend(&replicas, "spent", 2).await;
     assert_eq!(webhook.events_by(&replicas, 1).await, [Value::Null; 0], "no more than held");
     for used in [5, 6, 7, 8] {
-        spend(&replicas, "spent", used);
-        spend(&replicas, "quietly_spent", used);
+        spend(&replicas, "spent", used).await;
+        spend(&replicas, "quietly_spent", used).await;
         replicas.reverse();
     }
     let events = webhook.events_by(&replicas, 2).await;
@@ -284,12 +298,50 @@ async fn one_of_two_replicas_tells_once_in_a_window_that_a_commit_was_an_overrun
     let mut data = overrun["data"].clone();
     assert!(data["resets_in"].take().is_u64(), "{overrun}");
     let expected = json!({ "domain": "shop", "rule": "spent", "key": overrun["subject"], "limit": "100 per year",
-        "name": null, "capacity": 100, "held": 2, "used": 5, "resets_in": null });
+        "name": null, "capacity": 100, "outcome": "overrun", "held": 2, "used": 5, "resets_in": null });
     assert_eq!(data, expected);
     let logged = lines(&replicas, "a commit says that more was used than held");
     let [line] = &logged[..] else { panic!("{logged:?}") };
-    assert!(line.contains("rule=\"spent\"") && line.contains(" held=2 used=5"), "{line}");
+    assert!(
+        line.contains("rule=\"spent\"") && line.contains(" outcome=\"overrun\" held=2 used=5"),
+        "{line}"
+    );
     assert!(!format!("{events:?}{logged:?}").contains("canary-51e0"));
+}
+
+#[tokio::test]
+async fn an_overrun_is_told_however_its_hold_is_found_and_also_if_its_commit_is_late() {
+    let (redis, (webhook, url)) = (Redis::start(), Webhook::start(&[]));
+    let replicas = [(); 2].map(|()| start(&redis.url(), &["--notices-url", &url]));
+    let late = Duration::from_millis(1100);
+    for (rule, time) in [("spent_by_id", Duration::ZERO), ("spent_late_by_id", late)] {
+        let with = |more| descriptor(&[(rule, "canary-51e0"), ("hold.id", "7"), more]);
+        for (replica, call) in replicas.iter().zip([("hold.estimate", "2"), ("hold.used", "5")]) {
+            replica.ask(request("shop", vec![with(call)])).await.unwrap();
+            tokio::time::sleep(time).await;
+        }
+    }
+    call(&replicas[0], ("spent_by_counter", "canary-51e0"), 0).await;
+    call(&replicas[1], ("spent_by_counter", "canary-51e0"), 5).await;
+    spend_after(late, &replicas, "spent_late", 5).await;
+    let mut told: Vec<String> = webhook
+        .events_by(&replicas, 1)
+        .await
+        .iter()
+        .map(|event| {
+            let data = &event["data"];
+            let [rule, outcome] = ["rule", "outcome"].map(|name| data[name].as_str().unwrap());
+            format!("{rule} {outcome} {} {}", data["held"], data["used"])
+        })
+        .collect();
+    told.sort();
+    let expected = [
+        "spent_by_counter overrun",
+        "spent_by_id overrun",
+        "spent_late late",
+        "spent_late_by_id late",
+    ];
+    assert_eq!(told, expected.map(|one| format!("{one} 2 5")));
 }
 
 #[tokio::test]
@@ -412,7 +464,7 @@ async fn each_notice_of_two_replicas_is_a_log_record_with_the_data_of_its_event(
             call(&replicas[number % 2], ("banned", "canary-51e0"), 1).await;
         }
         undo(&replicas[0], &set(&replicas[0], "user=canary-51e0", json!({ "action": "allow" })));
-        spend(&replicas, "spent", 3);
+        spend(&replicas, "spent", 3).await;
         eventually("all events", || (webhook.events().len() == 7).then_some(()));
         replicas.iter_mut().for_each(end);
 

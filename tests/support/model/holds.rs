@@ -90,7 +90,7 @@ impl HoldModel {
             self.counters.set_back(&Counter::of(charge, now), now);
         }
         charges.iter().for_each(|charge| self.expire(charge, now));
-        let commits = self.commit(charges, now);
+        let (commits, held) = self.commit(charges, now);
         for (charge, commit) in charges.iter().zip(&commits) {
             if let (Hits::Refund(hits), None) = (charge.hits, commit) {
                 self.counters.refund(charge, hits.into(), now);
@@ -160,6 +160,9 @@ impl HoldModel {
             }
             tallies.push(tally);
         }
+        for (tally, held) in tallies.iter_mut().zip(held) {
+            tally.held = held as u64;
+        }
         tallies
     }
 
@@ -195,24 +198,30 @@ impl HoldModel {
         }
     }
 
-    /// What becomes of the commits among the charges.
-    fn commit(&mut self, charges: &[Charge], now: i128) -> Vec<Option<CommitOutcome>> {
+    /// What becomes of the commits among the charges, and what the holds have held that these end by id or by counter.
+    fn commit(&mut self, charges: &[Charge], now: i128) -> (Vec<Option<CommitOutcome>>, Vec<i128>) {
         let before: Vec<OpenHold> =
             self.open.iter().filter(|hold| now < hold.deadline).cloned().collect();
-        let mut outcomes = Vec::new();
+        let (mut outcomes, mut held) = (Vec::new(), Vec::new());
         for charge in charges {
-            outcomes.push(match charge.hold {
-                _ if charge.counter.limit.counts_calls() => self.counters.commit(charge, now),
-                Some(HoldAction::Commit { .. }) => Some(self.commit_token(charge, now)),
+            let (outcome, ended) = match charge.hold {
+                _ if charge.counter.limit.counts_calls() => (self.counters.commit(charge, now), 0),
+                Some(HoldAction::Commit { .. }) => (Some(self.commit_token(charge, now)), 0),
                 Some(HoldAction::ById { .. }) => self.commit_id(charge, now),
                 Some(HoldAction::EndOldest { .. }) => {
                     self.end_oldest(&name(charge), &before, now);
-                    None
+                    let open_here = |hold: &&OpenHold| hold.name == name(charge);
+                    let held = |holds: &[OpenHold]| -> i128 {
+                        holds.iter().filter(open_here).map(|hold| hold.hits).sum()
+                    };
+                    (None, held(&before) - held(&self.open))
                 }
-                _ => None,
-            });
+                _ => (None, 0),
+            };
+            outcomes.push(outcome);
+            held.push(ended);
         }
-        outcomes
+        (outcomes, held)
     }
 
     /// Ends a take, unless one of those that were open on the counter before the call has ended already.
@@ -250,7 +259,7 @@ impl HoldModel {
         CommitOutcome::Applied
     }
 
-    fn commit_id(&mut self, charge: &Charge, now: i128) -> Option<CommitOutcome> {
+    fn commit_id(&mut self, charge: &Charge, now: i128) -> (Option<CommitOutcome>, i128) {
         let Some(HoldAction::ById { id, used, is_end, lifetime_ms }) = charge.hold else {
             panic!("no id")
         };
@@ -266,16 +275,17 @@ impl HoldModel {
             let (hits, made, deadline) = (0, now, forgotten);
             let is_committed = true;
             self.by_id.push(HoldById { name, id, hits, made, deadline, forgotten, is_committed });
-            return Some(CommitOutcome::Applied);
+            return (Some(CommitOutcome::Applied), 0);
         }
-        let known = self.by_id.iter_mut().find(|hold| hold.name == name && hold.id == id)?;
+        let known = self.by_id.iter_mut().find(|hold| hold.name == name && hold.id == id);
+        let Some(known) = known else { return (None, 0) };
         if known.is_committed {
-            return Some(CommitOutcome::Repeated);
+            return (Some(CommitOutcome::Repeated), 0);
         }
         known.is_committed = true;
         let HoldById { hits, made, deadline, .. } = *known;
         if deadline <= now {
-            return Some(CommitOutcome::Late);
+            return (Some(CommitOutcome::Late), hits);
         }
         // Only the present window is at hand: others keep the estimate, later ones too if the clock was set back.
         let Counter { start, end, .. } = Counter::of(charge, now);
@@ -286,7 +296,7 @@ impl HoldModel {
             let made = Timestamp::from_millis(made as u64);
             self.replace(charge, hits, used, made, now);
         }
-        Some(CommitOutcome::Applied)
+        (Some(CommitOutcome::Applied), hits)
     }
 
     fn replace(&mut self, charge: &Charge, held: i128, used: i128, made: Timestamp, now: i128) {

@@ -73,11 +73,10 @@ impl InFlight {
         self.remove((deadline, Reverse(id)))
     }
 
-    /// Ends the call with the earliest deadline after `now`.
-    pub fn end_oldest(&mut self, now: Timestamp) -> Option<HoldId> {
+    /// Ends the call with the earliest deadline after `now`. Returns its hits, too.
+    pub fn end_oldest(&mut self, now: Timestamp) -> Option<(HoldId, u64)> {
         let (ending, _) = self.calls(now).next()?;
-        self.remove(ending);
-        Some(ending.1.0)
+        Some((ending.1.0, self.remove(ending)?))
     }
 
     /// Drops the calls whose deadlines have passed. Returns the deadlines and the places, in their order.

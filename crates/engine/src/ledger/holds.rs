@@ -18,30 +18,42 @@ use crate::{
     time::Timestamp,
 };
 
-/// Applies the commits of a call, and drops open holds whose time has passed. Returns what has become of each commit, by
-/// the index of its posting; the ids of holds that were ended without being named are added to `ended`.
-pub(super) fn begin(
-    postings: &[Posting<'_>],
-    accounts: &mut [AnyAccount],
-    ended: &mut Vec<HoldId>,
-) -> Few<Option<CommitOutcome>> {
+/// What a call has done with holds before it is judged.
+#[derive(Default)]
+pub(super) struct Begun {
+    /// What has become of each commit, by the index of its posting.
+    pub(super) commits: Few<Option<CommitOutcome>>,
+    /// See [`Tally::held`](super::Tally), by the index of the posting.
+    pub(super) held: Few<u64>,
+    /// The ids of holds that were ended without being named.
+    pub(super) ended: Vec<HoldId>,
+}
+
+/// Applies the commits of a call, and drops open holds whose time has passed.
+pub(super) fn begin(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Begun {
     postings.iter().for_each(|posting| expire(posting, accounts));
-    let (mut outcomes, mut ended_on) = (Few::new(), Few::new());
+    let (mut begun, mut ended_on) = (Begun::default(), Few::new());
     for posting in postings {
         end_expired_calls(posting, accounts);
-        outcomes.push(posting.charge.hold.and_then(|hold| match hold {
+        let mut held = 0;
+        begun.commits.push(posting.charge.hold.and_then(|hold| match hold {
             HoldAction::EndOldest { .. } => {
-                end_oldest(posting, postings, accounts, &mut ended_on, ended)
+                let ended = &mut begun.ended;
+                let outcome = end_oldest(posting, postings, accounts, &mut ended_on, ended);
+                let own = ended_on.iter().find(|(index, _)| posting.hold == Some(*index));
+                held = own.map_or(0, |(_, hits)| *hits);
+                outcome
             }
             HoldAction::Open { .. }
             | HoldAction::Beside { .. }
             | HoldAction::Occupy { .. }
             | HoldAction::Ban { .. } => None,
-            HoldAction::ById { .. } => commit_by_id(posting, accounts, &hold),
+            HoldAction::ById { .. } => commit_by_id(posting, accounts, &hold, &mut held),
             HoldAction::Commit { .. } => commit(posting, accounts, &hold),
         }));
+        begun.held.push(held);
     }
-    outcomes
+    begun
 }
 
 /// Drops the calls in flight whose time has passed.
@@ -161,12 +173,12 @@ pub(super) fn expire(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
 }
 
 /// Ends the oldest open hold, and the other holds of its take on counters of the call; not where another charge of the
-/// call has ended one, as `ended_on` notes.
+/// call has ended one, as `ended_on` notes with the hits that they held.
 fn end_oldest(
     posting: &Posting<'_>,
     postings: &[Posting<'_>],
     accounts: &mut [AnyAccount],
-    ended_on: &mut Few<usize>,
+    ended_on: &mut Few<(usize, u64)>,
     ended: &mut Vec<HoldId>,
 ) -> Option<CommitOutcome> {
     let now = posting.terms.now;
@@ -177,13 +189,13 @@ fn end_oldest(
         });
     }
     // Its hits are charged like any.
-    let own = posting.hold.filter(|own| !ended_on.contains(own))?;
-    let oldest = in_flight(Some(own), accounts)?.end_oldest(now)?;
+    let own = posting.hold.filter(|own| ended_on.iter().all(|(index, _)| index != own))?;
+    let (oldest, hits) = in_flight(Some(own), accounts)?.end_oldest(now)?;
     ended.push(oldest);
-    ended_on.push(own);
+    ended_on.push((own, hits));
     for index in postings.iter().filter_map(|other| other.hold) {
-        if in_flight(Some(index), accounts).is_some_and(|holds| holds.end(oldest, now).is_some()) {
-            ended_on.push(index);
+        if let Some(hits) = in_flight(Some(index), accounts).and_then(|set| set.end(oldest, now)) {
+            ended_on.push((index, hits));
         }
     }
     None
@@ -214,11 +226,12 @@ fn commit(
     Some(CommitOutcome::Applied)
 }
 
-/// `None` if it is a take: the first call with its id, which does not end it.
+/// `None` if it is a take: the first call with its id, which does not end it. What the take held is written to `ended`.
 fn commit_by_id(
     posting: &Posting<'_>,
     accounts: &mut [AnyAccount],
     hold: &HoldAction,
+    ended: &mut u64,
 ) -> Option<CommitOutcome> {
     let HoldAction::ById { id, used, is_end, lifetime_ms } = *hold else { return None };
     let now = posting.terms.now;
@@ -243,6 +256,10 @@ fn commit_by_id(
         (None, _) => return None,
     };
     record.state = Some(HoldState::Committed);
+    // A call in flight has a place, whatever it uses.
+    if in_flight(posting.account, accounts).is_none() {
+        *ended = held;
+    }
     if deadline <= now {
         return Some(CommitOutcome::Late);
     }

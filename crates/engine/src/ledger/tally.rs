@@ -20,6 +20,9 @@ pub struct Tally {
     pub reset: Duration,
     /// What the charge was judged by.
     pub judged_by: JudgedBy,
+    /// The hits of the hold by id or by counter that the charge has ended, or has come too late for; 0 without one. Of a
+    /// hold by token, [`HoldAction::Commit`](super::HoldAction::Commit) has them.
+    pub held: u64,
 }
 
 /// What a charge was judged by.
@@ -50,7 +53,7 @@ pub enum Fit {
 impl Tally {
     /// The tally by a counter.
     pub const fn new(fit: Fit, reset: Duration) -> Self {
-        Self { fit, reset, judged_by: JudgedBy::Counter }
+        Self { fit, reset, judged_by: JudgedBy::Counter, held: 0 }
     }
 
     /// The tally of a charge that fits or does not, in a call that needs `asked` hits of its account.
@@ -123,6 +126,6 @@ impl Tally {
         } else {
             Fit::Fits { remaining: charge.counter.limit.capacity() }
         };
-        Self { fit, reset: Duration::from_secs(1), judged_by }
+        Self { judged_by, ..Self::new(fit, Duration::from_secs(1)) }
     }
 }

@@ -30,7 +30,7 @@ impl Plan {
         if has_holds {
             let judged = self.charges.iter().zip(tallies);
             let commits = judged.clone().skip(own).chain(judged.take(own));
-            committed.extend(commits.filter_map(Committed::new));
+            committed.extend(commits.filter_map(|(charge, tally)| Committed::of(charge, tally)));
             taken_by_id = self.taken_by_id(&verdict);
         }
         let taken = if *denied || !has_holds { None } else { self.taken(&verdict) };
@@ -172,13 +172,17 @@ impl Plan {
 }
 
 impl Committed {
-    fn new((charge, tally): (&Charge, &Tally)) -> Option<Self> {
-        let (held, used) = match charge.hold? {
-            HoldAction::Commit { held, used, deadline, .. } => (Some((held, deadline)), Some(used)),
-            HoldAction::ById { used, .. } => (None, used),
+    /// What the charge commits, by its tally.
+    pub fn of(charge: &Charge, tally: &Tally) -> Option<Self> {
+        let ended = Some(tally.held).filter(|held| *held > 0);
+        let (held, deadline, used) = match charge.hold? {
+            HoldAction::Commit { held, used, deadline, .. } => {
+                (Some(held), Some(deadline), Some(used))
+            }
+            HoldAction::ById { used, .. } => (ended, None, used),
             HoldAction::EndOldest { .. } => {
                 let Hits::Charge(hits) = charge.hits else { return None };
-                (None, Some(hits))
+                (ended, None, Some(hits))
             }
             HoldAction::Open { .. }
             | HoldAction::Beside { .. }
@@ -192,11 +196,11 @@ impl Committed {
             (_, HoldAction::ById { .. }) => return None,
             _ => None,
         };
-        Some(Self { limit: Arc::clone(&charge.counter.limit), outcome, held, used })
+        Some(Self { limit: Arc::clone(&charge.counter.limit), outcome, held, deadline, used })
     }
 }
 
-fn outcome(charge: Charge, Tally { fit, reset, judged_by }: Tally) -> Outcome {
+fn outcome(charge: Charge, Tally { fit, reset, judged_by, .. }: Tally) -> Outcome {
     let limit = charge.counter.limit;
     match fit {
         // A limit that is a shadow by the settings alone still has the status OVER_LIMIT.

@@ -97,11 +97,12 @@ descriptors:
 
 /// Holds by counter are in one slot, and other counters of the call on other nodes.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_take_that_another_node_denies_leaves_no_open_hold() {
+async fn a_take_that_another_node_denies_leaves_no_open_hold_and_an_end_knows_what_was_held() {
     const RULES: &str = "
 domain: shop
 descriptors:
   - { key: full, rate_limit: { unit: year, requests_per_unit: 0 } }
+  - { key: other, rate_limit: { unit: year, requests_per_unit: 9 } }
   - { key: route, rate_limit: { unit: year, requests_per_unit: 100, hold: { for: 1h, by: counter, estimate: 20 } } }
 ";
     let cluster = masters(Version::Redis7);
@@ -119,6 +120,15 @@ descriptors:
     eventually("the holds are given back", || (used_and_held(&service) == (0, 0)).then_some(()));
     assert_eq!(left(vec![take()]).await, (Code::Ok, 80));
     assert_eq!(used_and_held(&service), (0, 20));
+    for node in 0..3 {
+        let other = values_on(&cluster, node, "other", "o", 1).remove(0);
+        let end = hits(descriptor(&[("route", "r")]), 21);
+        left(vec![end, descriptor(&[("other", &other)])]).await;
+        left(vec![take()]).await;
+    }
+    let metrics = service.get("/metrics");
+    let overruns = "ratelimit_holds_total{outcome=\"overrun\",rule=\"route\"} 3";
+    assert!(metrics.lines().any(|line| line == overruns), "{metrics}");
 }
 
 fn used_and_held(service: &Service) -> (u64, u64) {

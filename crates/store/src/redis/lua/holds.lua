@@ -115,6 +115,8 @@ local function commit_by_id(charge)
   if not known.hits then return REPEATED end
   local hits = known.hits
   known.hits, known.value = nil, text(known.ends)
+  -- A call in flight has a place, whatever it uses.
+  if not charge.algorithm.finish then charge.ended_hits = hits end
   if known.deadline <= now then return LATE end
   if charge.algorithm.finish then
     charge.algorithm.finish(charge.account, hold.id)
@@ -128,16 +130,17 @@ end
 local function end_oldest(charge, known)
   if charge.algorithm.finish then return charge.algorithm.finish_oldest(charge.account) and APPLIED or REPEATED end
   local own = charge.hold.known
-  if own.has_ended then return nil end
-  local oldest = end_oldest_call(own)
-  own.has_ended = oldest ~= nil
+  local oldest = not own.ended_hits and end_oldest_call(own)
+  if oldest then own.ended_hits = oldest.hits end
+  charge.ended_hits = own.ended_hits
   local take = oldest and string.match(oldest.rest, '^ (.+)$')
   local keys = take and read_text(take)
   if keys then known[take] = { removed = true } end
   for key in string.gmatch(keys or '', '%S+') do
     -- A key that cannot be reached now keeps its hold.
     if known[key] == nil then known[key] = read_calls(key) end
-    if known[key] and end_call(known[key], oldest.id) then known[key].has_ended = true end
+    local hits = known[key] and end_call(known[key], oldest.id)
+    if hits then known[key].ended_hits = hits end
   end
 end
 

@@ -12,7 +12,8 @@
 --                       still counts was not written
 --            answers    two for each charge: what remains, -1 where it does not fit, -2 where the counter
 --                       is corrupt, or what became of a commit, see holds.lua; and the reset in milliseconds. Where nothing was charged
---                       all are 0, but for -2.
+--                       all are 0, but for -2
+--            held       for each charge that may end a hold by id or by counter the hits of that hold, or 0
 local ADMITTED, DENIED, STALE, CORRUPT, ELSEWHERE = 1, 0, -1, -2, -7
 -- Is added to the refusal of a denied call.
 local UNWRITTEN = -10
@@ -224,6 +225,10 @@ while at <= last_argument do
   for i = 1, 2 * #charges do
     local known = answers[i] or 0
     reply[#reply + 1] = (is_decided or known == CORRUPT) and known or 0
+  end
+  for _, charge in ipairs(charges) do
+    local action = charge.hold and charge.hold.action
+    if action == 'by_id' or action == 'end_oldest' then reply[#reply + 1] = is_decided and charge.ended_hits or 0 end
   end
   at = next_at
 end

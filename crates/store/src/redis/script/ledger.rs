@@ -140,7 +140,7 @@ impl LedgerRun {
     pub fn add_give_back(&mut self, give_back: &GiveBack, prefix: &str) {
         let GiveBack { counter, hits, made, caller, hold } = give_back;
         let refund = Hits::Refund(*hits);
-        self.calls.push([Charge::new(counter.clone(), refund)].into());
+        self.calls.push([Charge { hold: *hold, ..Charge::new(counter.clone(), refund) }].into());
         self.arguments.push("1".to_owned());
         let columns = Columns {
             kind: "give_back",
@@ -260,7 +260,8 @@ impl LedgerRun {
             let (answers, []) = rest.split_off(..2 * charges.len())?.as_chunks::<2>() else {
                 return None;
             };
-            verdicts.push(read_call(verdict, charges, answers, now)?);
+            let held = rest.split_off(..charges.iter().filter(|one| may_end_hold(one)).count())?;
+            verdicts.push(read_call(verdict, charges, answers, held, now)?);
         }
         rest.is_empty().then_some((now, verdicts))
     }
@@ -291,10 +292,16 @@ fn denied(charge: &Charge) -> &'static str {
     }
 }
 
+/// Whether the reply says how many hits the hold had that the charge has ended.
+const fn may_end_hold(charge: &Charge) -> bool {
+    matches!(charge.hold, Some(HoldAction::ById { .. } | HoldAction::EndOldest { .. }))
+}
+
 fn read_call(
     verdict: i64,
     charges: &[Charge],
     answers: &[[i64; 2]],
+    held: &[i64],
     now: Timestamp,
 ) -> Option<ScriptVerdict> {
     let corrupt = answers.iter().enumerate().filter(|(_, [answer, _])| *answer == -2);
@@ -313,11 +320,16 @@ fn read_call(
         code => return ScriptVerdict::from_error(code),
     };
     let mut tallies = Vec::with_capacity(charges.len());
+    let mut held = held.iter();
     for (charge, answer) in charges.iter().zip(answers) {
-        tallies.push(match answer {
+        let mut tally = match answer {
             [-2, _] => Tally::by_failure_mode(charge, JudgedBy::Corrupt),
             answer => one_tally(charge, *answer)?,
-        });
+        };
+        if may_end_hold(charge) {
+            tally.held = count(*held.next()?)?;
+        }
+        tallies.push(tally);
     }
     let at = Few::from_iter([now]);
     let judged = Verdict { denied, tallies, part, at, ..Verdict::default() };

@@ -353,7 +353,8 @@ impl KnownParts {
                     let resets = of_counter().filter_map(|(_, left)| Some(left.as_ref()?.reset));
                     let remaining =
                         with_hits_back(*remaining, hits, charge.counter.limit.capacity());
-                    Tally::new(Fit::Fits { remaining }, resets.min().unwrap_or(*reset))
+                    let reset = resets.min().unwrap_or(*reset);
+                    Tally { fit: Fit::Fits { remaining }, reset, ..*tally }
                 }
                 tally => *tally,
             });
