@@ -100,9 +100,13 @@ fn state(answer: &Value) -> String {
     let [version, rules] = ["version", "rules_version"].map(|name| text(answer, name));
     let (since, one_in) = (instant(number(answer, "since_ms")), number(answer, "one_in"));
     match text(answer, "state") {
-        "judged" => format!(
-            "candidate {version} judges one key in {one_in} beside rules {rules} since {since}"
-        ),
+        "judged" => {
+            let keys = match one_in {
+                1 => "every key".to_owned(),
+                _ => format!("one key in {one_in}"),
+            };
+            format!("candidate {version} judges {keys} beside rules {rules} since {since}")
+        }
         "in_force" => {
             match answer.get("promoted").filter(|order| text(order, "candidate") == version) {
                 Some(order) => {

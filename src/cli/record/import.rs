@@ -126,12 +126,12 @@ fn call(
     templates: &[Vec<Entry>],
     time_field: &str,
 ) -> Result<(Timestamp, Vec<Vec<Entry>>), String> {
-    let fields: Map<String, Value> =
-        serde_json::from_slice(line).map_err(|error| error.to_string())?;
-    let at = fields
-        .get(time_field)
-        .and_then(instant)
-        .ok_or_else(|| format!("{time_field}: is no time"))?;
+    let fields: Map<String, Value> = serde_json::from_slice(line)
+        .map_err(|error| format!("the line must be a JSON object: {error}"))?;
+    let at = fields.get(time_field).ok_or_else(|| {
+        format!("the line must have the field {time_field}, or --time must name its time")
+    })?;
+    let at = instant(at).ok_or_else(|| format!("{time_field}: {at} is no time"))?;
     Ok((at, templates.iter().filter_map(|template| filled(template, &fields)).collect()))
 }
 

@@ -375,8 +375,8 @@ fn report_not_assigned(domain: &str, rule: &str) {
             rule,
             domain,
             suppressed = line.suppressed,
-            "a limit cannot be assigned to proxies, which do as their `no_assignment_behavior` says: it is not enforced on \
-             fixed windows of 10 s or more, or something beside the number of hits decides"
+            "a rule does not limit proxies, which do as their `no_assignment_behavior` says: hits are assigned only of \
+             limits with a fixed or calendar window of 10 s or more, without holds, classes, bans or quotas"
         );
     }
 }

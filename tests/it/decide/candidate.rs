@@ -327,7 +327,7 @@ async fn the_commands_of_the_page_show_and_promote_a_candidate() {
     let [before, candidate] =
         [before, candidate].map(|version| version.as_str().unwrap().to_owned());
     assert!(
-        shown.contains(&format!("candidate {candidate} judges one key in 1 beside rules {before}")),
+        shown.contains(&format!("candidate {candidate} judges every key beside rules {before}")),
         "{shown}"
     );
     assert!(

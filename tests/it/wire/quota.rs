@@ -210,7 +210,7 @@ async fn each_kind_of_bucket_is_told_what_its_rule_says() {
             "in its rule's order"
         );
         let log = service.log();
-        assert_eq!(log.matches("a limit cannot be assigned to proxies").count(), 2, "{log}");
+        assert_eq!(log.matches("a rule does not limit proxies").count(), 2, "{log}");
         let metrics = service.get("/metrics");
         for (result, count) in [
             ("assigned", 2),
