@@ -246,7 +246,7 @@ impl Messages {
     /// Beyond, HTTP/2 keeps a window at most.
     pub(super) async fn read_during<A>(&mut self, answered: impl Future<Output = A>) -> A {
         let mut answered = pin!(answered);
-        while self.end.is_none() && self.received.len() < READ_AHEAD_BYTES {
+        while self.body.is_some() && self.received.len() < READ_AHEAD_BYTES {
             select! {
                 biased;
                 answer = &mut answered => return answer,
@@ -254,7 +254,7 @@ impl Messages {
             }
         }
         let mut unread = self.budget.reserve();
-        if self.end.is_none()
+        if self.body.is_some()
             && let Err(spent) = unread.add(STREAM_WINDOW_BYTES as usize)
         {
             self.end_with(Err(spent.into()));

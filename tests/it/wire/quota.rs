@@ -300,6 +300,29 @@ async fn bad_reports_end_the_stream_with_the_field_and_the_bound() {
     assert_eq!(status.message(), "domain: must stay the same on a stream");
 }
 
+/// Streams that a client ends at once, while their answers still wait for Redis.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_whose_clients_end_them_behind_a_report_are_answered_and_end() {
+    on_both_stores(async |service| {
+        let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
+        let channel = endpoint.connect().await.unwrap();
+        let streams = (0..20).map(async |number| {
+            let reports = [report("shop", &[(&format!("user=ended{number}"), 0, 1, 0)])];
+            let mut client = RateLimitQuotaServiceClient::new(channel.clone());
+            let answers = client.stream_rate_limit_quotas(tokio_stream::iter(reports)).await;
+            let mut proxy =
+                Proxy { reports: unbounded_channel().0, answers: answers.unwrap().into_inner() };
+            assert_eq!(proxy.told().await.unwrap(), [format!("user=ended{number}: 5")]);
+            let end = tokio::time::timeout(PATIENCE, proxy.answers.message()).await;
+            assert!(end.expect("the stream ends").unwrap().is_none());
+        });
+        futures_util::future::join_all(streams).await;
+        admitted(service, &[("user", "other")]).await;
+        assert!(service.get("/metrics").contains("ratelimit_quota_buckets 0\n"));
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_stream_ends_when_the_service_stops() {
     let mut service = Service::start(Options { rules: RULES, ..Options::default() });
