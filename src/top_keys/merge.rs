@@ -21,7 +21,8 @@ struct MergedCount {
 }
 
 impl Merged {
-    pub(super) fn add<N>(&mut self, sketch: &SpaceSaving<N>) {
+    pub(super) fn add<N>(&mut self, sketch: &mut SpaceSaving<N>) {
+        sketch.count_missed();
         let lowest = sketch.lowest();
         self.lowest = self.lowest.saturating_add(lowest);
         for count in sketch.counts() {
@@ -89,7 +90,7 @@ mod tests {
             for key in stream {
                 sketch.add(*key, LastTally::default(), |()| true, || ());
             }
-            merged.add(&sketch);
+            merged.add(&mut sketch);
         }
         merged.counts()
     }

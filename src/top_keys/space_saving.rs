@@ -4,9 +4,14 @@
 //! A new key replaces the one with the lowest count, and takes that count over as its error. So a count is never too
 //! low, it is too high by its error at most, and no key that occurs more often than the lowest count is missing.
 
+use std::mem;
+
 use hashbrown::HashTable;
 
 use crate::engine::algorithm::account::real;
+
+/// How many keys that are not kept are counted together. One by one, each would find the sketch in no cache of the CPU.
+const MISSED_MAX: usize = 64;
 
 /// The most frequent of all keys that were added. A key is known by a 64-bit hash; `N` is what else is kept of it.
 #[derive(Debug)]
@@ -17,6 +22,8 @@ pub(super) struct SpaceSaving<N> {
     ranks: Vec<RankedCount>,
     slots: Vec<Slot<N>>,
     index: HashTable<usize>,
+    /// Keys that were not kept when they occurred, and are not counted yet.
+    missed: Vec<(u64, LastTally)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +79,8 @@ impl<N> SpaceSaving<N> {
         let keys_max = keys_max.max(1);
         // Less than half full, it makes room for new keys without growing.
         let index = HashTable::with_capacity(keys_max.saturating_mul(2));
-        Self { keys_max, ranks: Vec::new(), slots: Vec::new(), index }
+        let (ranks, slots, missed) = (Vec::new(), Vec::new(), Vec::new());
+        Self { keys_max, ranks, slots, index, missed }
     }
 
     /// Counts a key once more. A key that replaces another is named when it occurs again: most of those are replaced
@@ -84,14 +92,9 @@ impl<N> SpaceSaving<N> {
         current: impl FnOnce(&N) -> bool,
         name: impl FnOnce() -> N,
     ) {
-        if let Some(slot) = self.find(key) {
-            self.increment(slot);
-            if let Some(slot) = self.slots.get_mut(slot) {
-                let hits = slot.last.hits.saturating_add(last.hits);
-                slot.last = LastTally { hits, ..last };
-                if !slot.name.as_ref().is_some_and(current) {
-                    slot.name = Some(name());
-                }
+        if let Some(slot) = self.add_known(key, last) {
+            if !slot.name.as_ref().is_some_and(current) {
+                slot.name = Some(name());
             }
         } else if self.slots.len() < self.keys_max {
             let (slot, rank) = (self.slots.len(), self.ranks.len());
@@ -100,17 +103,42 @@ impl<N> SpaceSaving<N> {
             self.insert(key, slot);
             self.increment(slot);
         } else {
-            self.replace_lowest(key, last);
+            self.missed.push((key, last));
+            if self.missed.len() >= MISSED_MAX {
+                self.count_missed();
+            }
         }
     }
 
+    /// Counts the keys that are not counted yet.
+    pub(super) fn count_missed(&mut self) {
+        let mut missed = mem::take(&mut self.missed);
+        for (key, last) in missed.drain(..) {
+            if self.add_known(key, last).is_none() {
+                self.replace_lowest(key, last);
+            }
+        }
+        self.missed = missed;
+    }
+
+    /// Counts a key that is kept once more.
+    fn add_known(&mut self, key: u64, last: LastTally) -> Option<&mut Slot<N>> {
+        let slot = self.find(key)?;
+        self.increment(slot);
+        let slot = self.slots.get_mut(slot)?;
+        let hits = slot.last.hits.saturating_add(last.hits);
+        slot.last = LastTally { hits, ..last };
+        Some(slot)
+    }
+
     pub(super) fn clear(&mut self) {
+        self.missed.clear();
         self.ranks.clear();
         self.slots.clear();
         self.index.clear();
     }
 
-    /// The keys, the most frequent first.
+    /// The keys, the most frequent first. What was missed must be counted.
     pub(super) fn counts(&self) -> impl Iterator<Item = KeyCount> {
         self.ranks.iter().filter_map(|rank| {
             let Slot { key, error, last, .. } = self.slots.get(rank.slot)?;
@@ -188,6 +216,7 @@ mod tests {
         for key in stream {
             sketch.add(*key, LastTally::default(), |_| true, || *key);
         }
+        sketch.count_missed();
         sketch
     }
 

@@ -66,18 +66,17 @@ impl WorkerKeys {
         }
     }
 
-    pub(super) fn merge_into(&self, merged: &mut Merged, list: TopList) {
-        self.of(list).for_each(|sketch| merged.add(sketch));
+    pub(super) fn merge_into(&mut self, merged: &mut Merged, list: TopList) {
+        for sketches in [&mut self.current, &mut self.previous] {
+            if let Some(sketch) = sketches.get_mut(list as usize) {
+                merged.add(sketch);
+            }
+        }
     }
 
     /// When a key occurred last, and what is kept of it.
     pub(super) fn name(&self, list: TopList, key: u64) -> Option<(u64, &KeyName)> {
-        self.of(list).find_map(|sketch| sketch.name(key))
-    }
-
-    /// What was counted for a list, the newest first.
-    fn of(&self, list: TopList) -> impl Iterator<Item = &SpaceSaving<KeyName>> {
-        let periods = [&self.current, &self.previous].into_iter();
-        periods.filter_map(move |sketches| sketches.get(list as usize))
+        let newest_first = [&self.current, &self.previous].into_iter();
+        newest_first.filter_map(|sketches| sketches.get(list as usize)?.name(key)).next()
     }
 }
