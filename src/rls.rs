@@ -22,6 +22,6 @@ pub use tollkeeper_proto::FILE_DESCRIPTORS;
 pub use self::{
     claims::{Claims, INSTRUMENTS},
     connection::serve::{ConnectionBounds, GrpcServices, Listener, serve},
-    quota::QuotaStream,
+    quota::{QuotaStream, Reports},
     service::{BatchContext, Service},
 };

@@ -37,22 +37,22 @@ named! {
     }
 }
 
-/// How many buckets of all streams ask the store at a time.
-pub(super) const AT_A_TIME: usize = 64;
+/// How many connections ask the store at a time, each for the buckets of one turn: when a window begins, those of all streams
+/// are due.
+const TURNS_AT_A_TIME: usize = 4;
 
 /// What names a bucket.
 pub(super) type BucketName = BTreeMap<String, Vec<u8>>;
 
 /// The domain of a bucket, and its name.
-type Key = Arc<(String, BucketName)>;
+type Key = Arc<(String, Arc<BucketName>)>;
 
 /// The buckets of all streams.
 #[derive(Debug)]
 pub struct Claims {
     by_bucket: Mutex<HashMap<Key, Vec<Arc<Mutex<Demand>>>>>,
     metrics: QuotaInstruments,
-    /// Bounds how many buckets ask the store at a time: when a window begins, those of all streams do.
-    asking: Semaphore,
+    turns: Semaphore,
 }
 
 /// What one stream needs of a bucket, if that is known, and what it may still use until then, in hits.
@@ -73,8 +73,8 @@ pub(super) struct Claim {
 impl Claims {
     pub fn new(meter: &Meter) -> Arc<Self> {
         let metrics = QuotaInstruments::of_meter(meter);
-        let (by_bucket, asking) = (Mutex::default(), Semaphore::new(AT_A_TIME));
-        let claims = Arc::new(Self { by_bucket, metrics, asking });
+        let (by_bucket, turns) = (Mutex::default(), Semaphore::new(TURNS_AT_A_TIME));
+        let claims = Arc::new(Self { by_bucket, metrics, turns });
         Told::ALL.into_iter().for_each(|told| claims.count(told, 0));
         let observed = Arc::downgrade(&claims);
         BUCKETS.observe(meter, move |to| {
@@ -91,16 +91,21 @@ impl Claims {
         self.metrics.assignments.add(times, &[KeyValue::new("result", told.name())]);
     }
 
-    /// Does this in its turn.
-    pub(super) async fn in_turn<T>(&self, work: impl Future<Output = T>) -> T {
-        // It is never closed.
-        let _permit = self.asking.acquire().await;
+    /// Does this in turn: first of the streams of a connection, and then of all connections, so that one with many buckets delays
+    /// the others little. The semaphores are never closed.
+    pub(super) async fn in_turn<T>(
+        &self,
+        of_connection: &Semaphore,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let _own = of_connection.acquire().await;
+        let _turn = self.turns.acquire().await;
         work.await
     }
 
     /// Adds a claim, of whatever there is until it is known what its stream needs.
-    pub(super) fn add(self: &Arc<Self>, domain: &str, name: &BucketName) -> Claim {
-        let bucket = Arc::new((domain.to_owned(), name.clone()));
+    pub(super) fn add(self: &Arc<Self>, domain: &str, name: &Arc<BucketName>) -> Claim {
+        let bucket = Arc::new((domain.to_owned(), Arc::clone(name)));
         let own = Arc::default();
         self.by_bucket.lock().entry(Arc::clone(&bucket)).or_default().push(Arc::clone(&own));
         Claim { all: Arc::clone(self), bucket, own }

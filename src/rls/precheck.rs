@@ -1,6 +1,8 @@
 //! Turns received bytes into a request. Repeated fields are counted on the wire before memory is allocated
 //! for them: two bytes there can take a hundred in memory.
 
+use std::iter;
+
 use bytes::Bytes;
 use prost::Message as _;
 
@@ -42,29 +44,33 @@ pub(super) fn repeated(message: &[u8], number: u32) -> impl Iterator<Item = &[u8
 /// The length-delimited fields of a message with their numbers, up to the first malformed byte. Fields in a
 /// group do not belong to the message, and are skipped, as the decoder skips them.
 fn fields(mut message: &[u8]) -> impl Iterator<Item = (u32, &[u8])> + Clone {
-    // Groups are counted, not recursed into, so nesting takes no memory. The decoder bounds its depth.
-    let mut open_groups = 0_usize;
-    std::iter::from_fn(move || {
-        loop {
-            let tag = varint(&mut message)?;
-            let field = u32::try_from(tag >> 3).ok()?;
-            match tag & 7 {
-                0 => drop(varint(&mut message)?),
-                1 => drop(message.split_off(..8)?),
-                5 => drop(message.split_off(..4)?),
-                2 => {
-                    let length = usize::try_from(varint(&mut message)?).ok()?;
-                    let value = message.split_off(..length)?;
-                    if open_groups == 0 {
-                        return Some((field, value));
-                    }
-                }
-                3 => open_groups = open_groups.checked_add(1)?,
-                4 => open_groups = open_groups.checked_sub(1)?,
-                _ => return None,
-            }
+    let mut open_groups = 0;
+    iter::from_fn(move || next_field(&mut message, &mut open_groups)).flatten()
+}
+
+/// The next field of a message, if it is length-delimited and not in a group; what is not, is skipped. `None` at the end, or at a
+/// malformed byte. Groups are counted, not recursed into, so nesting takes no memory. The decoder bounds its depth.
+#[expect(clippy::option_option, reason = "a field that is skipped is not the end")]
+pub(super) fn next_field<'message>(
+    message: &mut &'message [u8],
+    open_groups: &mut usize,
+) -> Option<Option<(u32, &'message [u8])>> {
+    let tag = varint(message)?;
+    let field = u32::try_from(tag >> 3).ok()?;
+    match tag & 7 {
+        0 => drop(varint(message)?),
+        1 => drop(message.split_off(..8)?),
+        5 => drop(message.split_off(..4)?),
+        2 => {
+            let length = usize::try_from(varint(message)?).ok()?;
+            let value = message.split_off(..length)?;
+            return Some((*open_groups == 0).then_some((field, value)));
         }
-    })
+        3 => *open_groups = open_groups.checked_add(1)?,
+        4 => *open_groups = open_groups.checked_sub(1)?,
+        _ => return None,
+    }
+    Some(None)
 }
 
 pub(super) fn varint(message: &mut &[u8]) -> Option<u64> {
@@ -81,8 +87,6 @@ pub(super) fn varint(message: &mut &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::iter;
-
     use super::*;
     use proptest::prelude::*;
 

@@ -10,18 +10,22 @@ mod bucket;
 mod grants;
 
 use std::{
-    collections::{BTreeMap, HashMap},
-    mem,
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
 };
 
-use bytes::Bytes;
-use futures_util::{FutureExt as _, StreamExt as _, stream};
+use bytes::{Buf as _, Bytes};
+use futures_util::{
+    FutureExt as _,
+    future::{join, join_all},
+};
 use http::Response;
 use hyper::body::Incoming;
 use prost::{DecodeError, Message as _};
 use tokio::{
-    select, task,
+    select,
+    sync::Semaphore,
+    task,
     time::{self, Instant},
 };
 use tokio_util::sync::CancellationToken;
@@ -29,7 +33,7 @@ use tonic::{Code, Status};
 
 use self::bucket::{Bucket, Change, Usage};
 use super::{
-    claims::{AT_A_TIME, BucketName, Told},
+    claims::{BucketName, Told},
     framing::{self, AnswerBody, Answers, Messages},
     pb::quota::{
         BucketId, RateLimitQuotaResponse as Answer,
@@ -39,12 +43,15 @@ use super::{
         },
         rate_limit_quota_usage_reports::BucketQuotaUsage,
     },
-    precheck::repeated,
+    precheck::{next_field, repeated},
     refusal::Refusal,
     service::{ConnectedClient, Service},
 };
 use crate::{
-    edge::{arriving::ConnectionBudget, panics::caught},
+    edge::{
+        arriving::{ConnectionBudget, HeldBytes},
+        panics::caught,
+    },
     engine::{parameters::Parameters, request::ENTRIES_MAX},
     net::{grpc::ServedMethod, tls::server::Identity},
 };
@@ -62,40 +69,68 @@ const NAMES_BYTES_MAX: usize = 2 << 20;
 /// The largest report: a proxy that was without us for a while may have many buckets.
 const REPORT_BYTES_MAX: usize = 32 << 20;
 
-/// How many usages are read at a time.
-const USAGES_AT_A_TIME: usize = 1_000;
+/// What one turn follows at most: buckets, and what their names take in memory.
+const TURN_BUCKETS: usize = 16;
+const TURN_BYTES: usize = 64 << 10;
 
-/// Most buckets beyond the bounds that are given up after a report; the rest is after the next one.
-const BEYOND_MAX: usize = 20_000;
+/// About what a pair of a name takes beside its key and value, in bytes.
+const PAIR_BYTES: usize = 256;
+
+/// A longer usage is read apart from the calls of others.
+const LONG_USAGE_BYTES: usize = 64 << 10;
+
+/// After so many fields of a report, the calls of others come in between.
+const FIELDS_AT_A_TIME: usize = 256;
 
 /// Most reports that are answered as one.
 const REPORTS_MAX: usize = 1_000;
 
-/// Most actions of an answer.
-const ACTIONS_MAX: usize = 1_000;
-
-/// The field numbers of the usages of a report, of the id of their bucket, and of its entries.
+/// The field numbers of the domain and the usages of a report, of the id of their bucket, and of its entries.
+const DOMAIN: u32 = 1;
 const USAGES: u32 = 2;
 const BUCKET_ID: u32 = 1;
 const BUCKET: u32 = 1;
 
-/// What all reports have beside the usages, which are decoded one by one.
-#[derive(Clone, PartialEq, prost::Message)]
-#[prost(skip_debug)]
-struct Head {
-    #[prost(string, tag = "1")]
-    domain: String,
+/// Reports that are answered, as far as they are read.
+pub struct Reports {
+    /// The first one without what is read.
+    unread: VecDeque<Bytes>,
+    open_groups: usize,
+    /// The number of the next usage of the first report.
+    index: usize,
+    /// Whether the domain of the first report is known.
+    is_begun: bool,
+    /// When they were taken up: what was due before is renewed with them.
+    began: Instant,
 }
 
-/// What reports say of each bucket.
-#[derive(Default)]
-struct Reported {
-    usages: BTreeMap<BucketName, Usage>,
-    /// Of buckets for which the stream has no room.
-    beyond: Vec<(BucketName, Usage)>,
-    /// How many buckets the stream will have, and the bytes of their names.
-    buckets: usize,
-    name_bytes: usize,
+impl Reports {
+    pub fn new(reports: Vec<Bytes>) -> Self {
+        let (unread, began) = (reports.into(), Instant::now());
+        Self { unread, open_groups: 0, index: 0, is_begun: false, began }
+    }
+
+    /// The next field of the first report that is length-delimited; `None` at its end.
+    async fn next_field(&mut self) -> Result<Option<(u32, Bytes)>, Refusal> {
+        let Some(report) = self.unread.front_mut() else { return Ok(None) };
+        loop {
+            for _ in 0..FIELDS_AT_A_TIME {
+                let mut rest = &**report;
+                if rest.is_empty() && self.open_groups == 0 {
+                    return Ok(None);
+                }
+                let field = next_field(&mut rest, &mut self.open_groups);
+                let malformed = || Refusal::Malformed("the report has a malformed field".into());
+                let field = field.ok_or_else(malformed)?;
+                let field = field.map(|(number, value)| (number, report.slice_ref(value)));
+                report.advance(report.len() - rest.len());
+                if field.is_some() {
+                    return Ok(field);
+                }
+            }
+            task::yield_now().await;
+        }
+    }
 }
 
 /// What is assigned to one proxy, for one domain.
@@ -103,8 +138,11 @@ pub struct QuotaStream<'service> {
     service: &'service Service,
     memory: Arc<ConnectionBudget>,
     identity: Option<&'service Identity>,
+    /// The turns of the streams of its connection.
+    turns: Arc<Semaphore>,
     domain: String,
-    /// Of all buckets.
+    /// Of all buckets, also of those whose turn it is.
+    count: usize,
     name_bytes: usize,
     buckets: HashMap<Arc<BucketName>, Bucket>,
 }
@@ -120,7 +158,9 @@ impl Service {
         framing::answer_stream(&calls, async move |answers| {
             self.limiter.prepare_tokens();
             let (memory, identity) = (Arc::clone(&client.memory), client.identity.as_ref());
-            let mut stream = QuotaStream { memory, identity, ..QuotaStream::of_anyone(&self) };
+            let turns = Arc::clone(&client.quota_turns);
+            let mut stream =
+                QuotaStream { memory, identity, turns, ..QuotaStream::of_anyone(&self) };
             stream.answer_all(body, &client.ending, &answers).await
         })
     }
@@ -129,8 +169,16 @@ impl Service {
 impl<'service> QuotaStream<'service> {
     /// The stream of a proxy that may be anyone.
     pub fn of_anyone(service: &'service Service) -> Self {
-        let (memory, domain) = (service.memory_of_a_connection(), String::new());
-        Self { service, memory, identity: None, domain, name_bytes: 0, buckets: HashMap::new() }
+        Self {
+            service,
+            memory: service.memory_of_a_connection(),
+            identity: None,
+            turns: Semaphore::new(1).into(),
+            domain: String::new(),
+            count: 0,
+            name_bytes: 0,
+            buckets: HashMap::new(),
+        }
     }
 
     async fn answer_all(
@@ -172,23 +220,27 @@ impl<'service> QuotaStream<'service> {
             let answered = async {
                 let began = Instant::now();
                 let (reports, held): (Vec<_>, Vec<_>) = reports.into_iter().unzip();
-                let count = reports.len();
-                let answer = caught(Box::pin(self.answer(reports))).await;
-                let answer = answer.unwrap_or(Err(Refusal::Panicked));
-                drop(held);
-                let code = answer.as_ref().map_or_else(|refusal| refusal.codes().0, |_| Code::Ok);
-                (0..count).for_each(|_| service.limiter.metrics().call_of(METHOD, began, code));
-                let mut actions = answer.map_err(|refusal| refusal.status())?;
-                while !actions.is_empty() {
-                    let others = actions.split_off(actions.len().min(ACTIONS_MAX));
-                    let answer = Answer { bucket_action: mem::replace(&mut actions, others) };
-                    let answer = framing::framed(&answer, &memory);
-                    let answer = answer.map_err(|spent| Refusal::Busy(spent).status())?;
+                let (count, mut reports) = (reports.len(), Reports::new(reports));
+                let end = loop {
+                    let answer = caught(Box::pin(self.answer(&mut reports))).await;
+                    let bucket_action = match answer.unwrap_or(Err(Refusal::Panicked)) {
+                        Ok(Some(actions)) if actions.is_empty() => continue,
+                        Ok(Some(actions)) => actions,
+                        Ok(None) => break Ok(true),
+                        Err(refusal) => break Err(refusal),
+                    };
+                    let answer = match framing::framed(&Answer { bucket_action }, &memory) {
+                        Ok(answer) => answer,
+                        Err(spent) => break Err(Refusal::Busy(spent)),
+                    };
                     if answers.send(Ok(answer)).await.is_err() {
-                        return Ok(false);
+                        break Ok(false);
                     }
-                }
-                Ok::<_, Status>(true)
+                };
+                drop(held);
+                let code = end.as_ref().map_or_else(|refusal| refusal.codes().0, |_| Code::Ok);
+                (0..count).for_each(|_| service.limiter.metrics().call_of(METHOD, began, code));
+                end.map_err(|refusal| refusal.status())
             };
             if !messages.read_during(answered).await? || has_ended {
                 return Ok(());
@@ -210,36 +262,43 @@ impl<'service> QuotaStream<'service> {
         self.buckets.values().filter_map(Bucket::due).min()
     }
 
-    /// Follows these reports, and what has become due; returns what the proxy is to do.
+    /// Follows a part of these reports, and then what has become due; returns what the proxy is to do. `None` at the end.
     ///
     /// # Errors
     /// If a report cannot be decoded, or one of its fields is outside its bounds.
-    pub async fn answer(&mut self, reports: Vec<Bytes>) -> Result<Vec<Action>, Refusal> {
-        let now = Instant::now();
-        let Reported { usages, mut beyond, .. } = self.read(&reports).await?;
-        let mut taken = Vec::with_capacity(usages.len());
+    pub async fn answer(&mut self, reports: &mut Reports) -> Result<Option<Vec<Action>>, Refusal> {
+        let mut held = self.memory.reserve();
+        let usages = self.next_turn(reports, &mut held).await?;
+        // Those for which the stream has no room are beyond.
+        let (mut taken, mut beyond) = (Vec::with_capacity(TURN_BUCKETS), Vec::new());
         for (name, usage) in usages {
             match self.take(name) {
                 Ok(bucket) => taken.push((bucket, Some(usage))),
                 Err(name) => beyond.push((name, usage)),
             }
         }
-        let is_due = |bucket: &Bucket| bucket.due().is_some_and(|due| due <= now);
-        let due = self.buckets.extract_if(|_, bucket| is_due(bucket));
-        taken.extend(due.map(|(_, bucket)| (bucket, None)));
+        if taken.is_empty() && beyond.is_empty() {
+            let is_due = |bucket: &Bucket| bucket.due().is_some_and(|due| due <= reports.began);
+            let due = self.buckets.extract_if(|_, bucket| is_due(bucket)).take(TURN_BUCKETS);
+            taken.extend(due.map(|(_, bucket)| (bucket, None)));
+            if taken.is_empty() {
+                return Ok(None);
+            }
+        }
         let (service, domain) = (self.service, &*self.domain);
-        let followed = stream::iter(taken).map(async |(mut bucket, usage)| {
-            let change = service.quotas.in_turn(bucket.follow(service, domain, usage)).await;
-            (bucket, change)
-        });
-        let followed: Vec<_> = followed.buffer_unordered(AT_A_TIME).collect().await;
-        let given_up = stream::iter(beyond).map(async |(name, usage): (BucketName, Usage)| {
-            let counted = bucket::count(&service.limiter, domain, &name, usage.allowed);
-            service.quotas.in_turn(counted).await;
-            service.quotas.count(Told::Abandoned, 1);
-            name
-        });
-        let given_up: Vec<_> = given_up.buffer_unordered(AT_A_TIME).collect().await;
+        let followed = async {
+            let followed = taken.into_iter().map(async |(mut bucket, usage)| {
+                let change = bucket.follow(service, domain, usage).await;
+                (bucket, change)
+            });
+            let given_up = beyond.into_iter().map(async |(name, usage)| {
+                bucket::count(&service.limiter, domain, &name, usage.allowed).await;
+                service.quotas.count(Told::Abandoned, 1);
+                name
+            });
+            join(join_all(followed), join_all(given_up)).await
+        };
+        let (followed, given_up) = service.quotas.in_turn(&self.turns, followed).await;
         // An assignment lasts from when it is sent.
         let (now, mut actions) = (Instant::now(), Vec::with_capacity(followed.len()));
         for (mut bucket, change) in followed {
@@ -248,7 +307,8 @@ impl<'service> QuotaStream<'service> {
             let told = told.into_iter().flatten();
             actions.extend(told.map(|told| action(BucketName::clone(&bucket.name), told)));
             if is_given_up {
-                self.name_bytes -= bytes_of(&bucket.name);
+                (self.count, self.name_bytes) =
+                    (self.count - 1, self.name_bytes - bytes_of(&bucket.name));
             } else {
                 self.buckets.insert(Arc::clone(&bucket.name), bucket);
             }
@@ -257,7 +317,7 @@ impl<'service> QuotaStream<'service> {
         // Only of names that the proxy could read.
         let given_up = given_up.into_iter().filter(bucket::is_text);
         actions.extend(given_up.map(|name| action(name, abandon)));
-        Ok(actions)
+        Ok(Some(actions))
     }
 
     /// Takes a bucket out, or makes it.
@@ -269,82 +329,115 @@ impl<'service> QuotaStream<'service> {
             return Ok(bucket);
         }
         let bytes = bytes_of(&name);
-        let bucket = Bucket::new(self.service, &self.memory, &self.domain, name, bytes)?;
-        self.name_bytes += bytes;
+        if bytes > NAME_BYTES_MAX
+            || self.count >= BUCKETS_MAX
+            || self.name_bytes + bytes > NAMES_BYTES_MAX
+        {
+            return Err(name);
+        }
+        let own = memory_of(&name);
+        let bucket = Bucket::new(self.service, &self.memory, &self.domain, name, own)?;
+        (self.count, self.name_bytes) = (self.count + 1, self.name_bytes + bytes);
         Ok(bucket)
     }
 
-    async fn read(&mut self, reports: &[Bytes]) -> Result<Reported, Refusal> {
-        let (buckets, name_bytes) = (self.buckets.len(), self.name_bytes);
-        let mut reported = Reported { buckets, name_bytes, ..Reported::default() };
-        for report in reports {
-            self.read_one(report, &mut reported).await?;
+    /// What the next turn follows.
+    async fn next_turn(
+        &mut self,
+        reports: &mut Reports,
+        held: &mut HeldBytes,
+    ) -> Result<BTreeMap<BucketName, Usage>, Refusal> {
+        let (mut usages, mut bytes) = (BTreeMap::<_, Usage>::new(), 0);
+        while usages.len() < TURN_BUCKETS && bytes < TURN_BYTES {
+            let Some(report) = reports.unread.front() else { break };
+            if !reports.is_begun {
+                self.begin(report.clone()).await?;
+                reports.is_begun = true;
+            }
+            let Some((number, written)) = reports.next_field().await? else {
+                reports.unread.pop_front();
+                (reports.index, reports.is_begun) = (0, false);
+                continue;
+            };
+            if number != USAGES {
+                continue;
+            }
+            let index = reports.index;
+            reports.index += 1;
+            let is_long = written.len() > LONG_USAGE_BYTES;
+            let decoding = move || usage(&written, index);
+            let (name, usage) = match is_long {
+                false => decoding(),
+                true => task::spawn_blocking(decoding).await.unwrap_or(Err(Refusal::Panicked)),
+            }?;
+            if let Some(known) = usages.get_mut(&name) {
+                known.add(usage);
+                continue;
+            }
+            let own = memory_of(&name);
+            held.add(own)?;
+            bytes += own;
+            usages.insert(name, usage);
         }
-        Ok(reported)
+        Ok(usages)
     }
 
-    async fn read_one(&mut self, report: &[u8], to: &mut Reported) -> Result<(), Refusal> {
-        let malformed = |error: DecodeError| Refusal::Malformed(error.to_string());
-        let Head { domain } = Head::decode(report).map_err(malformed)?;
+    /// Takes the domain of a report.
+    async fn begin(&mut self, report: Bytes) -> Result<(), Refusal> {
+        let (mut fields, mut domain) = (Reports::new(vec![report]), Bytes::new());
+        while let Some((number, value)) = fields.next_field().await? {
+            if number == DOMAIN {
+                domain = value;
+            }
+        }
+        let not_text = |_| Refusal::Malformed("domain: must be UTF-8".to_owned());
+        let domain = str::from_utf8(&domain).map_err(not_text)?;
         if domain.is_empty() {
             return Err(Refusal::Invalid("domain: must not be empty".to_owned()));
         }
         if self.domain.is_empty() {
-            self.domain = domain;
+            domain.clone_into(&mut self.domain);
         } else if self.domain != domain {
             return Err(Refusal::Invalid("domain: must stay the same on a stream".to_owned()));
         }
         // Rights may have changed since the last report.
-        self.service.check_domain(self.identity, &self.domain)?;
-        for (index, written) in repeated(report, USAGES).enumerate() {
-            if index % USAGES_AT_A_TIME == 0 {
-                // The calls of others come in between.
-                task::yield_now().await;
-            }
-            let invalid = |problem: String| {
-                let field = format!("bucket_quota_usages[{index}].bucket_id.bucket");
-                Refusal::Invalid(format!("{field}: {problem}"))
-            };
-            let entries = repeated(written, BUCKET_ID).flat_map(|id| repeated(id, BUCKET)).count();
-            if !(1..=ENTRIES_MAX).contains(&entries) {
-                let bounds = format!("{entries} entries are not from 1 to {ENTRIES_MAX}");
-                return Err(invalid(bounds));
-            }
-            let written = BucketQuotaUsage::decode(written).map_err(malformed)?;
-            let name = written.bucket_id.unwrap_or_default().bucket;
-            let is_no_key = |key: &&String| key.is_empty() || Parameters::is_parameter_key(key);
-            if let Some(key) = name.keys().find(is_no_key) {
-                return Err(invalid(format!("{key:?} must not be a key")));
-            }
-            let usage = Usage {
-                allowed: written.num_requests_allowed,
-                denied: written.num_requests_denied,
-                elapsed: written
-                    .time_elapsed
-                    .and_then(|elapsed| elapsed.try_into().ok())
-                    .unwrap_or_default(),
-            };
-            if !self.buckets.contains_key(&name) && !to.usages.contains_key(&name) {
-                let own = bytes_of(&name);
-                if own > NAME_BYTES_MAX
-                    || to.buckets == BUCKETS_MAX
-                    || to.name_bytes + own > NAMES_BYTES_MAX
-                {
-                    if to.beyond.len() < BEYOND_MAX {
-                        to.beyond.push((name, usage));
-                    }
-                    continue;
-                }
-                (to.buckets, to.name_bytes) = (to.buckets + 1, to.name_bytes + own);
-            }
-            to.usages.entry(name).or_default().add(usage);
-        }
-        Ok(())
+        Ok(self.service.check_domain(self.identity, &self.domain)?)
     }
+}
+
+/// The bucket of the usage with this number, and what is reported of it.
+fn usage(written: &[u8], index: usize) -> Result<(BucketName, Usage), Refusal> {
+    let invalid = |problem: String| {
+        let field = format!("bucket_quota_usages[{index}].bucket_id.bucket");
+        Refusal::Invalid(format!("{field}: {problem}"))
+    };
+    let entries = repeated(written, BUCKET_ID).flat_map(|id| repeated(id, BUCKET)).count();
+    if !(1..=ENTRIES_MAX).contains(&entries) {
+        return Err(invalid(format!("{entries} entries are not from 1 to {ENTRIES_MAX}")));
+    }
+    let malformed = |error: DecodeError| Refusal::Malformed(error.to_string());
+    let written = BucketQuotaUsage::decode(written).map_err(malformed)?;
+    let name = written.bucket_id.unwrap_or_default().bucket;
+    let is_no_key = |key: &&String| key.is_empty() || Parameters::is_parameter_key(key);
+    if let Some(key) = name.keys().find(is_no_key) {
+        return Err(invalid(format!("{key:?} must not be a key")));
+    }
+    let elapsed = written.time_elapsed.and_then(|elapsed| elapsed.try_into().ok());
+    let usage = Usage {
+        allowed: written.num_requests_allowed,
+        denied: written.num_requests_denied,
+        elapsed: elapsed.unwrap_or_default(),
+    };
+    Ok((name, usage))
 }
 
 fn bytes_of(name: &BucketName) -> usize {
     name.iter().map(|(key, value)| key.len() + value.len()).sum()
+}
+
+/// About what a name takes, in bytes.
+fn memory_of(name: &BucketName) -> usize {
+    2 * bytes_of(name) + PAIR_BYTES * name.len()
 }
 
 fn action(name: BucketName, action: BucketAction) -> Action {

@@ -80,6 +80,8 @@ pub(super) struct ConnectedClient {
     pub(super) memory: Arc<ConnectionBudget>,
     /// One permit for each call of another service that it may have open.
     pub(super) other_calls: Arc<Semaphore>,
+    /// The turns of its streams of quotas.
+    pub(super) quota_turns: Arc<Semaphore>,
     /// Cancelled when the connection is to end: calls that go on until their client ends them must end too.
     pub(super) ending: CancellationToken,
     /// Who the client is, if it has shown a certificate.

@@ -339,7 +339,7 @@ impl Plan {
         let is_shadow = directive.is_some_and(|set| set.action == DirectiveAction::Shadow);
         let changed = directive.map(|directive| Arc::new(directive.action.limit(limit)));
         let (entries, limit) =
-            (&descriptor.path, descriptor.unheld(changed.as_ref().unwrap_or(limit)));
+            (&descriptor.path, descriptor.unheld(changed.as_ref().unwrap_or(limit), counted_by));
         let caller = caller(entries, counted_by, &limit.algorithm);
         let ban = limit.ban_ms.map(|for_ms| HoldAction::Ban { for_ms });
         let policy = limit.hold.clone();

@@ -181,6 +181,7 @@ async fn serve_connection(
         calls,
         memory: Arc::clone(&slot.memory),
         other_calls: Arc::new(Semaphore::new(OTHER_CALLS_MAX)),
+        quota_turns: Arc::new(Semaphore::new(1)),
         ending: ending.clone(),
         identity,
         address,

@@ -5,12 +5,12 @@ use std::{mem, sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::grants::{Grant, Grants};
+use super::grants::{Grant, Grants, Window};
 use crate::{
     edge::arriving::{ConnectionBudget, HeldBytes},
     engine::{
         decision::{Code, Decision},
-        ledger::Charge,
+        ledger::{Charge, Few},
         request::{Descriptor, Entry, Hits, HitsMeaning, Request},
         rule::{Limit, Mode},
     },
@@ -30,8 +30,8 @@ use crate::{
     telemetry::{LogCause, due_line},
 };
 
-/// About what a bucket takes beside its name, in bytes.
-const BUCKET_BYTES: usize = 2_560;
+/// About what a bucket takes beside its name, with as many assignments as are kept, in bytes.
+const BUCKET_BYTES: usize = 4_608;
 
 /// How long an assignment lasts. Envoy reports every 5 s.
 const LASTS: Duration = Duration::from_secs(7);
@@ -79,11 +79,11 @@ pub(super) struct Usage {
 
 /// What becomes of a bucket.
 pub(super) enum Change {
-    /// Hits that were charged, and when the first and the last window end in which they were.
+    /// Hits that were charged, in these windows.
     Hits {
         token: String,
         hits: u64,
-        windows_end: [Instant; 2],
+        windows: Few<Window>,
     },
     Blanket(BlanketRule),
     Abandon,
@@ -102,6 +102,9 @@ pub(super) struct Bucket {
     claim: Claim,
     grants: Grants,
     assigned: Option<Instant>,
+    /// Whether the proxy has reported it before, and been told something about it that lasts.
+    is_reported: bool,
+    is_told: bool,
     /// When the next assignment is due, if not with a report.
     due: Option<Instant>,
     /// When the proxy last reported a call, and how many since the last assignment.
@@ -126,16 +129,18 @@ impl Bucket {
         name_bytes: usize,
     ) -> Result<Self, BucketName> {
         let mut held = memory.reserve();
-        if held.add(BUCKET_BYTES + 3 * name_bytes).is_err() {
+        if held.add(BUCKET_BYTES + name_bytes).is_err() {
             return Err(name);
         }
-        let is_text = is_text(&name);
+        let (is_text, name) = (is_text(&name), Arc::new(name));
         Ok(Self {
             is_text,
             claim: service.quotas.add(domain, &name),
-            name: Arc::new(name),
+            name,
             grants: Grants::default(),
             assigned: None,
+            is_reported: false,
+            is_told: false,
             due: None,
             called: Instant::now(),
             calls: 0,
@@ -157,9 +162,9 @@ impl Bucket {
         usage: Option<Usage>,
     ) -> Option<Change> {
         let (limiter, now) = (&*service.limiter, Instant::now());
-        let is_new = self.assigned.is_none();
+        let is_new = !mem::replace(&mut self.is_reported, true);
         if let Some(Usage { allowed, denied, elapsed }) = usage {
-            let uncovered = self.grants.spend(allowed, now);
+            let uncovered = self.grants.spend(allowed);
             for grant in self.grants.ended(elapsed, now) {
                 if let Some(used) = grant.committed(now) {
                     commit(limiter, domain, grant.token, used).await;
@@ -225,7 +230,8 @@ impl Bucket {
                 self.uncounted = 0;
                 service.quotas.count(Told::NotAssigned, 1);
                 report_not_assigned(domain, &rule);
-                return None;
+                // Else what it was told before would decide, when that is over.
+                return self.is_told.then_some(Change::Abandon);
             }
             Err(_) => return self.again_soon(service),
         };
@@ -241,10 +247,12 @@ impl Bucket {
             return Some(Change::Blanket(BlanketRule::AllowAll));
         };
         let charges = decision.taken.iter().flat_map(|taken| &taken.charges);
-        let windows = charges.map(|charge| charge.counter.limit.remaining_window(charge.made));
-        let windows: Vec<_> = windows.map(|remaining| asked + remaining).collect();
-        let windows_end = [*windows.iter().min()?, *windows.iter().max()?];
-        Some(Change::Hits { token: decision.token.unwrap_or_default(), hits, windows_end })
+        let windows = charges.map(|charge| {
+            let limit = &charge.counter.limit;
+            Window::new(asked + limit.remaining_window(charge.made), limit.window.seconds())
+        });
+        let (token, windows) = (decision.token.unwrap_or_default(), windows.collect());
+        Some(Change::Hits { token, hits, windows })
     }
 
     /// The actions that tell the proxy so, to be sent `now`. An assignment lasts whole seconds, and ends before its windows do.
@@ -254,6 +262,7 @@ impl Bucket {
         change: Change,
         now: Instant,
     ) -> Vec<BucketAction> {
+        self.is_told = true;
         let (told, actions) = match change {
             Change::Abandon if !self.is_text => return Vec::new(),
             Change::Abandon => {
@@ -266,15 +275,16 @@ impl Bucket {
                 };
                 (told, vec![assignment(LASTS, Strategy::BlanketRule(rule.into()))])
             }
-            Change::Hits { token, hits, windows_end } => {
-                let left = windows_end[0].saturating_duration_since(now);
+            Change::Hits { token, hits, windows } => {
+                let first_ends = windows.iter().map(|window| window.ends).min().unwrap_or(now);
+                let left = first_ends.saturating_duration_since(now);
                 let left = left.saturating_sub(ENDS_EARLY_BY);
                 let lasts = Duration::from_secs(left.min(LASTS).as_secs());
                 let is_last = left < LAST_LASTS + LAST_LONGER_BY;
-                let begins = windows_end[0] + BEGINS_LATE_BY;
+                let begins = first_ends + BEGINS_LATE_BY;
                 let due = if is_last { begins } else { now + left - LAST_LASTS };
                 self.due = (left < LASTS).then_some(due);
-                self.grants.add(Grant::new(token, hits, lasts, windows_end, now));
+                self.grants.add(Grant::new(token, hits, lasts, windows, now));
                 self.claim.set_unused(self.grants.unused(now));
                 if lasts.is_zero() {
                     return Vec::new();
@@ -376,7 +386,7 @@ fn report_not_assigned(domain: &str, rule: &str) {
             domain,
             suppressed = line.suppressed,
             "a rule does not limit proxies, which do as their `no_assignment_behavior` says: hits are assigned only of \
-             limits with a fixed or calendar window of 10 s or more, without holds, classes, bans or quotas"
+             limits with a fixed or calendar window of 10 s or more, and nothing that docs/rlqs.md excludes"
         );
     }
 }

@@ -4,11 +4,20 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::engine::ledger::Few;
+
 /// How much later than it should a proxy may end an assignment.
 const ENDS_LATE_BY: Duration = Duration::from_secs(1);
 
 /// How long after its windows an assignment is kept, for calls that are reported late.
 const REPORTED_WITHIN: Duration = Duration::from_secs(30);
+
+/// Most assignments of a bucket that are kept: a proxy that reports each second has nine. What is unused of an older one stays
+/// charged.
+const GRANTS_MAX: usize = 10;
+
+/// Windows of the same length that end closer to each other are one: their ends are computed from answers of the store.
+const SAME_WITHIN: Duration = Duration::from_secs(1);
 
 /// An assignment, and what of it was used.
 #[derive(Debug)]
@@ -18,16 +27,25 @@ pub(super) struct Grant {
     hits: u64,
     /// The hits that were used, if the oldest assignments are used first.
     used: u64,
-    /// The most hits that may have been used, since a report may be about two windows: assignments of windows that have not ended
-    /// are used first.
-    used_at_most: u64,
+    /// Those that it was charged in.
+    windows: Few<Window>,
     /// When it was made, and how long it lasts in the proxy.
     made: Instant,
     lasts: Duration,
     /// The time that has passed in the proxy since, by its reports.
     reported: Duration,
-    /// When the first and the last window end in which it was charged.
-    windows_end: [Instant; 2],
+}
+
+/// A window of one limit in which an assignment was charged.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Window {
+    pub(super) ends: Instant,
+    pub(super) seconds: u64,
+    /// The most hits that may have been used in it, since a report may be about two windows: each of the calls may have used any
+    /// of its assignments, and so counts in every window, there for the oldest one.
+    used: u64,
+    /// Of the calls that are being noted, those that neither this assignment nor an older one of the window covers.
+    left: u64,
 }
 
 /// The assignments that may have unused hits, the oldest first.
@@ -36,6 +54,9 @@ pub(super) struct Grants(Vec<Grant>);
 
 impl Grants {
     pub(super) fn add(&mut self, grant: Grant) {
+        if self.0.len() >= GRANTS_MAX {
+            self.0.remove(0);
+        }
         self.0.push(grant);
     }
 
@@ -46,7 +67,7 @@ impl Grants {
     /// The hits of windows that go on which may still be used or given back, until then.
     pub(super) fn unused(&self, now: Instant) -> Option<(u64, Instant)> {
         let going_on = || self.0.iter().filter(|grant| !grant.is_over(now));
-        let until = going_on().map(|grant| grant.windows_end[0]).min()?;
+        let until = going_on().filter_map(Grant::first_ends).min()?;
         Some((going_on().map(Grant::unused).sum(), until))
     }
 
@@ -57,12 +78,16 @@ impl Grants {
 
     /// Notes the calls that a proxy has let pass; returns those that none covers. A report does not say by which assignment, so
     /// that of one window, the oldest is used first: what is unused of the later ones is never less than what the proxy has.
-    pub(super) fn spend(&mut self, calls: u64, now: Instant) -> u64 {
-        let mut left = calls;
-        for is_over in [false, true] {
-            for grant in self.0.iter_mut().filter(|grant| grant.is_over(now) == is_over) {
-                let used = left.min(grant.hits - grant.used_at_most);
-                (grant.used_at_most, left) = (grant.used_at_most + used, left - used);
+    pub(super) fn spend(&mut self, calls: u64) -> u64 {
+        for index in 0..self.0.len() {
+            let (older, rest) = self.0.split_at_mut(index);
+            let Some(Grant { hits, windows, .. }) = rest.first_mut() else { continue };
+            for window in windows {
+                let mut of_older = older.iter().rev().flat_map(|grant| &grant.windows);
+                let same = of_older.find(|other| other.is_same(window));
+                let left = same.map_or(calls, |same| same.left);
+                let used = left.min(*hits - window.used);
+                (window.used, window.left) = (window.used + used, left - used);
             }
         }
         self.0.iter_mut().fold(calls, |calls, grant| {
@@ -83,7 +108,7 @@ impl Grants {
             grant.unused() == 0
                 || has_passed && grant.ends() + ENDS_LATE_BY <= now
                 // Some proxies do not say how much time has passed.
-                || grant.windows_end[1] + REPORTED_WITHIN <= now
+                || grant.windows.iter().all(|window| window.ends + REPORTED_WITHIN <= now)
         };
         self.0.extract_if(.., is_ended).collect()
     }
@@ -95,11 +120,10 @@ impl Grant {
         token: String,
         hits: u64,
         lasts: Duration,
-        windows_end: [Instant; 2],
+        windows: Few<Window>,
         now: Instant,
     ) -> Self {
-        let (made, reported) = (now, Duration::ZERO);
-        Self { token, hits, used: 0, used_at_most: 0, made, lasts, reported, windows_end }
+        Self { token, hits, used: 0, windows, made: now, lasts, reported: Duration::ZERO }
     }
 
     /// When it ends in the proxy.
@@ -111,16 +135,33 @@ impl Grant {
         self.hits - self.used
     }
 
+    /// When the first window ends in which it was charged.
+    fn first_ends(&self) -> Option<Instant> {
+        self.windows.iter().map(|window| window.ends).min()
+    }
+
     /// Whether a window has ended in which it was charged.
     fn is_over(&self, now: Instant) -> bool {
-        self.windows_end[0] <= now
+        self.first_ends().is_none_or(|ends| ends <= now)
     }
 
     /// The number to commit, if there is something to give back to a window that goes on.
     pub(super) fn committed(&self, now: Instant) -> Option<u64> {
-        // What it was charged in longer windows is the same whichever was used.
-        let used = if self.is_over(now) { self.used } else { self.used_at_most };
-        (used < self.hits && self.windows_end[1] > now).then_some(used)
+        let going_on = self.windows.iter().filter(|window| window.ends > now);
+        let used = going_on.map(|window| window.used).max()?;
+        (used < self.hits).then_some(used)
+    }
+}
+
+impl Window {
+    /// A window of this length that ends then.
+    pub(super) const fn new(ends: Instant, seconds: u64) -> Self {
+        Self { ends, seconds, used: 0, left: 0 }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        let apart = self.ends.max(other.ends).duration_since(self.ends.min(other.ends));
+        self.seconds == other.seconds && apart < SAME_WITHIN
     }
 }
 
@@ -131,7 +172,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn grant(hits: u64, lasts: Duration, window_ends: Instant, made: Instant) -> Grant {
-        Grant::new(hits.to_string(), hits, lasts, [window_ends; 2], made)
+        let windows = Few::from_iter([Window::new(window_ends, 60)]);
+        Grant::new(hits.to_string(), hits, lasts, windows, made)
     }
 
     /// Made 5 s after each other, in one window.
@@ -148,16 +190,16 @@ mod tests {
         let now = Instant::now();
         let mut grants = grants(&[10, 5], now);
         let unused = |grants: &Grants| grants.unused(now).map_or(0, |(unused, _)| unused);
-        assert_eq!((grants.spend(8, now), unused(&grants)), (0, 7));
-        assert_eq!((grants.spend(4, now), unused(&grants)), (0, 3));
-        assert_eq!((grants.spend(5, now), unused(&grants)), (2, 0));
+        assert_eq!((grants.spend(8), unused(&grants)), (0, 7));
+        assert_eq!((grants.spend(4), unused(&grants)), (0, 3));
+        assert_eq!((grants.spend(5), unused(&grants)), (2, 0));
     }
 
     #[test]
     fn one_ends_with_the_first_report_that_was_made_a_second_after_its_end() {
         let now = Instant::now();
         let mut grants = grants(&[10, 5], now);
-        grants.spend(4, now);
+        grants.spend(4);
         let (end, moment) = (now + 8 * SECOND, Duration::from_nanos(1));
         assert!(grants.ended(5 * SECOND, now).is_empty(), "it is about the time before");
         assert!(grants.ended(5 * SECOND, end - moment).is_empty());
@@ -172,7 +214,7 @@ mod tests {
     fn one_that_is_used_up_is_no_longer_kept() {
         let now = Instant::now();
         let mut grants = grants(&[10], now);
-        grants.spend(10, now);
+        grants.spend(10);
         assert!(!grants.are_alive(now));
         let ended = grants.ended(SECOND, now);
         assert_eq!(ended.iter().map(|one| one.committed(now)).collect::<Vec<_>>(), [None]);
@@ -189,10 +231,44 @@ mod tests {
         ]);
         let unused = Some((20, now + 61 * SECOND));
         assert_eq!(grants.unused(later), unused, "what is left of the first is of no use");
-        assert_eq!(grants.spend(8, later), 0);
-        assert_eq!(grants.spend(20, later), 0, "the first may have covered the 8");
+        assert_eq!(grants.spend(8), 0);
+        assert_eq!(grants.spend(20), 0, "the first may have covered the 8");
         let end = now + 8 * SECOND;
         let ended = grants.ended(8 * SECOND, end);
         assert_eq!(ended.iter().map(|one| one.committed(end)).collect::<Vec<_>>(), [None, None]);
+    }
+
+    /// Of 10 s and of a minute, which end together.
+    #[test]
+    fn calls_that_may_be_of_a_new_minute_are_not_given_back_to_it_once_its_first_10_seconds_are_over()
+     {
+        let now = Instant::now();
+        let minute = now + SECOND;
+        let in_windows = |hits: u64, short: Instant, long: Instant, made: Instant| {
+            let windows = [Window::new(short, 10), Window::new(long, 60)].into_iter().collect();
+            Grant::new(hits.to_string(), hits, 7 * SECOND, windows, made)
+        };
+        let mut grants = Grants(vec![
+            in_windows(50, minute, minute, now),
+            in_windows(75, minute + 10 * SECOND, minute + 60 * SECOND, minute),
+            in_windows(20, minute + 20 * SECOND, minute + 60 * SECOND, minute + 10 * SECOND),
+        ]);
+        assert_eq!(grants.spend(75), 0);
+        let committed: Vec<_> =
+            grants.0.iter().map(|one| one.committed(minute + 21 * SECOND)).collect();
+        assert_eq!(committed, [None, None, Some(0)], "all 75 may be of the new minute's first");
+        let in_first = grants.0[1].committed(minute);
+        assert_eq!(in_first, None, "all 75 may be of its 10 seconds");
+    }
+
+    #[test]
+    fn of_a_client_that_reports_no_time_the_latest_are_kept() {
+        let now = Instant::now();
+        let mut grants = Grants::default();
+        for hits in 0..40 {
+            grants.add(grant(hits, SECOND, now + 1000 * SECOND, now));
+        }
+        let kept: Vec<_> = grants.0.iter().map(|one| one.hits).collect();
+        assert_eq!(kept, (30..40).collect::<Vec<_>>());
     }
 }

@@ -248,8 +248,28 @@ async fn a_bucket_of_which_a_proxy_could_not_read_the_answer_is_counted_and_told
         let call = || request("shop", vec![of_bytes(&[(b"user", b"\xff")])]);
         let answer = service.ask(call()).await.unwrap();
         assert_eq!(answer.statuses[0].limit_remaining, 5, "4 were reported");
+        proxy.report(&[("user=?", 5, 3, 0), ("free=b", 0, 1, 0)]);
+        assert_eq!(proxy.told().await.unwrap(), ["free=b: all"]);
+        let answer = service.ask(call()).await.unwrap();
+        assert_eq!(answer.statuses[0].limit_remaining, 1, "3 more were reported");
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_bucket_whose_limit_can_no_longer_be_assigned_is_given_up_with_the_next_report() {
+    let rules = |algorithm: &str| {
+        let rule = format!("{{ unit: hour, requests_per_unit: 10, algorithm: {algorithm} }}");
+        format!("domain: shop\ndescriptors: [{{ key: user, rate_limit: {rule} }}]")
+    };
+    let service = Service::start(Options { rules: &rules("fixed_window"), ..Options::default() });
+    let mut proxy = proxy(&service, &[("user=a", 0, 1, 0)]).await;
+    assert_eq!(proxy.told().await.unwrap(), ["user=a: 5"]);
+    service.reload(&rules("sliding_window"));
+    // Assignments of one bucket are a second apart.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    proxy.report(&[("user=a", 5, 1, 0)]);
+    assert_eq!(proxy.told().await.unwrap(), ["user=a: abandoned"]);
 }
 
 #[tokio::test]

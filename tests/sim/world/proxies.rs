@@ -7,7 +7,7 @@ use tokio::{
     select,
     time::{self, Instant},
 };
-use tollkeeper::rls::QuotaStream;
+use tollkeeper::rls::{QuotaStream, Reports};
 use tollkeeper_proto::{
     quota::{
         BucketId, RateLimitQuotaUsageReports,
@@ -104,11 +104,16 @@ impl Proxy {
     /// Reports, or lets the time pass, and follows the answer.
     async fn apply(&mut self, stream: &mut QuotaStream<'_>, report: Option<Vec<u8>>) {
         let asked = (Instant::now(), self.world.redis_now_ms());
-        let actions =
-            self.while_waiting(stream.answer(report.into_iter().map(Into::into).collect())).await;
+        let mut reports = Reports::new(report.into_iter().map(Into::into).collect());
+        let mut actions = Vec::new();
+        while let Some(told) =
+            self.while_waiting(stream.answer(&mut reports)).await.expect("the report is well")
+        {
+            actions.extend(told);
+        }
         let way = self.dice.micros(0..WAY_US);
         self.while_waiting(time::sleep(way)).await;
-        for Action { bucket_action, .. } in actions.expect("the report is well") {
+        for Action { bucket_action, .. } in actions {
             let (tokens, seconds) = match bucket_action {
                 Some(BucketAction::QuotaAssignmentAction(assignment)) => {
                     let strategy = assignment.rate_limit_strategy.and_then(|one| one.strategy);

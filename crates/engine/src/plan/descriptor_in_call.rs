@@ -11,7 +11,7 @@ use crate::{
     ledger::{Charge, HoldAction, JudgedBy},
     parameters::Parameters,
     request::{Descriptor, Entry, Hits, HitsMeaning},
-    rule::{Algorithm, FailureMode, Limit, Mode, Unit, WhenDenied},
+    rule::{Algorithm, CountedBy, FailureMode, Limit, Mode, Unit, WhenDenied},
     rule_set::{Domain, Found},
 };
 
@@ -97,7 +97,7 @@ impl<'call> DescriptorInCall<'call> {
     /// fits or not, but a log keeps no more than its limit, and places are only for calls in flight, so that these limits
     /// stay as they are. A part counts only if it fits; limits that count open holds stay as they are, since they have no
     /// parts. What is leased is held by token, so that what is not spent can be given back.
-    pub(super) fn unheld(&self, limit: &Arc<Limit>) -> Arc<Limit> {
+    pub(super) fn unheld(&self, limit: &Arc<Limit>, counted_by: &[CountedBy]) -> Arc<Limit> {
         let is_whole = self.meaning == HitsMeaning::Read
             && limit.priority.as_ref().is_some_and(|set| self.value(&set.entry).is_none());
         let limit =
@@ -109,12 +109,14 @@ impl<'call> DescriptorInCall<'call> {
             _ => return limit,
         };
         let by_counter = |policy: &Arc<HoldPolicy>| policy.by == HoldBy::Counter;
+        // Each value of a bucket has a part of its own, so that who invents values would have all of them.
+        let has_shared = || counted_by.iter().any(|by| matches!(by, CountedBy::Pattern(_)));
         // What a caller spends is not compared with a number that is only tried. Nothing is leased without the store.
         let (hold, on_store_failure) = match self.meaning {
             HitsMeaning::Lease if limit.leases() && limit.shadow.is_none() => {
                 (Some(Arc::new(HoldPolicy::lease())), FailureMode::Error)
             }
-            HitsMeaning::Assigned if limit.is_assignable() => {
+            HitsMeaning::Assigned if limit.is_assignable() && !has_shared() => {
                 (Some(Arc::new(HoldPolicy::assignment())), FailureMode::Error)
             }
             _ => (limit.hold.clone().filter(by_counter), limit.on_store_failure),
