@@ -10,7 +10,7 @@ use crate::{
     edge::arriving::{ConnectionBudget, HeldBytes},
     engine::{
         decision::{Code, Decision},
-        ledger::{Charge, Few},
+        ledger::Charge,
         request::{Descriptor, Entry, Hits, HitsMeaning, Request},
         rule::{Limit, Mode},
     },
@@ -83,7 +83,7 @@ pub(super) enum Change {
     Hits {
         token: String,
         hits: u64,
-        windows: Few<Window>,
+        windows: Vec<Window>,
     },
     Blanket(BlanketRule),
     Abandon,

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::engine::ledger::Few;
-
 /// How much later than it should a proxy may end an assignment.
 const ENDS_LATE_BY: Duration = Duration::from_secs(1);
 
@@ -28,7 +26,7 @@ pub(super) struct Grant {
     /// The hits that were used, if the oldest assignments are used first.
     used: u64,
     /// Those that it was charged in.
-    windows: Few<Window>,
+    windows: Vec<Window>,
     /// When it was made, and how long it lasts in the proxy.
     made: Instant,
     lasts: Duration,
@@ -120,7 +118,7 @@ impl Grant {
         token: String,
         hits: u64,
         lasts: Duration,
-        windows: Few<Window>,
+        windows: Vec<Window>,
         now: Instant,
     ) -> Self {
         Self { token, hits, used: 0, windows, made: now, lasts, reported: Duration::ZERO }
@@ -172,7 +170,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn grant(hits: u64, lasts: Duration, window_ends: Instant, made: Instant) -> Grant {
-        let windows = Few::from_iter([Window::new(window_ends, 60)]);
+        let windows = vec![Window::new(window_ends, 60)];
         Grant::new(hits.to_string(), hits, lasts, windows, made)
     }
 
@@ -245,7 +243,7 @@ mod tests {
         let now = Instant::now();
         let minute = now + SECOND;
         let in_windows = |hits: u64, short: Instant, long: Instant, made: Instant| {
-            let windows = [Window::new(short, 10), Window::new(long, 60)].into_iter().collect();
+            let windows = vec![Window::new(short, 10), Window::new(long, 60)];
             Grant::new(hits.to_string(), hits, 7 * SECOND, windows, made)
         };
         let mut grants = Grants(vec![
