@@ -26,6 +26,9 @@ use crate::engine::{
 /// The format of what follows. 1 was without a signature.
 const SIGNED: u8 = 2;
 
+/// The same with weights below 0, which builds that know only the other format would read as huge ones.
+const SIGNED_BELOW_ZERO: u8 = 3;
+
 const SIGNATURE_BYTES: usize = 32;
 
 /// Most tokens of one charge are shorter, with their signature.
@@ -147,7 +150,12 @@ impl HoldKeys {
         let made = hold.charges.first()?.made.as_millis();
         let rest: Rest<_> = (made, Written(&hold.charges), span);
         let mut bytes = TokenBytes::new();
-        bytes.push(SIGNED);
+        let policies = hold.charges.iter().filter_map(|held| held.counter.limit.hold.as_deref());
+        let mut weights = policies.flat_map(|policy| &policy.weights);
+        bytes.push(match weights.any(|(_, weight)| *weight < 0) {
+            true => SIGNED_BELOW_ZERO,
+            false => SIGNED,
+        });
         bytes.extend_from_slice(&hold.id.nonce());
         bytes = postcard::serialize_with_flavor(&rest, Appended(bytes)).ok()?;
         self.sealed(bytes)
@@ -206,7 +214,8 @@ fn decoded(token: &[u8]) -> Option<Vec<u8>> {
     let is_short = token.len() <= TOKEN_CHARS_MAX;
     let bytes = is_short.then(|| BASE64.decode(token).ok())??;
     let is_whole = bytes.len() > 1 + HoldId::NONCE_BYTES + SIGNATURE_BYTES;
-    (is_whole && bytes.first() == Some(&SIGNED)).then_some(bytes)
+    let is_known = matches!(bytes.first(), Some(&(SIGNED | SIGNED_BELOW_ZERO)));
+    (is_whole && is_known).then_some(bytes)
 }
 
 impl<'text> TokenCharge<'text> {
