@@ -18,5 +18,6 @@ mod simulated;
 mod topologies;
 mod transport;
 mod unsent;
+mod upgrade;
 mod without_scripts;
 mod write_refusals;

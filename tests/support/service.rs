@@ -61,10 +61,13 @@ descriptors:
 
 impl Service {
     pub fn start(options: Options<'_>) -> Self {
+        Self::start_with(serve(), options)
+    }
+
+    pub fn start_with(mut command: Command, options: Options<'_>) -> Self {
         let folder = TempDir::new().unwrap();
         let rules = folder.path().join("rules.yaml");
         std::fs::write(&rules, options.rules).unwrap();
-        let mut command = serve();
         command
             // A test machine may be slow, and no test depends on speed.
             .args(["--store", options.store, "--decision-budget", "10s", "--drain", "0s"])
@@ -221,7 +224,10 @@ pub fn waited_for_cpu(process_id: u32) -> Duration {
 
 /// The service, on ports of its own.
 pub fn serve() -> Command {
-    let mut command = tollkeeper();
+    serve_by(tollkeeper())
+}
+
+pub fn serve_by(mut command: Command) -> Command {
     command.arg("serve");
     for flag in ["--grpc-addr", "--http-addr", "--admin-addr"] {
         command.args([flag, "127.0.0.1:0"]);
@@ -231,7 +237,12 @@ pub fn serve() -> Command {
 
 /// The binary, without settings from the environment of the tests.
 pub fn tollkeeper() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tollkeeper"));
+    command_of(Path::new(env!("CARGO_BIN_EXE_tollkeeper")))
+}
+
+/// Another build of the binary, in the same way.
+pub fn command_of(program: &Path) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         let is_of_ci = ["GITHUB_ACTIONS", "NO_COLOR"].contains(&&*name);
