@@ -32,13 +32,56 @@ fn promtool_accepts_the_alerts() {
     assert!(found.contains(&format!("{} rules found", alerts().len())), "{found}");
 }
 
+/// The tests of `alerts.txt`, as promtool reads them.
+fn timelines(table: &str) -> Value {
+    let timeline = |test: &str| {
+        let lines: Vec<&str> = test.lines().collect();
+        let [name, series @ .., times] = &lines[..] else { panic!("{test}") };
+        let series = series.iter().map(|line| {
+            let (series, values) = line.rsplit_once("} ").expect(line);
+            json!({ "series": format!("{series}}}"), "values": values })
+        });
+        let (series, times): (Value, Value) =
+            (series.collect(), times.split("; ").map(|time| fires(name, time)).collect());
+        json!({ "name": name, "interval": "1m", "input_series": series, "promql_expr_test": times })
+    };
+    let tests: Value = table.split("\n\n").skip(1).map(timeline).collect();
+    let files = [root().join("helm/files/alerts.yaml")];
+    json!({ "rule_files": files, "evaluation_interval": "1m", "tests": tests })
+}
+
+/// The query for what fires at a time, and its result, from a text such as `8m TollkeeperPanics`. A failure shows the query, and
+/// so the name of its test.
+fn fires(name: &str, text: &str) -> Value {
+    let (time, alerts) = text.split_once(' ').expect(text);
+    let samples = alerts.split(", ").filter(|alert| *alert != "nothing").map(|alert| {
+        let (count, alert) = alert.split_once(' ').unwrap_or(("1", alert));
+        let (name, labels) = alert.split_once('{').unwrap_or((alert, "}"));
+        let labels = format!("{{alertname=\"{name}\",{labels}");
+        json!({ "labels": labels, "value": count.parse::<u32>().unwrap() })
+    });
+    let samples: Value = samples.collect();
+    let labels = if text.contains('{') { "without (alertstate)" } else { "by (alertname)" };
+    let query = format!("count {labels} (ALERTS{{alertstate=\"firing\"}}) # {name}");
+    json!({ "expr": query, "eval_time": time, "exp_samples": samples })
+}
+
 #[test]
 fn each_alert_fires_when_it_is_due_and_not_before() {
-    promtool(&["test", "rules", "tests/deploy/alerts.test.yaml"]);
-    let tests = text("tests/deploy/alerts.test.yaml");
+    let table = text("tests/deploy/alerts.txt");
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("alerts.yaml");
+    fs::write(&file, timelines(&table).to_string()).unwrap();
+    promtool(&["test", "rules", file.to_str().unwrap()]);
+    let words: BTreeSet<&str> = table.split([' ', ',', ';', '{', '\n']).collect();
     for name in alerts().keys() {
-        assert!(tests.contains(&format!("alertname=\"{name}\"")), "no test of {name}");
+        assert!(words.contains(&**name), "no test of {name}");
     }
+}
+
+#[test]
+fn an_alert_says_what_happens_and_where_the_runbook_has_it() {
+    promtool(&["test", "rules", "tests/deploy/alert_texts.yaml"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
