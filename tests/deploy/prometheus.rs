@@ -13,17 +13,11 @@ use crate::support::{
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: user
-    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: local }
-  - key: log
-    rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log }
-  - key: held
-    rate_limit: { unit: year, requests_per_unit: 10, hold: 1h }
-  - key: audited
-    rate_limit: { unit: second, requests_per_unit: 10 }
-  - key: watched
-    shadow_mode: true
-    rate_limit: { unit: year, requests_per_unit: 0 }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: local } }
+  - { key: log, rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log } }
+  - { key: held, rate_limit: { unit: year, requests_per_unit: 10, hold: 1h } }
+  - { key: audited, rate_limit: { unit: second, requests_per_unit: 10 } }
+  - { key: watched, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 0 } }
 ";
 
 /// Metrics of rules and peers without a series before their first event; the scrapes of `monitoring` have all of them.

@@ -46,8 +46,7 @@ print(len(failures), calls[0], failures[:3])
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: calls
-    rate_limit: { unit: year, requests_per_unit: 4000000000 }
+  - { key: calls, rate_limit: { unit: year, requests_per_unit: 4000000000 } }
 ";
 
 /// Starts eight threads of grpcio that call one of these addresses.

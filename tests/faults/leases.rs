@@ -14,10 +14,8 @@ use crate::support::{prelude::*, sentinels::Sentinels, service::service_at};
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: scarce
-    rate_limit: { unit: second, requests_per_unit: 500, lease: auto }
-  - key: plenty
-    rate_limit: { unit: second, requests_per_unit: 1000000, lease: auto }
+  - { key: scarce, rate_limit: { unit: second, requests_per_unit: 500, lease: auto } }
+  - { key: plenty, rate_limit: { unit: second, requests_per_unit: 1000000, lease: auto } }
 ";
 const LIMITS: [(&str, u64); 2] = [("scarce", 500), ("plenty", 1_000_000)];
 

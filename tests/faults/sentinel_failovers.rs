@@ -8,10 +8,8 @@ use crate::support::{prelude::*, sentinels::Sentinels, service::open_files};
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: wide
-    rate_limit: { unit: year, requests_per_unit: 1000000 }
-  - key: narrow
-    rate_limit: { unit: year, requests_per_unit: 10 }
+  - { key: wide, rate_limit: { unit: year, requests_per_unit: 1000000 } }
+  - { key: narrow, rate_limit: { unit: year, requests_per_unit: 10 } }
 ";
 const NARROW: usize = 10;
 const CALLS_ON_NARROW: usize = 30;

@@ -12,8 +12,7 @@ use crate::support::{
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: user
-    rate_limit: { unit: year, requests_per_unit: 4000000000 }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 4000000000 } }
 ";
 
 #[derive(Debug, Clone, Copy)]

@@ -9,10 +9,8 @@ use crate::support::{prelude::*, service::waited_for_cpu};
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: user
-    rate_limit: { unit: year, requests_per_unit: 1000000 }
-  - key: tokens
-    rate_limit: { unit: year, requests_per_unit: 10, count_denied: true }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 1000000 } }
+  - { key: tokens, rate_limit: { unit: year, requests_per_unit: 10, count_denied: true } }
 ";
 
 const CLIENTS: u64 = 8;

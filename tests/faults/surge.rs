@@ -11,10 +11,8 @@ use crate::support::{
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: wide
-    rate_limit: { unit: year, requests_per_unit: 4000000000 }
-  - key: narrow
-    rate_limit: { unit: year, requests_per_unit: 100 }
+  - { key: wide, rate_limit: { unit: year, requests_per_unit: 4000000000 } }
+  - { key: narrow, rate_limit: { unit: year, requests_per_unit: 100 } }
 ";
 const NARROW: usize = 100;
 

@@ -8,8 +8,7 @@ use super::{
 pub const RULES: &str = "
 domain: shop
 descriptors:
-  - key: good
-    rate_limit: { unit: year, requests_per_unit: 1000000 }
+  - { key: good, rate_limit: { unit: year, requests_per_unit: 1000000 } }
 ";
 
 pub fn good_message() -> Vec<u8> {

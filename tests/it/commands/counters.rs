@@ -7,12 +7,10 @@ use crate::support::{cluster::ClusterSetup, prelude::*, service::with_limit};
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: fixed_window
-    rate_limit: { unit: year, requests_per_unit: 10 }
+  - { key: fixed_window, rate_limit: { unit: year, requests_per_unit: 10 } }
   - key: first_hit_window
     rate_limit: { unit: year, requests_per_unit: 10, algorithm: first_hit_window }
-  - key: sliding_log
-    rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log }
+  - { key: sliding_log, rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log } }
   - key: sliding_window
     rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_window }
   - key: token_bucket
@@ -25,10 +23,8 @@ descriptors:
     rate_limits:
       - { unit: year, requests_per_unit: 10 }
       - { unit: year, requests_per_unit: 20, algorithm: token_bucket }
-  - key: many
-    rate_limit: { unit: year, requests_per_unit: 1000000 }
-  - key: free
-    rate_limit: { unlimited: true }
+  - { key: many, rate_limit: { unit: year, requests_per_unit: 1000000 } }
+  - { key: free, rate_limit: { unlimited: true } }
   - key: level
     descriptors: [{ key: fixed_window, rate_limit: { unit: year, requests_per_unit: 10 } }]
 ";

@@ -5,8 +5,7 @@ use crate::support::prelude::*;
 const RULES: &str = "
 domain: llm
 descriptors:
-  - key: user
-    rate_limit: { unit: year, requests_per_unit: 1000, hold: 10m }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 1000, hold: 10m } }
   - key: short
     rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 1s, estimate: 100 } }
   - key: money
@@ -21,8 +20,7 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, by: counter, estimate: 100 } }
   - key: job
     rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, by: id, estimate: { default: 200, learned: true } } }
-  - key: plain
-    rate_limit: { unit: year, requests_per_unit: 1000 }
+  - { key: plain, rate_limit: { unit: year, requests_per_unit: 1000 } }
 ";
 
 fn service() -> Service {

@@ -305,8 +305,7 @@ async fn the_multiplier_of_a_rule_makes_its_window_longer() {
     let rules = "
 domain: shop
 descriptors:
-  - key: user
-    rate_limit: { unit: year, unit_multiplier: 50, requests_per_unit: 5 }
+  - { key: user, rate_limit: { unit: year, unit_multiplier: 50, requests_per_unit: 5 } }
 ";
     let service = Service::start(Options { rules, ..Options::default() });
     let answer = service.ask(request("shop", vec![user("a")])).await.unwrap();

@@ -9,12 +9,8 @@ const RULES: &str = "
 domain: shop
 draw: first
 descriptors:
-  - key: plan
-    quota_mode: true
-    rate_limit: { unit: year, requests_per_unit: 3 }
-  - key: credits
-    quota_mode: true
-    rate_limit: { unit: year, requests_per_unit: 4 }
+  - { key: plan, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 3 } }
+  - { key: credits, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 4 } }
   - key: both
     quota_mode: true
     rate_limits:
@@ -23,8 +19,7 @@ descriptors:
   - key: done
     quota_mode: true
     rate_limit: { unit: year, requests_per_unit: 3, count_denied: true }
-  - key: cap
-    rate_limit: { unit: year, requests_per_unit: 6 }
+  - { key: cap, rate_limit: { unit: year, requests_per_unit: 6 } }
 ";
 
 async fn check(service: &Service, keys: &[&str], user: &str, count: u64, expected: &str) {

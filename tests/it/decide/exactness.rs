@@ -8,10 +8,8 @@ use crate::support::{prelude::*, sentinels::Sentinels};
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: user
-    rate_limit: { unit: year, requests_per_unit: 1000 }
-  - key: tenant
-    rate_limit: { unit: year, requests_per_unit: 100000 }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 1000 } }
+  - { key: tenant, rate_limit: { unit: year, requests_per_unit: 100000 } }
 ";
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,10 +7,8 @@ use crate::support::prelude::*;
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: hot
-    rate_limit: { unit: year, requests_per_unit: 4000, lease: auto }
-  - key: few
-    rate_limit: { unit: year, requests_per_unit: 300, lease: auto }
+  - { key: hot, rate_limit: { unit: year, requests_per_unit: 4000, lease: auto } }
+  - { key: few, rate_limit: { unit: year, requests_per_unit: 300, lease: auto } }
   - key: seconds
     rate_limit: { unit: second, unit_multiplier: 5, requests_per_unit: 1500, lease: auto }
 ";

@@ -230,15 +230,12 @@ descriptors:
     value: 'files/*'
     share_threshold: true
     rate_limit: { unit: year, requests_per_unit: 10 }
-  - key: files_no_share
-    value: 'files/*'
-    rate_limit: { unit: year, requests_per_unit: 10 }
+  - { key: files_no_share, value: 'files/*', rate_limit: { unit: year, requests_per_unit: 10 } }
   - key: top
     value: 'top/*'
     share_threshold: true
     descriptors:
-      - key: user
-        rate_limit: { unit: year, requests_per_unit: 5 }
+      - { key: user, rate_limit: { unit: year, requests_per_unit: 5 } }
 ";
     on_every_store(rules, &[], async |service| {
         for left in (0..10).rev() {

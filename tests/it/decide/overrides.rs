@@ -12,29 +12,20 @@ use crate::support::{
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: user
-    rate_limit: { unit: year, requests_per_unit: 3 }
-  - key: work
-    rate_limit: { unit: year, requests_per_unit: 3, count_denied: true }
-  - key: other
-    rate_limit: { unit: year, requests_per_unit: 100 }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 3 } }
+  - { key: work, rate_limit: { unit: year, requests_per_unit: 3, count_denied: true } }
+  - { key: other, rate_limit: { unit: year, requests_per_unit: 100 } }
   - key: both
     rate_limits:
       - { unit: day, requests_per_unit: 2 }
       - { unit: year, requests_per_unit: 3 }
   - key: bucket
     rate_limit: { unit: year, requests_per_unit: 2, burst: 3, algorithm: token_bucket }
-  - key: log
-    rate_limit: { unit: year, requests_per_unit: 2, algorithm: sliding_log }
-  - key: local
-    rate_limit: { unit: year, requests_per_unit: 2, on_store_failure: local }
-  - key: closes
-    rate_limit: { unit: year, requests_per_unit: 1, ban_for: 1h }
-  - key: free
-    rate_limit: { unlimited: true }
-  - key: file
-    value: '*.pdf'
-    rate_limit: { unit: year, requests_per_unit: 2 }
+  - { key: log, rate_limit: { unit: year, requests_per_unit: 2, algorithm: sliding_log } }
+  - { key: local, rate_limit: { unit: year, requests_per_unit: 2, on_store_failure: local } }
+  - { key: closes, rate_limit: { unit: year, requests_per_unit: 1, ban_for: 1h } }
+  - { key: free, rate_limit: { unlimited: true } }
+  - { key: file, value: '*.pdf', rate_limit: { unit: year, requests_per_unit: 2 } }
 ";
 
 const ROWS: &str = include_str!("overrides.txt");

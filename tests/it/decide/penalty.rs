@@ -5,13 +5,11 @@ use crate::support::prelude::*;
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: user
-    rate_limit: { unit: year, requests_per_unit: 2, ban_for: 1h }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 2, ban_for: 1h } }
   - key: watched
     shadow_mode: true
     rate_limit: { unit: year, requests_per_unit: 2, ban_for: 1h }
-  - key: other
-    rate_limit: { unit: year, requests_per_unit: 1 }
+  - { key: other, rate_limit: { unit: year, requests_per_unit: 1 } }
 ";
 
 /// What counter show says of a user.

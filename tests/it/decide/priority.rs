@@ -12,8 +12,7 @@ descriptors:
       unit: year
       requests_per_unit: 10
       priority: { entry: class, share: { critical: 100, standard: 80, batch: 50 } }
-  - key: free
-    rate_limit: { unit: year, requests_per_unit: 10 }
+  - { key: free, rate_limit: { unit: year, requests_per_unit: 10 } }
 ";
 
 /// A hit of a user, of a class.

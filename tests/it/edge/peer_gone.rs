@@ -13,10 +13,8 @@ use crate::support::{
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: tokens
-    rate_limit: { unit: year, requests_per_unit: 1000000, count_denied: true }
-  - key: hot
-    rate_limit: { unit: year, requests_per_unit: 1000, lease: auto }
+  - { key: tokens, rate_limit: { unit: year, requests_per_unit: 1000000, count_denied: true } }
+  - { key: hot, rate_limit: { unit: year, requests_per_unit: 1000, lease: auto } }
 ";
 
 fn start(store: &str) -> Service {

@@ -25,8 +25,7 @@ descriptors:
   - key: httproute/default/backend/rule/0/match/0/*
     value: httproute/default/backend/rule/0/match/0/*
     descriptors:
-      - key: rule-0-match-0
-        rate_limit: { unit: year, requests_per_unit: 6000 }
+      - { key: rule-0-match-0, rate_limit: { unit: year, requests_per_unit: 6000 } }
 ",
         &[(ENVOY_GATEWAY, ENVOY_GATEWAY), ("rule-0-match-0", "alice")],
     ),

@@ -91,22 +91,15 @@ fn the_messages_of_v1_have_the_fields_and_the_values_of_the_proto() {
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: user
-    rate_limit: { name: per_user, unit: year, requests_per_unit: 2 }
-  - key: budget
-    rate_limit: { unit: year, requests_per_unit: 1000, hold: 10m }
-  - key: lent
-    rate_limit: { unit: year, requests_per_unit: 1000, lease: auto }
-  - key: slots
-    rate_limit: { algorithm: in_flight, requests_per_unit: 2, hold: 10m }
-  - key: log
-    rate_limit: { unit: year, requests_per_unit: 9, algorithm: sliding_log }
+  - { key: user, rate_limit: { name: per_user, unit: year, requests_per_unit: 2 } }
+  - { key: budget, rate_limit: { unit: year, requests_per_unit: 1000, hold: 10m } }
+  - { key: lent, rate_limit: { unit: year, requests_per_unit: 1000, lease: auto } }
+  - { key: slots, rate_limit: { algorithm: in_flight, requests_per_unit: 2, hold: 10m } }
+  - { key: log, rate_limit: { unit: year, requests_per_unit: 9, algorithm: sliding_log } }
   - key: counted
     rate_limit: { unit: year, requests_per_unit: 9, hold: { by: counter, for: 10m, estimate: { default: 3 } } }
-  - key: free
-    rate_limit: { unlimited: true }
-  - key: closed
-    rate_limit: { unit: year, requests_per_unit: 0 }
+  - { key: free, rate_limit: { unlimited: true } }
+  - { key: closed, rate_limit: { unit: year, requests_per_unit: 0 } }
 ";
 
 /// Exchanges with real services.

@@ -5,19 +5,14 @@ use crate::support::prelude::*;
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: error
-    rate_limit: { unit: year, requests_per_unit: 10 }
-  - key: deny
-    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: deny }
-  - key: allow
-    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: allow }
-  - key: local
-    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: local }
+  - { key: error, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: deny, rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: deny } }
+  - { key: allow, rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: allow } }
+  - { key: local, rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: local } }
   - key: bucket
     rate_limit:
       { unit: year, requests_per_unit: 9, algorithm: token_bucket, on_store_failure: local }
-  - key: work
-    rate_limit: { unit: year, requests_per_unit: 10, count_denied: true }
+  - { key: work, rate_limit: { unit: year, requests_per_unit: 10, count_denied: true } }
   - key: log
     rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log, on_store_failure: deny }
   - key: first

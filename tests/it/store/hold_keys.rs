@@ -93,8 +93,7 @@ async fn without_holds_by_token_no_key_is_made_and_tokens_count_as_absent() {
     let rules = "
 domain: shop
 descriptors:
-  - key: user
-    rate_limit: { unit: year, requests_per_unit: 4 }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 4 } }
 ";
     let service = Service::start(Options { rules, store: &store, ..Options::default() });
     service.wait_until_ready();

@@ -7,8 +7,7 @@ domain: llm
 descriptors:
   - key: user
     rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, estimate: 300 } }
-  - key: probe
-    rate_limit: { unit: year, requests_per_unit: 1000000 }
+  - { key: probe, rate_limit: { unit: year, requests_per_unit: 1000000 } }
 ";
 
 /// A service that reaches its Redis through a proxy.

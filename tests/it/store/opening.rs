@@ -10,8 +10,7 @@ use crate::support::{
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: user
-    rate_limit: { unit: year, requests_per_unit: 4000000000 }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 4000000000 } }
 ";
 
 /// How many failures in a row open a breaker.

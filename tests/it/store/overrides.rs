@@ -10,8 +10,7 @@ use crate::support::{
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: user
-    rate_limit: { unit: year, requests_per_unit: 1000000 }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 1000000 } }
 ";
 
 fn replica(store: &str, flags: &[&str]) -> Service {

@@ -8,10 +8,8 @@ use crate::support::{
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: user
-    rate_limit: { unit: year, requests_per_unit: 10 }
-  - key: bucket
-    rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: bucket, rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket } }
 ";
 
 fn start(store: &str, flags: &[&str]) -> Service {
@@ -51,7 +49,7 @@ fn logs(service: &Service, line: &str) {
 async fn a_failover_is_followed_with_and_without_scripts() {
     let mut sentinels = Sentinels::start();
     // Without scripts there are only fixed windows.
-    let rules = &RULES[..RULES.find("  - key: bucket").unwrap()];
+    let rules = &RULES[..RULES.find("  - { key: bucket").unwrap()];
     let (url, flags) = (sentinels.url(), &["--redis-scripts", "off"]);
     let plain = Options { rules, store: &url, flags, ..Options::default() };
     let services = [start(&url, &[]), Service::start(plain)];

@@ -5,12 +5,9 @@ use crate::support::{prelude::*, service::metadata};
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: tokens
-    rate_limit: { unit: year, requests_per_unit: 1000, count_denied: true }
-  - key: second
-    rate_limit: { unit: second, requests_per_unit: 1000, count_denied: true }
-  - key: plain
-    rate_limit: { unit: year, requests_per_unit: 1000 }
+  - { key: tokens, rate_limit: { unit: year, requests_per_unit: 1000, count_denied: true } }
+  - { key: second, rate_limit: { unit: second, requests_per_unit: 1000, count_denied: true } }
+  - { key: plain, rate_limit: { unit: year, requests_per_unit: 1000 } }
   - key: budget
     rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, estimate: 300 } }
 ";

@@ -14,10 +14,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: user
-    rate_limit: { unit: year, requests_per_unit: 100 }
-  - key: deny
-    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: deny }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 100 } }
+  - { key: deny, rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: deny } }
 ";
 
 fn service(redis: &Redis) -> Service {

@@ -5,13 +5,11 @@ use crate::support::{http::status, prelude::*, service::exchange_with};
 const RULES: &str = "
 domain: web
 descriptors:
-  - key: user
-    rate_limit: { unit: year, requests_per_unit: 2 }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 2 } }
   - key: path
     value: /login
     descriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 1 } }]
-  - key: closed
-    rate_limit: { unit: year, requests_per_unit: 0 }
+  - { key: closed, rate_limit: { unit: year, requests_per_unit: 0 } }
 ";
 
 fn service() -> Service {
@@ -162,12 +160,9 @@ fn a_limit_may_have_a_body_of_its_own_for_its_denials() {
     let rules = "
 domain: web
 descriptors:
-  - key: user
-    rate_limit: { unit: year, requests_per_unit: 0, denied_body: openai }
-  - key: page
-    rate_limit: { unit: year, requests_per_unit: 0, denied_body: none }
-  - key: path
-    rate_limit: { unit: year, requests_per_unit: 0 }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 0, denied_body: openai } }
+  - { key: page, rate_limit: { unit: year, requests_per_unit: 0, denied_body: none } }
+  - { key: path, rate_limit: { unit: year, requests_per_unit: 0 } }
 ";
     for (flags, expected) in [
         (&[][..], ["application/json", "", ""]),

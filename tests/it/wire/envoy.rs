@@ -30,11 +30,8 @@ descriptors:
   - key: generic_key
     value: api
     descriptors:
-      - key: user
-        rate_limit: { unit: year, requests_per_unit: 3 }
-      - key: user
-        value: hasty
-        rate_limit: { unit: second, requests_per_unit: 1 }
+      - { key: user, rate_limit: { unit: year, requests_per_unit: 3 } }
+      - { key: user, value: hasty, rate_limit: { unit: second, requests_per_unit: 1 } }
 ";
 
 /// One rule for each path that envoy.yaml routes.

@@ -135,8 +135,7 @@ async fn numbers_have_64_bits_and_descriptors_are_those_of_envoy() {
     let rules = "
 domain: large
 descriptors:
-  - key: money
-    rate_limit: { name: budget, unit: year, requests_per_unit: 9007199254740991 }
+  - { key: money, rate_limit: { name: budget, unit: year, requests_per_unit: 9007199254740991 } }
 ";
     let service = Service::start(Options { rules, ..Options::default() });
     check_batch(
@@ -380,12 +379,9 @@ async fn a_call_without_a_store_fails_alone_by_its_own_rule() {
     let rules = "
 domain: shop
 descriptors:
-  - key: fails
-    rate_limit: { unit: year, requests_per_unit: 10 }
-  - key: passes
-    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: allow }
-  - key: denied
-    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: deny }
+  - { key: fails, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: passes, rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: allow } }
+  - { key: denied, rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: deny } }
 ";
     let redis = Redis::absent();
     let flags = &["--decision-budget", "100ms"];
@@ -447,12 +443,10 @@ descriptors:
       unit: year
       requests_per_unit: 10000000
       hold: { for: 10m, estimate: 1000, weights: { input: 250, output: 1000 } }
-  - key: flight
-    rate_limit: { algorithm: in_flight, requests_per_unit: 2, hold: 10m }
+  - { key: flight, rate_limit: { algorithm: in_flight, requests_per_unit: 2, hold: 10m } }
   - key: route
     rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, by: counter, estimate: 100 } }
-  - key: plain
-    rate_limit: { unit: year, requests_per_unit: 1000 }
+  - { key: plain, rate_limit: { unit: year, requests_per_unit: 1000 } }
 ";
 
 async fn on_stores_with_holds(scenario: impl AsyncFn(&Service)) {

@@ -10,16 +10,11 @@ use crate::support::{
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: user
-    rate_limit: { unit: year, requests_per_unit: 100 }
-  - key: deny
-    rate_limit: { unit: year, requests_per_unit: 100, on_store_failure: deny }
-  - key: allow
-    rate_limit: { unit: year, requests_per_unit: 100, on_store_failure: allow }
-  - key: local
-    rate_limit: { unit: year, requests_per_unit: 100, on_store_failure: local }
-  - key: none
-    rate_limit: { unit: year, requests_per_unit: 0 }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 100 } }
+  - { key: deny, rate_limit: { unit: year, requests_per_unit: 100, on_store_failure: deny } }
+  - { key: allow, rate_limit: { unit: year, requests_per_unit: 100, on_store_failure: allow } }
+  - { key: local, rate_limit: { unit: year, requests_per_unit: 100, on_store_failure: local } }
+  - { key: none, rate_limit: { unit: year, requests_per_unit: 0 } }
 ";
 
 /// The first node is late, and the second is well.

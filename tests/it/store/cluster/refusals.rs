@@ -8,8 +8,7 @@ use crate::support::{
 const RULES: &str = "
 domain: shop
 descriptors:
-  - key: user
-    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: deny }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: deny } }
 ";
 
 /// Longer than an outage lasts after the last failed call, if the server then answers.
