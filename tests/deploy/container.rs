@@ -151,7 +151,7 @@ fn healthcheck_exits_with_0_only_if_the_service_serves() {
 
     let mut service = service;
     service.process().signal("TERM");
-    eventually("draining", || (service.exchange("GET", "/readyz", b"").0 == 503).then_some(()));
+    wait_until("draining", || service.exchange("GET", "/readyz", b"").0 == 503);
     let draining = healthcheck(&["--addr", &address]);
     assert_eq!(draining, (Some(1), "NOT_SERVING\n".to_owned(), String::new()));
 }

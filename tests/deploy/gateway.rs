@@ -49,10 +49,8 @@ impl Gateway {
         gateway.write_resources();
         gateway.start_control_plane();
         gateway.start_envoy();
-        eventually("the rules are in force", || (!gateway.pod.rules().is_empty()).then_some(()));
-        eventually("Envoy has its routes", || {
-            (gateway.try_status("GET", "/open", &[]) == 200).then_some(())
-        });
+        wait_until("the rules are in force", || !gateway.pod.rules().is_empty());
+        wait_until("Envoy has its routes", || gateway.try_status("GET", "/open", &[]) == 200);
         gateway
     }
 

@@ -29,7 +29,6 @@ use self::{
         release::Release,
     },
     support::{
-        eventually,
         pages::{
             DescriptorRow, blocks, descriptors, documents, page, request_of_row, requests,
             rules_with,
@@ -37,7 +36,7 @@ use self::{
         redis_server::Redis,
         root, run,
         service::{Service, tollkeeper},
-        tool,
+        tool, wait_until,
     },
 };
 
@@ -126,12 +125,12 @@ fn life_of_a_release(helm: &str) {
 
     release.apply("upgrade", &rules(7)).unwrap();
     release.update_volumes(&service);
-    eventually("the upgrade's rules", || (service.left() == "7 left of 7 per year").then_some(()));
+    wait_until("the upgrade's rules", || service.left() == "7 left of 7 per year");
 
     release.helm(&["rollback", "tollkeeper", "1"], None).unwrap();
     assert_eq!(installed(), Some(rules(5).into()));
     release.update_volumes(&service);
-    eventually("the first rules", || (service.left() == "5 left of 5 per year").then_some(()));
+    wait_until("the first rules", || service.left() == "5 left of 5 per year");
 
     release.helm(&["test", "tollkeeper"], Some(&service)).unwrap();
 

@@ -102,8 +102,8 @@ async fn a_collector_that_is_down_is_one_warning_and_gets_the_spans_of_later_cal
         line("accepts traces and metrics again");
         let later = "4af7651916cd43dd8448eb211c80319c";
         call(&service, later).await;
-        eventually(&format!("{protocol}: the later span"), || {
-            collector.spans().iter().any(|span| span["traceId"] == later).then_some(())
+        wait_until(&format!("{protocol}: the later span"), || {
+            collector.spans().iter().any(|span| span["traceId"] == later)
         });
     }
 }

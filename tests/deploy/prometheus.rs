@@ -101,7 +101,7 @@ async fn every_expression_of_the_alerts_and_the_dashboard_has_a_value_after_call
         service.ask(request("shop", vec![descriptor(&[("log", "failing")])])).await.unwrap_err();
         redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
         let hits = format!("ratelimit_hits_total{{standing=\"over\"}} >= {}", 2 + 12 * scrapes);
-        eventually("the calls are scraped", || (!prometheus.query(&hits).is_empty()).then_some(()));
+        wait_until("the calls are scraped", || !prometheus.query(&hits).is_empty());
     }
 
     let began = Instant::now();
@@ -176,7 +176,5 @@ async fn an_outage_of_redis_fires_the_alert_of_the_breaker_which_ends_with_the_o
     assert_eq!(summary, format!("{server} gets no calls: its breaker is open"));
 
     redis.start_again();
-    eventually("the alert ends", || {
-        prometheus.firing("TollkeeperBreakerOpen").is_none().then_some(())
-    });
+    wait_until("the alert ends", || prometheus.firing("TollkeeperBreakerOpen").is_none());
 }

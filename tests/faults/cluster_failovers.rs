@@ -133,7 +133,7 @@ async fn check_failovers_in_a_cluster(
     }
     for service in &services {
         let reported = "failover from 127.0.0.1:";
-        eventually("the cost is reported", || service.log().contains(reported).then_some(()));
+        wait_until("the cost is reported", || service.log().contains(reported));
         assert!(service.get("/metrics").contains("ratelimit_store_charges_lost_total"));
     }
 }
@@ -178,7 +178,7 @@ async fn masters_that_are_replaced_together_are_each_followed_and_reported() {
     }
     for master in 0..3 {
         let line = format!("failover from 127.0.0.1:{} to", cluster.nodes[master].port);
-        eventually(&line, || service.log().contains(&line).then_some(()));
+        wait_until(&line, || service.log().contains(&line));
     }
 }
 

@@ -90,9 +90,9 @@ descriptors:
         Service::start(Options { rules: &rules, store: &store, flags, ..Options::default() });
     service.wait_until_ready();
     let envoy = Envoy::start_waiting(service.grpc, &format!("{}s", waits.as_secs_f64()));
-    eventually("a call is counted", || {
+    wait_until("a call is counted", || {
         envoy.get(b"alice");
-        redis.keys().iter().any(|key| key.contains("user=alice")).then_some(())
+        redis.keys().iter().any(|key| key.contains("user=alice"))
     });
     let counts = || {
         let errors = envoy.count("cluster.upstream.ratelimit.error");
@@ -139,10 +139,10 @@ descriptors:
             Disruption::BlackHole => proxy.heal(),
         }
         let ended = Instant::now();
-        eventually("full service is back", || {
+        wait_until("full service is back", || {
             let later = ledger.lock().unwrap();
             let mut later = later.iter().rev().take(CLIENTS as usize);
-            later.all(|(sent, _, status)| *sent > ended && *status == 200).then_some(())
+            later.all(|(sent, _, status)| *sent > ended && *status == 200)
         });
         end.store(true, Ordering::Relaxed);
         (began, before, after, ends, ended)

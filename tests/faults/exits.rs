@@ -211,8 +211,8 @@ fn a_client_that_ignores_goaway_delays_the_exit_by_the_deadline_only() {
     let mut client = TcpStream::connect(service.grpc).unwrap();
     let call = http2::opening().into_iter().chain(Frames::default().headers().bytes());
     client.write_all(&call.collect::<Vec<_>>()).unwrap();
-    eventually("it is connected", || {
-        service.get("/metrics").contains("ratelimit_connections{listener=\"grpc\"} 1").then_some(())
+    wait_until("it is connected", || {
+        service.get("/metrics").contains("ratelimit_connections{listener=\"grpc\"} 1")
     });
     let began = Instant::now();
     service.process().signal("TERM");

@@ -139,10 +139,10 @@ impl World {
 /// Waits until something has become of hits that a replica has leased or lent.
 fn has_happened(replica: &Service, event: &str) {
     let name = format!("ratelimit_lease_hits_total{{event=\"{event}\"}} ");
-    eventually(event, || {
+    wait_until(event, || {
         let metrics = replica.get("/metrics");
         let mut lines = metrics.lines();
-        lines.any(|line| line.starts_with(&name) && !line.ends_with(" 0")).then_some(())
+        lines.any(|line| line.starts_with(&name) && !line.ends_with(" 0"))
     });
 }
 

@@ -66,9 +66,7 @@ impl Load {
     /// Waits until some more calls are admitted.
     fn goes_on(&self) {
         let before = self.admitted.load(Ordering::Relaxed);
-        eventually("calls are admitted", || {
-            (self.admitted.load(Ordering::Relaxed) > before + 20).then_some(())
-        });
+        wait_until("calls are admitted", || self.admitted.load(Ordering::Relaxed) > before + 20);
     }
 
     async fn end(self) -> Outcome {
@@ -176,16 +174,14 @@ async fn each_failover_under_load_is_over_soon_and_costs_what_was_not_replicated
             }
         }
         let announced = sentinels.announced();
-        eventually("the service follows", || (changes() > before).then_some(()));
+        wait_until("the service follows", || changes() > before);
         load.goes_on();
         let old = sentinels.redises.iter().find(|redis| redis.port == old).unwrap();
         if fault == Fault::Stop {
             old.signal("CONT");
         }
         if fault != Fault::Kill {
-            eventually("the old master is left", || {
-                (clients_of_the_service(old) == Some(0)).then_some(())
-            });
+            wait_until("the old master is left", || clients_of_the_service(old) == Some(0));
             let runs = || eventually("the old master answers", || old.try_runs_of("evalsha").ok());
             let before = runs();
             load.goes_on();
@@ -216,7 +212,5 @@ async fn each_failover_under_load_is_over_soon_and_costs_what_was_not_replicated
             files = open_files(process);
         }
     }
-    eventually("no descriptors are left open", || {
-        (open_files(process) <= files + CLIENTS).then_some(())
-    });
+    wait_until("no descriptors are left open", || open_files(process) <= files + CLIENTS);
 }

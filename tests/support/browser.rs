@@ -65,13 +65,13 @@ impl Browser {
     pub fn open(&mut self, url: &str) {
         let opened = self.call("Page.navigate", json!({ "url": url }));
         assert_eq!(opened.get("errorText"), None, "{opened}");
-        eventually("the page is loaded", || {
+        wait_until("the page is loaded", || {
             // Events arrive between the answers to calls, and a page that loads answers none.
             let page = self.session.take();
             self.call("Browser.getVersion", json!({}));
             self.session = page;
             let loaded = |event: &Value| event["method"] == "Page.loadEventFired";
-            self.events.iter().any(loaded).then_some(())
+            self.events.iter().any(loaded)
         });
     }
 
@@ -88,7 +88,7 @@ impl Browser {
     /// Waits until a JavaScript expression is true.
     #[track_caller]
     pub fn wait_for(&mut self, expression: &str) {
-        eventually(expression, || (self.value(expression) == true).then_some(()));
+        wait_until(expression, || self.value(expression) == true);
     }
 
     /// What a person sees of the page.

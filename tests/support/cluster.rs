@@ -100,10 +100,9 @@ impl Cluster {
         if !hostname.is_empty() {
             // Until then, they name each other by their addresses.
             let named = format!(",{hostname}");
-            eventually("all nodes know each other's host names", || {
+            wait_until("all nodes know each other's host names", || {
                 let mut seen = cluster.nodes.iter().map(|node| node.query(&["CLUSTER", "NODES"]));
                 seen.all(|nodes: String| nodes.lines().all(|line| line.contains(&named)))
-                    .then_some(())
             });
         }
         cluster
@@ -313,7 +312,7 @@ impl Cluster {
             }
             pipe.query::<()>(&mut self.nodes[node].connect()).unwrap();
         }
-        eventually("the node has no slots", || slots(from).is_empty().then_some(()));
+        wait_until("the node has no slots", || slots(from).is_empty());
     }
 
     /// Begins to move a slot: from here on the old owner answers ASK for keys that it does not have.

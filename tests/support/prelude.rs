@@ -41,5 +41,5 @@ pub use super::{
     root, run,
     service::{Options, Service, descriptor, hits, refund, request, serve, spell, tollkeeper},
     stores::on_every_store,
-    tool,
+    tool, wait_until,
 };

@@ -106,7 +106,7 @@ impl RawClient {
 
     /// Waits until every call is answered, and returns them in the order of their answers.
     pub fn finish(self) -> Vec<RawCall> {
-        super::eventually("every call is answered", || (self.open() == 0).then_some(()));
+        super::wait_until("every call is answered", || self.open() == 0);
         self.stream.shutdown(std::net::Shutdown::Both).unwrap();
         self.reader.join().unwrap()
     }

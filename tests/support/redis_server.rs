@@ -184,9 +184,9 @@ impl Redis {
                 self.query::<()>(&["CONFIG", "SET", "save", "3600 1"]);
                 self.query::<()>(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "yes"]);
                 self.query::<()>(&["BGSAVE"]);
-                eventually("the save fails", || {
+                wait_until("the save fails", || {
                     let info: String = self.query(&["INFO", "persistence"]);
-                    info.contains("rdb_last_bgsave_status:err").then_some(())
+                    info.contains("rdb_last_bgsave_status:err")
                 });
             }
             _ => panic!("{code}"),

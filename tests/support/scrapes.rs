@@ -39,7 +39,7 @@ descriptors:
     service.ask(planted()).await.unwrap_err();
     fs::write(&service.rules, rules.replace("requests_per_unit: 1", "requests_per_unit: 2"))
         .unwrap();
-    eventually("the reload", || service.get("/metrics").contains("reloads_total").then_some(()));
+    wait_until("the reload", || service.get("/metrics").contains("reloads_total"));
     drop(redis);
     service.ask(planted()).await.unwrap_err();
     eventually("a failed connection", || {

@@ -85,9 +85,9 @@ impl Sentinels {
         .with(&["--sentinel"])
         .with(tls_arguments);
         // A Sentinel asks for the replicas when it starts, and then only every ten seconds.
-        eventually("the replicas are connected", || {
+        wait_until("the replicas are connected", || {
             let info: String = redises[0].query(&["INFO", "replication"]);
-            (info.matches("state=online").count() == 2).then_some(())
+            info.matches("state=online").count() == 2
         });
         let sentinels: Vec<_> = (0..3).map(|_| Redis::start_as(sentinel.clone())).collect();
         if *version != Version::Redis6 {
@@ -146,9 +146,9 @@ impl Sentinels {
     /// Waits until a failover would succeed and lose nothing: every Sentinel sees two connected replicas and two
     /// other Sentinels, and a replica acknowledges a write.
     pub fn ready(&self) {
-        eventually("every Sentinel sees the others", || {
+        wait_until("every Sentinel sees the others", || {
             let all = self.sentinels.iter().all(|sentinel| self.sees_all(sentinel));
-            all.then_some(())
+            all
         });
         // A replica that is connected may not receive writes for up to a second.
         eventually("both replicas acknowledge a write", || {

@@ -155,7 +155,7 @@ impl Service {
     pub fn reload(&self, rules: &str) {
         let before = self.rules_version();
         std::fs::write(&self.rules, rules).unwrap();
-        eventually("the new rules are in force", || (self.rules_version() != before).then_some(()));
+        wait_until("the new rules are in force", || self.rules_version() != before);
     }
 
     fn rules_version(&self) -> serde_json::Value {
@@ -165,7 +165,7 @@ impl Service {
 
     #[track_caller]
     pub fn wait_until_ready(&self) {
-        eventually("ready", || (self.exchange("GET", "/readyz", b"").0 == 200).then_some(()));
+        wait_until("ready", || self.exchange("GET", "/readyz", b"").0 == 200);
     }
 }
 

@@ -59,12 +59,12 @@ impl Contour {
         let envoy = Process::spawn(envoy.stdout(Stdio::null()).stderr(log("envoy.log")));
 
         let url = format!("http://127.0.0.1:{public}");
-        eventually("Contour's Envoy forwards requests", || {
+        wait_until("Contour's Envoy forwards requests", || {
             // Without the header, it asks about nothing.
             let mut curl = Command::new("curl");
             curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: shop.example"]);
             let (_, status, _) = run(curl.env("no_proxy", "*").arg(&url));
-            (status == "200").then_some(())
+            status == "200"
         });
         Self { url, _processes: [application, contour, envoy], _folder: folder }
     }

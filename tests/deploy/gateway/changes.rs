@@ -21,11 +21,11 @@ fn start_exhausted() -> Gateway {
 /// Waits for another stream than the one that was open before, while every request is answered by its limit.
 #[track_caller]
 fn wait_for_another_stream(gateway: &Gateway, before: &Value) {
-    eventually("another stream", || {
+    wait_until("another stream", || {
         assert_limits(gateway);
         let now = gateway.pod.control_plane();
         let is_new = now["connected"] == true && now["accepted_at"] != before["accepted_at"];
-        is_new.then_some(())
+        is_new
     });
 }
 
@@ -38,9 +38,9 @@ fn assert_limits(gateway: &Gateway) {
 
 #[track_caller]
 fn wait_for_loss(gateway: &Gateway) {
-    eventually("the stream is lost", || {
+    wait_until("the stream is lost", || {
         assert_limits(gateway);
-        (gateway.pod.control_plane()["connected"] == false).then_some(())
+        gateway.pod.control_plane()["connected"] == false
     });
 }
 
@@ -49,9 +49,9 @@ fn an_edited_policy_applies_to_requests_and_keeps_what_was_counted() {
     let gateway = start_exhausted();
     let edit = Instant::now();
     gateway.write_policies(&LIMITS.replacen(PLAIN, FIVE, 1));
-    eventually("five an hour", || {
+    wait_until("five an hour", || {
         let rules = gateway.pod.rules().join("\n");
-        rules.contains("requests_per_unit=5").then_some(())
+        rules.contains("requests_per_unit=5")
     });
     record("an edited policy was in force after", &format!("{:.1?}", edit.elapsed()));
     // Four were counted.
@@ -64,11 +64,11 @@ fn a_deleted_policy_ends_its_limit_alone() {
     let (first, others) = LIMITS.split_once("\n---\n").unwrap();
     assert!(first.contains("name: plain"));
     gateway.write_policies(others);
-    eventually("the rule is gone", || {
+    wait_until("the rule is gone", || {
         let rules = gateway.pod.rules().join("\n");
-        (!rules.contains("/plain/")).then_some(())
+        !rules.contains("/plain/")
     });
-    eventually("its requests pass", || (gateway.get("/plain") == 200).then_some(()));
+    wait_until("its requests pass", || gateway.get("/plain") == 200);
     let ban = [("x-ban", "yes")];
     assert_eq!(gateway.send("GET", "/kinds", &ban).0, 429);
 }
@@ -113,11 +113,11 @@ fn a_control_plane_that_restarts_without_policies_ends_all_limits() {
     wait_for_loss(&gateway);
     gateway.write_policies("");
     gateway.start_control_plane();
-    eventually("no rule is left", || gateway.pod.rules().is_empty().then_some(()));
+    wait_until("no rule is left", || gateway.pod.rules().is_empty());
     let after = gateway.pod.control_plane();
     let versions = format!("{} and {}", before["version"], after["version"]);
     record("versions before and after a restart", &versions);
-    eventually("requests pass", || (gateway.get("/plain") == 200).then_some(()));
+    wait_until("requests pass", || gateway.get("/plain") == 200);
 }
 
 #[test]
@@ -129,20 +129,18 @@ fn certificates_of_another_authority_are_used_without_a_restart_of_the_service()
     gateway.write_secret();
     gateway.kill_control_plane();
     gateway.start_control_plane();
-    eventually("the service reconnects", || {
+    wait_until("the service reconnects", || {
         let now = gateway.pod.control_plane();
-        (now["connected"] == true && now["accepted_at"] != before["accepted_at"]).then_some(())
+        now["connected"] == true && now["accepted_at"] != before["accepted_at"]
     });
     let log = gateway.pod.log();
     let used = "the TLS files of the control plane have changed and are in use";
     assert!(log.contains(used), "{log}");
-    eventually("its clients see the new certificate", || {
-        gateway.pod.shows_a_certificate_of_its_authority().then_some(())
+    wait_until("its clients see the new certificate", || {
+        gateway.pod.shows_a_certificate_of_its_authority()
     });
     // Envoy reads the file with the authority of the service once, so its pods are replaced too.
     gateway.start_envoy();
-    eventually("Envoy has its routes", || {
-        (gateway.try_status("GET", "/open", &[]) == 200).then_some(())
-    });
+    wait_until("Envoy has its routes", || gateway.try_status("GET", "/open", &[]) == 200);
     assert_limits(&gateway);
 }

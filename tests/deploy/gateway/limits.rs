@@ -1,7 +1,7 @@
 //! The limits of resources/limits.yaml, as real requests meet them.
 
 use super::Gateway;
-use crate::support::eventually;
+use crate::support::wait_until;
 
 const ALL: &str = "200 200 200 200 200";
 const THREE: &str = "200 200 200 429 429";
@@ -64,9 +64,9 @@ fn costs_denied_requests_and_shadows_are_counted() {
             gateway.get(&format!("/{path}"));
         }
         // Envoy sends the cost of an answer after the answer.
-        eventually(path, || {
+        wait_until(path, || {
             let key = gateway.redis.key(path);
-            (gateway.redis.query::<u64>(&["GET", &key]) == counted).then_some(())
+            gateway.redis.query::<u64>(&["GET", &key]) == counted
         });
     }
 }

@@ -60,13 +60,11 @@ fn the_policy_of_the_page_gives_the_statuses_rules_and_answer_that_the_page_show
     let text = page("envoy-gateway.md");
     let (policy, shown) = (blocks(&text, "yaml")[1], blocks(&text, "text"));
     gateway.write_policies(policy);
-    eventually("only the page's rule", || {
-        (gateway.pod.rules().join("\n") + "\n" == shown[1]).then_some(())
-    });
+    wait_until("only the page's rule", || gateway.pod.rules().join("\n") + "\n" == shown[1]);
     // Envoy learns it at about the same time.
-    eventually("a limit for another user", || {
+    wait_until("a limit for another user", || {
         let (_, head) = gateway.send("GET", "/backend", &[("x-user", "another")]);
-        head.contains("x-ratelimit-limit: 3").then_some(())
+        head.contains("x-ratelimit-limit: 3")
     });
     let statuses = gateway.five("docs/envoy-gateway.md", "GET", "/backend", &[("x-user", "alice")]);
     assert_eq!(statuses, shown[0].trim_end());

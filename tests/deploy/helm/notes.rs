@@ -71,7 +71,7 @@ fn with_a_control_plane_the_notes_say_how_to_see_its_rules() {
     let quoted: Vec<&str> = notes.split('"').skip(1).step_by(2).collect();
     let [connected, loaded, without] = quoted[..] else { panic!("{quoted:?}") };
     for line in [connected, loaded] {
-        eventually(line, || service.log().contains(line).then_some(()));
+        wait_until(line, || service.log().contains(line));
     }
     let asked = call_of_helm_test(&service, &["--set", &url]);
     assert!(asked.contains(without), "{asked}");

@@ -62,8 +62,8 @@ fn answers_as_its_page_shows(folder: &str) {
 
     drop(service);
     assert_eq!((guess(0), report(0)), (503, 200), "the service has stopped");
-    eventually("the application logs that the service is away", || {
-        fs::read_to_string(&log).unwrap().contains(" had no answer and ").then_some(())
+    wait_until("the application logs that the service is away", || {
+        fs::read_to_string(&log).unwrap().contains(" had no answer and ")
     });
     application.signal("TERM");
     eventually("the application ends", || application.0.try_wait().unwrap());

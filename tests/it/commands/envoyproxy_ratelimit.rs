@@ -382,9 +382,9 @@ async fn a_token_quota_of_two_lets_three_through_as_in_envoyproxy_ratelimit() {
 fn rules_are_loaded_again_when_kubelet_moves_its_link() {
     let service = EnvoyproxyRatelimit::start(&sample(&page("kgateway.md")), &[]);
     publish(service.folder.path(), "second", &RULES.replace("user", "account"));
-    eventually("the new rules are in force", || {
+    wait_until("the new rules are in force", || {
         let rules = get(service.debug, "/rlconfig").1;
-        (rules.contains("shop.account: ") && !rules.contains("shop.user: ")).then_some(())
+        rules.contains("shop.account: ") && !rules.contains("shop.user: ")
     });
 }
 

@@ -97,7 +97,7 @@ fn a_commit_without_an_effect_says_so_and_exits_with_1() {
         (Some(0), "OK\ncommit: committed".to_owned())
     );
     let late = (Some(1), "OK\ncommit: late".to_owned());
-    eventually("the hold's end", || (call(&service, &["--commit", &token]) == late).then_some(()));
+    wait_until("the hold's end", || call(&service, &["--commit", &token]) == late);
     let none = "OK\n  plain=a: OK, 999 left of 1000 per year\n\
                 hold: none: no limit of this call has let it take a hold by token";
     assert_eq!(call(&service, &["--hold", "5", "plain=a"]), (Some(0), none.to_owned()));
@@ -268,13 +268,13 @@ fn open_and_expired_holds_are_sums_over_the_replicas_that_take_and_end_them() {
     take(&one, &["short=b"], "OK\n  short=b: OK, 900 left of 1000 per year");
     let (_, outcome) = call(&other, &["--commit", &short, "--used", "20"]);
     assert_eq!(outcome, "OK\ncommit: committed");
-    eventually("the time of both has passed", || {
+    wait_until("the time of both has passed", || {
         let outcomes = ["expired", "elsewhere"].map(|outcome| {
             let series = format!("ratelimit_holds_total{{outcome=\"{outcome}\",rule=\"short\"}}");
             sum(&[&one, &other], &series)
         });
         // The other replica may let its holds lapse a moment later.
-        (outcomes == [2, 1] && open("short") == [0, 0]).then_some(())
+        outcomes == [2, 1] && open("short") == [0, 0]
     });
 }
 
@@ -300,5 +300,5 @@ fn the_series_of_holds_end_with_their_rule() {
         ]
     );
     service.reload(&RULES.replace("key: user", "key: person"));
-    eventually("the series end", || series().is_empty().then_some(()));
+    wait_until("the series end", || series().is_empty());
 }

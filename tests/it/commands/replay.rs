@@ -301,7 +301,7 @@ async fn calls_are_recorded_while_an_operator_asks_for_it() {
     assert_eq!(recording("POST", "?for=0s"), off);
     ask(&service, "user", "behind", 1).await;
     recording("POST", "?for=100ms");
-    eventually("the recording ends by itself", || (recording("GET", "") == off).then_some(()));
+    wait_until("the recording ends by itself", || recording("GET", "") == off);
     ask(&service, "user", "too late", 1).await;
     end(service);
     let calls = recorded.shown(&[]);
@@ -386,9 +386,9 @@ async fn calls_without_the_store_and_under_an_override_are_not_compared() {
     let (status, head, body) =
         service.exchange_at(service.admin, "POST", "/overrides", ban.to_string().as_bytes());
     assert!(status < 300, "{status} {head}{body}");
-    eventually("the ban", || {
+    wait_until("the ban", || {
         let answer = service.exchange("POST", "/json", br#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "bob"}]}]}"#);
-        (answer.0 == 429).then_some(())
+        answer.0 == 429
     });
     end(service);
     let (code, report, stderr) = recorded.replay(&rules, &[]);
@@ -427,9 +427,9 @@ async fn a_disk_that_takes_nothing_drops_calls_and_delays_none() {
     let flags = ["--record", folder.to_str().unwrap(), "--drain", "0s"];
     let service = Service::start(Options { rules: RULES, flags: &flags, ..Options::default() });
     ask(&service, "user", "alice", 4).await;
-    eventually("a drop", || {
+    wait_until("a drop", || {
         let metrics = service.get("/metrics");
-        metrics.contains("ratelimit_recorded_calls_total{outcome=\"dropped\"} 4").then_some(())
+        metrics.contains("ratelimit_recorded_calls_total{outcome=\"dropped\"} 4")
     });
     assert!(service.log().contains("calls cannot be recorded: "), "{}", service.log());
     assert_eq!(service.log().matches("calls cannot be recorded: ").count(), 1);
@@ -447,9 +447,9 @@ async fn a_file_that_reaches_the_size_limit_of_the_process_drops_calls_and_ends_
     let service = Service::spawn(limited, folder);
     let long: String = (0..16 << 10).map(|number| format!("{number:x}")).collect();
     ask(&service, "user", &long, 1).await;
-    eventually("a drop", || {
+    wait_until("a drop", || {
         let metrics = service.get("/metrics");
-        metrics.contains("ratelimit_recorded_calls_total{outcome=\"dropped\"} 1").then_some(())
+        metrics.contains("ratelimit_recorded_calls_total{outcome=\"dropped\"} 1")
     });
     ask(&service, "user", "alice", 1).await;
     end(service);
@@ -462,9 +462,9 @@ async fn calls_go_on_into_a_new_file_when_somebody_has_removed_the_old_one() {
     let service = recorded.service(RULES, "memory://", &[]);
     ask(&service, "user", "alice", 1).await;
     let written = |count| {
-        eventually("a written call", || {
+        wait_until("a written call", || {
             let line = format!("ratelimit_recorded_calls_total{{outcome=\"written\"}} {count}\n");
-            service.get("/metrics").contains(&line).then_some(())
+            service.get("/metrics").contains(&line)
         });
     };
     written(1);

@@ -69,7 +69,7 @@ fn an_outage_is_known_without_calls() {
     service.wait_until_ready();
     redis.stop();
     let gone = format!("red: 127.0.0.1:{} does not answer", redis.port);
-    eventually("the problem", || text(&status(&[&service], &[])).contains(&gone).then_some(()));
+    wait_until("the problem", || text(&status(&[&service], &[])).contains(&gone));
 }
 
 #[tokio::test]
@@ -139,7 +139,7 @@ async fn the_decisions_of_rules_that_are_removed_stay_counted() {
         serde_json::from_str::<Value>(&status).unwrap()["numbers"]["decisions"].take()
     };
     let is_removed = || !service.get("/metrics").contains("rule=\"user\"");
-    eventually("the series ends", || is_removed().then_some(()));
+    wait_until("the series ends", || is_removed());
     assert_eq!(decisions(), json!({ "ok": 3, "over_limit": 0, "shadow": 0 }));
 }
 

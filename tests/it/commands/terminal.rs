@@ -191,7 +191,7 @@ fn with_json_logs_every_line_of_stdout_and_stderr_is_a_json_object() {
 fn sighup_is_ignored_and_logged() {
     let mut service = Service::start(Options::default());
     service.process().signal("HUP");
-    eventually("the log line", || service.log().contains("SIGHUP ignored").then_some(()));
+    wait_until("the log line", || service.log().contains("SIGHUP ignored"));
     service.wait_until_ready();
     service.process().signal("TERM");
     assert!(service.process().0.wait().unwrap().success(), "{}", service.log());

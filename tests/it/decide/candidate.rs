@@ -105,9 +105,9 @@ async fn the_answers_are_those_of_the_rules_and_what_the_candidate_would_change_
             expected.all(|(rule, counts)| found(shown, rule) == counts)
         };
         let mut last = Value::Null;
-        eventually("all calls were compared", || {
+        wait_until("all calls were compared", || {
             last = shown(&service);
-            is_whole(&last).then_some(())
+            is_whole(&last)
         });
         assert_eq!(last["left_out"], 0, "{last}");
         let (_, top) = send(&service, "GET", "/top", "");
@@ -246,8 +246,8 @@ async fn one_key_in_sixteen_is_judged_and_always_the_same_ones() {
         let keys = redis.keys();
         keys.iter().filter(|key| key.starts_with("tk1:c:")).count() as u64
     };
-    eventually("each key of the sample was judged twice", || {
-        (judged() >= 20 && judged() == 2 * of_candidate()).then_some(())
+    wait_until("each key of the sample was judged twice", || {
+        judged() >= 20 && judged() == 2 * of_candidate()
     });
     assert!((10..40).contains(&of_candidate()), "{} of 320", of_candidate());
 }
@@ -260,8 +260,8 @@ async fn a_reset_of_counters_resets_those_of_the_candidate() {
         let service = start_all(store, &path);
         for calls in [4, 8] {
             admitted(&service, "lowered", "a", 4).await;
-            eventually("the calls were judged", || {
-                (found(&shown(&service), "lowered") == [calls, 0, 0]).then_some(())
+            wait_until("the calls were judged", || {
+                found(&shown(&service), "lowered") == [calls, 0, 0]
             });
             let (status, answer) =
                 send(&service, "POST", "/counters/reset?domain=shop&descriptor=lowered=a", "");
@@ -281,7 +281,7 @@ async fn calls_that_the_candidates_counters_cannot_judge_are_left_out_and_answer
     });
     redis.query::<()>(&["SET", &key, "no count"]);
     assert_eq!(admitted(&service, "lowered", "a", 6).await, 5);
-    eventually("the calls were left out", || (shown(&service)["left_out"] == 6).then_some(()));
+    wait_until("the calls were left out", || shown(&service)["left_out"] == 6);
     assert_eq!(found(&shown(&service), "lowered"), [1, 0, 0]);
 }
 
@@ -308,9 +308,7 @@ async fn the_commands_of_the_page_show_and_promote_a_candidate() {
         let call = request("api", vec![descriptor(&[("customer", "acme")])]);
         assert_eq!(service.ask(call).await.unwrap().overall_code(), Code::Ok);
     }
-    eventually("all calls were compared", || {
-        (found(&shown(&service), "customer") == [10, 2, 0]).then_some(())
-    });
+    wait_until("all calls were compared", || found(&shown(&service), "customer") == [10, 2, 0]);
     let commands = blocks(&page, "bash").into_iter().flat_map(str::lines);
     let commands = commands.filter(|line| line.starts_with("tollkeeper candidate "));
     let binary = PathBuf::from(tollkeeper().get_program());
@@ -390,16 +388,14 @@ async fn new_rules_end_a_promotion_also_if_they_are_reverted_and_an_abort_of_ano
         assert_ne!(ended["rules_version"], promoted);
 
         std::fs::write(&path, CANDIDATE).unwrap();
-        eventually("the first candidate is back", || {
-            (shown(&service)["version"] == promoted).then_some(())
-        });
+        wait_until("the first candidate is back", || shown(&service)["version"] == promoted);
         order(&service, "promote");
         service.reload(&RULES.replace("requests_per_unit: 6", "requests_per_unit: 7"));
         wait_for(&service, "judged");
         service.reload(RULES);
-        eventually("the orders for these rules are read", || {
+        wait_until("the orders for these rules are read", || {
             let shown = shown(&service);
-            (store == "memory://" || shown["promoted"]["candidate"] == promoted).then_some(())
+            store == "memory://" || shown["promoted"]["candidate"] == promoted
         });
         assert_eq!(shown(&service)["state"], "judged", "{store}");
         assert_eq!(admitted(&service, "lowered", "a", 7).await, 6, "{store}");
@@ -454,7 +450,7 @@ descriptors:
     for _ in 0..3 {
         ask(&["cleared"]).await;
     }
-    eventually("they are compared", || (found(&shown(&service), "cleared")[0] == 3).then_some(()));
+    wait_until("they are compared", || found(&shown(&service), "cleared")[0] == 3);
     order(&service, "abort");
     let reset = "/counters/reset?domain=shop&descriptor=cleared=x";
     assert_eq!(send(&service, "POST", reset, "").0, 200);
@@ -481,7 +477,7 @@ descriptors:
     }
     ask(&["counted"]).await;
     let compared = || found(&shown(&service), "counted")[0] >= 1;
-    eventually("the last call is compared", || compared().then_some(()));
+    wait_until("the last call is compared", || compared());
     let shown = shown(&service);
     assert_eq!(
         (&shown["newly_denied"], &shown["newly_admitted"]),

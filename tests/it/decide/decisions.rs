@@ -407,7 +407,7 @@ async fn a_refused_debit_of_a_rule_that_gets_checks_is_logged_once_and_counted()
     for _ in 0..2 {
         check(scenario, work(1001), over).await;
     }
-    eventually("the refused debit is logged", || (logged() > 0).then_some(()));
+    wait_until("the refused debit is logged", || logged() > 0);
     let metrics = service.get("/metrics");
     assert_eq!(logged(), 1, "{}", service.log());
     assert!(metrics.contains(r#"ratelimit_debits_refused_total{rule="work"} 2"#), "{metrics}");

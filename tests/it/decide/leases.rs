@@ -124,7 +124,7 @@ async fn a_call_spends_credit_of_all_its_limits_or_of_none() {
     settled(&one);
     settled(&other);
     assert_eq!([passed, used(&one, few)], [300, 300]);
-    eventually("what was not spent is back", || (used(&one, hot) == 300).then_some(()));
+    wait_until("what was not spent is back", || used(&one, hot) == 300);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -213,7 +213,7 @@ async fn a_replica_that_stood_still_over_the_end_of_a_window_spends_nothing_of_i
         heat(&stopped, seconds).await;
         stopped.process().signal("STOP");
         let ended = window();
-        eventually("the window ends", || (window() > ended).then_some(()));
+        wait_until("the window ends", || window() > ended);
         let present = window();
         take_what_is_left(&other, seconds);
         stopped.process().signal("CONT");
@@ -244,7 +244,7 @@ async fn a_replica_that_stops_gives_its_credit_back() {
     let hot = ("hot", "stopping");
     let passed = heat(&stopping, hot).await;
     stopping.process().signal("TERM");
-    eventually("its credit is back", || (used(&other, hot) == passed).then_some(()));
+    wait_until("its credit is back", || used(&other, hot) == passed);
 }
 
 #[tokio::test]

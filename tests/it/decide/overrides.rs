@@ -343,9 +343,9 @@ async fn an_override_ends_by_itself() {
     let service = on("memory://");
     set_for(&service, "user=eve", json!({ "action": "ban" }), "1s");
     assert!(one(&service, "user", "eve").await.starts_with("OVER_LIMIT"));
-    crate::support::eventually("it ends", || {
+    crate::support::wait_until("it ends", || {
         let empty = list(&service, "")["overrides"].as_array().unwrap().is_empty();
-        empty.then_some(())
+        empty
     });
     assert_eq!(one(&service, "user", "eve").await, "OK: OK 2/3 YEAR");
 }

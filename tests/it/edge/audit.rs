@@ -155,9 +155,9 @@ fn named_tokens_say_who_and_a_read_only_one_changes_nothing() {
     assert_eq!(entries(admin, "", &with(&bob)), expected, "strangers have one entry a minute");
 
     fs::write(&file, "alice dddddddddddddddd\nalice aaaaaaaaaaaaaaaa\n").unwrap();
-    eventually("both tokens of alice are valid, and no other", || {
+    wait_until("both tokens of alice are valid, and no other", || {
         let status = |token: &str| ask(admin, "GET", "/log", &with(token)).0;
-        ([&alice, &wrong, &bob].map(|token| status(token)) == [200, 200, 401]).then_some(())
+        [&alice, &wrong, &bob].map(|token| status(token)) == [200, 200, 401]
     });
     let everything = service.log() + &ask(admin, "GET", "/audit", &with(&alice)).1.to_string();
     for letter in ['a', 'b', 'c', 'd'] {

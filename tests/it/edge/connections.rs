@@ -122,9 +122,7 @@ fn a_client_that_reads_late_gets_the_answers_of_all_its_calls() {
     let mut stream = connection(&service, &[http2::opening(), frames.take_bytes()].concat());
     let series = r#"ratelimit_hits_total{domain="shop",rule="long",standing="within"}"#;
     let decided = format!("{series} {CALLS}");
-    eventually("the first calls are decided", || {
-        service.get("/metrics").contains(&decided).then_some(())
-    });
+    wait_until("the first calls are decided", || service.get("/metrics").contains(&decided));
     let more = (0..CALLS).fold(frames, |frames, _| frames.call(&long_call()));
     stream.write_all(&more.bytes()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -161,7 +159,7 @@ async fn a_service_without_free_descriptors_keeps_its_connections_and_recovers()
     let call = || request("shop", vec![descriptor(&[("good", "client")])]);
     client.should_rate_limit(call()).await.unwrap();
     let full: Vec<_> = (0..100).map(|_| TcpStream::connect(service.grpc).unwrap()).collect();
-    eventually("it has no descriptor left", || service.log().contains("os error 24").then_some(()));
+    wait_until("it has no descriptor left", || service.log().contains("os error 24"));
     for _ in 0..100 {
         client.should_rate_limit(call()).await.unwrap();
     }

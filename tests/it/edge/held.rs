@@ -144,7 +144,7 @@ fn requests_of_streams_whose_answers_are_not_read_count() {
     }
     let peak = resident_mib(process, "VmHWM");
     assert!(peak < HELD_MIB, "{peak} MiB");
-    eventually("it is alive", || (service.get("/healthz") == "OK").then_some(()));
+    wait_until("it is alive", || service.get("/healthz") == "OK");
 }
 
 fn framed(message: &[u8]) -> Vec<u8> {

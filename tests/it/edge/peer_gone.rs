@@ -43,9 +43,9 @@ fn connect(service: &Service) -> TcpStream {
 fn wait_until_counted(service: &Service, debits: u32) {
     let no_hits = request("shop", vec![hits(descriptor(&[("tokens", "a")]), 0)]);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    eventually(&format!("{debits} debits are counted"), || {
+    wait_until(&format!("{debits} debits are counted"), || {
         let answer = runtime.block_on(service.ask(no_hits.clone())).unwrap();
-        (answer.statuses[0].limit_remaining == 1_000_000 - debits).then_some(())
+        answer.statuses[0].limit_remaining == 1_000_000 - debits
     });
 }
 
@@ -115,7 +115,7 @@ fn calls_that_wait_for_redis_are_counted_though_the_client_leaves_and_the_servic
     client.write_all(&debits(300)).unwrap();
     client.shutdown(Shutdown::Both).unwrap();
     service.process().signal("TERM");
-    eventually("it drains", || service.log().contains("draining").then_some(()));
+    wait_until("it drains", || service.log().contains("draining"));
     redis.signal("CONT");
     assert!(service.process().0.wait().unwrap().success());
     assert_eq!(redis.query::<u32>(&["GET", &redis.key("tokens=a")]), 300);

@@ -83,18 +83,16 @@ fn a_client_may_ask_only_about_its_domains_and_the_file_may_change() {
         assert!(stderr.contains(denied), "{stderr}");
     }
     fs::write(&file, "other.example: [mail").unwrap();
-    eventually("the bad file is logged", || {
-        secured.service.log().contains("cannot be used, the last good ones stay").then_some(())
+    wait_until("the bad file is logged", || {
+        secured.service.log().contains("cannot be used, the last good ones stay")
     });
     fs::write(&file, "").unwrap();
-    eventually("the empty file is logged", || {
-        secured.service.log().contains("clients.yaml: must name a client").then_some(())
+    wait_until("the empty file is logged", || {
+        secured.service.log().contains("clients.yaml: must name a client")
     });
     assert_eq!(run(&mut secured.call(Some(&shop))).0, Some(0), "the last good file is in use");
     fs::write(&file, "other.example: ['*']\n").unwrap();
-    eventually("the new file is in use", || {
-        (run(&mut secured.call(Some(&other))).0 == Some(0)).then_some(())
-    });
+    wait_until("the new file is in use", || run(&mut secured.call(Some(&other))).0 == Some(0));
     assert_eq!(run(&mut secured.call(Some(&shop))).0, Some(1));
 }
 
@@ -230,21 +228,15 @@ fn a_renewed_certificate_is_used_and_a_bad_pair_is_not() {
     let second = secured.authority.server(&["127.0.0.1"]);
     fs::copy(&second.certificate, secured.folder.path().join("certificate")).unwrap();
     let metrics = || secured.get(secured.service.http, "/metrics", "", None).unwrap().1;
-    eventually("the pair does not fit", || {
-        metrics().contains(r#"in_use{files="certificates"} 0"#).then_some(())
-    });
+    wait_until("the pair does not fit", || metrics().contains(r#"in_use{files="certificates"} 0"#));
     assert!(secured.service.log().contains("the last good ones stay"), "{}", secured.service.log());
     assert_eq!(in_use(&secured), Some(first));
     install(&second, secured.folder.path());
     let second = certificate(&second.certificate);
     eventually("the new certificate is in use", || (in_use(&secured)? == second).then_some(()));
-    eventually("the metric", || {
-        metrics().contains(r#"in_use{files="certificates"} 1"#).then_some(())
-    });
+    wait_until("the metric", || metrics().contains(r#"in_use{files="certificates"} 1"#));
     install(&secured.authority.expired_server(&["127.0.0.1"]), secured.folder.path());
-    eventually("the expired one is refused", || {
-        secured.service.log().contains("has expired").then_some(())
-    });
+    wait_until("the expired one is refused", || secured.service.log().contains("has expired"));
     assert_eq!(in_use(&secured), Some(second));
 }
 
@@ -282,7 +274,7 @@ fn the_admin_address_asks_for_its_token() {
         assert_eq!(show(token), outcome);
     }
     fs::write(&file, "0123456789abcdeF").unwrap();
-    eventually("the new token is in use", || (show(Some(&wrong)).0 == Some(0)).then_some(()));
+    wait_until("the new token is in use", || show(Some(&wrong)).0 == Some(0));
 }
 
 #[test]
@@ -420,7 +412,7 @@ fn a_handshake_that_begins_after_the_stop_is_finished() {
         metrics.contains("ratelimit_connections{listener=\"grpc\"} 1").then_some(())
     });
     secured.service.process().signal("TERM");
-    eventually("it stops", || secured.service.log().contains("draining").then_some(()));
+    wait_until("it stops", || secured.service.log().contains("draining"));
     stream.write_all(&hello[20..]).unwrap();
     connection.complete_io(&mut stream).unwrap();
     assert!(!connection.is_handshaking());

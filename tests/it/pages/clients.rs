@@ -94,8 +94,8 @@ fn limits_fails_open_and_finds_the_service_again(client: impl Fn(&str, u32) -> C
     assert_eq!(limiter.ask("user=two"), "allowed, no answer");
     let flags = &["--grpc-addr", &address];
     let _service = Service::start(Options { flags, ..Options::default() });
-    eventually("the client finds the service again", || {
-        limiter.ask("user=two").starts_with("allowed, 1 of 2 left").then_some(())
+    wait_until("the client finds the service again", || {
+        limiter.ask("user=two").starts_with("allowed, 1 of 2 left")
     });
 }
 

@@ -38,7 +38,7 @@ impl Desk {
             if let Some((service, version)) =
                 version.filter(|_| block.contains("my-rules/rules.yaml"))
             {
-                eventually("a reload", || (rules_version(service) != version).then_some(()));
+                wait_until("a reload", || rules_version(service) != version);
             }
         }
     }

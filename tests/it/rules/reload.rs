@@ -15,8 +15,8 @@ fn in_force(service: &Service) -> Value {
 #[track_caller]
 fn wait_for_limit(service: &Service, limit: u32) {
     let expected = format!("{limit} per year");
-    eventually(&expected, || {
-        (in_force(service)["domains"][0]["rules"][0]["limit"] == expected.as_str()).then_some(())
+    wait_until(&expected, || {
+        in_force(service)["domains"][0]["rules"][0]["limit"] == expected.as_str()
     });
 }
 
@@ -54,9 +54,7 @@ async fn a_changed_algorithm_or_unit_starts_a_new_count_and_keeps_the_old_one() 
         ] {
             let version = in_force(&service)["version"].clone();
             fs::write(&service.rules, &rules).unwrap();
-            eventually("the new rules are in force", || {
-                (in_force(&service)["version"] != version).then_some(())
-            });
+            wait_until("the new rules are in force", || in_force(&service)["version"] != version);
             assert_eq!(in_force(&service)["domains"][0]["rules"][0]["limit"], limit);
             assert_eq!(spell(&ask(&service).await), format!("OK: OK 2/3 {unit}"));
         }
@@ -88,9 +86,7 @@ async fn bad_rules_are_reported_in_log_metric_and_page_and_the_last_good_ones_st
     assert!(service.get("/metrics").contains("ratelimit_rules_last_reload_successful 0"));
 
     fs::remove_file(&service.rules).unwrap();
-    eventually("the missing file is logged", || {
-        service.log().contains("No such file").then_some(())
-    });
+    wait_until("the missing file is logged", || service.log().contains("No such file"));
     assert_eq!(spell(&ask(&service).await), "OK: OK 1/3 YEAR");
 
     fs::write(&service.rules, rules(7)).unwrap();
@@ -152,7 +148,7 @@ async fn no_call_fails_while_rules_change_for_good_and_bad() {
     });
     for round in 0..reloads / 2 {
         fs::write(&service.rules, "domain: [").unwrap();
-        eventually("bad rules", || (in_force(&service)["problems"][0].is_string()).then_some(()));
+        wait_until("bad rules", || in_force(&service)["problems"][0].is_string());
         fs::write(&service.rules, rules(LIMIT - round)).unwrap();
         wait_for_limit(&service, LIMIT - round);
     }
@@ -173,5 +169,5 @@ async fn an_overlay_lies_over_files_and_follows_its_own() {
     assert_eq!(limit(), "3 per year by sliding_window");
     assert_eq!(in_force(&service)["files"][1], overlay.display().to_string());
     fs::write(&overlay, "domain: shop\n").unwrap();
-    eventually("without the overlay", || (limit() == "3 per year").then_some(()));
+    wait_until("without the overlay", || limit() == "3 per year");
 }

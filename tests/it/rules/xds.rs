@@ -46,8 +46,8 @@ fn rules(service: &Service) -> Value {
 /// Waits until a control plane's version has been accepted.
 #[track_caller]
 fn wait_for(service: &Service, version: &str) {
-    eventually(&format!("version {version}"), || {
-        (rules(service)["control_plane"]["version"] == version).then_some(())
+    wait_until(&format!("version {version}"), || {
+        rules(service)["control_plane"]["version"] == version
     });
 }
 

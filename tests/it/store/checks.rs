@@ -19,7 +19,7 @@ fn service(store: &str, flags: &[&str]) -> Service {
 #[track_caller]
 fn eventually_failed(service: &Service, check: &str, value: u8) {
     let line = format!("ratelimit_store_check_failed{{check=\"{check}\"}} {value}\n");
-    eventually("the check", || service.get("/metrics").contains(&line).then_some(()));
+    wait_until("the check", || service.get("/metrics").contains(&line));
 }
 
 /// Closes the service's connections, so that it opens others.
@@ -43,12 +43,12 @@ async fn a_replica_is_one_warning_and_a_metric_until_it_is_a_master() {
         "{log}"
     );
     redis.query::<()>(&["REPLICAOF", "NO", "ONE"]);
-    eventually("the service has connected again", || {
+    wait_until("the service has connected again", || {
         close_all(&redis);
         let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;
         service.exchange("POST", "/json", body.as_bytes());
         let metrics = service.get("/metrics");
-        metrics.contains(r#"ratelimit_store_check_failed{check="role"} 0"#).then_some(())
+        metrics.contains(r#"ratelimit_store_check_failed{check="role"} 0"#)
     });
 }
 
@@ -87,7 +87,7 @@ static_resources:
     service.ask(call).await.expect_err("Envoy is no Redis");
     eventually_failed(&service, "time", 1);
     let sentence = "a proxy such as Envoy's redis_proxy answers TIME instead of Redis";
-    eventually("the sentence", || service.log().contains(sentence).then_some(()));
+    wait_until("the sentence", || service.log().contains(sentence));
     assert_eq!(redis.keys(), [""; 0]);
 }
 
@@ -114,7 +114,7 @@ async fn a_proxy_that_closes_the_connection_at_info_is_named() {
     let call = request("shop", vec![descriptor(&[("user", "a")])]);
     service.ask(call).await.expect_err("twemproxy is no Redis");
     let sentence = "the connection was closed at INFO, as a proxy such as twemproxy does";
-    eventually("the sentence", || service.log().contains(sentence).then_some(()));
+    wait_until("the sentence", || service.log().contains(sentence));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_server_of_another_mode_than_the_url_says_fails_a_check_and_the_log_has_the_
     ] {
         let service = service(&store, &[]);
         eventually_failed(&service, "mode", 1);
-        eventually(advice, || service.log().contains(advice).then_some(()));
+        wait_until(advice, || service.log().contains(advice));
     }
 }
 

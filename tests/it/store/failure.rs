@@ -98,7 +98,7 @@ async fn metrics_show_an_outage_by_server_and_what_was_decided_without_it_by_rul
     let server = format!("{{server=\"127.0.0.1:{}\"}}", redis.port);
     let shows = |name: &str, value: u64| {
         let line = format!("ratelimit_store_{name}{server} {value}\n");
-        eventually(&line, || service.get("/metrics").contains(&line).then_some(()));
+        wait_until(&line, || service.get("/metrics").contains(&line));
     };
     shows("up", 1);
     redis.signal("STOP");
@@ -129,9 +129,7 @@ async fn with_ready_needs_store_the_service_is_ready_only_while_the_store_answer
     };
     let (follows, stays) = (start(&["--ready-needs-store"]), start(&[]));
     let is = |service: &Service, status: u16| {
-        eventually("readiness changes", || {
-            (service.exchange("GET", "/readyz", b"").0 == status).then_some(())
-        });
+        wait_until("readiness changes", || service.exchange("GET", "/readyz", b"").0 == status);
     };
     is(&follows, 200);
     is(&stays, 200);
@@ -228,7 +226,7 @@ async fn each_rule_whose_counter_is_corrupt_is_logged_and_a_call_asks_redis_twic
     ] {
         check!(&service, [one(name)], expected);
         let line = format!("holds something other than a count rule=\"{name}\"");
-        eventually("the rule is logged", || service.log().contains(&line).then_some(()));
+        wait_until("the rule is logged", || service.log().contains(&line));
     }
     let before = redis.runs_of("evalsha");
     check!(

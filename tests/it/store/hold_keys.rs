@@ -121,12 +121,12 @@ fn a_replica_without_holds_by_token_commits_those_of_others() {
     assert_eq!(commit(&without, &before), "none");
     let with = replica(&store, &[]);
     let token = take(&with).expect("a token");
-    eventually("a commit", || (commit(&without, &token) == "APPLIED").then_some(()));
+    wait_until("a commit", || commit(&without, &token) == "APPLIED");
     // It has no key of its own yet when its rules need one.
     redis.query::<()>(&["FLUSHALL"]);
     without.reload(RULES);
     let token = take(&without).expect("a token");
-    eventually("a commit", || (commit(&with, &token) == "APPLIED").then_some(()));
+    wait_until("a commit", || commit(&with, &token) == "APPLIED");
 }
 
 #[tokio::test]
@@ -165,9 +165,9 @@ fn a_store_that_answers_without_a_key_is_no_error_of_tokens() {
     let service = replica(&redis.url(), &[]);
     let [.., token] = foreign();
     let body = format!(r#"{{"domain":"shop","commits":[{{"hold":"{token}"}}]}}"#);
-    eventually("an answer", || {
+    wait_until("an answer", || {
         let (_, _, answer) = service.exchange("POST", "/v1/commit", body.as_bytes());
-        (!answer.contains("UNAVAILABLE")).then_some(())
+        !answer.contains("UNAVAILABLE")
     });
     let line = "the key that signs tokens of holds is not known";
     assert_eq!(service.log().matches(line).count(), 1, "{}", service.log());
@@ -188,11 +188,11 @@ fn a_changed_file_of_keys_is_in_use_without_a_restart_and_a_bad_one_is_not() {
     let has_changed = |times: usize| {
         let line = "the keys that sign tokens of holds have changed and are in use";
         let has_changed = || service.log().matches(line).count() == times;
-        eventually(line, || has_changed().then_some(()));
+        wait_until(line, || has_changed());
     };
     let in_use = |value: u8| {
         let line = format!("ratelimit_tls_files_in_use{{files=\"hold_keys\"}} {value}\n");
-        eventually(&line, || service.get("/metrics").contains(&line).then_some(()));
+        wait_until(&line, || service.get("/metrics").contains(&line));
     };
     in_use(1);
     let first = take();
@@ -212,7 +212,7 @@ fn a_changed_file_of_keys_is_in_use_without_a_restart_and_a_bad_one_is_not() {
     assert!(service.log().contains(log), "{}", service.log());
     write(&new);
     in_use(1);
-    eventually("it is not accepted", || (commit(&service, &first) == "none").then_some(()));
+    wait_until("it is not accepted", || commit(&service, &first) == "none");
     assert_eq!(commit(&service, &second), "APPLIED");
     assert!(!service.log().contains(&new), "a key is a secret");
 }
@@ -228,13 +228,13 @@ async fn a_take_is_answered_by_its_failure_mode_until_the_key_is_known() {
     let allowed = ask("open").await.expect("allowed");
     assert!(spell(&allowed).starts_with("OK") && allowed.dynamic_metadata.is_none());
     redis.start_again();
-    eventually("tokens", || {
+    wait_until("tokens", || {
         let (status, _, answer) = service.exchange(
             "POST",
             "/v1/decide",
             br#"{"domain":"shop","calls":[{"descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}]}"#,
         );
-        (status == 200 && answer.contains("\"hold\"")).then_some(())
+        status == 200 && answer.contains("\"hold\"")
     });
     let secret: Vec<u8> = redis.query(&["GET", &current_key(&redis)]);
     assert_eq!(secret.len(), 32);

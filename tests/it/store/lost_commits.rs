@@ -79,7 +79,7 @@ async fn check_commits_whose_answers_are_cut(flags: &[&str], bytes: usize) {
             lost += 1;
         }
         reached.proxy.heal();
-        eventually("no commit waits", || (reached.queued() == 0).then_some(()));
+        wait_until("no commit waits", || reached.queued() == 0);
         assert_eq!(reached.counted(&user), 42, "{user}: {outcome:?}");
         reached.answers().await;
         assert_eq!(reached.commit(&token).await.as_deref(), Some("repeated"), "{user}");
@@ -108,10 +108,10 @@ async fn a_commit_that_has_run_waits_until_it_is_answered() {
     assert_eq!(reached.counted("alice"), 300);
     reached.proxy.set(Faults { replies: Flow::CutAt(0, Cut::Rst), ..Faults::default() });
     assert_ne!(reached.commit(&token).await.as_deref(), Some("committed"));
-    eventually("it has run", || (reached.counted("alice") == 42).then_some(()));
+    wait_until("it has run", || reached.counted("alice") == 42);
     assert_eq!(reached.queued(), 1);
     reached.proxy.heal();
-    eventually("it is answered", || (reached.queued() == 0).then_some(()));
+    wait_until("it is answered", || reached.queued() == 0);
     assert_eq!(reached.counted("alice"), 42);
 }
 
@@ -133,7 +133,7 @@ async fn commits_to_a_redis_that_is_stopped_are_counted_once_when_it_goes_on() {
         }
         assert!(reached.queued() > 0);
         reached.redis.signal("CONT");
-        eventually("no commit waits", || (reached.queued() == 0).then_some(()));
+        wait_until("no commit waits", || reached.queued() == 0);
         for (_, user) in &tokens {
             assert_eq!(reached.counted(user), 42, "{user}");
         }

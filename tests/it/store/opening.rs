@@ -110,11 +110,10 @@ async fn the_third_failure_opens_the_breaker_and_no_later_call_is_sent_to_redis(
         for _ in 0..FAILURES {
             failing.service.ask(call()).await.unwrap_err();
         }
-        eventually("the breaker opens", || failing.is_open().then_some(()));
+        wait_until("the breaker opens", || failing.is_open());
         // Those that were sent before are listened to for a while.
-        eventually("no batch is under way", || {
-            (failing.metric("ratelimit_store_connections_waiting{") == 0.0 && failing.busy() == 0.0)
-                .then_some(())
+        wait_until("no batch is under way", || {
+            failing.metric("ratelimit_store_connections_waiting{") == 0.0 && failing.busy() == 0.0
         });
         let sent = failing.batches();
         let mut client = failing.service.client().await;

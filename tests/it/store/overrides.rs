@@ -29,7 +29,7 @@ fn ban() -> Value {
 
 /// How long after `since` this replica obeys.
 fn obeys_after(service: &Service, user: &str, denied: bool, since: Instant) -> Duration {
-    eventually("the replica obeys", || (is_denied(service, user) == denied).then_some(()));
+    wait_until("the replica obeys", || is_denied(service, user) == denied);
     since.elapsed()
 }
 
@@ -77,7 +77,7 @@ fn an_override_ends_to_the_second_by_the_clock_of_redis() {
         seconds * 1000 + micros / 1000
     };
     for replica in &replicas {
-        eventually("it is banned", || is_denied(replica, "eve").then_some(()));
+        wait_until("it is banned", || is_denied(replica, "eve"));
     }
     let mut last_denied = [0; 2];
     let mut first_passed = [0; 2];
@@ -116,12 +116,12 @@ fn the_last_known_stay_while_redis_is_away_until_they_end() {
     redis.stop();
     let began = Instant::now();
     assert!(is_denied(&service, "eve"));
-    eventually("the short one ends", || (!is_denied(&service, "short")).then_some(()));
+    wait_until("the short one ends", || !is_denied(&service, "short"));
     assert!(began.elapsed() < Duration::from_secs(20));
     assert!(is_denied(&service, "eve"));
-    eventually("the list says that it is the last known", || {
+    wait_until("the list says that it is the last known", || {
         let last = "the store does not answer, and these are the last known overrides";
-        (list(&service, "")["problem"] == last).then_some(())
+        list(&service, "")["problem"] == last
     });
     assert_eq!(list(&service, "")["known"], true);
     let (status, answer) = try_set(&service, "user=x", ban(), "1m");
@@ -143,7 +143,7 @@ fn a_full_redis_shows_overrides_to_new_replicas_and_lifts_them() {
         let second = replica(&redis.url(), &[]);
         for service in [&first, &second] {
             let both = || is_denied(service, "eve") && is_denied(service, "mallory");
-            eventually("the replica knows them", || both().then_some(()));
+            wait_until("the replica knows them", || both());
         }
         let (status, answer) = try_set(&second, "user=x", ban(), "1m");
         assert_eq!(status, 503, "{code}: {answer}");
@@ -153,7 +153,7 @@ fn a_full_redis_shows_overrides_to_new_replicas_and_lifts_them() {
         if code == "OOM" {
             end(&second, &lifted);
             for service in [&first, &second] {
-                eventually("it is lifted", || (!is_denied(service, "eve")).then_some(()));
+                wait_until("it is lifted", || !is_denied(service, "eve"));
                 assert!(is_denied(service, "mallory"));
             }
         }
@@ -179,9 +179,7 @@ fn an_override_ends_on_time_while_redis_hangs() {
         assert!(passed < Duration::from_secs(5), "it ended after {passed:?}");
     });
     redis.signal("CONT");
-    eventually("Redis answers", || {
-        (try_set(&service, "user=x", ban(), "1m").0 == 200).then_some(())
-    });
+    wait_until("Redis answers", || try_set(&service, "user=x", ban(), "1m").0 == 200);
 }
 
 /// The clock of Redis was wrong for a while, or a failover went to one that is behind.
@@ -235,7 +233,7 @@ fn of_concurrent_undos_one_has_ended_the_override() {
     let replicas = [(); 2].map(|()| replica(&redis.url(), &[]));
     for _ in 0..10 {
         let one = set(&replicas[0], "user=eve", ban());
-        eventually("the other obeys", || is_denied(&replicas[1], "eve").then_some(()));
+        wait_until("the other obeys", || is_denied(&replicas[1], "eve"));
         ends_once(&replicas, &one);
     }
 }
@@ -249,11 +247,11 @@ fn a_replica_that_starts_without_redis_says_that_it_knows_no_overrides_until_it_
     let second = replica(&redis.url(), &["--decision-budget", "100ms"]);
     let line =
         "overrides are not known, and calls are decided without them until the store answers";
-    eventually("the log says so", || second.log().contains(line).then_some(()));
+    wait_until("the log says so", || second.log().contains(line));
     assert_eq!(list(&second, "")["known"], false);
     assert!(second.get("/metrics").contains("ratelimit_overrides_known 0\n"));
     redis.signal("CONT");
-    eventually("it has read them", || is_denied(&second, "eve").then_some(()));
+    wait_until("it has read them", || is_denied(&second, "eve"));
     assert_eq!(list(&second, "")["known"], true);
     assert!(second.get("/metrics").contains("ratelimit_overrides_known 1\n"));
     assert!(second.log().contains("overrides are known: 1 in force"), "{}", second.log());
@@ -274,15 +272,13 @@ fn an_override_that_was_replicated_survives_a_failover() {
     sentinels.kill_master();
     sentinels.announced();
     let second = replica(&sentinels.url(), &[]);
-    eventually("another replica reads it from the new master", || {
-        is_denied(&second, "eve").then_some(())
-    });
+    wait_until("another replica reads it from the new master", || is_denied(&second, "eve"));
     assert!(is_denied(&service, "eve"));
     let set_later = eventually("the new master takes another", || {
         let (status, answer) = try_set(&service, "user=late", ban(), "1m");
         (status == 200).then_some(answer)
     });
-    eventually("both obey", || is_denied(&second, "late").then_some(()));
+    wait_until("both obey", || is_denied(&second, "late"));
     drop(set_later);
 }
 
@@ -292,13 +288,11 @@ fn a_cluster_keeps_them_too_with_any_prefix_and_minimal_rights() {
     let store = cluster.url_with_minimal_rights();
     let replicas = [(); 2].map(|()| replica(&store, &[]));
     let first = set(&replicas[0], "user=eve", ban());
-    eventually("the other obeys", || is_denied(&replicas[1], "eve").then_some(()));
+    wait_until("the other obeys", || is_denied(&replicas[1], "eve"));
     let (_, second) = try_set(&replicas[1], "user=eve", ban(), "1m");
     assert_eq!(second["supersedes"]["id"], first["id"], "{second}");
     let path = format!("/overrides/{}", second["override"]["id"].as_str().unwrap());
-    eventually("the other knows it", || {
-        (send(&replicas[0], "GET", &path, "").0 == 200).then_some(())
-    });
+    wait_until("the other knows it", || send(&replicas[0], "GET", &path, "").0 == 200);
     let undone = ends_once(&replicas, &second["override"]);
     assert_eq!(undone["in_force_again"]["id"], first["id"], "{undone}");
     cluster.assert_no_key_leaks();
@@ -313,7 +307,7 @@ fn a_redis_without_scripts_and_with_a_prefix_keeps_them() {
         let flags = ["--redis-scripts", "off", "--key-prefix", "mine:"];
         let replicas = [(); 2].map(|()| replica(&store, &flags));
         set(&replicas[0], "user=eve", ban());
-        eventually("the other obeys", || is_denied(&replicas[1], "eve").then_some(()));
+        wait_until("the other obeys", || is_denied(&replicas[1], "eve"));
         assert_eq!(redis.key("overrides"), "mine:tk1:op:{overrides}");
         redis.assert_no_key_leaks();
     }
@@ -326,7 +320,7 @@ fn without_the_rights_overrides_are_off_and_decisions_go_on() {
     redis.query::<()>(&["ACL", "SETUSER", "tollkeeper", "-hget"]);
     let service = replica(&store, &[]);
     let line = "overrides are off: the user `tollkeeper` may not run a command that is needed";
-    eventually("the log says so", || service.log().contains(line).then_some(()));
+    wait_until("the log says so", || service.log().contains(line));
     assert!(!is_denied(&service, "eve"));
     let (status, _) = try_set(&service, "user=eve", ban(), "1m");
     assert_eq!(status, 200);
@@ -365,7 +359,7 @@ fn what_cannot_be_read_in_the_store_is_logged_once_and_a_condition() {
     assert!(is_denied(&service, "eve"));
     redis.query::<()>(&["RENAME", "away", key]);
     redis.query::<()>(&["HDEL", key, "deadbeef", "\n"]);
-    eventually("all is read", || condition(&service).is_none().then_some(()));
+    wait_until("all is read", || condition(&service).is_none());
     let log = service.log();
     assert_eq!(log.matches("holds something else").count(), 1, "{log}");
     assert!((1..3).contains(&log.matches(": 2 (").count()), "{log}");
@@ -379,7 +373,7 @@ fn the_1001st_is_refused_and_ended_ones_are_removed() {
     for number in 1..1000 {
         set(&service, &format!("user=u{number}"), ban());
     }
-    eventually("the short one has ended", || (!is_denied(&service, "short")).then_some(()));
+    wait_until("the short one has ended", || !is_denied(&service, "short"));
     set(&service, "user=last", ban());
     let (status, answer) = try_set(&service, "user=more", ban(), "1m");
     let message = "1000 overrides are in force, the most; end one first";
@@ -396,9 +390,7 @@ fn a_query_for_changes_is_one_small_exchange() {
     let service = replica(&redis.url(), &[]);
     set(&service, "user=eve", ban());
     let before = [redis.runs_of("hgetall"), redis.runs_of("hget")];
-    eventually("it has asked ten times", || {
-        (redis.runs_of("hget") >= before[1] + 10).then_some(())
-    });
+    wait_until("it has asked ten times", || redis.runs_of("hget") >= before[1] + 10);
     assert_eq!(redis.runs_of("hgetall"), before[0], "nothing has changed");
     drop(send(&service, "GET", "/overrides", ""));
 }

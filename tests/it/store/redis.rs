@@ -250,7 +250,7 @@ async fn without_redis_the_service_starts_answers_in_time_and_recovers() {
     let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
     let status = service.ask(call()).await.expect_err("there is no redis");
     assert_eq!(status.code(), Code::Unavailable);
-    eventually("the outage is logged", || service.log().contains("is unusable").then_some(()));
+    wait_until("the outage is logged", || service.log().contains("is unusable"));
 
     // A call without counters does not need Redis.
     let free = service.ask(request("shop", vec![descriptor(&[("free", "x")])])).await.unwrap();
@@ -290,7 +290,7 @@ async fn a_stalled_redis_costs_the_budget_and_its_connections_are_replaced() {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     redis.signal("CONT");
     eventually_ok(&service).await;
-    eventually("only the pool's two are open", || (redis.clients().len() <= 2).then_some(()));
+    wait_until("only the pool's two are open", || redis.clients().len() <= 2);
 }
 
 async fn eventually_ok(service: &Service) {
@@ -360,13 +360,13 @@ async fn a_connection_that_redis_closed_while_idle_costs_no_call() {
         let ours = redis.clients();
         redis.query::<i64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         // Wait until the service has closed its side: a call before that would use the closed socket.
-        eventually("the connection is gone", || {
+        wait_until("the connection is gone", || {
             let inodes = std::fs::read_to_string("/proc/net/tcp").unwrap();
             let open = |client: &String| {
                 let port: u16 = client.rsplit(':').next().unwrap().parse().unwrap();
                 inodes.contains(&format!("0100007F:{port:04X} 0100007F:{:04X} 01", redis.port))
             };
-            (!ours.iter().any(open)).then_some(())
+            !ours.iter().any(open)
         });
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -593,9 +593,7 @@ async fn charges_that_no_replica_has_are_counted() {
     let count_after_charge = async || {
         let waits = redis.runs_of("wait");
         service.ask(request("shop", vec![descriptor(&[("work", "a")])])).await.unwrap();
-        eventually("the service waits for replicas", || {
-            (redis.runs_of("wait") > waits).then_some(())
-        });
+        wait_until("the service waits for replicas", || redis.runs_of("wait") > waits);
         let metrics = service.get("/metrics");
         let counted = metrics
             .lines()

@@ -42,7 +42,7 @@ async fn answered(service: &Service, name: &str) -> String {
 
 #[track_caller]
 fn logs(service: &Service, line: &str) {
-    eventually(line, || service.log().contains(line).then_some(()));
+    wait_until(line, || service.log().contains(line));
 }
 
 #[tokio::test]

@@ -385,7 +385,7 @@ async fn a_password_that_redis_does_not_accept_leaves_the_last_that_it_accepted_
 #[track_caller]
 fn eventually_in_use(service: &Service, files: &str, value: u8) {
     let line = format!("ratelimit_tls_files_in_use{{files=\"{files}\"}} {value}\n");
-    eventually(&line, || service.get("/metrics").contains(&line).then_some(()));
+    wait_until(&line, || service.get("/metrics").contains(&line));
 }
 
 #[tokio::test]

@@ -89,7 +89,7 @@ impl InOutage {
 
     fn answers_again(&self) {
         self.redis.signal("CONT");
-        eventually("nothing waits", || (self.queued() == 0).then_some(()));
+        wait_until("nothing waits", || self.queued() == 0);
     }
 }
 

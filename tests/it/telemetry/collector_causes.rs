@@ -28,7 +28,7 @@ async fn cause_within(
     service.wait_until_ready();
     for _ in 0..3 {
         service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
-        eventually("the outage is logged", || service.log().contains("OTLP").then_some(()));
+        wait_until("the outage is logged", || service.log().contains("OTLP"));
     }
     // What is left is sent at the end.
     service.process().signal("TERM");

@@ -122,7 +122,7 @@ async fn an_unreachable_collector_affects_no_decision_and_delays_no_exit() {
     service.process().signal("TERM");
     assert!(service.process().0.wait().unwrap().success());
     // The flush at the end tries to send traces and metrics.
-    eventually("the outage is logged", || (outages(&service) == (1, 0)).then_some(()));
+    wait_until("the outage is logged", || outages(&service) == (1, 0));
 }
 
 /// The number of log lines about the collector's outages and of those about their ends.
@@ -162,7 +162,7 @@ async fn an_outage_of_the_collector_is_one_line_and_its_end_another() {
         let before = refused();
         receiver.refuses.store(true, Ordering::Relaxed);
         call_until("20 exports are refused", &|| refused() >= before + 20).await;
-        eventually("the outage is logged", || (outages(&service).0 == outage).then_some(()));
+        wait_until("the outage is logged", || outages(&service).0 == outage);
         receiver.refuses.store(false, Ordering::Relaxed);
         call_until("its end is logged", &|| outages(&service) == (outage, outage)).await;
     }
@@ -401,7 +401,7 @@ async fn a_silent_collector_delays_the_exit_and_a_second_signal_ends_the_wait() 
         let began = Instant::now();
         service.process().signal("TERM");
         if let Some(second) = second {
-            eventually("the drain begins", || service.log().contains("draining").then_some(()));
+            wait_until("the drain begins", || service.log().contains("draining"));
             service.process().signal(second);
         }
         assert!(service.process().0.wait().unwrap().success(), "{}", service.log());

@@ -162,7 +162,7 @@ async fn denials_are_logged_at_the_rate_that_was_asked_for_and_without_values() 
     }
     assert!(!service.log().contains(CANARY));
     let shown = ask(&["--log-denials", "1/m", "--top-keys", "values"]).await;
-    eventually("its value", || shown.log().contains(CANARY).then_some(()));
+    wait_until("its value", || shown.log().contains(CANARY));
     let silent = ask(&[]).await;
     assert!(!silent.log().contains("denied"), "{}", silent.log());
 }
@@ -190,6 +190,6 @@ async fn a_denial_without_an_answer_of_redis_names_no_limit_as_used_up() {
     let body = String::from_utf8(answer.raw_body).unwrap();
     assert!(body.contains("#temporary-reduced-capacity"), "{body}");
     for part in [r#"by="on_store_failure""#, ", by on_store_failure, caller "] {
-        eventually(part, || service.log().contains(part).then_some(()));
+        wait_until(part, || service.log().contains(part));
     }
 }

@@ -170,8 +170,8 @@ async fn a_call_that_waits_is_open_and_its_connection_busy() {
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
     let call = || request("shop", vec![descriptor(&[("user", "a")])]);
     service.ask(call()).await.unwrap();
-    eventually("no call is open", || {
-        (value(&service.get("/metrics"), "ratelimit_calls_open") == 0.0).then_some(())
+    wait_until("no call is open", || {
+        value(&service.get("/metrics"), "ratelimit_calls_open") == 0.0
     });
     redis.signal("STOP");
     let mut client = service.client().await;
@@ -180,15 +180,14 @@ async fn a_call_that_waits_is_open_and_its_connection_busy() {
         "ratelimit_store_connections{{server=\"127.0.0.1:{}\",state=\"busy\"}}",
         redis.port
     );
-    eventually("the call is open", || {
+    wait_until("the call is open", || {
         let scrape = service.get("/metrics");
-        (value(&scrape, "ratelimit_calls_open") == 1.0 && value(&scrape, &busy) >= 1.0)
-            .then_some(())
+        value(&scrape, "ratelimit_calls_open") == 1.0 && value(&scrape, &busy) >= 1.0
     });
     redis.signal("CONT");
     waiting.await.unwrap().unwrap();
-    eventually("no call is open", || {
-        (value(&service.get("/metrics"), "ratelimit_calls_open") == 0.0).then_some(())
+    wait_until("no call is open", || {
+        value(&service.get("/metrics"), "ratelimit_calls_open") == 0.0
     });
 }
 

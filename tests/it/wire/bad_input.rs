@@ -270,7 +270,7 @@ async fn silent_connections_are_bounded_and_delay_neither_calls_nor_the_exit() {
     let service_id = service.process().0.id();
     let answer = service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
     assert_eq!(spell(&answer), "OK: OK 9/10 YEAR");
-    eventually("the bound holds", || (512..544).contains(&open_files(service_id)).then_some(()));
+    wait_until("the bound holds", || (512..544).contains(&open_files(service_id)));
     for stream in &silent {
         stream.set_nonblocking(true).unwrap();
     }

@@ -275,10 +275,10 @@ fn while_all_connections_are_taken_an_answer_asks_its_client_to_close() {
     let service = Service::start(Options { flags, ..Options::default() });
     service.wait_until_ready();
     let call = head(CALL.len()) + CALL;
-    eventually("it is asked to close", || {
+    wait_until("it is asked to close", || {
         let mut client = connect(&service, &call);
         let is_asked = answer(&mut client).contains("connection: close");
-        (is_asked && rest(client).is_empty()).then_some(())
+        is_asked && rest(client).is_empty()
     });
 }
 
@@ -307,7 +307,7 @@ fn bodies_that_do_not_arrive_keep_no_other_request_out() {
     let mut service = Service::start(Options::default());
     service.wait_until_ready();
     let half: Vec<_> = (0..200).map(|_| connect(&service, &(head(9) + "{"))).collect();
-    eventually("they are read", || (open_files(service.process().0.id()) > 200).then_some(()));
+    wait_until("they are read", || open_files(service.process().0.id()) > 200);
     assert_eq!(post(&service, CALL).0, 200);
     assert!(half.iter().all(still_waits), "none was closed for it");
 }
@@ -365,9 +365,7 @@ fn clients_that_do_not_read_share_a_report_are_closed_and_keep_nobody_from_other
     }
     let each = (resident(&service) - memory) / length as f64 / 60.0;
     assert!(each < 0.3, "each takes {each} of {length} bytes");
-    eventually("their connections end", || {
-        (open_files(service.process().0.id()) <= files).then_some(())
-    });
+    wait_until("their connections end", || open_files(service.process().0.id()) <= files);
     drop(clients);
 }
 
@@ -377,7 +375,7 @@ fn a_client_in_the_middle_of_a_request_is_not_closed_for_others() {
     service.wait_until_ready();
     let mut slow = connect(&service, &(head(CALL.len()) + &CALL[..9]));
     let silent: Vec<_> = (0..600).map(|_| connect(&service, "")).collect();
-    eventually("others are closed", || (!still_waits(&silent[0])).then_some(()));
+    wait_until("others are closed", || !still_waits(&silent[0]));
     slow.write_all(&CALL.as_bytes()[9..]).unwrap();
     assert!(answer(&mut slow).starts_with("HTTP/1.1 200 "));
 }
@@ -394,7 +392,7 @@ async fn idle_and_slow_connections_are_bounded_and_closed() {
     let idle: Vec<_> = (0..600).map(|_| connect(&service, "")).collect();
 
     let service_id = service.process().0.id();
-    eventually("the bound is reached", || (open_files(service_id) >= 256).then_some(()));
+    wait_until("the bound is reached", || open_files(service_id) >= 256);
     let answer = service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
     assert_eq!(spell(&answer), "OK: OK 9/10 YEAR");
     let open = open_files(service_id);

@@ -49,8 +49,8 @@ async fn start(variables: &[(&str, &str)]) -> (ControlPlane, EnvoyproxyRatelimit
     let service = EnvoyproxyRatelimit::start(&variables, &[]);
     assert_eq!(ask(&service, 1).await, "OK: OK -");
     control_plane.set("2", &[quota()]);
-    eventually("the quota is in force", || {
-        get(service.debug, "/rlconfig").1.contains("quota_mode: true").then_some(())
+    wait_until("the quota is in force", || {
+        get(service.debug, "/rlconfig").1.contains("quota_mode: true")
     });
     (control_plane, service)
 }

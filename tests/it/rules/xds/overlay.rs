@@ -31,7 +31,7 @@ impl Overlaid {
 
     #[track_caller]
     fn wait_for(&self, limit: &str) {
-        eventually(limit, || (self.limit() == limit).then_some(()));
+        wait_until(limit, || self.limit() == limit);
     }
 
     fn limit(&self) -> String {
@@ -77,9 +77,7 @@ async fn the_last_good_overlay_stays_when_it_becomes_bad_and_while_there_is_no_s
     drop(overlaid.ads);
     let Overlaid { service, folder, .. } = overlaid;
     fs::write(folder.path().join("overlay.yaml"), "domain: shop\n").unwrap();
-    eventually("no overlay", || {
-        (rules(&service)["domains"][0]["rules"][0]["limit"] == "5 per year").then_some(())
-    });
+    wait_until("no overlay", || rules(&service)["domains"][0]["rules"][0]["limit"] == "5 per year");
 }
 
 #[tokio::test]
@@ -93,7 +91,7 @@ async fn an_overlay_and_a_control_plane_have_problems_of_their_own() {
     assert_eq!(overlaid.respond("1", &[limit("shop", "user", 2)]), None);
     assert!(is_whole());
     overlaid.overlay("domain: shop\ndefaults: { algorithm: slidin_log }\n");
-    eventually("the overlay is refused", || (problems() == 1).then_some(()));
+    wait_until("the overlay is refused", || problems() == 1);
     assert_eq!(overlaid.respond("2", &[limit("shop", "user", 5)]), None);
     assert_eq!((problems(), is_whole()), (1, false), "the overlay is still refused");
 
@@ -101,7 +99,7 @@ async fn an_overlay_and_a_control_plane_have_problems_of_their_own() {
     assert_eq!(problems(), 2);
     // The overlay in force, and then another one.
     overlaid.overlay(DENY);
-    eventually("the overlay is good", || (problems() == 1).then_some(()));
+    wait_until("the overlay is good", || problems() == 1);
     overlaid.overlay("domain: shop\n");
     overlaid.wait_for("5 per year");
     assert_eq!((problems(), is_whole()), (1, false), "version 3 is still refused");
@@ -117,9 +115,9 @@ async fn a_response_to_which_the_overlay_does_not_fit_is_refused_by_the_name_of_
     assert_eq!(refusal, "shop: user: burst: only for algorithm token_bucket, not fixed_window");
     overlaid.overlay("domain: shop");
     // A real control plane sends the same again after a refusal.
-    eventually("the overlay is read", || {
+    wait_until("the overlay is read", || {
         let log = overlaid.service.log();
-        (log.matches("rules loaded").count() > 0).then_some(())
+        log.matches("rules loaded").count() > 0
     });
     assert_eq!(overlaid.respond("1", &[limit("shop", "user", 2)]), None);
     assert_eq!(overlaid.limit(), "2 per year");

@@ -20,7 +20,7 @@ fn failed(service: &Service) -> f64 {
 /// Waits for this many failed attempts, which must all have the one cause that is shown and logged.
 #[track_caller]
 fn fails_with(service: &Service, attempts: f64, expected: &str) {
-    eventually("failed attempts", || (failed(service) >= attempts).then_some(()));
+    wait_until("failed attempts", || failed(service) >= attempts);
     let control_plane = &rules(service)["control_plane"];
     let failure = control_plane["failure"].as_str().unwrap();
     assert_eq!(failure, expected);
@@ -70,7 +70,7 @@ fn that_rules_stay_is_logged_only_once_there_are_some() {
     let port = ads.port;
     drop(ads);
     let service = start(&url(format_args!("127.0.0.1:{port}")), &[]);
-    eventually("a failure", || (failed(&service) >= 1.0).then_some(()));
+    wait_until("a failure", || failed(&service) >= 1.0);
     assert!(service.log().contains("there are no rules yet"), "{}", service.log());
     assert!(!service.log().contains("the rules stay"), "{}", service.log());
     let ads = FakeAds::start_on(port);
@@ -78,7 +78,7 @@ fn that_rules_stay_is_logged_only_once_there_are_some() {
     ads.respond("1", "n1", &[]);
     ads.request();
     drop(ads);
-    eventually("the loss", || service.log().contains("the rules stay").then_some(()));
+    wait_until("the loss", || service.log().contains("the rules stay"));
     let log = service.log();
     assert_eq!(log.matches("connected to the control plane").count(), 1, "{log}");
 }

@@ -13,10 +13,10 @@ const BOTH: [Semantics; 2] = [Semantics::New, Semantics::Old];
 #[track_caller]
 fn wait_for_limit(service: &Service, limit: Option<u32>) {
     let expected = limit.map(|limit| format!("{limit} per year"));
-    eventually(&format!("{expected:?}"), || {
+    wait_until(&format!("{expected:?}"), || {
         let shown = rules(service);
         let found = shown["domains"][0]["rules"][0]["limit"].as_str().map(str::to_owned);
-        (found == expected).then_some(())
+        found == expected
     });
 }
 
@@ -49,9 +49,7 @@ fn a_bad_snapshot_is_refused_a_few_times_and_a_good_one_follows() {
         server.set("1", &[limit("shop", "user", 3)]);
         wait_for_limit(&service, Some(3));
         server.set("2", &[bad("shop")]);
-        eventually("a refusal", || {
-            (metric(&service, "ratelimit_xds_nacks_total") >= 1.0).then_some(())
-        });
+        wait_until("a refusal", || metric(&service, "ratelimit_xds_nacks_total") >= 1.0);
         // This server answers a refusal at once with the same again: without a pause, 1,700 a second.
         thread::sleep(Duration::from_secs(2));
         let refusals = server.events().into_iter().filter(|event| {
@@ -73,9 +71,7 @@ async fn a_restarted_server_that_uses_the_same_version_again_is_not_missed() {
         server.set("1", &[limit("shop", "user", 3)]);
         wait_for_limit(&service, Some(3));
         server.stop();
-        eventually("the loss", || {
-            (metric(&service, "ratelimit_xds_connected") == 0.0).then_some(())
-        });
+        wait_until("the loss", || metric(&service, "ratelimit_xds_connected") == 0.0);
         assert_eq!(ask(&service, "shop", "user=a").await, "OK: OK 2/3 YEAR");
         server.set("1", &[limit("shop", "user", 4)]);
         server.start_again();
@@ -83,9 +79,7 @@ async fn a_restarted_server_that_uses_the_same_version_again_is_not_missed() {
         assert_eq!(ask(&service, "shop", "user=a").await, "OK: OK 2/4 YEAR");
         // And without limits, which the same version would hide.
         server.stop();
-        eventually("the loss", || {
-            (metric(&service, "ratelimit_xds_connected") == 0.0).then_some(())
-        });
+        wait_until("the loss", || metric(&service, "ratelimit_xds_connected") == 0.0);
         server.set("1", &[]);
         server.start_again();
         wait_for_limit(&service, None);
@@ -103,9 +97,9 @@ fn start_with_tls(server: &ControlPlane, name: &str, folder: &Path) -> Service {
 
 #[track_caller]
 fn wait_for_failure(service: &Service, words: &str) {
-    eventually(words, || {
+    wait_until(words, || {
         let failure = rules(service)["control_plane"]["failure"].clone();
-        failure.as_str().is_some_and(|failure| failure.contains(words)).then_some(())
+        failure.as_str().is_some_and(|failure| failure.contains(words))
     });
 }
 
@@ -162,9 +156,9 @@ fn a_server_with_tls_that_says_nothing_without_it_is_named_as_such() {
         &service,
         "the server ended the connection instead of speaking HTTP/2 (gRPC); with TLS, use xds+tls:// in --rules",
     );
-    eventually("failed attempts", || {
+    wait_until("failed attempts", || {
         let failed = metric(&service, "ratelimit_xds_connections_total{outcome=\"failed\"}");
-        (failed >= 4.0).then_some(())
+        failed >= 4.0
     });
     assert_eq!(service.log().matches("no stream from").count(), 1, "{}", service.log());
 }

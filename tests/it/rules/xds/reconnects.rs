@@ -33,9 +33,8 @@ async fn the_rules_survive_the_loss_of_the_control_plane() {
     ads.request();
     let port = ads.port;
     drop(ads);
-    eventually("failed attempts", || {
-        (metric(&service, "ratelimit_xds_connections_total{outcome=\"failed\"}") >= 2.0)
-            .then_some(())
+    wait_until("failed attempts", || {
+        metric(&service, "ratelimit_xds_connections_total{outcome=\"failed\"}") >= 2.0
     });
     assert_eq!(metric(&service, "ratelimit_xds_connected"), 0.0);
     assert_eq!(ask(&service, "shop", "user=a").await, "OK: OK 2/3 YEAR");
@@ -46,8 +45,8 @@ async fn the_rules_survive_the_loss_of_the_control_plane() {
     let ads = FakeAds::start_on(port);
     assert_eq!(ads.request().version, "1#reconnect");
     ads.respond("1", "n1", &[limit("shop", "user", 4)]);
-    eventually("the new limit", || {
-        (rules(&service)["domains"][0]["rules"][0]["limit"] == "4 per year").then_some(())
+    wait_until("the new limit", || {
+        rules(&service)["domains"][0]["rules"][0]["limit"] == "4 per year"
     });
     assert_eq!(ask(&service, "shop", "user=a").await, "OK: OK 2/4 YEAR");
 }
@@ -77,9 +76,7 @@ async fn a_domain_that_vanishes_after_a_reconnect_stays_for_a_while() {
     ads.respond("1", "n1", &[one]);
     ads.request();
     assert_eq!(rules(&service)["domains"].as_array().unwrap().len(), 2);
-    eventually("its end", || {
-        (rules(&service)["domains"].as_array().unwrap().len() == 1).then_some(())
-    });
+    wait_until("its end", || rules(&service)["domains"].as_array().unwrap().len() == 1);
     assert_eq!(ask(&service, "other", "user=a").await, "OK: OK -");
     assert_eq!(rules(&service)["domains"][0]["domain"], "one");
 }
@@ -103,7 +100,7 @@ fn attempts_to_connect_become_rarer() {
     drop(ads);
     let service = start(&url, &[]);
     let failed = || metric(&service, "ratelimit_xds_connections_total{outcome=\"failed\"}");
-    eventually("the third failure", || (failed() >= 3.0).then_some(()));
+    wait_until("the third failure", || failed() >= 3.0);
     std::thread::sleep(Duration::from_secs(3));
     // At intervals of 0.2, 0.4, 0.8, 1.6 and 3.2 s, and never at once.
     assert!(failed() <= 7.0, "{} attempts", failed());

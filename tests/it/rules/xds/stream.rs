@@ -71,7 +71,7 @@ fn a_service_that_needs_rules_is_ready_only_with_them() {
     let service = start(&ads.url(), &["--ready-needs-rules", "always"]);
     let ready = || service.exchange("GET", "/readyz", b"").0 == 200;
     ads.request();
-    eventually("the time for others", || service.log().contains("no rules within").then_some(()));
+    wait_until("the time for others", || service.log().contains("no rules within"));
     assert!(!ready());
     ads.respond("v1", "n1", &[]);
     wait_for(&service, "v1");
@@ -79,7 +79,7 @@ fn a_service_that_needs_rules_is_ready_only_with_them() {
     ads.respond("v2", "n2", &[limit("shop", "user", 2)]);
     service.wait_until_ready();
     ads.respond("v3", "n3", &[]);
-    eventually("not ready", || (!ready()).then_some(()));
+    wait_until("not ready", || !ready());
     let status = service.exchange_at(service.admin, "GET", "/status", b"").2;
     assert!(status.contains(r#""phase":"without_rules""#), "{status}");
     ads.respond("v4", "n4", &[limit("shop", "user", 2)]);
@@ -221,7 +221,7 @@ async fn half_a_response_changes_nothing_and_the_next_stream_gets_the_whole() {
     proxy.set(Faults { replies: Flow::CutAt(5000, Cut::Rst), ..Faults::default() });
     ads.respond("2", "n2", &many(2));
     let cut = |faults: Faults| proxy.set(Faults { spares_new: true, ..faults });
-    eventually("the cut", || (metric(&service, "ratelimit_xds_connected") == 0.0).then_some(()));
+    wait_until("the cut", || metric(&service, "ratelimit_xds_connected") == 0.0);
     cut(Faults::default());
     assert_eq!(ask(&service, "shop", "user=a").await, "OK: OK 1/2 YEAR");
     let again = eventually("another stream", || {

@@ -117,7 +117,7 @@ descriptors:
         let denied = vec![take(), descriptor(&[("full", &full)])];
         assert_eq!(left(denied).await.0, Code::OverLimit, "by node {node}");
     }
-    eventually("the holds are given back", || (used_and_held(&service) == (0, 0)).then_some(()));
+    wait_until("the holds are given back", || used_and_held(&service) == (0, 0));
     assert_eq!(left(vec![take()]).await, (Code::Ok, 80));
     assert_eq!(used_and_held(&service), (0, 20));
     for node in 0..3 {

@@ -48,9 +48,7 @@ impl Late {
     }
 
     fn nothing_stays(&self, (key, value): &(&str, String)) {
-        eventually("what was reserved is given back", || {
-            (used(&self.service, key, value) == 0).then_some(())
-        });
+        wait_until("what was reserved is given back", || used(&self.service, key, value) == 0);
     }
 }
 
@@ -68,9 +66,7 @@ async fn a_caller_that_waits_less_than_the_budget_leaves_no_charge_on_a_healthy_
         late.ask(&call, IMPATIENT).await.unwrap_err();
     }
     late.cluster.nodes[0].signal("CONT");
-    eventually("only the first call stays", || {
-        (used(&late.service, call[1].0, &call[1].1) == 3).then_some(())
-    });
+    wait_until("only the first call stays", || used(&late.service, call[1].0, &call[1].1) == 3);
     late.nothing_stays(&call[0]);
     late.cluster.heal();
 }

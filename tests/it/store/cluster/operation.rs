@@ -24,7 +24,7 @@ fn a_seed_that_says_nothing_is_logged_with_the_time_that_was_waited() {
     let store = format!("redis+cluster://{address}");
     let service = Service::start(Options { store: &store, ..Options::default() });
     let cause = format!("the map of the cluster cannot be read: {address}: no answer within 3.5s");
-    eventually(&cause, || service.log().contains(&cause).then_some(()));
+    wait_until(&cause, || service.log().contains(&cause));
 }
 
 async fn is_served(service: &Service, key: &str, value: &str) {
@@ -238,7 +238,7 @@ async fn the_url_must_say_whether_it_is_a_cluster() {
         let service =
             Service::start(Options { rules: &rules, store, flags: &flags, ..Options::default() });
         assert!(ask(&service, "fixed_window", "a").await.contains("unavailable"));
-        eventually(expected, || service.log().contains(expected).then_some(()));
+        wait_until(expected, || service.log().contains(expected));
     };
     check(&cluster.nodes[0].url(), "it runs in cluster mode: write redis+cluster://").await;
     let store = single.url().replace("redis://", "redis+cluster://");
@@ -283,9 +283,7 @@ async fn a_node_that_leaves_is_let_go_and_no_call_fails() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert!(!cluster.nodes[from].clients().is_empty());
         cluster.empty(from, to);
-        eventually("the node has no client", || {
-            cluster.nodes[from].clients().is_empty().then_some(())
-        });
+        wait_until("the node has no client", || cluster.nodes[from].clients().is_empty());
         let ledger = load.stop().await;
         assert_eq!(ledger.failed.len(), 0, "{:?}", ledger.failed);
         // The pools of present nodes may grow under load. The metric omits the pool of a node that has left.
@@ -293,8 +291,8 @@ async fn a_node_that_leaves_is_let_go_and_no_call_fails() {
         let (files, tasks) = (others(), threads());
         println!("{files} open files beside the pools, {tasks} threads");
         let (files, tasks) = *baseline.get_or_insert((files, tasks));
-        eventually("no descriptor and no thread is left", || {
-            (others() <= files + CLIENTS && threads() <= tasks).then_some(())
+        wait_until("no descriptor and no thread is left", || {
+            others() <= files + CLIENTS && threads() <= tasks
         });
     }
 }
@@ -363,8 +361,8 @@ async fn counters_of_living_shards_are_shown_and_the_others_name_their_node() {
     let descriptors = [&dead, &living].map(|value| format!("user={value}"));
     let explain = ["explain", "--admin-addr", &admin, "--domain", "shop"];
     let explained = || run(tollkeeper().args(explain).args(&descriptors));
-    eventually("the node refuses connections", || {
-        explained().1.contains(&format!("    {refused}\n")).then_some(())
+    wait_until("the node refuses connections", || {
+        explained().1.contains(&format!("    {refused}\n"))
     });
     let (code, stdout, stderr) = explained();
     assert_eq!(code, Some(1), "{stdout}");
@@ -425,5 +423,5 @@ async fn a_cluster_that_needs_all_slots_and_lacks_some_is_logged_with_its_code()
     });
     ask(&late, "fixed_window", &living).await;
     let line = format!("127.0.0.1:{}: CLUSTERDOWN", cluster.nodes[1].port);
-    eventually(&line, || late.log().contains(&line).then_some(()));
+    wait_until(&line, || late.log().contains(&line));
 }

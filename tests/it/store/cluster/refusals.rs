@@ -53,8 +53,8 @@ async fn shards_that_refuse_writes_are_down_until_they_take_them_although_no_cal
         }
         cluster.nodes.iter().for_each(Redis::accept_writes);
         for node in &cluster.nodes {
-            eventually("the shard is up again", || {
-                (gauge(&service, "ratelimit_store_up", node) == "1").then_some(())
+            wait_until("the shard is up again", || {
+                gauge(&service, "ratelimit_store_up", node) == "1"
             });
             let ended = format!("Redis at 127.0.0.1:{} answers again", node.port);
             assert_eq!(service.log().matches(&ended).count(), round + 1, "{}", service.log());
@@ -86,9 +86,9 @@ async fn a_cluster_that_is_down_opens_the_breakers_of_its_nodes_until_it_is_up_a
     cluster.nodes[2].query::<()>(&["CLUSTER", "ADDSLOTS", "16383"]);
     cluster.ready();
     for node in &cluster.nodes {
-        eventually("the breaker is closed, and the node up", || {
+        wait_until("the breaker is closed, and the node up", || {
             let is = |name, value| gauge(&service, name, node) == value;
-            (is("ratelimit_store_breaker_open", "0") && is("ratelimit_store_up", "1")).then_some(())
+            is("ratelimit_store_breaker_open", "0") && is("ratelimit_store_up", "1")
         });
     }
     for user in &users {

@@ -62,8 +62,8 @@ async fn check_dead_shard(kill: fn(&mut Cluster)) {
         }
         let charged_of_other = || used(&service, "other", other);
         if charged_of_other() != charged {
-            eventually(&format!("{mode}: the other counter holds {charged}"), || {
-                (charged_of_other() == charged).then_some(())
+            wait_until(&format!("{mode}: the other counter holds {charged}"), || {
+                charged_of_other() == charged
             });
         }
         // The living shard is served exactly.
@@ -178,7 +178,7 @@ async fn a_slot_without_an_owner_is_one_outage_however_often_the_map_is_read() {
     let value = values_on(&cluster, 0, "fixed_window", "lost", 1).remove(0);
     let other = values_on(&cluster, 1, "fixed_window", "found", 1).remove(0);
     let slot = slot_of(&cluster, "fixed_window", &value).to_string();
-    eventually("no node knows an owner of the slot", || {
+    wait_until("no node knows an owner of the slot", || {
         for node in &cluster.nodes {
             let mut forget = redis::cmd("CLUSTER");
             let _ = forget.arg("DELSLOTS").arg(&slot).query::<()>(&mut node.connect());
@@ -186,7 +186,7 @@ async fn a_slot_without_an_owner_is_one_outage_however_often_the_map_is_read() {
         let is_lost = |node: &Redis| {
             node.query::<String>(&["CLUSTER", "INFO"]).contains("cluster_slots_assigned:16383")
         };
-        cluster.nodes.iter().all(is_lost).then_some(())
+        cluster.nodes.iter().all(is_lost)
     });
     let maps_read = || cluster.nodes.iter().map(|node| node.runs_of("cluster|slots")).sum::<u64>();
     let before = maps_read();
@@ -205,5 +205,5 @@ async fn a_slot_without_an_owner_is_one_outage_however_often_the_map_is_read() {
     );
     assert!(!log.contains("answers again"), "{log}");
     cluster.nodes[0].query::<()>(&["CLUSTER", "ADDSLOTS", &slot]);
-    eventually("the outage is over", || service.log().contains("answers again").then_some(()));
+    wait_until("the outage is over", || service.log().contains("answers again"));
 }

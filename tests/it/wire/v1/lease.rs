@@ -220,7 +220,7 @@ async fn what_is_given_back_while_the_store_is_away_does_not_go_back_to_a_counte
     start_again(&mut redis, &service).await;
     // Nothing else is kept.
     let line = "ratelimit_commits_queued 0";
-    eventually("it is not kept any more", || service.get("/metrics").contains(line).then_some(()));
+    wait_until("it is not kept any more", || service.get("/metrics").contains(line));
     check_each(&service, "llm", &[("hot=a READ", "OK: OK hot 970/1000 used 30")]).await;
 }
 
