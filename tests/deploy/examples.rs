@@ -1,9 +1,6 @@
 //! The configurations in examples/: a real Envoy runs them, and other programs check what it cannot read.
 
-use crate::support::{
-    envoy::{Answer, Envoy, PUBLIC, RLS, envoy, example, exchange, replace},
-    prelude::*,
-};
+use crate::support::{envoy::*, prelude::*};
 
 /// Rules whose window does not end during the test.
 fn for_a_year(rules: &str) -> String {

@@ -8,12 +8,7 @@ mod commands;
 mod translation;
 
 use self::translation::Gateway;
-use crate::support::{
-    chart::invalid,
-    envoy::{Envoy, exchange},
-    pages::{DescriptorRow, descriptors, request_of_row, requests, rules_with},
-    prelude::*,
-};
+use crate::support::{chart::invalid, envoy::*, pages::*, prelude::*};
 
 const GATEWAYS: [Gateway; 4] =
     [Gateway::Istio, Gateway::Contour, Gateway::Kgateway, Gateway::Emissary];

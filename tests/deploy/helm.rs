@@ -13,7 +13,7 @@ use tollkeeper::settings::{self, Arity, Row};
 use self::refusals::refused;
 use crate::support::{
     certificates::Issued,
-    chart::{helm, object, render},
+    chart::*,
     pod::{self, Source},
     prelude::*,
 };

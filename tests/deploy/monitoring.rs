@@ -1,10 +1,6 @@
 //! The alerts and the dashboard of the chart, judged by the real promtool and by a real scrape.
 
-use crate::support::{
-    chart::{alerts, object, queries, render, text},
-    prelude::*,
-    scrapes::scrapes,
-};
+use crate::support::{chart::*, prelude::*, scrapes::scrapes};
 
 /// The address of the runbook in the files; the chart replaces it.
 const RUNBOOK: &str = "https://github.com/tollkeeper/tollkeeper/blob/main/docs/operations.md";

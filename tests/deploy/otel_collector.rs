@@ -2,10 +2,7 @@
 
 use tonic::Request;
 
-use crate::support::{
-    otel_collector::{OtelCollector, text_attribute},
-    prelude::*,
-};
+use crate::support::{otel_collector::*, prelude::*};
 
 const METHOD: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const SPAN: &str = "b7ad6b7169203331";

@@ -3,11 +3,7 @@
 use tokio::time::{sleep, timeout};
 
 use crate::support::{
-    ads::FakeAds,
-    chart::{alerts, queries, text},
-    prelude::*,
-    prometheus::Prometheus,
-    secured::Secured,
+    ads::FakeAds, chart::*, prelude::*, prometheus::Prometheus, secured::Secured,
 };
 
 const RULES: &str = "

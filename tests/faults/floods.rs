@@ -7,9 +7,7 @@
 use std::net::Shutdown;
 
 use crate::support::{
-    hostile::{
-        RULES, good_message, long_call, long_rules, open_header_block, resident_mib, unread_calls,
-    },
+    hostile::*,
     http2::{self, Frames},
     prelude::*,
     service::open_files,

@@ -3,10 +3,7 @@
 //!
 //! docs/internals/reliability.md has the command for figures.
 
-use crate::support::{
-    prelude::*,
-    raw_load::{RawAnswer, RawCall, RawClient},
-};
+use crate::support::{prelude::*, raw_load::*};
 
 const RULES: &str = "
 domain: shop

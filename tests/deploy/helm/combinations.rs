@@ -1,9 +1,6 @@
 //! The objects of the chart for every combination of three of its switches, judged by the schemas of Kubernetes.
 
-use crate::support::{
-    chart::{helm, invalid, object, render},
-    prelude::*,
-};
+use crate::support::{chart::*, prelude::*};
 
 /// The switches of the chart, as values that turn each on.
 const SWITCHES: [&str; 31] = [

@@ -1,9 +1,6 @@
 //! The page about Argo CD and Flux: its samples name this chart, and the chart accepts their values.
 
-use crate::support::{
-    chart::{helm, invalid, object, render, text},
-    prelude::*,
-};
+use crate::support::{chart::*, prelude::*};
 
 /// The objects that the chart makes of the values in a sample.
 fn rendered(values: &Value) -> Vec<Value> {

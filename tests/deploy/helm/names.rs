@@ -6,10 +6,7 @@ use super::{
     refusals::{refusal, refused},
     values_of_flags,
 };
-use crate::support::{
-    chart::{helm, render, text},
-    prelude::*,
-};
+use crate::support::{chart::*, prelude::*};
 
 /// The paths of all values in the schema, except what a parent chart may add to `global`.
 fn paths(schema: &Value, probe: &Value, at: &str, found: &mut Vec<String>) {

@@ -1,12 +1,7 @@
 //! What Helm shows after an installation, and the commands in it.
 
 use super::Files;
-use crate::support::{
-    ads::FakeAds,
-    chart::{helm, render},
-    pod,
-    prelude::*,
-};
+use crate::support::{ads::FakeAds, chart::*, pod, prelude::*};
 
 fn notes(arguments: &[&str]) -> String {
     let install = ["install", "release", "helm", "--dry-run=client"];

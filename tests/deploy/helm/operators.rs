@@ -1,10 +1,7 @@
 //! Objects that operators of the cluster act on: KEDA, cert-manager and the Grafana operator; and what OpenShift assigns.
 
 use super::refusals::refused;
-use crate::support::{
-    chart::{invalid, object, render, text},
-    prelude::*,
-};
+use crate::support::{chart::*, prelude::*};
 
 /// The objects that the chart makes of these values, of which the schemas refuse none.
 fn accepted(values: &str) -> Vec<Value> {

@@ -1,9 +1,6 @@
 //! Values that the chart refuses, and what Helm then shows: the value's name, and what is allowed.
 
-use crate::support::{
-    chart::{helm, render},
-    rows::rows,
-};
+use crate::support::{chart::*, rows::rows};
 
 const ROWS: &str = include_str!("refusals.txt");
 

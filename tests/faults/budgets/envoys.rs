@@ -1,9 +1,6 @@
 //! Envoys in front of the replicas: with the configuration of examples/envoy/budgets.yaml, and as Envoy AI Gateway configures them.
 
-use crate::support::{
-    envoy::{Envoy, example, replace},
-    prelude::*,
-};
+use crate::support::{envoy::*, prelude::*};
 
 const ANY: &str = "socket_address: { address: 127.0.0.1, port_value: 0 }";
 

@@ -6,10 +6,7 @@ use super::{
     BUDGET, Check, Counters, Effect, POOL_SIZE, Reach, Row, SMALL, Setup, World,
     load::{self, Answer, Call, Ledger, MODES, SPARED},
 };
-use crate::support::{
-    prelude::*,
-    service::{open_files, waited_for_cpu},
-};
+use crate::support::{prelude::*, service::*};
 
 /// The table's header in docs/internals/reliability.md.
 pub(super) const HEADER: &str =

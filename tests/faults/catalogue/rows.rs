@@ -1,10 +1,7 @@
 //! The table of faults.
 
 use super::{Counters, Effect, Reach, Row, Setup, World};
-use crate::support::{
-    fault_proxy::{Connect, Cut},
-    prelude::*,
-};
+use crate::support::{fault_proxy::*, prelude::*};
 
 /// A row whose fault is in the proxy.
 const fn of_proxy(fault: &'static str, stage: fn(&mut World), effect: Effect) -> Row {

@@ -1,10 +1,7 @@
 //! The applications in examples/applications: their own tests, and the session that their pages show, with a real service.
 
 use super::path;
-use crate::support::{
-    prelude::*,
-    service::{exchange, exchange_with},
-};
+use crate::support::{prelude::*, service::*};
 
 const GUESS: &[u8] = b"user=alice&password=guess";
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollkeeper::engine::{calendar::Calendar, ledger::GiveBack, window::Window};
 
 use crate::support::{
-    backends::{Backend, ScriptInRedis, memory},
+    backends::*,
     charges::{left, one_of_each, prelude::*},
     model::Model,
 };

@@ -1,9 +1,6 @@
 //! `draw: first`: of several quotas, the first that fits is charged, and no other.
 
-use crate::support::{
-    overrides::{send, set},
-    prelude::*,
-};
+use crate::support::{overrides::*, prelude::*};
 
 const RULES: &str = "
 domain: shop

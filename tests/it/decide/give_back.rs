@@ -10,7 +10,7 @@ use tollkeeper::{
 };
 
 use crate::support::{
-    backends::{Backend, ScriptInRedis, memory},
+    backends::*,
     charges::{left, one_of_each, prelude::*},
     prelude::*,
 };

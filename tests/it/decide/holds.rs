@@ -18,7 +18,7 @@ use tollkeeper::{
 };
 
 use crate::support::{
-    backends::{Backend, ScriptInRedis, memory},
+    backends::*,
     charges::{left, prelude::*},
     model::holds::HoldModel,
 };

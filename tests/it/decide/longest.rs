@@ -9,10 +9,7 @@ use tollkeeper::{
     store::Clear,
 };
 
-use crate::support::{
-    backends::{Backend, ScriptInRedis},
-    charges::prelude::*,
-};
+use crate::support::{backends::*, charges::prelude::*};
 
 const MOST: u64 = 10_000;
 const LIFETIME_MS: u64 = 60_000;

@@ -2,12 +2,7 @@
 
 use prost_types::value::Kind;
 
-use crate::support::{
-    overrides::{end, list, send, set, set_for, try_set},
-    prelude::*,
-    rows::rows,
-    service::{exchange_with, with_limit},
-};
+use crate::support::{overrides::*, prelude::*, rows::rows, service::*};
 
 const RULES: &str = "
 domain: shop

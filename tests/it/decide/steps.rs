@@ -9,12 +9,7 @@ use tollkeeper::{
     store::redis::script::KeyDeclaration,
 };
 
-use crate::support::{
-    backends::{Backend, ScriptInRedis, memory},
-    charges::prelude::*,
-    model::Model,
-    prelude::*,
-};
+use crate::support::{backends::*, charges::prelude::*, model::Model, prelude::*};
 
 /// After this number of steps all counters are removed, and the clock is set to [`BEGIN`].
 const STEPS_OF_A_CASE: u64 = 200;

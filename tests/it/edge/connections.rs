@@ -1,7 +1,7 @@
 //! Bounds on connections: how many, how long, and what is held for them. The floods are in tests/faults.
 
 use crate::support::{
-    hostile::{RULES, good_message, long_call, long_rules, open_header_block, unread_calls},
+    hostile::*,
     http2::{self, Frames},
     prelude::*,
 };

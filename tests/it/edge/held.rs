@@ -3,7 +3,7 @@
 use tollkeeper_proto::v1::{Call, DecideRequest, tollkeeper_client::TollkeeperClient};
 
 use crate::support::{
-    hostile::{RULES, resident_mib},
+    hostile::*,
     http2::{self, Frames},
     prelude::*,
     service::exchange,

@@ -4,10 +4,10 @@ use tokio_rustls::rustls::StreamOwned;
 
 use crate::support::{
     certificates::Issued,
-    http::{CALL, ask_admin},
+    http::*,
     http2::{self, Frames},
     prelude::*,
-    secured::{Secured, add_tls, certificate, install},
+    secured::*,
 };
 
 #[test]

@@ -6,10 +6,7 @@ use std::{
     sync::mpsc::{Receiver, channel},
 };
 
-use crate::support::{
-    pages::{cells, names, rows},
-    prelude::*,
-};
+use crate::support::{pages::*, prelude::*};
 
 /// Long enough for a busy test machine, in milliseconds.
 const PATIENT: u32 = 30_000;

@@ -1,9 +1,6 @@
 //! The samples of README.md and docs/: commands print what the pages show, and rules are valid.
 
-use crate::support::{
-    pages::{cells, rows, without_times},
-    prelude::*,
-};
+use crate::support::{pages::*, prelude::*};
 
 #[path = "../../../examples/algorithms/draw.rs"]
 mod draw;

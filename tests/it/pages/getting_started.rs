@@ -1,10 +1,6 @@
 //! docs/getting-started.md, step by step: what a new user types, and what the page says that they see.
 
-use crate::support::{
-    envoy::{Envoy, PUBLIC, RLS, envoy},
-    pages::without_times,
-    prelude::*,
-};
+use crate::support::{envoy::*, pages::without_times, prelude::*};
 
 /// The user's folder, and the programs that they have started.
 struct Desk {

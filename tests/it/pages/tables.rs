@@ -3,10 +3,7 @@
 use tollkeeper::settings::{self, Row};
 
 use self::scenarios::SCENARIOS;
-use crate::support::{
-    pages::{cells, check_table, names, rows},
-    prelude::*,
-};
+use crate::support::{pages::*, prelude::*};
 
 #[expect(dead_code, reason = "the benchmark uses the rest")]
 #[path = "../../../benches/compare/scenarios.rs"]

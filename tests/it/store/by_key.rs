@@ -7,11 +7,7 @@ use tollkeeper::store::{
     system_clock,
 };
 
-use crate::support::{
-    cluster_calls::{follow, masters},
-    prelude::*,
-    redis_store,
-};
+use crate::support::{cluster_calls::*, prelude::*, redis_store};
 
 const TAG: &str = "shared";
 const KEY: &str = "tk1:op:{shared}";

@@ -2,13 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 
-use crate::support::{
-    envoy::Envoy,
-    prelude::*,
-    redis_server::{Setup, nobody},
-    sentinels::{NAME, SentinelSetup, Sentinels, sentinel_of},
-    tool,
-};
+use crate::support::{envoy::Envoy, prelude::*, redis_server::*, sentinels::*, tool};
 
 fn service(store: &str, flags: &[&str]) -> Service {
     let flags = [&["--workers", "1", "--store-pool-size", "2"], flags].concat();

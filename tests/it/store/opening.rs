@@ -1,11 +1,7 @@
 //! How soon calls are answered without a Redis that fails: the breaker opens by the third failure, and no call after
 //! that waits.
 
-use crate::support::{
-    fault_proxy::Connect,
-    prelude::*,
-    raw_load::{RawAnswer, RawClient},
-};
+use crate::support::{fault_proxy::Connect, prelude::*, raw_load::*};
 
 const RULES: &str = "
 domain: shop

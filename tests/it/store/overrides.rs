@@ -1,11 +1,6 @@
 //! Overrides on several replicas that share a Redis.
 
-use crate::support::{
-    overrides::{end, list, send, set, set_for, try_set},
-    prelude::*,
-    sentinels::Sentinels,
-    service::service_at,
-};
+use crate::support::{overrides::*, prelude::*, sentinels::Sentinels, service::service_at};
 
 const RULES: &str = "
 domain: shop

@@ -1,9 +1,6 @@
 //! A store whose master Sentinels name: failovers under load, and Sentinels that fail.
 
-use crate::support::{
-    prelude::*,
-    sentinels::{NAME, SentinelSetup, Sentinels},
-};
+use crate::support::{prelude::*, sentinels::*};
 
 const RULES: &str = "
 domain: shop

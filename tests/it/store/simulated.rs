@@ -5,10 +5,7 @@ use std::rc::Rc;
 use redis::{ConnectionLike, Value};
 use tollkeeper_sim::redis::{client::Client, server::Server};
 
-use crate::support::{
-    dice::{Dice, number},
-    redis_server::Redis,
-};
+use crate::support::{dice::*, redis_server::Redis};
 
 /// After the time of any real server, so that no key ends while both run.
 const FAR_MS: u64 = 4_102_444_800_000;

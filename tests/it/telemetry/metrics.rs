@@ -4,12 +4,7 @@ use std::{process::Output, time::SystemTime};
 
 use tollkeeper::{app, telemetry::InstrumentRow};
 
-use crate::support::{
-    pages::{cells, check_table, names, rows},
-    prelude::*,
-    scrapes::scrapes,
-    service::{RULES, open_files, service_off_by},
-};
+use crate::support::{pages::*, prelude::*, scrapes::scrapes, service::*};
 
 /// A row of docs/observability.md.
 fn row_of_instrument(row: &InstrumentRow) -> String {

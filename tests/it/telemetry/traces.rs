@@ -5,12 +5,7 @@ use prost_types::value::Kind;
 use tokio::net::TcpListener;
 use tonic::Request;
 
-use crate::support::{
-    http::status,
-    otlp::{Receiver, attribute, hex},
-    overrides::set,
-    prelude::*,
-};
+use crate::support::{http::status, otlp::*, overrides::set, prelude::*};
 
 /// The page of traces.
 const PAGE: &str = include_str!("../../../docs/observability.md");

@@ -22,7 +22,7 @@ use tower::Service as _;
 use crate::support::{
     http2::{self, Frames, METHOD_PATH},
     prelude::*,
-    service::{of_bytes, open_files, with_limit},
+    service::*,
 };
 
 async fn refused(request: RateLimitRequest, code: Code, message: &str) {

@@ -17,10 +17,7 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio_stream::pending;
 
-use crate::support::{
-    envoy::{Envoy, replace},
-    prelude::*,
-};
+use crate::support::{envoy::*, prelude::*};
 
 mod traces;
 

@@ -2,11 +2,7 @@
 
 use std::io::ErrorKind;
 
-use crate::support::{
-    http::{CALL, ask_admin, rest, status},
-    prelude::*,
-    service::open_files,
-};
+use crate::support::{http::*, prelude::*, service::open_files};
 
 fn post(service: &Service, body: &str) -> (u16, String, Value) {
     let (status, head, body) = service.exchange("POST", "/json", body.as_bytes());

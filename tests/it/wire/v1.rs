@@ -10,12 +10,7 @@ use tollkeeper_proto::v1::{
 };
 use tonic::Code;
 
-use crate::support::{
-    prelude::*,
-    secured::Secured,
-    service::{RULES, exchange_with},
-    stores::one,
-};
+use crate::support::{prelude::*, secured::Secured, service::*, stores::one};
 
 /// A call: descriptors, a mode and hits.
 fn call(text: &str) -> Call {

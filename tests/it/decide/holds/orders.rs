@@ -7,12 +7,7 @@ use tollkeeper::{
 };
 
 use super::LIFETIME_MS;
-use crate::support::{
-    backends::{Backend, ScriptInRedis, memory},
-    charges::prelude::*,
-    model::holds::HoldModel,
-    prelude::*,
-};
+use crate::support::{backends::*, charges::prelude::*, model::holds::HoldModel, prelude::*};
 
 /// What one take holds of a window.
 const ESTIMATE: u64 = 6;

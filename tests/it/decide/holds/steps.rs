@@ -10,12 +10,7 @@ use tollkeeper::{
     store::{Clear, redis::script::KeyDeclaration},
 };
 
-use crate::support::{
-    backends::{Backend, ScriptInRedis, ScriptsInCluster, memory},
-    charges::prelude::*,
-    model::holds::HoldModel,
-    prelude::*,
-};
+use crate::support::{backends::*, charges::prelude::*, model::holds::HoldModel, prelude::*};
 
 /// After this number of steps all counters are removed, and the clock is set to [`BEGIN`].
 const STEPS_OF_A_CASE: u64 = 200;

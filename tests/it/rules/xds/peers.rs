@@ -1,11 +1,7 @@
 //! Peers that are no control plane, and control planes without rules: what counts as connected, and what is logged.
 
 use super::{metric, rules, start};
-use crate::support::{
-    ads::{FakeAds, NODE},
-    prelude::*,
-    secured::Secured,
-};
+use crate::support::{ads::*, prelude::*, secured::Secured};
 
 const NO_STREAM: &str = "no stream from the control plane";
 

@@ -1,11 +1,7 @@
 //! A real go-control-plane, of Envoy Gateway's version and before it changed its semantics.
 
 use super::{ask, bad, limit, metric, rules, start, wait_for};
-use crate::support::{
-    ads::NODE,
-    control_plane::{ControlPlane, Semantics},
-    prelude::*,
-};
+use crate::support::{ads::NODE, control_plane::*, prelude::*};
 
 const BOTH: [Semantics; 2] = [Semantics::New, Semantics::Old];
 

@@ -1,10 +1,7 @@
 //! Streams that end, control planes that restart, and what is in force meanwhile.
 
 use super::{ask, limit, metric, rules, start};
-use crate::support::{
-    ads::{FakeAds, NODE},
-    prelude::*,
-};
+use crate::support::{ads::*, prelude::*};
 
 #[tokio::test]
 async fn another_stream_asks_for_the_whole_state_and_the_rules_stay_meanwhile() {

@@ -3,11 +3,7 @@
 use tonic::Status;
 
 use super::{ask, bad, limit, metric, rules, start, wait_for};
-use crate::support::{
-    ads::{Asked, FakeAds, NODE, TYPE_URL},
-    fault_proxy::Cut,
-    prelude::*,
-};
+use crate::support::{ads::*, fault_proxy::Cut, prelude::*};
 
 fn request(version: &str, nonce: &str) -> Asked {
     Asked {

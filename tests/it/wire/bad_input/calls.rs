@@ -7,12 +7,7 @@ use tonic::{Code, Status, body::Body};
 use tower::Service as _;
 
 use super::framed;
-use crate::support::{
-    http2::METHOD_PATH,
-    prelude::*,
-    rows::rows,
-    service::{of_bytes, with_limit},
-};
+use crate::support::{http2::METHOD_PATH, prelude::*, rows::rows, service::*};
 
 const ROWS: &str = include_str!("calls.txt");
 

@@ -1,9 +1,6 @@
 //! HTTP: bodies of `/json`, requests as they arrive on the wire, and queries of the admin address.
 
-use crate::support::{
-    prelude::*,
-    rows::{Form, rows},
-};
+use crate::support::{prelude::*, rows::*};
 
 const ROWS: &str = include_str!("http.txt");
 

@@ -1,9 +1,6 @@
 //! Rule files: each bad text, and every problem that `tollkeeper check` reports, with its location.
 
-use crate::support::{
-    prelude::*,
-    rows::{Form, rows},
-};
+use crate::support::{prelude::*, rows::*};
 
 const ROWS: &str = include_str!("rule_files.txt");
 

@@ -3,11 +3,7 @@
 use tokio::net::UnixListener;
 
 use super::RULES;
-use crate::support::{
-    envoy::Envoy,
-    otlp::{Receiver, attribute, hex},
-    prelude::*,
-};
+use crate::support::{envoy::Envoy, otlp::*, prelude::*};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_through_envoy_is_one_trace_from_envoys_span_to_the_script_run() {
