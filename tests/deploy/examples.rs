@@ -28,8 +28,7 @@ fn the_example_configuration_is_valid_as_it_is_and_leads_to_a_429() {
     let (code, _, errors) = run(validate.args(["--mode", "validate", "-c"]).arg(&file));
     assert_eq!(code, Some(0), "{errors}");
 
-    let rules = for_a_year(&example("rules.yaml"));
-    let service = Service::start(Options { rules: &rules, ..Options::default() });
+    let service = Service::with(&for_a_year(&example("rules.yaml"))).start();
     let envoy = envoy(&example("envoy/envoy.yaml"), PUBLIC, RLS, &service);
     let denied = denies_after_ten(&envoy);
     assert_eq!(denied.header("x-ratelimit-limit"), Some("10, 10;w=31536000"));

@@ -76,8 +76,7 @@ fn the_requests_and_the_descriptors_of_each_page_are_limited_as_it_says() {
     for gateway in GATEWAYS {
         let page = text_of(gateway);
         let rows = descriptors(&page);
-        let rules = rules_with(&rows);
-        let service = Service::start(Options { rules: &rules, ..Options::default() });
+        let service = Service::with(&rules_with(&rows)).start();
         let envoy = envoy(gateway, &rows, &service);
         let (shown, expected) = requests(&page, &format!("http://{}", envoy.public));
         assert_eq!(shown, expected, "{gateway:?}");

@@ -14,18 +14,16 @@ descriptors:
 ";
 
 fn service(collector: &OtelCollector, protocol: &str, store: &str, logs: &str) -> Service {
-    Service::start(Options {
-        rules: RULES,
-        store,
-        environment: &[
+    Service::with(RULES)
+        .on(store)
+        .environment(&[
             ("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.endpoint(protocol)),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
             ("OTEL_BSP_SCHEDULE_DELAY", "20"),
             ("OTEL_METRIC_EXPORT_INTERVAL", "100"),
             ("OTEL_LOGS_EXPORTER", logs),
-        ],
-        ..Options::default()
-    })
+        ])
+        .start()
 }
 
 /// Makes a call in this trace.

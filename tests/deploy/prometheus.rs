@@ -33,8 +33,7 @@ fn service_with(redis: &Redis) -> Service {
     let candidate = ["--candidate", candidate.to_str().unwrap(), "--candidate-one-in", "1"];
     // No call can be written there.
     let flags = ["--record", "/dev/null/calls", "--audit-one-in", "1"];
-    let flags = &[flags, candidate].concat();
-    Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() })
+    Service::with(RULES).on(&redis.url()).flags(&[flags, candidate].concat()).start()
 }
 
 fn job_of(service: &Service) -> String {

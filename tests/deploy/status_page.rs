@@ -66,8 +66,7 @@ fn table(browser: &mut Browser, id: &str) -> Vec<Vec<String>> {
 async fn the_page_shows_the_calls_the_rules_and_the_store_and_renews_itself() {
     let redis = Redis::start();
     let store = redis.url();
-    let flags = &["--top-keys", "values"];
-    let service = Service::start(Options { store: &store, flags, ..Options::default() });
+    let service = Service::shop().on(&store).flags(&["--top-keys", "values"]).start();
     service.wait_until_ready();
     let mut browser = open(&service);
     wait_for_state(&mut browser, "All is well");
@@ -131,8 +130,7 @@ descriptors:
   - { key: user, rate_limit: { unit: year, requests_per_unit: 1000, on_store_failure: allow } }
   - { key: card, rate_limit: { unit: year, requests_per_unit: 1000 } }
 ";
-    let flags = &["--decision-budget", "1s"];
-    let service = Service::start(Options { rules, store: &store, flags, ..Options::default() });
+    let service = Service::with(rules).on(&store).flags(&["--decision-budget", "1s"]).start();
     service.wait_until_ready();
     ask(&service, "shop", "user", "alice", 2).await;
     let mut browser = open(&service);
@@ -197,8 +195,7 @@ descriptors:
 async fn calls_above_the_decision_budget_and_overrides_that_are_not_known_are_shown() {
     let redis = Redis::start();
     let store = redis.url();
-    let flags = &["--decision-budget", "100ms"];
-    let service = Service::start(Options { store: &store, flags, ..Options::default() });
+    let service = Service::shop().on(&store).flags(&["--decision-budget", "100ms"]).start();
     service.wait_until_ready();
     // It shows the last 10 s.
     let mut browser = open(&service);
@@ -218,7 +215,7 @@ async fn calls_above_the_decision_budget_and_overrides_that_are_not_known_are_sh
     wait_for_condition(&mut browser, "ms, above the decision budget of 100ms", true);
     browser.picture("late");
 
-    let other = Service::start(Options { store: &store, ..Options::default() });
+    let other = Service::shop().on(&store).start();
     let mut browser = open(&other);
     wait_for_condition(&mut browser, "overrides are not known yet", true);
     browser.picture("overrides-unknown");
@@ -228,7 +225,7 @@ async fn calls_above_the_decision_budget_and_overrides_that_are_not_known_are_sh
 
 #[test]
 fn rules_that_are_refused_degrade_the_page() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let mut browser = open(&service);
     let refused = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unit: eon } }]\n";
     std::fs::write(&service.rules, refused).unwrap();
@@ -244,7 +241,7 @@ fn rules_that_are_refused_degrade_the_page() {
 
 #[test]
 fn a_replica_that_drains_says_so() {
-    let mut service = Service::start(Options { flags: &["--drain", "60s"], ..Options::default() });
+    let mut service = Service::shop().flags(&["--drain", "60s"]).start();
     let mut browser = open(&service);
     wait_for_state(&mut browser, "All is well");
     service.process().signal("TERM");
@@ -283,7 +280,7 @@ descriptors:
   - { key: user, rate_limit: { unit: year, requests_per_unit: 2 }, shadow_mode: true }
   - { key: tokens, rate_limit: { unit: year, requests_per_unit: 9, on_store_failure: deny }, quota_mode: true }
 ";
-    let service = Service::start(Options { rules, ..Options::default() });
+    let service = Service::with(rules).start();
     let mut browser = open(&service);
     ask(&service, "shop", "user", "alice", 5).await;
     ask(&service, "shop", "what", "ever", 1).await;
@@ -308,7 +305,7 @@ descriptors:
 
 #[tokio::test]
 async fn the_history_is_there_when_the_page_opens() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let history = |path| {
         let (status, _, body) = service.exchange_at(service.admin, "GET", path, b"");
         assert_eq!(status, 200, "{body}");
@@ -358,7 +355,7 @@ fn fill_in(browser: &mut Browser, fields: &[(&str, &str)], button: &str) {
 
 #[tokio::test]
 async fn a_key_is_found_by_its_descriptor() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     ask(&service, "shop", "user", "two", 5).await;
     ask(&service, "shop", "work", "alice", 4).await;
     let mut browser = open(&service);
@@ -395,7 +392,7 @@ async fn an_operator_with_the_token_overrides_a_limit_and_undoes_it() {
     let token = folder.path().join("token");
     std::fs::write(&token, "a-token-of-16-characters").unwrap();
     let flags = &["--admin-token-file", token.to_str().unwrap(), "--top-keys", "values"];
-    let service = Service::start(Options { flags, ..Options::default() });
+    let service = Service::shop().flags(flags).start();
     ask(&service, "shop", "user", "two", 3).await;
     let call = || service.ask(request("shop", vec![descriptor(&[("user", "two")])]));
     let mut browser = open_any(&service);
@@ -471,8 +468,7 @@ fn a_page_changes_nothing_from_another_origin_or_without_the_token() {
     let file = folder.path().join("token");
     std::fs::write(&file, "a-token-of-16-characters").unwrap();
     let flags = &["--admin-token-file", file.to_str().unwrap()];
-    let [open, guarded] =
-        [&[][..], flags].map(|flags| Service::start(Options { flags, ..Options::default() }));
+    let [open, guarded] = [&[][..], flags].map(|flags| Service::shop().flags(flags).start());
     let reset = "/counters/reset?domain=shop&descriptor=user%3Dtwo";
     let token = ("authorization", "Bearer a-token-of-16-characters");
     let status = |service: &Service, method, path, headers: &[(&str, &str)]| {
@@ -535,8 +531,7 @@ async fn hostile_names_and_values_are_text() {
     let rules = format!(
         "domain: '{code}'\ndescriptors: [{{ key: '{code}', rate_limit: {{ unit: year, requests_per_unit: 1 }} }}]"
     );
-    let flags = &["--top-keys", "values"];
-    let service = Service::start(Options { rules: &rules, flags, ..Options::default() });
+    let service = Service::with(&rules).flags(&["--top-keys", "values"]).start();
     ask(&service, code, code, "</script><script>window.harmed=1</script>", 3).await;
     let mut browser = open(&service);
     browser.wait_for("document.getElementById('most-denied').rows.length > 1");
@@ -553,7 +548,7 @@ async fn hostile_names_and_values_are_text() {
 
 #[tokio::test]
 async fn the_page_asks_no_other_origin_and_runs_no_other_code() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let mut browser = open(&service);
     let origin = format!("http://{}/", service.admin);
     browser.wait_for("performance.getEntriesByType('resource').length > 2");
@@ -577,7 +572,7 @@ async fn the_page_asks_no_other_origin_and_runs_no_other_code() {
 
 #[tokio::test]
 async fn the_page_marks_what_is_not_current() {
-    let mut service = Service::start(Options::default());
+    let mut service = Service::shop().start();
     ask(&service, "shop", "user", "two", 3).await;
     let mut browser = open(&service);
     let text = browser.text();
@@ -598,8 +593,7 @@ async fn the_page_asks_for_the_token_of_the_admin_address() {
     let folder = tempfile::TempDir::new().unwrap();
     let token = folder.path().join("token");
     std::fs::write(&token, "a-token-of-16-characters").unwrap();
-    let flags = &["--admin-token-file", token.to_str().unwrap()];
-    let service = Service::start(Options { flags, ..Options::default() });
+    let service = Service::shop().flags(&["--admin-token-file", token.to_str().unwrap()]).start();
     assert_eq!(service.exchange_at(service.admin, "GET", "/status", b"").0, 401);
     let mut browser = Browser::start();
     browser.open(&format!("http://{}/", service.admin));
@@ -635,7 +629,7 @@ const LOWEST_CONTRAST: &str = "
 
 #[tokio::test]
 async fn the_page_is_readable_in_both_colour_schemes_on_a_phone_and_with_a_keyboard() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     ask(&service, "shop", "user", "two", 5).await;
     let mut browser = open(&service);
     let mut grounds = Vec::new();
@@ -671,7 +665,7 @@ async fn the_page_is_readable_in_both_colour_schemes_on_a_phone_and_with_a_keybo
 
 #[test]
 fn the_data_of_the_page_is_for_the_page_alone() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let status = |headers: &str| {
         use std::io::{Read as _, Write as _};
         let mut stream = std::net::TcpStream::connect(service.admin).unwrap();

@@ -247,7 +247,7 @@ fn service(store: &str, budget: Duration) -> Service {
     );
     let (budget, pool) = (format!("{}ms", budget.as_millis()), POOL_SIZE.to_string());
     let flags = [["--decision-budget", &budget], ["--store-pool-size", &pool], ["--workers", "2"]];
-    Service::start(Options { rules: &rules, store, flags: &flags.concat(), ..Options::default() })
+    Service::with(&rules).on(store).flags(&flags.concat()).start()
 }
 
 /// Stages the fault of a row once, and checks everything.

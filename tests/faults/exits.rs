@@ -81,12 +81,7 @@ fn none_failed(report: &str) {
 fn grpcio_loses_no_call_when_services_end_one_after_the_other() {
     let redis = Redis::start();
     let start = || {
-        let service = Service::start(Options {
-            rules: RULES,
-            store: &redis.url(),
-            flags: &["--drain", "50ms"],
-            ..Options::default()
-        });
+        let service = Service::with(RULES).on(&redis.url()).flags(&["--drain", "50ms"]).start();
         service.wait_until_ready();
         service
     };
@@ -104,11 +99,7 @@ fn grpcio_loses_no_call_when_services_end_one_after_the_other() {
 
 #[test]
 fn grpcio_loses_no_call_when_its_connections_reach_their_age() {
-    let service = Service::start(Options {
-        rules: RULES,
-        flags: &["--connection-age", "1s"],
-        ..Options::default()
-    });
+    let service = Service::with(RULES).flags(&["--connection-age", "1s"]).start();
     service.wait_until_ready();
     let caller = grpcio(&format!("ipv4:{}", service.grpc));
     thread::sleep(Duration::from_secs(4));
@@ -123,12 +114,8 @@ const REQUESTS_MIN: u32 = 20;
 fn envoy_loses_no_call_when_a_service_ends() {
     let redis = Redis::start();
     let start = || {
-        let service = Service::start(Options {
-            rules: "domain: envoy",
-            store: &redis.url(),
-            flags: &["--drain", "1s"],
-            ..Options::default()
-        });
+        let service =
+            Service::with("domain: envoy").on(&redis.url()).flags(&["--drain", "1s"]).start();
         service.wait_until_ready();
         service
     };
@@ -206,7 +193,7 @@ fn envoy(first: SocketAddr, second: SocketAddr) -> Envoy {
 /// A client that never answers the PING after which a connection may end.
 #[test]
 fn a_client_that_ignores_goaway_delays_the_exit_by_the_deadline_only() {
-    let mut service = Service::start(Options::default());
+    let mut service = Service::shop().start();
     service.wait_until_ready();
     let mut client = TcpStream::connect(service.grpc).unwrap();
     let call = http2::opening().into_iter().chain(Frames::default().headers().bytes());

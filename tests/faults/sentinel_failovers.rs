@@ -151,8 +151,7 @@ async fn each_failover_under_load_is_over_soon_and_costs_what_was_not_replicated
     let mut sentinels = Sentinels::start();
     let store = sentinels.url();
     let flags = &["--decision-budget", "200ms"];
-    let mut service =
-        Service::start(Options { rules: RULES, store: &store, flags, ..Options::default() });
+    let mut service = Service::with(RULES).on(&store).flags(flags).start();
     service.wait_until_ready();
     let process = service.process().0.id();
     let mut files = 0;

@@ -92,9 +92,7 @@ impl Servers {
 fn recovery(connect: Duration, rate: f64, fault: Fault, may_fail: f64) -> Option<Duration> {
     let mut servers = Servers::start(connect);
     let url = servers.url(fault);
-    let flags = ["--decision-budget", "40ms"];
-    let service =
-        Service::start(Options { rules: RULES, store: &url, flags: &flags, ..Options::default() });
+    let service = Service::with(RULES).on(&url).flags(&["--decision-budget", "40ms"]).start();
     let message = request("shop", vec![descriptor(&[("user", "a")])]).encode_to_vec();
     let calls = |time: Duration| {
         let mut client = RawClient::connect(service.grpc, vec![message.clone()], 8_000);

@@ -33,14 +33,14 @@ fn path() -> String {
 #[track_caller]
 fn passes(folder: &str, script: &str) {
     let rules = fs::read_to_string(root().join("clients/conformance/rules.yaml")).unwrap();
-    let service = Service::start(Options { rules: &rules, ..Options::default() });
+    let service = Service::with(&rules).start();
     let authority = Authority::new();
     let (server, client) = (authority.server(&["localhost", "127.0.0.1"]), authority.client());
     let text = |path: &PathBuf| path.display().to_string();
     let (certificate, key, ca) =
         (text(&server.certificate), text(&server.key), text(&authority.certificate));
     let flags = ["--tls-cert", &certificate, "--tls-key", &key, "--tls-client-ca", &ca];
-    let secured = Service::start(Options { rules: &rules, flags: &flags, ..Options::default() });
+    let secured = Service::with(&rules).flags(&flags).start();
     // The system accepts its connections.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let (faults, addresses) = faults();

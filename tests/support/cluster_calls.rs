@@ -33,8 +33,7 @@ pub fn rules(limit: u64, small: &[(&str, u64)]) -> String {
 }
 
 pub fn serve(cluster: &Cluster, rules: &str, flags: &[&str]) -> Service {
-    let service =
-        Service::start(Options { rules, store: &cluster.url(), flags, ..Options::default() });
+    let service = Service::with(rules).on(&cluster.url()).flags(flags).start();
     service.wait_until_ready();
     service
 }

@@ -23,8 +23,7 @@ descriptors:
     let redis = Redis::start();
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1gb"]);
     let flags = &["--store-wait-replicas", "1"];
-    let service =
-        Service::start(Options { rules, store: &redis.url(), flags, ..Options::default() });
+    let service = Service::with(rules).on(&redis.url()).flags(flags).start();
     let user = |count| hits(descriptor(&[("user", "a")]), count);
     // A look, a hit, a denial, and a call that the cache answers.
     for count in [0, 1, 1, 1] {
@@ -76,7 +75,7 @@ async fn scrape_with_sentinel() -> String {
     let (redis, other) = (Redis::start(), Redis::start());
     let sentinel = sentinel_of(&redis);
     let store = format!("redis+sentinel://127.0.0.1:{}/{NAME}", sentinel.port);
-    let service = Service::start(Options { store: &store, ..Options::default() });
+    let service = Service::shop().on(&store).start();
     service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
     sentinel.query::<()>(&["SENTINEL", "REMOVE", NAME]);
     let port = other.port.to_string();
@@ -96,7 +95,7 @@ async fn scrape_with_memory() -> String {
     let required = "domain: shop\nrequire: user\nrequire_mode: report";
     let held = "  - key: held\n    rate_limit: { unit: year, requests_per_unit: 10, hold: 1h }\n";
     let rules = &(RULES.replace("domain: shop", required) + held);
-    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let service = Service::with(rules).flags(flags).start();
     service.ask(request("shop", vec![descriptor(&[("work", "a")])])).await.unwrap();
     service.ask(request("shop", vec![])).await.unwrap_err();
     for part in 0..4 {

@@ -25,7 +25,7 @@ impl Secured {
         let with_tls = ["--tls-cert", &certificate, "--tls-key", &key];
         let flags: Vec<_> = flags.iter().map(|flag| flag.replace("CLIENTS", &clients)).collect();
         let flags: Vec<_> = with_tls.into_iter().chain(flags.iter().map(String::as_str)).collect();
-        let service = Service::start(Options { flags: &flags, ..Options::default() });
+        let service = Service::shop().flags(&flags).start();
         Self { service, authority, folder }
     }
 

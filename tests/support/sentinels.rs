@@ -147,8 +147,7 @@ impl Sentinels {
     /// other Sentinels, and a replica acknowledges a write.
     pub fn ready(&self) {
         wait_until("every Sentinel sees the others", || {
-            let all = self.sentinels.iter().all(|sentinel| self.sees_all(sentinel));
-            all
+            self.sentinels.iter().all(|sentinel| self.sees_all(sentinel))
         });
         // A replica that is connected may not receive writes for up to a second.
         eventually("both replicas acknowledge a write", || {

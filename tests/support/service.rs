@@ -59,7 +59,36 @@ descriptors:
     value: white
 ";
 
+impl<'a> Options<'a> {
+    pub fn on(self, store: &'a str) -> Self {
+        Self { store, ..self }
+    }
+
+    pub fn flags(self, flags: &'a [&'a str]) -> Self {
+        Self { flags, ..self }
+    }
+
+    pub fn environment(self, environment: &'a [(&'a str, &'a str)]) -> Self {
+        Self { environment, ..self }
+    }
+
+    #[track_caller]
+    pub fn start(self) -> Service {
+        Service::start(self)
+    }
+}
+
 impl Service {
+    /// Options for a service with these rules, whose store is memory unless they name another.
+    pub fn with(rules: &str) -> Options<'_> {
+        Options { rules, ..Options::default() }
+    }
+
+    /// Options for a service with [`RULES`].
+    pub fn shop() -> Options<'static> {
+        Options::default()
+    }
+
     pub fn start(options: Options<'_>) -> Self {
         Self::start_with(serve(), options)
     }

@@ -33,7 +33,7 @@ fn the_next_command_of_the_notes_calls_the_service() {
     let notes = notes(&[]);
     assert!(notes.contains("helm test release --namespace default --logs"), "{notes}");
     assert!(!notes.contains("control plane") && !notes.contains("no limit"), "{notes}");
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     service.wait_until_ready();
     assert!(call_of_helm_test(&service, &[]).starts_with("OK"));
 }

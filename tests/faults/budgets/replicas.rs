@@ -75,12 +75,7 @@ impl Fleet {
             "--decision-budget-max",
             budget,
         ];
-        let service = Service::start(Options {
-            rules: &self.rules,
-            store: &self.store,
-            flags,
-            ..Options::default()
-        });
+        let service = Service::with(&self.rules).on(&self.store).flags(flags).start();
         service.wait_until_ready();
         self.services[which] = Some(service);
     }

@@ -12,9 +12,7 @@ descriptors:
 
 fn replicas(redis: &Redis) -> [Service; 3] {
     let flags = &["--decision-budget", "100ms", "--replicas", "3"];
-    let start = || {
-        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() })
-    };
+    let start = || Service::with(RULES).on(&redis.url()).flags(flags).start();
     let replicas = [start(), start(), start()];
     replicas.iter().for_each(Service::wait_until_ready);
     replicas

@@ -13,7 +13,7 @@ fn answers_as_its_page_shows(folder: &str) {
     assert_eq!(rules.matches("unit: minute").count(), 3);
     // No window ends during the test.
     let rules = rules.replace("unit: minute", "unit: year");
-    let service = Service::start(Options { rules: &rules, ..Options::default() });
+    let service = Service::with(&rules).start();
     let folder = root().join("examples/applications").join(folder);
     let scratch = TempDir::new().unwrap();
     let step = |step| {

@@ -48,7 +48,7 @@ fn check(report: &Value, ok: u64, over_limit: u64) {
 
 #[test]
 fn exactly_the_limit_passes_in_a_closed_loop() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let report = measure(&service, &["--calls", "500", "user=alice"]);
     check(&report, 10, 490);
     let threads = ["--threads", "2", "--connections", "3", "--concurrency", "7"];
@@ -60,7 +60,7 @@ fn exactly_the_limit_passes_in_a_closed_loop() {
 
 #[test]
 fn exactly_the_limit_passes_in_an_open_loop() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let report = measure(&service, &["--rate", "2000", "--calls", "300", "user=alice"]);
     check(&report, 10, 290);
     let flags = ["--rate", "3000", "--threads", "2", "--calls", "200", "user=bob"];
@@ -69,7 +69,7 @@ fn exactly_the_limit_passes_in_an_open_loop() {
 
 #[test]
 fn each_key_has_its_own_limit_and_each_descriptor_its_own_key() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let sequence = ["--distribution", "sequential", "--keys", "20"];
     let report = measure(&service, &[&sequence[..], &["--calls", "400", "user=a{}"]].concat());
     check(&report, 200, 200);
@@ -86,14 +86,14 @@ fn each_key_has_its_own_limit_and_each_descriptor_its_own_key() {
 
 #[test]
 fn calls_of_the_warm_up_are_not_in_the_report() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let report = measure(&service, &["--warmup", "1s", "--calls", "20", "user=alice"]);
     check(&report, 0, 20);
 }
 
 #[test]
 fn the_report_for_people_has_counts_percentiles_and_bars() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let flags = ["--calls", "30", "user=alice"];
     let (code, stdout, stderr) = bench(&service.grpc.to_string(), &flags);
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
@@ -108,14 +108,14 @@ fn the_report_for_people_has_counts_percentiles_and_bars() {
 
 #[test]
 fn a_run_without_a_limit_gets_a_warning() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let (code, _, stderr) = bench(&service.grpc.to_string(), &["--calls", "3", "usre=alice"]);
     assert!(code == Some(0) && stderr.starts_with("warning: no limit applies"), "{stderr}");
 }
 
 #[test]
 fn a_run_ends_after_its_duration() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     for pace in [["--concurrency", "2"], ["--rate", "100"]] {
         let flags = [&pace[..], &["--json", "--duration", "1s", "free=x"]].concat();
         let (code, stdout, _) = bench(&service.grpc.to_string(), &flags);
@@ -127,7 +127,7 @@ fn a_run_ends_after_its_duration() {
 
 #[test]
 fn an_interrupted_run_reports_what_it_has_measured() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let mut command = tollkeeper();
     command.args(["bench", "--addr", &service.grpc.to_string(), "--domain", "shop"]);
     command.args(["--duration", "1h", "--json", "free=x"]).stdout(Stdio::piped());
@@ -143,7 +143,7 @@ fn an_interrupted_run_reports_what_it_has_measured() {
 
 #[test]
 fn errors_are_counted_by_their_status() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let descriptors = ["a=b"; 65];
     let report = measure(&service, &[&["--calls", "9"], &descriptors[..]].concat());
     assert_eq!(report["errors"], serde_json::json!({ "INVALID_ARGUMENT": 9 }));

@@ -91,13 +91,13 @@ async fn a_counter_of_every_algorithm_is_shown_and_reset_on_every_store() {
     let redis = Redis::start();
     let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
     let rules = "domain: shop\ndescriptors: [{ key: fixed_window, rate_limit: { unit: year, requests_per_unit: 10 } }]";
-    let service = Service::start(Options { rules, store: &store, flags, ..Options::default() });
+    let service = Service::with(rules).on(&store).flags(flags).start();
     every_algorithm_is_shown_and_reset(&service, &ALGORITHMS[..1]).await;
 }
 
 /// Decides, refunds, shows and resets, by each algorithm.
 async fn the_rights_suffice(store: &str) {
-    let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+    let service = Service::with(RULES).on(store).start();
     service.wait_until_ready();
     every_algorithm_is_shown_and_reset(&service, &ALGORITHMS).await;
     for name in ALGORITHMS {
@@ -133,7 +133,7 @@ async fn the_documented_rights_suffice_for_every_algorithm_on_a_cluster() {
 async fn a_sliding_log_is_shown_with_times_and_callers() {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+        let service = Service::with(RULES).on(store).start();
         let by = |name| descriptor(&[("door", "x"), ("caller", name)]);
         ask(&service, hits(by("al ice"), 2)).await;
         ask(&service, by("al ice")).await;
@@ -165,7 +165,7 @@ fn set(service: &Service, words: &[&str]) -> Result<String, String> {
 
 #[test]
 fn the_audit_shows_why_counters_were_set_and_reset() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     let addr = service.admin.to_string();
     let command = |words: &[&str]| {
         let (code, stdout, stderr) = run(tollkeeper().args(words).args(["--addr", &addr]));
@@ -241,7 +241,7 @@ async fn a_counter_of_every_algorithm_is_set_on_every_store() {
     let redis = Redis::start();
     let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
     let rules = "domain: shop\ndescriptors: [{ key: fixed_window, rate_limit: { unit: year, requests_per_unit: 10 } }]";
-    let service = Service::start(Options { rules, store: &store, flags, ..Options::default() });
+    let service = Service::with(rules).on(&store).flags(flags).start();
     counters_are_set(&service, &ALGORITHMS[..1]).await;
 }
 
@@ -280,7 +280,7 @@ async fn of_two_replicas_that_set_a_counter_at_once_the_last_one_applies() {
     let redis = Redis::start();
     let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
     let rules = "domain: shop\ndescriptors: [{ key: fixed_window, rate_limit: { unit: year, requests_per_unit: 10 } }]";
-    let replica = || Service::start(Options { rules, store: &store, flags, ..Options::default() });
+    let replica = || Service::with(rules).on(&store).flags(flags).start();
     the_last_one_applies([&replica(), &replica()], &ALGORITHMS[..1]);
 }
 
@@ -289,7 +289,7 @@ async fn one_of_several_limits_is_set_and_calls_in_flight_are_not() {
     let rules = format!(
         "{RULES}  - key: slots\n    rate_limit: {{ algorithm: in_flight, requests_per_unit: 2, hold: 10m }}\n"
     );
-    let service = Service::start(Options { rules: &rules, ..Options::default() });
+    let service = Service::with(&rules).start();
     let choices = "limit: must be one of: fixed_window of 10 per year, token_bucket of 20 per year";
     assert_eq!(set(&service, &["two=x", "--used", "5"]), Err(choices.to_owned()));
     let wrong = set(&service, &["two=x", "--used", "5", "--limit", "30 per year"]);
@@ -313,7 +313,7 @@ async fn one_of_several_limits_is_set_and_calls_in_flight_are_not() {
 
 #[tokio::test]
 async fn counters_are_printed_as_json() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     ask(&service, descriptor(&[("many", "x")])).await;
     let addr = service.admin.to_string();
     for words in [
@@ -333,7 +333,7 @@ async fn counters_are_printed_as_json() {
 
 #[tokio::test]
 async fn each_limit_of_a_descriptor_is_shown_and_the_answer_has_the_tightest() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     let four = || hits(descriptor(&[("two", "x")]), 4);
     assert_eq!(ask(&service, four()).await, "OK: OK 6/10 YEAR");
     let shown = "fixed_window: 4 used of 10 per year, 6 left\n\
@@ -350,7 +350,7 @@ async fn each_limit_of_a_descriptor_is_shown_and_the_answer_has_the_tightest() {
 async fn a_reset_under_load_loses_no_hit() {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+        let service = Service::with(RULES).on(store).start();
         let mut clients = tokio::task::JoinSet::new();
         for _ in 0..4 {
             let mut client = service.client().await;
@@ -380,7 +380,7 @@ async fn a_reset_under_load_loses_no_hit() {
 
 #[tokio::test]
 async fn requests_for_counters_that_do_not_exist_get_a_clear_error() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     for (descriptor, problem) in
         [("free=x", NO_LIMIT), ("unknown=x", NO_LIMIT), ("user", "user: must be key=value")]
     {
@@ -409,8 +409,7 @@ async fn requests_for_counters_that_do_not_exist_get_a_clear_error() {
 #[tokio::test]
 async fn a_corrupt_counter_is_reported_and_a_reset_clears_it() {
     let redis = Redis::start();
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     ask(&service, descriptor(&[("many", "x")])).await;
     redis.query::<()>(&["SET", &redis.key("many=x"), "planted", "KEEPTTL"]);
     let problem = "fixed_window of 1000000 per year: it holds something other than a count";
@@ -509,33 +508,27 @@ async fn check_listing(service: &Service) {
 
 #[tokio::test]
 async fn counters_in_memory_are_listed_and_reset_by_pattern() {
-    check_listing(&Service::start(Options { rules: RULES, ..Options::default() })).await;
+    check_listing(&Service::with(RULES).start()).await;
 }
 
 #[tokio::test]
 async fn counters_in_redis_are_listed_and_reset_by_pattern() {
     let redis = Redis::start();
     let (store, flags) = (&redis.url(), &["--key-prefix", "a*b:"]);
-    check_listing(&Service::start(Options { rules: RULES, store, flags, ..Options::default() }))
-        .await;
+    check_listing(&Service::with(RULES).on(store).flags(flags).start()).await;
 }
 
 #[tokio::test]
 async fn counters_of_all_nodes_of_a_cluster_are_listed_and_reset_by_pattern() {
     let cluster = Cluster::start_as(&ClusterSetup { replicas: false, ..ClusterSetup::default() });
-    check_listing(&Service::start(Options {
-        rules: RULES,
-        store: &cluster.url(),
-        ..Options::default()
-    }))
-    .await;
+    check_listing(&Service::with(RULES).on(&cluster.url()).start()).await;
 }
 
 #[tokio::test]
 async fn counters_are_shown_reset_set_and_listed_while_redis_is_slow() {
     let redis = Redis::start();
     let proxy = FaultProxy::start(redis.port, 1);
-    let service = Service::start(Options { rules: RULES, store: &proxy.url, ..Options::default() });
+    let service = Service::with(RULES).on(&proxy.url).start();
     ask(&service, hits(descriptor(&[("many", "x")]), 3)).await;
     // Twice the decision budget.
     let replies = Flow::Delay { ms: 30, jitter: 0, percent: 100 };
@@ -556,7 +549,7 @@ async fn counters_are_shown_reset_set_and_listed_while_redis_is_slow() {
 
 #[tokio::test]
 async fn a_reset_says_that_nothing_matches_and_that_a_star_is_literal() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     let addr = service.admin.to_string();
     let reset = |words: &[&str]| {
         let start = ["counter", "reset", "--addr", &addr, "--domain", "shop", "many=*"];
@@ -577,8 +570,7 @@ const NO_LIMIT: &str =
 #[test]
 fn a_listing_names_its_wrong_parameters_and_a_store_that_does_not_answer() {
     let redis = Redis::start();
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     let ask = |query: &str| {
         let path = format!("/counters/list?{query}");
         let (status, _, body) = service.exchange_at(service.admin, "GET", &path, b"");
@@ -608,8 +600,7 @@ fn a_listing_names_its_wrong_parameters_and_a_store_that_does_not_answer() {
 #[tokio::test]
 async fn ids_of_calls_take_no_place_in_a_listing() {
     let redis = Redis::start();
-    let store = &redis.url();
-    let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     let call = r#"{ "domain": "shop", "calls": [{ "id": "x", "descriptors": [
         { "entries": [{ "key": "fixed_window", "value": "alice" }] }] }] }"#;
     assert_eq!(service.exchange("POST", "/v1/decide", call.as_bytes()).0, 200);
@@ -644,8 +635,7 @@ descriptors:
         "--log-level",
         "debug,tollkeeper::decision=debug",
     ];
-    let store = &redis.url();
-    let service = Service::start(Options { rules: RULES, store, flags, ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).flags(flags).start();
     let problem = |digest| String::from_utf8(counter(&service, "show", digest).stderr).unwrap();
     let unknown = problem("0123456789abcdef");
     assert!(unknown.contains("no counter of this domain has the digest 0123456789abcdef now"));

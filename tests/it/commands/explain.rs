@@ -269,7 +269,7 @@ fn slot_by_domain_in_one_file_applies_to_all_files_of_the_domain() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_service_explains_by_its_own_rules_and_counters() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     let admin = service.admin.to_string();
     let ask = |words: &[&str]| {
         let (code, stdout, stderr) =
@@ -327,7 +327,7 @@ descriptors:
 ";
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::start(Options { rules: QUOTAS, store, ..Options::default() });
+        let service = Service::with(QUOTAS).on(store).start();
         let admin = service.admin.to_string();
         let explain = |words: &[&str]| {
             let words = [&["explain", "--addr", &admin, "--domain", "shop"], words].concat();
@@ -386,7 +386,7 @@ descriptors:
 async fn the_verdict_is_that_of_the_next_real_call_and_nothing_is_charged() {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+        let service = Service::with(RULES).on(store).start();
         let mut client = service.client().await;
         let mut dice = Dice(11);
         let (mut passed, mut denied) = (0, 0);
@@ -431,8 +431,7 @@ async fn the_verdict_is_that_of_the_next_real_call_and_nothing_is_charged() {
 #[test]
 fn explain_sends_no_write_to_redis() {
     let redis = Redis::start();
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     let mut monitor = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
     monitor.write_all(b"MONITOR\r\n").unwrap();
     let mut lines = BufReader::new(monitor).lines().map(Result::unwrap);
@@ -467,7 +466,7 @@ fn refused(words: &[&str]) -> (Option<i32>, String) {
 
 #[test]
 fn a_request_that_the_service_refuses_is_refused_from_files_and_by_the_service() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     let admin = service.admin.to_string();
     let example = root().join("examples/rules.yaml").display().to_string();
     let wide = vec!["k=v"; 33].join(",");
@@ -487,7 +486,7 @@ fn a_request_that_the_service_refuses_is_refused_from_files_and_by_the_service()
 
 #[test]
 fn without_rule_files_a_running_service_explains_and_never_the_shipped_example() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     let admin = service.admin.to_string();
     let explain = |addr: &str, domain: &str| {
         let words = ["explain", "--domain", domain, "plan=free"];
@@ -539,7 +538,7 @@ fn negative_hits_are_explained_as_a_refund() {
     let line = "    gives back 2 to tk1:fw:31536000s:{shop|plan=free}:Y\n";
     assert!(stdout.ends_with(line), "{stdout}");
 
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     let admin = service.admin.to_string();
     let words = ["--admin-addr", &admin, "--domain", "shop", "--hits", "-2", "plan=free"];
     let (code, stdout, _) = run(tollkeeper().arg("explain").args(words));

@@ -24,7 +24,7 @@ descriptors:
 ";
 
 fn service() -> Service {
-    Service::start(Options { rules: RULES, ..Options::default() })
+    Service::with(RULES).start()
 }
 
 /// The exit code and the output of `tollkeeper call`, without the seconds until a reset.
@@ -246,8 +246,7 @@ fn sum(replicas: &[&Service], series: &str) -> i64 {
 #[test]
 fn open_and_expired_holds_are_sums_over_the_replicas_that_take_and_end_them() {
     let redis = Redis::start();
-    let store = redis.url();
-    let start = || Service::start(Options { rules: RULES, store: &store, ..Options::default() });
+    let start = || Service::with(RULES).on(&redis.url()).start();
     let [one, other] = [start(), start()];
     let open = |rule: &str| {
         ["open", "hits"]

@@ -21,7 +21,7 @@ const SET: [&str; 9] =
 
 #[tokio::test]
 async fn an_override_is_set_listed_shown_and_undone_and_the_audit_has_both() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let mut client = service.client().await;
     for _ in 0..12 {
         let call = request("shop", vec![descriptor(&[("user", "alice")])]);
@@ -79,7 +79,7 @@ async fn an_override_is_set_listed_shown_and_undone_and_the_audit_has_both() {
 
 #[test]
 fn what_an_override_does_for_how_long_and_why_are_required() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let (start, end) = (&SET[..5], &SET[5..]);
     for (words, problem) in [
         (SET.to_vec(), "<--limit <N>|--times <N>|--allow|--ban|--shadow>"),
@@ -110,7 +110,7 @@ fn what_an_override_does_for_how_long_and_why_are_required() {
 
 #[test]
 fn set_and_undo_name_the_other_override_of_the_target() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let first = prints(&service, &[&SET[..], &["--times", "10"]].concat());
     let (_, first) = first.split_once("set: ").unwrap();
     let (id, _) = first.split_once(':').unwrap();
@@ -156,7 +156,7 @@ fn at_a_terminal(service: &Service, words: &[&str], answer: &str) -> String {
 
 #[test]
 fn at_a_terminal_set_shows_the_effect_and_asks() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let ban = [&SET[..], &["--ban"]].concat();
     let refused = at_a_terminal(&service, &ban, "n");
     assert!(refused.contains(" decisions, ") && refused.contains("nothing was set"), "{refused}");

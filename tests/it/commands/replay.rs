@@ -30,7 +30,7 @@ impl Recorded {
     fn service(&self, rules: &str, store: &str, more: &[&str]) -> Service {
         let folder = self.path();
         let flags = [&["--drain", "0s", "--record", folder.to_str().unwrap()], more].concat();
-        let service = Service::start(Options { rules, store, flags: &flags, ..Options::default() });
+        let service = Service::with(rules).on(store).flags(&flags).start();
         // Until then, the key of digests may not be known.
         service.wait_until_ready();
         service
@@ -425,7 +425,7 @@ async fn a_disk_that_takes_nothing_drops_calls_and_delays_none() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let folder = file.path().join("calls");
     let flags = ["--record", folder.to_str().unwrap(), "--drain", "0s"];
-    let service = Service::start(Options { rules: RULES, flags: &flags, ..Options::default() });
+    let service = Service::with(RULES).flags(&flags).start();
     ask(&service, "user", "alice", 4).await;
     wait_until("a drop", || {
         let metrics = service.get("/metrics");

@@ -78,7 +78,7 @@ fn a_check_is_a_case_of_junit_that_passes_or_has_the_problems_as_errors() {
 
 #[test]
 fn every_command_that_prints_a_result_prints_it_as_json() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let (grpc, admin) = (service.grpc.to_string(), service.admin.to_string());
     let call = ["call", "-a", &grpc, "-d", "shop", "-n", "1", "user=a", "-o", "json"];
     let explain = ["explain", "-a", &admin, "-d", "shop", "user=a", "-o", "json"];
@@ -108,7 +108,7 @@ fn every_command_that_prints_a_result_prints_it_as_json() {
 
 #[test]
 fn a_call_without_a_limit_is_pointed_out_and_fails_if_a_limit_is_required() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let addr = service.grpc.to_string();
     let call = |words: &[&str]| {
         let command = ["call", "--addr", &addr, "--domain", "shop"];

@@ -25,7 +25,7 @@ fn text(output: &Output) -> String {
 
 #[test]
 fn replicas_that_are_well_have_one_line_each() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     service.wait_until_ready();
     let output = status(&[&service, &service], &[]);
     let text = text(&output);
@@ -42,8 +42,7 @@ fn replicas_that_are_well_have_one_line_each() {
 #[tokio::test]
 async fn a_store_that_does_not_answer_is_a_problem() {
     let mut redis = Redis::start();
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     service.wait_until_ready();
     let ask = || service.ask(request("shop", vec![descriptor(&[("user", "alice")])]));
     ask().await.unwrap();
@@ -64,8 +63,7 @@ async fn a_store_that_does_not_answer_is_a_problem() {
 #[test]
 fn an_outage_is_known_without_calls() {
     let mut redis = Redis::start();
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     service.wait_until_ready();
     redis.stop();
     let gone = format!("red: 127.0.0.1:{} does not answer", redis.port);
@@ -74,7 +72,7 @@ fn an_outage_is_known_without_calls() {
 
 #[tokio::test]
 async fn calls_that_are_refused_for_what_they_ask_make_no_replica_unwell() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     service.wait_until_ready();
     let refused = service.ask(request("", vec![descriptor(&[("user", "alice")])])).await;
     assert_eq!(refused.unwrap_err().code(), tonic::Code::InvalidArgument);
@@ -87,8 +85,7 @@ async fn calls_that_are_refused_for_what_they_ask_make_no_replica_unwell() {
 #[test]
 fn decisions_over_http_are_measured_as_those_over_grpc() {
     let mut redis = Redis::start();
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     service.wait_until_ready();
     let post = |path: &str, body: &str| service.exchange("POST", path, body.as_bytes()).0;
     let check = "/check?domain=shop&d=user=two&hits=10";
@@ -129,7 +126,7 @@ fn decisions_over_http_are_measured_as_those_over_grpc() {
 
 #[tokio::test]
 async fn the_decisions_of_rules_that_are_removed_stay_counted() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     for _ in 0..3 {
         service.ask(request("shop", vec![descriptor(&[("user", "alice")])])).await.unwrap();
     }
@@ -139,15 +136,15 @@ async fn the_decisions_of_rules_that_are_removed_stay_counted() {
         serde_json::from_str::<Value>(&status).unwrap()["numbers"]["decisions"].take()
     };
     let is_removed = || !service.get("/metrics").contains("rule=\"user\"");
-    wait_until("the series ends", || is_removed());
+    wait_until("the series ends", is_removed);
     assert_eq!(decisions(), json!({ "ok": 3, "over_limit": 0, "shadow": 0 }));
 }
 
 #[test]
 fn different_rules_and_a_replica_without_an_answer_are_problems() {
-    let one = Service::start(Options { rules: RULES, ..Options::default() });
+    let one = Service::with(RULES).start();
     let rules = &RULES.replace("10", "20");
-    let other = Service::start(Options { rules, ..Options::default() });
+    let other = Service::with(rules).start();
     let output = status(&[&one, &other], &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
@@ -170,7 +167,7 @@ fn different_rules_and_a_replica_without_an_answer_are_problems() {
 
 #[test]
 fn rules_that_are_refused_are_a_problem() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     let refused = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unit: eon } }]\n";
     std::fs::write(&service.rules, refused).unwrap();
     let output = eventually("the problem", || {

@@ -152,7 +152,7 @@ fn a_switch_that_is_off_on_the_command_line_overrides_a_variable_that_is_on() {
 #[test]
 fn a_setting_without_effect_is_a_warning_in_the_log() {
     let flags = &["--header-limit", "X-Limit", "--store-password-file", "/dev/null"];
-    let service = Service::start(Options { flags, ..Options::default() });
+    let service = Service::shop().flags(flags).start();
     let log = service.log();
     for warning in [
         "--header-limit has no effect: --headers is not ratelimit or both",
@@ -189,7 +189,7 @@ fn with_json_logs_every_line_of_stdout_and_stderr_is_a_json_object() {
 
 #[test]
 fn sighup_is_ignored_and_logged() {
-    let mut service = Service::start(Options::default());
+    let mut service = Service::shop().start();
     service.process().signal("HUP");
     wait_until("the log line", || service.log().contains("SIGHUP ignored"));
     service.wait_until_ready();
@@ -201,7 +201,7 @@ fn sighup_is_ignored_and_logged() {
 fn the_version_is_in_the_log_the_metrics_and_the_rules() {
     let (_, printed, _) = run(tollkeeper().arg("--version"));
     let version = printed.trim_end().strip_prefix("tollkeeper ").unwrap();
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let log = service.log();
     assert!(log.contains(&format!("tollkeeper {version} starts")), "{log}");
     let metrics = service.get("/metrics");
@@ -275,7 +275,7 @@ fn a_closed_stdout_does_not_stop_the_service() {
 
 #[test]
 fn the_exit_code_of_call_is_the_decision() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let addr = service.grpc.to_string();
     let call = |flags: &[&str]| {
         let flags = [&["call", "--addr", &addr, "--domain", "shop"], flags].concat();
@@ -308,7 +308,7 @@ fn without_resets(text: &str) -> String {
 /// A terminal would interpret them, and a line end could forge a line of output.
 #[test]
 fn call_escapes_control_characters_of_its_arguments() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let addr = service.grpc.to_string();
     let call = |addr: &str, descriptor: &str| {
         run(tollkeeper().args(["call", "--addr", addr, "--domain", "shop", descriptor]))
@@ -361,7 +361,7 @@ fn the_exit_code_of_call_on_an_error_is_1() {
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
     assert!(stderr.contains("refused"), "{stderr}");
 
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let flags = ["call", "--addr", &service.grpc.to_string(), "--domain", "", "user=a"];
     let (code, _, stderr) = run(tollkeeper().args(flags));
     assert_eq!(code, Some(1));
@@ -395,7 +395,7 @@ fn clients_suggest_the_address_that_was_probably_meant() {
 
 #[test]
 fn a_call_to_the_http_address_asks_whether_it_is_the_grpc_address() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let http = service.http.to_string();
     let flags = ["call", "--addr", &http, "--domain", "shop", "user=a"];
     let (code, stdout, stderr) = run(tollkeeper().args(flags));

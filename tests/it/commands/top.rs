@@ -55,8 +55,7 @@ domain: shop
 descriptors:
   - { key: user, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
 ";
-    let flags = &["--top-keys", "values"];
-    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let service = Service::with(rules).flags(&["--top-keys", "values"]).start();
     ask(&service, "user", "alice", 5).await;
     ask(&service, "user", "bob", 1).await;
     let top = top(&service);
@@ -71,7 +70,7 @@ descriptors:
 #[tokio::test]
 async fn the_keys_of_all_workers_are_shown_on_memory_and_on_redis() {
     let flags = &["--top-keys", "values", "--workers", "3"];
-    let service = Service::start(Options { flags, ..Options::default() });
+    let service = Service::shop().flags(flags).start();
     calls(&service).await;
     let top_keys = top(&service);
     the_calls_are_shown(&top_keys);
@@ -82,15 +81,14 @@ async fn the_keys_of_all_workers_are_shown_on_memory_and_on_redis() {
 
     // Most of these denials come from the over-limit cache.
     let redis = Redis::start();
-    let store = redis.url();
-    let service = Service::start(Options { store: &store, flags, ..Options::default() });
+    let service = Service::shop().on(&redis.url()).flags(flags).start();
     calls(&service).await;
     the_calls_are_shown(&top(&service));
 }
 
 #[tokio::test]
 async fn values_are_digests_unless_a_setting_shows_them() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     ask(&service, "user", "alice", 2).await;
     let text = top(&service).to_string();
     assert!(!text.contains("alice"), "{text}");
@@ -103,7 +101,7 @@ async fn values_are_digests_unless_a_setting_shows_them() {
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains("Keys without `=` are digests. Commands take them"), "{shown}");
 
-    let service = Service::start(Options { flags: &["--top-keys", "off"], ..Options::default() });
+    let service = Service::shop().flags(&["--top-keys", "off"]).start();
     ask(&service, "user", "alice", 1).await;
     let (status, _, body) = service.exchange_at(service.admin, "GET", "/top", b"");
     assert_eq!((status, &*body), (404, r#"{"error":"keys are not counted: --top-keys is off"}"#));
@@ -111,14 +109,13 @@ async fn values_are_digests_unless_a_setting_shows_them() {
 
 #[test]
 fn only_the_admin_address_shows_keys() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     assert_eq!(service.exchange("GET", "/top", b"").0, 404);
     let folder = tempfile::TempDir::new().unwrap();
     let token = folder.path().join("token");
     std::fs::write(&token, "a-token-of-16-characters").unwrap();
     let token = token.to_str().unwrap();
-    let flags = ["--admin-token-file", token];
-    let service = Service::start(Options { flags: &flags, ..Options::default() });
+    let service = Service::shop().flags(&["--admin-token-file", token]).start();
     assert_eq!(service.exchange_at(service.admin, "GET", "/top", b"").0, 401);
     let addr = service.admin.to_string();
     let words = ["top", "--addr", &addr, "--token-file", token];
@@ -127,8 +124,7 @@ fn only_the_admin_address_shows_keys() {
 
 #[tokio::test]
 async fn the_command_prints_tables_once_if_stdout_is_not_a_terminal() {
-    let flags = &["--top-keys", "values"];
-    let service = Service::start(Options { flags, ..Options::default() });
+    let service = Service::shop().flags(&["--top-keys", "values"]).start();
     calls(&service).await;
     let addr = service.admin.to_string();
     let output = tollkeeper().args(["top", "--addr", &addr, "--rows", "1"]).output().unwrap();
@@ -152,7 +148,7 @@ async fn the_command_prints_tables_once_if_stdout_is_not_a_terminal() {
 
 #[test]
 fn the_command_says_why_it_has_no_keys() {
-    let service = Service::start(Options { flags: &["--top-keys", "off"], ..Options::default() });
+    let service = Service::shop().flags(&["--top-keys", "off"]).start();
     let addr = service.admin.to_string();
     let output = tollkeeper().args(["top", "--once", "--addr", &addr]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -163,8 +159,7 @@ fn the_command_says_why_it_has_no_keys() {
 #[tokio::test]
 async fn the_keys_of_several_replicas_are_merged() {
     let redis = Redis::start();
-    let store = redis.url();
-    let start = |flags| Service::start(Options { store: &store, flags, ..Options::default() });
+    let start = |flags| Service::shop().on(&redis.url()).flags(flags).start();
     let top = |services: &[&Service], words: &[&str]| {
         let mut command = tollkeeper();
         command.args(["top", "--once"]).args(words);
@@ -203,8 +198,7 @@ async fn a_digest_is_the_same_on_all_replicas_and_every_command_takes_it() {
     let redis = Redis::start();
     let store = redis.url();
     let flags = &["--log-denials", "1000/s", "--log-level", "info,tollkeeper::decision=debug"];
-    let replicas =
-        [(); 2].map(|()| Service::start(Options { store: &store, flags, ..Options::default() }));
+    let replicas = [(); 2].map(|()| Service::shop().on(&store).flags(flags).start());
     let [one, other] = &replicas;
     // The first digest that is shown makes the key.
     replicas.iter().for_each(|replica| drop(top(replica)));
@@ -263,8 +257,7 @@ fn printed(words: &[&str]) -> String {
 
 #[test]
 fn a_key_that_is_printed_is_an_argument_of_every_command() {
-    let flags = &["--top-keys", "values"];
-    let service = Service::start(Options { flags, ..Options::default() });
+    let service = Service::shop().flags(&["--top-keys", "values"]).start();
     let (grpc, admin) = (service.grpc.to_string(), service.admin.to_string());
     for (index, value) in
         [r"a\,b", "a=b", "100%", "%41", r"a\\b", r"\xff\x00", "a b", "*", "über|{x}"]
@@ -327,8 +320,7 @@ async fn on_a_terminal_the_view_renews_itself_and_says_when_it_is_not_current() 
 
 /// What the view writes until the service is gone, after a key was denied; with this variable.
 async fn renewed_view(variable: &str, value: &str) -> String {
-    let flags = &["--top-keys", "values"];
-    let mut service = Service::start(Options { flags, ..Options::default() });
+    let mut service = Service::shop().flags(&["--top-keys", "values"]).start();
     let folder = tempfile::TempDir::new().unwrap();
     let screen = folder.path().join("screen");
     let command = tollkeeper();

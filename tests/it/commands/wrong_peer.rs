@@ -117,7 +117,7 @@ fn a_server_with_tls_asks_for_tls() {
 
 #[test]
 fn a_server_without_tls_is_named_as_such() {
-    let (peer, authority) = (Service::start(Options::default()), Authority::new());
+    let (peer, authority) = (Service::shop().start(), Authority::new());
     let authority = authority.certificate.as_path();
     fail(GRPC, peer.grpc, Some(authority), NO_TLS);
     fail(GRPC, peer.http, Some(authority), NO_TLS);
@@ -126,7 +126,7 @@ fn a_server_without_tls_is_named_as_such() {
 
 #[test]
 fn a_server_that_speaks_http_1_does_not_speak_grpc() {
-    let peer = Service::start(Options::default());
+    let peer = Service::shop().start();
     // It ends connections that begin with HTTP/2.
     fail(GRPC, peer.http, None, &format!("{ENDED_BEFORE_HTTP2}; {IS_GRPC}{OR_TLS}"));
     let other = server(|stream| answer(&stream, b"HTTP/1.1 400 Bad Request\r\n\r\n"));
@@ -135,7 +135,7 @@ fn a_server_that_speaks_http_1_does_not_speak_grpc() {
 
 #[test]
 fn another_address_of_a_service_is_not_its_admin_address() {
-    let peer = Service::start(Options::default());
+    let peer = Service::shop().start();
     fail(ADMIN, peer.http, None, &format!("the answer is not tollkeeper's; {IS_ADMIN}"));
     fail(ADMIN, peer.grpc, None, &format!("{NO_HTTP1}; {IS_ADMIN}"));
 }

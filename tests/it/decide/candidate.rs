@@ -28,7 +28,7 @@ descriptors:
 /// Once it is ready, calls are judged.
 fn launch(rules: &str, store: &str, candidate: &Path, flags: &[&str]) -> Service {
     let flags = &[&["--candidate", candidate.to_str().unwrap()], flags].concat();
-    let service = Service::start(Options { rules, store, flags, ..Options::default() });
+    let service = Service::with(rules).on(store).flags(flags).start();
     service.wait_until_ready();
     service
 }
@@ -287,7 +287,7 @@ async fn calls_that_the_candidates_counters_cannot_judge_are_left_out_and_answer
 
 #[tokio::test]
 async fn a_service_without_a_candidate_says_so() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     for method in ["GET", "POST"] {
         let path = if method == "GET" { "/candidate" } else { "/candidate?order=abort&version=a" };
         let (status, answer) = send(&service, method, path, "");
@@ -477,7 +477,7 @@ descriptors:
     }
     ask(&["counted"]).await;
     let compared = || found(&shown(&service), "counted")[0] >= 1;
-    wait_until("the last call is compared", || compared());
+    wait_until("the last call is compared", compared);
     let shown = shown(&service);
     assert_eq!(
         (&shown["newly_denied"], &shown["newly_admitted"]),

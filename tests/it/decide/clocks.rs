@@ -17,8 +17,7 @@ async fn services_whose_clocks_are_three_hours_wrong_share_one_count_and_one_res
     let rules =
         RULES.replace("unit: year, requests_per_unit: 10 ", "unit: hour, requests_per_unit: 10 ");
     let redis = Redis::start();
-    let right =
-        Service::start(Options { rules: &rules, store: &redis.url(), ..Options::default() });
+    let right = Service::with(&rules).on(&redis.url()).start();
     let late = service_off_by("-10800", &rules, &redis);
     let early = service_off_by("+10800", &rules, &redis);
     let ask = async |service: &Service, count| {
@@ -87,7 +86,7 @@ async fn a_calendar_window_ends_at_midnight_of_its_time_zone() {
     let rules = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 9, time_zone: Asia/Tokyo } }]";
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::start(Options { rules, store, ..Options::default() });
+        let service = Service::with(rules).on(store).start();
         let now = redis.query::<Vec<i64>>(&["TIME"])[0];
         let call = request("shop", vec![descriptor(&[("user", "alice")])]);
         let answer = service.ask(call).await.unwrap();
@@ -157,7 +156,7 @@ const WINDOWS: u64 = 3;
 async fn each_short_window_admits_exactly_its_limit_and_no_call_fails_where_they_end() {
     let rules = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unit: second, requests_per_unit: 20 } }]";
     let redis = Redis::start();
-    let right = Service::start(Options { rules, store: &redis.url(), ..Options::default() });
+    let right = Service::with(rules).on(&redis.url()).start();
     let early = service_off_by("+0.4", rules, &redis);
     // Redis has the clock of this machine.
     let second = || SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();

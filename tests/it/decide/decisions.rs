@@ -307,7 +307,7 @@ domain: shop
 descriptors:
   - { key: user, rate_limit: { unit: year, unit_multiplier: 50, requests_per_unit: 5 } }
 ";
-    let service = Service::start(Options { rules, ..Options::default() });
+    let service = Service::with(rules).start();
     let answer = service.ask(request("shop", vec![user("a")])).await.unwrap();
     same(&spell(&answer), "OK: OK 4/5 YEAR");
     let status = &answer.statuses[0];
@@ -360,7 +360,7 @@ descriptors:
 ";
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::start(Options { rules, store, ..Options::default() });
+        let service = Service::with(rules).on(store).start();
         for (key, used_by_calls) in [("bucket", 5), ("sliding", 5), ("quota", 5), ("fixed", 9)] {
             for number in 0..9 {
                 let answer = service.ask(request("shop", vec![one(key, "a")])).await.unwrap();
@@ -396,7 +396,7 @@ async fn the_count_denied_setting_applies_to_all_rules_and_overrides() {
 
 #[tokio::test]
 async fn a_refused_debit_of_a_rule_that_gets_checks_is_logged_once_and_counted() {
-    let service = &Service::start(Options::default());
+    let service = &Service::shop().start();
     let scenario = &Scenario { service, domain: "shop".to_owned() };
     let work = |count| vec![hits(descriptor(&[("work", "a")]), count)];
     let logged = || service.log().matches("`count_denied: true`").count();

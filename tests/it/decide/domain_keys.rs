@@ -142,8 +142,7 @@ async fn a_call_without_the_required_entries_is_denied_and_charges_only_work_tha
 
 #[tokio::test]
 async fn reported_calls_without_the_required_entries_pass() {
-    let rules = REQUIRED.to_owned() + "require_mode: report\n";
-    let service = Service::start(Options { rules: &rules, ..Options::default() });
+    let service = Service::with(&(REQUIRED.to_owned() + "require_mode: report\n")).start();
     assert_eq!(spell(&ask(&service, vec![one("path", "/")]).await), "OK: OK 2/3 YEAR");
     let metrics = service.get("/metrics");
     let expected = r#"ratelimit_calls_incomplete_total{domain="ai",mode="report"} 1"#;
@@ -163,12 +162,7 @@ async fn reported_calls_without_the_required_entries_pass() {
 async fn a_call_without_the_required_entries_is_denied_while_the_store_is_gone() {
     let redis = Redis::start();
     let url = redis.url();
-    let service = Service::start(Options {
-        rules: REQUIRED,
-        store: &url,
-        flags: &["--decision-budget", "100ms"],
-        ..Options::default()
-    });
+    let service = Service::with(REQUIRED).on(&url).flags(&["--decision-budget", "100ms"]).start();
     drop(redis);
     let debit = vec![hits(one("tokens", "t"), 4), one("path", "/")];
     let denied = spell(&ask(&service, debit).await);
@@ -179,7 +173,7 @@ async fn a_call_without_the_required_entries_is_denied_while_the_store_is_gone()
 
 #[tokio::test]
 async fn calls_without_descriptors_are_counted_by_their_peer_and_logged_once_a_minute() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     for _ in 0..3 {
         let refusal = service.ask(request("shop", vec![])).await.unwrap_err();
         assert_eq!(refusal.message(), "descriptors: at least 1");
@@ -204,7 +198,7 @@ descriptors:
     let redis = Redis::start();
     let cluster = Cluster::start();
     for store in ["memory://", &redis.url(), &cluster.url()] {
-        let service = Service::start(Options { rules: before, store, ..Options::default() });
+        let service = Service::with(before).on(store).start();
         service.wait_until_ready();
         assert_eq!(spell(&ask(&service, vec![one("user", "a")]).await), "OK: OK 9/10 YEAR");
         service.reload(&(before.to_owned() + &route));

@@ -54,8 +54,7 @@ async fn the_first_quota_that_fits_is_charged_and_no_other() {
     on_every_store(RULES, &[], draws).await;
     // Most of these calls are on several nodes.
     let cluster = Cluster::start();
-    draws(&Service::start(Options { rules: RULES, store: &cluster.url(), ..Options::default() }))
-        .await;
+    draws(&Service::with(RULES).on(&cluster.url()).start()).await;
 }
 
 #[tokio::test]
@@ -104,8 +103,7 @@ async fn draws_with_overrides(service: &Service) {
 async fn an_override_changes_what_is_drawn() {
     on_every_store(RULES, &[], draws_with_overrides).await;
     let cluster = Cluster::start();
-    let service =
-        Service::start(Options { rules: RULES, store: &cluster.url(), ..Options::default() });
+    let service = Service::with(RULES).on(&cluster.url()).start();
     service.wait_until_ready();
     draws_with_overrides(&service).await;
 }
@@ -124,8 +122,7 @@ async fn in_shadow_mode_the_quotas_are_drawn_as_they_would_be() {
 
 #[tokio::test]
 async fn hits_that_are_not_drawn_are_in_no_list_of_keys() {
-    let flags = &["--top-keys", "values"][..];
-    let service = Service::start(Options { rules: RULES, flags, ..Options::default() });
+    let service = Service::with(RULES).flags(&["--top-keys", "values"][..]).start();
     set(&service, "plan=exempt", json!({ "action": "allow" }));
     check(&service, &["plan", "credits"], "a", 2, "OK: OK 1/3 YEAR, OK 4/4 YEAR").await;
     let exempt = "OK: OK unlimited, OK 4/4 YEAR";

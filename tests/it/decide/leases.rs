@@ -18,7 +18,7 @@ fn replica(redis: &Redis, rules: &str) -> Service {
 }
 
 fn replica_on(store: &str, rules: &str) -> Service {
-    Service::start(Options { rules, store, flags: &["--replicas", "2"], ..Options::default() })
+    Service::with(rules).on(store).flags(&["--replicas", "2"]).start()
 }
 
 /// Makes this number of calls, 16 at a time, and returns how many pass.

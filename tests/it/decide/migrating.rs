@@ -87,7 +87,7 @@ async fn the_examples_of_envoyproxy_ratelimits_readme_work_unchanged() {
     let check = async |rules: &str, domain: &str, calls: &[(&[(&str, &str)], &str)]| {
         let redis = Redis::start();
         for store in ["memory://", &redis.url()] {
-            let service = Service::start(Options { rules, store, ..Options::default() });
+            let service = Service::with(rules).on(store).start();
             for (entries, expected) in calls {
                 let call = request(domain, vec![descriptor(entries)]);
                 let answer = service.ask(call).await.unwrap();
@@ -274,7 +274,7 @@ descriptors:
         check(service, &[one("free", "x"), one("banned", "x")], "OK: OK unlimited, OK -").await;
     })
     .await;
-    let service = Service::start(Options { rules, ..Options::default() });
+    let service = Service::with(rules).start();
     let answer = ask(&service, vec![one("banned", "x")]).await;
     assert_eq!(answer.statuses[0].current_limit.as_ref().unwrap().name, "banned");
 }
@@ -325,12 +325,7 @@ async fn keys_begin_with_the_prefix_with_scripts_and_without() {
     for scripts in ["on", "off"] {
         let redis = Redis::start();
         let flags = &["--key-prefix", "team-a:", "--redis-scripts", scripts];
-        let service = Service::start(Options {
-            rules: PLAIN,
-            store: &redis.url(),
-            flags,
-            ..Options::default()
-        });
+        let service = Service::with(PLAIN).on(&redis.url()).flags(flags).start();
         check(&service, &[one("nine", "x")], "OK: OK 8/9 YEAR").await;
         check(&service, &[one("nine", "x")], "OK: OK 7/9 YEAR").await;
         assert!(redis.key("nine").starts_with("team-a:tk1:fw:31536000s:{shop|nine=x}:"));
@@ -406,7 +401,7 @@ descriptors:
   - { key: log, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 1, algorithm: sliding_log } }
 ";
     for flag in ["--shadow-mode", "--quota-mode"] {
-        let service = Service::start(Options { rules, flags: &[flag], ..Options::default() });
+        let service = Service::with(rules).flags(&[flag]).start();
         for key in ["shadow", "log"] {
             for _ in 0..3 {
                 check(&service, &[one(key, "x")], "OK: OK 0/1 YEAR").await;
@@ -452,8 +447,7 @@ fn with_unit(unit: i32) -> RateLimitDescriptor {
 /// which 7 is WEEK.
 #[tokio::test]
 async fn an_override_with_unit_7_is_weekly() {
-    let flags = &["--dynamic-metadata"];
-    let service = Service::start(Options { rules: PLAIN, flags, ..Options::default() });
+    let service = Service::with(PLAIN).flags(&["--dynamic-metadata"]).start();
     check(&service, &[with_unit(7)], "OK: OK 1/2 WEEK").await;
     check(&service, &[with_unit(7)], "OK: OK 0/2 WEEK").await;
     check(&service, &[with_unit(7)], "OVER_LIMIT: OVER_LIMIT 0/2 WEEK").await;
@@ -495,7 +489,7 @@ descriptors:
   - { key: tokens, rate_limit: { unit: year, requests_per_unit: 9007199254740991, hold: 10m } }
 ";
     let both = || vec![one("nine", "x"), one("one", "x")];
-    let start = |flags| Service::start(Options { rules, flags, ..Options::default() });
+    let start = |flags| Service::with(rules).flags(flags).start();
     let none = start(&[]);
     assert_eq!(headers(&ask(&none, both()).await), "");
 
@@ -529,7 +523,7 @@ descriptors:
   - { key: shadow, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
 ";
     let flags = &["--request-headers", "x-limit,x-left,x-reset"];
-    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let service = Service::with(rules).flags(flags).start();
     for (key, second) in [("one", 0), ("shadow", 3)] {
         for expected in [3, second] {
             let answer = ask(&service, vec![one(key, "x")]).await;
@@ -558,7 +552,7 @@ descriptors:
       - { name: mine, unit: month, requests_per_unit: 5 }
 ";
     let flags = &["--headers", "both", "--denied-body", "problem"];
-    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let service = Service::with(rules).flags(flags).start();
     let mut answer = RateLimitResponse::default();
     for remaining in [[1, 8, 4], [0, 7, 3], [0, 7, 3]] {
         answer = ask(&service, vec![one("several", "x")]).await;
@@ -585,8 +579,7 @@ async fn the_draft_lists_at_most_sixteen_limits_the_tightest_among_them() {
         )
     };
     let rules = format!("domain: shop\ndescriptors:\n{}", (0..20).map(limit).collect::<String>());
-    let flags = &["--headers", "draft"];
-    let service = Service::start(Options { rules: &rules, flags, ..Options::default() });
+    let service = Service::with(&rules).flags(&["--headers", "draft"]).start();
     let keys: Vec<String> = (0..20).map(|number| format!("k{number}")).collect();
     let answer = ask(&service, keys.iter().map(|key| one(key, "x")).collect()).await;
     for header in &answer.response_headers_to_add {
@@ -609,8 +602,7 @@ descriptors:
     metadata: { tier: silver, nested: { a: 2, b: [true, null, text] } }
     rate_limit: { unit: year, requests_per_unit: 9 }
 ";
-    let flags = &["--dynamic-metadata"];
-    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let service = Service::with(rules).flags(&["--dynamic-metadata"]).start();
     let call = || vec![hits(one("one", "a\r\nb"), 1), one("nine", "x")];
     let first = ask(&service, call()).await.dynamic_metadata.unwrap();
     let expected = r#"{"descriptors":[{"entries":["one=a\\x0d\\x0ab"],"hitsAddend":1},{"entries":["nine=x"]}],"domain":"shop","metadata":{"nested":{"a":1,"b":[true,null,"text"]},"tier":"gold"}}"#;
@@ -625,8 +617,7 @@ descriptors:
 
 #[tokio::test]
 async fn a_domain_is_printable_in_dynamic_metadata() {
-    let flags = &["--dynamic-metadata"];
-    let service = Service::start(Options { flags, ..Options::default() });
+    let service = Service::shop().flags(&["--dynamic-metadata"]).start();
     let call = request("shop\r\n\x1b[31m", vec![one("user", "x")]);
     let echo = service.ask(call).await.unwrap().dynamic_metadata.unwrap();
     assert!(json(&echo).contains(r#""domain":"shop\\x0d\\x0a\\x1b[31m""#), "{}", json(&echo));
@@ -635,8 +626,7 @@ async fn a_domain_is_printable_in_dynamic_metadata() {
 /// A header of Envoy's default maximum in each of 64 descriptors. In the answer each byte would take four.
 #[tokio::test]
 async fn dynamic_metadata_repeats_the_start_of_values_and_so_much_of_a_call() {
-    let flags = &["--dynamic-metadata"];
-    let service = Service::start(Options { flags, ..Options::default() });
+    let service = Service::shop().flags(&["--dynamic-metadata"]).start();
     for (value, start) in [(0xff, r"\xff"), (b'\n', r"\x0a"), (b'"', "\""), (b'v', "v")] {
         let value = [value; 59_000];
         let one = of_bytes(&[(b"user", &value)]);
@@ -668,7 +658,7 @@ descriptors:
   - { key: one, metadata: { tier: gold }, rate_limit: { name: free, unit: year, requests_per_unit: 1 } }
 ";
     let flags = &["--headers", "ratelimit", "--dynamic-metadata"];
-    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let service = Service::with(rules).flags(flags).start();
     let body = br#"{"domain":"shop","descriptors":[{"entries":[{"key":"one","value":"x"}]}]}"#;
     let (code, _, answer) = service.exchange("POST", "/json", body);
     assert_eq!(code, 200, "{answer}");

@@ -26,7 +26,7 @@ descriptors:
 const ROWS: &str = include_str!("overrides.txt");
 
 fn on(store: &str) -> Service {
-    let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+    let service = Service::with(RULES).on(store).start();
     service.wait_until_ready();
     service
 }
@@ -180,7 +180,7 @@ descriptors:
   - key: route
     rate_limit: { unit: year, requests_per_unit: 100, hold: { for: 10m, by: counter, estimate: 40 } }
 ";
-    let service = Service::start(Options { rules, ..Options::default() });
+    let service = Service::with(rules).start();
     let taken = service.ask(request("shop", vec![descriptor(&[("user", "alice")])])).await.unwrap();
     let fields = taken.dynamic_metadata.unwrap().fields;
     let Some(Kind::StringValue(token)) = &fields["hold"].kind else { panic!("{fields:?}") };
@@ -204,7 +204,7 @@ descriptors:
 #[tokio::test]
 async fn an_override_is_named_wherever_its_decision_is_shown() {
     let flags = &["--dynamic-metadata", "--top-keys", "values", "--denied-body", "problem"];
-    let service = Service::start(Options { rules: RULES, flags, ..Options::default() });
+    let service = Service::with(RULES).flags(flags).start();
     let raised = set(&service, "user=alice", json!({ "times": 10 }));
     let banned = set(&service, "user=eve", json!({ "action": "ban" }));
     let answer =
@@ -339,8 +339,7 @@ async fn an_override_ends_by_itself() {
     set_for(&service, "user=eve", json!({ "action": "ban" }), "1s");
     assert!(one(&service, "user", "eve").await.starts_with("OVER_LIMIT"));
     crate::support::wait_until("it ends", || {
-        let empty = list(&service, "")["overrides"].as_array().unwrap().is_empty();
-        empty
+        list(&service, "")["overrides"].as_array().unwrap().is_empty()
     });
     assert_eq!(one(&service, "user", "eve").await, "OK: OK 2/3 YEAR");
 }
@@ -381,8 +380,7 @@ fn bad_input_is_refused_by_the_name_of_its_field() {
 
 #[tokio::test]
 async fn the_effect_is_said_by_the_leading_keys_before_anything_is_set() {
-    let flags = ["--top-keys", "values"];
-    let service = Service::start(Options { rules: RULES, flags: &flags, ..Options::default() });
+    let service = Service::with(RULES).flags(&["--top-keys", "values"]).start();
     for _ in 0..5 {
         one(&service, "user", "alice").await;
     }
@@ -418,7 +416,7 @@ descriptors:
   - key: user
     rate_limit: { unit: year, requests_per_unit: 10, priority: { entry: class, share: { a: 100, b: 50 } } }
 ";
-    let service = Service::start(Options { rules, ..Options::default() });
+    let service = Service::with(rules).start();
     for (descriptor, problem) in [
         (r"user=\x2a", r"descriptor: a star is a pattern, also as \x2a"),
         (

@@ -20,8 +20,7 @@ fn shown(service: &Service, method: &str, path: &str) -> Value {
 }
 
 async fn closes_and_opens(store: &str) {
-    let flags = &["--denied-body", "problem"];
-    let start = || Service::start(Options { rules: RULES, store, flags, ..Options::default() });
+    let start = || Service::with(RULES).on(store).flags(&["--denied-body", "problem"]).start();
     let (service, replica) = (start(), start());
     let user = || descriptor(&[("user", "a")]);
     let ask = async |descriptors| {
@@ -83,7 +82,7 @@ async fn a_closed_counter_is_listed_once_and_reset_by_a_pattern_though_the_key_o
     let (redis, cluster) = (Redis::start(), Cluster::start());
     let alone = redis.url();
     for store in ["memory://", &alone, &cluster.url()] {
-        let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+        let service = Service::with(RULES).on(store).start();
         service.wait_until_ready();
         service.ask(request("shop", vec![hits(descriptor(&[("user", "a")]), 3)])).await.unwrap();
         let admin = service.admin.to_string();

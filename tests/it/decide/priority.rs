@@ -85,7 +85,7 @@ async fn all_algorithms_have_classes_and_a_bucket_has_them_of_its_burst() {
     }
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::start(Options { rules: &rules, store, ..Options::default() });
+        let service = Service::with(&rules).on(store).start();
         for (algorithm, _) in limits {
             let mut passed = Vec::new();
             for class in ["low", "other", "high"] {
@@ -135,7 +135,7 @@ tests:
 /// Three replicas, each with clients of batch that do not stop.
 async fn saturated(store: &str) {
     let rules = RULES.replace("requests_per_unit: 10\n", "requests_per_unit: 1000\n");
-    let start = || Service::start(Options { rules: &rules, store, ..Options::default() });
+    let start = || Service::with(&rules).on(store).start();
     let services = [start(), start(), start()];
     let ask = async |service: &Service, class: &'static str, calls: usize| {
         let mut clients = JoinSet::new();

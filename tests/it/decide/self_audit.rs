@@ -24,8 +24,7 @@ descriptors:
 const CANARY: &str = "canary-7d1e-24";
 
 fn start(store: &str, flags: &[&str]) -> Service {
-    let flags = &[&["--audit-one-in", "1"], flags].concat();
-    Service::start(Options { rules: RULES, store, flags, ..Options::default() })
+    Service::with(RULES).on(store).flags(&[&["--audit-one-in", "1"], flags].concat()).start()
 }
 
 async fn ask(service: &Service, key: &str, count: u64) {

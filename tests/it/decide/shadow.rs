@@ -36,8 +36,7 @@ fn decided(service: &Service, rule: &str) -> [u64; 3] {
 async fn calls_beyond_the_tried_number_pass_with_the_answer_of_the_limit_and_are_counted() {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let flags = &["--top-keys", "values"];
-        let service = Service::start(Options { rules: RULES, store, flags, ..Options::default() });
+        let service = Service::with(RULES).on(store).flags(&["--top-keys", "values"]).start();
         for key in ["fixed", "first", "sliding", "log", "flight", "two"] {
             let mut answers = Vec::new();
             for _ in 0..5 {
@@ -59,7 +58,7 @@ async fn calls_beyond_the_tried_number_pass_with_the_answer_of_the_limit_and_are
 
 #[tokio::test]
 async fn a_check_is_over_the_tried_number_where_a_hit_would_be_and_a_refund_never_is() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     let ask = async |descriptor| {
         service.ask(request("shop", vec![descriptor])).await.unwrap();
         decided(&service, "fixed")

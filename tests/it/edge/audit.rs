@@ -84,10 +84,9 @@ fn each_change_is_an_entry(services: &[&Service]) {
 
 #[test]
 fn each_change_is_an_entry_in_memory_and_in_redis_for_all_replicas() {
-    each_change_is_an_entry(&[&Service::start(Options::default())]);
+    each_change_is_an_entry(&[&Service::shop().start()]);
     let redis = Redis::start();
-    let store = redis.url_with_minimal_rights();
-    let start = || Service::start(Options { store: &store, ..Options::default() });
+    let start = || Service::shop().on(&redis.url_with_minimal_rights()).start();
     each_change_is_an_entry(&[&start(), &start()]);
     // Refusals are bounded apart, so that they push no change out.
     let length = |key: &str| redis.query::<u64>(&["XLEN", key]);
@@ -97,7 +96,7 @@ fn each_change_is_an_entry_in_memory_and_in_redis_for_all_replicas() {
 
 #[test]
 fn changes_and_refusals_within_a_millisecond_are_in_their_order_in_memory() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     for _ in 0..20 {
         assert_eq!(ask(service.admin, "POST", RESET, &[]).0, 200);
         assert_eq!(ask(service.admin, "POST", "/log?filter=loud=1=1", &[]).0, 400);
@@ -110,8 +109,7 @@ fn changes_and_refusals_within_a_millisecond_are_in_their_order_in_memory() {
 #[test]
 fn a_change_without_redis_is_in_the_log_and_the_audit_has_no_answer() {
     let mut redis = Redis::start();
-    let store = redis.url();
-    let service = Service::start(Options { store: &store, ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     service.wait_until_ready();
     redis.stop();
     assert_eq!(ask(service.admin, "POST", "/log?filter=off", &[]).0, 200);
@@ -128,8 +126,7 @@ fn named_tokens_say_who_and_a_read_only_one_changes_nothing() {
     fs::write(&file, "alice aaaaaaaaaaaaaaaa\nbob bbbbbbbbbbbbbbbb read-only\ncccccccccccccccc\n")
         .unwrap();
     let path = file.display().to_string();
-    let flags = ["--admin-token-file", &path];
-    let service = Service::start(Options { flags: &flags, ..Options::default() });
+    let service = Service::shop().flags(&["--admin-token-file", &path]).start();
     let admin = service.admin;
     let [alice, bob, unnamed, wrong] =
         ['a', 'b', 'c', 'd'].map(|letter| format!("Bearer {}", letter.to_string().repeat(16)));
@@ -209,8 +206,7 @@ fn every_admin_endpoint_refuses_strangers_readers_who_change_and_pages_that_it_i
     let file = folder.path().join("tokens");
     fs::write(&file, "alice aaaaaaaaaaaaaaaa\nbob bbbbbbbbbbbbbbbb read-only\n").unwrap();
     let path = file.display().to_string();
-    let flags = ["--admin-token-file", &path];
-    let service = Service::start(Options { flags: &flags, ..Options::default() });
+    let service = Service::shop().flags(&["--admin-token-file", &path]).start();
     let [alice, bob, wrong] =
         ['a', 'b', 'c'].map(|letter| format!("Bearer {}", letter.to_string().repeat(16)));
     let own = format!("http://{}", service.admin);
@@ -243,7 +239,7 @@ fn requests_of_web_pages_and_foreign_hosts_change_nothing_and_are_entries() {
         (&[("sec-fetch-site", "cross-site")], "requests from web pages are not allowed"),
         (&[("host", "evil.example")], "host: must be an IP address or localhost"),
     ] {
-        let service = Service::start(Options::default());
+        let service = Service::shop().start();
         let admin = service.admin;
         assert_eq!(ask(admin, "POST", SET, &[]).0, 200);
         assert_eq!(ask(admin, "POST", RESET, headers).0, 403);
@@ -259,7 +255,7 @@ fn requests_of_web_pages_and_foreign_hosts_change_nothing_and_are_entries() {
 
 #[test]
 fn a_refused_request_is_an_entry_with_what_could_be_read_of_it() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let admin = service.admin;
     let newest = || ask(admin, "GET", "/audit?limit=1", &[]).1["entries"][0].clone();
     let body =
@@ -305,7 +301,7 @@ fn a_refused_request_is_an_entry_with_what_could_be_read_of_it() {
 #[test]
 fn a_cursor_that_no_answer_has_had_is_refused() {
     let redis = Redis::start();
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     service.wait_until_ready();
     for (path, problem) in [
         ("/audit?after=0-0", "after: must be the id of an entry, such as 1764103200000-0"),
@@ -321,8 +317,7 @@ fn each_kind_of_refusal_has_its_own_first_entry() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("tokens");
     fs::write(&file, "aaaaaaaaaaaaaaaa\n").unwrap();
-    let flags = ["--admin-token-file", file.to_str().unwrap()];
-    let service = Service::start(Options { flags: &flags, ..Options::default() });
+    let service = Service::shop().flags(&["--admin-token-file", file.to_str().unwrap()]).start();
     let token = "Bearer aaaaaaaaaaaaaaaa";
     let cross_site = [("authorization", token), ("origin", "https://evil.example")];
     for headers in [&[][..], &cross_site, &[], &cross_site, &[]] {
@@ -337,7 +332,7 @@ fn each_kind_of_refusal_has_its_own_first_entry() {
 
 #[test]
 fn a_flood_of_refused_requests_fills_neither_the_audit_nor_the_log() {
-    let mut service = Service::start(Options::default());
+    let mut service = Service::shop().start();
     assert_eq!(ask(service.admin, "POST", SET, &[]).0, 200);
     for attempt in 0..300 {
         let path = format!("/counters/reset?domain=shop&descriptor=user%3Dv{attempt}");
@@ -414,7 +409,7 @@ fn the_name_in_the_certificate_says_who() {
 
 #[test]
 fn entries_are_escaped_and_bounded() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let value = "%1B%5B31m".repeat(500);
     let path = format!("/counters/reset?domain=shop&descriptor=user%3D{value}");
     assert_eq!(ask(service.admin, "POST", &path, &[]).0, 200);

@@ -21,8 +21,7 @@ fn connection(service: &Service, sent: &[u8]) -> TcpStream {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_over_the_maximum_are_closed_at_once_while_all_have_calls() {
-    let flags = &["--max-connections", "2"];
-    let service = Service::start(Options { rules: RULES, flags, ..Options::default() });
+    let service = Service::with(RULES).flags(&["--max-connections", "2"]).start();
     service.wait_until_ready();
     let open_call = [http2::opening(), Frames::default().headers().bytes()].concat();
     let open = || {
@@ -53,8 +52,7 @@ async fn connections_over_the_maximum_are_closed_at_once_while_all_have_calls() 
 /// Clients that speak HTTP/2, answer PING and call nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_without_calls_is_closed_for_a_further_one() {
-    let flags = &["--max-connections", "3"];
-    let service = Service::start(Options { rules: RULES, flags, ..Options::default() });
+    let service = Service::with(RULES).flags(&["--max-connections", "3"]).start();
     service.wait_until_ready();
     let mut client = service.client().await;
     let call = || request("shop", vec![descriptor(&[("good", "client")])]);
@@ -79,7 +77,7 @@ async fn a_connection_without_calls_is_closed_for_a_further_one() {
 /// What a client must end or read, and does not, while it answers PING.
 #[test]
 fn what_a_client_neither_ends_nor_reads_is_held_for_twenty_seconds_at_most() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     let check = Frames::default().many_headers("/grpc.health.v1.Health/Check", 0).bytes();
     let calls = [
         open_header_block(),
@@ -108,8 +106,7 @@ fn what_a_client_neither_ends_nor_reads_is_held_for_twenty_seconds_at_most() {
 #[test]
 fn a_client_that_reads_late_gets_the_answers_of_all_its_calls() {
     const CALLS: usize = 50;
-    let (rules, flags) = (long_rules(), &["--dynamic-metadata"]);
-    let service = Service::start(Options { rules: &rules, flags, ..Options::default() });
+    let service = Service::with(&long_rules()).flags(&["--dynamic-metadata"]).start();
     let window = (1_u32 << 30).to_be_bytes();
     let settings = [&4_u16.to_be_bytes()[..], &window].concat();
     let frames = Frames::default().frame(http2::SETTINGS, 0, 0, &settings).frame(
@@ -136,8 +133,7 @@ fn a_client_that_reads_late_gets_the_answers_of_all_its_calls() {
 
 #[test]
 fn a_connection_is_asked_to_end_at_its_age() {
-    let flags = &["--connection-age", "1s"];
-    let service = Service::start(Options { rules: RULES, flags, ..Options::default() });
+    let service = Service::with(RULES).flags(&["--connection-age", "1s"]).start();
     service.wait_until_ready();
     let mut raw = TcpStream::connect(service.grpc).unwrap();
     raw.write_all(&http2::opening()).unwrap();

@@ -64,7 +64,7 @@ fn key(invented: &str) -> RateLimitDescriptor {
 #[tokio::test]
 async fn series_log_and_memory_do_not_grow_with_what_callers_invent() {
     let flags = &["--memory-counters-max", "1000", "--log-level", "debug"];
-    let mut service = Service::start(Options { flags, ..Options::default() });
+    let mut service = Service::shop().flags(flags).start();
     let parts: [(_, Invention); 3] = [(Some("shop"), value), (Some("shop"), key), (None, value)];
     // Memory is full and every series exists afterwards.
     for (domain, of) in parts {
@@ -85,7 +85,7 @@ async fn series_log_and_memory_do_not_grow_with_what_callers_invent() {
 #[tokio::test]
 async fn redis_has_keys_only_for_counters_of_rules() {
     let redis = Redis::start();
-    let mut service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let mut service = Service::shop().on(&redis.url()).start();
     send(&service, Some("shop"), 0..10_000, key).await;
     send(&service, None, 0..10_000, value).await;
     // Each ten seconds the service writes a key of its own, for a second.
@@ -99,7 +99,7 @@ async fn redis_has_keys_only_for_counters_of_rules() {
 
 #[tokio::test]
 async fn no_refusal_repeats_a_name_or_value_of_its_request() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     for descriptors in [
         vec![descriptor(&[("", MARKER)])],
         vec![descriptor(&[(MARKER, MARKER); 33])],

@@ -18,7 +18,7 @@ descriptors:
 ";
 
 fn start(store: &str) -> Service {
-    Service::start(Options { rules: RULES, store, ..Options::default() })
+    Service::with(RULES).on(store).start()
 }
 
 fn debit() -> Vec<u8> {

@@ -246,8 +246,7 @@ fn the_admin_address_asks_for_its_token() {
     let file = folder.path().join("token");
     fs::write(&file, "0123456789abcdef\n").unwrap();
     let path = file.display().to_string();
-    let flags = ["--admin-token-file", &path];
-    let service = Service::start(Options { flags: &flags, ..Options::default() });
+    let service = Service::shop().flags(&["--admin-token-file", &path]).start();
     let show = |token: Option<&Path>| {
         let mut command = tollkeeper();
         command.args(["counter", "show", "--addr", &service.admin.to_string()]);
@@ -279,7 +278,7 @@ fn the_admin_address_asks_for_its_token() {
 
 #[test]
 fn a_token_file_that_cannot_be_used_is_bad_usage_that_names_the_flag_and_the_file() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let (folder, admin) = (TempDir::new().unwrap(), service.admin.to_string());
     let file = folder.path().join("token");
     let path = file.display().to_string();
@@ -433,7 +432,7 @@ fn decisions_over_tls_cost_little_more() {
     let time =
         std::env::var("TOLLKEEPER_TLS_SECONDS").map_or("100ms".to_owned(), |text| text + "s");
     let mut secured = Secured::start(&[]);
-    let mut plain = Service::start(Options::default());
+    let mut plain = Service::shop().start();
     let ca = secured.authority.certificate.clone();
     let measure = |service: &mut Service, ca: Option<&Path>| {
         let process = service.process().0.id();

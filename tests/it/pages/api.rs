@@ -52,8 +52,7 @@ fn the_requests_of_the_page_about_gubernator_get_the_answers_that_it_shows() {
 #[track_caller]
 fn get_the_answers_that_it_shows(name: &str, samples_expected: usize) {
     let page = page(name);
-    let rules = blocks(&page, "yaml")[0].to_owned();
-    let service = Service::start(Options { rules: &rules, ..Options::default() });
+    let service = Service::with(blocks(&page, "yaml")[0]).start();
     let mut hold = String::new();
     let samples = blocks(&page, "http");
     assert_eq!(samples.len(), samples_expected);

@@ -64,8 +64,7 @@ fn verdict_and_headers(answer: &str) -> (&str, Vec<(&str, &str)>) {
 /// service is down, and finds it again.
 #[track_caller]
 fn limits_fails_open_and_finds_the_service_again(client: impl Fn(&str, u32) -> Command) {
-    let service =
-        Service::start(Options { flags: &["--headers", "ratelimit"], ..Options::default() });
+    let service = Service::shop().flags(&["--headers", "ratelimit"]).start();
     let address = service.grpc.to_string();
     let mut limiter = Client::start(&mut client(&address, PATIENT));
     for left in ["1", "0"] {
@@ -89,8 +88,7 @@ fn limits_fails_open_and_finds_the_service_again(client: impl Fn(&str, u32) -> C
 
     drop(service);
     assert_eq!(limiter.ask("user=two"), "allowed, no answer");
-    let flags = &["--grpc-addr", &address];
-    let _service = Service::start(Options { flags, ..Options::default() });
+    let _service = Service::shop().flags(&["--grpc-addr", &address]).start();
     wait_until("the client finds the service again", || {
         limiter.ask("user=two").starts_with("allowed, 1 of 2 left")
     });
@@ -175,8 +173,7 @@ fn prepared(language: &str, script: &str) -> PathBuf {
 
 #[test]
 fn the_request_without_grpc_is_decided() {
-    let rules = include_str!("../../../examples/rules.yaml");
-    let service = Service::start(Options { rules, ..Options::default() });
+    let service = Service::with(include_str!("../../../examples/rules.yaml")).start();
     let page = page("clients.md");
     let [curl] = blocks(&page, "sh")[..] else { panic!("one command") };
     let curl = curl.replace("localhost:8080", &service.http.to_string());

@@ -26,7 +26,7 @@ fn the_console_samples_of_the_pages_show_what_commands_print() {
         let rules = include_str!("../../../examples/rules.yaml");
         // With minutes, a window could end between two samples.
         let rules = rules.replace("unit: minute", "unit: year");
-        let service = Service::start(Options { rules: &rules, ..Options::default() });
+        let service = Service::with(&rules).start();
         for console in blocks(&text, "console") {
             for sample in console.split("$ ").skip(1) {
                 let (command, expected) = sample.split_once('\n').unwrap();

@@ -396,7 +396,7 @@ fn of_overrides(exchanges: &mut Exchanges, service: &Service) {
     exchanges.ask(admin, "GET /overrides/none", "", 404);
     exchanges.ask(admin, "DELETE /overrides/none", "", 404);
     exchanges.ask(admin, "DELETE /overrides/none?x=y", "", 400);
-    let full = Service::start(Options { rules: RULES, ..Options::default() });
+    let full = Service::with(RULES).start();
     for number in 0..1000 {
         overrides::set(&full, &format!("user={number}"), json!({ "limit": 5 }));
     }
@@ -408,7 +408,7 @@ fn of_overrides(exchanges: &mut Exchanges, service: &Service) {
 fn in_place_of_envoyproxy() -> (Service, SocketAddr) {
     let flags = &["--compat", "envoyproxy-ratelimit", "--log-level", "info"];
     let environment = &[("DEBUG_PORT", "0")];
-    let service = Service::start(Options { flags, environment, ..Options::default() });
+    let service = Service::shop().flags(flags).environment(environment).start();
     let log = service.log();
     let (_, debug) = log.split_once(", debug ").unwrap();
     let digits = debug.rsplit_once(':').unwrap().1.split_whitespace().next().unwrap();
@@ -437,7 +437,7 @@ fn refusals(exchanges: &mut Exchanges, service: &Service) {
     std::fs::write(&token, "0123456789abcdef").unwrap();
     let path = token.path().to_str().unwrap();
     let flags = &["--admin-token-file", path, "--top-keys", "off", "--max-message-bytes", "1KiB"];
-    let bounded = Service::start(Options { rules: RULES, flags, ..Options::default() });
+    let bounded = Service::with(RULES).flags(flags).start();
     let http = (HTTP, bounded.http);
     let admin = (ADMIN, bounded.admin);
     for name in guarded("admin") {
@@ -478,7 +478,7 @@ fn failures(exchanges: &mut Exchanges) {
     let redis = Redis::absent();
     let flags = &["--decision-budget", "20ms"];
     let store = &redis.url();
-    let failing = Service::start(Options { rules: RULES, store, flags, ..Options::default() });
+    let failing = Service::with(RULES).on(store).flags(flags).start();
     let (http, admin) = ((HTTP, failing.http), (ADMIN, failing.admin));
     exchanges.ask(http, "GET /readyz", "", 503);
     exchanges.ask(http, "GET /healthcheck", "", 500);
@@ -505,7 +505,7 @@ fn failures(exchanges: &mut Exchanges) {
     let (store, mut candidate) = (&redis.url(), NamedTempFile::with_suffix(".yaml").unwrap());
     candidate.write_all(RULES.as_bytes()).unwrap();
     let flags = &["--candidate", candidate.path().to_str().unwrap()];
-    let service = Service::start(Options { rules: RULES, store, flags, ..Options::default() });
+    let service = Service::with(RULES).on(store).flags(flags).start();
     let set = overrides::set(&service, "user=z", json!({ "action": "ban" }));
     let version = overrides::send(&service, "GET", "/candidate", "").1["version"].take();
     drop(redis);
@@ -524,7 +524,7 @@ fn real_services_answer_as_the_document_describes() {
     std::fs::write(&candidate, RULES).unwrap();
     let paths = [folder.path(), &candidate].map(|path| path.to_str().unwrap());
     let flags = [&flags[..], &["--record", paths[0], "--candidate", paths[1]]].concat();
-    let service = Service::start(Options { rules: RULES, flags: &flags, ..Options::default() });
+    let service = Service::with(RULES).flags(&flags).start();
     service.wait_until_ready();
     let (compat, debug) = in_place_of_envoyproxy();
     for (name, (server, _)) in operations() {
@@ -579,7 +579,7 @@ fn real_services_answer_as_the_document_describes() {
 
 #[test]
 fn the_service_allows_the_methods_of_the_document_and_no_others() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let (_compat, debug) = in_place_of_envoyproxy();
     let mut methods: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let operations = operations();

@@ -56,8 +56,7 @@ impl Proxy {
     ) -> Self {
         let page = page("proxies.md");
         let rules = blocks(&page, "yaml")[0].replace("unit: minute", "unit: year");
-        let flags = &["--headers", "draft"];
-        let service = Service::start(Options { rules: &rules, flags, ..Options::default() });
+        let service = Service::with(&rules).flags(&["--headers", "draft"]).start();
         let folder = TempDir::new().unwrap();
         let application = Application::start();
         let local = |text: &str| {

@@ -37,7 +37,7 @@ fn the_settings_of_the_page_are_those_of_the_program() {
 #[test]
 fn the_fields_of_bench_are_on_its_page() {
     let page = page("bench.md");
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let addr = service.grpc.to_string();
     let words = ["bench", "--addr", &addr, "--domain", "shop", "--calls", "1", "--json", "user=a"];
     let report: BTreeMap<String, Value> = serde_json::from_slice(&run(&words)).unwrap();
@@ -154,7 +154,7 @@ fn the_failure_modes_are_on_the_page_of_failures() {
 #[test]
 fn the_checks_at_connect_are_on_the_page_of_redis() {
     let redis = Redis::start();
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     let metrics = service.get("/metrics");
     let series = metrics.split("ratelimit_store_check_failed{check=\"").skip(1);
     let checks = series.map(|line| line.split('"').next().unwrap()).collect();

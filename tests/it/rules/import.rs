@@ -19,7 +19,7 @@ fn serve(limits: &str) -> Service {
     fs::write(&rules_file, &rules).unwrap();
     let (code, _, stderr) = run(tollkeeper().args(["check", "--strict"]).arg(&rules_file));
     assert_eq!(code, Some(0), "{stderr}");
-    Service::start(Options { rules: &rules, ..Options::default() })
+    Service::with(&rules).start()
 }
 
 /// Makes a call several times, and returns how many of them pass.

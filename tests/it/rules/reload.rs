@@ -28,7 +28,7 @@ async fn ask(service: &Service) -> RateLimitResponse {
 async fn a_changed_limit_keeps_its_count() {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::start(Options { rules: &rules(3), store, ..Options::default() });
+        let service = Service::with(&rules(3)).on(store).start();
         assert_eq!(spell(&ask(&service).await), "OK: OK 2/3 YEAR");
         assert_eq!(spell(&ask(&service).await), "OK: OK 1/3 YEAR");
         fs::write(&service.rules, rules(5)).unwrap();
@@ -44,7 +44,7 @@ async fn a_changed_limit_keeps_its_count() {
 async fn a_changed_algorithm_or_unit_starts_a_new_count_and_keeps_the_old_one() {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::start(Options { rules: &rules(3), store, ..Options::default() });
+        let service = Service::with(&rules(3)).on(store).start();
         assert_eq!(spell(&ask(&service).await), "OK: OK 2/3 YEAR");
         let changed = |from, to| rules(3).replace(from, to);
         for (rules, limit, unit) in [
@@ -66,7 +66,7 @@ async fn a_changed_algorithm_or_unit_starts_a_new_count_and_keeps_the_old_one() 
 
 #[tokio::test]
 async fn bad_rules_are_reported_in_log_metric_and_page_and_the_last_good_ones_stay() {
-    let service = Service::start(Options { rules: &rules(3), ..Options::default() });
+    let service = Service::with(&rules(3)).start();
     let before = in_force(&service);
     assert_eq!(before["files"][0], service.rules.display().to_string());
     fs::write(&service.rules, "domain: shop\nlimits: []\n").unwrap();
@@ -133,7 +133,7 @@ fn a_config_map_is_followed_when_kubelet_swaps_its_link() {
 async fn no_call_fails_while_rules_change_for_good_and_bad() {
     const LIMIT: u32 = 4_000_000_000;
     let reloads: u32 = std::env::var("RELOADS").map_or(8, |text| text.parse().expect("a number"));
-    let service = Service::start(Options { rules: &rules(LIMIT), ..Options::default() });
+    let service = Service::with(&rules(LIMIT)).start();
     let mut client = service.client().await;
     let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
     let calls = tokio::spawn(async move {
@@ -164,7 +164,7 @@ async fn an_overlay_lies_over_files_and_follows_its_own() {
     let overlay = folder.path().join("overlay.yaml");
     fs::write(&overlay, "domain: shop\ndefaults: { algorithm: sliding_window }\n").unwrap();
     let flags = ["--rules-overlay", overlay.to_str().unwrap()];
-    let service = Service::start(Options { rules: &rules(3), flags: &flags, ..Options::default() });
+    let service = Service::with(&rules(3)).flags(&flags).start();
     let limit = || in_force(&service)["domains"][0]["rules"][0]["limit"].clone();
     assert_eq!(limit(), "3 per year by sliding_window");
     assert_eq!(in_force(&service)["files"][1], overlay.display().to_string());

@@ -6,7 +6,7 @@ use crate::support::{envoy::Envoy, prelude::*, redis_server::*, sentinels::*, to
 
 fn service(store: &str, flags: &[&str]) -> Service {
     let flags = [&["--workers", "1", "--store-pool-size", "2"], flags].concat();
-    Service::start(Options { store, flags: &flags, ..Options::default() })
+    Service::shop().on(store).flags(&flags).start()
 }
 
 /// Waits until the metric of a check has this value.

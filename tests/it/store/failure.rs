@@ -48,8 +48,7 @@ macro_rules! check {
 async fn without_redis_the_strictest_failure_mode_of_the_call_decides() {
     let redis = Redis::absent();
     let flags = &["--decision-budget", "50ms"];
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).flags(flags).start();
     check!(&service, [one("error")], "Unavailable");
     check!(&service, [one("deny")], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
     check!(&service, [one("allow")], "OK: OK 10/10 YEAR");
@@ -70,8 +69,7 @@ async fn without_redis_the_strictest_failure_mode_of_the_call_decides() {
 async fn each_replica_counts_its_share_of_the_limit() {
     let redis = Redis::absent();
     let flags = &["--decision-budget", "50ms", "--replicas", "4"];
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).flags(flags).start();
     // A quarter of ten, rounded up; the answer has the whole limit.
     check!(&service, [hits(one("local"), 3)], "OK: OK 0/10 YEAR");
     check!(&service, [one("local")], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
@@ -83,8 +81,7 @@ async fn each_replica_counts_its_share_of_the_limit() {
 async fn the_setting_applies_to_limits_without_on_store_failure() {
     let redis = Redis::absent();
     let flags = &["--decision-budget", "50ms", "--on-store-failure", "allow"];
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).flags(flags).start();
     check!(&service, [one("error")], "OK: OK 10/10 YEAR");
     check!(&service, [one("deny")], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
 }
@@ -92,8 +89,7 @@ async fn the_setting_applies_to_limits_without_on_store_failure() {
 #[tokio::test]
 async fn metrics_show_an_outage_by_server_and_what_was_decided_without_it_by_rule_and_mode() {
     let redis = Redis::start();
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     service.wait_until_ready();
     let server = format!("{{server=\"127.0.0.1:{}\"}}", redis.port);
     let shows = |name: &str, value: u64| {
@@ -124,9 +120,7 @@ async fn metrics_show_an_outage_by_server_and_what_was_decided_without_it_by_rul
 #[tokio::test]
 async fn with_ready_needs_store_the_service_is_ready_only_while_the_store_answers() {
     let mut redis = Redis::start();
-    let start = |flags: &[&str]| {
-        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() })
-    };
+    let start = |flags: &[&str]| Service::with(RULES).on(&redis.url()).flags(flags).start();
     let (follows, stays) = (start(&["--ready-needs-store"]), start(&[]));
     let is = |service: &Service, status: u16| {
         wait_until("readiness changes", || service.exchange("GET", "/readyz", b"").0 == status);
@@ -147,8 +141,7 @@ async fn with_ready_needs_store_the_service_is_ready_only_while_the_store_answer
 async fn a_caller_who_waits_less_than_the_budget_gets_the_answer_of_the_failure_mode_in_time() {
     let redis = Redis::start();
     let flags = &["--decision-budget", "30s"];
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).flags(flags).start();
     service.wait_until_ready();
     redis.signal("STOP");
     let mut call = tonic::Request::new(request("shop", vec![one("deny")]));
@@ -169,9 +162,7 @@ fn plant(redis: &Redis, names: &[&str]) {
 async fn the_failure_mode_decides_for_a_corrupt_counter_and_siblings_are_judged_as_usual() {
     let redis = Redis::start();
     // Every call must reach Redis.
-    let flags = &["--over-limit-cache", "0"];
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).flags(&["--over-limit-cache", "0"]).start();
     for name in ["error", "deny", "allow", "local"] {
         check!(&service, [one(name)], "OK: OK 9/10 YEAR");
     }
@@ -211,8 +202,7 @@ async fn the_failure_mode_decides_for_a_corrupt_counter_and_siblings_are_judged_
 #[tokio::test]
 async fn each_rule_whose_counter_is_corrupt_is_logged_and_a_call_asks_redis_twice_at_most() {
     let redis = Redis::start();
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     check!(
         &service,
         [one("error"), one("deny"), one("local")],
@@ -244,8 +234,7 @@ async fn each_rule_whose_counter_is_corrupt_is_logged_and_a_call_asks_redis_twic
 #[tokio::test]
 async fn every_algorithm_treats_values_that_it_never_writes_as_corrupt() {
     let redis = Redis::start();
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     for name in ["deny", "first", "log", "sliding", "gcra"] {
         check!(&service, [one(name)], "OK: OK 9/10 YEAR");
         let key = redis.key(&format!("|{name}="));
@@ -301,8 +290,7 @@ async fn every_algorithm_treats_values_that_it_never_writes_as_corrupt() {
 #[tokio::test]
 async fn a_refund_on_a_corrupt_log_is_not_an_outage_and_admits_no_more() {
     let redis = Redis::start();
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     check!(&service, [one("log")], "OK: OK 9/10 YEAR");
     let key = redis.key("|log=");
     let now = redis.query::<Vec<u64>>(&["TIME"])[0] * 1000;
@@ -330,7 +318,7 @@ descriptors:
 ";
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::start(Options { rules, store, ..Options::default() });
+        let service = Service::with(rules).on(store).start();
         let call = request("shop", vec![hits(one("tokens"), u64::MAX)]);
         let answer = service.ask(call).await.unwrap();
         let reset = answer.statuses[0].duration_until_reset.unwrap().seconds;
@@ -345,7 +333,7 @@ descriptors:
 async fn a_bucket_whose_rate_is_lowered_keeps_its_debt() {
     let rules = "domain: shop\ndescriptors: [{ key: k, rate_limit: { unit: hour, requests_per_unit: 108000, burst: 30, algorithm: token_bucket } }]";
     let redis = Redis::start();
-    let service = Service::start(Options { rules, store: &redis.url(), ..Options::default() });
+    let service = Service::with(rules).on(&redis.url()).start();
     check!(&service, [hits(one("k"), 30)], "OK: OK 0/108000 HOUR");
     // The bucket refills within a second, and yet its key stays for an hour more.
     let ttl: i64 = redis.query(&["TTL", &redis.key("|k=")]);

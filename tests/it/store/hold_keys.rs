@@ -31,7 +31,7 @@ const NOW: Timestamp = Timestamp::from_millis(2600 * EPOCH_MS + 1);
 
 fn replica(store: &str, flags: &[&str]) -> Service {
     let flags = [&["--workers", "1"], flags].concat();
-    Service::start(Options { rules: RULES, store, flags: &flags, ..Options::default() })
+    Service::with(RULES).on(store).flags(&flags).start()
 }
 
 /// Takes a hold of 100, and returns its token.
@@ -95,7 +95,7 @@ domain: shop
 descriptors:
   - { key: user, rate_limit: { unit: year, requests_per_unit: 4 } }
 ";
-    let service = Service::start(Options { rules, store: &store, ..Options::default() });
+    let service = Service::with(rules).on(&store).start();
     service.wait_until_ready();
     let call = |token: &str| {
         request("shop", vec![descriptor(&[("user", "alice"), ("hold.commit", token)])])
@@ -115,7 +115,7 @@ descriptors:
 fn a_replica_without_holds_by_token_commits_those_of_others() {
     let redis = Redis::start();
     let store = redis.url();
-    let without = Service::start(Options { store: &store, ..Options::default() });
+    let without = Service::shop().on(&store).start();
     without.wait_until_ready();
     let [before, ..] = foreign();
     assert_eq!(commit(&without, &before), "none");
@@ -188,7 +188,7 @@ fn a_changed_file_of_keys_is_in_use_without_a_restart_and_a_bad_one_is_not() {
     let has_changed = |times: usize| {
         let line = "the keys that sign tokens of holds have changed and are in use";
         let has_changed = || service.log().matches(line).count() == times;
-        wait_until(line, || has_changed());
+        wait_until(line, has_changed);
     };
     let in_use = |value: u8| {
         let line = format!("ratelimit_tls_files_in_use{{files=\"hold_keys\"}} {value}\n");

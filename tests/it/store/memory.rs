@@ -333,7 +333,7 @@ descriptors:
     let flags = &[&flags[..], &["--decision-budget", "50ms"]].concat();
     let gone = nobody();
     for store in ["memory://", &format!("redis://{gone}")] {
-        let service = Service::start(Options { rules, store, flags, ..Options::default() });
+        let service = Service::with(rules).on(store).flags(flags).start();
         let mut client = service.client().await;
         let mut ask = async |descriptors| {
             let answer = client.should_rate_limit(request("shop", descriptors)).await.unwrap();
@@ -377,8 +377,7 @@ fn evicted(service: &Service) -> Option<String> {
 
 #[tokio::test]
 async fn more_values_than_counters_cause_no_error_and_are_reported() {
-    let flags = &["--memory-counters-max", "1000"];
-    let service = Service::start(Options { flags, ..Options::default() });
+    let service = Service::shop().flags(&["--memory-counters-max", "1000"]).start();
     let mut client = service.client().await;
     let mut ask = async |users: std::ops::Range<usize>| {
         for first in users.step_by(50) {

@@ -37,12 +37,7 @@ impl Failing {
         let redis = Redis::start();
         let proxy = FaultProxy::start(redis.port, 1);
         let flags = &["--decision-budget", budget];
-        let service = Service::start(Options {
-            rules: RULES,
-            store: &proxy.url,
-            flags,
-            ..Options::default()
-        });
+        let service = Service::with(RULES).on(&proxy.url).flags(flags).start();
         service.wait_until_ready();
         let admin = redis.connect();
         Self { redis, proxy, service, admin }

@@ -14,7 +14,7 @@ use crate::support::{backends::memory, charges::prelude::*, prelude::*, service:
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn service(redis: &Redis) -> Service {
-    Service::start(Options { store: &redis.url(), ..Options::default() })
+    Service::shop().on(&redis.url()).start()
 }
 
 async fn ask(service: &Service, descriptors: Vec<RateLimitDescriptor>) -> String {
@@ -59,9 +59,9 @@ async fn of_denied_calls_one_a_second_reaches_redis() {
 async fn a_size_of_0_turns_the_cache_off_and_so_does_a_redis_without_scripts() {
     let redis = Redis::start();
     let flags = &["--over-limit-cache", "0"];
-    let off = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let off = Service::shop().on(&redis.url()).flags(flags).start();
     let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
-    let plain = Service::start(Options { store: &store, flags, ..Options::default() });
+    let plain = Service::shop().on(&store).flags(flags).start();
     use_up(&off).await;
     for (service, command) in [(off, "evalsha"), (plain, "exec")] {
         let before = redis.runs_of(command);

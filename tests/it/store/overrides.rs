@@ -10,7 +10,7 @@ descriptors:
 
 fn replica(store: &str, flags: &[&str]) -> Service {
     let flags = [&["--workers", "1"], flags].concat();
-    Service::start(Options { rules: RULES, store, flags: &flags, ..Options::default() })
+    Service::with(RULES).on(store).flags(&flags).start()
 }
 
 /// Whether a call of this user is denied.
@@ -138,7 +138,7 @@ fn a_full_redis_shows_overrides_to_new_replicas_and_lifts_them() {
         let second = replica(&redis.url(), &[]);
         for service in [&first, &second] {
             let both = || is_denied(service, "eve") && is_denied(service, "mallory");
-            wait_until("the replica knows them", || both());
+            wait_until("the replica knows them", both);
         }
         let (status, answer) = try_set(&second, "user=x", ban(), "1m");
         assert_eq!(status, 503, "{code}: {answer}");

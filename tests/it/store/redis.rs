@@ -41,7 +41,7 @@ fn fits(remaining: u64) -> Vec<Fit> {
 #[tokio::test]
 async fn a_key_is_readable_and_ends_after_its_window() {
     let redis = Redis::start();
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     let descriptors = vec![descriptor(&[("user", "alice")])];
     let answer = service.ask(request("shop", descriptors)).await.unwrap();
     let reset = answer.statuses[0].duration_until_reset.unwrap().seconds;
@@ -60,7 +60,7 @@ async fn a_key_is_readable_and_ends_after_its_window() {
 #[tokio::test]
 async fn checks_refunds_and_denied_calls_create_no_key() {
     let redis = Redis::start();
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     let user = || descriptor(&[("user", "alice")]);
     for one in [hits(user(), 0), refund(user(), 5), hits(user(), 11)] {
         service.ask(request("shop", vec![one])).await.unwrap();
@@ -71,7 +71,7 @@ async fn checks_refunds_and_denied_calls_create_no_key() {
 #[tokio::test]
 async fn one_call_of_many_descriptors_is_one_script_run() {
     let redis = Redis::start();
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     let call =
         || request("shop", ["a", "b", "c"].map(|name| descriptor(&[("user", name)])).to_vec());
     // The first call loads the script into Redis.
@@ -84,7 +84,7 @@ async fn one_call_of_many_descriptors_is_one_script_run() {
 #[tokio::test]
 async fn a_flushed_script_is_sent_again_and_charges_once() {
     let redis = Redis::start();
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     for left in (0..10).rev() {
         redis.query::<()>(&["SCRIPT", "FLUSH"]);
         let call = request("shop", vec![descriptor(&[("user", "alice")])]);
@@ -205,7 +205,7 @@ fn each_call_of_one_run_is_judged_by_itself() {
 #[tokio::test]
 async fn a_corrupt_counter_affects_only_its_own_call() {
     let redis = Redis::start();
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     let user = |name: &str| descriptor(&[("user", name)]);
     service.ask(request("shop", vec![user("planted")])).await.unwrap();
     let key = redis.key("planted");
@@ -234,7 +234,7 @@ async fn a_corrupt_counter_affects_only_its_own_call() {
 #[tokio::test]
 async fn the_largest_valid_count_is_over_every_limit() {
     let redis = Redis::start();
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     let user = || descriptor(&[("user", "planted")]);
     service.ask(request("shop", vec![user()])).await.unwrap();
     redis.query::<()>(&["SET", &redis.key("planted"), "9007199254740991", "KEEPTTL"]);
@@ -245,8 +245,7 @@ async fn the_largest_valid_count_is_over_every_limit() {
 #[tokio::test]
 async fn without_redis_the_service_starts_answers_in_time_and_recovers() {
     let mut redis = Redis::absent();
-    let flags = &["--decision-budget", "50ms"];
-    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let service = Service::shop().on(&redis.url()).flags(&["--decision-budget", "50ms"]).start();
     let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
     let status = service.ask(call()).await.expect_err("there is no redis");
     assert_eq!(status.code(), Code::Unavailable);
@@ -275,7 +274,7 @@ async fn without_redis_the_service_starts_answers_in_time_and_recovers() {
 async fn a_stalled_redis_costs_the_budget_and_its_connections_are_replaced() {
     let redis = Redis::start();
     let flags = &["--decision-budget", "50ms", "--store-pool-size", "2"];
-    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let service = Service::shop().on(&redis.url()).flags(flags).start();
     service.wait_until_ready();
     let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
     eventually_ok(&service).await;
@@ -307,7 +306,7 @@ async fn eventually_ok(service: &Service) {
 #[tokio::test]
 async fn an_outage_is_one_line_in_the_log_and_its_end_another() {
     let redis = Redis::start();
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     let logged = |line: &str| service.log().matches(line).count();
     eventually_ok(&service).await;
     // Without memory Redis still reads: checks pass, and charges on new counters fail.
@@ -334,8 +333,7 @@ async fn an_outage_is_one_line_in_the_log_and_its_end_another() {
 #[tokio::test]
 async fn a_read_only_replica_is_unavailable_and_its_connection_is_not_kept() {
     let redis = Redis::start();
-    let flags = &["--store-pool-size", "1"];
-    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let service = Service::shop().on(&redis.url()).flags(&["--store-pool-size", "1"]).start();
     let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
     service.ask(call()).await.unwrap();
     let before = redis.clients();
@@ -353,7 +351,7 @@ async fn a_read_only_replica_is_unavailable_and_its_connection_is_not_kept() {
 #[tokio::test]
 async fn a_connection_that_redis_closed_while_idle_costs_no_call() {
     let redis = Redis::start();
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     let call = || request("shop", vec![hits(descriptor(&[("user", "alice")]), 0)]);
     for _ in 0..5 {
         service.ask(call()).await.unwrap();
@@ -396,7 +394,7 @@ async fn a_password_is_read_from_a_file_and_never_shown() {
     let file = folder.path().join("password");
     std::fs::write(&file, "s3cret-canary\n").unwrap();
     let flags = &["--store-password-file", file.to_str().unwrap(), "--log-level", "debug"];
-    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let service = Service::shop().on(&redis.url()).flags(flags).start();
     let answer = service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
     assert_eq!(spell(&answer), "OK: OK 9/10 YEAR");
     assert!(!service.log().contains("s3cret"), "{}", service.log());
@@ -408,7 +406,7 @@ async fn a_service_that_is_killed_leaves_its_counts_to_the_next_one() {
     let redis = Redis::start();
     let call = || request("shop", vec![descriptor(&[("user", "a")])]);
     for left in [9, 8, 7] {
-        let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+        let service = Service::shop().on(&redis.url()).start();
         let answer = service.ask(call()).await.unwrap();
         assert_eq!(spell(&answer), format!("OK: OK {left}/10 YEAR"));
         // By SIGKILL.
@@ -420,7 +418,7 @@ async fn a_service_that_is_killed_leaves_its_counts_to_the_next_one() {
 #[tokio::test]
 async fn a_redis_in_cluster_mode_is_refused_with_its_reason() {
     let redis = Redis::start_with(&["--cluster-enabled", "yes"]);
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     let call = request("shop", vec![descriptor(&[("user", "a")])]);
     assert_eq!(service.ask(call).await.expect_err("refused").code(), Code::Unavailable);
     let expected = "it runs in cluster mode: write redis+cluster://";
@@ -430,7 +428,7 @@ async fn a_redis_in_cluster_mode_is_refused_with_its_reason() {
 #[tokio::test]
 async fn a_redis_that_may_evict_counters_is_one_warning() {
     let redis = Redis::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     service.wait_until_ready();
     for _ in 0..5 {
         redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
@@ -444,8 +442,7 @@ async fn a_redis_that_may_evict_counters_is_one_warning() {
 #[tokio::test]
 async fn a_redis_that_takes_too_few_clients_for_all_replicas_is_one_warning() {
     let redis = Redis::start_with(&["--maxclients", "100"]);
-    let flags = &["--replicas", "7"];
-    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let service = Service::shop().on(&redis.url()).flags(&["--replicas", "7"]).start();
     service.wait_until_ready();
     for _ in 0..3 {
         redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
@@ -461,8 +458,7 @@ async fn a_new_cause_of_an_outage_is_logged() {
     let mut redis = Redis::start();
     redis.query::<()>(&["CONFIG", "SET", "requirepass", "right"]);
     let store = format!("redis://:right@127.0.0.1:{}", redis.port);
-    let flags = &["--decision-budget", "200ms"];
-    let service = Service::start(Options { store: &store, flags, ..Options::default() });
+    let service = Service::shop().on(&store).flags(&["--decision-budget", "200ms"]).start();
     eventually_ok(&service).await;
     redis.stop();
     let until_logged = async |line: &str| {
@@ -486,8 +482,7 @@ async fn log_without_login(version: Version, login: &str) -> String {
     let redis = Redis::start_version(version);
     redis.query::<()>(&["CONFIG", "SET", "requirepass", "right"]);
     let store = format!("redis://{login}127.0.0.1:{}", redis.port);
-    let flags = &["--decision-budget", "200ms"];
-    let service = Service::start(Options { store: &store, flags, ..Options::default() });
+    let service = Service::shop().on(&store).flags(&["--decision-budget", "200ms"]).start();
     for _ in 0..3 {
         let call = request("shop", vec![descriptor(&[("user", "a")])]);
         assert_eq!(service.ask(call).await.expect_err("no login").code(), Code::Unavailable);
@@ -587,8 +582,7 @@ fn memory_and_redis_agree_step_by_step() {
 #[tokio::test]
 async fn charges_that_no_replica_has_are_counted() {
     let (redis, replica) = (Redis::start(), Redis::start());
-    let flags = &["--store-wait-replicas", "1"];
-    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let service = Service::shop().on(&redis.url()).flags(&["--store-wait-replicas", "1"]).start();
     // Makes a charge, and returns how many are counted once Redis has said which replicas have it.
     let count_after_charge = async || {
         let waits = redis.runs_of("wait");

@@ -10,8 +10,7 @@ descriptors:
 ";
 
 fn start(store: &str, flags: &[&str]) -> Service {
-    let flags = &[&["--decision-budget", "2s"], flags].concat();
-    Service::start(Options { rules: RULES, store, flags, ..Options::default() })
+    Service::with(RULES).on(store).flags(&[&["--decision-budget", "2s"], flags].concat()).start()
 }
 
 fn user(name: &str) -> Vec<RateLimitDescriptor> {

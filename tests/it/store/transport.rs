@@ -10,7 +10,7 @@ use crate::support::{
 fn service(store: &str, flags: &[&str]) -> Service {
     let few = ["--workers", "1", "--store-pool-size", "2", "--decision-budget", "500ms"];
     let flags = [&few, flags].concat();
-    Service::start(Options { store, flags: &flags, ..Options::default() })
+    Service::shop().on(store).flags(&flags).start()
 }
 
 /// Makes checks until Redis answers.
@@ -113,7 +113,7 @@ async fn a_ca_of_envoyproxy_ratelimits_environment_leaves_those_of_the_system_tr
             ("SSL_CERT_FILE", text(&systems.certificate)),
         ];
         let environment = [&common, variables].concat();
-        Service::start(Options { store: &store, environment: &environment, ..Options::default() })
+        Service::shop().on(&store).environment(&environment).start()
     };
     eventually_ok(&start(&[("REDIS_TLS_CACERT", text(&other.certificate))])).await;
     let ours = start(&[("TOLLKEEPER_STORE_TLS_CA", text(&other.certificate))]);

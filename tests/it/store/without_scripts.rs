@@ -19,8 +19,7 @@ descriptors:
 ";
 
 fn service(redis: &Redis) -> Service {
-    let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
-    Service::start(Options { rules: RULES, store: &store, flags, ..Options::default() })
+    Service::with(RULES).on(&redis.url_without_scripts()).flags(&["--redis-scripts", "off"]).start()
 }
 
 #[tokio::test(flavor = "multi_thread")]

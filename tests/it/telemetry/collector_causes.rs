@@ -24,7 +24,7 @@ async fn cause_within(
     if let Some(ca) = ca {
         environment.push(("OTEL_EXPORTER_OTLP_CERTIFICATE", ca.certificate.to_str().unwrap()));
     }
-    let mut service = Service::start(Options { environment: &environment, ..Options::default() });
+    let mut service = Service::shop().environment(&environment).start();
     service.wait_until_ready();
     for _ in 0..3 {
         service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
@@ -54,7 +54,7 @@ async fn a_collector_that_is_not_there_or_says_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_of_http_1_that_is_no_collector() {
-    let peer = Service::start(Options::default());
+    let peer = Service::shop().start();
     let endpoint = format!("http://{}", peer.http);
     let not_grpc = "the server ended the connection instead of speaking HTTP/2 (gRPC)";
     assert_eq!(cause("grpc", &endpoint, None).await, not_grpc);
@@ -64,7 +64,7 @@ async fn a_server_of_http_1_that_is_no_collector() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_with_tls_without_it_or_with_another_authority() {
     let (peer, stranger) = (Secured::start(&[]), Authority::new());
-    let plain = Service::start(Options::default());
+    let plain = Service::shop().start();
     for (protocol, address) in PROTOCOLS.into_iter().zip([peer.service.grpc, peer.service.http]) {
         let without = format!("http://{address}");
         let speaks_tls = "the server speaks TLS on this port; use https:// in the endpoint";

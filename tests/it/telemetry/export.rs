@@ -11,12 +11,11 @@ const CANARY: &str = "canary-7f3a";
 async fn metrics_are_on_the_page_and_by_otlp_without_a_value_of_a_request() {
     let (receiver, endpoint) = Receiver::start().await;
     let redis = Redis::start();
-    let mut service = Service::start(Options {
-        store: &redis.url(),
-        flags: &["--log-level", "debug"],
-        environment: &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)],
-        ..Options::default()
-    });
+    let mut service = Service::shop()
+        .on(&redis.url())
+        .flags(&["--log-level", "debug"])
+        .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)])
+        .start();
     service.wait_until_ready();
     let descriptors = vec![descriptor(&[("user", CANARY)]), descriptor(&[(CANARY, CANARY)])];
     service.ask(request("shop", descriptors)).await.unwrap();
@@ -53,7 +52,7 @@ async fn replicas_differ_by_their_instance_in_what_they_export() {
         &[endpoint],
         &[endpoint, ("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=mine,host.name=here")],
     ] {
-        let mut service = Service::start(Options { environment, ..Options::default() });
+        let mut service = Service::shop().environment(environment).start();
         service.process().signal("TERM");
         assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
     }
@@ -82,7 +81,7 @@ async fn replicas_differ_by_their_instance_in_what_they_export() {
 
 #[tokio::test]
 async fn random_names_create_no_series() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let mut client = service.client().await;
     let mut ask = async |name: String| {
         let descriptors = vec![descriptor(&[("user", &name)]), descriptor(&[(&name, "x")])];
@@ -116,7 +115,7 @@ async fn an_unreachable_collector_affects_no_decision_and_delays_no_exit() {
     let gone = nobody();
     let endpoint = format!("http://{gone}");
     let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
-    let mut service = Service::start(Options { environment, ..Options::default() });
+    let mut service = Service::shop().environment(environment).start();
     service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
     service.wait_until_ready();
     service.process().signal("TERM");
@@ -142,7 +141,7 @@ async fn an_outage_of_the_collector_is_one_line_and_its_end_another() {
         ("OTEL_BSP_SCHEDULE_DELAY", "20"),
         ("OTEL_METRIC_EXPORT_INTERVAL", "20"),
     ];
-    let service = Service::start(Options { environment, ..Options::default() });
+    let service = Service::shop().environment(environment).start();
     let mut client = service.client().await;
     // Only calls produce spans.
     let mut call_until = async |what: &str, done: &dyn Fn() -> bool| {
@@ -179,7 +178,7 @@ async fn every_rule_has_a_series_of_its_own_however_many_there_are() {
         );
     }
     let flags = &["--max-descriptors", "1000", "--max-charges", "1000"];
-    let service = Service::start(Options { rules: &rules, flags, ..Options::default() });
+    let service = Service::with(&rules).flags(flags).start();
     for part in 0..3 {
         let one = |number| descriptor(&[(&format!("k{number}"), "x")]);
         let descriptors = (part * 1000..part * 1000 + 1000).map(one).collect();
@@ -210,7 +209,7 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 9000 }
 ";
     let flags = &["--max-descriptors", "1000", "--max-charges", "1000"];
-    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let service = Service::with(rules).flags(flags).start();
     let call = vec![
         descriptor(&[("plain", "secret")]),
         descriptor(&[("detailed", "a b")]),
@@ -253,7 +252,7 @@ descriptors:
   - { key: user, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 9 } }
 ";
     let flags = &["--max-descriptors", "1000", "--max-charges", "1000"];
-    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let service = Service::with(rules).flags(flags).start();
     assert_eq!(series_of_users(&service, 0..1000).await, 1000);
     for (lines, users) in [(1, 1000..2000), (2, 2000..3000)] {
         service.reload(&("# a comment\n".repeat(lines) + rules));
@@ -274,7 +273,7 @@ async fn series_of_rules_that_are_gone_end_with_them() {
              - {{ key: d{generation}, detailed_metric: true, {limit} }}\n"
         )
     };
-    let service = Service::start(Options { rules: &rules(0), ..Options::default() });
+    let service = Service::with(&rules(0)).start();
     for generation in 0..10 {
         if generation > 0 {
             service.reload(&rules(generation));
@@ -309,7 +308,7 @@ async fn a_refused_debit_names_its_rule_wherever_a_reload_moved_it() {
     let plain = "  - { key: plain, rate_limit: { unit: year, requests_per_unit: 1 } }\n";
     let head = "domain: shop\ndescriptors:\n";
     let rules = format!("{head}{looked}{plain}");
-    let service = Service::start(Options { rules: &rules, ..Options::default() });
+    let service = Service::with(&rules).start();
     let ask = async |key: &str, count| {
         let call = vec![hits(descriptor(&[(key, "x")]), count)];
         service.ask(request("shop", call)).await.unwrap();
@@ -347,7 +346,7 @@ descriptors:
   - { key: user, rate_limit: { unit: year, requests_per_unit: 15 } }
   - { key: shadow, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
 ";
-    let service = Service::start(Options { rules, ..Options::default() });
+    let service = Service::with(rules).start();
     for count in [11, 2, 9] {
         let call = vec![hits(descriptor(&[("user", "x")]), count)];
         service.ask(request("shop", call)).await.unwrap();
@@ -375,7 +374,7 @@ fn hits_over(service: &Service) -> String {
 /// Prometheus reads a counter as a float, which is exact below 2^53.
 #[tokio::test]
 async fn one_call_with_the_most_hits_leaves_the_counter_of_hits_exact() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let ask = async |count| {
         let call = vec![hits(descriptor(&[("user", "x")]), count)];
         service.ask(request("shop", call)).await.unwrap();
@@ -395,7 +394,7 @@ async fn a_silent_collector_delays_the_exit_and_a_second_signal_ends_the_wait() 
     let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
     let mut took = Vec::new();
     for second in [None, Some("INT")] {
-        let mut service = Service::start(Options { environment, ..Options::default() });
+        let mut service = Service::shop().environment(environment).start();
         service.wait_until_ready();
         service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
         let began = Instant::now();

@@ -25,7 +25,7 @@ fn decisions(service: &Service, count: usize) -> Vec<String> {
 
 #[tokio::test]
 async fn the_log_filter_changes_by_target_on_the_admin_address_while_the_service_runs() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let ask = async |user: &str| {
         let descriptors = vec![descriptor(&[("user", user)]), descriptor(&[(CANARY, CANARY)])];
         service.ask(request("shop", descriptors)).await.unwrap();
@@ -59,7 +59,7 @@ async fn the_log_filter_changes_by_target_on_the_admin_address_while_the_service
 
 #[test]
 fn the_command_that_the_page_shows_changes_the_log_filter() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let page = include_str!("../../../docs/observability.md");
     let (_, path) = blocks(page, "sh")[0].split_once(":6070").unwrap();
     let (status, body) = admin(&service, "POST", path.trim_end().trim_end_matches('\''));
@@ -68,7 +68,7 @@ fn the_command_that_the_page_shows_changes_the_log_filter() {
 
 #[test]
 fn a_bad_log_filter_is_refused_with_what_is_allowed_and_changes_nothing() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     for query in
         ["", "?filter=verbose", "?filter=info,a", "?filter=a=debug", "?filter=info&filter=warn"]
     {
@@ -83,16 +83,15 @@ fn a_bad_log_filter_is_refused_with_what_is_allowed_and_changes_nothing() {
 async fn a_json_line_of_a_sampled_call_has_the_ids_of_its_trace() {
     const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
     let (_receiver, endpoint) = Receiver::start().await;
-    let service = Service::start(Options {
-        flags: &[
+    let service = Service::shop()
+        .flags(&[
             "--log-format",
             "json",
             "--log-level",
             "warn,tollkeeper::decision=debug,tollkeeper::app=info",
-        ],
-        environment: &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)],
-        ..Options::default()
-    });
+        ])
+        .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)])
+        .start();
     for flags in ["01", "00"] {
         let mut call = Request::new(request("shop", vec![descriptor(&[("user", "a")])]));
         let parent = format!("00-{TRACE}-b7ad6b7169203331-{flags}");
@@ -114,12 +113,10 @@ async fn corrupt_counters_have_a_line_for_each_rule_even_if_domains_have_rules_o
     let rules = "domain: DOMAIN\ndescriptors:\n  - { key: user, rate_limit: { unit: year, requests_per_unit: 10 } }\n";
     std::fs::write(&file, rules.replace("DOMAIN", "bank")).unwrap();
     let redis = Redis::start();
-    let service = Service::start(Options {
-        rules: &rules.replace("DOMAIN", "shop"),
-        store: &redis.url(),
-        flags: &["--rules", file.to_str().unwrap()],
-        ..Options::default()
-    });
+    let service = Service::with(&rules.replace("DOMAIN", "shop"))
+        .on(&redis.url())
+        .flags(&["--rules", file.to_str().unwrap()])
+        .start();
     let call = |domain| request(domain, vec![descriptor(&[("user", CANARY)])]);
     for domain in ["shop", "bank"] {
         service.ask(call(domain)).await.unwrap();
@@ -142,7 +139,7 @@ async fn corrupt_counters_have_a_line_for_each_rule_even_if_domains_have_rules_o
 #[tokio::test]
 async fn denials_are_logged_at_the_rate_that_was_asked_for_and_without_values() {
     let ask = async |flags: &[&str]| {
-        let service = Service::start(Options { flags, ..Options::default() });
+        let service = Service::shop().flags(flags).start();
         for _ in 0..20 {
             let call = request("shop", vec![descriptor(&[("user", CANARY)])]);
             service.ask(call).await.unwrap();

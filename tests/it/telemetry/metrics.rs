@@ -63,7 +63,7 @@ async fn statsd_gets_by_how_much_each_counter_has_grown() {
     let statsd = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = statsd.local_addr().unwrap().to_string();
     let environment = &[("TOLLKEEPER_STATSD_ADDR", &*address)];
-    let service = Service::start(Options { rules: RULES, environment, ..Options::default() });
+    let service = Service::with(RULES).environment(environment).start();
     let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
     let next = || {
         let mut lines = String::new();
@@ -107,7 +107,7 @@ descriptors:
   - { key: log, rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log } }
 ";
     let redis = Redis::start_with(&["--maxmemory", "100mb", "--maxclients", "500"]);
-    let service = Service::start(Options { rules, store: &redis.url(), ..Options::default() });
+    let service = Service::with(rules).on(&redis.url()).start();
     for key in ["user", "user", "log"] {
         service.ask(request("shop", vec![descriptor(&[(key, "a")])])).await.unwrap();
     }
@@ -162,7 +162,7 @@ async fn the_clock_offset_and_stale_windows_show_a_clock_that_is_wrong() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_waits_is_open_and_its_connection_busy() {
     let redis = Redis::start();
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     let call = || request("shop", vec![descriptor(&[("user", "a")])]);
     service.ask(call()).await.unwrap();
     wait_until("no call is open", || {
@@ -188,7 +188,7 @@ async fn a_call_that_waits_is_open_and_its_connection_busy() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_shows_its_version_and_keeps_the_counts_of_its_rules() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let ask = async || {
         service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
     };
@@ -220,7 +220,7 @@ async fn a_reload_shows_its_version_and_keeps_the_counts_of_its_rules() {
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_and_the_process_are_measured() {
     let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
-    let mut service = Service::start(Options::default());
+    let mut service = Service::shop().start();
     let empty = service.get("/metrics");
     let users = (0..50).map(|user| descriptor(&[("user", &user.to_string())])).collect();
     service.ask(request("shop", users)).await.unwrap();
@@ -243,8 +243,7 @@ async fn memory_and_the_process_are_measured() {
 
 #[test]
 fn metrics_with_the_names_of_envoyproxy_ratelimit_are_shown_before_the_first_call() {
-    let flags = &["--metrics-compat", "envoyproxy"];
-    let service = Service::start(Options { flags, ..Options::default() });
+    let service = Service::shop().flags(&["--metrics-compat", "envoyproxy"]).start();
     let metrics = service.get("/metrics");
     assert!(metrics.contains("\nprocess_cpu_seconds_total "), "{metrics}");
 }
@@ -268,8 +267,7 @@ descriptors:
   - { key: trial, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
   - { key: free, rate_limit: { unlimited: true } }
 ";
-    let flags = &["--metrics-compat", "envoyproxy"];
-    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let service = Service::with(rules).flags(&["--metrics-compat", "envoyproxy"]).start();
     let net = ("masked_remote_address", "10.0.0.0/8");
     // Of ten hits, two are near the limit, and the eleventh is over it.
     let mut asked = 0;
@@ -356,8 +354,7 @@ descriptors:
         descriptors:
           - { key: user, value: a, rate_limit: { unit: year, requests_per_unit: 1 } }
 ";
-    let flags = &["--metrics-compat", "envoyproxy"];
-    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let service = Service::with(rules).flags(&["--metrics-compat", "envoyproxy"]).start();
     let entries = [("masked_remote_address", "10.0.0.0/8"), ("path", "/deep"), ("user", "a")];
     for _ in 0..3 {
         service.ask(request("shop:eu", vec![descriptor(&entries)])).await.unwrap();
@@ -388,8 +385,7 @@ domain: rl
 descriptors:
   - { key: unspec, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 2 } }
 ";
-    let flags = &["--metrics-compat", "envoyproxy"];
-    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let service = Service::with(rules).flags(&["--metrics-compat", "envoyproxy"]).start();
     for _ in 0..3 {
         let unspecified = descriptor(&[("unspec", "unspecified_value")]);
         service.ask(request("rl", vec![unspecified])).await.unwrap();
@@ -408,7 +404,7 @@ descriptors:
 
 #[test]
 fn the_names_of_envoyproxy_ratelimit_are_absent_unless_asked_for() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     assert!(!service.get("/metrics").contains("ratelimit_service_"));
     let (status, _, body) = service.exchange_at(service.admin, "GET", "/stats", b"");
     assert_eq!((status, body.as_str()), (404, r#"{"error":"set --metrics-compat envoyproxy"}"#));

@@ -39,12 +39,11 @@ fn user(name: &str) -> Vec<RateLimitDescriptor> {
 async fn a_call_is_a_server_span_with_rules_and_verdict_and_its_script_run_a_child() {
     let (receiver, endpoint) = Receiver::start().await;
     let redis = Redis::start();
-    let mut service = Service::start(Options {
-        store: &redis.url(),
-        flags: &["--log-level", "debug"],
-        environment: &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON],
-        ..Options::default()
-    });
+    let mut service = Service::shop()
+        .on(&redis.url())
+        .flags(&["--log-level", "debug"])
+        .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON])
+        .start();
     service.wait_until_ready();
     let parent = format!("00-{TRACE}-{SPAN}-01");
     let descriptors = vec![
@@ -105,10 +104,8 @@ async fn a_call_is_a_server_span_with_rules_and_verdict_and_its_script_run_a_chi
 #[tokio::test(flavor = "multi_thread")]
 async fn the_span_of_a_call_names_the_override_that_decided() {
     let (receiver, endpoint) = Receiver::start().await;
-    let service = Service::start(Options {
-        environment: &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON],
-        ..Options::default()
-    });
+    let service =
+        Service::shop().environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON]).start();
     let set = set(&service, "user=two", json!({ "times": 10 }));
     let parent = format!("00-{TRACE}-{SPAN}-01");
     let mut client = service.client().await;
@@ -123,11 +120,9 @@ async fn the_span_of_a_call_names_the_override_that_decided() {
 async fn the_span_of_a_commit_links_to_the_span_of_its_take() {
     let (receiver, endpoint) = Receiver::start().await;
     let rules = "domain: shop\ndescriptors:\n  - { key: user, rate_limit: { unit: year, requests_per_unit: 9, hold: 10m } }\n";
-    let service = Service::start(Options {
-        rules,
-        environment: &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON],
-        ..Options::default()
-    });
+    let service = Service::with(rules)
+        .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON])
+        .start();
     let mut client = service.client().await;
     let mut ask = async |trace: &str, flag: &str, descriptors| {
         let mut call = Request::new(request("shop", descriptors));
@@ -166,11 +161,10 @@ async fn the_span_of_a_commit_links_to_the_span_of_its_take() {
 async fn a_call_of_json_is_a_server_span_by_the_conventions_for_http() {
     let (receiver, endpoint) = Receiver::start().await;
     let mut redis = Redis::start();
-    let service = Service::start(Options {
-        store: &redis.url(),
-        environment: &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON],
-        ..Options::default()
-    });
+    let service = Service::shop()
+        .on(&redis.url())
+        .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON])
+        .start();
     service.wait_until_ready();
     let ask = |number: u8, (key, hits): (&str, u8), expected: &str| {
         let trace = format!("{number}{}", &TRACE[1..]);
@@ -220,10 +214,8 @@ async fn a_call_of_json_is_a_server_span_by_the_conventions_for_http() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_in_json_is_one_span_which_shows_the_decision_of_a_single_call() {
     let (receiver, endpoint) = Receiver::start().await;
-    let service = Service::start(Options {
-        environment: &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON],
-        ..Options::default()
-    });
+    let service =
+        Service::shop().environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON]).start();
     service.wait_until_ready();
     let call = json!({ "descriptors": [{ "entries": [{ "key": "user", "value": CANARY }] }] });
     for (count, rules) in [(1, "user"), (2, "")] {
@@ -244,11 +236,10 @@ async fn the_run_of_a_batch_and_each_of_its_calls_are_linked() {
     const CALLS: usize = 20;
     let (receiver, endpoint) = Receiver::start().await;
     let redis = Redis::start();
-    let service = Service::start(Options {
-        store: &redis.url(),
-        environment: &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON],
-        ..Options::default()
-    });
+    let service = Service::shop()
+        .on(&redis.url())
+        .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON])
+        .start();
     service.wait_until_ready();
     let client = service.client().await;
     let mut calls = tokio::task::JoinSet::new();
@@ -296,7 +287,7 @@ async fn the_run_of_a_batch_and_each_of_its_calls_are_linked() {
 async fn the_callers_span_and_decision_are_read_from_w3c_and_b3_headers() {
     let (receiver, endpoint) = Receiver::start().await;
     let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), SOON];
-    let service = Service::start(Options { environment, ..Options::default() });
+    let service = Service::shop().environment(environment).start();
     let mut client = service.client().await;
     let trace = |number: u8| format!("{number:032x}");
     for headers in [
@@ -320,12 +311,11 @@ async fn the_callers_span_and_decision_are_read_from_w3c_and_b3_headers() {
 async fn a_call_without_a_store_shows_the_rules_whose_failure_mode_decided() {
     let (receiver, endpoint) = Receiver::start().await;
     let gone = nobody();
-    let service = Service::start(Options {
-        store: &format!("redis://{gone}"),
-        flags: &["--on-store-failure", "deny"],
-        environment: &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON],
-        ..Options::default()
-    });
+    let service = Service::shop()
+        .on(&format!("redis://{gone}"))
+        .flags(&["--on-store-failure", "deny"])
+        .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON])
+        .start();
     let parent = format!("00-{TRACE}-{SPAN}-01");
     let mut client = service.client().await;
     call(&mut client, &[("traceparent", &parent)], user("a")).await;
@@ -339,11 +329,10 @@ async fn a_call_without_a_store_shows_the_rules_whose_failure_mode_decided() {
 async fn a_call_that_is_denied_from_memory_says_so_and_has_no_run() {
     let (receiver, endpoint) = Receiver::start().await;
     let redis = Redis::start();
-    let service = Service::start(Options {
-        store: &redis.url(),
-        environment: &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON],
-        ..Options::default()
-    });
+    let service = Service::shop()
+        .on(&redis.url())
+        .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON])
+        .start();
     service.wait_until_ready();
     let mut client = service.client().await;
     let mut number = 0;
@@ -367,7 +356,7 @@ async fn a_call_that_is_denied_from_memory_says_so_and_has_no_run() {
 async fn a_trace_state_over_512_bytes_is_not_exported_and_its_trace_goes_on() {
     let (receiver, endpoint) = Receiver::start().await;
     let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), SOON];
-    let service = Service::start(Options { environment, ..Options::default() });
+    let service = Service::shop().environment(environment).start();
     let mut client = service.client().await;
     for (trace, length) in [("aa", 512), ("bb", 513)] {
         let parent = format!("00-{}-{SPAN}-01", trace.repeat(16));
@@ -383,7 +372,7 @@ async fn a_trace_state_over_512_bytes_is_not_exported_and_its_trace_goes_on() {
 async fn span_by(receiver: &Receiver, endpoint: &str, environment: &[(&str, &str)]) {
     let base = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint), SOON];
     let environment = &[&base, environment].concat()[..];
-    let mut service = Service::start(Options { environment, ..Options::default() });
+    let mut service = Service::shop().environment(environment).start();
     let mut client = service.client().await;
     let parent = format!("00-{TRACE}-{SPAN}-01");
     call(&mut client, &[("traceparent", &parent)], user("a")).await;
@@ -427,15 +416,14 @@ async fn both_protocols_work_with_tls_to_a_collector_that_the_given_ca_vouches_f
 
         let (receiver, endpoint) = Receiver::start_with_tls(&certificate).await;
         let ca = stranger.certificate.to_str().unwrap();
-        let service = Service::start(Options {
-            environment: &[
+        let service = Service::shop()
+            .environment(&[
                 ("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint),
                 ("OTEL_EXPORTER_OTLP_CERTIFICATE", ca),
                 protocol,
                 SOON,
-            ],
-            ..Options::default()
-        });
+            ])
+            .start();
         call(&mut service.client().await, &[], user("a")).await;
         wait_until("the outage is logged", || {
             service.log().contains("the OTLP collector is not reachable")
@@ -452,17 +440,16 @@ async fn a_collector_that_never_answers_or_refuses_is_one_warning_and_no_call_wa
         let (refusing, refusing_endpoint) = Receiver::start().await;
         refusing.refuses.store(true, Ordering::Relaxed);
         for endpoint in [format!("http://{}", silent.local_addr().unwrap()), refusing_endpoint] {
-            let service = Service::start(Options {
-                environment: &[
+            let service = Service::shop()
+                .environment(&[
                     ("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint),
                     ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
                     ("OTEL_EXPORTER_OTLP_TIMEOUT", "100"),
                     ("OTEL_BSP_MAX_QUEUE_SIZE", "10"),
                     ("OTEL_METRICS_EXPORTER", "none"),
                     SOON,
-                ],
-                ..Options::default()
-            });
+                ])
+                .start();
             let mut client = service.client().await;
             for _ in 0..300 {
                 call(&mut client, &[], user("a")).await;
@@ -494,7 +481,7 @@ async fn standard_variables_without_effect_are_warnings_and_the_rest_is_exported
     let given = ignored.map(|(name, value, _)| (name, value));
     let environment = [&[("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint), SOON], &given[..]].concat();
     span_by(&receiver, &endpoint, &environment).await;
-    let service = Service::start(Options { environment: &environment, ..Options::default() });
+    let service = Service::shop().environment(&environment).start();
     let log = service.log();
     for (name, _, warning) in ignored {
         let mut lines = log.lines().filter(|line| line.contains(name));

@@ -26,7 +26,7 @@ use crate::support::{
 };
 
 async fn refused(request: RateLimitRequest, code: Code, message: &str) {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let status = service.ask(request).await.expect_err(message);
     assert_eq!((status.code(), status.message()), (code, message));
 }
@@ -91,7 +91,7 @@ async fn descriptors_over_the_configured_maximum_are_refused_before_they_are_dec
 
 #[tokio::test]
 async fn descriptors_after_an_unknown_group_are_counted() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let message = [&[0x4b, 0x4c][..], &[0x12, 0x00].repeat(2_000_000)].concat();
     let status = send(&service, METHOD_PATH, framed(&message)).await;
     assert_eq!(status.code(), Code::InvalidArgument);
@@ -100,7 +100,7 @@ async fn descriptors_after_an_unknown_group_are_counted() {
 
 #[tokio::test]
 async fn keys_may_have_any_length() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let long = of_bytes(&[(&[b'k'; 100_000], b"v")]);
     let unmatched = service.ask(request("shop", vec![long.clone()])).await.unwrap();
     assert_eq!(spell(&unmatched), "OK: OK -");
@@ -113,15 +113,14 @@ async fn keys_may_have_any_length() {
 
 #[tokio::test]
 async fn a_message_of_the_largest_configurable_size_is_accepted() {
-    let flags = &["--max-message-bytes", "64MiB"];
-    let service = Service::start(Options { flags, ..Options::default() });
+    let service = Service::shop().flags(&["--max-message-bytes", "64MiB"]).start();
     let large = request("shop", vec![of_bytes(&[(b"user", &vec![b'v'; (64 << 20) - 100])])]);
     assert_eq!(spell(&service.ask(large).await.unwrap()), "OK: OK 9/10 YEAR");
 }
 
 #[tokio::test]
 async fn a_message_may_arrive_in_pieces() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let message = request("shop", vec![descriptor(&[("user", "in-pieces")])]).encode_to_vec();
     for size in [1, 4, 5, 6, 1000] {
         let pieces: Vec<Bytes> =
@@ -154,7 +153,7 @@ async fn start_call(
 
 #[tokio::test]
 async fn messages_that_arrive_in_parts_are_bounded_in_memory_for_each_connection() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
     let mut channel = endpoint.connect().await.unwrap();
     let most_of_it = [&[0][..], &(4_u32 << 20).to_be_bytes(), &vec![b'x'; 4_000_000]].concat();
@@ -173,7 +172,7 @@ async fn messages_that_arrive_in_parts_are_bounded_in_memory_for_each_connection
 
 #[tokio::test]
 async fn what_is_no_grpc_is_refused_and_charges_nothing() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let call = framed(&request("shop", vec![descriptor(&[("user", "a")])]).encode_to_vec());
     let body = || Body::new(Full::new(Bytes::from(call.clone())));
     let others = ["-web", "-web-text", "-web+proto", "x", "+json", "+", "+protox"];
@@ -202,7 +201,7 @@ async fn what_is_no_grpc_is_refused_and_charges_nothing() {
 
 #[tokio::test]
 async fn malformed_grpc_frames_cause_an_error_and_no_panic() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let longer_than_body = [&[0][..], &100_u32.to_be_bytes(), b"abc"].concat();
     let status = send(&service, METHOD_PATH, longer_than_body).await;
     assert_eq!(status.code(), Code::Internal, "{status:?}");
@@ -223,7 +222,7 @@ async fn malformed_grpc_frames_cause_an_error_and_no_panic() {
 
 #[tokio::test]
 async fn unknown_fields_and_a_split_message_are_accepted() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     // Field 99, then the domain twice, of which the last counts, with a descriptor between.
     let mut message = b"\x9a\x06\x03abc\x0a\x01x".to_vec();
     message.extend(b"\x12\x0b\x0a\x09\x0a\x04user\x12\x01a");
@@ -244,7 +243,7 @@ fn connect(service: &Service, sent: &[u8]) -> TcpStream {
 #[test]
 fn open_calls_do_not_keep_large_headers() {
     for path in [METHOD_PATH, "/grpc.health.v1.Health/Check", "/unknown"] {
-        let mut service = Service::start(Options::default());
+        let mut service = Service::shop().start();
         let frames =
             (0..20).fold(Frames::default(), |frames, _| frames.many_headers(path, 280_000));
         let mut client = connect(&service, &http2::opening());
@@ -262,7 +261,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 // The client closes its connection on another thread while this test waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_connections_are_bounded_and_delay_neither_calls_nor_the_exit() {
-    let mut service = Service::start(Options::default());
+    let mut service = Service::shop().start();
     service.wait_until_ready();
     let mut silent: Vec<_> = (0..620)
         .map(|number| connect(&service, if number % 2 == 0 { b"" } else { b"PRI * HTTP" }))
@@ -291,7 +290,7 @@ async fn silent_connections_are_bounded_and_delay_neither_calls_nor_the_exit() {
 
 #[test]
 fn a_silent_connection_is_closed_and_a_slow_preface_is_accepted() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let began = Instant::now();
     let mut silent = connect(&service, b"");
     let (start, rest) = PREFACE.split_at(7);
@@ -310,7 +309,7 @@ fn a_silent_connection_is_closed_and_a_slow_preface_is_accepted() {
 fn connections_that_do_not_speak_http2_are_closed_at_once() {
     const TLS_HELLO: &[u8] =
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 and 32 random bytes and so on";
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     for sent in
         [b"GET / HTTP/1.1\r\nhost: test\r\n\r\n", TLS_HELLO, b"*1\r\n$4\r\nPING\r\n\r\n\r\n\r\n"]
     {

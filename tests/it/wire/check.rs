@@ -13,7 +13,7 @@ descriptors:
 ";
 
 fn service() -> Service {
-    Service::start(Options { rules: RULES, flags: &["--headers", "draft"], ..Options::default() })
+    Service::with(RULES).flags(&["--headers", "draft"]).start()
 }
 
 /// The status and the head of the answer, whose body is empty unless it explains a refusal.
@@ -53,7 +53,7 @@ descriptors:
         algorithm: token_bucket
         tiers: [{ at: 60, request_headers: { x-tier: '60' } }]
 ";
-    let service = Service::start(Options { rules, ..Options::default() });
+    let service = Service::with(rules).start();
     let tiers = || {
         let (status, head) = check(&service, "domain=web&d=user=alice", &[]);
         let headers = head.lines().filter(|line| line.starts_with("x-"));
@@ -104,7 +104,7 @@ fn descriptors_pass_together_and_hits_are_charged_as_asked() {
 
 /// The answers to a denial and to a ban, of a service with these flags.
 fn denials(flags: &[&str]) -> [(u16, String, String); 2] {
-    let service = Service::start(Options { rules: RULES, flags, ..Options::default() });
+    let service = Service::with(RULES).flags(flags).start();
     ["d=path=/login,user=a&hits=2", "d=closed=yes"].map(|query| {
         let path = format!("/check?domain=web&{query}");
         exchange_with(service.http, "POST", &path, &[], b"")
@@ -118,14 +118,12 @@ fn a_denial_names_its_rule_and_the_seconds_until_its_reset_on_request() {
     assert!(head.contains("x-ratelimit-rule: \"path=/login|user\";t="), "{head}");
     assert!(banned.contains("x-ratelimit-rule: \"closed\";t="), "{banned}");
     assert!(!head.contains("ratelimit-policy"), "{head}");
-    let service =
-        Service::start(Options { rules: RULES, flags: &["--rule-header"], ..Options::default() });
+    let service = Service::with(RULES).flags(&["--rule-header"]).start();
     let (status, head) = check(&service, "domain=web&d=user=alice", &[]);
     assert!(status == 200 && !head.contains("x-ratelimit-rule"), "{head}");
     // Its domain denies a call without a tenant, and no rule does.
     let rules = format!("{RULES}\nrequire: [tenant]\n");
-    let service =
-        Service::start(Options { rules: &rules, flags: &["--rule-header"], ..Options::default() });
+    let service = Service::with(&rules).flags(&["--rule-header"]).start();
     let (status, head) = check(&service, "domain=web&d=user=alice", &[]);
     assert!(status == 429 && !head.contains("x-ratelimit-rule"), "{head}");
 }
@@ -168,7 +166,7 @@ descriptors:
         (&[][..], ["application/json", "", ""]),
         (&["--denied-body", "problem"], ["application/json", "", "application/problem+json"]),
     ] {
-        let service = Service::start(Options { rules, flags, ..Options::default() });
+        let service = Service::with(rules).flags(flags).start();
         let found = ["user", "page", "path"].map(|key| {
             let path = format!("/check?domain=web&d={key}=x");
             let (status, head, _) = exchange_with(service.http, "POST", &path, &[], b"");
@@ -185,8 +183,7 @@ descriptors:
 fn a_failure_is_answered_as_asked() {
     let gone = nobody();
     let store = format!("redis://{gone}");
-    let rules = RULES;
-    let service = Service::start(Options { rules, store: &store, ..Options::default() });
+    let service = Service::with(RULES).on(&store).start();
     let ask = |query: &str| check(&service, &format!("domain=web&d=user=a&{query}"), &[]).0;
     assert_eq!(ask("on_failure=allow"), 200);
     assert_eq!(ask("on_failure=deny"), 429);

@@ -51,7 +51,7 @@ fn requests_have_the_same_bytes_as_those_of_envoys_protos() {
 
 #[tokio::test]
 async fn a_client_of_envoys_protos_reads_the_answer() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let mut client = RateLimitServiceClient::new(channel(&service).await);
     let answer: RateLimitResponse = client.should_rate_limit(theirs()).await.unwrap().into_inner();
     assert_eq!(answer.overall_code, 1);
@@ -64,7 +64,7 @@ async fn a_client_of_envoys_protos_reads_the_answer() {
 
 #[test]
 fn a_python_client_gets_the_same_answers() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let mut client = Command::new(tool("python"))
         .arg(root().join("tests/support/rls_client.py"))
         .arg(service.grpc.to_string())
@@ -93,8 +93,7 @@ fn a_python_client_gets_the_same_answers() {
 
 #[tokio::test]
 async fn grpc_health_answers_to_three_names_and_reports_the_drain() {
-    let flags = &["--drain", "60s"];
-    let mut service = Service::start(Options { flags, ..Options::default() });
+    let mut service = Service::shop().flags(&["--drain", "60s"]).start();
     service.wait_until_ready();
     let mut client = HealthClient::new(channel(&service).await);
     let mut statuses = async || {
@@ -119,7 +118,7 @@ async fn grpc_health_answers_to_three_names_and_reports_the_drain() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_call_fails_on_a_connection_that_stays_open_during_the_drain() {
-    let mut service = Service::start(Options { flags: &["--drain", "5s"], ..Options::default() });
+    let mut service = Service::shop().flags(&["--drain", "5s"]).start();
     service.wait_until_ready();
     let mut clients = Vec::new();
     for _ in 0..4 {
@@ -155,7 +154,7 @@ async fn no_call_fails_on_a_connection_that_stays_open_during_the_drain() {
 
 #[tokio::test]
 async fn an_unknown_service_has_no_health() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let request = || HealthCheckRequest { service: "unknown".into() };
     let mut client = HealthClient::new(channel(&service).await);
     let status = client.check(request()).await.unwrap_err();
@@ -169,7 +168,7 @@ async fn an_unknown_service_has_no_health() {
 
 #[tokio::test]
 async fn the_flag_turns_on_reflection_in_both_versions() {
-    let service = Service::start(Options { flags: &["--reflection"], ..Options::default() });
+    let service = Service::shop().flags(&["--reflection"]).start();
     let (name, host) = ("envoy.service.ratelimit.v3.RateLimitService", String::new());
     {
         use v1::server_reflection_request::MessageRequest;

@@ -66,8 +66,7 @@ descriptors:
 fn routes_drive_shadows_replaced_limits_quotas_hits_and_overrides() {
     let redis = Redis::start();
     let flags = &["--headers", "both", "--dynamic-metadata"];
-    let service =
-        Service::start(Options { rules: CASES, store: &redis.url(), flags, ..Options::default() });
+    let service = Service::with(CASES).on(&redis.url()).flags(flags).start();
     let envoy = Envoy::start(service.grpc);
     assert_eq!(envoy.statuses_at("/shadow"), [200; 4]);
     assert_eq!(envoy.statuses_at("/banned"), [429; 2]);
@@ -106,8 +105,7 @@ fn routes_drive_shadows_replaced_limits_quotas_hits_and_overrides() {
 #[test]
 fn debits_at_the_end_of_streams_deny_the_third_request() {
     let redis = Redis::start();
-    let service =
-        Service::start(Options { rules: CASES, store: &redis.url(), ..Options::default() });
+    let service = Service::with(CASES).on(&redis.url()).start();
     let envoy = Envoy::start(service.grpc);
     for debits in 1..=2 {
         assert_eq!(envoy.get_at("/tokens", b"x").status, 200);
@@ -156,8 +154,7 @@ async fn endless(listener: tokio::net::UnixListener) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_debits_of_all_open_streams_are_counted_when_envoy_shuts_down() {
     let redis = Redis::start();
-    let service =
-        Service::start(Options { rules: CASES, store: &redis.url(), ..Options::default() });
+    let service = Service::with(CASES).on(&redis.url()).start();
     let mut debits = 0;
     let times = std::env::var("TOLLKEEPER_EXITS").map_or(1, |text| text.parse().unwrap());
     for streams in [300, 1_500, 2_000].repeat(times) {
@@ -181,8 +178,7 @@ async fn the_debits_of_all_open_streams_are_counted_when_envoy_shuts_down() {
 #[test]
 fn a_tracing_header_of_a_client_does_not_disable_its_limit() {
     let redis = Redis::start();
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     let envoy = Envoy::start(service.grpc);
     for kilobytes in [0, 17, 50, 1_000] {
         let user = format!("with-{kilobytes}");
@@ -204,8 +200,7 @@ fn a_tracing_header_of_a_client_does_not_disable_its_limit() {
 #[test]
 fn envoy_allows_requests_up_to_the_limit_and_then_answers_429_with_headers() {
     let redis = Redis::start();
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     let envoy = Envoy::start(service.grpc);
 
     let first = envoy.get(b"alice");
@@ -237,7 +232,7 @@ fn envoy_allows_requests_up_to_the_limit_and_then_answers_429_with_headers() {
 fn envoy_gives_its_client_the_rule_and_the_body_of_a_denial() {
     let redis = Redis::start();
     let (store, flags) = (&redis.url(), &["--rule-header", "--denied-body", "problem"]);
-    let service = Service::start(Options { rules: RULES, store, flags, ..Options::default() });
+    let service = Service::with(RULES).on(store).flags(flags).start();
     let envoy = Envoy::start(service.grpc);
     assert_eq!(envoy.statuses(b"alice"), [200, 200, 200, 429]);
     let denied = envoy.get(b"alice");
@@ -316,8 +311,7 @@ descriptors:
             - { at: 50, request_headers: { x-tier: low } }
 ";
     let redis = Redis::start();
-    let store = &redis.url();
-    let service = Service::start(Options { rules, store, ..Options::default() });
+    let service = Service::with(rules).on(&redis.url()).start();
     let envoy = envoy_before(&service, "");
     assert_eq!(tiers_seen(&envoy, "alice"), [vec![], vec!["low"], vec!["low"], vec!["warn"]]);
     let [one, two, _, four] = tiers_seen(&envoy, "bob\r\nx-tier: client");
@@ -335,8 +329,7 @@ descriptors:
 #[test]
 fn a_denied_client_is_allowed_in_the_next_window() {
     let redis = Redis::start();
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     let envoy = Envoy::start(service.grpc);
     // The limit is one per second. So both answers occur in time, and each second in Redis counts one hit.
     wait_until("a denial", || envoy.get(b"hasty").status == 429);
@@ -350,8 +343,7 @@ fn a_denied_client_is_allowed_in_the_next_window() {
 #[test]
 fn a_header_that_is_not_utf8_is_limited_like_others() {
     let redis = Redis::start();
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     let envoy = Envoy::start(service.grpc);
     assert_eq!(envoy.statuses(b"a\xff\xfeb"), [200, 200, 200, 429]);
     assert_eq!(envoy.get(b"a\xff\xffb").status, 200, "other bytes are another client");
@@ -362,7 +354,7 @@ fn a_header_that_is_not_utf8_is_limited_like_others() {
 fn envoy_allows_requests_while_the_service_is_down_and_limits_them_again_afterwards() {
     let redis = Redis::start();
     let store = redis.url();
-    let service = Service::start(Options { rules: RULES, store: &store, ..Options::default() });
+    let service = Service::with(RULES).on(&store).start();
     let envoy = Envoy::start(service.grpc);
     assert_eq!(envoy.statuses(b"alice"), [200, 200, 200, 429]);
 
@@ -370,8 +362,6 @@ fn envoy_allows_requests_while_the_service_is_down_and_limits_them_again_afterwa
     drop(service);
     assert_eq!(envoy.statuses(b"alice"), [200, 200, 200, 200]);
 
-    let flags = &["--grpc-addr", &address];
-    let _service =
-        Service::start(Options { rules: RULES, store: &store, flags, ..Options::default() });
+    let _service = Service::with(RULES).on(&store).flags(&["--grpc-addr", &address]).start();
     wait_until("limited again", || envoy.get(b"alice").status == 429);
 }

@@ -48,7 +48,7 @@ async fn tokens_with_forged_fields_harm_no_other_call_and_leave_no_key_beyond_wh
     let file = folder.path().join("keys");
     fs::write(&file, targets::SECRET).unwrap();
     let flags = ["--hold-key-file", file.to_str().unwrap()];
-    let service = Service::start(Options { store: &store, flags: &flags, ..Options::default() });
+    let service = Service::shop().on(&store).flags(&flags).start();
     let keys = HoldKeys::new([targets::SECRET.as_bytes()].into_iter());
     let now = system_clock();
     // Another one in each run.

@@ -11,7 +11,7 @@ fn post(service: &Service, body: &str) -> (u16, String, Value) {
 
 #[test]
 fn json_decides_like_grpc() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"two"}]},{"entries":[]}]}"#;
     let (status, _, mut answer) = post(&service, body);
     let reset = answer["statuses"][0]["durationUntilReset"].take();
@@ -38,7 +38,7 @@ fn json_decides_like_grpc() {
 
 #[test]
 fn json_reads_names_in_both_cases_and_numbers_as_strings() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     for (hits, left) in [
         (r#""hitsAddend": 1"#, 9),
         (r#""hits_addend": "1""#, 8),
@@ -61,7 +61,7 @@ fn json_reads_names_in_both_cases_and_numbers_as_strings() {
 
 #[test]
 fn json_of_another_shape_or_size_is_refused_at_its_start() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let descriptors = |list: &str| format!(r#"{{"domain":"shop","descriptors":{list}}}"#);
     let descriptor = |inside: &str| descriptors(&format!("[{{{inside}}}]"));
     let empty = |count: usize| format!("[{}]", vec!["{}"; count].join(","));
@@ -98,7 +98,7 @@ fn json_of_another_shape_or_size_is_refused_at_its_start() {
 
 #[test]
 fn json_needs_post_and_a_body_within_the_bound() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let (status, head, _) = service.exchange("GET", "/json", b"");
     assert_eq!(status, 405);
     assert!(head.contains("allow: post"), "{head}");
@@ -109,8 +109,7 @@ fn json_needs_post_and_a_body_within_the_bound() {
 #[test]
 fn json_answers_503_if_the_store_does_not_answer() {
     let redis = Redis::absent();
-    let flags = &["--decision-budget", "20ms"];
-    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let service = Service::shop().on(&redis.url()).flags(&["--decision-budget", "20ms"]).start();
     let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;
     let (status, _, answer) = post(&service, body);
     assert_eq!(status, 503);
@@ -119,7 +118,7 @@ fn json_answers_503_if_the_store_does_not_answer() {
 
 #[test]
 fn a_web_page_can_neither_charge_nor_refund() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     assert_eq!(charge_and_refund(&service, &[]), "200");
     assert_eq!(charge_and_refund(&service, &["sec-fetch-site: none"]), "200");
     for page in [
@@ -146,7 +145,7 @@ fn charge_and_refund(service: &Service, headers: &[&str]) -> String {
 
 #[test]
 fn the_admin_address_refuses_web_pages_and_host_names() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let (port, own) = (service.admin.port(), format!("host: {}", service.admin));
     assert_eq!(ask_admin(&service, &[&own]), "200");
     assert_eq!(ask_admin(&service, &[&own, "sec-fetch-site: none"]), "200");
@@ -172,7 +171,7 @@ fn the_admin_address_refuses_web_pages_and_host_names() {
 #[test]
 fn health_follows_readiness_but_liveness_does_not() {
     let redis = Redis::absent();
-    let starting = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let starting = Service::shop().on(&redis.url()).start();
     let get = |path| {
         let (status, _, body) = starting.exchange("GET", path, b"");
         (status, body)
@@ -181,7 +180,7 @@ fn health_follows_readiness_but_liveness_does_not() {
     assert_eq!(get("/readyz"), (503, "not ready".into()));
     assert_eq!(get("/healthcheck"), (500, String::new()));
 
-    let ready = Service::start(Options::default());
+    let ready = Service::shop().start();
     ready.wait_until_ready();
     assert_eq!(ready.get("/readyz"), "OK");
     assert_eq!(ready.get("/healthcheck"), "OK");
@@ -189,7 +188,7 @@ fn health_follows_readiness_but_liveness_does_not() {
 
 #[test]
 fn rules_in_force_are_shown_with_their_location() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let rules: Value = serde_json::from_str(&service.get("/rules")).unwrap();
     let first = &rules["domains"][0];
     assert_eq!(first["domain"], "shop");
@@ -200,7 +199,7 @@ fn rules_in_force_are_shown_with_their_location() {
 
 #[test]
 fn unknown_paths_are_not_found() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     for path in ["/", "//", "/../etc/passwd", "/json/x", "/%00"] {
         assert_eq!(service.exchange("GET", path, b"").0, 404, "for {path}");
     }
@@ -247,7 +246,7 @@ fn answer(stream: &mut TcpStream) -> String {
 
 #[test]
 fn probes_are_answered_while_idle_clients_hold_all_connections() {
-    let service = Service::start(Options { flags: CROWD, ..Options::default() });
+    let service = Service::shop().flags(CROWD).start();
     service.wait_until_ready();
     let call = head(CALL.len()) + CALL;
     // One after the other: one that is closed for another has its answer.
@@ -267,8 +266,7 @@ fn probes_are_answered_while_idle_clients_hold_all_connections() {
 /// So that the next request of the client does not meet a connection that is closed for others.
 #[test]
 fn while_all_connections_are_taken_an_answer_asks_its_client_to_close() {
-    let flags = &["--max-connections", "1"];
-    let service = Service::start(Options { flags, ..Options::default() });
+    let service = Service::shop().flags(&["--max-connections", "1"]).start();
     service.wait_until_ready();
     let call = head(CALL.len()) + CALL;
     wait_until("it is asked to close", || {
@@ -280,7 +278,7 @@ fn while_all_connections_are_taken_an_answer_asks_its_client_to_close() {
 
 #[test]
 fn probes_are_answered_while_silent_clients_hold_all_connections() {
-    let service = Service::start(Options { flags: CROWD, ..Options::default() });
+    let service = Service::shop().flags(CROWD).start();
     service.wait_until_ready();
     let silent: Vec<_> = (0..300).map(|_| connect(&service, "")).collect();
     probes_are_answered(&service);
@@ -290,7 +288,7 @@ fn probes_are_answered_while_silent_clients_hold_all_connections() {
 
 #[test]
 fn probes_are_answered_while_clients_are_half_way_through_a_body() {
-    let service = Service::start(Options { flags: CROWD, ..Options::default() });
+    let service = Service::shop().flags(CROWD).start();
     service.wait_until_ready();
     let half: Vec<_> = (0..300).map(|_| connect(&service, &(head(9) + "{"))).collect();
     probes_are_answered(&service);
@@ -300,7 +298,7 @@ fn probes_are_answered_while_clients_are_half_way_through_a_body() {
 
 #[test]
 fn bodies_that_do_not_arrive_keep_no_other_request_out() {
-    let mut service = Service::start(Options::default());
+    let mut service = Service::shop().start();
     service.wait_until_ready();
     let half: Vec<_> = (0..200).map(|_| connect(&service, &(head(9) + "{"))).collect();
     wait_until("they are read", || open_files(service.process().0.id()) > 200);
@@ -327,7 +325,7 @@ fn probes_are_answered_while_others_wait_for_reports() {
     for number in 0..5000 {
         rules += &format!("- {{ key: k{number}, rate_limit: {{ unlimited: true }} }}\n");
     }
-    let service = Service::start(Options { rules: &rules, ..Options::default() });
+    let service = Service::with(&rules).start();
     service.wait_until_ready();
     let asked = "GET /rules HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n";
     let reports: Vec<_> = (0..32).map(|_| connect(&service, asked)).collect();
@@ -343,7 +341,7 @@ fn probes_are_answered_while_others_wait_for_reports() {
 fn clients_that_do_not_read_share_a_report_are_closed_and_keep_nobody_from_others() {
     // More than the system takes from a client that does not read.
     let rules = long_rules(4000);
-    let mut service = Service::start(Options { rules: &rules, ..Options::default() });
+    let mut service = Service::with(&rules).start();
     service.wait_until_ready();
     let resident = |service: &Service| {
         let metrics = service.get("/metrics");
@@ -367,7 +365,7 @@ fn clients_that_do_not_read_share_a_report_are_closed_and_keep_nobody_from_other
 
 #[test]
 fn a_client_in_the_middle_of_a_request_is_not_closed_for_others() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     service.wait_until_ready();
     let mut slow = connect(&service, &(head(CALL.len()) + &CALL[..9]));
     let silent: Vec<_> = (0..600).map(|_| connect(&service, "")).collect();
@@ -378,7 +376,7 @@ fn a_client_in_the_middle_of_a_request_is_not_closed_for_others() {
 
 #[tokio::test]
 async fn idle_and_slow_connections_are_bounded_and_closed() {
-    let mut service = Service::start(Options { flags: CROWD, ..Options::default() });
+    let mut service = Service::shop().flags(CROWD).start();
     service.wait_until_ready();
     let slow_head = connect(&service, "GET /healthz HTTP/1.1\r\nhost: test\r\n");
     let slow_body = connect(
@@ -402,7 +400,7 @@ async fn idle_and_slow_connections_are_bounded_and_closed() {
 
 #[test]
 fn a_connection_serves_several_requests_and_ends_with_the_service() {
-    let mut service = Service::start(Options::default());
+    let mut service = Service::shop().start();
     service.wait_until_ready();
     let mut kept = connect(&service, "");
     for _ in 0..2 {
@@ -424,7 +422,7 @@ fn a_connection_serves_several_requests_and_ends_with_the_service() {
 
 #[test]
 fn a_parameter_that_an_endpoint_of_ours_does_not_take_is_refused_by_name() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let explained =
         br#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}"#;
     for (method, path, body) in
@@ -460,8 +458,7 @@ fn a_parameter_that_an_endpoint_of_ours_does_not_take_is_refused_by_name() {
 
 #[test]
 fn endpoints_of_others_ignore_parameters_as_theirs_do() {
-    let flags = &["--metrics-compat", "envoyproxy"];
-    let service = Service::start(Options { flags, ..Options::default() });
+    let service = Service::shop().flags(&["--metrics-compat", "envoyproxy"]).start();
     service.wait_until_ready();
     for path in ["/metrics", "/healthz", "/readyz", "/healthcheck"] {
         assert_eq!(service.exchange("GET", &format!("{path}?x=y"), b"").0, 200, "{path}");

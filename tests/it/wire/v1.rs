@@ -132,7 +132,7 @@ domain: large
 descriptors:
   - { key: money, rate_limit: { name: budget, unit: year, requests_per_unit: 9007199254740991 } }
 ";
-    let service = Service::start(Options { rules, ..Options::default() });
+    let service = Service::with(rules).start();
     check_batch(
         &service,
         "large",
@@ -153,8 +153,7 @@ descriptors:
 
 #[tokio::test]
 async fn a_refused_call_is_named_by_its_index_and_the_others_are_decided() {
-    let service =
-        Service::start(Options { flags: &["--max-descriptors", "2"], ..Options::default() });
+    let service = Service::shop().flags(&["--max-descriptors", "2"]).start();
     let entries = vec![("user", "a"); 33];
     let calls = vec![
         call("user=a"),
@@ -199,7 +198,7 @@ descriptors:
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
         let flags = &["--max-charges", "64", "--max-descriptors", "100"];
-        let service = Service::start(Options { rules, store, flags, ..Options::default() });
+        let service = Service::with(rules).on(store).flags(flags).start();
         let of = |key: &str, count: u32| -> Vec<_> {
             (0..count).map(|number| one(key, &number.to_string())).collect()
         };
@@ -250,7 +249,7 @@ descriptors:
 
 #[tokio::test]
 async fn a_request_without_items_or_with_too_many_is_refused_whole() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     for (domain, count, refusal) in [
         ("shop", 0, "InvalidArgument: calls: at least 1"),
         ("", 1, "InvalidArgument: domain: must not be empty"),
@@ -285,14 +284,9 @@ async fn calls_of_a_batch_on_one_counter_are_judged_in_their_order() {
         ("user=c 2 DEBIT", "OK: OK user 0/10"),
         ("user=c", "OVER_LIMIT: OVER_LIMIT user 0/10"),
     ];
-    check_batch(&Service::start(Options::default()), "shop", &batch).await;
+    check_batch(&Service::shop().start(), "shop", &batch).await;
     let redis = Redis::start();
-    check_batch(
-        &Service::start(Options { store: &redis.url(), ..Options::default() }),
-        "shop",
-        &batch,
-    )
-    .await;
+    check_batch(&Service::shop().on(&redis.url()).start(), "shop", &batch).await;
     redis.assert_no_key_leaks();
 }
 
@@ -300,7 +294,7 @@ async fn calls_of_a_batch_on_one_counter_are_judged_in_their_order() {
 #[tokio::test]
 async fn a_call_passes_behind_a_refund_in_its_batch_that_makes_room() {
     let redis = Redis::start();
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     check_batch(&service, "shop", &[("user=a 10", "OK: OK user 0/10")]).await;
     for _ in 0..10 {
         let over = "OVER_LIMIT: OVER_LIMIT user 0/10";
@@ -316,7 +310,7 @@ async fn a_call_passes_behind_a_refund_in_its_batch_that_makes_room() {
 #[tokio::test]
 async fn a_denied_call_that_is_repeated_alone_is_answered_without_redis() {
     let redis = Redis::start();
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     check_batch(&service, "shop", &[("user=a 10", "OK: OK user 0/10")]).await;
     let (before, began) = (redis.runs_of("evalsha"), Instant::now());
     for mode in ["", " CHECK"].iter().cycle().take(100) {
@@ -331,7 +325,7 @@ async fn a_denied_call_that_is_repeated_alone_is_answered_without_redis() {
 #[tokio::test]
 async fn a_batch_reaches_redis_in_full_batches_and_keeps_the_order_on_a_counter() {
     let redis = Redis::start();
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     check_batch(&service, "shop", &[("user=warm", "OK: OK user 9/10")]).await;
     let before = redis.runs_of("evalsha");
     let calls = (0..1000).map(|number| call(&format!("user=u{}", number / 20))).collect();
@@ -354,7 +348,7 @@ async fn a_batch_reaches_redis_in_full_batches_and_keeps_the_order_on_a_counter(
 #[tokio::test]
 async fn heavier_calls_of_a_batch_go_to_redis_in_smaller_groups() {
     let redis = Redis::start();
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     check_batch(&service, "shop", &[("user=warm", "OK: OK user 9/10")]).await;
     // A call weighs as many descriptors as it has, and one more for each 256 bytes; 80 go together.
     for (bytes, descriptors, groups) in [(0, 1, 1), (0, 4, 4), (1024, 1, 5), (8 << 10, 2, 40)] {
@@ -380,8 +374,7 @@ descriptors:
 ";
     let redis = Redis::absent();
     let flags = &["--decision-budget", "100ms"];
-    let service =
-        Service::start(Options { rules, store: &redis.url(), flags, ..Options::default() });
+    let service = Service::with(rules).on(&redis.url()).flags(flags).start();
     let calls = vec![call("passes=a"), call("fails=a"), call("denied=a"), call("fails=a READ")];
     let verdicts = decide(&service, "shop", calls).await.unwrap();
     let codes: Vec<_> = verdicts.iter().map(|verdict| verdict.code().as_str_name()).collect();
@@ -397,8 +390,7 @@ descriptors:
 #[tokio::test]
 async fn the_caller_of_a_batch_over_http_says_how_long_it_waits() {
     let redis = Redis::start();
-    let (store, flags) = (redis.url(), &["--decision-budget", "1m"]);
-    let service = Service::start(Options { store: &store, flags, ..Options::default() });
+    let service = Service::shop().on(&redis.url()).flags(&["--decision-budget", "1m"]).start();
     service.wait_until_ready();
     redis.signal("STOP");
     let body = br#"{"domain":"shop","calls":[{"descriptors":[{"entries":[{"key":"user","value":"a"}]}]}]}"#;
@@ -414,8 +406,7 @@ async fn the_caller_of_a_batch_over_http_says_how_long_it_waits() {
 #[test]
 fn a_call_over_http_waits_for_no_others() {
     let redis = Redis::start();
-    let (store, flags) = (redis.url(), &["--decision-budget", "3s"]);
-    let service = Service::start(Options { store: &store, flags, ..Options::default() });
+    let service = Service::shop().on(&redis.url()).flags(&["--decision-budget", "3s"]).start();
     service.wait_until_ready();
     redis.signal("STOP");
     let body = br#"{"domain":"shop","calls":[{"descriptors":[{"entries":[{"key":"user","value":"a"}]}]}]}"#;
@@ -548,7 +539,7 @@ descriptors:
     };
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::start(Options { rules, store, ..Options::default() });
+        let service = Service::with(rules).on(store).start();
         let of_counter = [
             ("route=a CHECK", "OK: OK route 100/100"),
             ("route=a READ", "OK: OK route 100/100 used 0"),
@@ -635,7 +626,7 @@ async fn estimates_by_kind_are_weighed_by_each_limit_and_only_a_take_has_them() 
 /// The log names rules whose debits Envoy sends, which does not say that they are debits. These calls do.
 #[tokio::test]
 async fn no_call_counts_as_a_refused_debit() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let each = [
         ("user=a CHECK", "OK: OK user 10/10"),
         ("user=a 0", "OK: OK user 10/10"),
@@ -689,7 +680,7 @@ async fn a_renewal_commits_what_was_used_and_holds_more_or_says_stop() {
 
 #[tokio::test]
 async fn other_calls_are_answered_while_large_batches_are_decided() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let large = async {
         for _ in 0..5 {
             let calls = (0..1000).map(|number| call(&format!("work=w{number}"))).collect();
@@ -727,7 +718,7 @@ fn post(service: &Service, path: &str, body: &str) -> (u16, Value) {
 
 #[test]
 fn json_calls_are_refused_one_by_one_and_malformed_json_as_a_whole() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let user = r#"{"entries":[{"key":"user","value":"a"}]}"#;
     let call = |fields: &str| format!(r#"{{"descriptors":[{user}]{fields}}}"#);
     let batch = |calls: &[String]| format!(r#"{{"domain":"shop","calls":[{}]}}"#, calls.join(","));
@@ -777,7 +768,7 @@ fn json_calls_are_refused_one_by_one_and_malformed_json_as_a_whole() {
 
 #[test]
 fn usage_is_read_by_get_and_its_parameters_are_checked() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let body = r#"{"domain":"shop","calls":[{"descriptors":[{"entries":[{"key":"user","value":"a"}]}],"hits":4}]}"#;
     assert_eq!(post(&service, "/v1/decide", body).0, 200);
     let get = |query: &str| {
@@ -831,7 +822,7 @@ fn a_client_uses_only_its_domains_and_web_pages_use_none() {
 
 #[tokio::test]
 async fn a_stream_answers_requests_in_their_order_until_one_is_refused_as_a_whole() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let batch = |domain: &str, calls: &[&str]| {
         let calls = calls.iter().map(|text| call(text)).collect();
         DecideRequest { domain: domain.to_owned(), calls }
@@ -869,8 +860,7 @@ async fn a_stream_answers_requests_in_their_order_until_one_is_refused_as_a_whol
 async fn a_busy_stream_ends_with_its_connection_and_decides_nothing_without_an_answer() {
     let redis = Redis::start();
     for (flags, stops) in [(&["--connection-age", "1s"][..], false), (&[], true)] {
-        let store = &redis.url();
-        let mut service = Service::start(Options { store, flags, ..Options::default() });
+        let mut service = Service::shop().on(&redis.url()).flags(flags).start();
         service.wait_until_ready();
         redis.query::<()>(&["FLUSHALL"]);
         let calls = vec![call("work=a")];
@@ -898,7 +888,7 @@ async fn a_busy_stream_ends_with_its_connection_and_decides_nothing_without_an_a
 
 #[tokio::test]
 async fn an_open_stream_ends_when_the_service_stops() {
-    let mut service = Service::start(Options::default());
+    let mut service = Service::shop().start();
     let (requests, to_send) = tokio::sync::mpsc::channel(1);
     let to_send = tokio_stream::wrappers::ReceiverStream::new(to_send);
     let answers = client(&service).await.decide_stream(to_send).await.unwrap();

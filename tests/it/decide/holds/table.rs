@@ -299,7 +299,7 @@ async fn perform_all(service: &Service, rules: &str, store: &str) {
 /// Performs all scenarios on a store.
 async fn perform_on(store: &str, name: &str) {
     for rules in [BY_TOKEN.to_owned() + FURTHER, BY_COUNTER.to_owned()] {
-        let service = Service::start(Options { rules: &rules, store, ..Options::default() });
+        let service = Service::with(&rules).on(store).start();
         service.wait_until_ready();
         perform_all(&service, &rules, name).await;
     }
@@ -328,8 +328,7 @@ async fn the_scenarios_of_the_table_have_their_answers_on_a_cluster() {
 async fn the_scenarios_by_token_have_their_answers_without_scripts() {
     let redis = Redis::start();
     let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
-    let service =
-        Service::start(Options { rules: BY_TOKEN, store: &store, flags, ..Options::default() });
+    let service = Service::with(BY_TOKEN).on(&store).flags(flags).start();
     perform_all(&service, BY_TOKEN, "a Redis without scripts").await;
     redis.assert_no_key_leaks();
 }

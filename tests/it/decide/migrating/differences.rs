@@ -42,7 +42,7 @@ descriptors:
   - { key: odd, rate_limit: { unlimited: Yes, unit: fortnight } }
   - { key: unknown, rate_limit: { unlimited: y, unit: '' } }
 ";
-    let service = Service::start(Options { rules, ..Options::default() });
+    let service = Service::with(rules).start();
     for (key, expected) in [
         ("octal", "OK: OK 7/8 YEAR"),
         ("new_octal", "OK: OK 8/9 YEAR"),
@@ -80,8 +80,7 @@ descriptors:
     metadata: { a: 010, b: yes, c: 1_000, d: Null, e: 2024-01-01, g: 0x10, i: y, j: 1e3, k: tRUE, on: '5' }
     rate_limit: { unit: year, requests_per_unit: 1 }
 ";
-    let flags = &["--dynamic-metadata"];
-    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let service = Service::with(rules).flags(&["--dynamic-metadata"]).start();
     let metadata = ask(&service, vec![one("one", "x")]).await.dynamic_metadata.unwrap();
     let expected = r#""metadata":{"a":8,"b":true,"c":1000,"d":null,"e":"2024-01-01","g":16,"i":true,"j":1000,"k":"tRUE","on":"5"}}"#;
     assert!(json(&metadata).ends_with(expected), "{}", json(&metadata));
@@ -127,7 +126,7 @@ descriptors:
   - { key: user, rate_limit: { unit: year, requests_per_unit: 3 } }
 ";
     let flags = &["--headers", "ratelimit", "--dynamic-metadata"];
-    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let service = Service::with(rules).flags(flags).start();
     let page = page();
     let listed = |row: &str| {
         assert!(page.contains(row), "docs/migrating-reference.md does not list `{row}`")

@@ -38,7 +38,7 @@ fn a_peer_that_says_nothing_is_not_connected_and_its_silence_is_logged() {
 
 #[test]
 fn a_peer_that_speaks_http_1_has_one_cause() {
-    let peer = Service::start(Options::default());
+    let peer = Service::shop().start();
     let service = start(&url(peer.http), &[]);
     let ended = "the server ended the connection instead of speaking HTTP/2 (gRPC); with TLS, use xds+tls:// in --rules";
     fails_with(&service, 4.0, ended);
@@ -53,7 +53,7 @@ fn a_peer_that_speaks_tls_has_one_cause() {
 
 #[test]
 fn a_grpc_server_without_the_discovery_service_is_not_connected_and_its_refusal_stays_visible() {
-    let peer = Service::start(Options::default());
+    let peer = Service::shop().start();
     let service = start(&url(peer.grpc), &[]);
     let cause = "the server has no discovery service (UNIMPLEMENTED for \
                  envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources)";

@@ -21,8 +21,7 @@ async fn ask(service: &Service, key: &str, value: &str) -> String {
 fn a_seed_that_says_nothing_is_logged_with_the_time_that_was_waited() {
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = mute.local_addr().unwrap();
-    let store = format!("redis+cluster://{address}");
-    let service = Service::start(Options { store: &store, ..Options::default() });
+    let service = Service::shop().on(&format!("redis+cluster://{address}")).start();
     let cause = format!("the map of the cluster cannot be read: {address}: no answer within 3.5s");
     wait_until(&cause, || service.log().contains(&cause));
 }
@@ -77,8 +76,7 @@ async fn a_user_with_the_least_rights_decides_moves_and_fails_over() {
         node.query::<()>(&[&user[..], &RIGHTS, &["+asking", "resetchannels"]].concat());
     }
     let store = cluster.url().replace("cluster://", "cluster://least:least@");
-    let rules = rules(100, &[]);
-    let service = Service::start(Options { rules: &rules, store: &store, ..Options::default() });
+    let service = Service::with(&rules(100, &[])).on(&store).start();
     service.wait_until_ready();
     for name in ALGORITHMS {
         let value = values_on(&cluster, 0, name, "least", 1).remove(0);
@@ -234,9 +232,7 @@ async fn the_url_must_say_whether_it_is_a_cluster() {
     let single = Redis::start();
     let flags = ["--decision-budget", "300ms"];
     let check = async |store: &str, expected: &str| {
-        let rules = rules(10, &[]);
-        let service =
-            Service::start(Options { rules: &rules, store, flags: &flags, ..Options::default() });
+        let service = Service::with(&rules(10, &[])).on(store).flags(&flags).start();
         assert!(ask(&service, "fixed_window", "a").await.contains("unavailable"));
         wait_until(expected, || service.log().contains(expected));
     };
@@ -415,12 +411,10 @@ async fn a_cluster_that_needs_all_slots_and_lacks_some_is_logged_with_its_code()
         format!("127.0.0.1:{node} is unusable: CLUSTERDOWN: it considers the cluster down");
     assert_eq!(service.log().matches(&of_node).count(), 1, "{}", service.log());
     // One that starts now finds no map.
-    let late = Service::start(Options {
-        rules: &rules(100, &[]),
-        store: &cluster.nodes[1].url().replace("redis://", "redis+cluster://"),
-        flags: &["--decision-budget", "300ms"],
-        ..Options::default()
-    });
+    let late = Service::with(&rules(100, &[]))
+        .on(&cluster.nodes[1].url().replace("redis://", "redis+cluster://"))
+        .flags(&["--decision-budget", "300ms"])
+        .start();
     ask(&late, "fixed_window", &living).await;
     let line = format!("127.0.0.1:{}: CLUSTERDOWN", cluster.nodes[1].port);
     wait_until(&line, || late.log().contains(&line));

@@ -205,7 +205,7 @@ fn check_outputs(service: &Service) {
 
 #[tokio::test]
 async fn a_bad_request_gets_its_code_and_message_and_a_strange_one_a_decision() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let mut channel = connect(&service).await;
     let mut check = async |name: &str, request: RateLimitRequest, expected: &str| {
         let answer = answer(&mut channel, METHOD_PATH, &[], framed(&request.encode_to_vec())).await;
@@ -230,7 +230,7 @@ async fn a_bad_request_gets_its_code_and_message_and_a_strange_one_a_decision() 
 
 #[tokio::test]
 async fn a_bad_body_or_header_gets_its_code_and_message() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let mut channel = connect(&service).await;
     let mut check =
         async |name: &str, path: &str, headers: Headers<'_>, body: Vec<u8>, expected: &str| {

@@ -124,7 +124,7 @@ struct Tried {
 
 impl Tried {
     fn start(flags: &[&str]) -> Self {
-        Self { service: Service::start(Options { rules: RULES, flags, ..Options::default() }) }
+        Self { service: Service::with(RULES).flags(flags).start() }
     }
 
     async fn ask(&self, descriptor: RateLimitDescriptor) -> RateLimitResponse {
@@ -197,8 +197,7 @@ descriptors:
   - { key: user, rate_limit: { unit: year, requests_per_unit: 2 } }
 ";
     let admin = ["--admin-addr", "127.0.0.1:0"];
-    let tried =
-        Tried { service: Service::start(Options { rules, flags: &admin, ..Options::default() }) };
+    let tried = Tried { service: Service::with(rules).flags(&admin).start() };
     set(&tried.service, "user=banned", json!({ "action": "ban" }));
     let other = Tried::start(&[]).take(&[("user", "alice")]).await;
     let tokens =

@@ -81,7 +81,7 @@ fn is_whole(answer: &[u8]) -> bool {
 
 #[test]
 fn a_bad_body_is_refused_with_its_code_and_message() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     for [name, body, expected] in bodies() {
         let bytes: String = body.bytes().map(char::from).collect();
         let head = format!("POST /json HTTP/1.1\r\nhost: h\r\ncontent-length: {}", body.len());
@@ -92,7 +92,7 @@ fn a_bad_body_is_refused_with_its_code_and_message() {
 
 #[test]
 fn a_bad_request_is_refused_and_the_service_goes_on() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     for [name, request, expected] in requests() {
         assert_eq!(answer(service.http, &request), expected, "{name}");
     }

@@ -11,12 +11,10 @@ async fn a_call_through_envoy_is_one_trace_from_envoys_span_to_the_script_run() 
     const CLIENT: &str = "b7ad6b7169203331";
     let (ours, endpoint) = Receiver::start().await;
     let redis = Redis::start();
-    let service = Service::start(Options {
-        rules: RULES,
-        store: &redis.url(),
-        environment: &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)],
-        ..Options::default()
-    });
+    let service = Service::with(RULES)
+        .on(&redis.url())
+        .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)])
+        .start();
     service.wait_until_ready();
     let folder = TempDir::new().unwrap();
     // Where Envoy's tracer sends its spans by OTLP over gRPC.

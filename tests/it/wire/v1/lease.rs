@@ -38,7 +38,7 @@ async fn give_back(service: &Service, lease: &Verdict, used: u64) -> String {
 async fn on_both_stores(scenario: impl AsyncFn(&Service)) {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        scenario(&Service::start(Options { rules: RULES, store, ..Options::default() })).await;
+        scenario(&Service::with(RULES).on(store).start()).await;
     }
     redis.assert_no_key_leaks();
 }
@@ -159,8 +159,7 @@ async fn leases_of_callers_that_compete_never_exceed_the_limit() {
 async fn nothing_is_leased_without_the_store_although_its_calls_pass() {
     let redis = Redis::absent();
     let flags = &["--decision-budget", "100ms"];
-    let store = &redis.url();
-    let service = Service::start(Options { rules: RULES, store, flags, ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).flags(flags).start();
     let lease = lease_of(&service, "tenant=a 5").await;
     assert!(spell(&lease).starts_with("Unavailable: calls[0]: "), "{lease:?}");
     assert_eq!(lease.hits, 0);
@@ -184,8 +183,7 @@ async fn start_again(redis: &mut Redis, service: &Service) {
 #[tokio::test]
 async fn what_is_left_of_a_lease_does_not_go_back_to_a_counter_that_was_lost() {
     let mut redis = Redis::start();
-    let store = &redis.url();
-    let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     let lost = lease_of(&service, "hot=a 50").await;
     redis.stop();
     start_again(&mut redis, &service).await;
@@ -212,8 +210,7 @@ async fn a_commit_that_meets_a_restart_of_the_store_gives_nothing_back_and_is_no
 #[tokio::test]
 async fn what_is_given_back_while_the_store_is_away_does_not_go_back_to_a_counter_that_was_lost() {
     let mut redis = Redis::start();
-    let store = &redis.url();
-    let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+    let service = Service::with(RULES).on(&redis.url()).start();
     let lost = lease_of(&service, "hot=a 50").await;
     redis.stop();
     assert!(!give_back(&service, &lost, 10).await.starts_with("APPLIED"));
@@ -268,7 +265,7 @@ async fn what_is_left_of_a_lease_does_not_undo_what_is_set_after_its_limit_lease
 
 #[tokio::test]
 async fn a_lease_in_json_is_that_of_grpc() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     let body = json!({ "domain": "llm", "calls": [
         { "mode": "LEASE", "hits": 5, "descriptors": [{ "entries": [{ "key": "hot", "value": "j" }] }] },
     ] });

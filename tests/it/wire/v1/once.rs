@@ -58,7 +58,7 @@ async fn a_repeated_call_gets_the_first_verdict_and_charges_nothing_more() {
     let sentinel = format!("redis+sentinel://127.0.0.1:{}/{NAME}", sentinel.port);
     for store in [sentinel, redis.url_with_minimal_rights()] {
         redis.query::<()>(&["FLUSHALL"]);
-        repeat(&Service::start(Options { store: &store, ..Options::default() })).await;
+        repeat(&Service::shop().on(&store).start()).await;
         redis.assert_no_key_leaks();
     }
     let cluster = masters(Version::Redis7);
@@ -70,7 +70,7 @@ async fn a_repeated_call_gets_the_first_verdict_and_charges_nothing_more() {
 #[tokio::test]
 async fn a_long_verdict_is_repeated_without_its_statuses() {
     let redis = Redis::start();
-    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let service = Service::shop().on(&redis.url()).start();
     let users: Vec<String> = (0..60).map(|user| format!("user=u{user}")).collect();
     let first = ask(&service, "long", &users.join(" ")).await;
     assert_eq!((first.code, first.statuses.len()), (1, 60));
@@ -82,7 +82,7 @@ async fn a_long_verdict_is_repeated_without_its_statuses() {
 
 #[tokio::test]
 async fn a_hold_of_a_repeated_call_is_the_first_one() {
-    let service = Service::start(Options { rules: HOLDS, ..Options::default() });
+    let service = Service::with(HOLDS).start();
     let ask = async || {
         let answer = decide(&service, "llm", vec![named("x", "user=a 300")]).await;
         answer.unwrap().remove(0).hold
@@ -100,7 +100,7 @@ async fn a_hold_of_a_repeated_call_is_the_first_one() {
 
 #[tokio::test]
 async fn an_id_is_bounded_and_only_for_calls_that_charge() {
-    let service = Service::start(Options::default());
+    let service = Service::shop().start();
     let calls = vec![
         named(&"i".repeat(129), "user=a"),
         named(&"\u{e9}".repeat(64), "user=a"),
@@ -164,10 +164,10 @@ async fn another_replica_and_a_restarted_service_know_the_first_verdict() {
     let redis = Redis::start();
     let store = &redis.url();
     let first = {
-        let service = Service::start(Options { store, ..Options::default() });
+        let service = Service::shop().on(store).start();
         ask(&service, "x", "user=a 3").await
     };
-    let service = Service::start(Options { store, ..Options::default() });
+    let service = Service::shop().on(store).start();
     assert_eq!(ask(&service, "x", "user=a 3").await, first);
     assert_eq!(spell(&ask(&service, "", "user=a READ").await), "OK: OK user 7/10 used 3");
 
@@ -183,8 +183,7 @@ async fn another_replica_and_a_restarted_service_know_the_first_verdict() {
 async fn an_id_is_forgotten_after_60_s() {
     let redis = Redis::start();
     // A denial that is remembered knows nothing of the time that is taken.
-    let flags = &["--over-limit-cache", "0"];
-    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let service = Service::shop().on(&redis.url()).flags(&["--over-limit-cache", "0"]).start();
     let left =
         async |service: &Service| ask(service, "x", "work=w").await.statuses[0].limit_remaining;
     assert_eq!([left(&service).await, left(&service).await], [999, 999]);
@@ -223,8 +222,7 @@ async fn an_id_is_forgotten_after_60_s() {
 async fn a_call_whose_outcome_is_lost_is_never_charged_again() {
     let redis = Redis::start();
     let proxy = FaultProxy::start(redis.port, 1);
-    let flags = &["--decision-budget", "300ms"];
-    let service = Service::start(Options { store: &proxy.url, flags, ..Options::default() });
+    let service = Service::shop().on(&proxy.url).flags(&["--decision-budget", "300ms"]).start();
     service.wait_until_ready();
     // Now Redis knows the scripts.
     assert_eq!(spell(&ask(&service, "warm", "work=w").await), "OK: OK work 999/1000");
@@ -262,8 +260,7 @@ descriptors:
 ";
     let mut redis = Redis::start();
     let flags = &["--decision-budget", "300ms"];
-    let service =
-        Service::start(Options { rules, store: &redis.url(), flags, ..Options::default() });
+    let service = Service::with(rules).on(&redis.url()).flags(flags).start();
     service.wait_until_ready();
     redis.stop();
     for mode in ["TAKE", "DEBIT", "PART"] {

@@ -59,7 +59,7 @@ descriptors:
 ";
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::start(Options { rules, store, ..Options::default() });
+        let service = Service::with(rules).on(store).start();
         for key in ["log", "sliding", "bucket", "first"] {
             let texts = [format!("{key}=a 7 PART"), format!("{key}=a 7 PART")];
             let calls = texts.iter().zip([(7, 3), (3, 0)]);
@@ -96,7 +96,7 @@ descriptors:
 ";
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::start(Options { rules, store, ..Options::default() });
+        let service = Service::with(rules).on(store).start();
         for back in [0, 1, 2, 9, 10, 63] {
             let part = async |descriptors: String| {
                 let text = format!("{} {} PART", descriptors.trim_end(), HITS_MAX - back);
@@ -125,7 +125,7 @@ descriptors:
 
 #[tokio::test]
 async fn a_part_is_not_held_and_refused_where_places_are_for_whole_calls() {
-    let service = Service::start(Options { rules: HOLDS, ..Options::default() });
+    let service = Service::with(HOLDS).start();
     let parts = [
         ("user=a 300", 0, "OK: OK user 700/1000"),
         ("user=a 900 PART", 700, "OK: OK user 0/1000"),
@@ -175,7 +175,7 @@ descriptors:
 ";
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::start(Options { rules, store, ..Options::default() });
+        let service = Service::with(rules).on(store).start();
         for key in ["fixed", "bucket", "sliding"] {
             let (debit, part) = (format!("{key}=a 10 DEBIT"), format!("{key}=a 3 PART"));
             let (none, over) =
@@ -214,7 +214,7 @@ descriptors:
 async fn a_part_leaves_what_open_holds_hold() {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::start(Options { rules: HOLDS, store, ..Options::default() });
+        let service = Service::with(HOLDS).on(store).start();
         let parts = [
             ("route=a 0", 0, "OK: OK route 900/1000"),
             ("route=a 950 PART", 900, "OK: OK route 0/1000"),
@@ -253,8 +253,7 @@ descriptors:
 ";
     let redis = Redis::absent();
     let flags = &["--decision-budget", "100ms"];
-    let service =
-        Service::start(Options { rules, store: &redis.url(), flags, ..Options::default() });
+    let service = Service::with(rules).on(&redis.url()).flags(flags).start();
     let calls = ["passes=a", "denied=a", "local=a"].map(|text| {
         let hits = Some(if text == "local=a" { 4 } else { 20 });
         Call { mode: Mode::Part.into(), hits, ..call(text) }
