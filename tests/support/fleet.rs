@@ -75,6 +75,7 @@ static CLUSTER: LazyLock<Member> = LazyLock::new(|| {
 pub struct Scenario<'a> {
     pub service: &'a Service,
     pub domain: String,
+    pub store: &'static str,
 }
 
 impl Scenario<'_> {
@@ -94,8 +95,14 @@ pub async fn on_every_store(scenario: impl AsyncFn(&Scenario<'_>)) {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     assert!(number < DOMAINS, "the fleet has rules for {DOMAINS} scenarios");
-    for member in [&MEMORY, &SINGLE, &SENTINEL, &WITHOUT_SCRIPTS, &CLUSTER] {
-        scenario(&Scenario { service: &member.service, domain: domain(number) }).await;
+    for (store, member) in [
+        ("memory", &MEMORY),
+        ("a Redis", &SINGLE),
+        ("a Redis by a Sentinel", &SENTINEL),
+        ("a Redis without scripts", &WITHOUT_SCRIPTS),
+        ("a Cluster", &CLUSTER),
+    ] {
+        scenario(&Scenario { service: &member.service, domain: domain(number), store }).await;
         for server in &member.servers {
             server.assert_no_key_leaks();
         }

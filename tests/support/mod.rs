@@ -3,6 +3,7 @@
 pub mod ads;
 pub mod backends;
 pub mod browser;
+pub mod calls;
 pub mod certificates;
 pub mod charges;
 pub mod chart;

@@ -1,7 +1,10 @@
 //! Promises "all or nothing" and "statuses", on every store: hits, overrides, and descriptors without
 //! a limit.
 
+use std::cell::RefCell;
+
 use crate::support::{
+    calls::descriptors,
     fleet::{Scenario, on_every_store},
     overrides::send,
     prelude::*,
@@ -22,162 +25,48 @@ fn user(name: &str) -> RateLimitDescriptor {
     descriptor(&[("user", name)])
 }
 
-fn tenant() -> RateLimitDescriptor {
-    descriptor(&[("tenant", "acme")])
-}
-
+/// All scenarios of `decisions.txt`, with whatever differs.
 #[tokio::test]
-async fn hits_up_to_the_limit_pass_and_the_next_is_denied() {
-    on_every_store(async |scenario| {
-        check(scenario, vec![user("two")], "OK: OK 1/2 YEAR").await;
-        check(scenario, vec![user("two")], "OK: OK 0/2 YEAR").await;
-        check(scenario, vec![user("two")], "OVER_LIMIT: OVER_LIMIT 0/2 YEAR").await;
-        check(scenario, vec![user("other")], "OK: OK 9/10 YEAR").await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn refunds_apply_first_and_always_and_stop_at_zero() {
-    on_every_store(async |scenario| {
-        check(scenario, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
-        // In any order of the descriptors, the refund makes room for the hit.
-        let both = vec![user("two"), refund(user("two"), 1)];
-        check(scenario, both, "OK: OK 0/2 YEAR, OK 0/2 YEAR").await;
-        // `a` denies the call, and the refund is still applied.
-        let denied = vec![hits(user("a"), 11), refund(user("two"), 1)];
-        check(scenario, denied, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR, OK 1/2 YEAR").await;
-        check(scenario, vec![refund(user("two"), u64::MAX)], "OK: OK 2/2 YEAR").await;
-        check(scenario, vec![refund(user("two"), 1)], "OK: OK 2/2 YEAR").await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_refund_of_nothing_is_never_judged() {
-    on_every_store(async |scenario| {
-        check(scenario, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
-        check(scenario, vec![refund(user("two"), 0)], "OK: OK 0/2 YEAR").await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn hits_on_one_counter_are_judged_by_their_sum() {
-    on_every_store(async |scenario| {
-        let thrice = vec![user("two"), user("two"), user("two")];
-        let over = "OVER_LIMIT 0/2 YEAR";
-        check(scenario, thrice, &format!("OVER_LIMIT: {over}, {over}, {over}")).await;
-        check(scenario, vec![user("two"), user("two")], "OK: OK 0/2 YEAR, OK 0/2 YEAR").await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn each_charge_is_judged_against_its_own_limit() {
-    on_every_store(async |scenario| {
-        // The override counts the descriptor as sent in the same window, so both have one counter.
-        let narrow = || with_limit(user("a"), 3, RateLimitUnit::Year);
-        let pair = |count| vec![hits(user("a"), count), hits(narrow(), count)];
-        check(scenario, pair(1), "OK: OK 8/10 YEAR, OK 1/3 YEAR").await;
-        check(scenario, pair(1), "OVER_LIMIT: OK 8/10 YEAR, OVER_LIMIT 0/3 YEAR").await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_check_is_judged_like_one_hit_and_charges_nothing() {
-    on_every_store(async |scenario| {
-        check(scenario, vec![hits(user("two"), 0)], "OK: OK 2/2 YEAR").await;
-        check(scenario, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
-        check(scenario, vec![hits(user("two"), 0)], "OVER_LIMIT: OVER_LIMIT 0/2 YEAR").await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_check_sees_refunds_and_not_charges_of_its_call() {
-    on_every_store(async |scenario| {
-        let call = vec![hits(user("two"), 0), hits(user("two"), 2)];
-        check(scenario, call, "OK: OK 2/2 YEAR, OK 0/2 YEAR").await;
-        let call = vec![hits(user("two"), 0), refund(user("two"), 1)];
-        check(scenario, call, "OK: OK 1/2 YEAR, OK 1/2 YEAR").await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_denied_call_charges_no_descriptor_wherever_the_denying_one_is() {
-    on_every_store(async |scenario| {
-        check(scenario, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
-        let (over, left) = ("OVER_LIMIT 0/2 YEAR", "OK 1000/1000 MONTH");
-        let first = vec![user("two"), tenant()];
-        check(scenario, first, &format!("OVER_LIMIT: {over}, {left}")).await;
-        let last = vec![tenant(), user("two")];
-        check(scenario, last, &format!("OVER_LIMIT: {left}, {over}")).await;
-        let no_hits = vec![tenant(), hits(user("two"), 0)];
-        check(scenario, no_hits, &format!("OVER_LIMIT: {left}, {over}")).await;
-        check(scenario, vec![tenant()], "OK: OK 999/1000 MONTH").await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn the_hits_of_a_descriptor_pass_together_or_not_at_all() {
-    on_every_store(async |scenario| {
-        check(scenario, vec![hits(user("a"), 7)], "OK: OK 3/10 YEAR").await;
-        check(scenario, vec![hits(user("a"), 4)], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR").await;
-        check(scenario, vec![hits(user("a"), 3)], "OK: OK 0/10 YEAR").await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn hits_beyond_every_limit_are_over_and_charge_nothing() {
-    on_every_store(async |scenario| {
-        for count in [u64::MAX, 1 << 63, (1 << 63) - 1, (1 << 53) + 1, 1 << 53, (1 << 53) - 1] {
-            let call = vec![hits(user("a"), count), hits(user("a"), count)];
-            let over = "OVER_LIMIT 0/10 YEAR";
-            check(scenario, call, &format!("OVER_LIMIT: {over}, {over}")).await;
-        }
-        let whole = RateLimitRequest { hits_addend: u32::MAX, ..scenario.request(vec![user("a")]) };
-        let response = scenario.service.ask(whole).await.unwrap();
-        same(&spell(&response), "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
-        check(scenario, vec![user("a")], "OK: OK 9/10 YEAR").await;
-    })
-    .await;
+async fn every_call_of_the_table_has_its_answer_on_every_store() {
+    let differences = RefCell::new(Vec::new());
+    for scenario in include_str!("decisions.txt").split("\n\n").skip(1) {
+        let (name, steps) = scenario.split_once('\n').expect(scenario);
+        on_every_store(async |scenario| {
+            for step in steps.lines().filter(|line| !line.starts_with('#')) {
+                let (call, expected) = step.split_once(" = ").expect(step);
+                let found = spell(&scenario.ask(descriptors(call)).await);
+                if found != expected {
+                    let on = scenario.store;
+                    let different = format!("{name}: {call} = {found} on {on}, not {expected}");
+                    differences.borrow_mut().push(different);
+                }
+            }
+        })
+        .await;
+    }
+    let differences = differences.take();
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
 #[tokio::test]
 async fn the_hits_of_the_request_apply_to_descriptors_without_their_own() {
     on_every_store(async |scenario| {
-        let descriptors = vec![user("a"), hits(user("b"), 2), hits(user("c"), 0)];
-        let three = RateLimitRequest { hits_addend: 3, ..scenario.request(descriptors) };
-        let response = scenario.service.ask(three).await.unwrap();
-        same(&spell(&response), "OK: OK 7/10 YEAR, OK 8/10 YEAR, OK 10/10 YEAR");
+        for (hits_addend, call, expected) in [
+            (u32::MAX, "user=a", "OVER_LIMIT: OVER_LIMIT 0/10 YEAR"),
+            (3, "user=a user=b(2) user=c(0)", "OK: OK 7/10 YEAR, OK 8/10 YEAR, OK 10/10 YEAR"),
+        ] {
+            let call = RateLimitRequest { hits_addend, ..scenario.request(descriptors(call)) };
+            same(&spell(&scenario.service.ask(call).await.unwrap()), expected);
+        }
     })
     .await;
 }
 
 #[tokio::test]
-async fn an_override_replaces_the_rule_and_works_without_one() {
+async fn in_an_unknown_domain_nothing_is_limited_not_even_by_an_override() {
     on_every_store(async |scenario| {
-        let unit = RateLimitUnit::Year;
-        check(scenario, vec![with_limit(user("two"), 5, unit)], "OK: OK 4/5 YEAR").await;
-        check(scenario, vec![with_limit(user("white"), 5, unit)], "OK: OK 4/5 YEAR").await;
-        let unmatched = with_limit(descriptor(&[("no", "rule")]), 5, unit);
-        check(scenario, vec![unmatched.clone()], "OK: OK 4/5 YEAR").await;
-        check(scenario, vec![with_limit(user("a"), 0, unit)], "OVER_LIMIT: OVER_LIMIT 0/0 YEAR")
-            .await;
-        check(
-            scenario,
-            vec![with_limit(user("b"), u32::MAX, unit)],
-            "OK: OK 4294967294/4294967295 YEAR",
-        )
-        .await;
-        // In an unknown domain nothing is limited, not even by an override.
-        let response = scenario.service.ask(request("unknown", vec![unmatched])).await.unwrap();
-        same(&spell(&response), "OK: OK -");
+        let call = request("unknown", descriptors("user=a no=rule(;5/YEAR)"));
+        same(&spell(&scenario.service.ask(call).await.unwrap()), "OK: OK -, OK -");
     })
     .await;
 }
@@ -220,25 +109,6 @@ async fn the_multiplier_of_an_override_makes_its_window_longer() {
         assert!(status.duration_until_reset.unwrap().seconds > 365 * 86_400);
         // The rule has another window, and so another counter.
         check(scenario, vec![user("a")], "OK: OK 9/10 YEAR").await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn descriptors_without_a_limit_pass_with_one_status_each() {
-    on_every_store(async |scenario| {
-        let all = vec![
-            descriptor(&[]),
-            descriptor(&[("no", "rule")]),
-            user("white"),
-            descriptor(&[("free", "yes")]),
-            descriptor(&[("user", "a"), ("more", "entries")]),
-            user("a"),
-        ];
-        check(scenario, all, "OK: OK -, OK -, OK -, OK unlimited, OK -, OK 9/10 YEAR").await;
-        let response =
-            scenario.service.ask(request("unknown", vec![user("a"), user("b")])).await.unwrap();
-        same(&spell(&response), "OK: OK -, OK -");
     })
     .await;
 }
@@ -315,38 +185,6 @@ descriptors:
     assert!(service.get("/rules").contains("5 per 50 years"));
 }
 
-#[tokio::test]
-async fn with_count_denied_exactly_two_of_envoys_debits_of_600_pass_a_limit_of_1000() {
-    on_every_store(async |scenario| {
-        let tokens = || descriptor(&[("tokens", "a")]);
-        for (no_hits, debit) in [
-            ("OK: OK 1000/1000 YEAR", "OK: OK 400/1000 YEAR"),
-            ("OK: OK 400/1000 YEAR", "OVER_LIMIT: OVER_LIMIT 0/1000 YEAR"),
-        ] {
-            check(scenario, vec![hits(tokens(), 0)], no_hits).await;
-            check(scenario, vec![hits(tokens(), 600)], debit).await;
-        }
-        check(scenario, vec![hits(tokens(), 0)], "OVER_LIMIT: OVER_LIMIT 0/1000 YEAR").await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn count_denied_charges_also_if_a_sibling_denies_and_never_overflows() {
-    on_every_store(async |scenario| {
-        let tokens = |count| hits(descriptor(&[("tokens", "a")]), count);
-        let denied = vec![tokens(600), hits(user("two"), 3)];
-        check(scenario, denied, "OVER_LIMIT: OK 400/1000 YEAR, OVER_LIMIT 0/2 YEAR").await;
-        check(scenario, vec![user("two")], "OK: OK 1/2 YEAR").await;
-        for _ in 0..3 {
-            check(scenario, vec![tokens(u64::MAX)], "OVER_LIMIT: OVER_LIMIT 0/1000 YEAR").await;
-        }
-        let refund = refund(descriptor(&[("tokens", "a")]), u64::MAX);
-        check(scenario, vec![refund], "OK: OK 1000/1000 YEAR").await;
-    })
-    .await;
-}
-
 /// Calls of a steady client that are denied would keep it out for good; Envoy's debits still count in full.
 #[tokio::test]
 async fn on_a_bucket_and_a_sliding_window_only_debits_are_charged_when_denied() {
@@ -386,7 +224,7 @@ descriptors:
 async fn the_count_denied_setting_applies_to_all_rules_and_overrides() {
     let options = Options { flags: &["--count-denied"], ..Options::default() };
     let service = &Service::start(options);
-    let scenario = &Scenario { service, domain: "shop".to_owned() };
+    let scenario = &Scenario { service, domain: "shop".to_owned(), store: "memory" };
     check(scenario, vec![hits(user("two"), 3)], "OVER_LIMIT: OVER_LIMIT 0/2 YEAR").await;
     check(scenario, vec![hits(user("two"), 0)], "OVER_LIMIT: OVER_LIMIT 0/2 YEAR").await;
     let own = || with_limit(user("x"), 5, RateLimitUnit::Year);
@@ -397,7 +235,7 @@ async fn the_count_denied_setting_applies_to_all_rules_and_overrides() {
 #[tokio::test]
 async fn a_refused_debit_of_a_rule_that_gets_checks_is_logged_once_and_counted() {
     let service = &Service::shop().start();
-    let scenario = &Scenario { service, domain: "shop".to_owned() };
+    let scenario = &Scenario { service, domain: "shop".to_owned(), store: "memory" };
     let work = |count| vec![hits(descriptor(&[("work", "a")]), count)];
     let logged = || service.log().matches("`count_denied: true`").count();
     let over = "OVER_LIMIT: OVER_LIMIT 0/1000 YEAR";

@@ -7,145 +7,16 @@ use tonic::{Code, Status, body::Body};
 use tower::Service as _;
 
 use super::framed;
-use crate::support::{http2::METHOD_PATH, prelude::*, rows::rows, service::*};
+use crate::support::{
+    calls::{bytes, descriptors},
+    http2::METHOD_PATH,
+    prelude::*,
+    rows::rows,
+};
 
 const ROWS: &str = include_str!("calls.txt");
 
 type Headers<'a> = &'a [(&'a str, &'a [u8])];
-
-type Case = (&'static str, RateLimitRequest, &'static str);
-
-/// Requests. What an end user can influence is answered, whatever it is; each on a counter of its own.
-fn requests() -> Vec<Case> {
-    let of = |value: &str| descriptor(&[("user", value)]);
-    let bytes = |value: &[u8]| of_bytes(&[(b"user", value)]);
-    let one = |descriptor: RateLimitDescriptor| request("shop", vec![descriptor]);
-    let raw_unit = |unit: i32| {
-        let mut overridden = with_limit(of(&format!("unit {unit}")), 5, RateLimitUnit::Day);
-        overridden.limit.as_mut().unwrap().unit = unit;
-        one(overridden)
-    };
-    let multiplied = |multiplier: u32, unit| {
-        let mut overridden = with_limit(of(&format!("times {multiplier}")), 5, unit);
-        overridden.limit.as_mut().unwrap().unit_multiplier = Some(multiplier);
-        one(overridden)
-    };
-    let call_hits = |hits_addend: u32| RateLimitRequest {
-        hits_addend,
-        ..one(of(&format!("call of {hits_addend}")))
-    };
-    vec![
-        (
-            "an_empty_domain",
-            request("", vec![of("a")]),
-            "InvalidArgument: domain: must not be empty",
-        ),
-        ("no_descriptors", request("shop", vec![]), "InvalidArgument: descriptors: at least 1"),
-        (
-            "65_descriptors",
-            request("shop", vec![RateLimitDescriptor::default(); 65]),
-            "InvalidArgument: descriptors: 65 exceeds 64",
-        ),
-        (
-            "100000_descriptors",
-            request("shop", vec![RateLimitDescriptor::default(); 100_000]),
-            "InvalidArgument: descriptors: 100000 exceeds 64",
-        ),
-        ("a_descriptor_without_entries", one(RateLimitDescriptor::default()), "OK: OK -"),
-        ("32_entries", one(descriptor(&[("user", "a"); 32])), "OK: OK -"),
-        (
-            "33_entries",
-            one(descriptor(&[("user", "a"); 33])),
-            "InvalidArgument: descriptors[0].entries: 33 exceeds 32",
-        ),
-        (
-            "33_entries_of_the_third_descriptor",
-            request("shop", vec![of("b"), of("c"), descriptor(&[("user", "a"); 33])]),
-            "InvalidArgument: descriptors[2].entries: 33 exceeds 32",
-        ),
-        (
-            "an_empty_key",
-            one(descriptor(&[("", "marker-value")])),
-            "InvalidArgument: descriptors[0].entries[0].key: must not be empty",
-        ),
-        (
-            "an_empty_second_key",
-            one(descriptor(&[("user", "a"), ("", "b")])),
-            "InvalidArgument: descriptors[0].entries[1].key: must not be empty",
-        ),
-        (
-            "an_empty_key_of_the_second_descriptor",
-            request("shop", vec![of("b"), descriptor(&[("", "b")])]),
-            "InvalidArgument: descriptors[1].entries[0].key: must not be empty",
-        ),
-        ("an_unknown_key", one(descriptor(&[("marker-value", "a")])), "OK: OK -"),
-        ("a_key_that_is_not_utf_8", one(of_bytes(&[(b"\xff\xfe", b"a")])), "OK: OK -"),
-        ("a_key_of_100000_bytes", one(of_bytes(&[(&[b'k'; 100_000], b"a")])), "OK: OK -"),
-        ("the_same_key_twice", one(descriptor(&[("user", "d"), ("user", "e")])), "OK: OK -"),
-        (
-            "the_same_descriptor_twice",
-            request("shop", vec![of("twice"), of("twice")]),
-            "OK: OK 8/10 YEAR, OK 8/10 YEAR",
-        ),
-        ("a_value_that_is_not_utf_8", one(bytes(b"\xff\xfe\x80")), "OK: OK 9/10 YEAR"),
-        ("half_a_character", one(bytes(b"\xe2\x82")), "OK: OK 9/10 YEAR"),
-        (
-            "a_message_1_byte_too_long",
-            one(of(&"v".repeat((4 << 20) - 22))),
-            "OutOfRange: message: 4194309 bytes exceeds 4194304",
-        ),
-        ("hits_of_the_call_absent", one(of("absent")), "OK: OK 9/10 YEAR"),
-        ("hits_of_the_call_over_the_limit", call_hits(11), "OVER_LIMIT: OVER_LIMIT 0/10 YEAR"),
-        ("hits_of_the_call_at_32_bits", call_hits(u32::MAX), "OVER_LIMIT: OVER_LIMIT 0/10 YEAR"),
-        (
-            "hits_whose_sum_overflows",
-            request("shop", vec![hits(of("sum"), u64::MAX), hits(of("sum"), u64::MAX)]),
-            "OVER_LIMIT: OVER_LIMIT 0/10 YEAR, OVER_LIMIT 0/10 YEAR",
-        ),
-        (
-            "a_debit_at_64_bits",
-            one(hits(descriptor(&[("tokens", "a")]), u64::MAX)),
-            "OVER_LIMIT: OVER_LIMIT 0/1000 YEAR",
-        ),
-        ("a_refund_of_nothing", one(refund(of("refund 0"), 0)), "OK: OK 10/10 YEAR"),
-        ("a_refund_of_more_than_was_used", one(refund(of("refund 5"), 5)), "OK: OK 10/10 YEAR"),
-        ("a_refund_at_64_bits", one(refund(of("refund all"), u64::MAX)), "OK: OK 10/10 YEAR"),
-        (
-            "an_override_of_0",
-            one(with_limit(of("none"), 0, RateLimitUnit::Day)),
-            "OVER_LIMIT: OVER_LIMIT 0/0 DAY",
-        ),
-        (
-            "an_override_at_32_bits",
-            one(with_limit(of("most"), u32::MAX, RateLimitUnit::Day)),
-            "OK: OK 4294967294/4294967295 DAY",
-        ),
-        ("an_override_with_the_unit_0", raw_unit(0), "OK: OK 9/10 YEAR"),
-        ("an_override_with_the_unit_99", raw_unit(99), "OK: OK 9/10 YEAR"),
-        ("an_override_with_the_unit_minus_1", raw_unit(-1), "OK: OK 9/10 YEAR"),
-        (
-            "an_override_with_a_multiplier_of_0",
-            multiplied(0, RateLimitUnit::Day),
-            "OK: OK 9/10 YEAR",
-        ),
-        ("an_override_over_100_years", multiplied(101, RateLimitUnit::Year), "OK: OK 9/10 YEAR"),
-        (
-            "an_override_at_32_bits_of_years",
-            multiplied(u32::MAX, RateLimitUnit::Year),
-            "OK: OK 9/10 YEAR",
-        ),
-        (
-            "an_override_of_an_unlimited_rule",
-            one(with_limit(descriptor(&[("free", "a")]), 0, RateLimitUnit::Day)),
-            "OVER_LIMIT: OVER_LIMIT 0/0 DAY",
-        ),
-        (
-            "an_override_without_a_rule",
-            one(with_limit(descriptor(&[("unknown", "a")]), 0, RateLimitUnit::Day)),
-            "OVER_LIMIT: OVER_LIMIT 0/0 DAY",
-        ),
-    ]
-}
 
 /// Bodies of calls that succeed, in this order.
 fn bodies() -> Vec<(Vec<u8>, &'static str)> {
@@ -162,11 +33,6 @@ fn bodies() -> Vec<(Vec<u8>, &'static str)> {
         (framed(&[b"\x9a\x06\x03abc", &good[..]].concat()), "OK: OK 6/10 YEAR"),
         (framed(&[b"\x0a\x01x", &good[..]].concat()), "OK: OK 5/10 YEAR"),
     ]
-}
-
-/// Bytes of a text whose characters have their numbers.
-fn bytes(text: &str) -> Vec<u8> {
-    text.chars().map(|character| character as u8).collect()
 }
 
 /// The answer as text: as [`spell`] writes it, or the code and message of an error.
@@ -222,8 +88,16 @@ async fn a_bad_request_gets_its_code_and_message_and_a_strange_one_a_decision() 
         let charged = hits(user(&count), count.parse().unwrap());
         check(&count, request("shop", vec![charged]), &expected).await;
     }
-    for (name, request, expected) in requests() {
-        check(name, request, expected).await;
+    for [name, call, expected] in rows(ROWS, "requests") {
+        check(&name, request("shop", descriptors(&call)), &expected).await;
+    }
+    let no_domain = request("", vec![user("a")]);
+    check("no domain", no_domain, "InvalidArgument: domain: must not be empty").await;
+    for hits_addend in [11, u32::MAX] {
+        let call = request("shop", vec![user(&format!("call of {hits_addend}"))]);
+        let call = RateLimitRequest { hits_addend, ..call };
+        check(&format!("{hits_addend} hits of the call"), call, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR")
+            .await;
     }
     check_outputs(&service);
 }
