@@ -249,7 +249,10 @@ impl Messages {
         while self.body.is_some() && self.received.len() < READ_AHEAD_BYTES {
             select! {
                 biased;
-                answer = &mut answered => return answer,
+                answer = &mut answered => {
+                    self.begin_again();
+                    return answer;
+                }
                 () = self.read() => {}
             }
         }
@@ -259,7 +262,14 @@ impl Messages {
         {
             self.end_with(Err(spent.into()));
         }
-        answered.await
+        let answer = answered.await;
+        self.begin_again();
+        answer
+    }
+
+    /// A message is not late for the time in which it was not read.
+    fn begin_again(&mut self) {
+        self.since = self.since.map(|_| Instant::now());
     }
 
     /// The index after the first message, if it has arrived whole.

@@ -12,6 +12,7 @@ mod grants;
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::{Buf as _, Bytes};
@@ -79,7 +80,7 @@ const PAIR_BYTES: usize = 256;
 /// A longer usage is read apart from the calls of others.
 const LONG_USAGE_BYTES: usize = 64 << 10;
 
-/// After so many fields of a report, the calls of others come in between.
+/// After so many fields of a report, or 64 times as many bytes, the calls of others come in between.
 const FIELDS_AT_A_TIME: usize = 256;
 
 /// Most reports that are answered as one.
@@ -100,6 +101,8 @@ pub struct Reports {
     index: usize,
     /// Whether the domain of the first report is known.
     is_begun: bool,
+    /// The fields that were read since the calls of others came in between.
+    fields: usize,
     /// When they were taken up: what was due before is renewed with them.
     began: Instant,
 }
@@ -107,28 +110,31 @@ pub struct Reports {
 impl Reports {
     pub fn new(reports: Vec<Bytes>) -> Self {
         let (unread, began) = (reports.into(), Instant::now());
-        Self { unread, open_groups: 0, index: 0, is_begun: false, began }
+        Self { unread, open_groups: 0, index: 0, is_begun: false, fields: 0, began }
     }
 
     /// The next field of the first report that is length-delimited; `None` at its end.
     async fn next_field(&mut self) -> Result<Option<(u32, Bytes)>, Refusal> {
         let Some(report) = self.unread.front_mut() else { return Ok(None) };
         loop {
-            for _ in 0..FIELDS_AT_A_TIME {
-                let mut rest = &**report;
-                if rest.is_empty() && self.open_groups == 0 {
-                    return Ok(None);
-                }
-                let field = next_field(&mut rest, &mut self.open_groups);
-                let malformed = || Refusal::Malformed("the report has a malformed field".into());
-                let field = field.ok_or_else(malformed)?;
-                let field = field.map(|(number, value)| (number, report.slice_ref(value)));
-                report.advance(report.len() - rest.len());
-                if field.is_some() {
-                    return Ok(field);
-                }
+            if self.fields >= FIELDS_AT_A_TIME {
+                self.fields = 0;
+                task::yield_now().await;
             }
-            task::yield_now().await;
+            let mut rest = &**report;
+            if rest.is_empty() && self.open_groups == 0 {
+                return Ok(None);
+            }
+            let field = next_field(&mut rest, &mut self.open_groups);
+            let malformed = || Refusal::Malformed("the report has a malformed field".into());
+            let field = field.ok_or_else(malformed)?;
+            let field = field.map(|(number, value)| (number, report.slice_ref(value)));
+            let bytes = report.len() - rest.len();
+            self.fields += 1 + bytes / 64;
+            report.advance(bytes);
+            if field.is_some() {
+                return Ok(field);
+            }
         }
     }
 }
@@ -427,6 +433,7 @@ fn usage(written: &[u8], index: usize) -> Result<(BucketName, Usage), Refusal> {
         allowed: written.num_requests_allowed,
         denied: written.num_requests_denied,
         elapsed: elapsed.unwrap_or_default(),
+        is_first: elapsed.is_none_or(|elapsed: Duration| elapsed.is_zero()),
     };
     Ok((name, usage))
 }

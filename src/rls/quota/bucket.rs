@@ -30,8 +30,8 @@ use crate::{
     telemetry::{LogCause, due_line},
 };
 
-/// About what a bucket takes beside its name, with as many assignments as are kept, in bytes.
-const BUCKET_BYTES: usize = 4_608;
+/// About what a bucket takes beside its name and its assignments, in bytes.
+const BUCKET_BYTES: usize = 2_560;
 
 /// How long an assignment lasts. Envoy reports every 5 s.
 const LASTS: Duration = Duration::from_secs(7);
@@ -75,6 +75,8 @@ pub(super) struct Usage {
     pub(super) denied: u64,
     /// The time since the proxy has reported it before, perhaps on another stream.
     pub(super) elapsed: Duration,
+    /// Whether the proxy has not reported it before.
+    pub(super) is_first: bool,
 }
 
 /// What becomes of a bucket.
@@ -94,6 +96,7 @@ impl Usage {
         self.allowed = self.allowed.saturating_add(other.allowed);
         self.denied = self.denied.saturating_add(other.denied);
         self.elapsed = self.elapsed.saturating_add(other.elapsed);
+        self.is_first |= other.is_first;
     }
 }
 
@@ -115,7 +118,7 @@ pub(super) struct Bucket {
     is_counted: bool,
     /// Whether a proxy can read an answer about it: its values may be any bytes.
     is_text: bool,
-    _held: HeldBytes,
+    held: HeldBytes,
 }
 
 impl Bucket {
@@ -146,7 +149,7 @@ impl Bucket {
             calls: 0,
             uncounted: 0,
             is_counted: !is_text,
-            _held: held,
+            held,
         })
     }
 
@@ -163,11 +166,11 @@ impl Bucket {
     ) -> Option<Change> {
         let (limiter, now) = (&*service.limiter, Instant::now());
         let is_new = !mem::replace(&mut self.is_reported, true);
-        if let Some(Usage { allowed, denied, elapsed }) = usage {
+        if let Some(Usage { allowed, denied, elapsed, is_first }) = usage {
             let uncovered = self.grants.spend(allowed);
             for grant in self.grants.ended(elapsed, now) {
-                if let Some(used) = grant.committed(now) {
-                    commit(limiter, domain, grant.token, used).await;
+                if let (Some(used), Some((token, _))) = (grant.committed(now), grant.token) {
+                    commit(limiter, domain, token.into(), used).await;
                 }
             }
             let calls = allowed.saturating_add(denied);
@@ -176,7 +179,7 @@ impl Bucket {
             }
             self.calls = self.calls.saturating_add(calls);
             // An assignment of another stream may have covered the first ones.
-            if !is_new || elapsed.is_zero() {
+            if !is_new || is_first {
                 self.uncounted = self.uncounted.saturating_add(uncovered);
             }
         }
@@ -249,7 +252,8 @@ impl Bucket {
         let charges = decision.taken.iter().flat_map(|taken| &taken.charges);
         let windows = charges.map(|charge| {
             let limit = &charge.counter.limit;
-            Window::new(asked + limit.remaining_window(charge.made), limit.window.seconds())
+            let ends = asked + limit.remaining_window(charge.made);
+            Window::new(ends, limit.window.seconds(), charge.counter.id())
         });
         let (token, windows) = (decision.token.unwrap_or_default(), windows.collect());
         Some(Change::Hits { token, hits, windows })
@@ -284,7 +288,7 @@ impl Bucket {
                 let begins = first_ends + BEGINS_LATE_BY;
                 let due = if is_last { begins } else { now + left - LAST_LASTS };
                 self.due = (left < LASTS).then_some(due);
-                self.grants.add(Grant::new(token, hits, lasts, windows, now));
+                self.grants.add(Grant::new(token, &mut self.held, hits, lasts, windows, now));
                 self.claim.set_unused(self.grants.unused(now));
                 if lasts.is_zero() {
                     return Vec::new();

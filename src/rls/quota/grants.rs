@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::edge::arriving::HeldBytes;
+
 /// How much later than it should a proxy may end an assignment.
 const ENDS_LATE_BY: Duration = Duration::from_secs(1);
 
@@ -17,11 +19,14 @@ const GRANTS_MAX: usize = 10;
 /// Windows of the same length that end closer to each other are one: their ends are computed from answers of the store.
 const SAME_WITHIN: Duration = Duration::from_secs(1);
 
+/// About what an assignment takes beside its token and its windows, in bytes.
+const GRANT_BYTES: usize = 400;
+
 /// An assignment, and what of it was used.
 #[derive(Debug)]
 pub(super) struct Grant {
-    /// It gives back what is unused.
-    pub(super) token: String,
+    /// It gives back what is unused, if there was room for it.
+    pub(super) token: Option<(Box<str>, HeldBytes)>,
     hits: u64,
     /// The hits that were used, if the oldest assignments are used first.
     used: u64,
@@ -30,15 +35,18 @@ pub(super) struct Grant {
     /// When it was made, and how long it lasts in the proxy.
     made: Instant,
     lasts: Duration,
-    /// The time that has passed in the proxy since, by its reports.
-    reported: Duration,
+    /// The time that has passed in the proxy since, by its reports: the first one, which it may have made before, counts
+    /// nothing.
+    reported: Option<Duration>,
 }
 
 /// A window of one limit in which an assignment was charged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
     pub(super) ends: Instant,
-    pub(super) seconds: u64,
+    seconds: u64,
+    /// The id of its counter: other rules may charge another one.
+    counter: u64,
     /// The most hits that may have been used in it, since a report may be about two windows: each of the calls may have used any
     /// of its assignments, and so counts in every window, there for the oldest one.
     used: u64,
@@ -96,13 +104,13 @@ impl Grants {
     }
 
     /// Notes a report that was made `elapsed` after the one before it, and removes those of which no further use can be
-    /// reported, since they had ended when it was made. It may have waited for us, so that our clock alone does not tell.
+    /// reported, since they had ended when it was made. It may come late, so that our clock alone does not tell.
     pub(super) fn ended(&mut self, elapsed: Duration, now: Instant) -> Vec<Grant> {
         let is_ended = |grant: &mut Grant| {
-            // The first report is also about the time before.
-            let since = now.saturating_duration_since(grant.made);
-            grant.reported = grant.reported.saturating_add(elapsed).min(since);
-            let has_passed = grant.reported >= grant.lasts + ENDS_LATE_BY;
+            let reported =
+                grant.reported.map_or(Duration::ZERO, |before| before.saturating_add(elapsed));
+            grant.reported = Some(reported);
+            let has_passed = reported >= grant.lasts + ENDS_LATE_BY;
             grant.unused() == 0
                 || has_passed && grant.ends() + ENDS_LATE_BY <= now
                 // Some proxies do not say how much time has passed.
@@ -116,12 +124,16 @@ impl Grant {
     /// One that the proxy gets `now`.
     pub(super) fn new(
         token: String,
+        held: &mut HeldBytes,
         hits: u64,
         lasts: Duration,
         windows: Vec<Window>,
         now: Instant,
     ) -> Self {
-        Self { token, hits, used: 0, windows, made: now, lasts, reported: Duration::ZERO }
+        let bytes = GRANT_BYTES + token.len() + windows.len() * size_of::<Window>();
+        let has_room = held.add(bytes).is_ok();
+        let token = has_room.then(|| (token.into(), held.split(bytes)));
+        Self { token, hits, used: 0, windows, made: now, lasts, reported: None }
     }
 
     /// When it ends in the proxy.
@@ -152,14 +164,15 @@ impl Grant {
 }
 
 impl Window {
-    /// A window of this length that ends then.
-    pub(super) const fn new(ends: Instant, seconds: u64) -> Self {
-        Self { ends, seconds, used: 0, left: 0 }
+    /// A window of this length and this counter that ends then.
+    pub(super) const fn new(ends: Instant, seconds: u64, counter: u64) -> Self {
+        Self { ends, seconds, counter, used: 0, left: 0 }
     }
 
     fn is_same(&self, other: &Self) -> bool {
         let apart = self.ends.max(other.ends).duration_since(self.ends.min(other.ends));
-        self.seconds == other.seconds && apart < SAME_WITHIN
+        let is_same_limit = (self.seconds, self.counter) == (other.seconds, other.counter);
+        is_same_limit && apart < SAME_WITHIN
     }
 }
 
@@ -167,11 +180,17 @@ impl Window {
 mod tests {
     use super::*;
 
+    use crate::edge::arriving::ArrivalBudget;
+
     const SECOND: Duration = Duration::from_secs(1);
 
     fn grant(hits: u64, lasts: Duration, window_ends: Instant, made: Instant) -> Grant {
-        let windows = vec![Window::new(window_ends, 60)];
-        Grant::new(hits.to_string(), hits, lasts, windows, made)
+        in_windows(hits, lasts, vec![Window::new(window_ends, 60, 0)], made)
+    }
+
+    fn in_windows(hits: u64, lasts: Duration, windows: Vec<Window>, made: Instant) -> Grant {
+        let mut held = ArrivalBudget::new(1 << 20).connection(1 << 20).reserve();
+        Grant::new(hits.to_string(), &mut held, hits, lasts, windows, made)
     }
 
     /// Made 5 s after each other, in one window.
@@ -203,9 +222,9 @@ mod tests {
         assert!(grants.ended(5 * SECOND, end - moment).is_empty());
         assert!(grants.ended(3 * SECOND - moment, end).is_empty(), "it was made before");
         let ended = grants.ended(moment, end);
-        let ended: Vec<_> = ended.iter().map(|one| (&*one.token, one.committed(now))).collect();
+        let ended: Vec<_> = ended.iter().map(|one| (one.hits, one.committed(now))).collect();
         let until = now + 60 * SECOND;
-        assert_eq!((ended, grants.unused(now)), (vec![("10", Some(4))], Some((5, until))));
+        assert_eq!((ended, grants.unused(now)), (vec![(10, Some(4))], Some((5, until))));
     }
 
     #[test]
@@ -232,7 +251,8 @@ mod tests {
         assert_eq!(grants.spend(8), 0);
         assert_eq!(grants.spend(20), 0, "the first may have covered the 8");
         let end = now + 8 * SECOND;
-        let ended = grants.ended(8 * SECOND, end);
+        let mut ended = grants.ended(SECOND, end);
+        ended.extend(grants.ended(8 * SECOND, end));
         assert_eq!(ended.iter().map(|one| one.committed(end)).collect::<Vec<_>>(), [None, None]);
     }
 
@@ -243,8 +263,8 @@ mod tests {
         let now = Instant::now();
         let minute = now + SECOND;
         let in_windows = |hits: u64, short: Instant, long: Instant, made: Instant| {
-            let windows = vec![Window::new(short, 10), Window::new(long, 60)];
-            Grant::new(hits.to_string(), hits, 7 * SECOND, windows, made)
+            let windows = vec![Window::new(short, 10, 0), Window::new(long, 60, 0)];
+            in_windows(hits, 7 * SECOND, windows, made)
         };
         let mut grants = Grants(vec![
             in_windows(50, minute, minute, now),
@@ -257,6 +277,17 @@ mod tests {
         assert_eq!(committed, [None, None, Some(0)], "all 75 may be of the new minute's first");
         let in_first = grants.0[1].committed(minute);
         assert_eq!(in_first, None, "all 75 may be of its 10 seconds");
+    }
+
+    #[test]
+    fn a_counter_of_other_rules_shares_no_window() {
+        let now = Instant::now();
+        let of = |counter, made| {
+            in_windows(10, SECOND, vec![Window::new(now + 60 * SECOND, 60, counter)], made)
+        };
+        let mut grants = Grants(vec![of(1, now), of(2, now + SECOND)]);
+        assert_eq!(grants.spend(10), 0);
+        assert_eq!(grants.0[1].committed(now), None, "the calls may be of the second");
     }
 
     #[test]
