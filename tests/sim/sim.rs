@@ -27,7 +27,7 @@ use std::{
 
 use mimalloc::MiMalloc;
 use tollkeeper_sim::{dice::number, redis::scripts::Plant};
-use world::{Outcome, Plan};
+use world::{Audit, Outcome, Plan};
 
 /// As in the service.
 #[global_allocator]
@@ -152,6 +152,37 @@ const PLANTS: [(&str, Plant); 14] = [
         ["redis.pcall('PEXPIREAT', set.key,", "redis.pcall('ZSCORE', set.key,"],
     ),
 ];
+
+/// The self-audit counts by what replicas have answered, and knows nothing of the ledger of this world.
+#[test]
+fn the_self_audit_shows_planted_faults_and_lost_data_as_what_they_are_and_nothing_without_them() {
+    let audited = |seed, plant, audit| {
+        let plan = Plan {
+            faults_max: 0,
+            clients: 8,
+            leases: false,
+            processes: 0,
+            proxies: 0,
+            ..Plan::of_seed(seed)
+        };
+        let audited = world::run(&Plan { plant, audit, ..plan }).audited;
+        move |outcome: &str| audited.get(outcome).copied().unwrap_or(0)
+    };
+    const SEEDS: Range<u64> = 1..9;
+    for seed in SEEDS {
+        let found = audited(seed, None, Audit::On);
+        assert!(found("exact") > 0, "seed {seed}");
+        assert_eq!((found("over"), found("denied_early")), (0, 0), "seed {seed}");
+    }
+    let plants = |name: &str| PLANTS.into_iter().find(|(known, _)| *known == name).unwrap().1;
+    for (plant, audit, outcome) in [
+        (Some(plants("one hit too many fits")), Audit::On, "over"),
+        (None, Audit::OfLostData, "over"),
+    ] {
+        let found = SEEDS.into_iter().any(|seed| audited(seed, plant, audit)(outcome) > 0);
+        assert!(found, "no window is {outcome} with {plant:?}, {audit:?}");
+    }
+}
 
 /// `tests/sim/plants` takes too long for each run, and would not be missed if the code moved on.
 #[test]

@@ -72,6 +72,8 @@ pub struct Plan {
     pub proxies: usize,
     /// Whether they use a Redis Cluster.
     pub has_cluster: bool,
+    /// Whether replicas audit all windows, and what the servers lose meanwhile.
+    pub audit: Audit,
     /// Whether it notes what happens, which takes half of its time.
     pub is_logged: bool,
 }
@@ -92,9 +94,18 @@ impl Plan {
             processes: if leases { seed as usize % 3 } else { 0 },
             proxies: if leases { seed as usize / 3 % 3 } else { 0 },
             has_cluster: dice.hits(500),
+            audit: Audit::Off,
             is_logged: false,
         }
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audit {
+    Off,
+    On,
+    /// They lose all data, in the middle of the schedule.
+    OfLostData,
 }
 
 /// What has become of a schedule.
@@ -104,6 +115,8 @@ pub struct Outcome {
     /// The promise that was broken.
     pub broken: Option<String>,
     answers: BTreeMap<&'static str, u64>,
+    /// What the audits of the replicas have found, by outcome.
+    pub audited: BTreeMap<String, u64>,
 }
 
 impl Outcome {
@@ -198,6 +211,9 @@ impl World {
     }
 }
 
+/// How long after a window it is audited.
+const AUDITED_WITHIN: Duration = Duration::from_secs(7);
+
 /// Runs a schedule to its end.
 pub fn run(plan: &Plan) -> Outcome {
     pause::begin_with(plan.seed);
@@ -212,6 +228,13 @@ pub fn run(plan: &Plan) -> Outcome {
         calls: ledger.calls(),
         broken: ledger.broken(),
         answers: ledger.answers(),
+        audited: world.replicas().iter().flat_map(|replica| replica.audited()).fold(
+            BTreeMap::new(),
+            |mut sums, (outcome, windows)| {
+                *sums.entry(outcome).or_default() += windows;
+                sums
+            },
+        ),
     }
 }
 
@@ -276,6 +299,10 @@ async fn live(plan: &Plan) -> Rc<World> {
     let clients = (0..plan.clients)
         .map(|number| spawn_local(Client::new(number, &world, dice.another()).call()));
     let clients: Vec<_> = clients.collect();
+    if plan.audit == Audit::OfLostData {
+        time::sleep(plan.lasts / 2).await;
+        (0..world.hosts.len()).for_each(|node| world.loses(node, &mut Database::default()));
+    }
     faults::happen(&world, &dice).await;
     while world.is_changing.get() {
         time::sleep(Duration::from_millis(1)).await;
@@ -296,6 +323,9 @@ async fn live(plan: &Plan) -> Rc<World> {
         client.await.unwrap();
     }
     world.ledger.borrow_mut().close(&mut world.database());
+    if plan.audit != Audit::Off {
+        time::sleep(AUDITED_WITHIN).await;
+    }
     world
 }
 

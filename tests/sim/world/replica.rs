@@ -9,6 +9,7 @@ use std::{
 
 use futures_util::FutureExt as _;
 use tokio::{task::JoinHandle, time::Instant};
+use tokio_util::sync::CancellationToken;
 use tollkeeper::{
     app,
     engine::{request::Entry, time::Timestamp},
@@ -32,11 +33,11 @@ use tollkeeper::{
             },
         },
     },
-    telemetry::Telemetry,
+    telemetry::{Telemetry, label, value},
 };
 use tollkeeper_sim::network::Network;
 
-use super::{BEGIN_US, Plan, cluster};
+use super::{Audit, BEGIN_US, Plan, cluster};
 
 /// What the world limits; `places` and `ledger` know the same numbers. LEASE is off or auto.
 const RULES: &str = "
@@ -77,6 +78,7 @@ pub struct Replica {
     network: Network,
     store: Arc<Store>,
     followers: Vec<JoinHandle<()>>,
+    telemetry: Telemetry,
 }
 
 /// What is seen of a replica's way to one server.
@@ -94,7 +96,11 @@ impl Replica {
     /// A replica on the servers of this network, whose background tasks run until the world ends.
     pub fn start(number: usize, plan: &Plan, network: &Network) -> Self {
         let network = network.of_another_process();
-        let flags = BTreeMap::from([("store", vec!["redis://redis".into()])]);
+        let one_in = if plan.audit == Audit::Off { "1000000" } else { "1" };
+        let flags = BTreeMap::from([
+            ("store", vec!["redis://redis".into()]),
+            ("audit-one-in", vec![one_in.into()]),
+        ]);
         let settings = settings::resolve(&flags, &Environment::default()).settings;
         let telemetry = Telemetry::start(&settings.telemetry.export, app::instruments()).unwrap();
         let terms = LeaseTerms { above: 20, span_ms: 50, replicas: plan.replicas as u32 };
@@ -114,11 +120,18 @@ impl Replica {
             None,
         );
         let [followed, keeps_keys] = [(); 2].map(|()| Arc::clone(&store));
-        let followers = vec![
+        let mut followers = vec![
             tokio::spawn(async move { followed.servers().unwrap().follow().await }),
             tokio::spawn(async move { overrides.follow().await }),
             tokio::spawn(async move { keys.follow(&keeps_keys, || true).await }),
         ];
+        if plan.audit != Audit::Off {
+            let audit = service.limiter.self_audit().unwrap();
+            audit.rules_changed(Timestamp::from_millis(BEGIN_US / 1000 - 60_000));
+            followers.push(tokio::spawn(async move {
+                audit.follow(CancellationToken::new()).await;
+            }));
+        }
         Self {
             number,
             limiter: Arc::clone(&service.limiter),
@@ -130,7 +143,16 @@ impl Replica {
             network,
             store,
             followers,
+            telemetry,
         }
+    }
+
+    /// How many windows its audit has found to be exact, over, and so on.
+    pub fn audited(&self) -> Vec<(String, u64)> {
+        let windows = app::instruments().find(|row| row.name == "ratelimit.audit.windows");
+        let families = self.telemetry.families();
+        let series = families.metrics(windows.unwrap()).iter();
+        series.map(|one| (label(one, "outcome").to_owned(), value(one))).collect()
     }
 
     /// Whether it has read the overrides: before, it is not ready for calls.
