@@ -35,14 +35,36 @@ fn descriptor(fields: &str) -> String {
 /// Whole requests; a byte outside ASCII is written as the character of that number.
 fn requests() -> Vec<[String; 3]> {
     let check = |query: &str| format!("POST /check?{query} HTTP/1.1\r\nhost: h\r\n\r\n");
-    cases(&[("requests", str::to_owned, ""), ("checks", check, REFUSED)])
+    let usage = |query: &str| format!("GET /v1/usage?{query} HTTP/1.1\r\nhost: h\r\n\r\n");
+    cases(&[
+        ("requests", str::to_owned, ""),
+        ("checks", check, REFUSED),
+        ("usage", usage, REFUSED),
+        ("posted", posted, REFUSED),
+    ])
+}
+
+/// A POST of a path and, after a space, its body.
+fn posted(text: &str) -> String {
+    let (path, body) = text.split_once(' ').unwrap();
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {length}\r\n\r\n{body}")
+}
+
+/// A GET of this path and query.
+fn got(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
 }
 
 /// Requests to the admin address.
 fn admin_requests() -> Vec<[String; 3]> {
-    let counters =
-        |query: &str| format!("GET /counters?{query} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
-    cases(&[("counters", counters, ""), ("admin requests", str::to_owned, "")])
+    let counters = |query: &str| got(&format!("/counters?{query}"));
+    cases(&[
+        ("counters", counters, ""),
+        ("got on the admin address", got, "400: "),
+        ("posted on the admin address", posted, "400: "),
+        ("admin requests", str::to_owned, ""),
+    ])
 }
 
 /// The answer to these bytes: the status, and what the body says of an error.
