@@ -16,6 +16,7 @@ pub mod over_limit_cache;
 mod reading;
 pub mod redis;
 pub mod report;
+mod sync;
 
 use tokio::time::Instant;
 use tollkeeper_engine::{

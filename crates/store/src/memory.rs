@@ -15,7 +15,6 @@ use std::{
     sync::Arc,
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use tollkeeper_base::process::clock::Clock;
 use tollkeeper_engine::{
     algorithm::{Algorithm, AnyAccount, account::Terms, hold_record::HoldRecord},
@@ -33,6 +32,7 @@ use self::{
     shard::{HashedKey, LocatedCounter, Shard},
 };
 use super::Clear;
+use crate::sync::{Mutex, MutexGuard};
 
 /// The most that a store keeps that is not bounded otherwise.
 const SIZE_MAX: MemorySize = MemorySize { counters: 1_000_000, bytes: 256 << 20 };
@@ -113,6 +113,8 @@ impl MemoryStore {
             postings.push(Posting { account, hold, reset, hits: charge.hits, charge, terms });
         }
 
+        let ends = |charge: &Charge| matches!(charge.hold, Some(HoldAction::EndOldest { .. }));
+        let ending = charges.iter().any(ends).then(|| self.open_takes.ending());
         let shards = counters.iter().map(|counter| counter.shard).collect();
         let mut locked = LockedShards::lock(&self.shards, shards);
         let mut accounts: Few<AnyAccount> =
@@ -134,6 +136,7 @@ impl MemoryStore {
                 self.end_open_hold(&counter, *id, now);
             }
         }
+        drop(ending);
         verdict
     }
 

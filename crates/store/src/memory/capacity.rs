@@ -1,10 +1,9 @@
 //! The limits on the number and the size of counters, and the reports of live ones that were evicted.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use tollkeeper_base::telemetry::{LogCause, due_line};
 
 use super::metrics::{MemoryMetrics, MemorySize};
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// With fewer counters a sweep is not worthwhile.
 const SWEPT_FROM: usize = 1024;

@@ -2,7 +2,6 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use parking_lot::Mutex;
 use tollkeeper_engine::{
     hold_id::HoldId,
     key::Counter,
@@ -11,6 +10,7 @@ use tollkeeper_engine::{
 };
 
 use super::capacity::Capacity;
+use crate::sync::{Mutex, MutexGuard};
 
 /// Of the most that counters may take, they take this part at most.
 const TAKES_PART: usize = 8;
@@ -20,6 +20,7 @@ const TAKES_PART: usize = 8;
 pub(super) struct OpenTakes {
     capacity: Arc<Capacity>,
     takes: Mutex<Takes>,
+    ending: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -46,7 +47,7 @@ impl OpenTake {
 impl OpenTakes {
     /// None yet. What they take counts as taken by counters.
     pub(super) fn new(capacity: Arc<Capacity>) -> Self {
-        Self { capacity, takes: Mutex::default() }
+        Self { capacity, takes: Mutex::default(), ending: Mutex::default() }
     }
 
     /// Notes the take of a call that was admitted at `now`, if it has opened holds on several counters.
@@ -78,6 +79,11 @@ impl OpenTakes {
             }
         }
         self.capacity.resize(before, takes.bytes);
+    }
+
+    /// A turn to end a take on all of its counters. Otherwise, two commits at a time could end the same one.
+    pub(super) fn ending(&self) -> MutexGuard<'_, ()> {
+        self.ending.lock()
     }
 
     pub(super) fn end(&self, id: HoldId) -> Vec<Counter> {

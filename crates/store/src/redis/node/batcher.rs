@@ -4,29 +4,23 @@
 //! Each worker has a dispatcher, a task that hands its own worker's calls their answers: to wake many
 //! tasks of another thread costs more than to wake one. One of the dispatchers is the leader, and sends.
 
+mod arrivals;
 mod dispatcher;
 mod exchange;
 mod queue;
 mod spans;
 mod waiting;
 
-use std::{
-    collections::VecDeque,
-    mem,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
-use tokio::{select, sync::oneshot, time::Instant};
+use tokio::select;
 use tokio_util::task::TaskTracker;
 use tollkeeper_base::{process::workers, telemetry::current};
 
 pub(crate) use self::queue::{QueuedCall, SentAs};
 use self::{
-    dispatcher::Dispatcher,
     queue::{Mailbox, Queue, Recipient, SharedQueue},
-    waiting::{CallInQueue, WaitsFor},
+    waiting::CallInQueue,
 };
 use super::{
     batch::{Batch, Runs, ScriptKind},
@@ -34,7 +28,11 @@ use super::{
     link::Link,
     owed::Owed,
 };
-use crate::{StoreError, redis::script::KeyDeclaration};
+use crate::{
+    StoreError,
+    redis::script::KeyDeclaration,
+    sync::{Mutex, oneshot, time::Instant},
+};
 
 /// How long an answer to a call that goes by itself is waited for.
 const ALONE_WITHIN: Duration = Duration::from_secs(1);
@@ -141,24 +139,8 @@ impl Batcher {
     }
 
     /// Queues a call, and wakes a dispatcher if none would send it. Returns the call if the node has left.
-    pub(crate) fn enqueue(&self, mut call: QueuedCall) -> Result<(), QueuedCall> {
-        let (index, now) = (call.caller.mailbox, call.since);
-        let Some(mailbox) = self.0.mailboxes.get(index) else { return Err(call) };
-        let mut queue = self.0.queue.lock();
-        if queue.is_closed {
-            return Err(call);
-        }
-        if !mailbox.is_running.swap(true, Ordering::AcqRel) {
-            Dispatcher::start(Arc::clone(&self.0), index);
-        }
-        if let Some(span) = &mut call.span
-            && queue.batches > 0
-        {
-            span.waits_for = WaitsFor::Batch;
-        }
-        queue.waiting.push_back(call);
-        self.0.find_leader(&mut queue, index, now);
-        Ok(())
+    pub(crate) fn enqueue(&self, call: QueuedCall) -> Result<(), QueuedCall> {
+        self.0.enqueue(call)
     }
 
     /// Number of calls that wait to be sent.
@@ -177,12 +159,7 @@ impl Batcher {
     /// Takes no more calls, and returns those that have not been sent. Batches that are under way are still
     /// answered.
     pub(crate) fn close(&self) -> Vec<QueuedCall> {
-        let mut queue = self.0.queue.lock();
-        queue.is_closed = true;
-        let waiting = mem::take(&mut queue.waiting);
-        drop(queue);
-        self.0.wake_all();
-        waiting.into()
+        self.0.close()
     }
 
     /// Waits until everything has ended that was under way when the batcher was closed.

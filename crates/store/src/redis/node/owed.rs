@@ -4,11 +4,10 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
 use tollkeeper_engine::time::Timestamp;
 
 use super::unsent::{RELEASED_AFTER, Unsent, UnsentWork};
-use crate::redis::script::work::NodeWork;
+use crate::{redis::script::work::NodeWork, sync::time::Instant};
 
 /// Work, and the queue that keeps what remains of it.
 #[derive(Debug)]

@@ -7,12 +7,14 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
-use tokio::{sync::Notify, time::Instant};
 use tollkeeper_base::telemetry::{LogCause, due_line};
 use tollkeeper_engine::time::Timestamp;
 
-use crate::{metrics::StoreMetrics, redis::script::work::NodeWork};
+use crate::{
+    metrics::StoreMetrics,
+    redis::script::work::NodeWork,
+    sync::{Mutex, Notify, time::Instant},
+};
 
 /// How long a take without an answer is left alone: it may still be on its way to the server, and would come after its
 /// release.

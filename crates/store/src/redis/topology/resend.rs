@@ -3,16 +3,20 @@
 use std::{iter, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
-use parking_lot::Mutex;
-use tokio::time::{self, Instant};
 
-use crate::redis::{
-    node::{
-        decided::NotDecided,
-        owed::Owed,
-        unsent::{RELEASED_AFTER, Unsent},
+use crate::{
+    redis::{
+        node::{
+            decided::NotDecided,
+            owed::Owed,
+            unsent::{RELEASED_AFTER, Unsent},
+        },
+        script::work::NodeWork,
     },
-    script::work::NodeWork,
+    sync::{
+        Mutex,
+        time::{self, Instant},
+    },
 };
 
 /// How long servers are left alone that refuse what is sent: first this, and twice as long after each round in which

@@ -1,17 +1,9 @@
 //! Sends the waiting calls in batches, and hands out the answers.
 
-use std::{
-    mem,
-    pin::pin,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{mem, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use tokio::{
-    select, task,
-    time::{self, Instant},
-};
+use tokio::select;
 
 use super::{
     exchange::Exchanged,
@@ -23,6 +15,11 @@ use crate::{
         batch::{Batch, Runs, WEIGHT_MAX},
         decided::{CallAnswer, NotDecided},
         pool::Connected,
+    },
+    sync::{
+        atomic::Ordering,
+        spawn, task,
+        time::{self, Instant},
     },
 };
 
@@ -55,7 +52,8 @@ impl Drop for Dispatcher {
 impl Dispatcher {
     pub(super) fn start(shared: Arc<SharedQueue>, index: usize) {
         let dispatchers = shared.dispatchers.clone();
-        drop(dispatchers.spawn(Self { shared, index, round_trip: Duration::ZERO }.run()));
+        let dispatcher = Self { shared, index, round_trip: Duration::ZERO };
+        spawn(&dispatchers, dispatcher.run());
     }
 
     async fn run(mut self) {

@@ -1,25 +1,24 @@
 //! The queue of calls, which of the dispatchers leads, and where answers are put for the others.
 
-use std::{
-    collections::VecDeque,
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
-use parking_lot::Mutex;
-use tokio::{
-    sync::{Notify, oneshot},
-    time::Instant,
-};
 use tokio_util::task::TaskTracker;
 use tollkeeper_engine::time::Timestamp;
 
 use super::waiting::{CallInQueue, WaitsFor};
-use crate::redis::node::{
-    batch::{Runs, ScriptKind},
-    decided::{CallAnswer, NotDecided},
-    link::Link,
-    owed::Owed,
+use crate::{
+    redis::node::{
+        batch::{Runs, ScriptKind},
+        decided::{CallAnswer, NotDecided},
+        link::Link,
+        owed::Owed,
+    },
+    sync::{
+        Mutex, Notify,
+        atomic::{AtomicBool, Ordering},
+        oneshot,
+        time::Instant,
+    },
 };
 
 /// A batch is late after the timeout divided by this.
