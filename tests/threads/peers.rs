@@ -20,6 +20,12 @@ pub enum Clear {
     Yes,
 }
 
+impl Clear {
+    pub fn ends_holds(self) -> bool {
+        self == Self::Yes
+    }
+}
+
 pub mod lateness {
     pub fn starved(_: std::time::Duration, _: &super::metrics::StoreMetrics) {}
 }
