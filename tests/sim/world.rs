@@ -104,7 +104,7 @@ impl Plan {
 pub enum Audit {
     Off,
     On,
-    /// They lose all data, in the middle of the schedule.
+    /// They lose all data, ten times.
     OfLostData,
 }
 
@@ -131,6 +131,8 @@ pub struct World {
     /// The Redis, or the nodes of the cluster.
     pub hosts: Vec<Rc<Host>>,
     replicas: RefCell<Vec<Rc<Replica>>>,
+    /// Those whose places others have taken.
+    replaced: RefCell<Vec<Rc<Replica>>>,
     network: Network,
     pub ledger: RefCell<Ledger>,
     /// The number of replicas until now.
@@ -190,7 +192,20 @@ impl World {
             time::sleep(Duration::from_millis(1)).await;
         }
         self.note(|| format!("replica {number} takes the calls of another"));
-        mem::replace(&mut self.replicas.borrow_mut()[place], replica)
+        let replaced = mem::replace(&mut self.replicas.borrow_mut()[place], replica);
+        self.replaced.borrow_mut().push(Rc::clone(&replaced));
+        replaced
+    }
+
+    /// What the audits of all replicas have found.
+    fn audited(&self) -> BTreeMap<String, u64> {
+        let mut sums = BTreeMap::new();
+        for replica in self.replicas.borrow().iter().chain(self.replaced.borrow().iter()) {
+            for (outcome, windows) in replica.audited() {
+                *sums.entry(outcome).or_default() += windows;
+            }
+        }
+        sums
     }
 
     /// Whether the faults ended so long ago that the service is back.
@@ -228,13 +243,7 @@ pub fn run(plan: &Plan) -> Outcome {
         calls: ledger.calls(),
         broken: ledger.broken(),
         answers: ledger.answers(),
-        audited: world.replicas().iter().flat_map(|replica| replica.audited()).fold(
-            BTreeMap::new(),
-            |mut sums, (outcome, windows)| {
-                *sums.entry(outcome).or_default() += windows;
-                sums
-            },
-        ),
+        audited: world.audited(),
     }
 }
 
@@ -264,6 +273,7 @@ async fn live(plan: &Plan) -> Rc<World> {
         plan: plan.clone(),
         hosts,
         replicas: RefCell::new(replicas.collect()),
+        replaced: RefCell::default(),
         started: Cell::new(plan.replicas),
         network,
         ledger: RefCell::new(Ledger::of(plan)),
@@ -299,8 +309,9 @@ async fn live(plan: &Plan) -> Rc<World> {
     let clients = (0..plan.clients)
         .map(|number| spawn_local(Client::new(number, &world, dice.another()).call()));
     let clients: Vec<_> = clients.collect();
-    if plan.audit == Audit::OfLostData {
-        time::sleep(plan.lasts / 2).await;
+    let losses = if plan.audit == Audit::OfLostData { 10 } else { 0 };
+    for _ in 0..losses {
+        time::sleep(plan.lasts / losses).await;
         (0..world.hosts.len()).for_each(|node| world.loses(node, &mut Database::default()));
     }
     faults::happen(&world, &dice).await;
