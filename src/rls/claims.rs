@@ -17,13 +17,13 @@ use crate::{telemetry::instruments, text::named::named};
 instruments! {
     pub struct QuotaInstruments {
         assignments: Counter<u64> => ASSIGNMENTS = Counter("ratelimit.quota.assignments", ["result"],
-            "what proxies were told about their buckets: how many hits they have (`assigned`), to deny all calls for some seconds (`denied`), to let all pass (`unlimited`), or to forget the bucket (`abandoned`); or nothing, since a limit cannot be assigned (`not_assigned`) or the store gave `no_answer`");
+            "answers to proxies about a bucket: it has hits (`assigned`), has none for some seconds (`denied`), has no limit (`unlimited`), or is given up (`abandoned`). No answer was sent if the limit cannot be assigned (`not_assigned`), or if the store did not answer (`no_answer`)");
     }
     BUCKETS = Gauge("ratelimit.quota.buckets", [], "buckets of the open streams of RLQS");
 }
 
 named! {
-    /// What a proxy is told about one of its buckets.
+    /// An answer to a proxy about one of its buckets, or why there was none.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(super) enum Told {
         Assigned = "assigned",
@@ -37,8 +37,8 @@ named! {
     }
 }
 
-/// How many connections ask the store at a time, each for the buckets of one turn: when a window begins, those of all streams
-/// are due.
+/// The most connections that ask the store at the same time, each about the buckets of one turn. When a window begins, the
+/// buckets of all streams are due at once.
 const TURNS_AT_A_TIME: usize = 4;
 
 /// What names a bucket.

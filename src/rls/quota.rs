@@ -77,10 +77,10 @@ const TURN_BYTES: usize = 64 << 10;
 /// About what a pair of a name takes beside its key and value, in bytes.
 const PAIR_BYTES: usize = 256;
 
-/// A longer usage is read apart from the calls of others.
+/// A longer usage is decoded on a thread of its own, so that other calls do not wait for it.
 const LONG_USAGE_BYTES: usize = 64 << 10;
 
-/// After so many fields of a report, or 64 times as many bytes, the calls of others come in between.
+/// The task yields to other calls after it has read this many fields of a report, or 64 times as many bytes.
 const FIELDS_AT_A_TIME: usize = 256;
 
 /// Most reports that are answered as one.
@@ -101,7 +101,7 @@ pub struct Reports {
     index: usize,
     /// Whether the domain of the first report is known.
     is_begun: bool,
-    /// The fields that were read since the calls of others came in between.
+    /// The fields that were read since the task last yielded.
     fields: usize,
     /// When they were taken up: what was due before is renewed with them.
     began: Instant,

@@ -1,4 +1,4 @@
-//! Work that is kept: whoever leaves it, and whatever refuses it, it is done once.
+//! Kept work is done exactly once, whichever thread keeps it and whatever a server refuses.
 
 use std::{mem, sync::Arc, time::Duration};
 

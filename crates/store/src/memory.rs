@@ -114,7 +114,7 @@ impl MemoryStore {
         }
 
         let ends = |charge: &Charge| matches!(charge.hold, Some(HoldAction::EndOldest { .. }));
-        let ending = charges.iter().any(ends).then(|| self.open_takes.ending());
+        let _ending = charges.iter().any(ends).then(|| self.open_takes.ending());
         let shards = counters.iter().map(|counter| counter.shard).collect();
         let mut locked = LockedShards::lock(&self.shards, shards);
         let mut accounts: Few<AnyAccount> =
@@ -136,7 +136,6 @@ impl MemoryStore {
                 self.end_open_hold(&counter, *id, now);
             }
         }
-        drop(ending);
         verdict
     }
 

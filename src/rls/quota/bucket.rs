@@ -105,8 +105,9 @@ pub(super) struct Bucket {
     claim: Claim,
     grants: Grants,
     assigned: Option<Instant>,
-    /// Whether the proxy has reported it before, and been told something about it that lasts.
+    /// Whether the proxy has reported the bucket before.
     is_reported: bool,
+    /// Whether the proxy has got an answer about the bucket.
     is_told: bool,
     /// When the next assignment is due, if not with a report.
     due: Option<Instant>,
@@ -233,7 +234,7 @@ impl Bucket {
                 self.uncounted = 0;
                 service.quotas.count(Told::NotAssigned, 1);
                 report_not_assigned(domain, &rule);
-                // Else what it was told before would decide, when that is over.
+                // Otherwise, the proxy would follow its `expired_assignment_behavior`.
                 return self.is_told.then_some(Change::Abandon);
             }
             Err(_) => return self.again_soon(service),

@@ -47,10 +47,10 @@ pub(super) struct Window {
     seconds: u64,
     /// The id of its counter: other rules may charge another one.
     counter: u64,
-    /// The most hits that may have been used in it, since a report may be about two windows: each of the calls may have used any
-    /// of its assignments, and so counts in every window, there for the oldest one.
+    /// The most hits of the assignment that calls may have used in this window. A report may be about two windows, so each call
+    /// counts in both, for the oldest assignment there.
     used: u64,
-    /// Of the calls that are being noted, those that neither this assignment nor an older one of the window covers.
+    /// The calls of the present report that neither this assignment nor an older one of the window covers.
     left: u64,
 }
 
