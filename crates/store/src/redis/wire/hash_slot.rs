@@ -24,6 +24,15 @@ const CRC16: [u16; 256] = {
     table
 };
 
+/// A CRC16 that was begun, after these bytes.
+fn crc_after(begun: u16, bytes: &[u8]) -> u16 {
+    bytes.iter().fold(begun, |crc, byte| {
+        let [high, low] = crc.to_be_bytes();
+        let entry = CRC16.get(usize::from(high ^ byte)).copied().unwrap_or_default();
+        u16::from_be_bytes([low, 0]) ^ entry
+    })
+}
+
 impl HashSlot {
     pub(crate) const COUNT: u16 = 16_384;
 
@@ -37,18 +46,15 @@ impl HashSlot {
     }
 
     pub(crate) fn of_tag(tag: &[u8]) -> Self {
-        let crc = tag.iter().fold(0_u16, |crc, byte| {
-            let [high, low] = crc.to_be_bytes();
-            let entry = CRC16.get(usize::from(high ^ byte)).copied().unwrap_or_default();
-            u16::from_be_bytes([low, 0]) ^ entry
-        });
-        Self(crc % Self::COUNT)
+        Self(crc_after(0, tag) % Self::COUNT)
     }
 
     /// A hash tag of this slot that begins with `name`.
     pub(crate) fn tag(self, name: &str) -> Option<String> {
-        let tags = (0..1_000_000).map(|number| format!("{name}-{number}"));
-        tags.into_iter().find(|tag| Self::of_tag(tag.as_bytes()) == self)
+        let begun = crc_after(crc_after(0, name.as_bytes()), b"-");
+        let has_slot = |end: &String| crc_after(begun, end.as_bytes()) % Self::COUNT == self.0;
+        let end = (0..1_000_000_u32).map(|number| number.to_string()).find(has_slot)?;
+        Some(format!("{name}-{end}"))
     }
 
     /// The number, below [`COUNT`](Self::COUNT).
