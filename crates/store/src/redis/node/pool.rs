@@ -110,6 +110,14 @@ impl Pool {
     /// # Errors
     /// [`StoreError::Unavailable`] if an attempt to open one fails while there is no other.
     pub(crate) async fn get(&self) -> Result<Connected<'_>, StoreError> {
+        self.get_tried_after(IDLE_MAX).await
+    }
+
+    /// As [`get`](Self::get), where one that was idle for longer than this is tried by a PING first.
+    pub(crate) async fn get_tried_after(
+        &self,
+        idle_max: Duration,
+    ) -> Result<Connected<'_>, StoreError> {
         let Some(connections) = self.part() else {
             return Err(StoreError::Unavailable("no connections are allowed".to_owned()));
         };
@@ -131,7 +139,7 @@ impl Pool {
             if held.discards == self.0.discards.load(Ordering::Relaxed)
                 && !held.is_closed()
                 && (Instant::now() < held.replace_at || !is_replaced())
-                && self.answers(&mut held).await
+                && (held.answered_at.elapsed() < idle_max || self.answers(&mut held).await)
             {
                 return Ok(held);
             }
@@ -148,11 +156,8 @@ impl Pool {
         self.0.answers.notify_waiters();
     }
 
-    /// Whether a connection has answered lately, or does so now.
+    /// Whether a connection answers now.
     async fn answers(&self, connection: &mut Connection) -> bool {
-        if connection.answered_at.elapsed() < IDLE_MAX {
-            return true;
-        }
         // Enough is left of the budget to open another.
         let (ping, limit) = (redis::cmd("PING"), self.timeout() / 4);
         let answer = time::timeout(limit, connection.query::<()>(&ping)).await;
@@ -161,7 +166,6 @@ impl Pool {
 
     /// Notes that a connection answers although all were [discarded](Self::discard).
     pub(crate) fn keep(&self, connection: &mut Connection) {
-        connection.answered_at = Instant::now();
         connection.discards = self.0.discards.load(Ordering::Relaxed);
     }
 

@@ -195,6 +195,7 @@ impl Connection {
             let is_harmless =
                 answers.iter().filter_map(|answer| answer.as_ref().err()).all(is_harmless);
             self.usable = was_usable && is_in_step && is_harmless;
+            self.answered_at = Instant::now();
         }
         answers
     }
