@@ -10,7 +10,7 @@ use opentelemetry::{
     metrics::{Counter, Meter},
 };
 use parking_lot::Mutex;
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::{select, sync::Semaphore, time::Instant};
 
 use crate::{telemetry::instruments, text::named::named};
 
@@ -92,15 +92,20 @@ impl Claims {
     }
 
     /// Does this in turn: first of the streams of a connection, and then of all connections, so that one with many buckets delays
-    /// the others little. The semaphores are never closed.
+    /// the others little. `None` if the client leaves before. The semaphores are never closed.
     pub(super) async fn in_turn<T>(
         &self,
         of_connection: &Semaphore,
+        leaves: impl Future<Output = ()>,
         work: impl Future<Output = T>,
-    ) -> T {
-        let _own = of_connection.acquire().await;
-        let _turn = self.turns.acquire().await;
-        work.await
+    ) -> Option<T> {
+        let turns = async { (of_connection.acquire().await, self.turns.acquire().await) };
+        let _turns = select! {
+            biased;
+            () = leaves => return None,
+            turns = turns => turns,
+        };
+        Some(work.await)
     }
 
     /// Adds a claim, of whatever there is until it is known what its stream needs.
@@ -166,7 +171,17 @@ fn fair(all: u64, mut needs: Vec<u64>) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::future::{pending, ready};
+
     use super::*;
+
+    #[tokio::test]
+    async fn who_leaves_before_its_turn_does_nothing() {
+        let claims = Claims::new(&opentelemetry::global::meter("tests"));
+        let (none, one) = (Semaphore::new(0), Semaphore::new(1));
+        assert_eq!(claims.in_turn(&none, ready(()), async { 1 }).await, None);
+        assert_eq!(claims.in_turn(&one, pending(), async { 1 }).await, Some(1));
+    }
 
     #[test]
     fn who_needs_little_has_it_and_the_others_have_equal_parts_of_which_one_is_left() {

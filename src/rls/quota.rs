@@ -67,8 +67,8 @@ const BUCKETS_MAX: usize = 10_000;
 const NAME_BYTES_MAX: usize = 1 << 10;
 const NAMES_BYTES_MAX: usize = 2 << 20;
 
-/// The largest report: a proxy that was without us for a while may have many buckets.
-const REPORT_BYTES_MAX: usize = 32 << 20;
+/// The largest report: a proxy that was without us for a while may have many more buckets than we keep.
+const REPORT_BYTES_MAX: usize = 8 << 20;
 
 /// What one turn follows at most: buckets, and what their names take in memory.
 const TURN_BUCKETS: usize = 16;
@@ -162,6 +162,8 @@ impl Service {
     ) -> Response<AnswerBody> {
         let calls = client.calls.clone();
         framing::answer_stream(&calls, async move |answers| {
+            let slot = Arc::clone(&client.other_calls).try_acquire_owned();
+            let _slot = slot.map_err(|_| Refusal::TooMany.status())?;
             self.limiter.prepare_tokens();
             let (memory, identity) = (Arc::clone(&client.memory), client.identity.as_ref());
             let turns = Arc::clone(&client.quota_turns);
@@ -228,11 +230,12 @@ impl<'service> QuotaStream<'service> {
                 let (reports, held): (Vec<_>, Vec<_>) = reports.into_iter().unzip();
                 let (count, mut reports) = (reports.len(), Reports::new(reports));
                 let end = loop {
-                    let answer = caught(Box::pin(self.answer(&mut reports))).await;
+                    let answer = self.answer(&mut reports, answers.closed());
+                    let answer = caught(Box::pin(answer)).await;
                     let bucket_action = match answer.unwrap_or(Err(Refusal::Panicked)) {
                         Ok(Some(actions)) if actions.is_empty() => continue,
                         Ok(Some(actions)) => actions,
-                        Ok(None) => break Ok(true),
+                        Ok(None) => break Ok(!answers.is_closed()),
                         Err(refusal) => break Err(refusal),
                     };
                     let answer = match framing::framed(&Answer { bucket_action }, &memory) {
@@ -268,11 +271,16 @@ impl<'service> QuotaStream<'service> {
         self.buckets.values().filter_map(Bucket::due).min()
     }
 
-    /// Follows a part of these reports, and then what has become due; returns what the proxy is to do. `None` at the end.
+    /// Follows a part of these reports, and then what has become due; returns what the proxy is to do. `None` at the end, or if
+    /// the proxy leaves before it is its turn.
     ///
     /// # Errors
     /// If a report cannot be decoded, or one of its fields is outside its bounds.
-    pub async fn answer(&mut self, reports: &mut Reports) -> Result<Option<Vec<Action>>, Refusal> {
+    pub async fn answer(
+        &mut self,
+        reports: &mut Reports,
+        leaves: impl Future<Output = ()>,
+    ) -> Result<Option<Vec<Action>>, Refusal> {
         let mut held = self.memory.reserve();
         let usages = self.next_turn(reports, &mut held).await?;
         // Those for which the stream has no room are beyond.
@@ -304,7 +312,8 @@ impl<'service> QuotaStream<'service> {
             });
             join(join_all(followed), join_all(given_up)).await
         };
-        let (followed, given_up) = service.quotas.in_turn(&self.turns, followed).await;
+        let followed = service.quotas.in_turn(&self.turns, leaves, followed).await;
+        let Some((followed, given_up)) = followed else { return Ok(None) };
         // An assignment lasts from when it is sent.
         let (now, mut actions) = (Instant::now(), Vec::with_capacity(followed.len()));
         for (mut bucket, change) in followed {

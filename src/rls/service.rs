@@ -78,7 +78,7 @@ pub(super) struct ConnectedClient {
     pub(super) calls: CallTracker,
     /// The memory that it may make us hold.
     pub(super) memory: Arc<ConnectionBudget>,
-    /// One permit for each call of another service that it may have open.
+    /// One permit for each call of another service, or of RLQS, that it may have open.
     pub(super) other_calls: Arc<Semaphore>,
     /// The turns of its streams of quotas.
     pub(super) quota_turns: Arc<Semaphore>,

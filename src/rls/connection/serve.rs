@@ -65,7 +65,8 @@ const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
 /// passing on all of them would let a client use up the memory.
 const HEADERS_OF_OTHERS: [HeaderName; 2] = [CONTENT_TYPE, HeaderName::from_static("grpc-encoding")];
 const HEADER_OF_OTHERS_BYTES_MAX: usize = 128;
-/// Most open calls of the other services on one connection, and most bytes that each may send. `Watch` stays open.
+/// Most open calls of the other services and of RLQS on one connection, and most bytes that one of the others may send. `Watch`
+/// stays open.
 const OTHER_CALLS_MAX: usize = 100;
 const OTHER_BYTES_MAX: usize = 4 << 10;
 

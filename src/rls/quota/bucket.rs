@@ -223,7 +223,12 @@ impl Bucket {
         let is_shadow = |(charge, _): &(Charge, _)| charge.counter.limit.mode == Mode::Shadow;
         if !readings.is_empty() && readings.iter().all(is_shadow) {
             self.is_counted = true;
-            return Some(Change::Blanket(BlanketRule::AllowAll));
+            // A ban denies all the same.
+            let check = request(domain, entries, Hits::Check);
+            let checked = decide(limiter, &check, HitsMeaning::Charged).await;
+            let is_denied = checked.is_ok_and(|decision| decision.code == Code::OverLimit);
+            let all = if is_denied { BlanketRule::DenyAll } else { BlanketRule::AllowAll };
+            return Some(Change::Blanket(all));
         }
         let asked = Instant::now();
         let hits = self.claim.share(left, first, asked).clamp(1, u32::MAX.into());
@@ -242,10 +247,14 @@ impl Bucket {
         self.is_counted = true;
         if decision.code == Code::OverLimit {
             let over = decision.statuses.first().and_then(|status| status.outcome.of_limit());
-            self.due = over.map(|(_, _, reset)| asked + reset + BEGINS_LATE_BY);
-            // What is left of an assignment is better.
-            let is_alive = self.grants.are_alive(asked);
-            return (!is_alive).then_some(Change::Blanket(BlanketRule::DenyAll));
+            let resets = over.map(|(_, _, reset)| asked + reset + BEGINS_LATE_BY);
+            // What is left of an assignment is better, unless there is to be none.
+            let is_banned = over.is_none_or(|(limit, ..)| limit.requests_per_unit == 0);
+            let alive = self.grants.are_alive_until();
+            let alive = alive.and_then(|ends| ends.checked_sub(ENDS_EARLY_BY));
+            let alive = alive.filter(|until| *until > asked && !is_banned);
+            self.due = resets.into_iter().chain(alive).min();
+            return alive.is_none().then_some(Change::Blanket(BlanketRule::DenyAll));
         }
         let Some(hits) = decision.part else {
             return Some(Change::Blanket(BlanketRule::AllowAll));

@@ -77,9 +77,10 @@ impl Grants {
         Some((going_on().map(Grant::unused).sum(), until))
     }
 
-    /// Whether the proxy may still use some.
-    pub(super) fn are_alive(&self, now: Instant) -> bool {
-        self.0.iter().any(|grant| grant.ends() > now && grant.unused() > 0)
+    /// Until when the proxy may use some that it has not reported to have used.
+    pub(super) fn are_alive_until(&self) -> Option<Instant> {
+        let alive = self.0.iter().filter(|grant| grant.unused() > 0);
+        alive.map(Grant::ends).max()
     }
 
     /// Notes the calls that a proxy has let pass; returns those that none covers. A report does not say by which assignment, so
@@ -232,7 +233,7 @@ mod tests {
         let now = Instant::now();
         let mut grants = grants(&[10], now);
         grants.spend(10);
-        assert!(!grants.are_alive(now));
+        assert_eq!(grants.are_alive_until(), None);
         let ended = grants.ended(SECOND, now);
         assert_eq!(ended.iter().map(|one| one.committed(now)).collect::<Vec<_>>(), [None]);
         assert!(grants.is_empty());

@@ -187,9 +187,11 @@ async fn streams_share_fairly_and_as_much_as_a_part_is_left_for_calls() {
 async fn each_kind_of_bucket_is_told_what_its_rule_says() {
     on_both_stores(async |service| {
         set(service, "user=banned", json!({ "action": "ban" }));
+        set(service, "seen=banned", json!({ "action": "ban" }));
         set(service, "user=trusted", json!({ "action": "allow" }));
         let buckets = ["free=a", "nothing=a", "none=a", "seen=a", "second=a", "bucket=a"];
-        let buckets = [&buckets[..], &["user=banned", "user=trusted", "api=x user=b", "user=b"]];
+        let others = ["seen=banned", "user=banned", "user=trusted", "api=x user=b", "user=b"];
+        let buckets = [&buckets[..], &others];
         let buckets: Vec<_> =
             buckets.concat().into_iter().map(|bucket| (bucket, 5, 3, 0)).collect();
         let mut proxy = proxy(service, &buckets).await;
@@ -199,6 +201,7 @@ async fn each_kind_of_bucket_is_told_what_its_rule_says() {
             "none=a: none",
             "nothing=a: all",
             "seen=a: all",
+            "seen=banned: none",
             "user=b: 5",
             "user=banned: none",
             "user=trusted: all",
@@ -214,7 +217,7 @@ async fn each_kind_of_bucket_is_told_what_its_rule_says() {
         let metrics = service.get("/metrics");
         for (result, count) in [
             ("assigned", 2),
-            ("denied", 2),
+            ("denied", 3),
             ("unlimited", 4),
             ("not_assigned", 2),
             ("no_answer", 0),
@@ -223,7 +226,7 @@ async fn each_kind_of_bucket_is_told_what_its_rule_says() {
                 format!("ratelimit_quota_assignments_total{{result=\"{result}\"}} {count}\n");
             assert!(metrics.contains(&line), "{line} {metrics}");
         }
-        assert!(metrics.contains("ratelimit_quota_buckets 10\n"), "{metrics}");
+        assert!(metrics.contains("ratelimit_quota_buckets 11\n"), "{metrics}");
     })
     .await;
 }
@@ -318,6 +321,65 @@ async fn bad_reports_end_the_stream_with_the_field_and_the_bound() {
     proxy.reports.send(report("other", &[("user=a", 0, 1, 0)])).unwrap();
     let status = proxy.told().await.unwrap_err();
     assert_eq!(status.message(), "domain: must stay the same on a stream");
+}
+
+/// Assignments of a bucket are at least a second apart.
+const ASSIGNED_EVERY: Duration = Duration::from_millis(1_010);
+
+#[tokio::test]
+async fn a_proxy_with_hits_left_of_a_used_up_limit_is_told_to_deny_before_they_end() {
+    on_both_stores(async |service| {
+        let mut proxy = proxy(service, &[("user=a", 0, 1, 0)]).await;
+        assert_eq!(proxy.told().await.unwrap(), ["user=a: 5"]);
+        let began = Instant::now();
+        wait_for_used(service, "user=a", 6);
+        assert_eq!(admitted(service, &[("user", "a")]).await, 4);
+        tokio::time::sleep(ASSIGNED_EVERY).await;
+        proxy.report(&[("user=a", 5, 3, 0)]);
+        assert_eq!(proxy.told().await.unwrap(), ["user=a: none"]);
+        let after = began.elapsed();
+        assert!(after > Duration::from_secs(6), "the hits were taken back after {after:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_ban_ends_with_the_next_report_what_a_proxy_has() {
+    on_both_stores(async |service| {
+        let mut proxy = proxy(service, &[("user=a", 0, 1, 0)]).await;
+        assert_eq!(proxy.told().await.unwrap(), ["user=a: 5"]);
+        let began = Instant::now();
+        set(service, "user=a", json!({ "action": "ban" }));
+        tokio::time::sleep(ASSIGNED_EVERY).await;
+        proxy.report(&[("user=a", 5, 1, 0)]);
+        assert_eq!(proxy.told().await.unwrap(), ["user=a: none"]);
+        let after = began.elapsed();
+        assert!(after < Duration::from_secs(6), "the hits had ended after {after:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_connection_may_have_a_hundred_streams() {
+    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
+    let channel = endpoint.connect().await.unwrap();
+    let mut streams = Vec::new();
+    for number in 0..=100 {
+        let (reports, to_send) = unbounded_channel();
+        reports.send(report("shop", &[(&format!("user={number}"), 0, 1, 0)])).unwrap();
+        let to_send = UnboundedReceiverStream::new(to_send);
+        let mut client = RateLimitQuotaServiceClient::new(channel.clone());
+        let answers = client.stream_rate_limit_quotas(to_send).await;
+        let mut proxy = Proxy { reports, answers: answers.unwrap().into_inner() };
+        if number < 100 {
+            assert_eq!(proxy.told().await.unwrap(), [format!("user={number}: 5")]);
+        } else {
+            let refused = proxy.told().await.unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused}");
+        }
+        streams.push(proxy);
+    }
 }
 
 /// Streams that a client ends at once, while their answers still wait for Redis.

@@ -1,6 +1,6 @@
 //! Proxies that decide by themselves, with hits that are assigned to them, as `envoy.service.rate_limit_quota.v3` has it.
 
-use std::{collections::BTreeMap, pin::pin, rc::Rc, slice, time::Duration};
+use std::{collections::BTreeMap, future::pending, pin::pin, rc::Rc, slice, time::Duration};
 
 use prost::Message as _;
 use tokio::{
@@ -106,8 +106,10 @@ impl Proxy {
         let asked = (Instant::now(), self.world.redis_now_ms());
         let mut reports = Reports::new(report.into_iter().map(Into::into).collect());
         let mut actions = Vec::new();
-        while let Some(told) =
-            self.while_waiting(stream.answer(&mut reports)).await.expect("the report is well")
+        while let Some(told) = self
+            .while_waiting(stream.answer(&mut reports, pending()))
+            .await
+            .expect("the report is well")
         {
             actions.extend(told);
         }
