@@ -7,20 +7,9 @@ from typing import Any, Self, TypeVar
 import grpc
 
 from tollkeeper.call import Call, Descriptors
-from tollkeeper.channel import TLS, options
+from tollkeeper.channel import TLS, opener
 from tollkeeper.decision import Committed, Decision
-from tollkeeper.exchange import (
-    CLOSED,
-    METHODS,
-    PATH,
-    Attempt,
-    Exchange,
-    Steps,
-    encode_commit,
-    hold_call,
-    hold_of,
-    service_error,
-)
+from tollkeeper.exchange import CLOSED, METHODS, PATH, Exchange, encode_commit, hold_call, hold_of, service_error
 from tollkeeper.hold import AsyncHold
 
 T = TypeVar("T")
@@ -61,22 +50,14 @@ class AsyncClient(
     async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
-    async def _run(self, steps: Steps[T], *, holds: bool = False) -> T:
-        answer: Any = None
-        send = self._send_hold if holds else self._connection.send
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration as end:
-                return end.value
-            if isinstance(step, Attempt):
-                answer = await send(step)
-            else:
-                await asyncio.sleep(step)
+    def _run(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        return work
 
-    async def _send_hold(self, attempt: Attempt) -> Any:
-        """The answer. If the caller is cancelled before it has come, what it holds is given back."""
-        sent = asyncio.create_task(self._connection.send(attempt))
+    async def _run_commit(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.shield(self._keep(work))
+
+    async def _send_hold(self, method: str, request: Any, timeout: float) -> Any:
+        sent = asyncio.create_task(self._connection.send(method, request, timeout))
         try:
             return await asyncio.shield(sent)
         except asyncio.CancelledError:
@@ -85,10 +66,7 @@ class AsyncClient(
 
     async def _give_back(self, sent: asyncio.Task[Any]) -> None:
         if hold := hold_of(await sent):
-            await self._run(self._commit_steps(encode_commit(hold, used=0), also_closed=True))
-
-    async def _run_commit(self, steps: Steps[T]) -> T:
-        return await asyncio.shield(self._keep(self._run(steps)))
+            await self._commit(encode_commit(hold, used=0), also_closed=True)
 
     def _keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begins what `close` waits for."""
@@ -103,34 +81,29 @@ class _Connection:
     """A channel for each event loop, and the commits that they are kept open for."""
 
     def __init__(self, target: str | grpc.aio.Channel, tls: TLS | None) -> None:
-        self._target = target
-        self._options = options(tls)
-        self._credentials = tls.credentials() if tls else None
+        self._make = opener(target, tls) if isinstance(target, str) else None
+        self._given: Any = target
         self._opened: dict[asyncio.AbstractEventLoop, grpc.aio.Channel] = {}
         self.commits: set[asyncio.Task[Any]] = set()
         self.is_closed = False
 
     def open(self) -> grpc.aio.Channel:
         """The channel of the running event loop."""
-        if not isinstance(self._target, str):
-            return self._target
+        if not self._make:
+            return self._given
         loop = asyncio.get_running_loop()
         if loop not in self._opened:
             for closed in [it for it in self._opened if it.is_closed()]:
                 del self._opened[closed]
-            if self._credentials:
-                channel = grpc.aio.secure_channel(self._target, self._credentials, self._options)
-            else:
-                channel = grpc.aio.insecure_channel(self._target, self._options)
-            channel.get_state(try_to_connect=True)
-            self._opened[loop] = channel
+            self._opened[loop] = self._make(grpc.aio)
+            self._opened[loop].get_state(try_to_connect=True)
         return self._opened[loop]
 
-    async def send(self, attempt: Attempt) -> Any:
-        """The answer, or a ServiceError."""
-        rpc = self.open().unary_unary(PATH + attempt.method, *METHODS[attempt.method])
+    async def send(self, method: str, request: Any, timeout: float) -> Any:
+        """The answer, or a ServiceError. A commit waits for a connection, since it may be sent late."""
+        rpc = self.open().unary_unary(PATH + method, *METHODS[method])
         try:
-            return await rpc(attempt.request, timeout=attempt.timeout, wait_for_ready=attempt.waits)
+            return await rpc(request, timeout=timeout, wait_for_ready=method == "Commit")
         except (grpc.RpcError, grpc.aio.UsageError) as error:
             return service_error(error)
         except asyncio.CancelledError:
@@ -139,6 +112,9 @@ class _Connection:
             if self.is_closed and not (task and task.cancelling()):
                 return CLOSED
             raise
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
     async def close(self, timeout: float) -> None:
         self.is_closed = True

@@ -1,8 +1,10 @@
 """How a client connects."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -44,14 +46,14 @@ class TLS:
             raise ValueError("tls: cert and key must both be set, or neither")
 
     def credentials(self) -> grpc.ChannelCredentials:
-        return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
+        files = (None if path is None else Path(path).read_bytes() for path in (self.ca, self.key, self.cert))
+        return grpc.ssl_channel_credentials(*files)
 
 
-def _read(path: str | PathLike[str] | None) -> bytes | None:
-    return None if path is None else Path(path).read_bytes()
-
-
-def options(tls: TLS | None) -> list[tuple[str, str | int]]:
-    if tls is None or tls.server_name is None:
-        return OPTIONS
-    return [*OPTIONS, ("grpc.ssl_target_name_override", tls.server_name)]
+def opener(target: str, tls: TLS | None) -> Callable[[Any], Any]:
+    """A function that makes a channel of `grpc`, or of `grpc.aio`."""
+    if tls is None:
+        return lambda library: library.insecure_channel(target, OPTIONS)
+    credentials = tls.credentials()
+    name = [("grpc.ssl_target_name_override", tls.server_name)] if tls.server_name else []
+    return lambda library: library.secure_channel(target, credentials, [*OPTIONS, *name])

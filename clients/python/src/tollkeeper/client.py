@@ -2,16 +2,16 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import grpc
 
 from tollkeeper.call import Call, Descriptors
-from tollkeeper.channel import TLS, options
+from tollkeeper.channel import TLS, opener
 from tollkeeper.decision import Committed, Decision
-from tollkeeper.exchange import METHODS, PATH, Attempt, Exchange, Steps, hold_call, service_error
+from tollkeeper.exchange import METHODS, PATH, Exchange, hold_call, service_error
 from tollkeeper.hold import Hold
 
 T = TypeVar("T")
@@ -41,21 +41,17 @@ class Client(Exchange[Decision, list[Decision], Committed]):
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def _run(self, steps: Steps[T], *, holds: bool = False) -> T:
-        answer: Any = None
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration as end:
-                return end.value
-            if isinstance(step, Attempt):
-                answer = self._connection.send(step)
-            else:
-                time.sleep(step)
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Its connection blocks the thread, so that nothing awaits an event loop."""
+        try:
+            work.send(None)
+        except StopIteration as end:
+            return end.value
+        raise RuntimeError("a client for threads cannot wait for an event loop")
 
-    def _run_commit(self, steps: Steps[T]) -> T:
+    def _run_commit(self, work: Coroutine[Any, Any, T]) -> T:
         with self._connection.commit():
-            return self._run(steps)
+            return self._run(work)
 
 
 class _Connection:
@@ -64,12 +60,7 @@ class _Connection:
     def __init__(self, target: str | grpc.Channel, tls: TLS | None) -> None:
         self._own: grpc.Channel | None = None
         if isinstance(target, str):
-            credentials = tls.credentials() if tls else None
-            target = self._own = (
-                grpc.secure_channel(target, credentials, options(tls))
-                if credentials
-                else grpc.insecure_channel(target, options(tls))
-            )
+            target = self._own = cast(grpc.Channel, opener(target, tls)(grpc))
             # The public way to connect, a subscription, has a thread that fails if the channel is closed soon.
             if connectivity := getattr(self._own, "_channel", None):
                 connectivity.check_connectivity_state(True)
@@ -78,12 +69,15 @@ class _Connection:
         self._commit_ends = threading.Condition()
         self.is_closed = False
 
-    def send(self, attempt: Attempt) -> Any:
-        """The answer, or a ServiceError."""
+    async def send(self, method: str, request: Any, timeout: float) -> Any:
+        """The answer, or a ServiceError. A commit waits for a connection, since it may be sent late."""
         try:
-            return self._rpcs[attempt.method](attempt.request, timeout=attempt.timeout, wait_for_ready=attempt.waits)
+            return self._rpcs[method](request, timeout=timeout, wait_for_ready=method == "Commit")
         except (grpc.RpcError, ValueError) as error:
             return service_error(error)
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     @contextmanager
     def commit(self) -> Iterator[None]:

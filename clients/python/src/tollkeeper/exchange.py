@@ -4,8 +4,8 @@ import copy
 import dataclasses
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Generic, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack
 
 import grpc
 
@@ -35,7 +35,6 @@ OnCall = Callable[[str, float, str], object]
 One = TypeVar("One")
 Many = TypeVar("Many")
 Done = TypeVar("Done")
-T = TypeVar("T")
 
 PATH = "/tollkeeper.v1.Tollkeeper/"
 METHODS: dict[str, tuple[Any, Any]] = {
@@ -49,23 +48,6 @@ COMMIT_PAUSE = 0.1
 # A day: gRPC has no place for much longer ones.
 SECONDS_MAX = 86_400
 CLOSED = ServiceError("CANCELLED", "the client is closed")
-
-
-class Attempt(NamedTuple):
-    """A request to send once."""
-
-    method: str
-    request: Any
-    timeout: float
-
-    @property
-    def waits(self) -> bool:
-        """A commit waits for a connection, since it may be sent late."""
-        return self.method == "Commit"
-
-
-# What a client has to do, attempts and pauses in seconds; the answers are sent back. Ends with the result.
-Steps = Generator[Attempt | float, Any, T]
 
 
 class Settings(TypedDict, total=False):
@@ -112,7 +94,7 @@ class Policy:
 
 
 class Exchange(ABC, Generic[One, Many, Done]):
-    """Makes requests, and decisions of their answers."""
+    """Makes requests, and decisions of their answers, in coroutines that both clients run."""
 
     _connection: Any
 
@@ -136,12 +118,16 @@ class Exchange(ABC, Generic[One, Many, Done]):
     def _connect(self, target: Any, tls: TLS | None) -> None: ...
 
     @abstractmethod
-    def _run(self, steps: Steps[Any], *, holds: bool = False) -> Any:
-        """The result of the steps, or a coroutine with it. If they take what is held, nothing of it may be lost."""
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """The result of the work, or a coroutine with it."""
 
     @abstractmethod
-    def _run_commit(self, steps: Steps[Any]) -> Any:
+    def _run_commit(self, work: Coroutine[Any, Any, Committed]) -> Any:
         """As `_run`, and `close` waits for it."""
+
+    async def _send_hold(self, method: str, request: Any, timeout: float) -> Any:
+        """The answer to a request that takes a hold, which is given back if the caller leaves meanwhile."""
+        return await self._connection.send(method, request, timeout)
 
     def using(self, **changes: Unpack[Changes]) -> Self:
         """The same client with other settings, on the same connections. It is cheap enough for one call.
@@ -179,11 +165,11 @@ class Exchange(ABC, Generic[One, Many, Done]):
 
     def decide_call(self, call: Call) -> One:
         """Decides one call."""
-        return self._run(self._decide_one_steps(call))
+        return self._run(self._decide_one(call))
 
     def decide_all(self, calls: Sequence[Call]) -> Many:
         """Decides up to 1,000 independent calls in one request, in their order."""
-        return self._run(self._decide_steps(calls, batch=True))
+        return self._run(self._decide(calls, batch=True))
 
     def commit(
         self, hold: str, used: int | None = None, used_by_kind: Mapping[str, int] | None = None, end: str = ""
@@ -192,16 +178,16 @@ class Exchange(ABC, Generic[One, Many, Done]):
 
         It is sent even if a task that waits for it is cancelled.
         """
-        return self._run_commit(self._commit_steps(encode_commit(hold, used, used_by_kind, end)))
+        return self._run_commit(self._commit(encode_commit(hold, used, used_by_kind, end)))
 
     @property
     def _is_closed(self) -> bool:
         return self._connection.is_closed
 
-    def _decide_one_steps(self, call: Call) -> Steps[Decision]:
-        return (yield from self._decide_steps([call], batch=False))[0]
+    async def _decide_one(self, call: Call, *, holds: bool = False) -> Decision:
+        return (await self._decide([call], holds=holds))[0]
 
-    def _decide_steps(self, calls: Sequence[Call], *, batch: bool) -> Steps[list[Decision]]:
+    async def _decide(self, calls: Sequence[Call], *, batch: bool = False, holds: bool = False) -> list[Decision]:
         if not calls:
             return []
         if len(calls) > CALLS_MAX:
@@ -215,7 +201,8 @@ class Exchange(ABC, Generic[One, Many, Done]):
         if denial is not None:
             return self._decisions(calls, [denial], paths)
         start = time.perf_counter()
-        answer = refusal or (yield Attempt("Decide", request, self._policy.timeout))
+        send = self._send_hold if holds else self._connection.send
+        answer = refusal or await send("Decide", request, self._policy.timeout)
         verdicts = [decode(it) for it in _items(answer, "verdicts", len(calls))]
         self._report("decide", start, verdicts)
         if key and isinstance(verdicts[0], Decision) and not verdicts[0].allowed:
@@ -227,31 +214,34 @@ class Exchange(ABC, Generic[One, Many, Done]):
         is_remembered = len(calls) == 1 and calls[0].mode is Mode.TAKE and not calls[0].id
         return request.SerializeToString(deterministic=True) if self._policy.remember_denials and is_remembered else b""
 
-    def _commit_steps(self, commit: pb.Commit, *, also_closed: bool = False) -> Steps[Committed]:
-        """Repeats the commit while it has no answer. `also_closed` is for one that `close` waits for."""
+    async def _commit(self, commit: pb.Commit, *, also_closed: bool = False) -> Committed:
+        """`also_closed` is for a commit that `close` waits for."""
         request = pb.CommitRequest(domain=self._policy.domain, commits=[commit])
         start = time.perf_counter()
-        end = start + self._policy.commit_timeout
-
-        def attempt() -> Attempt:
-            return Attempt("Commit", request, min(self._policy.commit_timeout / 4, end - time.perf_counter()))
-
-        answer = CLOSED if self._is_closed and not also_closed else (yield attempt())
-        pause = COMMIT_PAUSE
-        while isinstance(answer, ServiceError) and answer.code in UNANSWERED and time.perf_counter() + pause < end:
-            yield pause
-            pause *= 2
-            answer = yield attempt()
+        answer = CLOSED if self._is_closed and not also_closed else await self._send_commit(request, start)
         committed = decode_commit(_items(answer, "results", 1)[0])
         self._report("commit", start, [committed.error])
         return committed
 
-    def _renew_steps(self, commit: pb.Commit, call: Call) -> Steps[tuple[Decision, bool]]:
+    async def _send_commit(self, request: pb.CommitRequest, start: float) -> Any:
+        """Repeats the request while it has no answer."""
+        end = start + self._policy.commit_timeout
+        pause = COMMIT_PAUSE
+        while True:
+            timeout = min(self._policy.commit_timeout / 4, end - time.perf_counter())
+            answer = await self._connection.send("Commit", request, timeout)
+            is_unanswered = isinstance(answer, ServiceError) and answer.code in UNANSWERED
+            if not is_unanswered or time.perf_counter() + pause >= end:
+                return answer
+            await self._connection.pause(pause)
+            pause *= 2
+
+    async def _renew(self, commit: pb.Commit, call: Call) -> tuple[Decision, bool]:
         """The decision on the call, and whether the commit has counted."""
         renewal = pb.Renewal(commit=commit, call=encode(call))
         request = pb.RenewRequest(domain=self._policy.domain, renewals=[renewal])
         start = time.perf_counter()
-        answer = CLOSED if self._is_closed else (yield Attempt("Renew", request, self._policy.timeout))
+        answer = CLOSED if self._is_closed else await self._send_hold("Renew", request, self._policy.timeout)
         result = _items(answer, "results", 1)[0]
         is_error = isinstance(result, ServiceError)
         committed = decode_commit(result if is_error else result.commit)

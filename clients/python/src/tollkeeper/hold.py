@@ -7,7 +7,7 @@ from typing import Any, Generic, Self, TypedDict, Unpack
 
 from tollkeeper.call import Call, check_hits, check_kinds, check_text
 from tollkeeper.decision import Committed, Decision
-from tollkeeper.exchange import Done, Exchange, One, Steps, encode_commit
+from tollkeeper.exchange import Done, Exchange, One, encode_commit
 
 
 class Renewal(TypedDict, total=False):
@@ -79,7 +79,7 @@ class _Work(Generic[One, Done]):
 
     def commit(self) -> Done:
         """Commits now; not again if that has succeeded. Repeated while there is no answer."""
-        return self._client._run_commit(self._commit_steps())
+        return self._client._run_commit(self._commit())
 
     def release(self) -> Done:
         """Gives everything back now."""
@@ -89,10 +89,10 @@ class _Work(Generic[One, Done]):
 
     def renew(self, **renewal: Unpack[Renewal]) -> One:
         """Commits what was used so far, and holds a new estimate for what follows."""
-        return self._client._run(self._renew_steps(renewal), holds=True)
+        return self._client._run(self._renew(renewal))
 
-    def _enter_steps(self, call: Call) -> Steps[Decision]:
-        self._decision = yield from self._client._decide_one_steps(call)
+    async def _enter(self, call: Call) -> Decision:
+        self._decision = await self._client._decide_one(call, holds=True)
         self._begin(self._decision.hold)
         return self._decision
 
@@ -112,16 +112,16 @@ class _Work(Generic[One, Done]):
         kinds = [*by_kind, *self._used_by_kind]
         return used, {kind: by_kind.get(kind, 0) + self._used_by_kind.get(kind, 0) for kind in kinds}
 
-    def _commit_steps(self) -> Steps[Committed]:
+    async def _commit(self) -> Committed:
         if not self._token:
             return Committed()
         commit = encode_commit(self._token, *self._usage(), self._end)
-        committed = yield from self._client._commit_steps(commit)
+        committed = await self._client._commit(commit)
         if committed.error is None:
             self._token = ""
         return committed
 
-    def _renew_steps(self, renewal: Renewal) -> Steps[Decision]:
+    async def _renew(self, renewal: Renewal) -> Decision:
         self.used = renewal.get("used", self.used)
         self.used_by_kind = renewal.get("used_by_kind", self.used_by_kind)
         call = dataclasses.replace(self._call, id="")
@@ -130,12 +130,12 @@ class _Work(Generic[One, Done]):
             check_hits("estimate", estimate)
             call = dataclasses.replace(call, hits=estimate, hits_by_kind=renewal.get("hits_by_kind"))
         if not self._token:
-            return (yield from self._enter_steps(call))
+            return await self._enter(call)
         usage = self._usage()
         commit = encode_commit(self._token, *usage, self._end)
         # Also if the caller is cancelled meanwhile.
         self._begin_usage(*usage)
-        self._decision, is_committed = yield from self._client._renew_steps(commit, call)
+        self._decision, is_committed = await self._client._renew(commit, call)
         if self._decision.hold or is_committed:
             self._begin(self._decision.hold)
         return self._decision
@@ -145,7 +145,7 @@ class Hold(_Work[Decision, Committed]):
     """Commits on the way out of its `with` block, also if the block raises."""
 
     def __enter__(self) -> Self:
-        self._client._run(self._enter_steps(self._call))
+        self._client._run(self._enter(self._call))
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -156,7 +156,7 @@ class AsyncHold(_Work[Coroutine[Any, Any, Decision], Coroutine[Any, Any, Committ
     """Commits on the way out of its `async with` block, also if the block raises or is cancelled."""
 
     async def __aenter__(self) -> Self:
-        await self._client._run(self._enter_steps(self._call), holds=True)
+        await self._enter(self._call)
         return self
 
     async def __aexit__(self, *raised: object) -> None:

@@ -12,28 +12,29 @@ from typing import Any
 import grpc
 
 from tollkeeper.aio import AsyncClient
-from tollkeeper.call import Descriptors
+from tollkeeper.call import Call, Descriptors
 from tollkeeper.client import Client
-from tollkeeper.decision import Decision
-from tollkeeper.log import Log
+from tollkeeper.exchange import Exchange
 
 # Code, text and trailing metadata.
 _End = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]
 
 
-def _end_of(decision: Decision) -> _End | None:
-    """How the call ends if it is denied."""
-    if decision.allowed:
-        return None
+async def _end(client: Exchange[Any, Any, Any], descriptors: Callable[[Any], Any], details: object) -> _End | None:
+    """How the call ends, if it may not begin."""
+    try:
+        found = descriptors(details)
+        if inspect.isawaitable(found):
+            found = await found
+        if found is None or (decision := await client._decide_one(Call(found))).allowed:
+            return None
+    except Exception:
+        client._log.mistake("a call could not be limited, and ends with INTERNAL")
+        return grpc.StatusCode.INTERNAL, "internal error", ()
     headers = tuple((name.lower(), value) for name, value in decision.headers.items())
     if decision.failed:
         return grpc.StatusCode.UNAVAILABLE, "rate limits are unavailable", headers
     return grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests", headers
-
-
-def _end_by_mistake(log: Log) -> _End:
-    log.mistake("a call could not be limited, and ends with INTERNAL")
-    return grpc.StatusCode.INTERNAL, "internal error", ()
 
 
 def _of_kind(handler: Any, behavior: Any) -> Any:
@@ -57,34 +58,17 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
         if handler is None:
             return None
 
-        def admit(context: Any) -> None:
-            if end := self._end(handler_call_details):
-                code, text, metadata = end
-                context.set_trailing_metadata(metadata)
-                context.abort(code, text)
-
-        def unary(inner: Any) -> Any:
+        def limited(inner: Any) -> Any:
             def behavior(request: Any, context: Any) -> Any:
-                admit(context)
+                if end := self._client._run(_end(self._client, self._descriptors, handler_call_details)):
+                    code, text, metadata = end
+                    context.set_trailing_metadata(metadata)
+                    context.abort(code, text)
                 return inner(request, context)
 
             return behavior
 
-        def stream(inner: Any) -> Any:
-            def behavior(request: Any, context: Any) -> Any:
-                admit(context)
-                yield from inner(request, context)
-
-            return behavior
-
-        return _of_kind(handler, stream if handler.response_streaming else unary)
-
-    def _end(self, details: grpc.HandlerCallDetails) -> _End | None:
-        try:
-            descriptors = self._descriptors(details)
-            return None if descriptors is None else _end_of(self._client.decide(descriptors))
-        except Exception:
-            return _end_by_mistake(self._client._log)
+        return _of_kind(handler, limited)
 
 
 class AsyncRateLimitInterceptor(grpc.aio.ServerInterceptor):
@@ -102,19 +86,11 @@ class AsyncRateLimitInterceptor(grpc.aio.ServerInterceptor):
     async def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Decides, and takes the place of the handler of a denied call."""
         handler = await continuation(handler_call_details)
-        if handler is None or not (end := await self._end(handler_call_details)):
+        end = handler and await _end(self._client, self._descriptors, handler_call_details)
+        if not end:
             return handler
 
         async def deny(_request: Any, context: Any) -> None:
             await context.abort(*end)
 
         return _of_kind(handler, lambda _inner: deny)
-
-    async def _end(self, details: grpc.HandlerCallDetails) -> _End | None:
-        try:
-            descriptors = self._descriptors(details)
-            if inspect.isawaitable(descriptors):
-                descriptors = await descriptors
-            return None if descriptors is None else _end_of(await self._client.decide(descriptors))
-        except Exception:
-            return _end_by_mistake(self._client._log)
