@@ -1,9 +1,12 @@
 """What is sent for what the caller writes, and which mistakes are found before."""
 
+import asyncio
 import unittest
 from typing import Any
 
-from tollkeeper import Call, Client, Limited, Mode
+import grpc
+
+from tollkeeper import OPTIONS, AsyncClient, Call, Client, Decision, Limited, Mode
 from tollkeeper.call import encode
 
 
@@ -65,6 +68,39 @@ class Calls(unittest.TestCase):
     def test_a_batch_has_at_most_1000_calls(self) -> None:
         with self.assertRaisesRegex(ValueError, "calls: must be at most 1000, not 1001"):
             Client("localhost:1", "example").decide_all([Call({"a": "1"})] * 1001)
+
+
+class Traced(grpc.UnaryUnaryClientInterceptor, grpc.aio.UnaryUnaryClientInterceptor):
+    """Notes the methods that it sends, as an interceptor that passes on the context of a trace would."""
+
+    def __init__(self) -> None:
+        self.methods: list[str] = []
+
+    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        method = client_call_details.method
+        self.methods.append(method.decode() if isinstance(method, bytes) else method)
+        return continuation(client_call_details, request)
+
+
+class Channels(unittest.TestCase):
+    def test_a_channel_of_the_caller_passes_requests_through_its_interceptors_and_stays_open(self) -> None:
+        traced = Traced()
+        with grpc.insecure_channel("127.0.0.1:1", OPTIONS) as channel:
+            for _ in range(2):
+                with Client(grpc.intercept_channel(channel, traced), "example", timeout=10) as client:
+                    self.assertEqual(error_code(client.decide({"a": "1"})), "UNAVAILABLE")
+        asyncio.run(self.decide_twice(traced))
+        self.assertEqual(traced.methods, ["/tollkeeper.v1.Tollkeeper/Decide"] * 4)
+
+    async def decide_twice(self, traced: Traced) -> None:
+        async with grpc.aio.insecure_channel("127.0.0.1:1", OPTIONS, interceptors=[traced]) as channel:
+            for _ in range(2):
+                async with AsyncClient(channel, "example", timeout=10) as client:
+                    self.assertEqual(error_code(await client.decide({"a": "1"})), "UNAVAILABLE")
+
+
+def error_code(decision: Decision) -> str | None:
+    return decision.error.code if decision.error else None
 
 
 class Settings(unittest.TestCase):

@@ -9,7 +9,7 @@ import grpc
 from tollkeeper.call import Call, Descriptors
 from tollkeeper.channel import TLS, opener
 from tollkeeper.decision import Committed, Decision
-from tollkeeper.exchange import CLOSED, METHODS, PATH, Exchange, encode_commit, hold_call, hold_of, service_error
+from tollkeeper.exchange import CLOSED, METHODS, PATH, Exchange, encode_commit, hold_of, service_error
 from tollkeeper.hold import AsyncHold
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class AsyncClient(
 
     def hold(self, descriptors: Descriptors | Call, estimate: int | None = None) -> AsyncHold:
         """Holds an estimate, or the estimate of the rule or of a call, while an `async with` block works."""
-        return AsyncHold(self, hold_call(descriptors, estimate))
+        return AsyncHold(self, descriptors, estimate)
 
     async def close(self) -> None:
         """Closes the connections when the commits under way have ended. Later calls get no answer."""

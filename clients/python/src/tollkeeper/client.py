@@ -11,7 +11,7 @@ import grpc
 from tollkeeper.call import Call, Descriptors
 from tollkeeper.channel import TLS, opener
 from tollkeeper.decision import Committed, Decision
-from tollkeeper.exchange import METHODS, PATH, Exchange, hold_call, service_error
+from tollkeeper.exchange import METHODS, PATH, Exchange, service_error
 from tollkeeper.hold import Hold
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class Client(Exchange[Decision, list[Decision], Committed]):
 
     def hold(self, descriptors: Descriptors | Call, estimate: int | None = None) -> Hold:
         """Holds an estimate, or the estimate of the rule or of a call, while a `with` block works."""
-        return Hold(self, hold_call(descriptors, estimate))
+        return Hold(self, descriptors, estimate)
 
     def close(self) -> None:
         """Closes the connections when the commits under way have ended. Later calls get no answer."""

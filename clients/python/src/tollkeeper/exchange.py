@@ -311,14 +311,6 @@ def service_error(error: Exception) -> ServiceError:
     return ServiceError(CLOSED.code, str(error))
 
 
-def hold_call(descriptors: Descriptors | Call, estimate: int | None) -> Call:
-    """The call that takes a hold, checked."""
-    check_hits("estimate", estimate)
-    call = descriptors if isinstance(descriptors, Call) else Call(descriptors, estimate)
-    encode(call)
-    return call
-
-
 def hold_of(answer: Any) -> str:
     """What the answer to a hold or a renewal holds."""
     items = _items(answer, "verdicts" if isinstance(answer, pb.DecideResponse) else "results", 1)

@@ -5,7 +5,7 @@ from collections.abc import Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, Self, TypedDict, Unpack
 
-from tollkeeper.call import Call, check_hits, check_kinds, check_text
+from tollkeeper.call import Call, Descriptors, check_hits, check_kinds, check_text
 from tollkeeper.decision import Committed, Decision
 from tollkeeper.exchange import Done, Exchange, One, encode_commit
 
@@ -27,9 +27,12 @@ class _Work(Generic[One, Done]):
     # What was used before a renewal that has ended nothing: it is committed too.
     _before: tuple[int | None, Mapping[str, int]]
 
-    def __init__(self, client: Exchange[One, Any, Done], call: Call) -> None:
+    def __init__(
+        self, client: Exchange[One, Any, Done], descriptors: Descriptors | Call, estimate: int | None = None
+    ) -> None:
+        check_hits("estimate", estimate)
         self._client = client
-        self._call = call
+        self._call = descriptors if isinstance(descriptors, Call) else Call(descriptors, estimate)
         self._decision: Decision | None = None
         self._begin("")
 
