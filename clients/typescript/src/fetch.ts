@@ -67,7 +67,7 @@ class Json implements Transport {
   }
 
   async send<M extends Method>(method: M, request: Request<M>, { timeoutMs, signal }: Sending): Promise<Answer<M>> {
-    const body = encode(encoders[method](request));
+    const body = encode(request);
     const milliseconds = Math.max(1, Math.ceil(Math.min(timeoutMs, TIMEOUT_MAX_MS)));
     const timeout = AbortSignal.timeout(milliseconds);
     const either = AbortSignal.any([signal, timeout]);
@@ -109,9 +109,17 @@ function checkHeaders(headers: Readonly<Record<string, string>>): void {
   }
 }
 
-/** JSON with U+FFFD for each half of a surrogate pair, as gRPC has it. The service refuses their escapes. */
-function encode(value: unknown): string {
-  return JSON.stringify(value).replace(/\\\\|\\ud[0-9a-f]{3}/g, (found) => (found === "\\\\" ? found : "\ufffd"));
+/**
+ * JSON with text in place of bytes, and with U+FFFD for each half of a surrogate pair, as gRPC has it. The service refuses their
+ * escapes.
+ */
+function encode(request: Request<Method>): string {
+  const json = JSON.stringify(request, function (this: Record<string, unknown>, name, value) {
+    // The value of a Buffer is another object by now.
+    const bytes = this[name];
+    return bytes instanceof Uint8Array ? textOf(bytes) : value;
+  });
+  return json.replace(/\\\\|\\ud[0-9a-f]{3}/g, (found) => (found === "\\\\" ? found : "\ufffd"));
 }
 
 /** `fetch` tells no more than that it failed; why is in its cause. */
@@ -163,15 +171,6 @@ function read(status: number, text: string): JsonAnswer {
   throw new CallError(CODES[status] ?? "UNKNOWN", `the answer has the status ${status}, and is none of tollkeeper`);
 }
 
-const encoders: { readonly [M in Method]: (request: Request<M>) => unknown } = {
-  decide: ({ domain, calls }) => ({ domain, calls: calls.map(callOf) }),
-  commit: ({ domain, commits }) => ({ domain, commits }),
-  renew: ({ domain, renewals }) => ({
-    domain,
-    renewals: renewals.map(({ commit, call }) => ({ commit, call: call && callOf(call) })),
-  }),
-};
-
 const decoders: { readonly [M in Method]: (answer: JsonAnswer) => Answer<M> } = {
   decide: ({ verdicts = [] }) => ({ verdicts: verdicts.map(verdictOf) }),
   commit: ({ results = [] }) => ({ results: results.map(commitResultOf) }),
@@ -182,15 +181,6 @@ const decoders: { readonly [M in Method]: (answer: JsonAnswer) => Answer<M> } = 
     })),
   }),
 };
-
-function callOf({ descriptors, hitsByKind, id, ...call }: v1.Call): unknown {
-  const kinds = Object.keys(hitsByKind).length > 0 && { hitsByKind };
-  return { descriptors: descriptors.map(descriptorOf), ...call, ...kinds, ...(id && { id }) };
-}
-
-function descriptorOf({ entries, ...descriptor }: v1.Descriptor): unknown {
-  return { entries: entries.map(({ key, value }) => ({ key: textOf(key), value: textOf(value) })), ...descriptor };
-}
 
 const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
