@@ -1,5 +1,5 @@
 // What decides calls: the methods of every client, whatever carries its requests.
-import type { Connection } from "./connection.js";
+import { Connection } from "./connection.js";
 import { Decision } from "./decision.js";
 import { keyOf } from "./denials.js";
 import {
@@ -15,7 +15,7 @@ import {
 import { CallError, TOO_LARGE } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 import { type Commit, type Estimate, type Held, Hold, type HoldClient, type Usage, type Used } from "./hold.js";
-import type { Answer, Method, Outcome, Request } from "./transport.js";
+import type { Answer, Method, Outcome, Request, Transport } from "./transport.js";
 
 /**
  * `outcome` is `ok`, or the gRPC code of what failed, such as `DEADLINE_EXCEEDED`: of the request, or of the first failed call
@@ -39,6 +39,11 @@ export interface Policy {
   readonly rememberDenialsMs?: number;
   /** Ends decisions under way when it is aborted. They are denied. Commits are made all the same. */
   readonly signal?: AbortSignal;
+}
+
+export interface BaseOptions extends Policy {
+  /** Gets lines about calls without an answer and about mistakes, at most one a minute of each kind; by default `console.warn`. */
+  readonly log?: (line: string) => void;
 }
 
 const CALLS_MAX = 1_000;
@@ -263,6 +268,18 @@ export class Limiter {
     } catch (thrown) {
       this.connection.log.add("onCall", 1, () => `onCall has thrown: ${thrown}`);
     }
+  }
+}
+
+/** A client, which has a connection of its own. */
+export class BaseClient extends Limiter {
+  protected constructor(transport: Transport, domain: string, { log, ...policy }: BaseOptions) {
+    super(new Connection(transport, log), domain, policy);
+  }
+
+  /** Ends decisions under way, which `onFailure` decides, waits for commits under way, and closes the connections. */
+  close(): Promise<void> {
+    return this.connection.close();
   }
 }
 

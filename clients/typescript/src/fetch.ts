@@ -1,34 +1,26 @@
 // Requests by `fetch` to the JSON API of the service, for runtimes without TCP sockets, such as edge workers.
-import { Limiter, type Policy } from "./client.js";
-import { Connection } from "./connection.js";
+import { BaseClient, type BaseOptions } from "./client.js";
 import { ArgumentError, CallError, codeNumber, TOO_LARGE } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 import type { Answer, Method, Request, Sending, Transport } from "./transport.js";
 
 export { CallError } from "./error.js";
 
-export interface ClientOptions extends Policy {
+export interface ClientOptions extends BaseOptions {
   /** In place of the global `fetch`, such as `(url, init) => env.LIMITS.fetch(url, init)` for a service binding. */
   readonly fetch?: typeof globalThis.fetch;
   /** Headers of each request, such as those that a proxy in front of the service asks for. */
   readonly headers?: Readonly<Record<string, string>>;
-  /** Gets lines about calls without an answer and about mistakes, at most one a minute of each kind; by default `console.warn`. */
-  readonly log?: (line: string) => void;
 }
 
 /** Decides calls, with the methods of the client over gRPC. Values that are bytes must be UTF-8. */
-export class Client extends Limiter {
+export class Client extends BaseClient {
   /**
    * @param url the address of the service's HTTP listener, such as `http://localhost:8080`
    * @param domain the domain of the rules
    */
-  constructor(url: string, domain: string, { fetch, headers, log, ...policy }: ClientOptions = {}) {
-    super(new Connection(new Json(url, fetch, headers), log), domain, policy);
-  }
-
-  /** Ends decisions under way, which `onFailure` decides, and waits for commits under way. */
-  close(): Promise<void> {
-    return this.connection.close();
+  constructor(url: string, domain: string, { fetch, headers, ...options }: ClientOptions = {}) {
+    super(new Json(url, fetch, headers), domain, options);
   }
 }
 

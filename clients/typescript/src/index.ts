@@ -1,6 +1,5 @@
 import type { ClientOptions as GrpcOptions } from "@grpc/grpc-js";
-import { Limiter, type Policy } from "./client.js";
-import { Connection } from "./connection.js";
+import { BaseClient, type BaseOptions } from "./client.js";
 import { Grpc, type Tls } from "./grpc.js";
 
 export { Limiter, type OnCall, type Policy } from "./client.js";
@@ -10,28 +9,21 @@ export { CallError } from "./error.js";
 export type { Tls } from "./grpc.js";
 export type { Commit, CommittedCharge, Estimate, Hold, Usage } from "./hold.js";
 
-export interface ClientOptions extends Policy {
+export interface ClientOptions extends BaseOptions {
   /** Encrypts connections. `{}` trusts the CAs that Node trusts. */
   readonly tls?: Tls;
-  /** Gets lines about calls without an answer and about mistakes, at most one a minute of each kind; by default `console.warn`. */
-  readonly log?: (line: string) => void;
   /** Options of @grpc/grpc-js, such as `interceptors`, or a channel of your own as `channelOverride`. */
   readonly grpc?: GrpcOptions;
 }
 
 /** Decides calls. Make one for the process: all calls share its connections. */
-export class Client extends Limiter {
+export class Client extends BaseClient {
   /**
    * @param target the address of the service, such as `localhost:8081`; calls go to all addresses of a name
    * @param domain the domain of the rules
    */
-  constructor(target: string, domain: string, { tls, log, grpc, ...policy }: ClientOptions = {}) {
+  constructor(target: string, domain: string, { tls, grpc, ...options }: ClientOptions = {}) {
     if (!target) throw new RangeError("target: must not be empty");
-    super(new Connection(new Grpc(target, tls, grpc), log), domain, policy);
-  }
-
-  /** Ends decisions under way, which `onFailure` decides, waits for commits under way, and closes the connections. */
-  close(): Promise<void> {
-    return this.connection.close();
+    super(new Grpc(target, tls, grpc), domain, options);
   }
 }

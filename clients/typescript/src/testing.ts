@@ -1,14 +1,13 @@
 // A client for unit tests, which decides in memory and sends nothing.
-import { Limiter, type Policy } from "./client.js";
-import { Connection } from "./connection.js";
+import { BaseClient, type BaseOptions } from "./client.js";
 import { type Descriptors, encodeCall, type Mode } from "./descriptor.js";
 import { CallError } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 import type { Answer, Method, Request, Transport } from "./transport.js";
 
 /** A client that allows all calls without a limit, until a test says otherwise. Commits get one attempt. */
-export function fake(domain = "test", policy: Policy & { log?: (line: string) => void } = {}): FakeClient {
-  return new FakeClient(domain, policy);
+export function fake(domain = "test", options: BaseOptions = {}): FakeClient {
+  return new FakeClient(domain, options);
 }
 
 /** A call that a fake has seen, also one of a renewal. */
@@ -19,16 +18,16 @@ export interface SeenCall {
   readonly hits: number | undefined;
 }
 
-export class FakeClient extends Limiter {
+export class FakeClient extends BaseClient {
   /** The calls so far. */
   readonly calls: readonly SeenCall[];
   /** The commits so far, also of renewals, with the tokens of their holds. */
   readonly commits: readonly Readonly<v1.Commit>[];
   readonly #service: FakeService;
 
-  constructor(domain: string, { log, ...policy }: Policy & { log?: (line: string) => void }) {
+  constructor(domain: string, options: BaseOptions) {
     const service = new FakeService();
-    super(new Connection(service, log), domain, { commitTimeoutMs: 1, ...policy });
+    super(service, domain, { commitTimeoutMs: 1, ...options });
     this.#service = service;
     this.calls = service.calls;
     this.commits = service.commits;
@@ -51,11 +50,6 @@ export class FakeClient extends Limiter {
   fail(code?: string): this {
     this.#service.code = code;
     return this;
-  }
-
-  /** As the `close` of a client. */
-  close(): Promise<void> {
-    return this.connection.close();
   }
 }
 
