@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 
 from tollkeeper import ASGIMiddleware, AsyncClient, Client, WSGIMiddleware
-from tollkeeper.fastapi import rate_limit
+from tollkeeper.fastapi import rate_limit, rate_limited
 from tollkeeper.testing import Fake
 
 Response = tuple[int, dict[str, str], bytes]
@@ -247,6 +247,16 @@ class Routes(unittest.TestCase):
         async def item(item: str) -> str:
             return item
 
+        @app.get("/decorated/{item}")
+        @rate_limited(client, per_route)
+        async def decorated(item: str) -> str:
+            return item
+
+        @app.get("/blocking/{item}")
+        @rate_limited(client, per_route)
+        def blocking(item: str, size: int = 1) -> str:
+            return item * size
+
         self.app = TestClient(app)
 
     def get(self, path: str, user: str = "alice") -> Any:
@@ -261,6 +271,16 @@ class Routes(unittest.TestCase):
             (answers[2].json(), answers[2].headers["retry-after"]), ({"detail": "Too Many Requests"}, "60")
         )
         self.assertEqual(self.get("/items/1", "bob").status_code, 200)
+
+    def test_a_decorated_handler_is_limited_like_its_route(self) -> None:
+        for name in ("decorated", "blocking"):
+            self.fake.limit({"path": f"/{name}/{{item}}", "user": "alice"}, 1)
+            first, second = (self.get(f"/{name}/{number}") for number in (1, 2))
+            self.assertEqual((first.json(), first.headers["ratelimit-remaining"]), ("1", "0"))
+            self.assertEqual((second.status_code, second.json()), (429, {"detail": "Too Many Requests"}))
+        self.assertEqual(self.get("/blocking/a?size=2", "admin").json(), "aa")
+        parameters = self.app.get("/openapi.json").json()["paths"]["/blocking/{item}"]["get"]["parameters"]
+        self.assertEqual([it["name"] for it in parameters], ["item", "size", "authorization"])
 
     def test_a_request_without_an_identity_is_not_decided(self) -> None:
         self.assertEqual(self.app.get("/items/1").status_code, 422)

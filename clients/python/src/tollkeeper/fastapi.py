@@ -1,10 +1,13 @@
-"""Limits of single routes of FastAPI, as dependencies."""
+"""Limits of single routes of FastAPI, as dependencies and as decorators."""
 
+import functools
+import inspect
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Response
+from fastapi.concurrency import run_in_threadpool
 
 from tollkeeper.aio import AsyncClient
 from tollkeeper.decision import Decision
@@ -41,3 +44,25 @@ def rate_limit(client: AsyncClient, descriptors: Callable[..., Any]) -> Callable
         return decision
 
     return decide
+
+
+def rate_limited(
+    client: AsyncClient, descriptors: Callable[..., Any]
+) -> Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]]:
+    """`rate_limit` as a decorator, between the one of the route and its handler."""
+    limit = Annotated[Any, Depends(rate_limit(client, descriptors))]
+    decision = inspect.Parameter("_decision", inspect.Parameter.KEYWORD_ONLY, annotation=limit)
+
+    def decorate(handler: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        @functools.wraps(handler)
+        async def limited(*, _decision: object, **arguments: Any) -> Any:
+            if inspect.iscoroutinefunction(handler):
+                return await handler(**arguments)
+            return await run_in_threadpool(handler, **arguments)
+
+        signature = inspect.signature(handler)
+        parameters = [*signature.parameters.values(), decision]
+        limited.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return limited
+
+    return decorate
