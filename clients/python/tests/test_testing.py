@@ -48,12 +48,15 @@ class Fakes(unittest.TestCase):
         fake.fail(None)
         self.assertTrue(client.decide(ALICE).allowed)
 
-    def test_a_hold_shows_what_was_committed(self) -> None:
+    def test_a_hold_shows_what_was_committed_and_that_counts(self) -> None:
         fake = Fake()
-        with fake.client().hold(ALICE, estimate=400) as hold:
-            hold.renew(used=300, estimate=100)
+        fake.limit(ALICE, 1000)
+        client = fake.client()
+        with client.hold(ALICE, estimate=400) as hold:
+            self.assertEqual(hold.renew(used=300, estimate=100).remaining, 600)
             hold.used, hold.end = 42, "200"
         self.assertEqual(fake.calls, [Call([ALICE], 400), Call([ALICE], 100)])
+        self.assertEqual(client.read(ALICE).statuses[0].used, 342)
         self.assertEqual(fake.commits, [Commit("hold 1", 300, {}, ""), Commit("hold 2", 42, {}, "200")])
 
     def test_a_hold_of_asyncio_is_released(self) -> None:

@@ -8,7 +8,7 @@ import grpc
 
 from tollkeeper._generated import tollkeeper_pb2 as pb
 from tollkeeper.aio import AsyncClient
-from tollkeeper.call import Call, Descriptors, Mode, encode
+from tollkeeper.call import HITS_MAX, Call, Descriptors, Mode, encode
 from tollkeeper.client import Client
 from tollkeeper.exchange import Settings
 
@@ -23,6 +23,19 @@ class Commit:
     end: str
 
 
+@dataclass
+class _Counter:
+    limit: int
+    used: int = 0
+
+    @property
+    def left(self) -> int:
+        return max(0, self.limit - self.used)
+
+    def charge(self, hits: int) -> None:
+        self.used = max(0, self.used + hits)
+
+
 class Fake:
     """Allows all calls that no limit of its own denies, and lists what it got. For one thread at a time."""
 
@@ -30,8 +43,8 @@ class Fake:
         self.calls: list[Call] = []
         """The calls, also of renewals, and the ones that failed. Their descriptors are lists of mappings."""
         self.commits: list[Commit] = []
-        self._limits: dict[bytes, int] = {}
-        self._used: dict[bytes, int] = {}
+        self._counters: dict[bytes, _Counter] = {}
+        self._holds: dict[str, tuple[list[_Counter], int]] = {}
         self._code: str | None = None
 
     def client(self, domain: str = "fake", **settings: Unpack[Settings]) -> Client:
@@ -51,9 +64,9 @@ class Fake:
         self.limit(descriptors, 0)
 
     def limit(self, descriptors: Descriptors, hits: int) -> None:
-        """Allows this number of hits of each descriptor. Commits do not change what was charged."""
+        """Allows this number of hits of each descriptor, and gives none back but those of refunds and commits."""
         for descriptor in encode(Call(descriptors)).descriptors:
-            self._limits[_path(descriptor)], self._used[_path(descriptor)] = hits, 0
+            self._counters[_path(descriptor)] = _Counter(hits)
 
     def fail(self, code: str | None = "UNAVAILABLE") -> None:
         """Answers all requests with this gRPC code; None: answers again."""
@@ -78,41 +91,45 @@ class Fake:
     def _verdict(self, message: pb.Call) -> pb.Verdict:
         call = _decode(message)
         self.calls.append(call)
-        paths = [_path(it) for it in message.descriptors]
-        left = {it: max(0, self._limits[it] - self._used[it]) for it in paths if it in self._limits}
+        counters = [self._counters.get(_path(it)) for it in message.descriptors]
+        limited = [it for it in counters if it]
+        room = min((it.left for it in limited), default=HITS_MAX)
         hits = 1 if call.hits is None else call.hits
-        wanted = {Mode.READ: 0, Mode.CHECK: 1, Mode.REFUND: -hits}.get(call.mode, hits)
-        if call.mode is Mode.PART:
-            wanted = min([hits, *left.values()])
-        is_denied = any(it < wanted for it in left.values()) or (call.mode is Mode.PART and wanted == 0)
-        if not self._code and (call.mode is Mode.DEBIT or (call.mode is not Mode.CHECK and not is_denied)):
-            self._used |= {it: max(0, self._used[it] + wanted) for it in left}
-        verdict = pb.Verdict(code="OVER_LIMIT" if is_denied else "OK")
-        if call.mode is Mode.PART:
-            verdict.hits = wanted
-        elif call.mode is Mode.TAKE and not is_denied:
-            verdict.hold = f"hold {len(self.calls)}"
-        verdict.statuses.extend(self._status(index, it, is_denied, left) for index, it in enumerate(paths))
-        return verdict
-
-    def _status(self, index: int, path: bytes, is_denied: bool, left: dict[bytes, int]) -> pb.Status:
-        if path not in left:
-            return pb.Status(code="OK", descriptor_index=index)
-        is_over = is_denied and left[path] == min(left.values())
-        return pb.Status(
-            code="OVER_LIMIT" if is_over else "OK",
-            descriptor_index=index,
-            rule="fake",
-            current_limit={"requests_per_unit": self._limits[path], "unit": "MINUTE", "unit_multiplier": 1},
-            limit_remaining=max(0, self._limits[path] - self._used[path]),
-            duration_until_reset={"seconds": 60},
-            used=self._used[path],
-        )
+        part = min(hits, room) if call.mode is Mode.PART else 0
+        needed = 0 if call.mode in (Mode.READ, Mode.REFUND) else part or hits
+        is_denied = needed > room
+        charged = {Mode.TAKE: hits, Mode.DEBIT: hits, Mode.PART: part, Mode.REFUND: -hits}.get(call.mode, 0)
+        if not self._code and (not is_denied or call.mode is Mode.DEBIT):
+            for it in limited:
+                it.charge(charged)
+        hold = f"hold {len(self.calls)}" if call.mode is Mode.TAKE and not is_denied else ""
+        if hold:
+            self._holds[hold] = limited, hits
+        statuses = [_status(index, it, needed if is_denied else 0) for index, it in enumerate(counters)]
+        return pb.Verdict(code="OVER_LIMIT" if is_denied else "OK", hits=part, hold=hold, statuses=statuses)
 
     def _commit(self, commit: pb.Commit) -> pb.CommitResult:
         used = commit.used if commit.HasField("used") else None
         self.commits.append(Commit(commit.hold, used, dict(commit.used_by_kind), commit.end))
+        if not self._code:
+            limited, held = self._holds.pop(commit.hold, ([], 0))
+            for it in limited:
+                it.charge(0 if used is None else used - held)
         return pb.CommitResult()
+
+
+def _status(index: int, counter: _Counter | None, denied: int) -> pb.Status:
+    if counter is None:
+        return pb.Status(code="OK", descriptor_index=index)
+    return pb.Status(
+        code="OVER_LIMIT" if counter.left < denied else "OK",
+        descriptor_index=index,
+        rule="fake",
+        current_limit={"requests_per_unit": counter.limit, "unit": "MINUTE", "unit_multiplier": 1},
+        limit_remaining=counter.left,
+        duration_until_reset={"seconds": 60},
+        used=counter.used,
+    )
 
 
 class _Channel:
