@@ -37,9 +37,8 @@ class Calls(unittest.TestCase):
 
     def test_a_refund_has_negative_hits_on_each_descriptor(self) -> None:
         message = encode(Call([{"a": "1"}, {"b": "2"}], 5, Mode.REFUND))
-        self.assertFalse(message.HasField("hits"))
-        for descriptor in message.descriptors:
-            self.assertEqual((descriptor.hits_addend.value, descriptor.is_negative_hits), (5, True))
+        self.assertEqual(message.hits, 5)
+        self.assertEqual([it.is_negative_hits for it in message.descriptors], [True, True])
 
     def test_a_check_and_a_read_have_no_hits(self) -> None:
         for mode in (Mode.CHECK, Mode.READ):

@@ -124,11 +124,10 @@ def encode(call: Call, path: str = "") -> tollkeeper_pb2.Call:
         raise ValueError(f"{path}id: must be at most {ID_BYTES_MAX} bytes, not {size}")
     is_refund = call.mode is Mode.REFUND
     mode = None if is_refund else call.mode.name
-    addend = {"value": hits} if is_refund and hits is not None else None
-    message = tollkeeper_pb2.Call(mode=mode, hits=None if addend else hits, hits_by_kind=call.hits_by_kind, id=call.id)
+    message = tollkeeper_pb2.Call(mode=mode, hits=hits, hits_by_kind=call.hits_by_kind, id=call.id)
     for index, descriptor in enumerate(descriptors):
         field = f"{path}descriptors[{index}]"
-        added = message.descriptors.add(is_negative_hits=is_refund, hits_addend=addend)
+        added = message.descriptors.add(is_negative_hits=is_refund)
         for key, value in _entries(descriptor, field):
             added.entries.add(key=key, value=value)
         if isinstance(descriptor, Limited):

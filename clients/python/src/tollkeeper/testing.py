@@ -153,11 +153,9 @@ def _path(descriptor: pb.Descriptor) -> bytes:
 def _decode(call: pb.Call) -> Call:
     """The call of a message, with text in its descriptors."""
     descriptors = [{_text(it.key): _text(it.value) for it in one.entries} for one in call.descriptors]
-    first = call.descriptors[0]
-    if first.is_negative_hits:
-        return Call(descriptors, first.hits_addend.value, Mode.REFUND)
+    mode = Mode.REFUND if call.descriptors[0].is_negative_hits else Mode[pb.Call.Mode.Name(call.mode)]
     hits = call.hits if call.HasField("hits") else None
-    return Call(descriptors, hits, Mode[pb.Call.Mode.Name(call.mode)], dict(call.hits_by_kind) or None, call.id)
+    return Call(descriptors, hits, mode, dict(call.hits_by_kind) or None, call.id)
 
 
 def _text(value: bytes) -> str:
