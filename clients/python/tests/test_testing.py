@@ -54,10 +54,12 @@ class Fakes(unittest.TestCase):
         client = fake.client()
         with client.hold(ALICE, estimate=400) as hold:
             self.assertEqual(hold.renew(used=300, estimate=100).remaining, 600)
+            hold.renew(used=0)
             hold.used, hold.end = 42, "200"
-        self.assertEqual(fake.calls, [Call([ALICE], 400), Call([ALICE], 100)])
+        self.assertEqual(fake.calls, [Call([ALICE], 400), Call([ALICE], 100), Call([ALICE], 400)])
         self.assertEqual(client.read(ALICE).statuses[0].used, 342)
-        self.assertEqual(fake.commits, [Commit("hold 1", 300, {}, ""), Commit("hold 2", 42, {}, "200")])
+        self.assertEqual([(it.hold, it.used) for it in fake.commits], [("hold 1", 300), ("hold 2", 0), ("hold 3", 42)])
+        self.assertEqual(fake.commits[2], Commit("hold 3", 42, {}, "200"))
 
     def test_a_hold_of_asyncio_is_released(self) -> None:
         fake = Fake()

@@ -132,13 +132,13 @@ export class Limiter {
    * @param options `id` names the hold, which is taken once, also if it is repeated within 60 s
    */
   async hold(descriptors: Descriptors, options: Estimate & Pick<Call, "id"> = {}): Promise<Hold> {
-    const take: HoldClient["take"] = async (descriptors, { estimate, ...call }) => {
+    const take = async ({ estimate, ...call }: Estimate & Pick<Call, "id">) => {
       checkHits(estimate, "estimate");
       const [held] = await this.#decide([{ descriptors, hits: estimate, ...call }], () => "", true);
       return held;
     };
-    const client = { take, commit: this.commit.bind(this), renew: this.#renew.bind(this) };
-    return new Hold(client, descriptors, await take(descriptors, options));
+    const renew: HoldClient["renew"] = (old, estimate) => this.#renew(old, descriptors, estimate);
+    return new Hold({ take, renew, commit: this.commit.bind(this) }, options, await take(options));
   }
 
   /**

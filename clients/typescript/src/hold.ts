@@ -1,6 +1,6 @@
 // Hits that are held for work under way, until a commit replaces them by what was used.
 import type { Decision } from "./decision.js";
-import { checkHits, checkKinds, type Descriptors } from "./descriptor.js";
+import { checkHits, checkKinds } from "./descriptor.js";
 import type { CallError } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 
@@ -49,8 +49,8 @@ export interface Held {
 /** What a hold needs of its client. */
 export interface HoldClient {
   commit(token: string, usage: Usage): Promise<Commit>;
-  take(descriptors: Descriptors, estimate: Estimate): Promise<Held>;
-  renew(old: Used, descriptors: Descriptors, estimate: Estimate): Promise<Held>;
+  take(estimate: Estimate): Promise<Held>;
+  renew(old: Used, estimate: Estimate): Promise<Held>;
 }
 
 /**
@@ -61,7 +61,7 @@ export class Hold {
   /** How the work ended, such as `503 UF`, which the service compares with `unused_on` of the rule. */
   end: string | undefined;
   readonly #client: HoldClient;
-  readonly #descriptors: Descriptors;
+  readonly #estimate: Estimate;
   #held: Held;
   #used: number | undefined;
   #usedByKind: ByKind | undefined;
@@ -70,9 +70,9 @@ export class Hold {
   #isCommitted = false;
 
   /** `Client.hold` makes holds. */
-  constructor(client: HoldClient, descriptors: Descriptors, held: Held) {
+  constructor(client: HoldClient, { estimate, hitsByKind }: Estimate, held: Held) {
     this.#client = client;
-    this.#descriptors = descriptors;
+    this.#estimate = { estimate, hitsByKind };
     this.#held = held;
   }
 
@@ -129,21 +129,22 @@ export class Hold {
   }
 
   /**
-   * Commits what was used so far, and holds an estimate of what comes next, in one step. `used` begins again at the
-   * renewal. The work must end if the decision is not allowed.
+   * Commits what was used so far, and holds an estimate of what comes next, in one step; without one, the first estimate.
+   * `used` begins again at the renewal. The work must end if the decision is not allowed.
    */
   async renew({
     used = this.#used,
     usedByKind = this.#usedByKind,
-    ...estimate
+    ...next
   }: Omit<Usage, "end"> & Estimate = {}): Promise<Decision> {
+    const estimate = next.estimate === undefined && next.hitsByKind === undefined ? this.#estimate : next;
     this.used = used;
     this.usedByKind = usedByKind;
     const usage = this.#usage();
     if (this.token === "") {
-      this.#held = await this.#client.take(this.#descriptors, estimate);
+      this.#held = await this.#client.take(estimate);
     } else {
-      const held = await this.#client.renew({ hold: this.token, ...usage }, this.#descriptors, estimate);
+      const held = await this.#client.renew({ hold: this.token, ...usage }, estimate);
       // The old hold may still be open. At the end, it is committed with all that was used of it.
       const isOld = !held.isCommitted && held.token === "";
       this.#before = isOld ? usage : {};

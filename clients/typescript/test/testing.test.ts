@@ -48,6 +48,18 @@ test("a fake commits holds, and lists the commits that it saw", async () => {
   );
 });
 
+test("a renewal without an estimate holds the first one again", async () => {
+  const limiter = fake();
+  const hold = await limiter.hold({ user: "alice" }, { estimate: 400, id: "job" });
+  await hold.renew({ used: 300 });
+  await hold.renew({ estimate: 200 });
+  await hold.renew({ estimate: undefined });
+  assert.deepEqual(
+    limiter.calls.map(({ hits }) => hits),
+    [400, 400, 200, 400],
+  );
+});
+
 test("a fake fails until it is told to answer again", async () => {
   const limiter = fake("test", { onFailure: "deny", log: () => {} }).fail("UNAVAILABLE");
   const { allowed, error } = await limiter.decide({ user: "alice" });
