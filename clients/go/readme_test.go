@@ -185,7 +185,9 @@ func TestA429InTenLines(t *testing.T) {
 func TestViews(t *testing.T) {
 	client, service := tollkeepertest.New("example", tollkeeper.Options{})
 	service.Fail(codes.Unavailable)
-	login := client.With(tollkeeper.Options{OnFailure: tollkeeper.Deny, Timeout: 200 * time.Millisecond})
+	login := client.With(func(options *tollkeeper.Options) {
+		options.OnFailure, options.Timeout = tollkeeper.Deny, 200*time.Millisecond
+	})
 	payments := client.WithDomain("payments")
 	for i, client := range []*tollkeeper.Client{login, payments} {
 		decision, err := client.Decide(context.Background(), tollkeeper.On("user", "a"))

@@ -64,17 +64,15 @@ type Call struct {
 	descriptors []Descriptor
 	mode        pb.Call_Mode
 	// hits is nil where the service chooses the number.
-	hits     *int64
-	isRefund bool
-	// field is the name of hits in errors.
-	field      string
+	hits       *int64
+	isRefund   bool
 	hitsByKind map[string]int64
 	id         string
 }
 
 // Take charges hits if all of them fit, or else nothing. With 0 hits it is Check.
 func Take(hits int64, descriptors ...Descriptor) Call {
-	return Call{descriptors: descriptors, mode: pb.Call_TAKE, hits: &hits, field: "hits"}
+	return Call{descriptors: descriptors, mode: pb.Call_TAKE, hits: &hits}
 }
 
 // Check charges nothing, and answers as for one hit.
@@ -89,17 +87,17 @@ func Read(descriptors ...Descriptor) Call {
 
 // Debit charges hits in any case.
 func Debit(hits int64, descriptors ...Descriptor) Call {
-	return Call{descriptors: descriptors, mode: pb.Call_DEBIT, hits: &hits, field: "hits"}
+	return Call{descriptors: descriptors, mode: pb.Call_DEBIT, hits: &hits}
 }
 
 // Part charges as many of the hits as fit. [Decision.Hits] is their number.
 func Part(hits int64, descriptors ...Descriptor) Call {
-	return Call{descriptors: descriptors, mode: pb.Call_PART, hits: &hits, field: "hits"}
+	return Call{descriptors: descriptors, mode: pb.Call_PART, hits: &hits}
 }
 
 // Refund gives hits back.
 func Refund(hits int64, descriptors ...Descriptor) Call {
-	return Call{descriptors: descriptors, mode: pb.Call_TAKE, hits: &hits, isRefund: true, field: "hits"}
+	return Call{descriptors: descriptors, mode: pb.Call_TAKE, hits: &hits, isRefund: true}
 }
 
 // WithHitsByKind returns the call with estimates by kind, for [Client.HoldCall] on limits with weights.
@@ -147,7 +145,7 @@ func tooLarge(calls []*pb.Call) error {
 
 func (c Call) encode() (*pb.Call, *ArgumentError) {
 	if c.hits != nil {
-		if err := outOfRange(c.field, *c.hits); err != nil {
+		if err := outOfRange("hits", *c.hits); err != nil {
 			return nil, err
 		}
 	}

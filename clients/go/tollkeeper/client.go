@@ -40,12 +40,28 @@ type Options struct {
 	RequireLimit bool
 	// RememberDenials denies a call without a request while the service has denied an equal one: until its RetryAfter is
 	// over, at most for this time. Meanwhile it does not see an override, a commit, a refund or a reset that would let the
-	// call pass. 0 turns it off; in With, where 0 changes nothing, time.Nanosecond does.
+	// call pass. 0 turns it off.
 	RememberDenials time.Duration
 	// Logger gets a line when calls fail, at most once a minute; slog.Default() if nil.
 	Logger *slog.Logger
 	// TLS encrypts the connections that New makes. [LoadTLS] makes it of PEM files.
 	TLS *tls.Config
+}
+
+func (o Options) withDefaults() Options {
+	if o.Timeout <= 0 {
+		o.Timeout = DefaultTimeout
+	}
+	if o.CommitTimeout <= 0 {
+		o.CommitTimeout = DefaultCommitTimeout
+	}
+	if o.OnFailure == nil {
+		o.OnFailure = Allow
+	}
+	if o.OnCall == nil {
+		o.OnCall = func(string, time.Duration, error) {}
+	}
+	return o
 }
 
 // Allow fails open: calls pass while the service does not answer.
@@ -100,13 +116,9 @@ func New(target, domain string, options Options, dialing ...grpc.DialOption) (*C
 // NewFromConn makes a client on a connection of the caller, which Close leaves open: decisions under way then end by their
 // timeouts. Its options are the caller's: it must not retry Decide or Renew, which could charge twice.
 func NewFromConn(connection grpc.ClientConnInterface, domain string, options Options) (*Client, error) {
-	client := &Client{link: newLink(connection, "the connection of the caller", nil), domain: domain}
-	client.options = Options{
-		Timeout: DefaultTimeout, CommitTimeout: DefaultCommitTimeout, OnFailure: Allow,
-		OnCall: func(string, time.Duration, error) {},
+	client := &Client{
+		link: newLink(connection, "the connection of the caller", nil), options: options.withDefaults(), domain: domain,
 	}
-	client = client.With(options)
-	client.isView = false
 	if err := client.checkSettings(); err != nil {
 		return nil, err
 	}
@@ -124,36 +136,19 @@ func (c *Client) checkSettings() error {
 	return nil
 }
 
-// With returns a client on the same connections with other options: those that are set replace the client's, apart from
-// TLS. It is cheap enough for one call. Its Close does nothing.
-func (c *Client) With(options Options) *Client {
+// With returns a client on the same connections with other options, which the function sets. TLS stays as it is. It is cheap
+// enough for one call. Its Close does nothing.
+func (c *Client) With(change func(*Options)) *Client {
 	view := *c
 	view.isView, view.decideOne = true, nil
-	if options.Timeout > 0 {
-		view.options.Timeout = options.Timeout
-	}
-	if options.CommitTimeout > 0 {
-		view.options.CommitTimeout = options.CommitTimeout
-	}
-	if options.OnFailure != nil {
-		view.options.OnFailure = options.OnFailure
-	}
-	if options.OnCall != nil {
-		view.options.OnCall = options.OnCall
-	}
-	if options.Logger != nil {
-		view.options.Logger = options.Logger
-	}
-	if options.RememberDenials != 0 {
-		view.options.RememberDenials = options.RememberDenials
-	}
-	view.options.RequireLimit = view.options.RequireLimit || options.RequireLimit
+	change(&view.options)
+	view.options = view.options.withDefaults()
 	return &view
 }
 
 // WithDomain returns a client of another domain on the same connections. Its Close does nothing.
 func (c *Client) WithDomain(domain string) *Client {
-	view := c.With(Options{})
+	view := c.With(func(*Options) {})
 	view.domain = domain
 	return view
 }
@@ -204,13 +199,13 @@ func (c *Client) Refund(ctx context.Context, hits int64, descriptors ...Descript
 
 // DecideAll decides up to 1,000 calls in one request, each for itself. The decisions are in the order of the calls.
 func (c *Client) DecideAll(ctx context.Context, calls ...Call) ([]Decision, error) {
-	decisions, _, err := c.decideAll(ctx, "calls[%d].", calls, c.service.Decide)
+	decisions, _, err := c.decideAll(ctx, "calls[%d].", calls, c.bounded)
 	return decisions, err
 }
 
 // DecideCall decides one call.
 func (c *Client) DecideCall(ctx context.Context, call Call) (Decision, error) {
-	decisions, _, err := c.decideAll(ctx, "", []Call{call}, c.service.Decide)
+	decisions, _, err := c.decideAll(ctx, "", []Call{call}, c.bounded)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -225,11 +220,9 @@ func (c *Client) decideForMiddleware(ctx context.Context, descriptors []Descript
 	return c.Decide(ctx, descriptors...)
 }
 
-// decide sends a request of decisions.
-type decide = func(context.Context, *pb.DecideRequest, ...grpc.CallOption) (*pb.DecideResponse, error)
-
-// decideAll returns the decisions, and the tokens of what they hold. The path of a call is the beginning of its errors.
-func (c *Client) decideAll(ctx context.Context, path string, calls []Call, send decide) ([]Decision, []string, error) {
+// decideAll returns the decisions, and the tokens of what they hold. The path of a call is the beginning of its errors. How
+// long the request goes on is the part of [Client.bounded] or [Client.kept].
+func (c *Client) decideAll(ctx context.Context, path string, calls []Call, ending func(asking) asking) ([]Decision, []string, error) {
 	if len(calls) == 0 {
 		return nil, nil, nil
 	}
@@ -244,29 +237,11 @@ func (c *Client) decideAll(ctx context.Context, path string, calls []Call, send 
 	if denial, isFound := c.denials.find(memorable, c.options.RememberDenials); isFound {
 		return []Decision{denial}, []string{""}, nil
 	}
-	verdicts := make([]*pb.Verdict, len(calls))
-	err = c.ask(ctx, "decide", request.Calls, func(ctx context.Context) (first, err error) {
-		response, err := send(ctx, request)
-		if err == nil && len(response.Verdicts) != len(calls) {
-			err = errNotOurs
-		}
-		if err != nil {
-			return nil, err
-		}
-		verdicts = response.Verdicts
-		for _, verdict := range verdicts {
-			first = cmp.Or(first, errorOf(verdict))
-		}
-		return first, nil
-	})
-	decisions, holds := make([]Decision, len(calls)), make([]string, len(calls))
-	var lacking error
-	for i, call := range calls {
-		decisions[i], holds[i] = c.decide(ctx, call, verdicts[i], err)
-		if mistake := c.lacksLimit(call, decisions[i]); mistake != nil && lacking == nil {
-			lacking = mistake.below(path, i)
-		}
-	}
+	found, err := c.ask(ctx, "decide", request.Calls, ending(func(ctx context.Context) (answer, error) {
+		response, err := c.service.Decide(ctx, request)
+		return answer{verdicts: response.GetVerdicts()}, err
+	}))
+	decisions, tokens, lacking := c.decisions(ctx, path, calls, found.verdicts, err)
 	if lacking != nil {
 		return nil, nil, lacking
 	}
@@ -274,29 +249,80 @@ func (c *Client) decideAll(ctx context.Context, path string, calls []Call, send 
 	if memorable != "" && decisions[0].RetryAfter > 0 {
 		c.denials.add(memorable, decisions[0])
 	}
-	return decisions, holds, nil
+	return decisions, tokens, nil
 }
 
-// decide returns the decision about one call, and the token of what is held, from its verdict or from why there is none.
-func (c *Client) decide(ctx context.Context, call Call, verdict *pb.Verdict, err error) (Decision, string) {
-	decision, hold := Decision{Failed: true, Err: err}, ""
-	if err == nil {
-		decision, hold = decode(verdict)
+// asking sends a request of decisions once.
+type asking = func(context.Context) (answer, error)
+
+type answer struct {
+	verdicts []*pb.Verdict
+	// open is why a renewal has not committed the hold before it.
+	open error
+}
+
+// bounded ends a request at the timeout, or with its caller.
+func (c *Client) bounded(send asking) asking {
+	return func(ctx context.Context) (answer, error) {
+		ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
+		defer cancel()
+		return send(ctx)
 	}
-	// Nobody waits for the work of a context that has ended, and the service is not to blame.
-	if decision.Failed && endOf(ctx) == nil {
-		// An end user could pass any limit by a value that makes the request too large.
-		decision.Failed = status.Code(decision.Err) != codes.OutOfRange
-		decision.Allowed = decision.Failed && c.onFailure(decision.Err, call.descriptors)
-		c.loud("the domain "+c.domain, func(count int) string {
-			calls := "1 call of the domain %q had no answer and was"
-			if count > 1 {
-				calls = fmt.Sprint(count) + " calls of the domain %q had no answer and were"
-			}
-			return fmt.Sprintf("tollkeeper: "+calls+" decided by on_failure; the last: %v (target %s)", c.domain, decision.Err, c.target)
-		})
+}
+
+// ask makes a request, if its calls may be sent. The hook gets its error, or else the first error of its items.
+func (c *Client) ask(ctx context.Context, method string, calls []*pb.Call, send asking) (found answer, err error) {
+	start := time.Now()
+	if err = cmp.Or(tooLarge(calls), c.errClosed()); err == nil {
+		found, err = send(ctx)
 	}
-	return decision, hold
+	if err == nil && len(found.verdicts) != len(calls) {
+		err = errNotOurs
+	}
+	err = c.failureOf(ctx, err)
+	first := cmp.Or(err, found.open)
+	for _, verdict := range found.verdicts {
+		first = cmp.Or(first, errorOf(verdict))
+	}
+	c.heard(method, time.Since(start), first)
+	return found, err
+}
+
+// decisions returns what the verdicts say, or what is decided without them, and the tokens of what is held. The error is a
+// call that lacks a limit.
+func (c *Client) decisions(
+	ctx context.Context, path string, calls []Call, verdicts []*pb.Verdict, err error,
+) (decisions []Decision, tokens []string, lacking error) {
+	decisions, tokens = make([]Decision, len(calls)), make([]string, len(calls))
+	for i, call := range calls {
+		decisions[i] = Decision{Failed: true, Err: err}
+		if err == nil {
+			decisions[i], tokens[i] = decode(verdicts[i])
+		}
+		// Nobody waits for the work of a context that has ended, and the service is not to blame.
+		if decisions[i].Failed && endOf(ctx) == nil {
+			c.decideFailed(call, &decisions[i])
+		}
+		if mistake := c.lacksLimit(call, decisions[i]); mistake != nil && lacking == nil {
+			lacking = mistake.below(path, i)
+		}
+	}
+	return decisions, tokens, lacking
+}
+
+// decideFailed decides a call that has no verdict.
+func (c *Client) decideFailed(call Call, decision *Decision) {
+	// An end user could pass any limit by a value that makes the request too large.
+	decision.Failed = status.Code(decision.Err) != codes.OutOfRange
+	decision.Allowed = decision.Failed && c.onFailure(decision.Err, call.descriptors)
+	c.loud("the domain "+c.domain, func(count int) string {
+		calls, were := "call", "was"
+		if count > 1 {
+			calls, were = "calls", "were"
+		}
+		return fmt.Sprintf("tollkeeper: %d %s of the domain %q had no answer and %s decided by on_failure; the last: %v (target %s)",
+			count, calls, c.domain, were, decision.Err, c.target)
+	})
 }
 
 // lacksLimit is the mistake of a call with a descriptor without limit and rule, if a limit is required.
@@ -332,21 +358,4 @@ func (c *Client) contain(what string) {
 			return fmt.Sprintf("tollkeeper: %s (%d times); the last: %v", what, count, cause)
 		})
 	}
-}
-
-// ask makes the one attempt of a decision. The hook gets its error, or else the first error of its items.
-func (c *Client) ask(
-	ctx context.Context, method string, calls []*pb.Call, attempt func(context.Context) (first, err error),
-) error {
-	start := time.Now()
-	var first error
-	err := cmp.Or(tooLarge(calls), c.errClosed())
-	if err == nil {
-		bounded, cancel := context.WithTimeout(ctx, c.options.Timeout)
-		defer cancel()
-		first, err = attempt(bounded)
-	}
-	err = c.failureOf(ctx, err)
-	c.heard(method, time.Since(start), cmp.Or(err, first))
-	return err
 }

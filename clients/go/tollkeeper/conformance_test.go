@@ -158,10 +158,9 @@ func (s settings) options(t *testing.T, options Options) Options {
 	if s.CommitTimeoutMs > 0 {
 		options.CommitTimeout = time.Duration(s.CommitTimeoutMs) * time.Millisecond
 	}
-	options.RequireLimit = s.RequireLimit
+	options.RequireLimit = options.RequireLimit || s.RequireLimit
 	if s.RememberDenials != nil {
-		// 0 would keep those of the client.
-		options.RememberDenials = max(time.Duration(*s.RememberDenials)*time.Millisecond, time.Nanosecond)
+		options.RememberDenials = time.Duration(*s.RememberDenials) * time.Millisecond
 	}
 	if strings.HasPrefix(s.Service, "tls") {
 		files := TLSFiles{CA: os.Getenv("TOLLKEEPER_CA"), ServerName: "localhost"}
@@ -239,7 +238,7 @@ func (r *run) compare(what string, actual any, expect json.RawMessage) {
 func (r *run) one(s step) (any, error) {
 	client := r.client
 	if s.With != nil {
-		client = client.With(s.With.options(r.t, Options{}))
+		client = client.With(func(options *Options) { *options = s.With.options(r.t, *options) })
 		if s.With.Domain != "" {
 			client = client.WithDomain(s.With.Domain)
 		}

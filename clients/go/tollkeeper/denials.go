@@ -65,7 +65,7 @@ func (d Decision) later(elapsed time.Duration) Decision {
 
 // memorable returns the bytes of a request, if its denial is remembered, and else nothing.
 func (c *Client) memorable(request *pb.DecideRequest) string {
-	isOn := c.options.RememberDenials > 0 && !c.isClosed.Load() && len(request.Calls) == 1 && tooLarge(request.Calls) == nil
+	isOn := c.options.RememberDenials > 0 && c.errClosed() == nil && len(request.Calls) == 1 && tooLarge(request.Calls) == nil
 	if !isOn || request.Calls[0].Mode != pb.Call_TAKE || request.Calls[0].Id != "" {
 		return ""
 	}

@@ -240,7 +240,7 @@ func TestARefusedLeaseIsLoggedOnceAMinuteWithItsKeys(t *testing.T) {
 func TestACloseOfAViewClosesNothing(t *testing.T) {
 	client := over(t, &unreliable{}, Options{})
 	must(t, client.WithDomain("other").Close())
-	decision, err := client.With(Options{OnFailure: Deny}).Decide(t.Context(), On("user", "a"))
+	decision, err := client.With(func(options *Options) { options.OnFailure = Deny }).Decide(t.Context(), On("user", "a"))
 	must(t, err)
 	must(t, client.Close())
 	closed, err := client.WithDomain("other").Decide(t.Context(), On("user", "a"))

@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
@@ -56,9 +55,10 @@ type Charge struct {
 // Hold charges the estimate if it fits. On a limit without hold, it stays charged. On one with weights, the rule's
 // estimate is held instead, or the estimates by kind of [Client.HoldCall].
 func (c *Client) Hold(ctx context.Context, estimate int64, descriptors ...Descriptor) (*Hold, error) {
-	call := Take(estimate, descriptors...)
-	call.field = "estimate"
-	return c.HoldCall(ctx, call)
+	if mistake := outOfRange("estimate", estimate); mistake != nil {
+		return nil, mistake
+	}
+	return c.HoldCall(ctx, Take(estimate, descriptors...))
 }
 
 // HoldDefault is Hold with the estimate of the rule.
@@ -68,7 +68,7 @@ func (c *Client) HoldDefault(ctx context.Context, descriptors ...Descriptor) (*H
 
 // HoldCall is Hold for a call of [Take], which may have estimates by kind and an id.
 func (c *Client) HoldCall(ctx context.Context, call Call) (*Hold, error) {
-	decisions, tokens, err := c.decideAll(ctx, "", []Call{call}, c.take(ctx))
+	decisions, tokens, err := c.decideAll(ctx, "", []Call{call}, c.kept)
 	if err != nil {
 		return nil, err
 	}
@@ -77,51 +77,36 @@ func (c *Client) HoldCall(ctx context.Context, call Call) (*Hold, error) {
 	return hold, nil
 }
 
-// take sends the request of a hold for a caller.
-func (c *Client) take(caller context.Context) decide {
-	return func(_ context.Context, request *pb.DecideRequest, _ ...grpc.CallOption) (*pb.DecideResponse, error) {
-		return kept(caller, c, func(ctx context.Context) (*pb.DecideResponse, error) {
-			return c.service.Decide(ctx, request)
-		}, func(response *pb.DecideResponse) []*pb.Verdict { return response.Verdicts })
+// kept ends a request at the timeout alone. If its caller leaves before, what the answer holds is given back when it comes,
+// and Close waits for that.
+func (c *Client) kept(send asking) asking {
+	type result struct {
+		answer
+		err error
 	}
-}
-
-// kept makes a request that ends only with the timeout. If its caller leaves before, what the answer holds is given back
-// when it comes, and Close waits for that.
-func kept[A any](
-	caller context.Context, c *Client, send func(context.Context) (A, error), verdicts func(A) []*pb.Verdict,
-) (A, error) {
-	type answer struct {
-		response A
-		err      error
-	}
-	answered, detached := make(chan answer, 1), context.WithoutCancel(caller)
-	go func() {
-		ctx, cancel := context.WithTimeout(detached, c.options.Timeout)
-		defer cancel()
-		response, err := send(ctx)
-		answered <- answer{response, err}
-	}()
-	select {
-	case it := <-answered:
-		return it.response, it.err
-	case <-caller.Done():
-	}
-	if c.begin() == nil {
+	return func(caller context.Context) (answer, error) {
+		came, detached := make(chan result, 1), context.WithoutCancel(caller)
 		go func() {
-			defer c.commits.Done()
-			it := <-answered
-			if it.err != nil {
-				return
-			}
-			for _, verdict := range verdicts(it.response) {
-				if token := verdict.GetHold(); token != "" {
-					c.commit(detached, &pb.Commit{Hold: token, Used: proto.Uint64(0)}, true)
-				}
-			}
+			found, err := c.bounded(send)(detached)
+			came <- result{found, err}
 		}()
+		select {
+		case it := <-came:
+			return it.answer, it.err
+		case <-caller.Done():
+		}
+		if c.begin() == nil {
+			go func() {
+				defer c.commits.Done()
+				for _, verdict := range (<-came).verdicts {
+					if token := verdict.GetHold(); token != "" {
+						c.commit(detached, &pb.Commit{Hold: token, Used: proto.Uint64(0)}, true)
+					}
+				}
+			}()
+		}
+		return answer{}, caller.Err()
 	}
-	return *new(A), caller.Err()
 }
 
 // Resume returns the hold that another process has made, by its [Hold.Token].
@@ -212,10 +197,10 @@ func (h *Hold) Renew(ctx context.Context, used, estimate int64) (Decision, error
 	if err := h.Use(used); err != nil {
 		return Decision{}, err
 	}
-	call := h.call
-	// The id was for the first call: a renewal has none.
-	call.hits, call.hitsByKind, call.field, call.id = &estimate, nil, "estimate", ""
-	return h.RenewCall(ctx, call)
+	if mistake := outOfRange("estimate", estimate); mistake != nil {
+		return Decision{}, mistake
+	}
+	return h.RenewCall(ctx, Take(estimate, h.call.descriptors...))
 }
 
 // RenewCall is Renew for a call of [Take], which may have estimates by kind, after [Hold.Use] or [Hold.UseKind]. It is also
@@ -230,9 +215,9 @@ func (h *Hold) RenewCall(ctx context.Context, call Call) (Decision, error) {
 		return Decision{Failed: true, Err: err}, nil
 	}
 	defer done()
-	commit, c := h.sum(), h.client
+	commit, c, calls := h.sum(), h.client, []Call{call}
 	if commit.Hold == "" {
-		decisions, tokens, err := c.decideAll(ctx, "", []Call{call}, c.take(ctx))
+		decisions, tokens, err := c.decideAll(ctx, "", calls, c.kept)
 		if err != nil {
 			return Decision{}, err
 		}
@@ -240,37 +225,24 @@ func (h *Hold) RenewCall(ctx context.Context, call Call) (Decision, error) {
 		return decisions[0], nil
 	}
 	request := &pb.RenewRequest{Domain: c.domain, Renewals: []*pb.Renewal{{Commit: commit, Call: encoded}}}
-	result, isCommitted := &pb.RenewResult{}, false
-	err = c.ask(ctx, "renew", []*pb.Call{encoded}, func(context.Context) (first, err error) {
-		response, err := kept(ctx, c, func(ctx context.Context) (*pb.RenewResponse, error) {
-			return c.service.Renew(ctx, request)
-		}, func(response *pb.RenewResponse) (verdicts []*pb.Verdict) {
-			for _, result := range response.Results {
-				verdicts = append(verdicts, result.Verdict)
-			}
-			return verdicts
-		})
-		if err == nil && len(response.Results) != 1 {
-			err = errNotOurs
+	found, err := c.ask(ctx, "renew", []*pb.Call{encoded}, c.kept(func(ctx context.Context) (found answer, err error) {
+		response, err := c.service.Renew(ctx, request)
+		for _, result := range response.GetResults() {
+			found.verdicts = append(found.verdicts, result.Verdict)
+			found.open = cmp.Or(found.open, status.FromProto(result.Commit.GetError()).Err())
 		}
-		if err != nil {
-			return nil, err
-		}
-		result = response.Results[0]
-		first = status.FromProto(result.Commit.GetError()).Err()
-		isCommitted = first == nil
-		return cmp.Or(first, errorOf(result.Verdict)), nil
-	})
-	decision, token := c.decide(ctx, call, result.Verdict, err)
-	if isCommitted || token != "" {
-		h.replace(token, nil)
+		return found, err
+	}))
+	decisions, tokens, lacking := c.decisions(ctx, "", calls, found.verdicts, err)
+	if isCommitted := err == nil && found.open == nil; isCommitted || tokens[0] != "" {
+		h.replace(tokens[0], nil)
 	} else {
 		h.replace(commit.Hold, commit)
 	}
-	if mistake := c.lacksLimit(call, decision); mistake != nil {
-		return Decision{}, mistake
+	if lacking != nil {
+		return Decision{}, lacking
 	}
-	return decision, nil
+	return decisions[0], nil
 }
 
 // begin waits for its turn, and returns what ends it.

@@ -15,7 +15,7 @@ func (c *Client) Middleware(
 	descriptors func(*http.Request) []Descriptor, denied func(http.ResponseWriter, *http.Request, Decision),
 ) func(http.Handler) http.Handler {
 	if denied == nil {
-		denied = func(w http.ResponseWriter, _ *http.Request, decision Decision) { answer(w, decision.StatusCode()) }
+		denied = func(w http.ResponseWriter, _ *http.Request, decision Decision) { reply(w, decision.StatusCode()) }
 	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -27,7 +27,7 @@ func (c *Client) Middleware(
 			decision, err := c.decideForMiddleware(r.Context(), limited)
 			if err != nil {
 				c.mistake(r.Context(), err)
-				answer(w, http.StatusInternalServerError)
+				reply(w, http.StatusInternalServerError)
 				return
 			}
 			for name, value := range decision.Headers() {
@@ -42,7 +42,7 @@ func (c *Client) Middleware(
 	}
 }
 
-func answer(w http.ResponseWriter, code int) { http.Error(w, http.StatusText(code), code) }
+func reply(w http.ResponseWriter, code int) { http.Error(w, http.StatusText(code), code) }
 
 // Address returns the address of a request's client, for a descriptor: of IPv6, the network of 64 bits, since a client has
 // all of its addresses. In X-Forwarded-For, which clients may send, it believes only what the trusted proxies have added:

@@ -215,7 +215,7 @@ func (l *Limiter) await(counter *counter, lease *lease) {
 		case <-time.After(rest):
 		case <-lease.usedUp:
 			return
-		case <-l.closing:
+		case <-l.closed:
 			return
 		}
 	}
@@ -236,10 +236,11 @@ func (l *Limiter) lease(descriptors []Descriptor, want int64) (*lease, time.Dura
 	if err == nil && len(response.Verdicts) != 1 {
 		err = errNotOurs
 	}
-	var verdict *pb.Verdict
+	var decision Decision
+	var token string
 	if err == nil {
-		verdict = response.Verdicts[0]
-		err = errorOf(verdict)
+		decision, token = decode(response.Verdicts[0])
+		err = decision.Err
 	}
 	switch code := status.Code(err); {
 	case code == codes.InvalidArgument || code == codes.Unimplemented:
@@ -248,11 +249,10 @@ func (l *Limiter) lease(descriptors []Descriptor, want int64) (*lease, time.Dura
 				keysOf(descriptors), l.domain, err))
 		}
 		return nil, refusedFor
-	case err != nil || verdict.Code != pb.Verdict_OK:
+	case err != nil || !decision.Allowed:
 		return nil, failedFor
 	}
-	decision, token := decode(verdict)
-	granted := newLease(decision.Hits, token, sent, verdict.SpendWithin.AsDuration(), decision)
+	granted := newLease(decision.Hits, token, sent, response.Verdicts[0].SpendWithin.AsDuration(), decision)
 	if l.lacksLimit(call, decision) != nil {
 		return granted, refusedFor
 	}

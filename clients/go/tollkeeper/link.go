@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
@@ -40,10 +39,9 @@ type link struct {
 	denials denials
 
 	// mutex is locked to change what follows.
-	mutex    sync.Mutex
-	isClosed atomic.Bool
-	// closing is closed when isClosed is set.
-	closing chan struct{}
+	mutex sync.Mutex
+	// closed is closed by Close.
+	closed chan struct{}
 	// commits has those under way.
 	commits sync.WaitGroup
 	// lines has what was logged, by its kind.
@@ -84,15 +82,17 @@ func dial(target string, secured *tls.Config, options []grpc.DialOption) (*grpc.
 func newLink(connection grpc.ClientConnInterface, target string, close func() error) *link {
 	return &link{
 		service: pb.NewTollkeeperClient(connection), target: target, close: close,
-		denials: denials{found: map[string]denial{}}, lines: map[string]*line{}, closing: make(chan struct{}),
+		denials: denials{found: map[string]denial{}}, lines: map[string]*line{}, closed: make(chan struct{}),
 	}
 }
 
 func (l *link) errClosed() error {
-	if l.isClosed.Load() {
+	select {
+	case <-l.closed:
 		return ErrClosed
+	default:
+		return nil
 	}
-	return nil
 }
 
 // begin counts a commit that is under way, which then must call Done.
@@ -108,9 +108,9 @@ func (l *link) begin() error {
 
 func (l *link) end() error {
 	l.mutex.Lock()
-	wasClosed := l.isClosed.Swap(true)
+	wasClosed := l.errClosed() != nil
 	if !wasClosed {
-		close(l.closing)
+		close(l.closed)
 	}
 	l.mutex.Unlock()
 	// Commits end by their timeout.

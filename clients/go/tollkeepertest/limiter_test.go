@@ -304,7 +304,7 @@ func TestTheServiceDecidesAllOtherCalls(t *testing.T) {
 			t.Error("no descriptor")
 		}
 		before := len(service.Calls())
-		decide(t, limiter.With(tollkeeper.Options{}), 1, alice)
+		decide(t, limiter.With(func(*tollkeeper.Options) {}), 1, alice)
 		decide(t, limiter.WithDomain("other"), 1, alice)
 		if sent := len(service.Calls()) - before; sent != 2 {
 			t.Errorf("%d", sent)
@@ -338,7 +338,7 @@ func TestMiddlewareOfALimiterSpendsItsCredit(t *testing.T) {
 			t.Errorf("%v, %s", sent, remaining)
 		}
 		before := modes(service)["TAKE"]
-		serve(10, limiter.With(tollkeeper.Options{}))
+		serve(10, limiter.With(func(*tollkeeper.Options) {}))
 		if sent := modes(service)["TAKE"] - before; sent != 10 {
 			t.Errorf("%d", sent)
 		}

@@ -52,7 +52,7 @@ func TestItAllowsAllThatHasNoLimit(t *testing.T) {
 	client, service := tollkeepertest.New("shop", tollkeeper.Options{})
 	decision, err := client.DecideN(ctx, 1000, alice.And("path", "/login"))
 	expect(t, "allowed", decision, err)
-	_, err = client.With(tollkeeper.Options{RequireLimit: true}).Decide(ctx, alice)
+	_, err = client.With(func(options *tollkeeper.Options) { options.RequireLimit = true }).Decide(ctx, alice)
 	if err == nil || err.Error() != "descriptors[0]: no limit applies to user in the domain shop (require_limit)" {
 		t.Errorf("%v", err)
 	}
@@ -139,7 +139,7 @@ func TestTheClientRemembersAtMostTenThousandDenials(t *testing.T) {
 			t.Errorf("%v: %d calls", step, number)
 		}
 	}
-	_, err := client.With(tollkeeper.Options{RememberDenials: -1}).Decide(ctx, bob)
+	_, err := client.With(func(options *tollkeeper.Options) { options.RememberDenials = -1 }).Decide(ctx, bob)
 	if err == nil || err.Error() != "remember_denials: must be at least 0, and is -1ns" {
 		t.Errorf("%v", err)
 	}

@@ -48,7 +48,7 @@ func main() {
 }
 
 func routes(limits *tollkeeper.Client) http.Handler {
-	denying := limits.With(tollkeeper.Options{OnFailure: tollkeeper.Deny})
+	denying := limits.With(func(options *tollkeeper.Options) { options.OnFailure = tollkeeper.Deny })
 	limitLogins, limitReports := denying.Middleware(byUserAndAddress, nil), limits.Middleware(byUser, nil)
 	mux := http.NewServeMux()
 	mux.Handle("POST /login", limitLogins(http.HandlerFunc(login)))
