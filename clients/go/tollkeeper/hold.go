@@ -274,7 +274,7 @@ func (h *Hold) sum() *pb.Commit {
 
 // replace begins again with a token, and with what was used before.
 func (h *Hold) replace(token string, carried *pb.Commit) {
-	h.set(func() { h.commit, h.carried = &pb.Commit{Hold: token}, carried })
+	h.set(func() { h.commit, h.carried = &pb.Commit{Hold: token, End: carried.GetEnd()}, carried })
 }
 
 func chargesOf(result *pb.CommitResult) (charges []Charge) {

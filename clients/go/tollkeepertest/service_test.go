@@ -203,3 +203,18 @@ func TestMiddlewareIsTheClients(t *testing.T) {
 		t.Errorf("%d, %d, %d", allowed, denied, failed)
 	}
 }
+
+func TestTheEndOfTheWorkOutlivesARenewalWithoutAnAnswer(t *testing.T) {
+	client, service := tollkeepertest.New("shop", tollkeeper.Options{})
+	hold, err := client.Hold(ctx, 10, alice)
+	expect(t, "allowed", hold.Decision, err)
+	hold.End("503 UF")
+	service.Fail(codes.Unavailable)
+	decision, err := hold.Renew(ctx, 4, 5)
+	expect(t, "allowed without an answer", decision, err)
+	service.Fail(codes.OK)
+	must(t, hold.Close())
+	if commit := service.Commits()[0]; commit.End != "503 UF" || commit.Used != 4 {
+		t.Errorf("%+v", commit)
+	}
+}
