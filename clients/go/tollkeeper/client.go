@@ -49,12 +49,8 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Timeout <= 0 {
-		o.Timeout = DefaultTimeout
-	}
-	if o.CommitTimeout <= 0 {
-		o.CommitTimeout = DefaultCommitTimeout
-	}
+	o.Timeout = cmp.Or(max(o.Timeout, 0), DefaultTimeout)
+	o.CommitTimeout = cmp.Or(max(o.CommitTimeout, 0), DefaultCommitTimeout)
 	if o.OnFailure == nil {
 		o.OnFailure = Allow
 	}

@@ -130,6 +130,27 @@ func (d *Decision) summarize() {
 	}
 }
 
+// age makes a copy of a decision what it is after some time, if nothing else changes but that some hits have room again.
+func (d *Decision) age(elapsed time.Duration, credit int64) {
+	statuses := make([]Status, len(d.Statuses))
+	copy(statuses, d.Statuses)
+	d.Statuses = statuses
+	for i := range statuses {
+		status := &statuses[i]
+		status.Reset = max(0, status.Reset-elapsed)
+		if status.Limit != nil {
+			status.Remaining += credit
+		}
+	}
+	d.Reset = max(0, d.Reset-elapsed)
+	if d.Limit != nil {
+		d.Remaining += credit
+	}
+	if d.RetryAfter > 0 {
+		d.RetryAfter = max(time.Second, d.RetryAfter-elapsed)
+	}
+}
+
 // StatusCode is what to answer with: 200 if the call may pass, 429 if it is denied, 503 if it is denied since the service
 // gave no answer.
 func (d *Decision) StatusCode() int {

@@ -1,7 +1,6 @@
 package tollkeeper
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -37,7 +36,8 @@ func (d *denials) find(request string, most time.Duration) (Decision, bool) {
 	if age >= min(most, found.decision.RetryAfter) {
 		return Decision{}, false
 	}
-	return found.decision.later(age), true
+	found.decision.age(age, 0)
+	return found.decision, true
 }
 
 // add forgets all at one more than the most.
@@ -47,20 +47,11 @@ func (d *denials) add(request string, decision Decision) {
 	}
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	d.found[request] = denial{decision.later(0), time.Now()}
+	decision.age(0, 0)
+	d.found[request] = denial{decision, time.Now()}
 	if len(d.found) > denialsMax {
 		clear(d.found)
 	}
-}
-
-// later returns what a denial is after some time, if nothing else changes.
-func (d Decision) later(elapsed time.Duration) Decision {
-	d.Statuses = slices.Clone(d.Statuses)
-	for i := range d.Statuses {
-		d.Statuses[i].Reset = max(0, d.Statuses[i].Reset-elapsed)
-	}
-	d.Reset, d.RetryAfter = max(0, d.Reset-elapsed), max(time.Second, d.RetryAfter-elapsed)
-	return d
 }
 
 // memorable returns the bytes of a request, if its denial is remembered, and else nothing.

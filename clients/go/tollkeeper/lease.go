@@ -85,25 +85,6 @@ func (l *lease) take(hits int64) (left int64, isTaken bool) {
 	}
 }
 
-// show makes the answer to a lease one to a call that it has paid for.
-func (l *lease) show(decision *Decision, credit int64, now moment) {
-	*decision = l.answer
-	statuses := make([]Status, len(l.answer.Statuses))
-	copy(statuses, l.answer.Statuses)
-	decision.Statuses = statuses
-	elapsed := now.steady - l.sent.steady
-	for i := range statuses {
-		if status := &statuses[i]; status.Limit != nil {
-			status.Remaining += credit
-			status.Reset = max(0, status.Reset-elapsed)
-		}
-	}
-	if decision.Limit != nil {
-		decision.Remaining += credit
-		decision.Reset = max(0, decision.Reset-elapsed)
-	}
-}
-
 // counter is one list of descriptors. Calls that find credit do not lock it.
 type counter struct {
 	descriptors []Descriptor
@@ -154,7 +135,9 @@ func (c *counter) decide(hits int64, clock func() moment, decision *Decision) (w
 	}
 	counted := min(hits, hitsCounted)
 	if isDecided {
-		leases[len(leases)-1].show(decision, credit, now)
+		newest := leases[len(leases)-1]
+		*decision = newest.answer
+		decision.age(now.steady-newest.sent.steady, credit)
 		// Most calls only read it, which does not delay others.
 		if at := int64(now.steady); at-c.usedAt.Load() >= int64(time.Millisecond) {
 			c.usedAt.Store(at)
