@@ -91,14 +91,14 @@ func (s *Service) Fail(code codes.Code) {
 	s.failure = status.Error(code, "as the test says")
 }
 
-// Calls returns the calls that the service has got, apart from those that failed.
+// Calls returns the calls that the service has got, also those that failed.
 func (s *Service) Calls() []Call {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return slices.Clone(s.calls)
 }
 
-// Commits returns the commits that the service has got, apart from those that failed.
+// Commits returns the commits that the service has got, also those that failed.
 func (s *Service) Commits() []Commit {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -111,9 +111,6 @@ func (s *Service) Invoke(ctx context.Context, _ string, request, response any, _
 	defer s.mutex.Unlock()
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
-	}
-	if s.failure != nil {
-		return s.failure
 	}
 	switch request := request.(type) {
 	case *pb.DecideRequest:
@@ -134,7 +131,7 @@ func (s *Service) Invoke(ctx context.Context, _ string, request, response any, _
 			answer.Results = append(answer.Results, &pb.RenewResult{Commit: committed, Verdict: verdict})
 		}
 	}
-	return nil
+	return s.failure
 }
 
 // NewStream is for the client, which opens none.
@@ -161,7 +158,11 @@ func (s *Service) decide(domain string, call *pb.Call) *pb.Verdict {
 		took.Descriptors = append(took.Descriptors, descriptor)
 		counters = append(counters, s.counters[fmt.Sprintf("%q", descriptor.Entries)])
 	}
-	took.Hits, took.Allowed = hits, true
+	took.Hits, took.Allowed = hits, s.failure == nil
+	if s.failure != nil {
+		s.calls = append(s.calls, took)
+		return nil
+	}
 	// What must fit, and what is charged.
 	needed, charged := hits, hits
 	switch {
@@ -211,6 +212,13 @@ func (s *Service) decide(domain string, call *pb.Call) *pb.Verdict {
 
 func (s *Service) commit(domain string, commit *pb.Commit) *pb.CommitResult {
 	took := Commit{Domain: domain, Token: commit.Hold, Used: -1, UsedByKind: commit.UsedByKind, End: commit.End}
+	if commit.Used != nil {
+		took.Used = int64(*commit.Used)
+	}
+	s.commits = append(s.commits, took)
+	if s.failure != nil {
+		return nil
+	}
 	held, isOpen := s.open[commit.Hold]
 	delete(s.open, commit.Hold)
 	charged := &pb.CommittedCharge{Outcome: pb.CommittedCharge_REPEATED, Held: uint64(held.hits), Used: uint64(held.hits)}
@@ -218,10 +226,9 @@ func (s *Service) commit(domain string, commit *pb.Commit) *pb.CommitResult {
 		charged.Outcome = pb.CommittedCharge_APPLIED
 	}
 	if commit.Used != nil {
-		took.Used, charged.Used = int64(*commit.Used), *commit.Used
+		charged.Used = *commit.Used
 		charge(held.counters, took.Used-held.hits)
 	}
-	s.commits = append(s.commits, took)
 	return &pb.CommitResult{Charges: []*pb.CommittedCharge{charged}}
 }
 

@@ -182,6 +182,9 @@ func TestItHoldsAndFails(t *testing.T) {
 	service.Fail(codes.Unavailable)
 	decision, err = client.Decide(ctx, alice)
 	expect(t, "denied without an answer", decision, err)
+	if calls := service.Calls(); calls[len(calls)-1].Allowed || calls[len(calls)-1].Hits != 1 {
+		t.Errorf("%+v", calls)
+	}
 	service.Fail(codes.OK)
 	decision, err = client.Decide(ctx, alice)
 	expect(t, "allowed 657 of 1000", decision, err)
@@ -214,7 +217,7 @@ func TestTheEndOfTheWorkOutlivesARenewalWithoutAnAnswer(t *testing.T) {
 	expect(t, "allowed without an answer", decision, err)
 	service.Fail(codes.OK)
 	must(t, hold.Close())
-	if commit := service.Commits()[0]; commit.End != "503 UF" || commit.Used != 4 {
+	if commit := service.Commits()[1]; commit.End != "503 UF" || commit.Used != 4 {
 		t.Errorf("%+v", commit)
 	}
 }
