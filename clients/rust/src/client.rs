@@ -38,19 +38,17 @@ pub(crate) struct Shared {
     /// Number of commits and holds under way that may have no caller.
     pub(crate) under_way: watch::Sender<usize>,
     target: String,
-    /// By domain.
-    failures: Mutex<HashMap<String, Failures>>,
-    #[cfg(feature = "tower")]
-    mistake_logged: Mutex<Option<Instant>>,
-    refusal_logged: Mutex<Option<Instant>>,
+    /// By what they are about.
+    lines: Mutex<HashMap<String, Line>>,
     denials: Denials,
 }
 
-/// What the log does not say yet.
+/// A line of the log, which is written at most once a minute.
 #[derive(Default)]
-struct Failures {
-    number: usize,
-    logged: Option<Instant>,
+struct Line {
+    written: Option<Instant>,
+    /// Number of events that it does not show yet.
+    events: usize,
 }
 
 impl Client {
@@ -104,10 +102,7 @@ impl Client {
             closes: watch::Sender::new(false),
             under_way,
             target,
-            failures: Mutex::default(),
-            #[cfg(feature = "tower")]
-            mistake_logged: Mutex::default(),
-            refusal_logged: Mutex::default(),
+            lines: Mutex::default(),
             denials: Denials::default(),
         });
         Ok(Self { options: Arc::new(options), shared })
@@ -220,7 +215,8 @@ impl Client {
                 Ok(decision) if options.require_limit => self.limited(decision, on),
                 Ok(decision) => Ok(decision),
                 Err(error) => {
-                    let allowed = options.on_failure.decide(&error, on);
+                    let decide = || options.on_failure.decide(&error, on);
+                    let allowed = self.contained("on_failure", decide).unwrap_or_default();
                     Ok(Decision { allowed, error: Some(error), ..Decision::default() })
                 }
             }
@@ -250,6 +246,9 @@ impl Client {
     {
         let mut request = Request::new(message);
         request.set_timeout(time.min(TIMEOUT_MAX));
+        if let Some(metadata) = &self.options.metadata {
+            self.contained("metadata", || metadata(request.metadata_mut()));
+        }
         let closed = || ServiceError::new(Code::Cancelled, "the client is closed");
         let mut service = self.shared.service.subscribe();
         let open = service.borrow().clone().ok_or_else(closed)?;
@@ -276,21 +275,32 @@ impl Client {
     ) {
         if let Some(on_call) = &self.options.on_call {
             let outcome = error.map_or("ok", |error| error.code);
-            contained("on_call", || on_call(method, began.elapsed(), outcome));
+            self.contained("on_call", || on_call(method, began.elapsed(), outcome));
         }
     }
 
-    /// Logs a mistake of the application, at most one a minute, since its users may cause it.
+    /// Calls a function of the user, whose panic must not reach the caller.
+    fn contained<T>(&self, name: &str, call: impl FnOnce() -> T) -> Option<T> {
+        let result = catch_unwind(AssertUnwindSafe(call)).ok();
+        if result.is_none()
+            && let Some(times) = self.shared.due(name, 1)
+        {
+            tracing::error!("tollkeeper: {name} panicked ({times} times since the last such line)");
+        }
+        result
+    }
+
+    /// Logs a mistake of the application, which its users may cause.
     #[cfg(feature = "tower")]
     pub(crate) fn log_mistake(&self, mistake: &Error) {
-        if is_due(&self.shared.mistake_logged) {
+        if self.shared.due("mistake", 1).is_some() {
             tracing::error!("tollkeeper: a request was not served: {mistake}");
         }
     }
 
-    /// Logs, at most once a minute, that the service does not lease hits for these descriptors. That is not a fault.
+    /// Logs that the service does not lease hits for these descriptors. That is not a fault.
     pub(crate) fn log_refusal(&self, descriptors: &[Descriptor], refusal: &ServiceError) {
-        if is_due(&self.shared.refusal_logged) {
+        if self.shared.due("refusal", 1).is_some() {
             let domain = &self.options.domain;
             tracing::info!(
                 "tollkeeper: each call on {descriptors:?} in the domain {domain:?} is a request, since the service \
@@ -301,16 +311,10 @@ impl Client {
 
     fn log<'a>(&self, errors: impl DoubleEndedIterator<Item = &'a ServiceError> + Clone) {
         let Some(last) = errors.clone().next_back() else { return };
-        let mut of_domains = self.shared.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let failures = of_domains.entry(self.options.domain.clone()).or_default();
-        failures.number += errors.count();
-        if failures.logged.is_some_and(|logged| logged.elapsed() < LOG_PAUSE) {
-            return;
-        }
-        failures.logged = Some(Instant::now());
-        let number = mem::take(&mut failures.number);
-        drop(of_domains);
         let (domain, target) = (&self.options.domain, &self.shared.target);
+        let Some(number) = self.shared.due(&format!("domain {domain}"), errors.count()) else {
+            return;
+        };
         let (calls, were) = if number == 1 { ("call", "was") } else { ("calls", "were") };
         tracing::warn!(
             "tollkeeper: {number} {calls} of the domain {domain:?} had no answer and {were} decided by on_failure; \
@@ -319,20 +323,16 @@ impl Client {
     }
 }
 
-fn is_due(logged: &Mutex<Option<Instant>>) -> bool {
-    let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_due = logged.is_none_or(|logged| logged.elapsed() >= LOG_PAUSE);
-    if is_due {
-        *logged = Some(Instant::now());
+impl Shared {
+    /// The number of events since the last line of this kind, if another one is due: at most one a minute.
+    fn due(&self, kind: &str, events: usize) -> Option<usize> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = lines.entry(kind.to_owned()).or_default();
+        line.events += events;
+        if line.written.is_some_and(|written| written.elapsed() < LOG_PAUSE) {
+            return None;
+        }
+        line.written = Some(Instant::now());
+        Some(mem::take(&mut line.events))
     }
-    is_due
-}
-
-/// Calls a function of the user, whose panic must not reach the caller.
-pub(crate) fn contained<T>(name: &str, call: impl FnOnce() -> T) -> Option<T> {
-    let result = catch_unwind(AssertUnwindSafe(call)).ok();
-    if result.is_none() {
-        tracing::error!("tollkeeper: {name} panicked");
-    }
-    result
 }

@@ -1,8 +1,8 @@
 //! A service for unit tests: in memory, below a real client, without a network.
 
-use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::{collections::HashMap, future::ready};
 
 use tonic::{Code, Request, Response, Status, body::Body, server::Grpc};
 use tonic_prost::ProstCodec;
@@ -28,6 +28,8 @@ struct State {
     failure: Option<Code>,
     calls: Vec<Call>,
     commits: Vec<Commit>,
+    /// The descriptors and the hits of what is held, by its token.
+    holds: HashMap<String, (Vec<Descriptor>, u64)>,
 }
 
 struct Limited {
@@ -55,7 +57,7 @@ impl Fake {
         self.limit(descriptor, 0);
     }
 
-    /// Allows this number of hits of the descriptor. Commits do not change what was charged.
+    /// Allows this number of hits of the descriptor.
     pub fn limit(&self, descriptor: Descriptor, hits: u64) {
         self.state().limits.push(Limited { descriptor, hits, used: 0 });
     }
@@ -121,6 +123,14 @@ impl Fake {
 impl State {
     fn commit(&mut self, commit: v1::Commit) -> CommitResult {
         let v1::Commit { hold, used, used_by_kind, end } = commit;
+        let held = if self.failure.is_none() { self.holds.remove(&hold) } else { None };
+        if let (Some((descriptors, held)), Some(used)) = (held, used) {
+            for descriptor in &descriptors {
+                if let Some(limit) = self.limit_of(descriptor) {
+                    limit.used = limit.used.saturating_add(used).saturating_sub(held);
+                }
+            }
+        }
         self.commits.push(Commit { hold, used, used_by_kind, end });
         CommitResult::default()
     }
@@ -163,6 +173,9 @@ impl State {
         let statuses = (0..).zip(&call.descriptors).map(status).collect();
         let hits = if matches!(mode, Mode::Part | Mode::Lease) { charged } else { 0 };
         let hold = if is_allowed { format!("hold {}", self.calls.len()) } else { String::new() };
+        if is_allowed {
+            self.holds.insert(hold.clone(), (call.descriptors.clone(), charged));
+        }
         let spend_within =
             (mode == Mode::Lease && is_allowed).then(|| SPEND_WITHIN.try_into().ok());
         let (code, spend_within) = (code(is_allowed), spend_within.flatten());

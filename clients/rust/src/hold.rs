@@ -121,12 +121,13 @@ impl Client {
     #[expect(clippy::disallowed_methods, reason = "`flush` awaits the commits of dropped holds")]
     pub(crate) fn send_commit(&self, commit: Commit) -> JoinHandle<Option<ServiceError>> {
         let under_way = UnderWay::new(self.clone());
-        self.shared.runtime.spawn(async move {
+        let committing = async move {
             let (client, began) = (&under_way.0, Instant::now());
             let error = client.commit_within(commit.encode(), began).await.err();
             client.observe("commit", began, error.as_ref());
             error
-        })
+        };
+        self.shared.runtime.spawn(committing.in_current_span())
     }
 
     async fn commit_within(&self, commit: v1::Commit, began: Instant) -> Result<(), ServiceError> {

@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{Descriptor, Error, ServiceError, client::contained};
+use tonic::metadata::MetadataMap;
+
+use crate::{Descriptor, Error, ServiceError};
 
 /// Settings of a client.
 #[derive(Clone)]
@@ -13,6 +15,7 @@ pub struct Options {
     pub(crate) commit_timeout: Duration,
     pub(crate) on_failure: OnFailure,
     pub(crate) on_call: Option<Arc<OnCall>>,
+    pub(crate) metadata: Option<Arc<Metadata>>,
     pub(crate) require_limit: bool,
     pub(crate) remember_denials: Duration,
     #[cfg(feature = "tls")]
@@ -20,6 +23,7 @@ pub struct Options {
 }
 
 type OnCall = dyn Fn(&'static str, Duration, &'static str) + Send + Sync;
+type Metadata = dyn Fn(&mut MetadataMap) + Send + Sync;
 type Decide = dyn Fn(&ServiceError, &[Descriptor]) -> bool + Send + Sync;
 
 /// What becomes of calls that the service does not answer.
@@ -48,9 +52,7 @@ impl OnFailure {
             _ if error.is_too_large() => false,
             Self::Allow => true,
             Self::Deny => false,
-            Self::By(decide) => {
-                contained("on_failure", || decide(error, descriptors)).unwrap_or_default()
-            }
+            Self::By(decide) => decide(error, descriptors),
         }
     }
 }
@@ -64,6 +66,7 @@ impl Options {
             commit_timeout: Duration::from_secs(2),
             on_failure: OnFailure::Allow,
             on_call: None,
+            metadata: None,
             require_limit: false,
             remember_denials: Duration::ZERO,
             #[cfg(feature = "tls")]
@@ -97,6 +100,11 @@ impl Options {
         on_call: impl Fn(&'static str, Duration, &'static str) + Send + Sync + 'static,
     ) -> Self {
         Self { on_call: Some(Arc::new(on_call)), ..self }
+    }
+
+    /// Sets metadata of each request, such as the `traceparent` of the present span.
+    pub fn metadata(self, set: impl Fn(&mut MetadataMap) + Send + Sync + 'static) -> Self {
+        Self { metadata: Some(Arc::new(set)), ..self }
     }
 
     /// Makes a call that met no limit a mistake of the caller, for tests and staging: it shows a typo in a key.

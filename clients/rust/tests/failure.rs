@@ -12,9 +12,9 @@
 mod support;
 
 use std::{
-    future::pending,
-    sync::Arc,
+    future::{pending, ready},
     sync::atomic::{AtomicUsize, Ordering},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -108,6 +108,24 @@ async fn a_fake_lists_the_calls_and_the_commits() {
     assert_eq!(facts.collect::<Vec<_>>(), expected);
     assert_eq!(commits[0].used_by_kind["input"], 2);
     assert_ne!(fake.calls()[0], Call::part(7, on("user", "a")).once("order 1"));
+}
+
+#[tokio::test]
+async fn a_fake_gives_back_what_was_held_and_not_used() {
+    let (fake, client) = faked();
+    fake.limit(on("user", "a"), 10);
+    let left = async || client.decide(Call::read(on("user", "a"))).await.unwrap().remaining;
+    let mut hold = client.hold(Call::take(8, on("user", "a"))).await.unwrap();
+    assert!(hold.renew(3, Call::take(7, on("user", "a"))).await.unwrap().allowed);
+    assert_eq!(left().await, 0);
+    let token = hold.decision.hold.clone();
+    hold.release().await;
+    assert_eq!(left().await, 7);
+    client.commit(Commit::new(token, 0)).await.unwrap();
+    assert_eq!(left().await, 7, "only the first commit counts");
+    drop(client.hold(Call::take(7, on("user", "a"))).await.unwrap());
+    client.flush().await;
+    assert_eq!(left().await, 0, "without a number, all that was held counts");
 }
 
 #[tokio::test]
@@ -277,6 +295,50 @@ async fn without_an_answer_the_error_has_the_code_and_the_reason() {
     assert!(refused.starts_with(&expected), "{refused}");
     let unknown = error("no.such.host.invalid:1", 10_000).await;
     assert!(unknown.starts_with("UNAVAILABLE: no.such.host.invalid:1: "), "{unknown}");
+}
+
+#[tokio::test]
+async fn a_trace_goes_with_each_request_also_with_a_commit() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let channel = tower::service_fn({
+        let seen = Arc::clone(&seen);
+        move |request: http::Request<tonic::body::Body>| {
+            let trace = request.headers().get("traceparent").cloned();
+            seen.lock().unwrap().push((request.uri().path().to_owned(), trace.unwrap()));
+            ready(Err::<http::Response<tonic::body::Body>, _>(tonic::Status::internal("a test")))
+        }
+    });
+    let options = patient().metadata(|metadata| {
+        metadata.insert("traceparent", "00-1-2-01".parse().unwrap());
+    });
+    let client = Client::over(channel, options).unwrap();
+    assert!(client.decide(on("user", "a")).await.unwrap().failed());
+    assert!(client.commit(Commit::new("token", 1)).await.unwrap().is_some());
+    let methods = ["Decide", "Commit"]
+        .map(|name| (format!("/tollkeeper.v1.Tollkeeper/{name}"), "00-1-2-01".parse().unwrap()));
+    assert_eq!(*seen.lock().unwrap(), methods);
+}
+
+#[tokio::test]
+async fn what_panics_is_logged_once() {
+    let log = Log::start();
+    let (fake, client) = faked();
+    fake.fail(Some("UNAVAILABLE"));
+    let client = client.with(|options| {
+        let options = options.on_failure(OnFailure::by(|_, _| panic!("as the test says")));
+        options
+            .on_call(|_, _, _| panic!("as the test says"))
+            .metadata(|_| panic!("as the test says"))
+    });
+    for _ in 0..3 {
+        assert!(!client.decide(on("user", "a")).await.unwrap().allowed);
+    }
+    let lines = log.lines();
+    for name in ["on_failure", "on_call", "metadata"] {
+        let line = format!("tollkeeper: {name} panicked (1 times since the last such line)");
+        assert_eq!(lines.iter().filter(|it| **it == line).count(), 1, "{lines:?}");
+    }
+    assert_eq!(lines.len(), 4, "{lines:?}");
 }
 
 #[tokio::test]

@@ -278,6 +278,25 @@ async fn middleware() {
 }
 
 #[tokio::test]
+async fn a_trace() -> Result<(), Error> {
+    let requests = Arc::new(Mutex::new(0));
+    let traceparent = {
+        let requests = Arc::clone(&requests);
+        move || {
+            *requests.lock().unwrap() += 1;
+            "00-1-2-01".parse().unwrap()
+        }
+    };
+    let options = Options::new("example");
+    let options = options.metadata(move |metadata| {
+        metadata.insert("traceparent", traceparent());
+    });
+    Fake::default().client(options)?.decide(on("user", "a")).await?;
+    assert_eq!(*requests.lock().unwrap(), 1);
+    Ok(())
+}
+
+#[tokio::test]
 async fn tls() -> Result<(), Error> {
     let Some(address) = service("TOLLKEEPER_TLS_ADDR") else { return Ok(()) };
     let tls = Tls {
