@@ -151,9 +151,8 @@ impl Client {
         if let Some(denial) = request.as_ref().and_then(|request| denials.find(request, time)) {
             return Ok(vec![Ok(denial)]);
         }
-        let ask = |domain, calls| DecideRequest { domain, calls };
-        let rpc = async |mut service: Service, request| service.decide(request).await;
-        let decisions = self.judge("decide", calls, ask, rpc, |answer| answer.verdicts).await?;
+        let ask = |calls| self.ask(self.options.timeout, calls);
+        let decisions = self.judge("decide", calls, ask).await?;
         if let (Some(request), [Ok(decision)]) = (request, &*decisions)
             && decision.retry_after.is_some()
         {
@@ -177,29 +176,25 @@ impl Client {
     }
 
     /// Asks for a verdict on each call, and decides the calls that have none.
-    pub(crate) async fn judge<Asked, Answer, Sending>(
+    pub(crate) async fn judge<Asking>(
         &self,
         method: &'static str,
         calls: Vec<Call>,
-        ask: impl FnOnce(String, Vec<v1::Call>) -> Asked,
-        rpc: impl FnOnce(Service, Request<Asked>) -> Sending,
-        verdicts: impl FnOnce(Answer) -> Vec<Verdict>,
+        ask: impl FnOnce(Vec<v1::Call>) -> Asking,
     ) -> Result<Vec<Result<Decision, Error>>, Error>
     where
-        Sending: Future<Output = Result<Response<Answer>, tonic::Status>>,
+        Asking: Future<Output = Result<Vec<Verdict>, ServiceError>>,
     {
         let (options, number, began) = (&self.options, calls.len(), Instant::now());
         options.validate()?;
         let is_kept = options.require_limit || matches!(options.on_failure, OnFailure::By(_));
         let descriptors = calls.iter().map(|call| call.descriptors.clone());
         let asked: Vec<_> = if is_kept { descriptors.collect() } else { Vec::new() };
-        let answer = if let Some(error) = too_large(&calls) {
-            Err(error)
-        } else {
-            let calls = calls.into_iter().map(Call::encode).collect();
-            self.send(options.timeout, ask(options.domain.clone(), calls), rpc).await
+        let answer = match too_large(&calls) {
+            Some(error) => Err(error),
+            None => ask(calls.into_iter().map(Call::encode).collect()).await,
         };
-        let decisions = match answer.map(verdicts) {
+        let decisions = match answer {
             Ok(verdicts) if verdicts.len() == number => {
                 verdicts.into_iter().map(Decision::decode).collect()
             }
@@ -232,6 +227,17 @@ impl Client {
         let keys = on.get(index as usize).cloned().unwrap_or_default();
         let text = format!("no limit applies to {keys:?} in the domain {domain} (require_limit)");
         Err(Error(format!("descriptors[{index}]: {text}")))
+    }
+
+    /// Asks for verdicts, in one attempt.
+    pub(crate) async fn ask(
+        &self,
+        time: Duration,
+        calls: Vec<v1::Call>,
+    ) -> Result<Vec<Verdict>, ServiceError> {
+        let request = DecideRequest { domain: self.options.domain.clone(), calls };
+        let rpc = async |mut service: Service, request| service.decide(request).await;
+        Ok(self.send(time, request, rpc).await?.verdicts)
     }
 
     /// Makes one attempt.

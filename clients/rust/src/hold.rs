@@ -8,7 +8,7 @@ use tonic::Code;
 use tracing::Instrument as _;
 
 use crate::call::{Call, Error, HITS_MAX, check_hits};
-use crate::v1::{self, CommitRequest, RenewRequest, RenewResponse, Renewal};
+use crate::v1::{self, CommitRequest, RenewRequest, Renewal};
 use crate::{Client, Decision, ServiceError, client::Service};
 
 const COMMIT_PAUSE: Duration = Duration::from_millis(100);
@@ -264,17 +264,16 @@ impl Hold {
         let client = self.client.clone();
         let renewing = async move {
             let mut is_committed = false;
-            let ask = |domain, mut calls: Vec<_>| {
+            let ask = async |mut calls: Vec<_>| {
                 let renewals = vec![Renewal { commit: Some(commit.encode()), call: calls.pop() }];
-                RenewRequest { domain, renewals }
-            };
-            let verdicts = |answer: RenewResponse| {
-                let mut commits = answer.results.iter().filter_map(|result| result.commit.as_ref());
+                let request = RenewRequest { domain: client.options.domain.clone(), renewals };
+                let rpc = async |mut service: Service, request| service.renew(request).await;
+                let results = client.send(client.options.timeout, request, rpc).await?.results;
+                let mut commits = results.iter().filter_map(|result| result.commit.as_ref());
                 is_committed = commits.next().is_some_and(|commit| commit.error.is_none());
-                answer.results.into_iter().filter_map(|result| result.verdict).collect()
+                Ok(results.into_iter().filter_map(|result| result.verdict).collect())
             };
-            let rpc = async |mut service: Service, request| service.renew(request).await;
-            let mut decisions = client.judge("renew", vec![call], ask, rpc, verdicts).await?;
+            let mut decisions = client.judge("renew", vec![call], ask).await?;
             Ok((decisions.pop().expect("one decision for each call")?, is_committed))
         };
         let (mut renewed, is_committed) = self.client.take(renewing).await?;

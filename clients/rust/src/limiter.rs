@@ -10,8 +10,7 @@ use std::time::Duration;
 use tokio::{select, sync::watch, time::sleep};
 
 use crate::call::entry_bytes;
-use crate::v1::{DecideRequest, Verdict};
-use crate::{Call, Client, Decision, Descriptor, Error, Options, ServiceError, client::Service};
+use crate::{Call, Client, Decision, Descriptor, Error, ServiceError, v1::Verdict};
 use lease::{Entry, Moment, State};
 
 const SHARDS: usize = 16;
@@ -175,13 +174,9 @@ async fn lease(client: Client, entry: Arc<Entry>, want: u64, mut closes: watch::
 
 /// Sends a question without the log and the hook: if a lease gets no answer, no call has failed.
 async fn question(client: &Client, call: Call) -> Result<Verdict, ServiceError> {
-    let Options { domain, timeout, .. } = &*client.options;
-    let request = DecideRequest { domain: domain.clone(), calls: vec![call.encode()] };
-    let rpc = async |mut service: Service, request| service.decide(request).await;
     // One that is late has charged hits, which go back.
-    let time = ANSWERED_WITHIN.max(*timeout);
-    let mut answer = client.send(time, request, rpc).await?;
-    answer.verdicts.pop().ok_or_else(ServiceError::not_ours)
+    let time = ANSWERED_WITHIN.max(client.options.timeout);
+    client.ask(time, vec![call.encode()]).await?.pop().ok_or_else(ServiceError::not_ours)
 }
 
 impl Prepared {
