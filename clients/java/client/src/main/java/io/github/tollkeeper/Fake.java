@@ -19,6 +19,7 @@ import tollkeeper.v1.Limit.Unit;
 import tollkeeper.v1.RenewRequest;
 import tollkeeper.v1.RenewResponse;
 import tollkeeper.v1.RenewResult;
+import tollkeeper.v1.Status;
 import tollkeeper.v1.Verdict;
 
 /**
@@ -33,11 +34,14 @@ public final class Fake {
     /** The end of a hold that it has seen. */
     public record Commit(String hold, OptionalLong used, Map<String, Long> usedByKind, String end) {}
 
-    private final Map<List<Descriptor.Entry>, Long> limits = new HashMap<>();
-    private final Map<List<Descriptor.Entry>, Long> charged = new HashMap<>();
+    /** The state of each limit, as answers show it. */
+    private final Map<List<Descriptor.Entry>, Status.Builder> limits = new HashMap<>();
+    private final Map<String, Held> open = new HashMap<>();
     private final List<Call> calls = new ArrayList<>();
     private final List<Commit> commits = new ArrayList<>();
     private volatile Code failure = Code.OK;
+
+    private record Held(List<Status.Builder> limits, long hits) {}
 
     /** A real client, whose calls this answers. */
     public Client client(String domain) {
@@ -54,9 +58,14 @@ public final class Fake {
         return limit(0, descriptors);
     }
 
-    /** Allows a number of hits for each of these descriptors, for ever. */
+    /** Allows a number of hits for each of these descriptors from now on, and gives back only refunds and commits. */
     public synchronized Fake limit(long hits, Descriptor... descriptors) {
-        List.of(descriptors).forEach(descriptor -> limits.put(descriptor.entries(), hits));
+        for (Descriptor descriptor : descriptors) {
+            Status.Builder limit = Status.newBuilder().setRule(descriptor.keys()).setLimitRemaining(hits).setUsed(0);
+            limit.getCurrentLimitBuilder().setRequestsPerUnit(hits).setUnit(Unit.MINUTE).setUnitMultiplier(1);
+            limit.getDurationUntilResetBuilder().setSeconds(60);
+            limits.put(descriptor.entries(), limit);
+        }
         return this;
     }
 
@@ -66,12 +75,12 @@ public final class Fake {
         return this;
     }
 
-    /** The calls that it has answered, in their order, also those that it has denied. */
+    /** The calls, in their order, also those that it has denied or failed. */
     public synchronized List<Call> calls() {
         return List.copyOf(calls);
     }
 
-    /** The commits that it has answered, in their order. */
+    /** The commits, in their order, also of renewals, and those that have failed. */
     public synchronized List<Commit> commits() {
         return List.copyOf(commits);
     }
@@ -104,13 +113,22 @@ public final class Fake {
         commits.add(new Commit(commit.getHold(),
                 commit.hasUsed() ? OptionalLong.of(commit.getUsed()) : OptionalLong.empty(),
                 Map.copyOf(commit.getUsedByKindMap()), commit.getEnd()));
+        Held held = failure == Code.OK ? open.remove(commit.getHold()) : null;
+        if (held != null && commit.hasUsed()) {
+            held.limits().forEach(limit -> charge(limit, commit.getUsed() - held.hits()));
+        }
     }
 
     private Verdict decide(tollkeeper.v1.Call request) {
         Call call = Call.decode(request);
         calls.add(call);
+        if (failure != Code.OK) {
+            return Verdict.getDefaultInstance();
+        }
         long hits = call.hits().orElse(1);
-        long room = call.descriptors().stream().mapToLong(this::room).min().orElse(0);
+        List<Status.Builder> limited = call.descriptors().stream()
+                .map(it -> limits.getOrDefault(it.entries(), Status.newBuilder())).toList();
+        long room = limited.stream().mapToLong(Fake::room).min().orElse(0);
         long part = Math.min(hits, room);
         boolean allowed = switch (call.mode()) {
             case TAKE, DEBIT, CHECK -> hits <= room;
@@ -130,31 +148,27 @@ public final class Fake {
         }
         if (call.mode() == Call.Mode.TAKE && allowed) {
             verdict.setHold("hold-" + calls.size());
+            open.put(verdict.getHold(), new Held(limited, hits));
         }
-        for (int i = 0; i < call.descriptors().size(); i++) {
-            Descriptor descriptor = call.descriptors().get(i);
-            boolean fits = allowed || hits <= room(descriptor);
-            charged.put(descriptor.entries(), Math.max(0, charged.getOrDefault(descriptor.entries(), 0L) + charge));
-            verdict.addStatuses(status(descriptor).setDescriptorIndex(i)
+        for (int i = 0; i < limited.size(); i++) {
+            Status.Builder limit = limited.get(i);
+            boolean fits = allowed || hits <= room(limit);
+            charge(limit, charge);
+            verdict.addStatuses(limit.clone().setDescriptorIndex(i)
                     .setCode(fits ? Verdict.Code.OK : Verdict.Code.OVER_LIMIT));
         }
         return verdict.build();
     }
 
-    private tollkeeper.v1.Status.Builder status(Descriptor descriptor) {
-        tollkeeper.v1.Status.Builder status = tollkeeper.v1.Status.newBuilder();
-        Long limit = limits.get(descriptor.entries());
-        if (limit != null) {
-            status.setRule(descriptor.keys()).setLimitRemaining(room(descriptor)).setUsed(charged.get(descriptor.entries()));
-            status.getCurrentLimitBuilder().setRequestsPerUnit(limit).setUnit(Unit.MINUTE).setUnitMultiplier(1);
-            status.getDurationUntilResetBuilder().setSeconds(60);
-        }
-        return status;
+    private static long room(Status.Builder limit) {
+        return limit.hasCurrentLimit() ? limit.getLimitRemaining() : Call.HITS_MAX;
     }
 
-    private long room(Descriptor descriptor) {
-        Long limit = limits.get(descriptor.entries());
-        return limit == null ? Call.HITS_MAX : Math.max(0, limit - charged.getOrDefault(descriptor.entries(), 0L));
+    private static void charge(Status.Builder limit, long hits) {
+        if (limit.hasCurrentLimit()) {
+            limit.setUsed(Math.max(0, limit.getUsed() + hits));
+            limit.setLimitRemaining(Math.max(0, limit.getCurrentLimit().getRequestsPerUnit() - limit.getUsed()));
+        }
     }
 
     /** Answers in the thread that asks. */
@@ -183,8 +197,8 @@ public final class Fake {
                 @Override
                 public void halfClose() {
                     Code code = failure;
+                    @SuppressWarnings("unchecked") A answer = (A) answer(message);
                     if (code == Code.OK) {
-                        @SuppressWarnings("unchecked") A answer = (A) answer(message);
                         listener.onMessage(answer);
                     }
                     listener.onClose(code.toStatus().withDescription("the fake fails"), new Metadata());

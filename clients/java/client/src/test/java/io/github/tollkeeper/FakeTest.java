@@ -58,6 +58,9 @@ class FakeTest {
         Client strict = client.with(options -> options.onFailure(Client.OnFailure.DENY));
         assertFalse(strict.decide(ALICE).allowed());
         assertTrue(client.decide(ALICE).allowed() && client.decide(ALICE).failed());
+        fake.fail(Code.INTERNAL);
+        assertTrue(client.resume("hold").commit(1).failed());
+        assertEquals(List.of(3, 1), List.of(fake.calls().size(), fake.commits().size()));
         fake.fail(Code.OK);
         assertFalse(strict.decide(ALICE).failed());
     }
@@ -74,6 +77,19 @@ class FakeTest {
                 new Fake.Commit("hold-2", OptionalLong.empty(), Map.of("output", 42L), "503"),
                 new Fake.Commit("hold-3", OptionalLong.of(0), Map.of(), "")), fake.commits());
         assertEquals(List.of(Call.take(400, ALICE), Call.take(200, ALICE), Call.take(ALICE)), fake.calls());
+    }
+
+    @Test
+    void aCommitGivesBackWhatWasHeldAndNotUsed() {
+        fake.limit(10, ALICE);
+        Hold hold = client.hold(8, ALICE);
+        assertTrue(hold.renew(3, 7).allowed());
+        assertEquals(0, client.read(ALICE).remaining());
+        hold.release();
+        hold.release();
+        assertEquals(7, client.read(ALICE).remaining());
+        client.hold(7, ALICE).close();
+        assertEquals(0, client.read(ALICE).remaining());
     }
 
     @Test
