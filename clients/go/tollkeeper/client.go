@@ -216,9 +216,11 @@ func (c *Client) decideForMiddleware(ctx context.Context, descriptors []Descript
 	return c.Decide(ctx, descriptors...)
 }
 
-// decideAll returns the decisions, and the tokens of what they hold. The path of a call is the beginning of its errors. How
-// long the request goes on is the part of [Client.bounded] or [Client.kept].
-func (c *Client) decideAll(ctx context.Context, path string, calls []Call, ending func(asking) asking) ([]Decision, []string, error) {
+// decideAll returns the decisions, and the tokens of what they hold. The path of a call is the beginning of its errors. What
+// ends the request is the part of [Client.bounded] or [Client.kept].
+func (c *Client) decideAll(
+	ctx context.Context, path string, calls []Call, ending func(asking) asking,
+) ([]Decision, []string, error) {
 	if len(calls) == 0 {
 		return nil, nil, nil
 	}

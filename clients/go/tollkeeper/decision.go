@@ -130,7 +130,7 @@ func (d *Decision) summarize() {
 	}
 }
 
-// age makes a copy of a decision what it is after some time, if nothing else changes but that some hits have room again.
+// age turns a copy of a decision into what it is after some time, if nothing else changes but that some hits have room again.
 func (d *Decision) age(elapsed time.Duration, credit int64) {
 	statuses := make([]Status, len(d.Statuses))
 	copy(statuses, d.Statuses)
