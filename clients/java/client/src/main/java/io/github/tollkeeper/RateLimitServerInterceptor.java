@@ -1,19 +1,24 @@
 package io.github.tollkeeper;
 
+import com.google.protobuf.Any;
+import com.google.protobuf.Duration;
+import com.google.rpc.Code;
+import com.google.rpc.RetryInfo;
 import io.grpc.ForwardingServerCall.SimpleForwardingServerCall;
 import io.grpc.Metadata;
 import io.grpc.ServerCall;
 import io.grpc.ServerCallHandler;
 import io.grpc.ServerInterceptor;
 import io.grpc.StatusRuntimeException;
+import io.grpc.protobuf.StatusProto;
 import java.util.List;
 import java.util.Optional;
 
 /**
  * Limits the calls of a gRPC server when they begin. A denied call ends with RESOURCE_EXHAUSTED, or with UNAVAILABLE if
- * {@link Client.OnFailure} has denied it. Retry-After and the RateLimit headers are in the trailers of a denied call, and
- * in the headers of an allowed one. A mistake, such as a descriptor without a value, ends with INTERNAL, and is logged at
- * most once a minute.
+ * {@link Client.OnFailure} has denied it. Retry-After, the RateLimit headers and {@link RetryInfo} are in the trailers of a
+ * denied call, and the headers in those of an allowed one. A mistake, such as a descriptor without a value, ends with
+ * INTERNAL, and is logged at most once a minute.
  *
  * <p>It waits for the decision in the thread of the call, which the server's executor must have to spare.
  */
@@ -60,9 +65,9 @@ public final class RateLimitServerInterceptor implements ServerInterceptor {
         decision.headers().forEach(
                 (name, value) -> shown.put(Metadata.Key.of(name, Metadata.ASCII_STRING_MARSHALLER), value));
         if (!decision.allowed()) {
-            return ended(call, decision.failed()
-                    ? io.grpc.Status.UNAVAILABLE.withDescription("rate limits are unavailable")
-                    : io.grpc.Status.RESOURCE_EXHAUSTED.withDescription("too many requests"), shown);
+            StatusRuntimeException denial = denial(decision);
+            shown.merge(denial.getTrailers());
+            return ended(call, denial.getStatus(), shown);
         }
         return next.startCall(new SimpleForwardingServerCall<>(call) {
             @Override
@@ -71,6 +76,18 @@ public final class RateLimitServerInterceptor implements ServerInterceptor {
                 super.sendHeaders(own);
             }
         }, headers);
+    }
+
+    private static StatusRuntimeException denial(Decision decision) {
+        com.google.rpc.Status.Builder denial = com.google.rpc.Status.newBuilder();
+        if (decision.failed()) {
+            denial.setCode(Code.UNAVAILABLE_VALUE).setMessage("rate limits are unavailable");
+        } else {
+            denial.setCode(Code.RESOURCE_EXHAUSTED_VALUE).setMessage("too many requests");
+        }
+        decision.retryAfter().ifPresent(time -> denial.addDetails(Any.pack(RetryInfo.newBuilder().setRetryDelay(
+                Duration.newBuilder().setSeconds(time.getSeconds()).setNanos(time.getNano())).build())));
+        return StatusProto.toStatusRuntimeException(denial.build());
     }
 
     private static <Q> ServerCall.Listener<Q> ended(ServerCall<Q, ?> call, io.grpc.Status status, Metadata trailers) {

@@ -3,6 +3,7 @@ package io.github.tollkeeper;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
+import com.google.rpc.RetryInfo;
 import io.grpc.Grpc;
 import io.grpc.InsecureChannelCredentials;
 import io.grpc.InsecureServerCredentials;
@@ -12,6 +13,7 @@ import io.grpc.Server;
 import io.grpc.ServerCall;
 import io.grpc.Status.Code;
 import io.grpc.StatusRuntimeException;
+import io.grpc.protobuf.StatusProto;
 import io.grpc.stub.MetadataUtils;
 import io.grpc.stub.StreamObserver;
 import java.util.Arrays;
@@ -91,6 +93,8 @@ class RateLimitServerInterceptorTest {
             StatusRuntimeException denied = failure(channel, "alice");
             assertEquals(Code.RESOURCE_EXHAUSTED, denied.getStatus().getCode());
             assertEquals("60", denied.getTrailers().get(Metadata.Key.of("retry-after", Metadata.ASCII_STRING_MARSHALLER)));
+            RetryInfo info = StatusProto.fromThrowable(denied).getDetails(0).unpack(RetryInfo.class);
+            assertEquals(60, info.getRetryDelay().getSeconds());
             assertEquals(null, call(channel, "bob", "ratelimit-remaining"));
             assertEquals(null, call(channel, "free", "ratelimit-remaining"));
             assertEquals(3, fake.calls().size());
