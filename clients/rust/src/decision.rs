@@ -229,15 +229,13 @@ impl Decision {
         let (age, all) = (age.saturating_add(time), before.saturating_add(credit));
         let (answered, shown) = (Arc::clone(answered), *shown);
         Self {
-            allowed: self.allowed,
             error: None,
-            limit: self.limit,
             remaining: self.limit.map_or(0, |_| self.remaining.saturating_add(credit)),
             reset: self.reset.saturating_sub(time),
             retry_after: self.retry_after.map(|it| it.saturating_sub(time).max(RETRY_AFTER_MIN)),
             statuses: Statuses { answered, shown, age, credit: all, now: OnceLock::new() },
-            hits: self.hits,
             hold: String::new(),
+            ..*self
         }
     }
 }

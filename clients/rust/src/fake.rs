@@ -172,8 +172,9 @@ impl State {
         };
         let statuses = (0..).zip(&call.descriptors).map(status).collect();
         let hits = if matches!(mode, Mode::Part | Mode::Lease) { charged } else { 0 };
-        let hold = if is_allowed { format!("hold {}", self.calls.len()) } else { String::new() };
-        if is_allowed {
+        let mut hold = String::new();
+        if matches!(mode, Mode::Take | Mode::Lease) && charged > 0 {
+            hold = format!("hold {}", self.calls.len());
             self.holds.insert(hold.clone(), (call.descriptors.clone(), charged));
         }
         let spend_within =

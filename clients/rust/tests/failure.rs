@@ -60,6 +60,7 @@ async fn a_fake_allows_denies_limits_and_fails() {
         Call::read(user("carol")),
     ] {
         let decision = client.decide(call).await.unwrap();
+        assert_eq!(decision.hold.is_empty(), !remaining.is_empty(), "only the first is held");
         remaining.push((decision.allowed, decision.remaining, decision.hits));
     }
     let expected = [

@@ -113,6 +113,7 @@ pub(super) enum State {
     Ended(Commit),
 }
 
+#[derive(Default)]
 pub(super) struct Entry {
     descriptors: Vec<Descriptor>,
     /// When the present count began.
@@ -135,18 +136,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn new(descriptors: Vec<Descriptor>, now: Moment) -> Self {
-        Self {
-            descriptors,
-            since: now.0.into(),
-            hits: AtomicU64::default(),
-            more: AtomicU64::default(),
-            pace: AtomicU64::default(),
-            remaining: AtomicU64::default(),
-            leases: RwLock::default(),
-            is_asking: AtomicBool::default(),
-            not_before: AtomicU64::default(),
-            used_at: AtomicU64::default(),
-        }
+        Self { descriptors, since: now.0.into(), ..Self::default() }
     }
 
     pub(super) fn descriptors(&self) -> &[Descriptor] {
