@@ -147,7 +147,7 @@ fn the_java_package_passes_its_tests() {
         ln -s "$PWD/../conformance" "$SCRATCH/clients"
         ln -s "$PWD/../../proto" "$SCRATCH"
         cd "$SCRATCH/clients/java"
-        mvn --batch-mode --quiet --offline clean verify
+        mvn --batch-mode --quiet --offline -Prelease clean verify
         "#,
     );
 }
@@ -161,6 +161,7 @@ fn the_rust_package_passes_its_tests() {
         unset RUSTC_BOOTSTRAP
         cargo fmt --check
         cargo package --quiet --locked --offline --no-verify --allow-dirty --target-dir "$SCRATCH"
+        RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps --package tollkeeper-client --all-features
         cargo test --locked --package tollkeeper --package tollkeeper-client \
           --features tollkeeper-client/tls,tollkeeper-client/tower \
           --lib --test conformance --test failure --test limiter --test middleware --test readme
