@@ -3,6 +3,7 @@ package tollkeeper
 import (
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -53,8 +54,9 @@ func Address(r *http.Request, proxies ...netip.Prefix) string {
 		return r.RemoteAddr
 	}
 	client := peer.Addr().Unmap()
+	isClient := func(proxy netip.Prefix) bool { return proxy.Contains(client) }
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
-	for i := len(hops) - 1; i >= 0 && isIn(client, proxies); i-- {
+	for i := len(hops) - 1; i >= 0 && slices.ContainsFunc(proxies, isClient); i-- {
 		hop, err := netip.ParseAddr(strings.TrimSpace(hops[i]))
 		if err != nil {
 			// Some proxies add the port.
@@ -70,13 +72,4 @@ func Address(r *http.Request, proxies ...netip.Prefix) string {
 		return netip.PrefixFrom(client.WithZone(""), 64).Masked().String()
 	}
 	return client.String()
-}
-
-func isIn(address netip.Addr, networks []netip.Prefix) bool {
-	for _, network := range networks {
-		if network.Contains(address) {
-			return true
-		}
-	}
-	return false
 }

@@ -45,7 +45,7 @@ type link struct {
 	// commits has those under way.
 	commits sync.WaitGroup
 	// lines has what was logged, by its kind.
-	lines map[string]*line
+	lines map[string]line
 }
 
 type line struct {
@@ -82,7 +82,7 @@ func dial(target string, secured *tls.Config, options []grpc.DialOption) (*grpc.
 func newLink(connection grpc.ClientConnInterface, target string, close func() error) *link {
 	return &link{
 		service: pb.NewTollkeeperClient(connection), target: target, close: close,
-		denials: denials{found: map[string]denial{}}, lines: map[string]*line{}, closed: make(chan struct{}),
+		denials: denials{found: map[string]denial{}}, lines: map[string]line{}, closed: make(chan struct{}),
 	}
 }
 
@@ -146,17 +146,13 @@ func (l *link) due(kind string, now time.Time) int {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	found := l.lines[kind]
-	if found == nil {
-		found = &line{}
-		l.lines[kind] = found
-	}
 	found.count++
 	if now.Sub(found.logged) < quiet {
+		l.lines[kind] = found
 		return 0
 	}
-	count := found.count
-	*found = line{logged: now}
-	return count
+	l.lines[kind] = line{logged: now}
+	return found.count
 }
 
 // commit sends one, and sends it again while there is no answer. Close waits for it, or already does so for its caller.
