@@ -29,6 +29,10 @@ impl ServiceError {
         Self { code, message: message.into() }
     }
 
+    pub(crate) fn decode(status: tonic_types::Status) -> Self {
+        Self::new(status.code.into(), status.message)
+    }
+
     /// Whether the service has refused the request for its size.
     pub(crate) fn is_too_large(&self) -> bool {
         self.code == "OUT_OF_RANGE"
@@ -54,12 +58,6 @@ impl fmt::Display for ServiceError {
 }
 
 impl std::error::Error for ServiceError {}
-
-impl From<tonic_types::Status> for ServiceError {
-    fn from(status: tonic_types::Status) -> Self {
-        Self::new(status.code.into(), status.message)
-    }
-}
 
 /// Whether a call may pass. Limit, remaining hits, reset and [`Self::rule`] are from one status: of a denied call, the last one
 /// that is over its limit, otherwise the one with the fewest remaining hits.
@@ -195,7 +193,7 @@ impl Decision {
     pub(crate) fn decode(verdict: v1::Verdict) -> Result<Self, ServiceError> {
         let allowed = verdict.code() == Code::Ok;
         if let Some(error) = verdict.error {
-            return Err(error.into());
+            return Err(ServiceError::decode(error));
         }
         if !allowed && verdict.code != Code::OverLimit as i32 {
             return Err(ServiceError::new(tonic::Code::Unknown, "the verdict is unknown"));

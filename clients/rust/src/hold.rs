@@ -140,7 +140,7 @@ impl Client {
             match self.send(attempt_time, request, rpc).await {
                 Ok(mut answer) => {
                     let result = answer.results.pop().ok_or_else(ServiceError::not_ours)?;
-                    return result.error.map_or(Ok(()), |error| Err(error.into()));
+                    return result.error.map_or(Ok(()), |error| Err(ServiceError::decode(error)));
                 }
                 Err(error) if MISSING.contains(&error.code) && began.elapsed() + pause < time => {}
                 Err(error) => return Err(error),

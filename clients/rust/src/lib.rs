@@ -1,7 +1,8 @@
 //! Asks a tollkeeper service whether calls may pass.
 //!
 //! Every decision is made within the client's timeout, whatever the service does: without an answer,
-//! [`Options::on_failure`] decides. An [`Error`] is a mistake of the caller, found before anything is sent.
+//! [`Options::on_failure`] decides. An [`Error`] is a mistake of the caller, found before anything is sent, but for
+//! [`Options::require_limit`].
 
 #![warn(missing_docs)]
 
