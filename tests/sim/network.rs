@@ -110,6 +110,8 @@ pub struct Host {
     cuts: watch::Sender<u64>,
     /// Changes when the network forgets all connections.
     forgotten: watch::Sender<u64>,
+    /// The bytes that sessions get which have subscribed.
+    announced: watch::Sender<Vec<u8>>,
     dice: Dice,
 }
 
@@ -123,6 +125,7 @@ impl Host {
             troubled: Cell::new(None),
             cuts: watch::Sender::new(0),
             forgotten: watch::Sender::new(0),
+            announced: watch::Sender::default(),
             dice,
         })
     }
@@ -134,6 +137,13 @@ impl Host {
     /// From now on all connections are half-open.
     pub fn forget_all(&self) {
         self.forgotten.send_modify(|times| *times += 1);
+    }
+
+    /// Sends this to all sessions that have subscribed.
+    pub fn announce(&self, announced: &Reply) {
+        let mut bytes = Vec::new();
+        announced.write(&mut bytes);
+        self.announced.send_replace(bytes);
     }
 
     /// It goes on, and does what has arrived meanwhile.
@@ -186,8 +196,21 @@ impl Host {
 
     async fn serve_uncut(&self, mut stream: DuplexStream) -> io::Result<()> {
         let (mut session, mut bytes) = (Session::default(), Vec::with_capacity(MESSAGE_BYTES));
-        let forgotten = self.forgotten.subscribe();
-        while stream.read_buf(&mut bytes).await? > 0 {
+        let (forgotten, mut announced) = (self.forgotten.subscribe(), self.announced.subscribe());
+        loop {
+            let read = tokio::select! {
+                biased;
+                read = stream.read_buf(&mut bytes) => read?,
+                _ = announced.changed(), if session.is_subscribed => {
+                    self.latency().await;
+                    let bytes = announced.borrow_and_update().clone();
+                    stream.write_all(&bytes).await?;
+                    continue;
+                }
+            };
+            if read == 0 {
+                return Ok(());
+            }
             self.latency().await;
             if forgotten.has_changed().unwrap_or(true) {
                 let _open = stream;
@@ -225,7 +248,6 @@ impl Host {
                 return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Runs the commands that have arrived, or the first half of them, and returns the bytes of their replies.

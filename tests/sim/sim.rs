@@ -106,7 +106,7 @@ fn a_seed_replays_its_schedule() {
 }
 
 /// Faults that are planted in the scripts: what is wrong, and what they say in place of what.
-const PLANTS: [(&str, Plant); 14] = [
+const PLANTS: [(&str, Plant); 15] = [
     ("one hit too many fits", ["limits[charge] - before or", "limits[charge] + 1 - before or"]),
     (
         "a counter never ends",
@@ -151,6 +151,10 @@ const PLANTS: [(&str, Plant); 14] = [
         "the key of slots never ends",
         ["redis.pcall('PEXPIREAT', set.key,", "redis.pcall('ZSCORE', set.key,"],
     ),
+    (
+        "a check shows a hit that does not remain",
+        ["charge.commit or math.max(0, remaining)", "charge.commit or math.max(0, remaining) + 1"],
+    ),
 ];
 
 /// The self-audit counts by what replicas have answered, and knows nothing of the ledger of this world.
@@ -163,6 +167,7 @@ fn the_self_audit_shows_planted_faults_and_lost_data_as_what_they_are_and_nothin
             leases: false,
             processes: 0,
             proxies: 0,
+            watchers: 0,
             ..Plan::of_seed(seed)
         };
         let audited = world::run(&Plan { plant, audit, ..plan }).audited;

@@ -6,11 +6,14 @@
 mod clients;
 mod cluster;
 mod faults;
+mod histories;
 mod ledger;
+mod linearizable;
 mod operator;
 mod places;
 mod proxies;
 mod replica;
+mod sentinel;
 
 use std::{
     cell::{Cell, RefCell},
@@ -37,7 +40,7 @@ use tollkeeper_sim::{
     },
 };
 
-use self::{clients::Client, ledger::Ledger, proxies::Proxy, replica::Replica};
+use self::{clients::Client, histories::Watcher, ledger::Ledger, proxies::Proxy, replica::Replica};
 
 /// When the world begins, in Unix microseconds: late in a minute.
 const BEGIN_US: u64 = 1_900_000_015_250_000;
@@ -70,8 +73,12 @@ pub struct Plan {
     pub processes: usize,
     /// How many proxies have hits assigned.
     pub proxies: usize,
+    /// How many clients call counters whose whole histories are checked.
+    pub watchers: usize,
     /// Whether they use a Redis Cluster.
     pub has_cluster: bool,
+    /// Whether Sentinels name their Redis, which has a replica.
+    pub has_sentinels: bool,
     /// Whether replicas audit all windows, and what the servers lose meanwhile.
     pub audit: Audit,
     /// Whether it notes what happens, which takes half of its time.
@@ -83,6 +90,7 @@ impl Plan {
         let dice = Dice::new(seed);
         let (replicas, clients) = (1 + dice.below(3) as usize, 1 + dice.below(8) as usize);
         let (faults_max, leases) = (dice.below(20) as usize, dice.hits(700));
+        let has_cluster = dice.hits(500);
         Self {
             seed,
             replicas,
@@ -93,9 +101,20 @@ impl Plan {
             leases,
             processes: if leases { seed as usize % 3 } else { 0 },
             proxies: if leases { seed as usize / 3 % 3 } else { 0 },
-            has_cluster: dice.hits(500),
+            watchers: 3,
+            has_cluster,
+            has_sentinels: !has_cluster && seed % 2 == 0,
             audit: Audit::Off,
             is_logged: false,
+        }
+    }
+
+    /// How many kinds of faults there are: the last ones need several servers.
+    pub const fn kinds_of_faults(&self) -> u64 {
+        match self {
+            Self { has_cluster: true, .. } => 18,
+            Self { has_sentinels: true, .. } => 16,
+            _ => 12,
         }
     }
 }
@@ -130,6 +149,7 @@ pub struct World {
     pub plan: Plan,
     /// The Redis, or the nodes of the cluster.
     pub hosts: Vec<Rc<Host>>,
+    pub sentinels: Vec<Rc<Host>>,
     replicas: RefCell<Vec<Rc<Replica>>>,
     /// Those whose places others have taken.
     replaced: RefCell<Vec<Rc<Replica>>>,
@@ -175,7 +195,7 @@ impl World {
         database.now_us = (self.redis_now_us)();
         let (lost, now_ms) = (database.lost_in(kept), database.now_ms());
         database.clear();
-        self.ledger.borrow_mut().lost(&lost, now_ms);
+        self.ledger.borrow_mut().lost(&lost, kept, now_ms, self.began.elapsed());
     }
 
     /// The replicas that take calls.
@@ -255,23 +275,33 @@ async fn live(plan: &Plan) -> Rc<World> {
     let redis_now_us: Clock = Rc::new(move || {
         (BEGIN_US + began.elapsed().as_micros() as u64).saturating_add_signed(ahead.get())
     });
-    let nodes =
-        if plan.has_cluster { cluster::nodes() } else { Rc::new(["redis:6379".to_owned()]) };
+    let nodes = match plan {
+        Plan { has_cluster: true, .. } => cluster::nodes(),
+        Plan { has_sentinels: true, .. } => sentinel::SERVERS.map(str::to_owned).into(),
+        _ => Rc::new(["redis:6379".to_owned()]),
+    };
     let host = |node: usize| {
         let server = Server::new(Rc::clone(&redis_now_us));
         plan.plant.into_iter().for_each(|fault| server.plant(fault));
         let view = || View::new(Rc::clone(&nodes), node, cluster::MASTERS);
         server.state.borrow_mut().cluster = plan.has_cluster.then(view);
+        server.state.borrow_mut().is_replica = plan.has_sentinels && node > 0;
         Host::new(server, dice.another())
     };
     let hosts: Vec<Rc<Host>> = (0..nodes.len()).map(host).collect();
-    let named = nodes.iter().zip(&hosts);
-    let named = named.map(|(node, host)| (node.replace(":6379", ""), Rc::clone(host)));
+    let sentinels = sentinel::hosts(plan, &redis_now_us, &dice);
+    let names = nodes.iter().map(|node| &**node).chain(sentinel::SENTINELS);
+    let named = names.zip(hosts.iter().chain(&sentinels));
+    let named = named.map(|(name, host)| {
+        let (name, _) = name.split_once(':').expect("host and port");
+        (name.to_owned(), Rc::clone(host))
+    });
     let network = Network::start(named.collect());
     let replicas = (0..plan.replicas).map(|number| Rc::new(Replica::start(number, plan, &network)));
     let world = Rc::new(World {
         plan: plan.clone(),
         hosts,
+        sentinels,
         replicas: RefCell::new(replicas.collect()),
         replaced: RefCell::default(),
         started: Cell::new(plan.replicas),
@@ -306,6 +336,12 @@ async fn live(plan: &Plan) -> Rc<World> {
         spawn_local(Proxy::new(&world, dice).decide_all())
     });
     let proxies: Vec<_> = proxies.collect();
+    let watchers = (0..plan.watchers).map(|number| {
+        let dice = Dice::new(plan.seed ^ (1 << (40 + number)));
+        let number = plan.clients + plan.processes + number;
+        spawn_local(Watcher::new(number, &world, dice).call())
+    });
+    let watchers: Vec<_> = watchers.collect();
     let clients = (0..plan.clients)
         .map(|number| spawn_local(Client::new(number, &world, dice.another()).call()));
     let clients: Vec<_> = clients.collect();
@@ -330,7 +366,7 @@ async fn live(plan: &Plan) -> Rc<World> {
     faults::restart_all(&world).await;
     time::sleep_until(world.calm_since.get().unwrap_or(began) + CALM).await;
     world.ends.set(true);
-    for client in clients.into_iter().chain(leasing).chain(proxies) {
+    for client in clients.into_iter().chain(leasing).chain(proxies).chain(watchers) {
         client.await.unwrap();
     }
     world.ledger.borrow_mut().close(&mut world.database());
@@ -351,6 +387,7 @@ pub fn shrink(plan: &Plan) -> (Plan, Outcome) {
             Plan { clients: (plan.clients / 2).max(1), ..plan.clone() },
             Plan { replicas: (plan.replicas / 2).max(1), ..plan.clone() },
             Plan { lasts: plan.lasts / 2, ..plan.clone() },
+            Plan { watchers: 0, ..plan.clone() },
         ];
         let differs = |other: &&Plan| format!("{other:?}") != format!("{plan:?}");
         let failing = smaller.iter().filter(differs).find_map(|smaller| {

@@ -1,11 +1,15 @@
 //! The simulated Redis answers what the real one does, command by command. `decide` runs the scripts on both.
 
-use std::rc::Rc;
+use std::{collections::HashMap, rc::Rc};
 
-use redis::{ConnectionLike, Value};
-use tollkeeper_sim::redis::{client::Client, server::Server};
+use redis::{ConnectionLike, Value, from_redis_value_ref};
+use tollkeeper_sim::redis::{client::Client, sentinel::Monitor, server::Server};
 
-use crate::support::{dice::*, redis_server::Redis};
+use crate::support::{
+    dice::*,
+    redis_server::Redis,
+    sentinels::{NAME, sentinel_of},
+};
 
 /// After the time of any real server, so that no key ends while both run.
 const FAR_MS: u64 = 4_102_444_800_000;
@@ -79,5 +83,46 @@ fn each_command_answers_as_in_a_real_redis() {
         let command = command(&mut dice);
         let (real, simulated) = (answer(&mut real, &command), answer(&mut simulated, &command));
         assert_eq!(simulated, real, "step {step} of seed {seed}: {command:?}");
+    }
+}
+
+/// The answer of a Sentinel: of one that names a server, what the service reads.
+fn answer_of_sentinel(connection: &mut dyn ConnectionLike, command: &str) -> String {
+    let (name, arguments) = command.split_once(' ').unwrap();
+    let answer = connection.req_command(redis::cmd(name).arg(arguments.split(' ').collect::<Vec<_>>()));
+    match answer.unwrap().extract_error() {
+        Ok(answer) => match from_redis_value_ref::<HashMap<String, String>>(&answer) {
+            Ok(fields) if fields.contains_key("ip") => {
+                format!("{:?}", ["ip", "port", "flags", "config-epoch"].map(|name| &fields[name]))
+            }
+            _ => format!("{answer:?}"),
+        },
+        Err(error) => error.to_string().split(',').next().unwrap().to_owned(),
+    }
+}
+
+#[test]
+fn a_sentinel_answers_as_a_real_one() {
+    let redis = Redis::start();
+    let sentinel = sentinel_of(&redis);
+    let (mut real, mut simulated) = (sentinel.connect(), Client::new(Server::new(Rc::new(|| 0))));
+    simulated.server.state.borrow_mut().sentinel = Some(Monitor {
+        name: NAME,
+        master: format!("127.0.0.1:{}", redis.port),
+        epoch: 0,
+        is_in_failover: false,
+        others: Vec::new(),
+    });
+    for command in [
+        "SENTINEL MASTER counters",
+        "SENTINEL MASTER other",
+        "SENTINEL SENTINELS counters",
+        "SENTINEL SENTINELS other",
+        "GET x",
+        "SUBSCRIBE +switch-master",
+    ] {
+        let answers = [&mut real as &mut dyn ConnectionLike, &mut simulated]
+            .map(|connection| answer_of_sentinel(connection, command));
+        assert_eq!(answers[1], answers[0], "{command}");
     }
 }

@@ -8,6 +8,7 @@ use super::{
     database::Database,
     reply::Reply,
     scripts::{Keys, Plant, Scripts},
+    sentinel::Monitor,
 };
 
 /// The reason for which a server refuses commands.
@@ -54,6 +55,10 @@ impl Refusal {
 pub struct State {
     pub database: Database,
     pub refusal: Option<Refusal>,
+    /// Whether it takes writes of its master only. In a cluster, its view says so.
+    pub is_replica: bool,
+    /// What it knows as a Sentinel, if it is one.
+    pub sentinel: Option<Monitor>,
     /// What it knows of its cluster, if it is a node of one.
     pub cluster: Option<View>,
     /// Whether the command that runs follows ASKING.
@@ -63,8 +68,12 @@ pub struct State {
 }
 
 impl State {
+    fn refusal(&self) -> Option<Refusal> {
+        self.refusal.or(self.is_replica.then_some(Refusal::ReadOnly))
+    }
+
     fn run_command(&mut self, command: &Command, arguments: &[Vec<u8>]) -> Reply {
-        match self.refusal.filter(|refusal| refusal.refuses(command.kind)) {
+        match self.refusal().filter(|refusal| refusal.refuses(command.kind)) {
             Some(refusal) => Reply::error(refusal.error()),
             None => command.run(&mut self.database, arguments),
         }
@@ -84,7 +93,7 @@ impl Keys for State {
         let Some((command, arguments)) = known else {
             return Reply::error("ERR Unknown Redis command called from script");
         };
-        let refusal = self.refusal.filter(|refusal| refusal.refuses(command.kind));
+        let refusal = self.refusal().filter(|refusal| refusal.refuses(command.kind));
         if let Some(refusal) = refusal.filter(|_| !self.has_written) {
             return Reply::error(refusal.error());
         }
@@ -106,6 +115,8 @@ pub struct Session {
     /// Whether EXEC has to refuse them.
     is_aborted: bool,
     is_asking: bool,
+    /// Whether it gets what the server announces.
+    pub is_subscribed: bool,
 }
 
 /// The time in Unix microseconds.
@@ -167,6 +178,10 @@ impl Server {
         arguments: &[Vec<u8>],
         command: &[Vec<u8>],
     ) -> Reply {
+        if let Some(monitor) = &self.state.borrow().sentinel {
+            session.is_subscribed |= name == "SUBSCRIBE";
+            return monitor.answer(name, arguments);
+        }
         let ends_queue = matches!(name, "EXEC" | "DISCARD" | "MULTI" | "WATCH");
         if let Some(queued) = session.queued.as_mut().filter(|_| !ends_queue) {
             return match self.why_refused(name, arguments) {
@@ -226,7 +241,7 @@ impl Server {
         if let Some(elsewhere) = state.is_elsewhere(keys_of(name, arguments)) {
             return Some(elsewhere);
         }
-        let (command, refusal) = (commands::find(name.as_bytes())?, state.refusal?);
+        let (command, refusal) = (commands::find(name.as_bytes())?, state.refusal()?);
         refusal.refuses(command.kind).then(|| refusal.error().to_owned())
     }
 
@@ -328,7 +343,8 @@ impl Server {
         let Self { version, run, .. } = self;
         let state = self.state.borrow();
         let is_node = u8::from(state.cluster.is_some());
-        let is_replica = state.cluster.as_ref().is_some_and(|view| !view.is_master());
+        let is_replica =
+            state.is_replica || state.cluster.as_ref().is_some_and(|view| !view.is_master());
         let (mode, role) = (
             ["standalone", "cluster"][usize::from(is_node)],
             if is_replica { "slave" } else { "master" },

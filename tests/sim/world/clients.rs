@@ -35,7 +35,7 @@ const TIMER: Duration = Duration::from_millis(1);
 const CREDIT_LIVES: Duration = Duration::from_millis(200);
 
 /// The rules whose calls have one key on each counter.
-const ONE_KEY: [&str; 4] = ["second", "minute", "hot", "work"];
+const ONE_KEY: [&str; 5] = ["second", "minute", "hot", "work", "linear"];
 
 /// How many calls, one after the other, may wait for a server that has stopped.
 const WAIT_IN_VAIN: u32 = 8;
@@ -284,7 +284,7 @@ impl Client {
     }
 
     /// Asks a replica, and checks that its answer comes in time.
-    async fn ask(
+    pub async fn ask(
         &self,
         counters: &[String],
         descriptors: Vec<Descriptor>,
@@ -314,7 +314,7 @@ impl Client {
             return (Answer::NONE, None);
         }
         let mut answer = answer(&decided, took);
-        answer.asked = asked;
+        (answer.asked, answer.replica) = (asked, replica.number);
         answer.is_split = world.plan.has_cluster && counters.len() > 1;
         let (known_ms, at) =
             (asked_ms..=world.redis_now_ms(), decided.as_ref().ok().and_then(|one| one.at));

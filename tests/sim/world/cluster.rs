@@ -20,10 +20,6 @@ pub fn nodes() -> Rc<[String]> {
 }
 
 impl World {
-    fn is_cluster(&self) -> bool {
-        self.hosts.len() > 1
-    }
-
     /// Changes what a node knows.
     fn of_view<T>(&self, node: usize, act: impl FnOnce(&mut View) -> T) -> T {
         let server = self.hosts[node].server.borrow();
@@ -32,8 +28,8 @@ impl World {
 
     /// The servers that may have these counters: several also while they do not agree.
     pub fn nodes_of(&self, counters: &[String]) -> BTreeSet<usize> {
-        if !self.is_cluster() {
-            return BTreeSet::from([0]);
+        if !self.plan.has_cluster {
+            return self.masters().into_iter().collect();
         }
         let slots = counters.iter().map(|counter| match counter.split_once('=') {
             Some(("anonymous", _)) => slot_of(b"shop"),
@@ -49,12 +45,12 @@ impl World {
         slots.flat_map(of_slot).collect()
     }
 
-    /// The nodes that have slots.
+    /// The servers that take writes: several with a cluster, and for a moment while another server takes over.
     pub fn masters(&self) -> Vec<usize> {
-        if !self.is_cluster() {
-            return vec![0];
-        }
-        let is_master = |node: &usize| self.of_view(*node, |view| view.is_master());
+        let is_master = |node: &usize| match self.plan.has_cluster {
+            true => self.of_view(*node, |view| view.is_master()),
+            false => !self.hosts[*node].server.borrow().state.borrow().is_replica,
+        };
         (0..self.hosts.len()).filter(is_master).collect()
     }
 
@@ -72,14 +68,14 @@ impl World {
         self.hosts.iter().for_each(|host| host.troubled.set(Some(Instant::now())));
     }
 
-    /// Begins a change of the cluster. Returns false if there is no cluster, or another change is under way.
+    /// Begins a change of the servers. Returns false if another one is under way.
     pub fn begins_change(&self) -> bool {
-        self.is_cluster() && !self.is_changing.replace(true)
+        !self.is_changing.replace(true)
     }
 }
 
 /// A random time of up to 1, 20 or 300 ms.
-fn moment(dice: &Dice) -> Duration {
+pub fn moment(dice: &Dice) -> Duration {
     dice.micros(100..*dice.one_of(&[1000, 20_000, 300_000]))
 }
 

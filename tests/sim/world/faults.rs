@@ -12,7 +12,7 @@ use tollkeeper_sim::{
     redis::{database::Database, server::Refusal},
 };
 
-use super::{BACK_WITHIN, World, cluster};
+use super::{BACK_WITHIN, World, cluster, sentinel};
 
 const REFUSALS: [Refusal; 6] = [
     Refusal::OutOfMemory,
@@ -62,7 +62,7 @@ fn begin(world: &Rc<World>, dice: &Dice) {
     }
     let struck: Vec<_> = struck.into_iter().map(|node| (node, &world.hosts[node])).collect();
     let servers = struck.iter().map(|(node, _)| *node).collect::<Vec<_>>();
-    match dice.below(if world.plan.has_cluster { 18 } else { 12 }) {
+    match dice.below(world.plan.kinds_of_faults()) {
         0..=2 => {
             let fates = (0..1 + dice.below(3)).map(|_| *dice.one_of(&Fate::ALL)).collect();
             let latest_us = *dice.one_of(&[500, 500, 3000, 20_000]);
@@ -125,9 +125,11 @@ fn begin(world: &Rc<World>, dice: &Dice) {
         12.. => {
             if world.begins_change() {
                 let (world, dice) = (Rc::clone(world), dice.another());
-                drop(match dice.hits(700) {
-                    true => spawn_local(cluster::move_slot(world, dice)),
-                    false => spawn_local(cluster::fail_over(world, dice)),
+                drop(match (world.plan.has_cluster, dice.hits(700)) {
+                    (true, true) => spawn_local(cluster::move_slot(world, dice)),
+                    (true, false) => spawn_local(cluster::fail_over(world, dice)),
+                    (false, true) => spawn_local(sentinel::fail_over(world, dice)),
+                    (false, false) => spawn_local(sentinel::be_unreachable(world, dice)),
                 });
             }
         }

@@ -3,24 +3,30 @@
 use std::{
     collections::BTreeMap,
     ops::{Add as _, Range},
+    time::Duration,
 };
 
 use tollkeeper_sim::redis::database::{Database, Value};
 
 use super::{
     Plan,
+    histories::{self, Histories},
     places::{HELD_MS, Places},
 };
 
 /// The length of the windows in milliseconds, and the limit, by the key of the rule.
-const WINDOWS: [(&str, u64, u64); 7] = [
+const WINDOWS: [(&str, u64, u64); 10] = [
     ("second", 1000, 4),
     ("minute", 60_000, 40),
     ("hot", 1000, 200),
+    // The two limits of one key.
+    ("long", 60_000, 50),
+    ("short", 10_000, 16),
     ("work", 86_400_000, u64::MAX),
     ("tokens", 3_600_000, 1000),
     ("anonymous", 3_600_000, u64::MAX),
     ("slots", HELD_MS, u64::MAX),
+    ("linear", histories::WINDOW_MS, histories::LIMIT),
 ];
 
 /// A key lives this much longer than its window, at most, and one of the service itself as long as an override may last.
@@ -60,6 +66,8 @@ pub struct Answer {
     pub asked: usize,
     /// Whether its counters may be on several servers: each reserves its part, and what the call does not keep is given back.
     pub is_split: bool,
+    /// The number of the replica.
+    pub replica: usize,
 }
 
 /// Hits that are held for work under way, by a token.
@@ -96,6 +104,7 @@ impl Answer {
         by_credit: false,
         asked: 0,
         is_split: false,
+        replica: 0,
     };
 }
 
@@ -107,6 +116,7 @@ pub struct Ledger {
     calls: Vec<(Call, Answer)>,
     takes: Vec<Take>,
     pub places: Places,
+    pub histories: Histories,
     /// The keys that servers have lost, or of which they have lost something.
     lost: Vec<Vec<u8>>,
     /// The counters that were reset, and by the server's clock since when, and until when at the latest.
@@ -164,7 +174,7 @@ impl Ledger {
     /// The hits of a limit that may be charged, and not used.
     fn leased(&self, counter: &str) -> i64 {
         let (name, _, limit) = window_of(counter);
-        let is_leased = ["minute", "hot"].contains(&name);
+        let is_leased = ["minute", "hot", "long", "short"].contains(&name);
         if is_leased { (limit * self.leased_percent / 100) as i64 } else { 0 }
     }
 
@@ -216,10 +226,6 @@ impl Ledger {
 
     pub fn committed(&mut self, take: usize, commit: Commit) {
         self.takes[take].commits.push(commit);
-        let applied = self.takes[take].commits.iter().filter(|known| **known == Commit::Applied);
-        if applied.count() > 1 && !self.has_lost(&self.takes[take].counter) {
-            self.breaks(format!("a commit was applied twice: {:?}", self.takes[take]));
-        }
     }
 
     /// Connections may be cut now: what is sent may run without an answer.
@@ -250,9 +256,16 @@ impl Ledger {
         self.asked_until_cut == usize::MAX
     }
 
-    /// A server has lost these keys, or something of them.
-    pub fn lost(&mut self, keys: &[Vec<u8>], now_ms: u64) {
+    /// A server has lost these keys, or something of them, and has what is `kept`.
+    pub fn lost(&mut self, keys: &[Vec<u8>], kept: &mut Database, now_ms: u64, at: Duration) {
         self.lost.extend_from_slice(keys);
+        for counter in histories::COUNTERS {
+            for key in keys.iter().filter(|key| is_of(key, counter)) {
+                let start_s = key_text(key).rsplit(':').next().unwrap().parse::<u64>().unwrap();
+                let left = kept.value(key).is_some().then(|| count(kept, key));
+                self.histories.lost(counter, 1000 * start_s, left.unwrap_or(0), at);
+            }
+        }
         if keys.iter().any(|key| key_text(key).contains("|slots=")) {
             self.places.disturbed(now_ms, now_ms);
         }
@@ -277,9 +290,13 @@ impl Ledger {
 
     /// Whether the promise names a reason for which this window may admit more.
     fn is_excused(&self, counter: &str, window: &Range<u64>) -> bool {
-        let has_ended_before = |(from, to): &(u64, u64)| (to + 1..=*from).contains(&window.end);
         self.lost.iter().any(|key| is_of_window(key, counter, window.start))
-            || self.jumps_ms.iter().any(has_ended_before)
+            || self.comes_again(window.end)
+    }
+
+    /// Whether the clock was set back behind the end of a window.
+    fn comes_again(&self, end_ms: u64) -> bool {
+        self.jumps_ms.iter().any(|(from, to)| (to + 1..=*from).contains(&end_ms))
     }
 
     /// The hits of a call on each of its counters.
@@ -330,6 +347,14 @@ impl Ledger {
                 totals.entry(counter.clone()).or_default().add(hits);
             }
         }
+        let is_applied = |commit: &&Commit| **commit == Commit::Applied;
+        let twice = |take: &&Take| take.commits.iter().filter(is_applied).count() > 1;
+        // Which writes are lost may be known later than that.
+        let twice = self.takes.iter().filter(twice).find(|take| !self.has_lost(&take.counter));
+        if let Some(take) = twice {
+            let broken = format!("a commit was applied twice: {take:?}");
+            self.breaks(broken);
+        }
         for take in &self.takes {
             totals.entry(take.counter.clone()).or_default().add(self.counts(take));
         }
@@ -375,6 +400,9 @@ impl Ledger {
             }
         }
         if let Some(broken) = self.places.broken() {
+            self.breaks(broken);
+        }
+        if let Some(broken) = self.histories.broken(|end_ms| self.comes_again(end_ms)) {
             self.breaks(broken);
         }
         self.check_keys(database);
@@ -437,7 +465,8 @@ impl Ledger {
         let now = database.now_ms();
         for key in database.keys() {
             let name = key_text(&key);
-            let is_of = |(rule, ..): &&(&str, u64, u64)| name.contains(&format!("|{rule}="));
+            let is_of =
+                |(rule, ..): &&(&str, u64, u64)| name.contains(&format!("|{}=", key_of(rule)));
             let of_rule = WINDOWS.iter().find(is_of);
             // What a reset leaves behind is for the longest hold.
             let of_rule = of_rule.filter(|_| !name.contains(":rs:"));
@@ -471,14 +500,28 @@ fn is_of_window(key: &[u8], counter: &str, start_ms: u64) -> bool {
     is_of(key, counter) && key.ends_with(format!(":{}", start_ms / 1000).as_bytes())
 }
 
+/// The key of a rule in descriptors.
+fn key_of(rule: &str) -> &str {
+    match rule {
+        "long" | "short" => "nested",
+        other => other,
+    }
+}
+
 fn key_text(key: &[u8]) -> String {
     String::from_utf8_lossy(key).into_owned()
 }
 
 fn is_of(key: &[u8], counter: &str) -> bool {
-    let key = key_text(key);
+    let (key, (rule, user)) = (key_text(key), counter.split_once('=').unwrap());
+    let length = match rule {
+        "long" => "60s:",
+        "short" => "10s:",
+        _ => "",
+    };
+    let counter = format!("{}={user}", key_of(rule));
     let of_domain = format!("{{shop}}|{counter}:");
-    key.starts_with("tk1:fw:")
+    key.starts_with(&format!("tk1:fw:{length}"))
         && (key.contains(&format!("{{shop|{counter}}}")) || key.contains(&of_domain))
 }
 

@@ -1,6 +1,6 @@
 //! Proxies that decide by themselves, with hits that are assigned to them, as `envoy.service.rate_limit_quota.v3` has it.
 
-use std::{collections::BTreeMap, future::pending, pin::pin, rc::Rc, slice, time::Duration};
+use std::{collections::BTreeMap, future::pending, ops::Range, pin::pin, rc::Rc, time::Duration};
 
 use prost::Message as _;
 use tokio::{
@@ -28,34 +28,49 @@ const REPORTS_EVERY: Duration = Duration::from_secs(5);
 /// How long an answer takes to the proxy, in microseconds. The service reckons with less than 250 ms.
 const WAY_US: u64 = 200_000;
 
+/// The keys of buckets, and the rules of the ledger whose limits count their calls.
+const BUCKETS: [(&str, &[&str]); 2] = [("minute", &["minute"]), ("nested", &["short", "long"])];
+
+/// The longest pauses between two calls, and how long a proxy is idle at times.
+const PAUSES_US: [u64; 3] = [2000, 100_000, 2_000_000];
+const IDLE_US: Range<u64> = 2_000_000..9_000_000;
+
 pub struct Proxy {
     world: Rc<World>,
     dice: Dice,
-    counter: String,
+    /// Its bucket: a key and a value.
+    bucket: String,
+    /// The counters that its calls count in.
+    counters: Vec<String>,
     /// What is assigned: the hits, until when, and by Redis's clock when they were asked for.
     tokens: u64,
     ends: Instant,
     asked: (Instant, u64),
     allowed: u64,
     denied: u64,
-    /// When its next call comes.
+    /// When its next call comes, and how long the pauses after it are at most.
     calls: Instant,
+    pause_us: u64,
 }
 
 impl Proxy {
     pub fn new(world: &Rc<World>, dice: Dice) -> Self {
-        let (now, counter) = (Instant::now(), format!("minute=u{}", dice.below(2)));
+        let (now, user) = (Instant::now(), format!("u{}", dice.below(2)));
+        let (key, rules) = *dice.one_of(&BUCKETS);
+        let counters = rules.iter().map(|rule| format!("{rule}={user}")).collect();
         let (world, asked) = (Rc::clone(world), (now, world.redis_now_ms()));
         Self {
             world,
             dice,
-            counter,
+            bucket: format!("{key}={user}"),
+            counters,
             tokens: 0,
             ends: now,
             asked,
             allowed: 0,
             denied: 0,
             calls: now,
+            pause_us: PAUSES_US[0],
         }
     }
 
@@ -97,7 +112,7 @@ impl Proxy {
     }
 
     fn bucket(&self) -> BTreeMap<String, Vec<u8>> {
-        let (key, value) = self.counter.split_once('=').expect("a key and a value");
+        let (key, value) = self.bucket.split_once('=').expect("a key and a value");
         BTreeMap::from([(key.to_owned(), value.into())])
     }
 
@@ -129,7 +144,7 @@ impl Proxy {
                 other => panic!("{other:?}"),
             };
             self.world
-                .note(|| format!("{tokens} hits of {} are assigned for {seconds} s", self.counter));
+                .note(|| format!("{tokens} hits of {} are assigned for {seconds} s", self.bucket));
             self.tokens = tokens;
             self.ends = Instant::now() + Duration::from_secs(seconds as u64);
             self.asked = asked;
@@ -149,8 +164,16 @@ impl Proxy {
     }
 
     fn decide(&mut self) {
-        self.calls =
-            Instant::now() + self.dice.micros(1000..*self.dice.one_of(&[100_000, 2_000_000]));
+        if self.dice.hits(20) {
+            self.pause_us = *self.dice.one_of(&PAUSES_US);
+        }
+        // A burst follows an idle time.
+        let idle_us = if self.dice.hits(10) { self.dice.within(IDLE_US) } else { 0 };
+        let pause = self.dice.micros(100..self.pause_us);
+        self.calls = Instant::now() + pause + Duration::from_micros(idle_us);
+        if idle_us > 0 {
+            self.pause_us = PAUSES_US[0];
+        }
         if self.tokens == 0 || Instant::now() >= self.ends {
             self.denied += 1;
             return;
@@ -163,7 +186,7 @@ impl Proxy {
         let asked = ledger.asked();
         let answer =
             Answer { admitted: Some(true), at: Some(at), by_credit: true, asked, ..Answer::NONE };
-        let counters = slice::from_ref(&self.counter).to_vec();
+        let counters = self.counters.clone();
         ledger.answered(Call { counters, hits: 1, kind: Kind::Charge }, answer);
     }
 }

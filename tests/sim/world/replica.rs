@@ -26,7 +26,7 @@ use tollkeeper::{
             RedisStore,
             leases::LeaseTerms,
             node::{NodeOptions, probe::Probe, unsent::Unsent},
-            topology::discovery::Finder,
+            topology::{discovery::Finder, sentinel::Monitored},
             wire::{
                 endpoint::{Access, Address, Dial, Server},
                 server_info::{Expected, ServerMode},
@@ -37,7 +37,7 @@ use tollkeeper::{
 };
 use tollkeeper_sim::network::Network;
 
-use super::{Audit, BEGIN_US, Plan, cluster};
+use super::{Audit, BEGIN_US, Plan, cluster, sentinel};
 
 /// What the world limits; `places` and `ledger` know the same numbers. LEASE is off or auto.
 const RULES: &str = "
@@ -48,8 +48,14 @@ descriptors:
     rate_limit: { unit: second, requests_per_unit: 4 }
   - key: minute
     rate_limit: { unit: minute, requests_per_unit: 40, lease: LEASE }
+  - key: nested
+    rate_limits:
+      - { unit: second, unit_multiplier: 10, requests_per_unit: 16 }
+      - { unit: minute, requests_per_unit: 50 }
   - key: hot
     rate_limit: { unit: second, requests_per_unit: 200, lease: LEASE }
+  - key: linear
+    rate_limit: { unit: minute, requests_per_unit: 12 }
   - key: work
     rate_limit: { unit: day, requests_per_unit: 1000000 }
   - key: tokens
@@ -104,7 +110,7 @@ impl Replica {
         let settings = settings::resolve(&flags, &Environment::default()).settings;
         let telemetry = Telemetry::start(&settings.telemetry.export, app::instruments()).unwrap();
         let terms = LeaseTerms { above: 20, span_ms: 50, replicas: plan.replicas as u32 };
-        let store = store(&telemetry, dial(&network), plan.has_cluster).with_lease_terms(terms);
+        let store = store(&telemetry, dial(&network), plan).with_lease_terms(terms);
         let store = Arc::new(Store::Redis(store));
         let rules = RULES.replace("LEASE", if plan.leases { "auto" } else { "off" });
         let rules = rules::parse("rules", &rules, LoadOptions::default()).unwrap();
@@ -198,14 +204,21 @@ fn dial(network: &Network) -> Dial {
     })
 }
 
-fn store(telemetry: &Telemetry, dial: Dial, has_cluster: bool) -> RedisStore {
+fn store(telemetry: &Telemetry, dial: Dial, plan: &Plan) -> RedisStore {
     let access = Arc::new(Access { dial: Some(dial), ..Access::default() });
     let server = |host: &str| {
         Server::new(Address::Tcp { host: host.to_owned(), port: 6379 }, Arc::clone(&access))
     };
-    let (mode, finder) = match has_cluster {
-        false => (ServerMode::Single, Finder::Given(server("redis"))),
-        true => (ServerMode::Cluster, Finder::Cluster(["node0", "node1"].map(server).into())),
+    let (mode, finder) = match plan {
+        Plan { has_cluster: true, .. } => {
+            (ServerMode::Cluster, Finder::Cluster(["node0", "node1"].map(server).into()))
+        }
+        Plan { has_sentinels: true, .. } => {
+            let sentinels = ["sentinel0", "sentinel1"].map(server).into();
+            let (name, access) = (sentinel::NAME.to_owned(), Arc::clone(&access));
+            (ServerMode::Single, Finder::Sentinel(Monitored { name, sentinels, access }))
+        }
+        _ => (ServerMode::Single, Finder::Given(server("redis"))),
     };
     let metrics = StoreMetrics::new(&telemetry.meter());
     let options = NodeOptions {
