@@ -52,6 +52,9 @@ pub const BACK_WITHIN: Duration = Duration::from_millis(2500);
 /// The most places in flight of one counter.
 const PLACES_MAX: usize = 2;
 
+/// The first kind of fault that is a change of which server has what.
+const CHANGES: u64 = 12;
+
 /// How long the world goes on after the faults.
 const CALM: Duration = Duration::from_secs(5);
 
@@ -79,6 +82,8 @@ pub struct Plan {
     pub has_cluster: bool,
     /// Whether Sentinels name their Redis, which has a replica.
     pub has_sentinels: bool,
+    /// Whether slots move and nodes fail over, and nothing else goes wrong.
+    pub only_changes: bool,
     /// Whether replicas audit all windows, and what the servers lose meanwhile.
     pub audit: Audit,
     /// Whether it notes what happens, which takes half of its time.
@@ -104,17 +109,18 @@ impl Plan {
             watchers: 3,
             has_cluster,
             has_sentinels: !has_cluster && seed % 2 == 0,
+            only_changes: has_cluster && seed % 5 == 0,
             audit: Audit::Off,
             is_logged: false,
         }
     }
 
-    /// How many kinds of faults there are: the last ones need several servers.
+    /// How many kinds of faults there are: those from [`CHANGES`] on need several servers.
     pub const fn kinds_of_faults(&self) -> u64 {
         match self {
             Self { has_cluster: true, .. } => 18,
             Self { has_sentinels: true, .. } => 16,
-            _ => 12,
+            _ => CHANGES,
         }
     }
 }

@@ -114,7 +114,19 @@ pub async fn move_slot(world: Rc<World>, dice: Dice) {
             source.borrow_mut().database.move_key(&key, &mut target.borrow_mut().database);
             time::sleep(pause).await;
         }
+        let (host, is_away) = (&world.hosts[to], dice.hits(300));
+        if is_away {
+            world.note(|| format!("node {to} cannot be reached"));
+            host.weather.borrow_mut().connects =
+                *dice.one_of(&[Connects::Refused, Connects::Never]);
+            host.cut_all();
+            world.ledger.borrow_mut().cut();
+        }
         announce(&world, &dice, [to, from], &[slot], to).await;
+        if is_away {
+            host.weather.borrow_mut().connects = Connects::AtOnce;
+            host.troubled.set(Some(Instant::now()));
+        }
         world.note(|| format!("slot {slot} has moved"));
     }
     world.is_changing.set(false);

@@ -12,7 +12,7 @@ use tollkeeper_sim::{
     redis::{database::Database, server::Refusal},
 };
 
-use super::{BACK_WITHIN, World, cluster, sentinel};
+use super::{BACK_WITHIN, CHANGES, World, cluster, sentinel};
 
 const REFUSALS: [Refusal; 6] = [
     Refusal::OutOfMemory,
@@ -28,6 +28,9 @@ const CONNECTS: [Connects; 4] =
 
 /// The longest call: three quarters of the longest timeout.
 const CALLS_END_WITHIN: Duration = Duration::from_millis(301);
+
+/// An answer that is on its way for longer than this, in microseconds, may be too late for the service.
+const LATE_US: u64 = 3000;
 
 /// A call that is on its way for longer than this, in microseconds, may come after its release.
 const RELEASED_AFTER_US: u64 = 1_000_000;
@@ -54,15 +57,17 @@ fn begin(world: &Rc<World>, dice: &Dice) {
     if dice.hits(600) {
         struck = vec![*dice.one_of(&struck)];
     }
+    let kinds = world.plan.kinds_of_faults();
+    let kind = dice.within(if world.plan.only_changes { CHANGES..kinds } else { 0..kinds });
     let now = Some(Instant::now());
     for (node, host) in world.hosts.iter().enumerate() {
-        if struck.contains(&node) || !host.is_calm() {
+        if kind < CHANGES && struck.contains(&node) || !host.is_calm() {
             host.troubled.set(now);
         }
     }
     let struck: Vec<_> = struck.into_iter().map(|node| (node, &world.hosts[node])).collect();
     let servers = struck.iter().map(|(node, _)| *node).collect::<Vec<_>>();
-    match dice.below(world.plan.kinds_of_faults()) {
+    match kind {
         0..=2 => {
             let fates = (0..1 + dice.below(3)).map(|_| *dice.one_of(&Fate::ALL)).collect();
             let latest_us = *dice.one_of(&[500, 500, 3000, 20_000]);
@@ -122,7 +127,7 @@ fn begin(world: &Rc<World>, dice: &Dice) {
             world.note(|| format!("Redis forgets its scripts at {servers:?}"));
             struck.iter().for_each(|(_, host)| host.server.borrow().flush_scripts());
         }
-        12.. => {
+        CHANGES.. => {
             if world.begins_change() {
                 let (world, dice) = (Rc::clone(world), dice.another());
                 drop(match (world.plan.has_cluster, dice.hits(700)) {
@@ -177,7 +182,9 @@ pub fn note_cuts(world: &World) {
     let mut ledger = world.ledger.borrow_mut();
     for host in &world.hosts {
         let weather = host.weather.borrow();
-        if !host.is_calm() || host.stopped_until.get().is_some() {
+        // What a server refuses, or cannot be sent, is known not to have run.
+        let is_late = weather.share > 0 || weather.latency_us.end > LATE_US;
+        if is_late || host.stopped_until.get().is_some() {
             ledger.late();
         }
         for fate in weather.fates.iter().filter(|_| weather.share > 0) {
