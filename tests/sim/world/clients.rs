@@ -270,7 +270,8 @@ impl Client {
                     Some(CommitOutcome::Applied) => Commit::Applied,
                     Some(CommitOutcome::Repeated) => Commit::Repeated,
                     Some(CommitOutcome::Late) => Commit::Unread,
-                    None if !answer.was_heard => Commit::Lost,
+                    // A caller that is told of an error repeats it.
+                    None if !answer.was_heard || answer.admitted.is_none() => Commit::Lost,
                     None => Commit::Kept,
                 },
             );
