@@ -29,12 +29,16 @@ impl Monitor {
 
     pub fn answer(&self, name: &str, arguments: &[Vec<u8>]) -> Reply {
         let word = |index: usize| {
-            arguments.get(index).map_or_else(String::new, |word| String::from_utf8_lossy(word).into())
+            arguments
+                .get(index)
+                .map_or_else(String::new, |word| String::from_utf8_lossy(word).into())
         };
         match (name, &*word(0).to_uppercase()) {
             ("PING", _) => Reply::Status("PONG".to_owned()),
             ("CLIENT", _) => Reply::ok(),
-            ("INFO", _) => Reply::bulk("# Server\r\nredis_version:8.2.3\r\nredis_mode:sentinel\r\n"),
+            ("INFO", _) => {
+                Reply::bulk("# Server\r\nredis_version:8.2.3\r\nredis_mode:sentinel\r\n")
+            }
             ("SUBSCRIBE", _) => {
                 let [kind, channel] = ["subscribe".to_owned(), word(0)].map(Reply::bulk);
                 Reply::Array(vec![kind, channel, Reply::Integer(1)])
@@ -43,7 +47,8 @@ impl Monitor {
                 Reply::error("ERR No such master with that name")
             }
             ("SENTINEL", "MASTER") => {
-                let flags = if self.is_in_failover { "master,failover_in_progress" } else { "master" };
+                let flags =
+                    if self.is_in_failover { "master,failover_in_progress" } else { "master" };
                 fields(&self.master, flags, self.epoch)
             }
             ("SENTINEL", "SENTINELS") => {
@@ -58,5 +63,16 @@ impl Monitor {
 fn fields(address: &str, flags: &str, epoch: u64) -> Reply {
     let (host, port) = address.rsplit_once(':').expect("host and port");
     let epoch = epoch.to_string();
-    Reply::bulks(["name", address, "ip", host, "port", port, "flags", flags, "config-epoch", &epoch])
+    Reply::bulks([
+        "name",
+        address,
+        "ip",
+        host,
+        "port",
+        port,
+        "flags",
+        flags,
+        "config-epoch",
+        &epoch,
+    ])
 }
