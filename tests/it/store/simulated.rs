@@ -89,7 +89,8 @@ fn each_command_answers_as_in_a_real_redis() {
 /// The answer of a Sentinel: of one that names a server, what the service reads.
 fn answer_of_sentinel(connection: &mut dyn ConnectionLike, command: &str) -> String {
     let (name, arguments) = command.split_once(' ').unwrap();
-    let answer = connection.req_command(redis::cmd(name).arg(arguments.split(' ').collect::<Vec<_>>()));
+    let answer =
+        connection.req_command(redis::cmd(name).arg(arguments.split(' ').collect::<Vec<_>>()));
     match answer.unwrap().extract_error() {
         Ok(answer) => match from_redis_value_ref::<HashMap<String, String>>(&answer) {
             Ok(fields) if fields.contains_key("ip") => {
