@@ -21,8 +21,7 @@ struct MergedCount {
 }
 
 impl Merged {
-    pub(super) fn add<N>(&mut self, sketch: &mut SpaceSaving<N>) {
-        sketch.count_missed();
+    pub(super) fn add<N>(&mut self, sketch: &SpaceSaving<N>) {
         let lowest = sketch.lowest();
         self.lowest = self.lowest.saturating_add(lowest);
         for count in sketch.counts() {
@@ -90,7 +89,7 @@ mod tests {
             for key in stream {
                 sketch.add(*key, LastTally::default(), |()| true, || ());
             }
-            merged.add(&mut sketch);
+            merged.add(&sketch);
         }
         merged.counts()
     }

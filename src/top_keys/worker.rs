@@ -66,9 +66,9 @@ impl WorkerKeys {
         }
     }
 
-    pub(super) fn merge_into(&mut self, merged: &mut Merged, list: TopList) {
-        for sketches in [&mut self.current, &mut self.previous] {
-            if let Some(sketch) = sketches.get_mut(list as usize) {
+    pub(super) fn merge_into(&self, merged: &mut Merged, list: TopList) {
+        for sketches in [&self.current, &self.previous] {
+            if let Some(sketch) = sketches.get(list as usize) {
                 merged.add(sketch);
             }
         }
