@@ -171,13 +171,20 @@ fn fair(all: u64, mut needs: Vec<u64>) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::future::{pending, ready};
+    use std::{
+        future::{pending, ready},
+        sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    };
+
+    use futures_util::future::{join, join_all};
+    use opentelemetry::metrics::{MeterProvider as _, noop::NoopMeterProvider};
+    use tokio::task::yield_now;
 
     use super::*;
 
     #[tokio::test]
     async fn who_leaves_before_its_turn_does_nothing() {
-        let claims = Claims::new(&opentelemetry::global::meter("tests"));
+        let claims = Claims::new(&NoopMeterProvider::new().meter(""));
         let (none, one) = (Semaphore::new(0), Semaphore::new(1));
         assert_eq!(claims.in_turn(&none, ready(()), async { 1 }).await, None);
         assert_eq!(claims.in_turn(&one, pending(), async { 1 }).await, Some(1));
@@ -193,5 +200,24 @@ mod tests {
         assert_eq!(fair(1, vec![ALL]), 1, "the last hit can be had");
         assert_eq!(fair(0, vec![ALL, 1]), 0);
         assert!(fair(100, vec![1, 2]) >= 2);
+    }
+
+    /// Each of the other connections is ahead with one turn, however many streams wait there.
+    #[tokio::test]
+    async fn a_turn_comes_after_at_most_one_of_each_other_connection_and_those_under_way() {
+        let claims = Claims::new(&NoopMeterProvider::new().meter(""));
+        let connections = [(); 9].map(|()| Semaphore::new(1));
+        let taken = AtomicUsize::new(0);
+        let turn = async |connection: &Semaphore| {
+            let work = async {
+                yield_now().await;
+                taken.fetch_add(1, Relaxed)
+            };
+            claims.in_turn(connection, pending(), work).await
+        };
+        let [good, others @ ..] = &connections;
+        let others = others.iter().flat_map(|connection| [connection; 100]);
+        let (_, before) = join(join_all(others.map(turn)), turn(good)).await;
+        assert!(before <= 8 + TURNS_AT_A_TIME, "{before}");
     }
 }

@@ -459,3 +459,110 @@ fn memory_of(name: &BucketName) -> usize {
 fn action(name: BucketName, action: BucketAction) -> Action {
     Action { bucket_id: Some(BucketId { bucket: name }), bucket_action: Some(action) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::{pending, poll_fn},
+        pin::pin,
+    };
+
+    use super::*;
+    use crate::{
+        app,
+        edge::arriving::ArrivalBudget,
+        engine::time::Timestamp,
+        overrides::Overrides,
+        rls::pb::quota::RateLimitQuotaUsageReports,
+        rules::{self, LoadOptions, Rules},
+        settings::{self, Environment},
+        store::{Store, memory::MemoryStore},
+        telemetry::Telemetry,
+    };
+
+    const RULES: &str = "{ domain: shop, descriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 9 } }] }";
+
+    fn service() -> Service {
+        let settings = settings::resolve(&BTreeMap::new(), &Environment::default()).settings;
+        let telemetry = Telemetry::start(&settings.telemetry.export, app::instruments()).unwrap();
+        let rules = rules::parse("rules", RULES, LoadOptions::default()).unwrap();
+        let (rules, store) =
+            (Arc::new(Rules::new(rules)), MemoryStore::new(|| Timestamp::from_millis(0)));
+        let store = Arc::new(Store::Memory(store));
+        let overrides = Arc::new(Overrides::new(Arc::clone(&store)));
+        app::service(&settings, &telemetry, rules, overrides, store, None, None)
+    }
+
+    /// A report of the first call of each of these users.
+    fn report(users: impl Iterator<Item = usize>) -> Reports {
+        let usage = |user: usize| BucketQuotaUsage {
+            bucket_id: Some(BucketId {
+                bucket: BTreeMap::from([("user".to_owned(), user.to_string().into())]),
+            }),
+            num_requests_allowed: 1,
+            ..BucketQuotaUsage::default()
+        };
+        let usages = users.map(usage).collect();
+        let report =
+            RateLimitQuotaUsageReports { domain: "shop".to_owned(), bucket_quota_usages: usages };
+        Reports::new(vec![report.encode_to_vec().into()])
+    }
+
+    #[tokio::test]
+    async fn the_buckets_of_a_connection_are_counted_to_its_bound_and_those_beyond_are_given_up() {
+        const MOST: usize = 1 << 20;
+        let (service, all) = (service(), ArrivalBudget::new(usize::MAX));
+        let connection = all.connection(MOST);
+        let mut streams = [(); 2].map(|()| QuotaStream {
+            memory: Arc::clone(&connection),
+            ..QuotaStream::of_anyone(&service)
+        });
+        let mut kept = 0;
+        for (stream, users) in streams.iter_mut().zip([0..250, 250..1_000]) {
+            let (mut reports, mut given_up) = (report(users.clone()), 0);
+            while let Some(actions) = stream.answer(&mut reports, pending()).await.unwrap() {
+                let abandoned = |action: &&Action| {
+                    matches!(action.bucket_action, Some(BucketAction::AbandonAction(_)))
+                };
+                given_up += actions.iter().filter(abandoned).count();
+            }
+            kept += stream.buckets.len();
+            assert_eq!(stream.buckets.len() + given_up, users.len());
+        }
+        // Each has about 3 KiB, with its assignment.
+        assert!((250..350).contains(&kept), "{kept}");
+        drop(streams);
+        assert_eq!(connection.held(), 0, "the streams have ended");
+    }
+
+    /// `claims` has how many turns a bucket waits for.
+    #[tokio::test]
+    async fn a_turn_is_a_few_buckets_however_many_are_reported() {
+        let service = service();
+        let mut stream = QuotaStream::of_anyone(&service);
+        stream.answer(&mut report(0..5_000), pending()).await.unwrap().unwrap();
+        assert_eq!(stream.buckets.len(), 16);
+    }
+
+    #[tokio::test]
+    async fn a_report_of_junk_lets_other_calls_in_between_each_part_of_it() {
+        let service = service();
+        // Two bytes that are no usage: a number, an empty text, a group without fields.
+        for junk in [[0x18, 1], [0x1a, 0], [0x1b, 0x1c]] {
+            const FIELDS: usize = 100_000;
+            let junk = junk.repeat(FIELDS);
+            let begins = [&b"\x0a\x04shop"[..], &junk].concat();
+            let (mut stream, mut polls) = (QuotaStream::of_anyone(&service), 0);
+            let mut reports = Reports::new(vec![begins.into()]);
+            let mut answer = pin!(stream.answer(&mut reports, pending()));
+            let answered = poll_fn(|context| {
+                polls += 1;
+                answer.as_mut().poll(context)
+            });
+            assert!(answered.await.unwrap().is_none());
+            // It is read for its domain, and then for its usages.
+            let expected = 2 * FIELDS / FIELDS_AT_A_TIME;
+            assert!(polls >= expected, "{polls} of {expected}");
+        }
+    }
+}

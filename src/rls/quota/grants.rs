@@ -292,6 +292,25 @@ mod tests {
     }
 
     #[test]
+    fn the_assignments_of_a_bucket_are_counted_to_the_bound_and_one_beyond_has_no_token() {
+        let all = ArrivalBudget::new(usize::MAX);
+        let kept = |bytes_max: usize| {
+            let (connection, now) = (all.connection(bytes_max), Instant::now());
+            let (mut held, mut grants) = (connection.reserve(), Grants::default());
+            for _ in 0..40 {
+                let windows = vec![Window::new(now + 60 * SECOND, 60, 0)];
+                grants.add(Grant::new("t".repeat(100), &mut held, 1, SECOND, windows, now));
+            }
+            let with_token = grants.0.iter().filter(|grant| grant.token.is_some()).count();
+            (with_token, connection.held())
+        };
+        let each = GRANT_BYTES + 100 + size_of::<Window>();
+        assert_eq!(kept(1 << 20), (GRANTS_MAX, GRANTS_MAX * each));
+        let (with_token, held) = kept(3 * each);
+        assert!(with_token <= 3 && held == with_token * each, "{with_token}, {held}");
+    }
+
+    #[test]
     fn of_a_client_that_reports_no_time_the_latest_are_kept() {
         let now = Instant::now();
         let mut grants = Grants::default();
