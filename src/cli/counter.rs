@@ -266,8 +266,12 @@ fn describe_counter(counter: &Value, method: &Method) -> String {
         Some(credit) => format!(", with the credit of replicas ({credit} of this one)"),
         None => String::new(),
     };
+    let assigned = match counter.get("assigned").and_then(Value::as_u64) {
+        Some(assigned) => format!(", {assigned} assigned to proxies and not used yet"),
+        None => String::new(),
+    };
     let mut lines = format!(
-        "{algorithm}: {used} used{was} of {limit}{held}{leased}, {remaining} left, {until} in {resets_in}\n"
+        "{algorithm}: {used} used{was} of {limit}{held}{leased}{assigned}, {remaining} left, {until} in {resets_in}\n"
     );
     for entry in list(counter, "remembered") {
         let hits = number(entry, "hits");

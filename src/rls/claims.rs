@@ -56,10 +56,12 @@ pub struct Claims {
 }
 
 /// What one stream needs of a bucket, if that is known, and what it may still use until then, in hits.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Demand {
     needs: Option<u64>,
     unused: Option<(u64, Instant)>,
+    /// The counters in which its latest assignment was charged, by their ids.
+    counters: Vec<u64>,
 }
 
 /// The claim of one stream.
@@ -108,6 +110,17 @@ impl Claims {
         Some(work.await)
     }
 
+    /// The hits of this counter that are assigned to the open streams, and not used as far as they have reported.
+    pub fn assigned(&self, counter: u64, now: Instant) -> u64 {
+        let by_bucket = self.by_bucket.lock();
+        let of = |demand: &Arc<Mutex<Demand>>| {
+            let demand = demand.lock();
+            let (unused, _) = demand.unused.filter(|(_, until)| *until > now)?;
+            demand.counters.contains(&counter).then_some(unused)
+        };
+        by_bucket.values().flatten().filter_map(of).fold(0, u64::saturating_add)
+    }
+
     /// Adds a claim, of whatever there is until it is known what its stream needs.
     pub(super) fn add(self: &Arc<Self>, domain: &str, name: &Arc<BucketName>) -> Claim {
         let bucket = Arc::new((domain.to_owned(), Arc::clone(name)));
@@ -127,17 +140,25 @@ impl Claim {
         self.own.lock().unused = unused;
     }
 
+    pub(super) fn set_counters(&self, counters: Vec<u64>) {
+        self.own.lock().counters = counters;
+    }
+
     /// The part of `left` hits that is due to its stream: max-min fair by what all streams here need, and as much again as an
     /// equal part is left for calls, and for streams of other replicas. If it is not known what it needs, at most `first`.
     pub(super) fn share(&self, left: u64, first: u64, now: Instant) -> u64 {
         let by_bucket = self.all.by_bucket.lock();
         let claims = by_bucket.get(&self.bucket).map_or(&[][..], Vec::as_slice);
-        let demands: Vec<Demand> = claims.iter().map(|claim| *claim.lock()).collect();
+        let parts = |claim: &Arc<Mutex<Demand>>| {
+            let Demand { needs, unused, .. } = *claim.lock();
+            (needs, unused)
+        };
+        let demands: Vec<_> = claims.iter().map(parts).collect();
         drop(by_bucket);
-        let unused = demands.iter().filter_map(|demand| demand.unused);
+        let unused = demands.iter().filter_map(|(_, unused)| *unused);
         let unused = unused.filter(|(_, until)| *until > now).map(|(unused, _)| unused);
         let all = unused.fold(left, u64::saturating_add);
-        let needs = demands.iter().map(|demand| demand.needs.unwrap_or(u64::MAX)).collect();
+        let needs = demands.iter().map(|(needs, _)| needs.unwrap_or(u64::MAX)).collect();
         let most = self.own.lock().needs.unwrap_or(first);
         fair(all, needs).min(most).min(left)
     }

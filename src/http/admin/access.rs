@@ -19,6 +19,7 @@ use crate::{
     http::{browser, json::Decisions, report::Reports, serve::Peer, status::History},
     limiter::Limiter,
     net::tls::server::Identity,
+    rls::Claims,
 };
 
 #[derive(Debug, Clone)]
@@ -87,6 +88,10 @@ pub(super) async fn identify(
 impl Actor {
     pub(super) fn limiter(&self) -> &Limiter {
         &self.admin.decisions.service.limiter
+    }
+
+    pub(super) fn quotas(&self) -> &Claims {
+        &self.admin.decisions.service.quotas
     }
 
     /// Refuses a client that shows no token, if there are any. Web pages are recognized by their headers; without tokens

@@ -8,6 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{
     access::Actor,
@@ -69,8 +70,13 @@ async fn read(actor: &Actor, request: Request, clear: Clear) -> Result<Response,
     }
     limiter.prepare_digests().await;
     let incomplete = incomplete(readings.iter().map(|(_, reading)| reading));
+    let (quotas, now) = (actor.quotas(), Instant::now());
     let counters = readings.iter().map(|reading| {
         let mut shown = counter(reading);
+        let assigned = quotas.assigned(reading.0.counter.id(), now);
+        if assigned > 0 {
+            set_member(&mut shown, "assigned", assigned);
+        }
         if let Some(digest) = limiter.digest(&reading.0.counter) {
             set_member(&mut shown, "digest", digest);
         }

@@ -298,6 +298,7 @@ impl Bucket {
                 let begins = first_ends + BEGINS_LATE_BY;
                 let due = if is_last { begins } else { now + left - LAST_LASTS };
                 self.due = (left < LASTS).then_some(due);
+                self.claim.set_counters(windows.iter().map(|window| window.counter).collect());
                 self.grants.add(Grant::new(token, &mut self.held, hits, lasts, windows, now));
                 self.claim.set_unused(self.grants.unused(now));
                 if lasts.is_zero() {

@@ -46,7 +46,7 @@ pub(super) struct Window {
     pub(super) ends: Instant,
     seconds: u64,
     /// The id of its counter: other rules may charge another one.
-    counter: u64,
+    pub(super) counter: u64,
     /// The most hits of the assignment that calls may have used in this window. A report may be about two windows, so each call
     /// counts in both, for the oldest assignment there.
     used: u64,

@@ -164,6 +164,8 @@ async fn a_proxy_gets_half_of_what_is_left_and_its_first_call_and_those_of_other
         let mut proxy = proxy(service, &[("user=a", 0, 1, 0)]).await;
         assert_eq!(proxy.told().await.unwrap(), ["user=a: 5"]);
         wait_for_used(service, "user=a", 6);
+        let counter = || send(service, "GET", "/counters?domain=shop&descriptor=user=a", "").1;
+        assert_eq!(counter()["counters"][0]["assigned"], 5);
         assert_eq!(admitted(service, &[("user", "a")]).await, 4);
     })
     .await;
