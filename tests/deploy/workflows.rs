@@ -155,7 +155,8 @@ fn a_release_publishes_the_packages_of_all_languages_but_go_which_has_a_tag() {
     let folders = folders.map(|folder| folder.unwrap().file_name().into_string().unwrap());
     let mut folders: Vec<_> =
         folders.filter(|name| name != "conformance" && name != "go").collect();
-    (published.sort(), folders.sort());
+    published.sort();
+    folders.sort();
     assert_eq!(published, folders);
 }
 

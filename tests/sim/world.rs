@@ -108,8 +108,8 @@ impl Plan {
             proxies: if leases { seed as usize / 3 % 3 } else { 0 },
             watchers: 3,
             has_cluster,
-            has_sentinels: !has_cluster && seed % 2 == 0,
-            only_changes: has_cluster && seed % 5 == 0,
+            has_sentinels: !has_cluster && seed.is_multiple_of(2),
+            only_changes: has_cluster && seed.is_multiple_of(5),
             audit: Audit::Off,
             is_logged: false,
         }
