@@ -36,6 +36,9 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 /// The seeds that each run tries: the same on every machine.
 const KEPT: Range<u64> = 1..17;
 
+/// The seeds that have found a fault of the service: a reset that happened twice, since its first half ran while its slot moved.
+const FOUND: [u64; 1] = [155];
+
 /// Panics with the shortest schedule that still breaks a promise.
 fn failed(plan: &Plan, broken: &str) -> ! {
     let (plan, outcome) = world::shrink(plan);
@@ -85,6 +88,7 @@ fn every_promise_holds_in_each_schedule() {
     let seeds = if first > 0 { 1..first + 1 } else { KEPT };
     let (schedules, calls) = run_all(seeds, || true);
     println!("{schedules} schedules, {calls} calls: no promise broken");
+    FOUND.into_iter().for_each(|seed| drop(run_all(seed..seed + 1, || true)));
     if seconds > 0 {
         let (began, runs_for) = (Instant::now(), Duration::from_secs(seconds));
         let fresh = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;

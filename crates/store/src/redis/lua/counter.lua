@@ -39,8 +39,11 @@ end
 -- What holds no count is cleared too.
 local clear = ARGV[at]
 if reply[3] ~= -1 and (clear == 'clear' or clear == 'holds') then
-  if clear == 'clear' then redis.call('DEL', unpack(KEYS)) end
-  -- As long as a hold may be open.
-  redis.call('SET', KEYS[tonumber(ARGV[at + 1])], text(now), 'PXAT', text(now + 604800000))
+  local record = tonumber(ARGV[at + 1])
+  -- As long as a hold may be open. While its slot moves, a key that is deleted here cannot be set again.
+  redis.call('SET', KEYS[record], text(now), 'PXAT', text(now + 604800000))
+  for slot, key in ipairs(KEYS) do
+    if clear == 'clear' and slot ~= record then redis.call('DEL', key) end
+  end
 end
 return reply
