@@ -281,8 +281,12 @@ impl Messages {
     /// Takes the first message, which ends at this index. Neither keeps the memory of the other.
     fn take(&mut self, end: usize) -> HeldMessage {
         let held = self.held.split(end);
-        let message = if end == self.received.len() && self.taken == 0 {
-            mem::take(&mut self.received).freeze()
+        let rest = self.received.get(end..).unwrap_or_default();
+        let message = if self.taken == 0 && rest.len() <= end {
+            let rest = BytesMut::from(rest);
+            let mut message = mem::replace(&mut self.received, rest);
+            message.truncate(end);
+            message.freeze()
         } else {
             let message = Bytes::copy_from_slice(self.received.get(..end).unwrap_or_default());
             self.received.advance(end);
@@ -315,6 +319,13 @@ impl Messages {
             return self.end_with(Err(spent.into()));
         }
         self.received.extend_from_slice(&data);
+        // Else it would grow by doubling to the end, and the freed halves of many would take more memory than counts.
+        let length = self.received.len();
+        if let Ok(Some(end)) = end_of_message(&self.received, self.bytes_max)
+            && end / 4 <= length
+        {
+            self.received.reserve(end.saturating_sub(length));
+        }
         if !self.received.is_empty() {
             self.since.get_or_insert_with(Instant::now);
         }

@@ -77,6 +77,9 @@ const TURN_BYTES: usize = 64 << 10;
 /// About what a pair of a name takes beside its key and value, in bytes.
 const PAIR_BYTES: usize = 256;
 
+/// How often the name of a usage is in memory, beside the report: decoded, in a request, and in the answer and its bytes.
+const COPIES: usize = 4;
+
 /// A longer usage is decoded on a thread of its own, so that other calls do not wait for it.
 const LONG_USAGE_BYTES: usize = 64 << 10;
 
@@ -379,6 +382,7 @@ impl<'service> QuotaStream<'service> {
             }
             let index = reports.index;
             reports.index += 1;
+            held.add(COPIES * written.len())?;
             let is_long = written.len() > LONG_USAGE_BYTES;
             let decoding = move || usage(&written, index);
             let (name, usage) = match is_long {

@@ -49,8 +49,8 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	o.Timeout = cmp.Or(max(o.Timeout, 0), DefaultTimeout)
-	o.CommitTimeout = cmp.Or(max(o.CommitTimeout, 0), DefaultCommitTimeout)
+	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
+	o.CommitTimeout = cmp.Or(o.CommitTimeout, DefaultCommitTimeout)
 	if o.OnFailure == nil {
 		o.OnFailure = Allow
 	}
@@ -100,6 +100,10 @@ func New(target, domain string, options Options, dialing ...grpc.DialOption) (*C
 	if err != nil {
 		return nil, err
 	}
+	// gRPC would take it, and each call would be one without an answer.
+	if target == "" {
+		return nil, mistake("target", "must not be empty")
+	}
 	connection, err := dial(target, options.TLS, dialing)
 	if err != nil {
 		return nil, &ArgumentError{"target", err.Error()}
@@ -126,6 +130,10 @@ func (c *Client) checkSettings() error {
 	switch {
 	case c.domain == "":
 		return mistake("domain", "must not be empty")
+	case c.options.Timeout < 0:
+		return mistake("timeout", "must be at least 0, and is %s", c.options.Timeout)
+	case c.options.CommitTimeout < 0:
+		return mistake("commit_timeout", "must be at least 0, and is %s", c.options.CommitTimeout)
 	case c.options.RememberDenials < 0:
 		return mistake("remember_denials", "must be at least 0, and is %s", c.options.RememberDenials)
 	}
@@ -312,7 +320,10 @@ func (c *Client) decisions(
 func (c *Client) decideFailed(call Call, decision *Decision) {
 	// An end user could pass any limit by a value that makes the request too large.
 	decision.Failed = status.Code(decision.Err) != codes.OutOfRange
-	decision.Allowed = decision.Failed && c.onFailure(decision.Err, call.descriptors)
+	if !decision.Failed {
+		return
+	}
+	decision.Allowed = c.onFailure(decision.Err, call.descriptors)
 	c.loud("the domain "+c.domain, func(count int) string {
 		calls, were := "call", "was"
 		if count > 1 {

@@ -203,7 +203,7 @@ impl Client {
         };
         let errors = decisions.iter().filter_map(|decision| decision.as_ref().err());
         self.observe(method, began, errors.clone().next());
-        self.log(errors);
+        self.log(errors.filter(|error| !error.is_too_large()));
         let decide = |(index, decision)| {
             let on = asked.get(index).map_or(&[][..], Vec::as_slice);
             match decision {

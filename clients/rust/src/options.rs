@@ -136,6 +136,12 @@ impl Options {
         if self.domain.is_empty() {
             return Err(Error("domain: must not be empty".to_owned()));
         }
+        for (name, timeout) in [("timeout", self.timeout), ("commit_timeout", self.commit_timeout)]
+        {
+            if timeout.is_zero() {
+                return Err(Error(format!("{name}: must be positive")));
+            }
+        }
         Ok(())
     }
 }

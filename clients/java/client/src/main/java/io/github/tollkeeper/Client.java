@@ -314,8 +314,10 @@ public final class Client implements AutoCloseable {
                 .orElseGet(() -> Decision.of(verdicts.message().get(i), Optional.empty()))).toList();
         List<StatusRuntimeException> errors = decisions.stream().flatMap(it -> it.error().stream()).toList();
         report(method, verdicts.elapsed(), errors.stream().findFirst());
-        if (!errors.isEmpty()) {
-            connection.logFailures(errors.size(), options.domain, errors.get(errors.size() - 1));
+        List<StatusRuntimeException> failures =
+                decisions.stream().filter(Decision::failed).flatMap(it -> it.error().stream()).toList();
+        if (!failures.isEmpty()) {
+            connection.logFailures(failures.size(), options.domain, failures.get(failures.size() - 1));
         }
         for (int i = 0; options.requiresLimit && i < calls.size(); i++) {
             decisions.get(i).requireLimits(isBatch ? "calls[" + i + "]." : "", calls.get(i), options.domain);
