@@ -4,13 +4,13 @@ import asyncio
 import os
 import unittest
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
 from conformance import needs_service, service
-from fastapi import Depends, FastAPI, Header, Request
+from fastapi import APIRouter, Depends, FastAPI, Header
 from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 
@@ -236,35 +236,47 @@ class Routes(unittest.TestCase):
         def user(authorization: str = Header()) -> str:
             return authorization.removeprefix("Bearer ")
 
-        async def per_route(request: Request, user: str = Depends(user)) -> dict[str, str] | None:
-            if user == "mistake":
-                return {"": user}
-            return {"path": request.scope["route"].path, "user": user} if user != "admin" else None
+        def by_user(route: str) -> Callable[..., Awaitable[dict[str, str] | None]]:
+            async def describe(user: str = Depends(user)) -> dict[str, str] | None:
+                if user == "mistake":
+                    return {"": user}
+                return {"route": route, "user": user} if user != "admin" else None
 
-        app = FastAPI()
+            return describe
 
-        @app.get("/items/{item}", dependencies=[Depends(rate_limit(client, per_route))])
+        router = APIRouter()
+
+        @router.get("/items/{item}", dependencies=[Depends(rate_limit(client, by_user("items")))])
         async def item(item: str) -> str:
             return item
 
-        @app.get("/decorated/{item}")
-        @rate_limited(client, per_route)
+        @router.get("/decorated/{item}")
+        @rate_limited(client, by_user("decorated"))
         async def decorated(item: str) -> str:
             return item
 
-        @app.get("/blocking/{item}")
-        @rate_limited(client, per_route)
+        @router.get("/blocking/{item}")
+        @rate_limited(client, by_user("blocking"))
         def blocking(item: str, size: int = 1) -> str:
             return item * size
 
+        strict = client.using(require_limit=True)
+
+        @router.get("/misspelt", dependencies=[Depends(rate_limit(strict, by_user("itmes")))])
+        async def misspelt() -> None: ...
+
+        app = FastAPI()
+        app.include_router(router)
+        app.include_router(router, prefix="/api")
+        app.mount("/mounted", app)
         self.app = TestClient(app)
 
     def get(self, path: str, user: str = "alice") -> Any:
         return self.app.get(path, headers={"Authorization": f"Bearer {user}"})
 
-    def test_a_route_is_limited_by_its_template_and_the_user(self) -> None:
-        self.fake.limit({"path": "/items/{item}", "user": "alice"}, 2)
-        answers = [self.get(f"/items/{number}") for number in range(3)]
+    def test_a_route_is_limited_by_its_name_and_the_user_in_each_router(self) -> None:
+        self.fake.limit({"route": "items", "user": "alice"}, 2)
+        answers = [self.get(path) for path in ("/items/1", "/api/items/2", "/mounted/api/items/3")]
         self.assertEqual([it.status_code for it in answers], [200, 200, 429])
         self.assertEqual([it.headers["ratelimit-remaining"] for it in answers], ["1", "0", "0"])
         self.assertEqual(
@@ -274,13 +286,18 @@ class Routes(unittest.TestCase):
 
     def test_a_decorated_handler_is_limited_like_its_route(self) -> None:
         for name in ("decorated", "blocking"):
-            self.fake.limit({"path": f"/{name}/{{item}}", "user": "alice"}, 1)
+            self.fake.limit({"route": name, "user": "alice"}, 1)
             first, second = (self.get(f"/{name}/{number}") for number in (1, 2))
             self.assertEqual((first.json(), first.headers["ratelimit-remaining"]), ("1", "0"))
             self.assertEqual((second.status_code, second.json()), (429, {"detail": "Too Many Requests"}))
         self.assertEqual(self.get("/blocking/a?size=2", "admin").json(), "aa")
         parameters = self.app.get("/openapi.json").json()["paths"]["/blocking/{item}"]["get"]["parameters"]
         self.assertEqual([it["name"] for it in parameters], ["item", "size", "authorization"])
+
+    def test_a_name_of_a_route_without_a_limit_gets_500_where_one_is_required(self) -> None:
+        with self.assertLogs("tollkeeper", "ERROR") as logs:
+            self.assertEqual(self.get("/misspelt").status_code, 500)
+        self.assertIn("descriptors[0]: no limit applies to route|user", logs.output[0])
 
     def test_a_request_without_an_identity_is_not_decided(self) -> None:
         self.assertEqual(self.app.get("/items/1").status_code, 422)

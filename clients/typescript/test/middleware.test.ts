@@ -181,6 +181,26 @@ for (const [name, app] of [
   });
 }
 
+for (const [name, framework] of [
+  ["Express 5", express],
+  ["Express 4", express4],
+] as const) {
+  test(`${name} limits a route by its name in each router`, async () => {
+    const limiter = fake("test", { requireLimit: true, log: () => {} }).limit({ route: "reports" }, 2);
+    const router = framework.Router();
+    router.get("/reports/:id", expressLimit(limiter, () => ({ route: "reports" })), (_request, response) => {
+      response.send("Hello");
+    });
+    router.get("/misspelled", expressLimit(limiter, () => ({ route: "report" })));
+    const url = await startExpress(framework().use(["/api", "/of/:customer"], router), limiter);
+    const statuses = [];
+    for (const path of ["api/reports/1", "of/a/reports/2", "of/b/reports/3", "api/misspelled"]) {
+      statuses.push((await get(`${url}/${path}`)).status);
+    }
+    assert.deepEqual(statuses, [200, 200, 429, 500]);
+  });
+}
+
 test("Fastify leaves a response alone that began before its decision", async () => {
   const lines: string[] = [];
   const app = Fastify({ logger: { level: "warn", stream: { write: (line: string) => lines.push(line) } } });

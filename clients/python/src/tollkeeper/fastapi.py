@@ -26,8 +26,9 @@ class DeniedError(HTTPException):
 def rate_limit(client: AsyncClient, descriptors: Callable[..., Any]) -> Callable[..., Awaitable[Decision | None]]:
     """A dependency that decides each request: `dependencies=[Depends(rate_limit(client, descriptors))]`.
 
-    `descriptors` is a dependency too, which returns what to limit, or None. The route's template is in
-    `request.scope["route"].path`. A handler that returns a Response of its own adds the headers itself.
+    `descriptors` is a dependency too, which returns what to limit, or None. Name a route in it by a text
+    of your own, since FastAPI's template may lack the prefixes of routers. A handler that returns a Response of its own
+    adds the headers itself.
     """
 
     async def decide(response: Response, found: Any = Depends(descriptors)) -> Decision | None:
