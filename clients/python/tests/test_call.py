@@ -111,6 +111,8 @@ class Settings(unittest.TestCase):
                 {"commit_timeout": float("inf")},
                 "commit_timeout: must be more than 0 and at most 86400 seconds, not inf",
             ),
+            ({"timeout": "0.05"}, "timeout: must be more than 0 and at most 86400 seconds, not '0.05'"),
+            ({"remember_denials": "1"}, "remember_denials: must be at least 0 seconds, not '1'"),
             ({"remember_denials": -1}, "remember_denials: must be at least 0 seconds, not -1"),
             ({"on_failure": "open"}, 'on_failure: must be "allow", "deny" or a function'),
         ]

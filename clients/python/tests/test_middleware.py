@@ -260,6 +260,11 @@ class Routes(unittest.TestCase):
         def blocking(item: str, size: int = 1) -> str:
             return item * size
 
+        @router.get("/twice")
+        @rate_limited(client, by_user("first"))
+        @rate_limited(client, by_user("second"))
+        async def twice() -> None: ...
+
         strict = client.using(require_limit=True)
 
         @router.get("/misspelt", dependencies=[Depends(rate_limit(strict, by_user("itmes")))])
@@ -293,6 +298,12 @@ class Routes(unittest.TestCase):
         self.assertEqual(self.get("/blocking/a?size=2", "admin").json(), "aa")
         parameters = self.app.get("/openapi.json").json()["paths"]["/blocking/{item}"]["get"]["parameters"]
         self.assertEqual([it["name"] for it in parameters], ["item", "size", "authorization"])
+
+    def test_two_decorators_decide_one_after_the_other(self) -> None:
+        self.fake.limit({"route": "first", "user": "alice"}, 2)
+        self.fake.limit({"route": "second", "user": "alice"}, 1)
+        answers = [self.get("/twice") for _ in range(2)]
+        self.assertEqual([it.status_code for it in answers], [200, 429])
 
     def test_a_name_of_a_route_without_a_limit_gets_500_where_one_is_required(self) -> None:
         with self.assertLogs("tollkeeper", "ERROR") as logs:

@@ -85,10 +85,10 @@ class Policy:
         if not self.domain:
             raise ValueError("domain: must not be empty")
         for name, seconds in (("timeout", self.timeout), ("commit_timeout", self.commit_timeout)):
-            if not 0 < seconds <= SECONDS_MAX:
-                raise ValueError(f"{name}: must be more than 0 and at most {SECONDS_MAX} seconds, not {seconds}")
-        if not self.remember_denials >= 0:
-            raise ValueError(f"remember_denials: must be at least 0 seconds, not {self.remember_denials}")
+            if not isinstance(seconds, int | float) or not 0 < seconds <= SECONDS_MAX:
+                raise ValueError(f"{name}: must be more than 0 and at most {SECONDS_MAX} seconds, not {seconds!r}")
+        if not isinstance(self.remember_denials, int | float) or not self.remember_denials >= 0:
+            raise ValueError(f"remember_denials: must be at least 0 seconds, not {self.remember_denials!r}")
         if self.on_failure not in ("allow", "deny") and not callable(self.on_failure):
             raise ValueError('on_failure: must be "allow", "deny" or a function')
 

@@ -52,16 +52,20 @@ def rate_limited(
 ) -> Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]]:
     """`rate_limit` as a decorator, between the one of the route and its handler."""
     limit = Annotated[Any, Depends(rate_limit(client, descriptors))]
-    decision = inspect.Parameter("_decision", inspect.Parameter.KEYWORD_ONLY, annotation=limit)
 
     def decorate(handler: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        signature = inspect.signature(handler)
+        # Another decorator of a limit, which the handler may have, adds a parameter too.
+        name = f"_decision{len(signature.parameters)}"
+
         @functools.wraps(handler)
-        async def limited(*, _decision: object, **arguments: Any) -> Any:
+        async def limited(**arguments: Any) -> Any:
+            del arguments[name]
             if inspect.iscoroutinefunction(handler):
                 return await handler(**arguments)
             return await run_in_threadpool(handler, **arguments)
 
-        signature = inspect.signature(handler)
+        decision = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=limit)
         parameters = [*signature.parameters.values(), decision]
         limited.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return limited
