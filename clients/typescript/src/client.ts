@@ -55,6 +55,10 @@ const DEFAULTS = {
   rememberDenialsMs: 0,
 };
 
+const OPTIONS = [...Object.keys(DEFAULTS), "onCall", "requireLimit", "signal"];
+/** A day: timers take no more than 2^31 ms. */
+const TIMEOUT_MAX_MS = 86_400_000;
+
 /** A client, or a view of one with another domain or policy. */
 export class Limiter {
   protected readonly connection: Connection;
@@ -62,11 +66,13 @@ export class Limiter {
   readonly #policy: Policy & typeof DEFAULTS;
 
   protected constructor(connection: Connection, domain: string, changes: Policy) {
+    checkOptions(changes, OPTIONS);
     const policy = { ...DEFAULTS, ...changed(changes) };
     const { timeoutMs, commitTimeoutMs, onFailure, rememberDenialsMs } = policy;
     if (!domain) throw new RangeError("domain: must not be empty");
-    if (!(timeoutMs > 0)) throw new RangeError(`timeoutMs: must be above 0, not ${timeoutMs}`);
-    if (!(commitTimeoutMs > 0)) throw new RangeError(`commitTimeoutMs: must be above 0, not ${commitTimeoutMs}`);
+    checkTimeout(timeoutMs, "timeoutMs");
+    checkTimeout(commitTimeoutMs, "commitTimeoutMs");
+    checkNumber(rememberDenialsMs, "rememberDenialsMs");
     if (!(rememberDenialsMs >= 0)) {
       throw new RangeError(`rememberDenialsMs: must be at least 0, not ${rememberDenialsMs}`);
     }
@@ -132,6 +138,7 @@ export class Limiter {
    * @param options `id` names the hold, which is taken once, also if it is repeated within 60 s
    */
   async hold(descriptors: Descriptors, options: Estimate & Pick<Call, "id"> = {}): Promise<Hold> {
+    checkOptions(options, ["estimate", "hitsByKind", "id"]);
     const take = async ({ estimate, ...call }: Estimate & Pick<Call, "id">) => {
       checkHits(estimate, "estimate");
       const [held] = await this.#decide([{ descriptors, hits: estimate, ...call }], () => "", true);
@@ -286,6 +293,22 @@ export class BaseClient extends Limiter {
 /** What a policy has; a field that is undefined is none. */
 function changed(policy: Policy): Policy {
   return Object.fromEntries(Object.entries(policy).filter(([, value]) => value !== undefined));
+}
+
+/** In JavaScript, a misspelled option would have no effect. */
+function checkOptions(options: object, known: readonly string[]): void {
+  const unknown = Object.keys(options).find((name) => !known.includes(name));
+  if (unknown !== undefined) throw new TypeError(`${unknown}: is not an option`);
+}
+
+function checkNumber(value: unknown, path: string): void {
+  if (typeof value !== "number") throw new TypeError(`${path}: must be a number, not of the type ${typeof value}`);
+}
+
+function checkTimeout(ms: number, path: string): void {
+  checkNumber(ms, path);
+  if (ms > 0 && ms <= TIMEOUT_MAX_MS) return;
+  throw new RangeError(`${path}: must be above 0 and at most ${TIMEOUT_MAX_MS}, not ${ms}`);
 }
 
 function commitOf({ hold, used, usedByKind = {}, end = "" }: Used): v1.Commit {

@@ -24,9 +24,6 @@ export class Client extends BaseClient {
   }
 }
 
-/** A day: timers take no more than 2^31 ms. */
-const TIMEOUT_MAX_MS = 86_400_000;
-
 /** https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md, for answers of proxies. */
 const CODES: Readonly<Record<number, string>> = {
   400: "INTERNAL",
@@ -60,7 +57,7 @@ class Json implements Transport {
 
   async send<M extends Method>(method: M, request: Request<M>, { timeoutMs, signal }: Sending): Promise<Answer<M>> {
     const body = encode(request);
-    const milliseconds = Math.max(1, Math.ceil(Math.min(timeoutMs, TIMEOUT_MAX_MS)));
+    const milliseconds = Math.max(1, Math.ceil(timeoutMs));
     const timeout = AbortSignal.timeout(milliseconds);
     const either = AbortSignal.any([signal, timeout]);
     // A `fetch` of the caller may not look at the signal.

@@ -9,6 +9,7 @@ import { after, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { InterceptingCall } from "@grpc/grpc-js";
 import { type CallError, Client, type Descriptors, type Limiter } from "tollkeeper";
+import { Client as FetchClient } from "tollkeeper/fetch";
 import { fake } from "tollkeeper/testing";
 import { Relay } from "./relay.js";
 import { connect, goneAddress, random, serviceTest, silentAddress, variable } from "./services.js";
@@ -99,6 +100,11 @@ const mistakes: [name: string, run: (client: Client) => Promise<unknown>, messag
     },
     /used: .*not 0.5/,
   ],
+  [
+    "an option that a hold does not have",
+    (client) => client.hold({ a: "b" }, { hits: 400 } as object),
+    /hits: is not an option/,
+  ],
 ];
 for (const [name, run, message] of mistakes) {
   test(`${name} is a mistake that is named`, async () => {
@@ -109,11 +115,21 @@ for (const [name, run, message] of mistakes) {
 test("settings that are not valid are named", () => {
   assert.throws(() => new Client("", "shop"), /target: must not be empty/);
   assert.throws(() => new Client(gone, ""), /domain: must not be empty/);
-  assert.throws(() => new Client(gone, "shop", { timeoutMs: 0 }), /timeoutMs: must be above 0, not 0/);
-  assert.throws(
-    () => new Client(gone, "shop", { rememberDenialsMs: -1 }),
-    /rememberDenialsMs: must be at least 0, not -1/,
-  );
+  const invalid: [options: object, message: RegExp][] = [
+    [{ timeoutMs: 0 }, /timeoutMs: must be above 0 and at most 86400000, not 0/],
+    [{ timeoutMs: "50" }, /timeoutMs: must be a number, not of the type string/],
+    [{ timeoutMs: null }, /timeoutMs: must be a number, not of the type object/],
+    [{ commitTimeoutMs: 3e9 }, /commitTimeoutMs: must be above 0 and at most 86400000, not 3000000000/],
+    [{ commitTimeoutMs: Number.POSITIVE_INFINITY }, /commitTimeoutMs: .* at most 86400000, not Infinity/],
+    [{ rememberDenialsMs: -1 }, /rememberDenialsMs: must be at least 0, not -1/],
+    [{ rememberDenialsMs: "9" }, /rememberDenialsMs: must be a number, not of the type string/],
+    [{ onfailure: "deny" }, /onfailure: is not an option/],
+  ];
+  for (const [options, message] of invalid) {
+    assert.throws(() => new Client(gone, "shop", options), message);
+    assert.throws(() => new FetchClient("http://localhost", "shop", options), message);
+    assert.throws(() => connect(gone).with(options), message);
+  }
   assert.throws(
     () => new Client(gone, "shop", { onFailure: "open" as "allow" }),
     /onFailure: must be one of: allow, deny/,
@@ -164,7 +180,6 @@ test("a view has what it does not change from its client", async () => {
   const view = client.with({ domain: "another", timeoutMs: 20 }).with({ onFailure: undefined as unknown as "deny" });
   assert.equal((await view.decide({ a: "b" })).allowed, false);
   assert.deepEqual(calls, ["decide"]);
-  assert.throws(() => client.with({ timeoutMs: 0 }), /timeoutMs: must be above 0, not 0/);
 });
 
 test("a line of the log has the number of calls since the last one", async (context) => {

@@ -188,10 +188,17 @@ for (const [name, framework] of [
   test(`${name} limits a route by its name in each router`, async () => {
     const limiter = fake("test", { requireLimit: true, log: () => {} }).limit({ route: "reports" }, 2);
     const router = framework.Router();
-    router.get("/reports/:id", expressLimit(limiter, () => ({ route: "reports" })), (_request, response) => {
-      response.send("Hello");
-    });
-    router.get("/misspelled", expressLimit(limiter, () => ({ route: "report" })));
+    router.get(
+      "/reports/:id",
+      expressLimit(limiter, () => ({ route: "reports" })),
+      (_request, response) => {
+        response.send("Hello");
+      },
+    );
+    router.get(
+      "/misspelled",
+      expressLimit(limiter, () => ({ route: "report" })),
+    );
     const url = await startExpress(framework().use(["/api", "/of/:customer"], router), limiter);
     const statuses = [];
     for (const path of ["api/reports/1", "of/a/reports/2", "of/b/reports/3", "api/misspelled"]) {
