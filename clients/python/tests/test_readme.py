@@ -16,7 +16,7 @@ import mypy.api
 from conformance import PACKAGE, needs_service, service
 from fastapi.testclient import TestClient
 
-from tollkeeper import Decision
+from tollkeeper import Client, Decision
 
 SAMPLES = re.findall(r"^```python\n(.*?)^```", (PACKAGE / "README.md").read_text(), re.MULTILINE | re.DOTALL)
 
@@ -57,7 +57,7 @@ class Readme(unittest.TestCase):
         self.assertTrue(names["client"].decide({"path": "/"}).allowed)
 
     def test_a_hold_is_committed_on_the_way_out(self) -> None:
-        names, user = run("client.hold"), uuid.uuid4().hex
+        names, user = run("def answer(client"), uuid.uuid4().hex
 
         async def used() -> int | None:
             async with names["AsyncClient"](service(), "conformance", timeout=10) as client:
@@ -78,10 +78,20 @@ class Readme(unittest.TestCase):
         self.assertNotIn("ratelimit-limit", app.get("/").headers)
 
     def test_a_route_of_fastapi_is_limited_for_users_that_it_knows(self) -> None:
-        app = TestClient(run("rate_limit")["app"])
-        answer = app.get("/reports/1", headers={"Authorization": "Bearer key-of-alice"})
-        self.assertEqual((answer.status_code, answer.headers["ratelimit-limit"]), (200, "1000"))
-        self.assertEqual(app.get("/reports/1").status_code, 401)
+        with TestClient(run("rate_limit")["app"]) as app:
+            answer = app.get("/reports/1", headers={"Authorization": "Bearer key-of-alice"})
+            self.assertEqual((answer.status_code, answer.headers["ratelimit-limit"]), (200, "1000"))
+            self.assertEqual(app.get("/reports/1").status_code, 401)
+
+    def test_a_stream_of_fastapi_holds_before_its_status_and_commits_what_it_has_used(self) -> None:
+        user = uuid.uuid4().hex
+        names = run("rate_limit", {'"alice"': f'"{user}"'})
+        get: dict[str, Any] = {"url": "/answers", "headers": {"Authorization": "Bearer key-of-alice"}}
+        with Client(service(), "conformance", timeout=10) as client, TestClient(names["app"]) as app:
+            self.assertEqual(app.get(**get).text, "an answer")
+            self.assertEqual(client.read({"user": user}).statuses[0].used, 2)
+            client.debit({"user": user}, 998)
+            self.assertEqual(app.get(**get).status_code, 429)
 
     def test_the_interceptor_denies_the_fourth_call_of_a_user(self) -> None:
         replaced = {"alice": uuid.uuid4().hex, '{"user"': '{"three"'}

@@ -297,6 +297,7 @@ function changed(policy: Policy): Policy {
 
 /** In JavaScript, a misspelled option would have no effect. */
 function checkOptions(options: object, known: readonly string[]): void {
+  if (typeof options !== "object") throw new TypeError(`options: must be an object, not of the type ${typeof options}`);
   const unknown = Object.keys(options).find((name) => !known.includes(name));
   if (unknown !== undefined) throw new TypeError(`${unknown}: is not an option`);
 }

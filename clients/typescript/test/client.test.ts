@@ -105,6 +105,11 @@ const mistakes: [name: string, run: (client: Client) => Promise<unknown>, messag
     (client) => client.hold({ a: "b" }, { hits: 400 } as object),
     /hits: is not an option/,
   ],
+  [
+    "an estimate in place of the options of a hold",
+    (client) => client.hold({ a: "b" }, 400 as unknown as object),
+    /options: must be an object, not of the type number/,
+  ],
 ];
 for (const [name, run, message] of mistakes) {
   test(`${name} is a mistake that is named`, async () => {
