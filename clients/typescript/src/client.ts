@@ -226,7 +226,8 @@ export class Limiter {
     const items = calls.map((_, index) => knownOf(itemOf(verdicts[index])));
     const errors = items.filter((item) => item instanceof CallError);
     this.#report(method, start, errors[0]);
-    if (errors.length > 0 && !signal?.aborted) this.#logFailures(errors);
+    const failures = errors.filter(({ code }) => code !== TOO_LARGE);
+    if (failures.length > 0 && !signal?.aborted) this.#logFailures(failures);
     return items;
   }
 

@@ -297,7 +297,9 @@ impl Client {
         let (asked_ms, jumps) = (world.redis_now_ms(), world.jumps.get());
         // What reads several keys of a slot that moves waits until all have moved.
         let has_one_key = |counter: &String| ONE_KEY.iter().any(|rule| counter.starts_with(rule));
-        let may_wait = !counters.iter().all(has_one_key);
+        let has_hold =
+            |own: &Descriptor| own.entries.iter().any(|one| one.key.starts_with(b"hold."));
+        let may_wait = !counters.iter().all(has_one_key) || descriptors.iter().any(has_hold);
         let was_changing = world.is_changing.get();
         let replica = &*Rc::clone(self.dice.one_of(&world.replicas()));
         let has_answered = |node: &usize| replica.seen[*node].answered.get().is_some();

@@ -252,7 +252,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
     def _decisions(
         self, calls: Sequence[Call], verdicts: Sequence[Decision | ServiceError], paths: Sequence[str]
     ) -> list[Decision]:
-        errors = [it for it in verdicts if isinstance(it, ServiceError)]
+        errors = [it for it in verdicts if isinstance(it, ServiceError) and it.code != "OUT_OF_RANGE"]
         if errors:
             self._log.failures(self._policy.domain, len(errors), errors[-1])
         return [self._decision(*one) for one in zip(calls, verdicts, paths, strict=True)]
