@@ -223,7 +223,7 @@ impl Bucket {
         let is_shadow = |(charge, _): &(Charge, _)| charge.counter.limit.mode == Mode::Shadow;
         if !readings.is_empty() && readings.iter().all(is_shadow) {
             self.is_counted = true;
-            // A ban denies all the same.
+            // A ban applies in shadow mode, too.
             let check = request(domain, entries, Hits::Check);
             let checked = decide(limiter, &check, HitsMeaning::Charged).await;
             let is_denied = checked.is_ok_and(|decision| decision.code == Code::OverLimit);

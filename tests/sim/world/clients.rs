@@ -270,7 +270,7 @@ impl Client {
                     Some(CommitOutcome::Applied) => Commit::Applied,
                     Some(CommitOutcome::Repeated) => Commit::Repeated,
                     Some(CommitOutcome::Late) => Commit::Unread,
-                    // A caller that is told of an error repeats it.
+                    // Its caller got an error: the commit may have counted or not.
                     None if !answer.was_heard || answer.admitted.is_none() => Commit::Lost,
                     None => Commit::Kept,
                 },

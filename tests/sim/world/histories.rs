@@ -56,10 +56,15 @@ impl Histories {
         self.all.entry(counter.to_owned()).or_default().events.push((window, event));
     }
 
-    /// A server has lost writes of a window: so many hits are left.
-    pub fn lost(&mut self, counter: &str, start_ms: u64, left: u64, at: Duration) {
+    /// A call through a replica has freed hits.
+    fn freed(&mut self, counter: &str, replica: usize, at: u64) {
+        self.all.entry(counter.to_owned()).or_default().freed.insert(replica, at);
+    }
+
+    /// A server has lost writes. This many hits of the window are still counted.
+    pub fn lost(&mut self, counter: &str, start_ms: u64, used: u64, at: Duration) {
         let at = at.as_micros() as u64;
-        let lose = Event { from: at, to: Some(at), act: Act::Lose(left), told: None };
+        let lose = Event { from: at, to: Some(at), act: Act::Lose(used), told: None };
         self.add(counter, Some(start_ms / WINDOW_MS), lose);
     }
 
@@ -139,7 +144,7 @@ impl Watcher {
         match (answer.at, told) {
             (Some(at), Some(_)) => {
                 if matches!(act, Act::Refund(_)) {
-                    histories.all.entry(counter.to_owned()).or_default().freed.insert(replica, to);
+                    histories.freed(counter, replica, to);
                 }
                 let event = Event { from, to: Some(to), act, told };
                 histories.add(counter, Some(at / WINDOW_MS), event);
@@ -180,12 +185,7 @@ impl Watcher {
         match &readings[..] {
             [(_, CounterReading::State(state))] if is_known && !replica.has_ended.get() => {
                 if act == Act::Reset {
-                    histories
-                        .all
-                        .entry(counter.to_owned())
-                        .or_default()
-                        .freed
-                        .insert(replica.number, to);
+                    histories.freed(counter, replica.number, to);
                 }
                 let told = Some(Told::of(state.remaining));
                 histories.add(counter, Some(window), Event { from, to: Some(to), act, told });

@@ -12,25 +12,25 @@ pub enum Act {
     Refund(u64),
     /// Shows what remains, and starts again from zero.
     Reset,
-    /// The server loses writes: so many hits are used then.
+    /// The server loses writes. This many hits are counted afterwards.
     Lose(u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
     Over,
-    /// So many hits remain.
+    /// This many hits remain.
     Within(u64),
 }
 
 impl Told {
-    /// What a check is told.
+    /// The answer to a check when this many hits remain.
     pub const fn of(remaining: u64) -> Self {
         if remaining == 0 { Self::Over } else { Self::Within(remaining) }
     }
 }
 
-/// What happens to a counter at one instant between two times, and what its caller is told.
+/// An act on a counter, which takes effect at one instant between two times, and the answer that its caller got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     pub from: u64,
@@ -125,7 +125,7 @@ pub fn check(limit: u64, events: &[Event]) -> Result<(), Event> {
     Err(*certain[farthest])
 }
 
-/// The used hits after an act; `None` if it tells something else.
+/// The hits that are counted after an act; `None` if its answer would be another one.
 fn after(limit: u64, used: u64, act: Act, told: Option<Told>) -> Option<u64> {
     let shown = |used: u64| Told::of(limit.saturating_sub(used));
     let (after, tells) = match act {

@@ -113,7 +113,7 @@ impl Pool {
         self.get_tried_after(IDLE_MAX).await
     }
 
-    /// As [`get`](Self::get), where one that was idle for longer than this is tried by a PING first.
+    /// As [`get`](Self::get), but a connection that was idle for longer than this is first tried by a PING.
     pub(crate) async fn get_tried_after(
         &self,
         idle_max: Duration,

@@ -19,8 +19,8 @@ use crate::{
     },
 };
 
-/// A connection that was idle for longer is tried first: a network that has forgotten it would cost a second, within which an
-/// override must be in force everywhere.
+/// A connection that was idle for longer is first tried by a PING. If the network has forgotten it, a command would wait for a
+/// second, and an override must be in force everywhere within that time.
 const TRIED_AFTER: Duration = Duration::from_secs(1);
 
 /// In how many steps commands run.

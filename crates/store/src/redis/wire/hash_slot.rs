@@ -24,7 +24,7 @@ const CRC16: [u16; 256] = {
     table
 };
 
-/// A CRC16 that was begun, after these bytes.
+/// Continues a CRC16 with these bytes.
 fn crc_after(begun: u16, bytes: &[u8]) -> u16 {
     bytes.iter().fold(begun, |crc, byte| {
         let [high, low] = crc.to_be_bytes();
