@@ -57,8 +57,13 @@ pub(crate) async fn follow(directory: &Directory, seeds: &[Server]) {
         match read_map(directory, seeds, &mut wrong_modes).await {
             Ok(ranges) => {
                 wrong_modes.show(0);
-                directory.replace_cluster(&ranges).await;
-                directory.outliving.spawn(masters.replace(&directory.map()));
+                let left = directory.replace_cluster(&ranges);
+                let report = masters.replace(&directory.map());
+                // What is still under way to nodes that are left must not hold up the next map.
+                directory.outliving.spawn(async {
+                    left.await;
+                    report.await;
+                });
                 probe_nodes(directory).await;
                 // While a slot has no owner, each of its calls requests a search.
                 if is_complete(&ranges) { pause.shortest() } else { pause.longer() }

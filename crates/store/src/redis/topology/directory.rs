@@ -8,7 +8,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
 use tollkeeper_engine::{key::Counter, time::Timestamp};
 
-use super::map::{NodeMap, SlotRange};
+use super::map::{NodeAt, NodeMap, SlotRange};
 use crate::{
     StoreError,
     outage::Outage,
@@ -134,14 +134,19 @@ impl Directory {
         self.searched.send_replace(true);
     }
 
-    /// Makes `server` the only node. Calls that wait for others move to it.
-    pub(crate) async fn replace_only(&self, server: Server) {
-        self.replace(|node_at| NodeMap::of_one(node_at(&server))).await;
+    /// Makes `server` the only node. Calls that wait for others move to it. Returns what ends when nothing is under way to
+    /// those that are left.
+    pub(crate) fn replace_only(&self, server: &Server) -> impl Future<Output = ()> + Send + use<> {
+        self.replace(&|node_at| NodeMap::of_one(node_at(server)))
     }
 
-    /// Makes these servers the nodes of a cluster. Calls that wait for nodes that are left move.
-    pub(crate) async fn replace_cluster(&self, ranges: &[SlotRange]) {
-        self.replace(|node_at| NodeMap::of_cluster(ranges, node_at)).await;
+    /// Makes these servers the nodes of a cluster. Calls that wait for nodes that are left move. Returns what ends when
+    /// nothing is under way to these.
+    pub(crate) fn replace_cluster(
+        &self,
+        ranges: &[SlotRange],
+    ) -> impl Future<Output = ()> + Send + use<> {
+        self.replace(&|node_at| NodeMap::of_cluster(ranges, node_at))
     }
 
     /// The node at this address. One that is not known becomes a node without hash slots.
@@ -158,8 +163,12 @@ impl Directory {
 
     pub(crate) fn move_slot(&self, slot: HashSlot, node: &Arc<RedisNode>) {
         let _change = self.change.lock();
-        self.current.store(Arc::new(self.map().with_moved(slot, node)));
-        *self.moved_to.lock() = Some(node.server.clone());
+        let map = self.map();
+        // One that has left meanwhile takes no calls, and a newer map knows better.
+        if map.has(node) {
+            self.current.store(Arc::new(map.with_moved(slot, node)));
+            *self.moved_to.lock() = Some(node.server.clone());
+        }
     }
 
     /// The server to which a hash slot has moved since the last call of this function.
@@ -167,7 +176,10 @@ impl Directory {
         self.moved_to.lock().take()
     }
 
-    async fn replace(&self, next: impl FnOnce(&dyn Fn(&Server) -> Arc<RedisNode>) -> NodeMap) {
+    fn replace(
+        &self,
+        next: &dyn Fn(&NodeAt<'_>) -> NodeMap,
+    ) -> impl Future<Output = ()> + Send + use<> {
         let retired = {
             let _change = self.change.lock();
             let old = self.map();
@@ -192,9 +204,11 @@ impl Directory {
                 self.take_over(call);
             }
         }
-        for node in retired {
-            node.batcher.ended().await;
-            node.link.state.leave().await;
+        async move {
+            for node in retired {
+                node.batcher.ended().await;
+                node.link.state.leave().await;
+            }
         }
     }
 

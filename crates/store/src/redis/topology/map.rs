@@ -22,6 +22,9 @@ pub(crate) struct NodeMap {
     announced: HashMap<Address, Server>,
 }
 
+/// The node at an address, which may be a new one.
+pub(super) type NodeAt<'known> = dyn Fn(&Server) -> Arc<RedisNode> + 'known;
+
 /// The owner of a hash slot that no node has.
 const NO_OWNER: u16 = u16::MAX;
 
@@ -40,10 +43,7 @@ impl NodeMap {
     }
 
     /// The servers of a cluster, whose nodes are `node_at` them.
-    pub(super) fn of_cluster(
-        ranges: &[SlotRange],
-        node_at: &dyn Fn(&Server) -> Arc<RedisNode>,
-    ) -> Self {
+    pub(super) fn of_cluster(ranges: &[SlotRange], node_at: &NodeAt<'_>) -> Self {
         let mut map = Self::without_owners(ServerMode::Cluster);
         for SlotRange { slots, server, replicas } in ranges {
             let owner = map.index_of(node_at(server));

@@ -59,8 +59,8 @@ impl Masters {
         }
     }
 
-    /// Takes the masters of a new map. Returns what reports those that have replaced one of the last map: an old one
-    /// that does not answer must not hold up the next map. No call may be under way to those that have left.
+    /// Takes the masters of a new map. Returns what reports those that have replaced one of the last map, once no call is
+    /// under way to the old one.
     pub(super) fn replace(&mut self, map: &NodeMap) -> impl Future<Output = ()> + Send + use<> {
         let (stay, retired): (Vec<_>, Vec<_>) =
             mem::take(&mut self.watched).into_iter().partition(|master| map.has(&master.node));
