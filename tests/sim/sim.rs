@@ -1,7 +1,7 @@
 //! The service in a simulated world: each schedule of calls and faults follows from one seed, in virtual time.
 //!
-//! `cargo test --test sim` runs the kept seeds, or the first `SIM_SCHEDULES`, and for `SIM_SECONDS` fresh ones. It prints the
-//! seed of a schedule that breaks a promise: `SIM_SEED=7` replays one, with a log of what happened.
+//! `cargo test --test sim` runs the kept seeds, or `SIM_SCHEDULES` from the first or `SIM_FIRST` on, and for `SIM_SECONDS` fresh
+//! ones. It prints the seed of a schedule that breaks a promise: `SIM_SEED=7` replays one, with a log of what happened.
 
 #![allow(
     unreachable_pub,
@@ -84,8 +84,8 @@ fn every_promise_holds_in_each_schedule() {
         assert_eq!(outcome.broken, None, "SIM_SEED={seed}");
         return;
     }
-    let first = number("SIM_SCHEDULES", 0);
-    let seeds = if first > 0 { 1..first + 1 } else { KEPT };
+    let (first, schedules) = (number("SIM_FIRST", 1), number("SIM_SCHEDULES", 0));
+    let seeds = if schedules > 0 { first..first + schedules } else { KEPT };
     let (schedules, calls) = run_all(seeds, || true);
     println!("{schedules} schedules, {calls} calls: no promise broken");
     for seed in FOUND {

@@ -191,13 +191,19 @@ impl World {
     pub fn database(&self) -> Database {
         let servers: Vec<_> = self.hosts.iter().map(|host| host.server.borrow()).collect();
         let states: Vec<_> = servers.iter().map(|server| server.state.borrow()).collect();
-        Database::of_all(states.iter().map(|state| &state.database), (self.redis_now_us)())
+        let own = states.iter().filter(|state| state.replicates.is_none());
+        Database::of_all(own.map(|state| &state.database), (self.redis_now_us)())
     }
 
     /// A server loses what is not in `kept`.
     pub fn loses(&self, node: usize, kept: &mut Database) {
         let server = self.hosts[node].server.borrow();
-        let database = &mut server.state.borrow_mut().database;
+        let mut state = server.state.borrow_mut();
+        // A replica has all of it again at once.
+        if state.replicates.is_some() {
+            return;
+        }
+        let database = &mut state.database;
         database.now_us = (self.redis_now_us)();
         let (lost, now_ms) = (database.lost_in(kept), database.now_ms());
         database.clear();
@@ -291,10 +297,12 @@ async fn live(plan: &Plan) -> Rc<World> {
         plan.plant.into_iter().for_each(|fault| server.plant(fault));
         let view = || View::new(Rc::clone(&nodes), node, cluster::MASTERS);
         server.state.borrow_mut().cluster = plan.has_cluster.then(view);
-        server.state.borrow_mut().is_replica = plan.has_sentinels && node > 0;
         Host::new(server, dice.another())
     };
     let hosts: Vec<Rc<Host>> = (0..nodes.len()).map(host).collect();
+    if plan.has_sentinels {
+        sentinel::follow(&hosts);
+    }
     let sentinels = sentinel::hosts(plan, &redis_now_us, &dice);
     let names = nodes.iter().map(|node| &**node).chain(sentinel::SENTINELS);
     let named = names.zip(hosts.iter().chain(&sentinels));

@@ -193,6 +193,12 @@ impl Cluster {
         format!("redis+cluster://tollkeeper:secret@{}", self.hosts())
     }
 
+    /// What each node says of all, for the message of a test that fails.
+    pub fn views(&self) -> String {
+        let view = |node: &Redis| node.query::<String>(&["CLUSTER", "NODES"]);
+        self.living().map(view).collect::<Vec<_>>().join("\n")
+    }
+
     /// What a node knows of the nodes, if it knows only ours.
     fn seen_by(&self, node: &Redis) -> Option<Vec<Seen>> {
         let lines: String = node.query(&["CLUSTER", "NODES"]);

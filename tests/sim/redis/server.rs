@@ -57,6 +57,8 @@ pub struct State {
     pub refusal: Option<Refusal>,
     /// Whether it takes writes of its master only. In a cluster, its view says so.
     pub is_replica: bool,
+    /// The master whose data it has, if it follows one.
+    pub replicates: Option<Rc<RefCell<State>>>,
     /// What it knows as a Sentinel, if it is one.
     pub sentinel: Option<Monitor>,
     /// What it knows of its cluster, if it is a node of one.
@@ -159,6 +161,9 @@ impl Server {
         let (name, arguments) = command.split_first().expect("a command has a name");
         let name = String::from_utf8_lossy(name).to_uppercase();
         let mut state = self.state.borrow_mut();
+        if let Some(master) = state.replicates.clone() {
+            state.database = master.borrow().database.clone();
+        }
         state.database.now_us = (self.clock)();
         state.is_asking = session.is_asking;
         drop(state);

@@ -41,6 +41,13 @@ pub fn hosts(plan: &Plan, clock: &Clock, dice: &Dice) -> Vec<Rc<Host>> {
     sentinels.map(host).collect()
 }
 
+/// Makes the second server a replica of the first.
+pub fn follow(hosts: &[Rc<Host>]) {
+    let [master, replica] = [0, 1].map(|host| Rc::clone(&hosts[host].server.borrow().state));
+    replica.borrow_mut().is_replica = true;
+    replica.borrow_mut().replicates = Some(master);
+}
+
 impl World {
     /// Changes what a Sentinel knows.
     fn of_monitor<T>(&self, sentinel: usize, act: impl FnOnce(&mut Monitor) -> T) -> T {
@@ -61,6 +68,7 @@ pub async fn fail_over(world: Rc<World>, dice: Dice) {
     }
     world.troubles_all();
     new.borrow_mut().database = copied.clone();
+    new.borrow_mut().replicates = None;
     let (host, goes_on) = (&world.hosts[master], dice.hits(300));
     if !goes_on {
         world.loses(master, &mut copied);
@@ -105,6 +113,7 @@ pub async fn fail_over(world: Rc<World>, dice: Dice) {
         host.cut_all();
     }
     old.borrow_mut().is_replica = true;
+    old.borrow_mut().replicates = Some(new);
     host.weather.borrow_mut().connects = Connects::AtOnce;
     host.resume();
     world.troubles_all();

@@ -279,7 +279,19 @@ async fn a_node_that_leaves_is_let_go_and_no_call_fails() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert!(!cluster.nodes[from].clients().is_empty());
         cluster.empty(from, to);
-        wait_until("the node has no client", || cluster.nodes[from].clients().is_empty());
+        let started = std::time::Instant::now();
+        while !cluster.nodes[from].clients().is_empty() {
+            // Nobody knows yet why this has once taken minutes.
+            assert!(
+                started.elapsed() < PATIENCE,
+                "the node still has clients:\n{}\n{}\n{}\n{}",
+                cluster.nodes[from].query::<String>(&["CLIENT", "LIST"]),
+                cluster.views(),
+                service.get("/metrics"),
+                service.log()
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         let ledger = load.stop().await;
         assert_eq!(ledger.failed.len(), 0, "{:?}", ledger.failed);
         // The pools of present nodes may grow under load. The metric omits the pool of a node that has left.
