@@ -74,6 +74,7 @@ pub async fn fail_over(world: Rc<World>, dice: Dice) {
         world.loses(master, &mut copied);
         // Nobody asks the new one before a Sentinel names it.
         (old.borrow_mut().is_replica, new.borrow_mut().is_replica) = (true, false);
+        old.borrow_mut().replicates = Some(Rc::clone(&new));
         if dice.hits(500) {
             world.note(|| format!("server {master} is killed"));
             host.cut_all();

@@ -2,25 +2,30 @@
 
 use std::{io, time::Duration};
 
-use futures_util::future::BoxFuture;
+use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use redis::{Cmd, FromRedisValue, RedisResult};
-use tokio::time;
+use tokio::time::{self, Instant};
 
 use super::{
     connection::{self, CONNECT_WITHIN, Connection},
     endpoint::Server,
 };
 
+/// When another attempt to connect begins beside those whose packets may have been lost.
+const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 pub(crate) struct KeptConnection {
     server: Server,
     kept: Option<Connection>,
-    /// One that is being opened: it may take longer than one query.
-    opening: Option<BoxFuture<'static, RedisResult<Connection>>>,
+    /// Those that are being opened: one may take longer than one query.
+    opening: FuturesUnordered<BoxFuture<'static, RedisResult<Connection>>>,
+    opening_since: Instant,
 }
 
 impl KeptConnection {
-    pub(crate) const fn new(server: Server) -> Self {
-        Self { server, kept: None, opening: None }
+    pub(crate) fn new(server: Server) -> Self {
+        let opening = FuturesUnordered::new();
+        Self { server, kept: None, opening, opening_since: Instant::now() }
     }
 
     /// Sends a command, after connecting if need be.
@@ -37,19 +42,28 @@ impl KeptConnection {
         let mut kept = self.kept.take();
         let mut connection = match kept.take_if(|kept| !kept.is_closed()) {
             Some(kept) => kept,
-            None => {
-                let server = &self.server;
-                let opening = self.opening.get_or_insert_with(|| Box::pin(open(server.clone())));
-                let opened = opening.await;
-                self.opening = None;
-                opened?
-            }
+            None => self.opened().await?,
         };
         let answer = connection.query(command).await;
         if connection.is_usable() {
             self.kept = Some(connection);
         }
         answer
+    }
+
+    /// The first connection that can be opened.
+    async fn opened(&mut self) -> RedisResult<Connection> {
+        if self.opening.is_empty() || self.opening_since.elapsed() >= TRIED_AGAIN_AFTER {
+            self.opening.push(Box::pin(open(self.server.clone())));
+            self.opening_since = Instant::now();
+        }
+        while let Some(opened) = self.opening.next().await {
+            if opened.is_ok() || self.opening.is_empty() {
+                self.opening.clear();
+                return opened;
+            }
+        }
+        Err(io::Error::from(io::ErrorKind::NotConnected).into())
     }
 }
 
