@@ -324,14 +324,8 @@ func (c *Client) decideFailed(call Call, decision *Decision) {
 		return
 	}
 	decision.Allowed = c.onFailure(decision.Err, call.descriptors)
-	c.loud("the domain "+c.domain, func(count int) string {
-		calls, were := "call", "was"
-		if count > 1 {
-			calls, were = "calls", "were"
-		}
-		return fmt.Sprintf("tollkeeper: %d %s of the domain %q had no answer and %s decided by on_failure; the last: %v (target %s)",
-			count, calls, c.domain, were, decision.Err, c.target)
-	})
+	c.failed(decision.Err, "call of the domain %q had no answer and was decided by on_failure",
+		"calls of the domain %q had no answer and were decided by on_failure")
 }
 
 // lacksLimit is the mistake of a call with a descriptor without limit and rule, if a limit is required.

@@ -3,6 +3,7 @@ package tollkeeper
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -128,6 +129,17 @@ func (c *Client) loud(kind string, text func(count int) string) {
 	}
 }
 
+// failed logs calls or commits of the domain that have failed.
+func (c *Client) failed(last error, one, many string) {
+	c.loud(fmt.Sprintf(one, c.domain), func(count int) string {
+		what := many
+		if count == 1 {
+			what = one
+		}
+		return fmt.Sprintf("tollkeeper: %d %s; the last: %v (target %s)", count, fmt.Sprintf(what, c.domain), last, c.target)
+	})
+}
+
 // mistake logs one of the application, at most once a minute, since its users may cause it.
 func (c *Client) mistake(ctx context.Context, err error) {
 	if c.due("mistake", time.Now()) > 0 {
@@ -164,6 +176,11 @@ func (c *Client) commit(ctx context.Context, commit *pb.Commit, isAwaited bool) 
 	}
 	err = c.failureOf(ctx, err)
 	c.heard("commit", time.Since(start), err)
+	// A caller that has left is no failure of the service, and Close commits its hold.
+	if err != nil && endOf(ctx) == nil {
+		c.failed(err, "commit of the domain %q failed, and its estimate may count in place of what was used",
+			"commits of the domain %q failed, and their estimates may count in place of what was used")
+	}
 	return chargesOf(result), err
 }
 

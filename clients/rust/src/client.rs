@@ -21,6 +21,16 @@ pub(crate) type Service = TollkeeperClient<Channel>;
 const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
 const LOG_PAUSE: Duration = Duration::from_secs(60);
 
+/// What the log says of one, and of more.
+const CALLS: [[&str; 2]; 2] = [
+    ["call", "had no answer and was decided by on_failure"],
+    ["calls", "had no answer and were decided by on_failure"],
+];
+pub(crate) const COMMITS: [[&str; 2]; 2] = [
+    ["commit", "failed, and its estimate may count in place of what was used"],
+    ["commits", "failed, and their estimates may count in place of what was used"],
+];
+
 /// Decides calls in one domain. Make one for the process: clones share its connections.
 #[derive(Clone)]
 pub struct Client {
@@ -203,7 +213,7 @@ impl Client {
         };
         let errors = decisions.iter().filter_map(|decision| decision.as_ref().err());
         self.observe(method, began, errors.clone().next());
-        self.log(errors.filter(|error| !error.is_too_large()));
+        self.log(&CALLS, errors.filter(|error| !error.is_too_large()));
         let decide = |(index, decision)| {
             let on = asked.get(index).map_or(&[][..], Vec::as_slice);
             match decision {
@@ -315,16 +325,19 @@ impl Client {
         }
     }
 
-    fn log<'a>(&self, errors: impl DoubleEndedIterator<Item = &'a ServiceError> + Clone) {
+    /// Logs errors of calls or commits.
+    pub(crate) fn log<'a>(
+        &self,
+        [one, many]: &[[&str; 2]; 2],
+        errors: impl DoubleEndedIterator<Item = &'a ServiceError> + Clone,
+    ) {
         let Some(last) = errors.clone().next_back() else { return };
         let (domain, target) = (&self.options.domain, &self.shared.target);
-        let Some(number) = self.shared.due(&format!("domain {domain}"), errors.count()) else {
-            return;
-        };
-        let (calls, were) = if number == 1 { ("call", "was") } else { ("calls", "were") };
+        let kind = format!("{}s of {domain}", one[0]);
+        let Some(number) = self.shared.due(&kind, errors.count()) else { return };
+        let [what, effect] = if number == 1 { one } else { many };
         tracing::warn!(
-            "tollkeeper: {number} {calls} of the domain {domain:?} had no answer and {were} decided by on_failure; \
-             the last: {last} (target {target})"
+            "tollkeeper: {number} {what} of the domain {domain:?} {effect}; the last: {last} (target {target})"
         );
     }
 }

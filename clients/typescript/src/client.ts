@@ -165,6 +165,7 @@ export class Limiter {
     const result = itemOf(answer instanceof CallError ? answer : answer.results[0]);
     const error = result instanceof CallError ? result : undefined;
     this.#report("commit", start, error);
+    if (error) this.#logErrors([error], failedCommits);
     return { charges: result instanceof CallError ? [] : result.charges, error };
   }
 
@@ -227,7 +228,7 @@ export class Limiter {
     const errors = items.filter((item) => item instanceof CallError);
     this.#report(method, start, errors[0]);
     const failures = errors.filter(({ code }) => code !== TOO_LARGE);
-    if (failures.length > 0 && !signal?.aborted) this.#logFailures(failures);
+    if (failures.length > 0 && !signal?.aborted) this.#logErrors(failures, failedCalls);
     return items;
   }
 
@@ -260,13 +261,11 @@ export class Limiter {
     throw new RangeError(`${path}descriptors[${free.descriptorIndex}]: ${problem}`);
   }
 
-  #logFailures(errors: readonly CallError[]): void {
-    const { code, message } = errors[0];
-    this.connection.log.add(`failures of ${this.#domain}`, errors.length, (count) => {
-      const [calls, were] = count === 1 ? ["1 call", "was"] : [`${count} calls`, "were"];
-      const what = `${calls} of the domain "${this.#domain}" had no answer and ${were} decided by onFailure`;
-      return `${what}; the last: ${code}: ${message} (target ${this.connection.target})`;
-    });
+  #logErrors(errors: readonly CallError[], what: (count: number, of: string) => string): void {
+    const { code, message } = errors[errors.length - 1];
+    const of = `of the domain "${this.#domain}"`;
+    const reason = `${code}: ${message} (target ${this.connection.target})`;
+    this.connection.log.add(what(1, of), errors.length, (count) => `${what(count, of)}; the last: ${reason}`);
   }
 
   /** Calls the hook, which may also be asynchronous. What it throws changes no answer. */
@@ -289,6 +288,16 @@ export class BaseClient extends Limiter {
   close(): Promise<void> {
     return this.connection.close();
   }
+}
+
+function failedCalls(count: number, of: string): string {
+  const [calls, were] = count === 1 ? ["1 call", "was"] : [`${count} calls`, "were"];
+  return `${calls} ${of} had no answer and ${were} decided by onFailure`;
+}
+
+function failedCommits(count: number, of: string): string {
+  const [commits, estimates] = count === 1 ? ["1 commit", "its estimate"] : [`${count} commits`, "their estimates"];
+  return `${commits} ${of} failed, and ${estimates} may count in place of what was used`;
 }
 
 /** What a policy has; a field that is undefined is none. */

@@ -221,6 +221,8 @@ class Exchange(ABC, Generic[One, Many, Done]):
         answer = CLOSED if self._is_closed and not also_closed else await self._send_commit(request, start)
         committed = decode_commit(_items(answer, "results", 1)[0])
         self._report("commit", start, [committed.error])
+        if committed.error:
+            self._log.failed_commit(self._policy.domain, committed.error)
         return committed
 
     async def _send_commit(self, request: pb.CommitRequest, start: float) -> Any:

@@ -1,4 +1,4 @@
-"""What a client writes by `logging`: decisions without an answer, mistakes, and functions of the user that raise."""
+"""What a client writes by `logging`: decisions without an answer, commits that failed, mistakes, and functions of the user that raise."""
 
 import logging
 import threading
@@ -24,14 +24,19 @@ class Log:
         self._kinds: dict[str, tuple[int, float]] = {}
 
     def failures(self, domain: str, calls: int, last: ServiceError) -> None:
-        calls = self._due(f"failures of {domain}", calls)
-        if not calls:
-            return
-        noun, verb = ("call", "was") if calls == 1 else ("calls", "were")
-        logger.warning(
-            'tollkeeper: %d %s of the domain "%s" had no answer and %s decided by on_failure; the last: %s (%s)',
-            *(calls, noun, domain, verb, last, self._target),
-        )
+        one = f'call of the domain "{domain}" had no answer and was decided by on_failure'
+        many = f'calls of the domain "{domain}" had no answer and were decided by on_failure'
+        self._errors(calls, one, many, last)
+
+    def failed_commit(self, domain: str, error: ServiceError) -> None:
+        one = f'commit of the domain "{domain}" failed, and its estimate may count in place of what was used'
+        many = f'commits of the domain "{domain}" failed, and their estimates may count in place of what was used'
+        self._errors(1, one, many, error)
+
+    def _errors(self, number: int, one: str, many: str, last: ServiceError) -> None:
+        if number := self._due(one, number):
+            what = one if number == 1 else many
+            logger.warning("tollkeeper: %d %s; the last: %s (%s)", number, what, last, self._target)
 
     def mistake(self, what: str) -> None:
         """Writes the exception that is being handled."""

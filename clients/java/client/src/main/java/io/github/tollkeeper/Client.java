@@ -375,6 +375,7 @@ public final class Client implements AutoCloseable {
             CommitResult result = results.error().map(error -> new CommitResult(List.of(), Optional.of(error)))
                     .orElseGet(() -> new CommitResult(results.message().get(0)));
             report("commit", Duration.ofNanos(System.nanoTime() - committing.start()), result.error());
+            result.error().ifPresent(error -> connection.logFailedCommit(options.domain, error));
             return result;
         });
     }

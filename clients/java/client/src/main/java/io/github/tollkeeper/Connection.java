@@ -190,9 +190,18 @@ final class Connection {
     }
 
     void logFailures(long calls, String domain, StatusRuntimeException last) {
-        log(Level.WARNING, "domain " + domain, calls, count -> count + (count == 1 ? " call" : " calls")
-                + " of the domain \"" + domain + "\" had no answer and " + (count == 1 ? "was" : "were")
-                + " decided by on_failure; the last: " + reason(last) + " (target " + target + ")", null);
+        logErrors(calls, domain, last, "call of the domain \"%s\" had no answer and was decided by on_failure",
+                "calls of the domain \"%s\" had no answer and were decided by on_failure");
+    }
+
+    void logFailedCommit(String domain, StatusRuntimeException error) {
+        logErrors(1, domain, error, "commit of the domain \"%s\" failed, and its estimate may count in place of what was used",
+                "commits of the domain \"%s\" failed, and their estimates may count in place of what was used");
+    }
+
+    private void logErrors(long number, String domain, StatusRuntimeException last, String one, String many) {
+        log(Level.WARNING, one.formatted(domain), number, count -> count + " " + (count == 1 ? one : many).formatted(domain)
+                + "; the last: " + reason(last) + " (target " + target + ")", null);
     }
 
     private static String reason(Throwable error) {
