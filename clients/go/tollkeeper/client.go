@@ -163,6 +163,7 @@ func (c *Client) Close() error {
 	if c.isView {
 		return nil
 	}
+	defer c.remind(true)
 	return c.end()
 }
 
@@ -300,6 +301,7 @@ func (c *Client) decisions(
 	ctx context.Context, path string, calls []Call, verdicts []*pb.Verdict, err error,
 ) (decisions []Decision, tokens []string, lacking error) {
 	decisions, tokens = make([]Decision, len(calls)), make([]string, len(calls))
+	defer c.remind(false)
 	for i, call := range calls {
 		decisions[i] = Decision{Failed: true, Err: err}
 		if err == nil {
@@ -357,8 +359,8 @@ func (c *Client) heard(method string, elapsed time.Duration, err error) {
 // contain logs the panic of a function of the caller, and ends it.
 func (c *Client) contain(what string) {
 	if cause := recover(); cause != nil {
-		c.loud(what, func(count int) string {
-			return fmt.Sprintf("tollkeeper: %s (%d times); the last: %v", what, count, cause)
+		c.loud(what, func(count int) {
+			c.logger().Warn(fmt.Sprintf("tollkeeper: %s (%d times); the last: %v", what, count, cause))
 		})
 	}
 }

@@ -118,7 +118,8 @@ func TestACommitEndsWithItsContextAndCloseSendsItAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service := &unreliable{err: status.Error(codes.Unavailable, "lost")}
 		ctx, leave := context.WithCancel(t.Context())
-		hold, err := over(t, service, Options{}).Hold(ctx, 5, On("user", "a"))
+		var log bytes.Buffer
+		hold, err := over(t, service, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}).Hold(ctx, 5, On("user", "a"))
 		must(t, err)
 		must(t, hold.Use(3))
 		time.AfterFunc(50*time.Millisecond, leave)
@@ -134,6 +135,9 @@ func TestACommitEndsWithItsContextAndCloseSendsItAgain(t *testing.T) {
 			t.Errorf("%v", charges)
 		}
 		must(t, hold.Close())
+		if log.Len() > 0 {
+			t.Errorf("its caller has left, and the log says %q", log.String())
+		}
 		if len(service.commits) != 2 || service.commits[1].GetUsed() != 3 {
 			t.Errorf("%v", service.commits)
 		}
@@ -192,9 +196,8 @@ func TestACallWhoseContextHasEndedIsDenied(t *testing.T) {
 func TestFailuresAreLoggedAtOnceAndThenOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		client := over(t, &unreliable{err: status.Error(codes.Unavailable, "lost")}, Options{
-			Logger: slog.New(slog.NewTextHandler(&log, nil)),
-		})
+		service := &unreliable{err: status.Error(codes.Unavailable, "lost")}
+		client := over(t, service, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		hold, err := client.Hold(t.Context(), 5, On("user", "secret"))
 		must(t, err)
 		fail := func() {
@@ -202,19 +205,25 @@ func TestFailuresAreLoggedAtOnceAndThenOnceAMinute(t *testing.T) {
 			must(t, err)
 		}
 		fail()
-		for range 60 {
+		for range 62 {
 			time.Sleep(time.Second)
 			fail()
 		}
+		// The outage has ended. The next answered call comes when the minute is over.
+		service.err = nil
+		fail()
+		time.Sleep(time.Minute)
+		fail()
 		for _, part := range []string{
 			`"tollkeeper: 1 call of the domain \"shop\" had no answer and was decided by on_failure; the last: UNAVAILABLE: lost (target `,
 			`"tollkeeper: 60 calls of the domain \"shop\" had no answer and were decided`,
+			`"tollkeeper: 2 calls of the domain \"shop\" had no answer and were decided by on_failure; the last: UNAVAILABLE: lost (target `,
 		} {
 			if !strings.Contains(log.String(), part) || strings.Contains(log.String(), "secret") {
 				t.Errorf("%q lacks %q", log.String(), part)
 			}
 		}
-		if lines := strings.Count(log.String(), "\n"); lines != 2 {
+		if lines := strings.Count(log.String(), "\n"); lines != 3 {
 			t.Errorf("%d lines", lines)
 		}
 	})

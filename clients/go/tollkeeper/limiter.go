@@ -244,10 +244,10 @@ func (l *Limiter) lease(descriptors []Descriptor, want int64) (*lease, time.Dura
 	}
 	switch code := status.Code(err); {
 	case code == codes.InvalidArgument || code == codes.Unimplemented:
-		if l.due("refused lease", time.Now()) > 0 {
+		l.loud("refused lease", func(int) {
 			l.logger().Info(fmt.Sprintf("tollkeeper: each call on %s in the domain %q is a request, since the service leases no hits for it: %v",
 				keysOf(descriptors), l.domain, err))
-		}
+		})
 		return nil, refusedFor
 	case err != nil || !decision.Allowed:
 		return nil, failedFor

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
@@ -47,12 +48,15 @@ type link struct {
 	commits sync.WaitGroup
 	// lines has what was logged, by its kind.
 	lines map[string]line
+	// hasUnsaid is whether a line has a count.
+	hasUnsaid atomic.Bool
 }
 
 type line struct {
 	logged time.Time
-	// count is the number of times since then.
+	// count is the number of times since then, and write logs them.
 	count int
+	write func(count int)
 }
 
 func dial(target string, secured *tls.Config, options []grpc.DialOption) (*grpc.ClientConn, error) {
@@ -123,28 +127,53 @@ func (l *link) end() error {
 }
 
 // loud logs a line at once, and then at most once a minute for its kind, with the number of times since the last line.
-func (c *Client) loud(kind string, text func(count int) string) {
-	if count := c.due(kind, time.Now()); count > 0 {
-		c.logger().Warn(text(count))
+func (l *link) loud(kind string, write func(count int)) {
+	l.mutex.Lock()
+	found := l.lines[kind]
+	l.lines[kind] = line{found.logged, found.count + 1, write}
+	l.mutex.Unlock()
+	l.hasUnsaid.Store(true)
+	l.remind(false)
+}
+
+// remind logs the counts whose minute is over; all if the client closes.
+func (l *link) remind(closes bool) {
+	if !l.hasUnsaid.Load() {
+		return
+	}
+	var due []line
+	l.mutex.Lock()
+	l.hasUnsaid.Store(false)
+	for kind, found := range l.lines {
+		switch {
+		case found.count == 0:
+		case closes || time.Since(found.logged) >= quiet:
+			due = append(due, found)
+			l.lines[kind] = line{logged: time.Now()}
+		default:
+			l.hasUnsaid.Store(true)
+		}
+	}
+	l.mutex.Unlock()
+	for _, found := range due {
+		found.write(found.count)
 	}
 }
 
 // failed logs calls or commits of the domain that have failed.
 func (c *Client) failed(last error, one, many string) {
-	c.loud(fmt.Sprintf(one, c.domain), func(count int) string {
+	c.loud(fmt.Sprintf(one, c.domain), func(count int) {
 		what := many
 		if count == 1 {
 			what = one
 		}
-		return fmt.Sprintf("tollkeeper: %d %s; the last: %v (target %s)", count, fmt.Sprintf(what, c.domain), last, c.target)
+		c.logger().Warn(fmt.Sprintf("tollkeeper: %d %s; the last: %v (target %s)", count, fmt.Sprintf(what, c.domain), last, c.target))
 	})
 }
 
 // mistake logs one of the application, at most once a minute, since its users may cause it.
 func (c *Client) mistake(ctx context.Context, err error) {
-	if c.due("mistake", time.Now()) > 0 {
-		c.logger().ErrorContext(ctx, "tollkeeper: "+err.Error())
-	}
+	c.loud("mistake", func(int) { c.logger().ErrorContext(ctx, "tollkeeper: "+err.Error()) })
 }
 
 func (c *Client) logger() *slog.Logger {
@@ -152,19 +181,6 @@ func (c *Client) logger() *slog.Logger {
 		return slog.Default()
 	}
 	return c.options.Logger
-}
-
-func (l *link) due(kind string, now time.Time) int {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	found := l.lines[kind]
-	found.count++
-	if now.Sub(found.logged) < quiet {
-		l.lines[kind] = found
-		return 0
-	}
-	l.lines[kind] = line{logged: now}
-	return found.count
 }
 
 // commit sends one, and sends it again while there is no answer. Close waits for it, or already does so for its caller.

@@ -2,6 +2,7 @@
 
 import unittest
 import uuid
+from unittest import mock
 
 from conformance import needs_service, service
 
@@ -23,6 +24,19 @@ class Decisions(unittest.TestCase):
             for _ in range(3):
                 client.decide({"user": "alice"})
         self.assertEqual(len(logs.output), 2, logs.output)
+
+    def test_the_number_of_an_outage_is_logged_when_its_minute_is_over(self) -> None:
+        fake = Fake()
+        client = fake.client()
+        with self.assertLogs("tollkeeper") as logs, mock.patch("time.monotonic", return_value=0.0) as now:
+            fake.fail()
+            for _ in range(4):
+                client.decide({"user": "secret"})
+            fake.fail(None)
+            for now.return_value in (0.0, 59.0, 60.0, 61.0):
+                client.decide({"user": "secret"})
+        self.assertEqual([line.split()[1] for line in logs.output], ["1", "3"], logs.output)
+        self.assertNotIn("secret", " ".join(logs.output))
 
     def test_a_denied_decision_is_false(self) -> None:
         self.assertTrue(Decision(allowed=True))

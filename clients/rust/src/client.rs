@@ -1,9 +1,7 @@
 //! The client: what it sends, how long it waits, and what it decides without an answer.
 
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::{mem, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use prost::Message as _;
 use tokio::{runtime::Handle, select, sync::watch, time::Instant, time::timeout};
@@ -12,6 +10,7 @@ use tonic::{Code, Request, Response};
 use crate::call::{Call, Error, in_batch, too_large, validate_all};
 use crate::channel::{self, BoxError, Channel, Target};
 use crate::denials::Denials;
+use crate::log::{CALLS, Log};
 use crate::v1::{self, DecideRequest, Verdict, tollkeeper_client::TollkeeperClient};
 use crate::{Decision, Descriptor, Options, ServiceError, Status, options::OnFailure};
 
@@ -19,17 +18,6 @@ pub(crate) type Service = TollkeeperClient<Channel>;
 
 /// gRPC has no number for much more.
 const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
-const LOG_PAUSE: Duration = Duration::from_secs(60);
-
-/// What the log says of one, and of more.
-const CALLS: [[&str; 2]; 2] = [
-    ["call", "had no answer and was decided by on_failure"],
-    ["calls", "had no answer and were decided by on_failure"],
-];
-pub(crate) const COMMITS: [[&str; 2]; 2] = [
-    ["commit", "failed, and its estimate may count in place of what was used"],
-    ["commits", "failed, and their estimates may count in place of what was used"],
-];
 
 /// Decides calls in one domain. Make one for the process: clones share its connections.
 #[derive(Clone)]
@@ -47,18 +35,8 @@ pub(crate) struct Shared {
     pub(crate) closes: watch::Sender<bool>,
     /// Number of commits and holds under way that may have no caller.
     pub(crate) under_way: watch::Sender<usize>,
-    target: String,
-    /// By what they are about.
-    lines: Mutex<HashMap<String, Line>>,
+    pub(crate) log: Log,
     denials: Denials,
-}
-
-/// A line of the log, which is written at most once a minute.
-#[derive(Default)]
-struct Line {
-    written: Option<Instant>,
-    /// Number of events that it does not show yet.
-    events: usize,
 }
 
 impl Client {
@@ -111,8 +89,7 @@ impl Client {
             runtime,
             closes: watch::Sender::new(false),
             under_way,
-            target,
-            lines: Mutex::default(),
+            log: Log::new(target),
             denials: Denials::default(),
         });
         Ok(Self { options: Arc::new(options), shared })
@@ -213,7 +190,8 @@ impl Client {
         };
         let errors = decisions.iter().filter_map(|decision| decision.as_ref().err());
         self.observe(method, began, errors.clone().next());
-        self.log(&CALLS, errors.filter(|error| !error.is_too_large()));
+        let failures = errors.filter(|error| !error.is_too_large());
+        self.shared.log.errors(&CALLS, &options.domain, failures);
         let decide = |(index, decision)| {
             let on = asked.get(index).map_or(&[][..], Vec::as_slice);
             match decision {
@@ -296,12 +274,15 @@ impl Client {
     }
 
     /// Calls a function of the user, whose panic must not reach the caller.
-    fn contained<T>(&self, name: &str, call: impl FnOnce() -> T) -> Option<T> {
+    fn contained<T>(&self, name: &'static str, call: impl FnOnce() -> T) -> Option<T> {
         let result = catch_unwind(AssertUnwindSafe(call)).ok();
-        if result.is_none()
-            && let Some(times) = self.shared.due(name, 1)
-        {
-            tracing::error!("tollkeeper: {name} panicked ({times} times since the last such line)");
+        if result.is_none() {
+            let write = move |times| {
+                tracing::error!(
+                    "tollkeeper: {name} panicked ({times} times since the last such line)"
+                )
+            };
+            self.shared.log.add(name, 1, write);
         }
         result
     }
@@ -309,49 +290,16 @@ impl Client {
     /// Logs a mistake of the application, which its users may cause.
     #[cfg(feature = "tower")]
     pub(crate) fn log_mistake(&self, mistake: &Error) {
-        if self.shared.due("mistake", 1).is_some() {
-            tracing::error!("tollkeeper: a request was not served: {mistake}");
-        }
+        let mistake = mistake.clone();
+        let write = move |_| tracing::error!("tollkeeper: a request was not served: {mistake}");
+        self.shared.log.add("mistake", 1, write);
     }
 
     /// Logs that the service does not lease hits for these descriptors. That is not a fault.
     pub(crate) fn log_refusal(&self, descriptors: &[Descriptor], refusal: &ServiceError) {
-        if self.shared.due("refusal", 1).is_some() {
-            let domain = &self.options.domain;
-            tracing::info!(
-                "tollkeeper: each call on {descriptors:?} in the domain {domain:?} is a request, since the service \
-                 leases no hits for it: {refusal}"
-            );
-        }
-    }
-
-    /// Logs errors of calls or commits.
-    pub(crate) fn log<'a>(
-        &self,
-        [one, many]: &[[&str; 2]; 2],
-        errors: impl DoubleEndedIterator<Item = &'a ServiceError> + Clone,
-    ) {
-        let Some(last) = errors.clone().next_back() else { return };
-        let (domain, target) = (&self.options.domain, &self.shared.target);
-        let kind = format!("{}s of {domain}", one[0]);
-        let Some(number) = self.shared.due(&kind, errors.count()) else { return };
-        let [what, effect] = if number == 1 { one } else { many };
-        tracing::warn!(
-            "tollkeeper: {number} {what} of the domain {domain:?} {effect}; the last: {last} (target {target})"
-        );
-    }
-}
-
-impl Shared {
-    /// The number of events since the last line of this kind, if another one is due: at most one a minute.
-    fn due(&self, kind: &str, events: usize) -> Option<usize> {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = lines.entry(kind.to_owned()).or_default();
-        line.events += events;
-        if line.written.is_some_and(|written| written.elapsed() < LOG_PAUSE) {
-            return None;
-        }
-        line.written = Some(Instant::now());
-        Some(mem::take(&mut line.events))
+        let domain = &self.options.domain;
+        let call = format!("each call on {descriptors:?} in the domain {domain:?} is a request");
+        let reason = format!("since the service leases no hits for it: {refusal}");
+        self.shared.log.add("refusal", 1, move |_| tracing::info!("tollkeeper: {call}, {reason}"));
     }
 }

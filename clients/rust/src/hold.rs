@@ -9,7 +9,7 @@ use tracing::Instrument as _;
 
 use crate::call::{Call, Error, HITS_MAX, check_hits};
 use crate::v1::{self, CommitRequest, RenewRequest, Renewal};
-use crate::{Client, Decision, ServiceError, client::{COMMITS, Service}};
+use crate::{Client, Decision, ServiceError, client::Service, log::COMMITS};
 
 const COMMIT_PAUSE: Duration = Duration::from_millis(100);
 /// The codes of commits that may not have arrived.
@@ -115,6 +115,7 @@ impl Client {
             self.flush().await;
         };
         let _ = timeout(self.options.commit_timeout, given_back).await;
+        self.shared.log.remind(true);
         self.shared.service.send_replace(None);
     }
 
@@ -125,7 +126,7 @@ impl Client {
             let (client, began) = (&under_way.0, Instant::now());
             let error = client.commit_within(commit.encode(), began).await.err();
             client.observe("commit", began, error.as_ref());
-            client.log(&COMMITS, error.iter());
+            client.shared.log.errors(&COMMITS, &client.options.domain, error.iter());
             error
         };
         self.shared.runtime.spawn(committing.in_current_span())

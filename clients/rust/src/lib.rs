@@ -14,6 +14,7 @@ mod denials;
 mod fake;
 mod hold;
 mod limiter;
+mod log;
 #[cfg(feature = "tower")]
 mod middleware;
 mod options;

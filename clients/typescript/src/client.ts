@@ -228,7 +228,8 @@ export class Limiter {
     const errors = items.filter((item) => item instanceof CallError);
     this.#report(method, start, errors[0]);
     const failures = errors.filter(({ code }) => code !== TOO_LARGE);
-    if (failures.length > 0 && !signal?.aborted) this.#logErrors(failures, failedCalls);
+    if (failures.length === 0) this.connection.log.remind();
+    else if (!signal?.aborted) this.#logErrors(failures, failedCalls);
     return items;
   }
 

@@ -101,6 +101,7 @@ export class Connection {
   async #close(): Promise<void> {
     this.#aborts.handleEvent();
     await Promise.all(this.#commits);
+    this.log.remind(true);
     this.#transport.close();
   }
 

@@ -43,6 +43,7 @@ class AsyncClient(
         """Closes the connections when the commits under way have ended. Later calls get no answer."""
         if self._owns_connection:
             await self._connection.close(self._policy.commit_timeout)
+            self._log.remind(closes=True)
 
     async def __aenter__(self) -> Self:
         return self

@@ -34,6 +34,7 @@ class Client(Exchange[Decision, list[Decision], Committed]):
         """Closes the connections when the commits under way have ended. Later calls get no answer."""
         if self._owns_connection:
             self._connection.close(self._policy.commit_timeout)
+            self._log.remind(closes=True)
 
     def __enter__(self) -> Self:
         return self

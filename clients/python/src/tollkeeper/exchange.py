@@ -257,6 +257,8 @@ class Exchange(ABC, Generic[One, Many, Done]):
         errors = [it for it in verdicts if isinstance(it, ServiceError) and it.code != "OUT_OF_RANGE"]
         if errors:
             self._log.failures(self._policy.domain, len(errors), errors[-1])
+        else:
+            self._log.remind()
         return [self._decision(*one) for one in zip(calls, verdicts, paths, strict=True)]
 
     def _decision(self, call: Call, verdict: Decision | ServiceError, path: str) -> Decision:

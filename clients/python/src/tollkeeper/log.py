@@ -1,4 +1,4 @@
-"""What a client writes by `logging`: decisions without an answer, commits that failed, mistakes, and functions of the user that raise."""
+"""What a client writes by `logging`: calls and commits that failed, mistakes, and functions of the user that raise."""
 
 import logging
 import threading
@@ -20,8 +20,10 @@ class Log:
     def __init__(self, target: str) -> None:
         self._target = target
         self._lock = threading.Lock()
-        # The number of events, and when the next line is due.
-        self._kinds: dict[str, tuple[int, float]] = {}
+        # When the next line is due.
+        self._due: dict[str, float] = {}
+        # The number of events that no line shows yet, and what writes it.
+        self._unsaid: dict[str, tuple[int, Callable[[int], None]]] = {}
 
     def failures(self, domain: str, calls: int, last: ServiceError) -> None:
         one = f'call of the domain "{domain}" had no answer and was decided by on_failure'
@@ -33,14 +35,11 @@ class Log:
         many = f'commits of the domain "{domain}" failed, and their estimates may count in place of what was used'
         self._errors(1, one, many, error)
 
-    def _errors(self, number: int, one: str, many: str, last: ServiceError) -> None:
-        if number := self._due(one, number):
-            what = one if number == 1 else many
-            logger.warning("tollkeeper: %d %s; the last: %s (%s)", number, what, last, self._target)
-
     def mistake(self, what: str) -> None:
         """Writes the exception that is being handled."""
-        if self._due(what, 1):
+        with self._lock:
+            is_due = self._is_due(what)
+        if is_due:
             logger.exception("tollkeeper: %s", what)
 
     def contained(self, name: str, function: Callable[..., T], *arguments: Any) -> T | None:
@@ -51,14 +50,30 @@ class Log:
             self.mistake(f"{name} has raised")
             return None
 
-    def _due(self, kind: str, count: int) -> int:
-        """The number of events since the last line; 0 while no line is due."""
+    def remind(self, *, closes: bool = False) -> None:
+        """Writes the numbers whose minute is over; all if the client closes."""
+        if not self._unsaid:
+            return
         with self._lock:
-            before, due = self._kinds.get(kind, (0, float("-inf")))
-            count += before
-            now = time.monotonic()
-            if now < due:
-                self._kinds[kind] = count, due
-                return 0
-            self._kinds[kind] = 0, now + SECONDS_BETWEEN_LINES
-        return count
+            due = [kind for kind in self._unsaid if closes or self._is_due(kind)]
+            lines = [self._unsaid.pop(kind) for kind in due]
+        for number, write in lines:
+            write(number)
+
+    def _errors(self, number: int, one: str, many: str, last: ServiceError) -> None:
+        def write(number: int) -> None:
+            what = one if number == 1 else many
+            logger.warning("tollkeeper: %d %s; the last: %s (%s)", number, what, last, self._target)
+
+        with self._lock:
+            before, _ = self._unsaid.get(one, (0, None))
+            self._unsaid[one] = before + number, write
+        self.remind()
+
+    def _is_due(self, kind: str) -> bool:
+        """Whether a line may be written. The next one is then due after a minute."""
+        now = time.monotonic()
+        is_due = now >= self._due.get(kind, now)
+        if is_due:
+            self._due[kind] = now + SECONDS_BETWEEN_LINES
+        return is_due

@@ -316,7 +316,9 @@ public final class Client implements AutoCloseable {
         report(method, verdicts.elapsed(), errors.stream().findFirst());
         List<StatusRuntimeException> failures =
                 decisions.stream().filter(Decision::failed).flatMap(it -> it.error().stream()).toList();
-        if (!failures.isEmpty()) {
+        if (failures.isEmpty()) {
+            connection.logDue(System.nanoTime());
+        } else {
             connection.logFailures(failures.size(), options.domain, failures.get(failures.size() - 1));
         }
         for (int i = 0; options.requiresLimit && i < calls.size(); i++) {

@@ -22,7 +22,6 @@ import java.lang.ref.Cleaner;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.time.Duration;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -33,6 +32,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.function.LongConsumer;
 import java.util.function.LongFunction;
 import java.util.function.Supplier;
 import java.util.regex.Matcher;
@@ -58,7 +58,9 @@ final class Connection {
     private final Set<CompletableFuture<?>> commits = ConcurrentHashMap.newKeySet();
     final Denials denials = new Denials();
     private volatile boolean isClosed;
-    private final Map<String, Unlogged> kinds = new HashMap<>();
+    /** Concurrent, since what gets a line may ask for a decision. */
+    private final Map<String, Unlogged> kinds = new ConcurrentHashMap<>();
+    private volatile boolean hasUnlogged;
 
     /** Over a channel that somebody else closes. */
     Connection(Channel channel) {
@@ -168,6 +170,7 @@ final class Connection {
     void close() {
         isClosed = true;
         CompletableFuture.allOf(commits.toArray(CompletableFuture[]::new)).join();
+        logDue(System.nanoTime() + LOG_PAUSE_NANOS);
         shutdown.run();
     }
 
@@ -175,17 +178,41 @@ final class Connection {
     private static final class Unlogged {
         long events;
         long quietUntil = System.nanoTime();
+        /** Writes the line of them, which is due when it is no longer quiet; null if there is none. */
+        LongConsumer write;
     }
 
     /** Logs one line for each kind at once, and then at most one a minute. The line is made of the number of events. */
     private synchronized void log(Level level, String kind, long events, LongFunction<String> line, Throwable thrown) {
         Unlogged unlogged = kinds.computeIfAbsent(kind, it -> new Unlogged());
         unlogged.events += events;
-        long now = System.nanoTime();
-        if (now - unlogged.quietUntil >= 0) {
-            LOGGER.log(level, "tollkeeper: " + line.apply(unlogged.events), thrown);
-            unlogged.events = 0;
-            unlogged.quietUntil = now + LOG_PAUSE_NANOS;
+        unlogged.write = count -> LOGGER.log(level, "tollkeeper: " + line.apply(count), thrown);
+        logUnlogged(System.nanoTime());
+        if (thrown != null) {
+            // A stack trace is not for later.
+            unlogged.write = null;
+        }
+    }
+
+    /** Logs the numbers of events whose minute is over by then. */
+    void logDue(long now) {
+        if (hasUnlogged) {
+            logUnlogged(now);
+        }
+    }
+
+    private synchronized void logUnlogged(long now) {
+        hasUnlogged = false;
+        for (Unlogged unlogged : kinds.values()) {
+            if (unlogged.write != null && now - unlogged.quietUntil >= 0) {
+                LongConsumer write = unlogged.write;
+                long events = unlogged.events;
+                unlogged.write = null;
+                unlogged.events = 0;
+                unlogged.quietUntil = now + LOG_PAUSE_NANOS;
+                write.accept(events);
+            }
+            hasUnlogged |= unlogged.write != null;
         }
     }
 
@@ -195,7 +222,8 @@ final class Connection {
     }
 
     void logFailedCommit(String domain, StatusRuntimeException error) {
-        logErrors(1, domain, error, "commit of the domain \"%s\" failed, and its estimate may count in place of what was used",
+        logErrors(1, domain, error,
+                "commit of the domain \"%s\" failed, and its estimate may count in place of what was used",
                 "commits of the domain \"%s\" failed, and their estimates may count in place of what was used");
     }
 

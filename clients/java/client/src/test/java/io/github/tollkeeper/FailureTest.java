@@ -313,6 +313,24 @@ class FailureTest {
     }
 
     @Test
+    void theNumberOfAnOutageIsLoggedWhenItsMinuteIsOver() {
+        List<String> lines = Services.log();
+        ManagedChannel channel = Grpc.newChannelBuilder("localhost:1", InsecureChannelCredentials.create()).build();
+        Connection connection = new Connection(channel);
+        for (int call = 0; call < 4; call++) {
+            connection.logFailures(1, "shop", io.grpc.Status.UNAVAILABLE.asRuntimeException());
+        }
+        long now = System.nanoTime();
+        connection.logDue(now + TimeUnit.SECONDS.toNanos(1));
+        assertEquals(1, lines.size(), lines::toString);
+        connection.logDue(now + TimeUnit.SECONDS.toNanos(60));
+        connection.logDue(now + TimeUnit.SECONDS.toNanos(120));
+        channel.shutdownNow();
+        assertEquals(2, lines.size(), lines::toString);
+        assertTrue(lines.get(1).startsWith("tollkeeper: 3 calls of the domain \"shop\" had no answer"), lines::toString);
+    }
+
+    @Test
     void aClientWithOtherOptionsClosesNothing() throws Exception {
         Server server = serve(0, new Unreliable());
         try (Client client = at(server)) {

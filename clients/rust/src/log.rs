@@ -1,0 +1,130 @@
+//! What the log gets: one line at once about each kind of event, and then at most one a minute.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{mem, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::ServiceError;
+
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// What is said of one, and of more.
+type Words = [[&'static str; 2]; 2];
+pub(crate) const CALLS: Words = [
+    ["call", "had no answer and was decided by on_failure"],
+    ["calls", "had no answer and were decided by on_failure"],
+];
+pub(crate) const COMMITS: Words = [
+    ["commit", "failed, and its estimate may count in place of what was used"],
+    ["commits", "failed, and their estimates may count in place of what was used"],
+];
+
+/// The lines of a client and its views.
+#[derive(Default)]
+pub(crate) struct Log {
+    pub(crate) target: String,
+    /// By what they are about.
+    lines: Mutex<HashMap<String, Line>>,
+    /// Whether a line is to be written later.
+    has_unsaid: AtomicBool,
+}
+
+#[derive(Default)]
+struct Line {
+    written: Option<Instant>,
+    /// Number of events that it does not show yet.
+    events: usize,
+    /// Writes it with their number.
+    write: Option<Box<dyn Fn(usize) + Send>>,
+}
+
+impl Log {
+    pub(crate) fn new(target: String) -> Self {
+        Self { target, ..Self::default() }
+    }
+
+    /// Logs errors of calls or commits.
+    pub(crate) fn errors<'a>(
+        &self,
+        [one, many]: &'static Words,
+        domain: &str,
+        errors: impl DoubleEndedIterator<Item = &'a ServiceError> + Clone,
+    ) {
+        let Some(last) = errors.clone().next_back() else { return self.remind(false) };
+        let kind = format!("{one:?} {domain}");
+        let (domain, reason) = (domain.to_owned(), format!("{last} (target {})", self.target));
+        let write = move |number| {
+            let [what, effect] = if number == 1 { one } else { many };
+            tracing::warn!(
+                "tollkeeper: {number} {what} of the domain {domain:?} {effect}; the last: {reason}"
+            );
+        };
+        self.add(&kind, errors.count(), write);
+    }
+
+    /// Counts events of a kind. Their line is written now or later.
+    pub(crate) fn add(&self, kind: &str, events: usize, write: impl Fn(usize) + Send + 'static) {
+        let mut lines = self.lines();
+        let line = lines.entry(kind.to_owned()).or_default();
+        line.events += events;
+        line.write = Some(Box::new(write));
+        drop(lines);
+        self.has_unsaid.store(true, Relaxed);
+        self.remind(false);
+    }
+
+    /// Writes the lines whose minute is over; all if the client closes.
+    pub(crate) fn remind(&self, closes: bool) {
+        if !self.has_unsaid.load(Relaxed) {
+            return;
+        }
+        let (mut lines, mut due) = (self.lines(), Vec::new());
+        for line in lines.values_mut() {
+            let is_quiet = line.written.is_some_and(|written| written.elapsed() < PAUSE);
+            if let Some(write) = line.write.take_if(|_| closes || !is_quiet) {
+                line.written = Some(Instant::now());
+                due.push((write, mem::take(&mut line.events)));
+            }
+        }
+        self.has_unsaid.store(lines.values().any(|line| line.write.is_some()), Relaxed);
+        drop(lines);
+        due.into_iter().for_each(|(write, events)| write(events));
+    }
+
+    fn lines(&self) -> MutexGuard<'_, HashMap<String, Line>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Fake, Options, on};
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn the_number_of_an_outage_is_said_when_its_minute_is_over_or_the_client_closes() {
+        let client = Fake::default().client(Options::new("shop")).unwrap();
+        let log = &client.shared.log;
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let add = |events| {
+            let said = Arc::clone(&said);
+            log.add("an outage", events, move |number| said.lock().unwrap().push(number));
+        };
+        (1..4).for_each(add);
+        client.decide(on("user", "a")).await.unwrap();
+        assert_eq!(*said.lock().unwrap(), [1]);
+        for line in log.lines().values_mut() {
+            line.written = line.written.and_then(|written| written.checked_sub(PAUSE));
+        }
+        client.decide(on("user", "a")).await.unwrap();
+        assert_eq!(*said.lock().unwrap(), [1, 5]);
+        (4..6).for_each(add);
+        client.close().await;
+        client.close().await;
+        assert_eq!(*said.lock().unwrap(), [1, 5, 9]);
+    }
+}
