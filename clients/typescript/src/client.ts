@@ -6,6 +6,7 @@ import {
   type Call,
   checkHits,
   checkKinds,
+  checkOptions,
   type Descriptor,
   type Descriptors,
   encodeCall,
@@ -157,6 +158,7 @@ export class Limiter {
   }
 
   async #commit(token: string, usage: Usage, isAwaited = false): Promise<Commit> {
+    checkOptions(usage, ["used", "usedByKind", "end"]);
     checkHits(usage.used, "used");
     checkKinds(usage.usedByKind, "usedByKind");
     const start = performance.now();
@@ -304,13 +306,6 @@ function failedCommits(count: number, of: string): string {
 /** What a policy has; a field that is undefined is none. */
 function changed(policy: Policy): Policy {
   return Object.fromEntries(Object.entries(policy).filter(([, value]) => value !== undefined));
-}
-
-/** In JavaScript, a misspelled option would have no effect. */
-function checkOptions(options: object, known: readonly string[]): void {
-  if (typeof options !== "object") throw new TypeError(`options: must be an object, not of the type ${typeof options}`);
-  const unknown = Object.keys(options).find((name) => !known.includes(name));
-  if (unknown !== undefined) throw new TypeError(`${unknown}: is not an option`);
 }
 
 function checkNumber(value: unknown, path: string): void {

@@ -54,6 +54,7 @@ const UNITS = ["SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "YEAR"] as co
 const MODES = { take: "TAKE", check: "CHECK", read: "READ", debit: "DEBIT", part: "PART", refund: "TAKE" } as const;
 
 export function encodeCall(call: Call, path: string): v1.Call {
+  checkOptions(call, ["descriptors", "hits", "mode", "hitsByKind", "id"], path);
   const { descriptors, hits, mode = "take", hitsByKind, id = "" } = call;
   if (!Object.hasOwn(MODES, mode)) {
     throw new TypeError(`${path}mode: must be one of: ${Object.keys(MODES).join(", ")}`);
@@ -95,6 +96,7 @@ export function listOf(descriptors: Descriptors): readonly Descriptor[] {
 function encodeDescriptor(descriptor: Descriptor, path: string, isNegativeHits: boolean): v1.Descriptor {
   const { entries, limit } = (descriptor ?? {}) as { entries?: Entries; limit?: OwnLimit };
   const hasLimit = typeof entries === "object" && !(entries instanceof Uint8Array);
+  if (hasLimit) checkOptions(descriptor, ["entries", "limit"], `${path}.`);
   return {
     entries: encodeEntries(hasLimit ? entries : (descriptor as Entries), path),
     limit: hasLimit && limit ? encodeLimit(limit, `${path}.limit`) : undefined,
@@ -132,11 +134,22 @@ function bytes(value: Value, path: string): Uint8Array {
   throw new TypeError(`${path}: must be a string or a Uint8Array, not ${value === null ? "null" : typeof value}`);
 }
 
-function encodeLimit({ hits, unit, multiplier = 1 }: OwnLimit, path: string): v1.Descriptor_Override {
+function encodeLimit(limit: OwnLimit, path: string): v1.Descriptor_Override {
+  checkOptions(limit, ["hits", "unit", "multiplier"], `${path}.`);
+  const { hits, unit, multiplier = 1 } = limit;
   if (!UNITS.includes(unit)) throw new TypeError(`${path}.unit: must be one of: ${UNITS.join(", ")}`);
   checkWhole(hits, `${path}.hits`, 0, UINT32_MAX);
   checkWhole(multiplier, `${path}.multiplier`, 1, UINT32_MAX);
   return { requestsPerUnit: hits, unit, unitMultiplier: multiplier };
+}
+
+/** In JavaScript, a misspelled option would have no effect. */
+export function checkOptions(options: object, known: readonly string[], path = ""): void {
+  if (typeof options !== "object") {
+    throw new TypeError(`${path}options: must be an object, not of the type ${typeof options}`);
+  }
+  const unknown = Object.keys(options).find((name) => !known.includes(name));
+  if (unknown !== undefined) throw new TypeError(`${path}${unknown}: is not an option`);
 }
 
 export function checkHits(hits: number | undefined, path: string): void {

@@ -1,11 +1,12 @@
 import type { Request, RequestHandler } from "express";
 import type { Limiter } from "./client.js";
-import { type Describe, decide, type Options } from "./middleware.js";
+import { type Describe, decider, type Options } from "./middleware.js";
 
 /** Charges each request, and answers those that are denied: 429, or 503 if `onFailure` has denied. */
 export function rateLimit(limiter: Limiter, describe: Describe<Request>, options?: Options): RequestHandler {
+  const decide = decider(limiter, describe, options);
   return (request, response, next) => {
-    const answered = decide(limiter, describe, request, options).then(({ headers, denial }) => {
+    const answered = decide(request).then(({ headers, denial }) => {
       // Something else has answered meanwhile, such as a timeout.
       if (response.headersSent) return;
       response.set(headers);

@@ -1,6 +1,6 @@
 // Hits that are held for work under way, until a commit replaces them by what was used.
 import type { Decision } from "./decision.js";
-import { checkHits, checkKinds } from "./descriptor.js";
+import { checkHits, checkKinds, checkOptions } from "./descriptor.js";
 import type { CallError } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 
@@ -132,11 +132,9 @@ export class Hold {
    * Commits what was used so far, and holds an estimate of what comes next, in one step; without one, the first estimate.
    * `used` begins again at the renewal. The work must end if the decision is not allowed.
    */
-  async renew({
-    used = this.#used,
-    usedByKind = this.#usedByKind,
-    ...next
-  }: Omit<Usage, "end"> & Estimate = {}): Promise<Decision> {
+  async renew(options: Omit<Usage, "end"> & Estimate = {}): Promise<Decision> {
+    checkOptions(options, ["used", "usedByKind", "estimate", "hitsByKind"]);
+    const { used = this.#used, usedByKind = this.#usedByKind, ...next } = options;
     const estimate = next.estimate === undefined && next.hitsByKind === undefined ? this.#estimate : next;
     this.used = used;
     this.usedByKind = usedByKind;

@@ -1,7 +1,7 @@
 // What the middlewares of all frameworks share.
 import type { Limiter } from "./client.js";
 import type { Decision } from "./decision.js";
-import type { Descriptors } from "./descriptor.js";
+import { checkOptions, type Descriptors } from "./descriptor.js";
 
 /** What to limit for a request; undefined lets it pass. */
 export type Describe<Request> = (request: Request) => Descriptors | undefined | Promise<Descriptors | undefined>;
@@ -20,18 +20,27 @@ const plain = (text: string): Denial => ({ type: "text/plain; charset=utf-8", bo
 const denialOf = ({ failed }: Decision): Denial => plain(failed ? "Service Unavailable" : "Too Many Requests");
 
 /** Headers for the response, and the response itself if the request may not pass. */
-export async function decide<Request>(
+export interface Reply {
+  readonly headers: Record<string, string>;
+  readonly denial?: Denial & { readonly status: 429 | 500 | 503 };
+}
+
+/** Returns what decides each request. */
+export function decider<Request>(
   limiter: Limiter,
   describe: Describe<Request>,
-  request: Request,
-  { denial = denialOf }: Options = {},
-): Promise<{ headers: Record<string, string>; denial?: Denial & { status: 429 | 500 | 503 } }> {
-  const descriptors = await describe(request);
-  if (descriptors === undefined) return { headers: {} };
-  // Frameworks would log each error, and show its text to the end user.
-  const decision = await limiter.decide(descriptors).catch((error) => limiter.logMistake(error));
-  if (!decision) return { headers: {}, denial: { ...plain("Internal Server Error"), status: 500 } };
-  const headers = decision.headers();
-  if (decision.allowed) return { headers };
-  return { headers, denial: { ...(await denial(decision)), status: decision.failed ? 503 : 429 } };
+  options: Options = {},
+): (request: Request) => Promise<Reply> {
+  checkOptions(options, ["denial"]);
+  const { denial = denialOf } = options;
+  return async (request) => {
+    const descriptors = await describe(request);
+    if (descriptors === undefined) return { headers: {} };
+    // Frameworks would log each error, and show its text to the end user.
+    const decision = await limiter.decide(descriptors).catch((error) => limiter.logMistake(error));
+    if (!decision) return { headers: {}, denial: { ...plain("Internal Server Error"), status: 500 } };
+    const headers = decision.headers();
+    if (decision.allowed) return { headers };
+    return { headers, denial: { ...(await denial(decision)), status: decision.failed ? 503 : 429 } };
+  };
 }

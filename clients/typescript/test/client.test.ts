@@ -8,7 +8,8 @@ import { join } from "node:path";
 import { after, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { InterceptingCall } from "@grpc/grpc-js";
-import { type CallError, Client, type Descriptors, type Limiter } from "tollkeeper";
+import { type Call, type CallError, Client, type Descriptors, type Limiter, type OwnLimit } from "tollkeeper";
+import { rateLimit } from "tollkeeper/express";
 import { Client as FetchClient } from "tollkeeper/fetch";
 import { fake } from "tollkeeper/testing";
 import { Relay } from "./relay.js";
@@ -106,6 +107,41 @@ const mistakes: [name: string, run: (client: Client) => Promise<unknown>, messag
     /hits: is not an option/,
   ],
   [
+    "an option that a call does not have",
+    (client) => client.decideAll([{ descriptors: { a: "b" } }, { descriptors: { a: "b" }, hit: 2 } as object as Call]),
+    /calls\[1\]\.hit: is not an option/,
+  ],
+  [
+    "hits in place of a call",
+    (client) => client.decideCall(2 as unknown as Call),
+    /options: must be an object, not of the type number/,
+  ],
+  [
+    "an option that a descriptor does not have",
+    (client) => client.decide({ entries: { a: "b" }, limits: { hits: 1, unit: "DAY" } } as object as Descriptors),
+    /descriptors\[0\]\.limits: is not an option/,
+  ],
+  [
+    "an option that a limit of the caller does not have",
+    (client) => client.decide({ entries: { a: "b" }, limit: { hits: 1, unit: "DAY", units: 2 } as OwnLimit }),
+    /descriptors\[0\]\.limit\.units: is not an option/,
+  ],
+  [
+    "an option that a commit does not have",
+    (client) => client.commit("token", { hits: 2 } as object),
+    /hits: is not an option/,
+  ],
+  [
+    "an option that a renewal does not have",
+    async (client) => (await client.hold({ a: "b" })).renew({ hits: 2 } as object),
+    /hits: is not an option/,
+  ],
+  [
+    "an option that middleware does not have",
+    async (client) => rateLimit(client, () => undefined, { denied: () => undefined } as object),
+    /denied: is not an option/,
+  ],
+  [
     "an estimate in place of the options of a hold",
     (client) => client.hold({ a: "b" }, 400 as unknown as object),
     /options: must be an object, not of the type number/,
@@ -187,26 +223,34 @@ test("a view has what it does not change from its client", async () => {
   assert.deepEqual(calls, ["decide"]);
 });
 
-test("a line of the log has the number of calls since the last one", async (context) => {
+test("a line of the log has the number of calls since the last one, also when the outage is over", async (context) => {
   const lines: string[] = [];
   const limiter = fake("shop", { log: (line) => lines.push(line) }).fail("UNAVAILABLE");
   let now = 0;
   context.mock.method(performance, "now", () => now);
-  const fail = async (seconds: number, client: Limiter, count: number) => {
+  const call = async (seconds: number, client: Limiter, count: number) => {
     now = seconds * 1_000;
     await client.decideAll(new Array(count).fill({ descriptors: { a: "b" } }));
   };
-  await fail(0, limiter, 2);
-  await fail(1, limiter, 3);
-  await fail(1, limiter.with({ domain: "another" }), 1);
-  await fail(59, limiter.with({ timeoutMs: 10 }), 4);
-  await fail(60, limiter, 5);
-  await fail(61, limiter, 6);
+  await call(0, limiter, 2);
+  await call(1, limiter, 3);
+  await call(1, limiter.with({ domain: "another" }), 1);
+  await call(59, limiter.with({ timeoutMs: 10 }), 4);
+  await call(60, limiter, 5);
+  await call(61, limiter, 6);
+  limiter.fail();
+  await call(119, limiter, 1);
+  assert.equal(lines.length, 3);
+  await call(120, limiter, 1);
+  await call(121, limiter.fail("UNAVAILABLE"), 7);
+  await limiter.close();
   const end = "decided by onFailure; the last: UNAVAILABLE: the fake was told to fail (target a fake)";
   assert.deepEqual(lines, [
     `tollkeeper: 2 calls of the domain "shop" had no answer and were ${end}`,
     `tollkeeper: 1 call of the domain "another" had no answer and was ${end}`,
     `tollkeeper: 12 calls of the domain "shop" had no answer and were ${end}`,
+    `tollkeeper: 6 calls of the domain "shop" had no answer and were ${end}`,
+    `tollkeeper: 7 calls of the domain "shop" had no answer and were ${end}`,
   ]);
 });
 
