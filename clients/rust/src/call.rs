@@ -146,7 +146,7 @@ impl Unit {
 
 /// What to decide. All of its descriptors pass, or none. A descriptor, or a list of them, is a call of one hit, or, as a hold,
 /// of the estimate that the rule has.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[must_use]
 pub struct Call {
     pub(crate) descriptors: Vec<Descriptor>,
@@ -164,6 +164,11 @@ impl Call {
     fn new(mode: Mode, hits: Option<u64>, descriptors: impl Into<Vec<Descriptor>>) -> Self {
         let message = v1::Call { mode: mode.into(), hits, ..v1::Call::default() };
         Self { descriptors: descriptors.into(), message }
+    }
+
+    /// What it limits. [`Descriptor::get`] has the values, which `Debug` does not show.
+    pub fn descriptors(&self) -> &[Descriptor] {
+        &self.descriptors
     }
 
     /// Charges the hits if all of them fit, or nothing. With 0 hits it is [`Self::check`].
@@ -264,6 +269,19 @@ impl Call {
     pub(crate) fn encode(self) -> v1::Call {
         let descriptors = self.descriptors.into_iter().map(Descriptor::encode).collect();
         v1::Call { descriptors, ..self.message }
+    }
+}
+
+/// As its descriptors, it shows no values.
+impl fmt::Debug for Call {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let v1::Call { hits, hits_by_kind, id, .. } = &self.message;
+        let back = self.descriptors.first().and_then(|first| first.message.hits_addend);
+        let mode = back.map_or(self.message.mode().as_str_name(), |_| "REFUND");
+        let mut shown = formatter.debug_struct("Call");
+        shown.field("mode", &mode).field("hits", &back.or(*hits));
+        shown.field("hits_by_kind", hits_by_kind).field("id", id);
+        shown.field("descriptors", &self.descriptors).finish()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The client: what it sends, how long it waits, and what it decides without an answer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use prost::Message as _;
 use tokio::{runtime::Handle, select, sync::watch, time::Instant, time::timeout};
@@ -37,6 +37,14 @@ pub(crate) struct Shared {
     pub(crate) under_way: watch::Sender<usize>,
     pub(crate) log: Log,
     denials: Denials,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (domain, target) = (&self.options.domain, &self.shared.log.target);
+        let mut shown = formatter.debug_struct("Client");
+        shown.field("domain", domain).field("target", target).finish_non_exhaustive()
+    }
 }
 
 impl Client {

@@ -445,6 +445,18 @@ fn a_descriptor_is_any_bytes_and_does_not_reach_a_log() {
         (Some(&b"/login"[..]), Some(&b"alice"[..]))
     );
     assert_eq!(alice.get("user"), None);
-    let logged = format!("{alice:?}{:?}", Call::take(1, alice.clone()));
-    assert!(!logged.contains("login") && !logged.contains("alice"), "{logged}");
+    let [take, refund] =
+        [Call::take(3, [on("user", "bob"), alice.clone()]).once("order 7"), Call::refund(2, alice)];
+    assert_eq!(take.descriptors()[0].get("user"), Some(&b"bob"[..]));
+    let shown = r#"Call { mode: "TAKE", hits: Some(3), hits_by_kind: {}, id: "order 7", descriptors: [user, path|"#;
+    assert_eq!(format!("{take:?}"), format!("{shown}\u{fffd}\0] }}"));
+    let shown =
+        r#"Call { mode: "REFUND", hits: Some(2), hits_by_kind: {}, id: "", descriptors: [path|"#;
+    assert_eq!(format!("{refund:?}"), format!("{shown}\u{fffd}\0] }}"));
+}
+
+#[tokio::test]
+async fn a_client_shows_its_domain_and_target() {
+    let (_, client) = faked();
+    assert_eq!(format!("{client:?}"), r#"Client { domain: "conformance", target: "a fake", .. }"#);
 }
