@@ -26,10 +26,10 @@ final class Applications {
 
     private Applications() {}
 
-    /** The lines that clients log from now on. */
+    /** The lines that clients log from now on, with what was thrown. */
     static List<String> log() {
         List<String> lines = Collections.synchronizedList(new ArrayList<>());
-        LOGGER.setFilter(line -> lines.add(line.getMessage()));
+        LOGGER.setFilter(line -> lines.add(line.getMessage() + "; " + line.getThrown()));
         return lines;
     }
 

@@ -219,6 +219,7 @@ class WebFluxTest {
             assertEquals(500, get(context, "/mistake").statusCode());
             assertEquals(500, get(context, "/broken").statusCode());
             assertEquals(1, lines.size(), lines::toString);
+            assertTrue(lines.get(0).contains("nobody is logged in; Spring Security, which logs users in"), lines::toString);
             assertEquals(403, get(context, "/stranger").statusCode());
             assertEquals(404, get(context, "/elsewhere").statusCode());
         }

@@ -9,11 +9,16 @@ import java.util.List;
 import java.util.Optional;
 import java.util.function.UnaryOperator;
 import org.springframework.core.annotation.AnnotatedElementUtils;
+import org.springframework.util.ClassUtils;
 import org.springframework.web.bind.annotation.RequestMethod;
 import org.springframework.web.method.HandlerMethod;
 
 /** What {@link RateLimited} says, for servlets and WebFlux. */
 final class Annotations {
+    private static final String NOBODY = "@RateLimited: the key user has no value, since nobody is logged in"
+            + (ClassUtils.isPresent("org.springframework.security.core.Authentication", null) ? ""
+                    : "; Spring Security, which logs users in (spring-boot-starter-security), is not on the class path");
+
     private Annotations() {}
 
     /** The annotation of a method, or else of its controller. */
@@ -28,7 +33,11 @@ final class Annotations {
         return Arrays.stream(limited.value()).map(keys -> {
             Descriptor descriptor = new Descriptor(List.of());
             for (String key : keys.split(",")) {
-                descriptor = descriptor.and(key.trim(), value.apply(key.trim()));
+                String found = value.apply(key.trim());
+                if (found == null && key.trim().equals("user")) {
+                    throw new IllegalArgumentException(NOBODY);
+                }
+                descriptor = descriptor.and(key.trim(), found);
             }
             return descriptor;
         }).toList();
