@@ -57,7 +57,8 @@ impl World {
     /// Whether all has been well since long before `at`, perhaps but for one server. A slot may move.
     pub fn is_well(&self, stopped: Option<usize>, at: Instant) -> bool {
         let is_well = |(node, host): (usize, &Rc<Host>)| {
-            let is_undisturbed = host.troubled.get().is_none_or(|last| last + BACK_WITHIN < at);
+            let last = host.troubled.get().max(host.stopped_until.get());
+            let is_undisturbed = last.is_none_or(|last| last + BACK_WITHIN < at);
             Some(node) == stopped || host.is_calm() && is_undisturbed
         };
         !self.ledger.borrow().has_half_open() && self.hosts.iter().enumerate().all(is_well)
