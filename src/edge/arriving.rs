@@ -6,6 +6,7 @@
 
 use std::{
     mem,
+    ops::Deref,
     sync::{
         Arc, Weak,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -13,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes, BytesMut};
 use parking_lot::Mutex;
 use tokio::time;
 use tokio_util::sync::CancellationToken;
@@ -222,6 +223,62 @@ impl Drop for HeldBytes {
     }
 }
 
+/// A buffer of what arrives. Its allocation counts, whatever it is filled with.
+pub(crate) struct HeldBuffer {
+    bytes: BytesMut,
+    held: HeldBytes,
+}
+
+impl HeldBuffer {
+    pub(crate) fn new(budget: &Arc<ConnectionBudget>) -> Self {
+        Self { bytes: BytesMut::new(), held: budget.reserve() }
+    }
+
+    /// Adds this data. If there is no room for it, the buffer grows to `wanted` bytes, or to as many as it needs.
+    pub(crate) fn push(&mut self, data: &[u8], wanted: usize) -> Result<(), BudgetSpent> {
+        let length = self.bytes.len() + data.len();
+        if length > self.bytes.capacity() {
+            let (before, capacity) = (self.held.bytes, length.max(wanted));
+            self.held.add(capacity.saturating_sub(before))?;
+            let mut bytes = BytesMut::with_capacity(capacity);
+            bytes.extend_from_slice(&self.bytes);
+            self.bytes = bytes;
+            drop(self.held.split(before.saturating_sub(capacity)));
+        }
+        self.bytes.extend_from_slice(data);
+        Ok(())
+    }
+
+    /// Holds what needs no copy, instead of what it has.
+    pub(crate) fn hold(mut self, data: Bytes) -> Result<(Bytes, HeldBytes), BudgetSpent> {
+        self.held.add(data.len())?;
+        Ok((data, self.held))
+    }
+
+    /// Takes the first bytes, up to this index. Neither they nor the rest keep the memory of the other.
+    pub(crate) fn take(&mut self, end: usize) -> Result<(Bytes, HeldBytes), BudgetSpent> {
+        let (first, rest) = self.bytes.split_at(end.min(self.bytes.len()));
+        let mut other = Self::new(&self.held.budget);
+        if rest.len() > first.len() {
+            other.push(first, 0)?;
+            self.bytes.advance(other.bytes.len());
+        } else {
+            other.push(rest, 0)?;
+            mem::swap(self, &mut other);
+            other.bytes.truncate(end);
+        }
+        Ok((other.bytes.freeze(), other.held))
+    }
+}
+
+impl Deref for HeldBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 struct HeldAnswer<A> {
     answer: A,
     _held: HeldBytes,
@@ -289,6 +346,36 @@ mod tests {
             assert!(!greedy.closing.is_cancelled(), "the greediest has not given back yet");
             assert!(!modest.closing.is_cancelled());
         }
+    }
+
+    #[test]
+    fn a_buffer_holds_what_it_has_allocated_until_that_is_free_again() {
+        let connection = ArrivalBudget::new(1 << 20).connection(1_000);
+        let mut buffer = HeldBuffer::new(&connection);
+        let held = |buffer: &HeldBuffer| {
+            assert_eq!(connection.held(), buffer.bytes.capacity());
+            connection.held()
+        };
+        let pushed = [(3, 0, 3), (4, 100, 100), (93, 900, 100), (1, 150, 150), (100, 0, 201)];
+        for (bytes, wanted, allocated) in pushed {
+            assert_eq!(buffer.push(&[b'x'; 100][..bytes], wanted), Ok(()));
+            assert_eq!(held(&buffer), allocated);
+        }
+        assert_eq!(buffer.push(b"x", 1_001), Err(BudgetSpent(1_000)));
+        assert_eq!((buffer.len(), held(&buffer)), (201, 201));
+
+        let (first, of_first) = buffer.take(101).unwrap();
+        assert_eq!((first.len(), buffer.len(), connection.held()), (101, 100, 201 + 100));
+        drop((first, of_first));
+        let (short, of_short) = buffer.take(10).unwrap();
+        assert_eq!((short.len(), buffer.len(), connection.held()), (10, 90, 10 + 100));
+        drop((short, of_short));
+        assert_eq!(buffer.push(b"x", 0), Ok(()));
+        assert_eq!((buffer.len(), held(&buffer)), (91, 91), "what was taken is free");
+        let last = buffer.take(91).unwrap();
+        assert_eq!((last.0.len(), buffer.len(), connection.held()), (91, 0, 91));
+        drop((last, buffer));
+        assert_eq!(connection.held(), 0);
     }
 
     #[test]

@@ -10,7 +10,6 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use bytes::BytesMut;
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use serde_json::{Value, json};
@@ -23,7 +22,7 @@ use tonic::Code;
 use super::{browser, parameters};
 use crate::{
     edge::{
-        arriving::{ConnectionBudget, HeldBytes},
+        arriving::{ConnectionBudget, HeldBuffer, HeldBytes},
         panics::caught,
     },
     limiter::metrics::CallDurations,
@@ -112,10 +111,11 @@ impl Decisions {
     ) -> Result<(Bytes, HeldBytes), Refusal> {
         let bytes_max = self.service.message_bytes_max;
         // The value of `content-length`; 0 without one.
-        if body.size_hint().lower() > bytes_max as u64 {
+        let length = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        if length > bytes_max {
             return Err(Refusal::TooLongAt(bytes_max));
         }
-        let (mut received, mut held) = (BytesMut::new(), memory.reserve());
+        let mut received = HeldBuffer::new(memory);
         while let Some(frame) = body.frame().await {
             let malformed = |_| Refusal::Invalid("body: malformed or incomplete".to_owned());
             let frame = frame.map_err(malformed)?;
@@ -123,10 +123,9 @@ impl Decisions {
             if received.len() + data.len() > bytes_max {
                 return Err(Refusal::TooLongAt(bytes_max));
             }
-            held.add(data.len()).map_err(Refusal::Busy)?;
-            received.extend_from_slice(&data);
+            received.push(&data, length.max(bytes_max.min(2 * received.len())))?;
         }
-        Ok((received.freeze(), held))
+        Ok(received.take(received.len())?)
     }
 }
 

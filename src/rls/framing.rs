@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::{Buf as _, Bytes};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
 use http_body_util::BodyExt as _;
@@ -27,7 +27,7 @@ use tonic::{Status, body::Body as TonicBody};
 
 use super::refusal::Refusal;
 use crate::{
-    edge::arriving::{BudgetSpent, ConnectionBudget, HeldBytes},
+    edge::arriving::{BudgetSpent, ConnectionBudget, HeldBuffer, HeldBytes},
     fields::write_bytes,
     net::grpc::{self, PREFIX_BYTES},
     process::calls::CallTracker,
@@ -85,7 +85,7 @@ async fn read_all(
     bytes_max: usize,
     budget: &Arc<ConnectionBudget>,
 ) -> Result<HeldMessage, Refusal> {
-    let (mut received, mut held, mut message_end) = (BytesMut::new(), budget.reserve(), None);
+    let (mut received, mut message_end) = (HeldBuffer::new(budget), None);
     loop {
         let is_whole = message_end.is_some_and(|end| end <= received.len());
         let data = match body.frame().await {
@@ -98,24 +98,26 @@ async fn read_all(
         if is_whole {
             continue;
         }
-        held.add(data.len())?;
-        if received.is_empty() && body.is_end_stream() {
+        if received.is_empty() {
+            message_end = end_of_message(&data, bytes_max)?;
             // Most messages arrive in one piece, which is not copied.
-            if let Some(end) = end_of_message(&data, bytes_max)?
-                && end <= data.len()
+            if let Some(end) = message_end.filter(|end| *end <= data.len())
+                && body.is_end_stream()
             {
+                let (data, held) = received.hold(data)?;
                 return Ok((data.slice(PREFIX_BYTES..end), held));
             }
         }
         // A copy, since a slice would keep everything that was read along with it.
-        received.extend_from_slice(&data);
+        received.push(&data, message_end.unwrap_or_default())?;
         if message_end.is_none() {
             message_end = end_of_message(&received, bytes_max)?;
         }
     }
     match message_end {
         Some(end) if end <= received.len() => {
-            Ok((received.split_to(end).freeze().slice(PREFIX_BYTES..), held))
+            let (message, held) = received.take(end)?;
+            Ok((message.slice(PREFIX_BYTES..), held))
         }
         _ if received.is_empty() => Err(Refusal::Malformed("the message is missing".to_owned())),
         _ => Err(Refusal::Malformed("the message is cut short".to_owned())),
@@ -189,14 +191,11 @@ impl OtherCall {
 pub(super) struct Messages {
     /// `None` once it has ended: HTTP/2 keeps nothing of it then.
     body: Option<Incoming>,
-    received: BytesMut,
-    /// The bytes of messages before `received`, in its allocation.
-    taken: usize,
+    received: HeldBuffer,
     /// When the first byte of an unfinished message arrived.
     since: Option<Instant>,
     bytes_max: usize,
     budget: Arc<ConnectionBudget>,
-    held: HeldBytes,
     /// How the body has ended, behind what is received.
     end: Option<Result<(), Refusal>>,
     _waiting: HeldBytes,
@@ -211,25 +210,16 @@ impl Messages {
     ) -> Result<Self, Status> {
         let mut waiting = budget.reserve();
         waiting.add(WAITING_CALL_BYTES).map_err(|spent| Refusal::Busy(spent).status())?;
-        let (budget, held, received) = (Arc::clone(budget), budget.reserve(), BytesMut::new());
-        Ok(Self {
-            body: Some(body),
-            received,
-            taken: 0,
-            since: None,
-            bytes_max,
-            budget,
-            held,
-            end: None,
-            _waiting: waiting,
-        })
+        let (budget, received) = (Arc::clone(budget), HeldBuffer::new(budget));
+        let (body, since, end) = (Some(body), None, None);
+        Ok(Self { body, received, since, bytes_max, budget, end, _waiting: waiting })
     }
 
     /// The next message; `None` if the client sends no more. If this future is dropped, nothing is lost.
     pub(super) async fn next(&mut self) -> Result<Option<HeldMessage>, Refusal> {
         loop {
             if let Some(end) = self.end_of_first()? {
-                return Ok(Some(self.take(end)));
+                return Ok(Some(self.take(end)?));
             }
             if let Some(end) = self.end.take() {
                 end?;
@@ -278,26 +268,11 @@ impl Messages {
         Ok(end.filter(|end| *end <= self.received.len()))
     }
 
-    /// Takes the first message, which ends at this index. Neither keeps the memory of the other.
-    fn take(&mut self, end: usize) -> HeldMessage {
-        let held = self.held.split(end);
-        let rest = self.received.get(end..).unwrap_or_default();
-        let message = if self.taken == 0 && rest.len() <= end {
-            let rest = BytesMut::from(rest);
-            let mut message = mem::replace(&mut self.received, rest);
-            message.truncate(end);
-            message.freeze()
-        } else {
-            let message = Bytes::copy_from_slice(self.received.get(..end).unwrap_or_default());
-            self.received.advance(end);
-            self.taken += end;
-            if self.taken >= self.received.len() {
-                (self.received, self.taken) = (BytesMut::from(&*self.received), 0);
-            }
-            message
-        };
+    /// Takes the first message, which ends at this index.
+    fn take(&mut self, end: usize) -> Result<HeldMessage, BudgetSpent> {
+        let (message, held) = self.received.take(end)?;
         self.since = (!self.received.is_empty()).then(Instant::now);
-        (message.slice(PREFIX_BYTES..), held)
+        Ok((message.slice(PREFIX_BYTES..), held))
     }
 
     /// Reads the next data. If this future is dropped, nothing is lost.
@@ -315,16 +290,12 @@ impl Messages {
             Ok(None) => return self.end_with(Ok(())),
             Err(_) => return self.end_with(Err(Refusal::TooSlow)),
         };
-        if let Err(spent) = self.held.add(data.len()) {
+        // A message gets its memory once, when its length is known: buffers that grow leave freed parts, which nothing counts.
+        let first = if self.received.is_empty() { &*data } else { &*self.received };
+        let end = end_of_message(first, self.bytes_max).ok().flatten();
+        let wanted = end.unwrap_or_default().max(READ_AHEAD_BYTES.min(2 * self.received.len()));
+        if let Err(spent) = self.received.push(&data, wanted) {
             return self.end_with(Err(spent.into()));
-        }
-        self.received.extend_from_slice(&data);
-        // Else it would grow by doubling to the end, and the freed halves of many would take more memory than counts.
-        let length = self.received.len();
-        if let Ok(Some(end)) = end_of_message(&self.received, self.bytes_max)
-            && end / 4 <= length
-        {
-            self.received.reserve(end.saturating_sub(length));
         }
         if !self.received.is_empty() {
             self.since.get_or_insert_with(Instant::now);

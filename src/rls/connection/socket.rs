@@ -12,6 +12,7 @@
 //! the end of the input is hidden until every call before it has been handed over.
 
 use std::{
+    collections::VecDeque,
     future::poll_fn,
     io::{self, IoSlice},
     pin::Pin,
@@ -23,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::BytesMut;
+use bytes::{Buf as _, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take},
     time::{self, Sleep},
@@ -40,8 +41,8 @@ use crate::{
 pub(crate) struct Socket {
     /// Its limit is what remains of the turn.
     stream: Take<Box<dyn ByteStream>>,
-    /// What was read ahead of its turn, and counts meanwhile.
-    ahead: BytesMut,
+    /// What was read ahead of its turn, in parts that count meanwhile.
+    ahead: VecDeque<BytesMut>,
     held: HeldBytes,
     /// Whether the stream has ended, or failed, behind `ahead`.
     ended: bool,
@@ -60,8 +61,8 @@ pub(crate) struct Socket {
 /// How long a connection that has ended waits for its client to close it.
 const LINGERS: Duration = Duration::from_millis(500);
 
-/// Most bytes that are read ahead, and how many at a time.
-const AHEAD_BYTES_MAX: usize = 1 << 20;
+/// Most parts that are read ahead, and the bytes of each.
+const AHEAD_MAX: usize = 64;
 const AHEAD_BYTES: usize = 16 << 10;
 
 /// Most bytes that are read, and then worked on, before other connections of this worker have their turn: some tens of
@@ -98,7 +99,7 @@ impl Socket {
     ) -> Self {
         Self {
             stream: stream.take(0),
-            ahead: BytesMut::new(),
+            ahead: VecDeque::new(),
             held: memory.reserve(),
             ended: false,
             gate,
@@ -113,12 +114,23 @@ impl Socket {
 
     /// Reads what has arrived, while there is memory for it.
     fn read_ahead(&mut self, context: &mut Context<'_>) {
-        while !self.ended && self.ahead.len() < AHEAD_BYTES_MAX && self.memory.has_room(AHEAD_BYTES)
-        {
-            self.ahead.reserve(AHEAD_BYTES);
-            match poll_read_buf(Pin::new(self.stream.get_mut()), context, &mut self.ahead) {
-                Poll::Ready(Ok(bytes @ 1..)) if self.held.add(bytes).is_ok() => {}
-                Poll::Ready(Ok(1..)) | Poll::Pending => return,
+        while !self.ended {
+            if self.ahead.back().is_none_or(|part| part.len() == part.capacity()) {
+                let is_full = self.ahead.len() == AHEAD_MAX || !self.memory.has_room(AHEAD_BYTES);
+                if is_full || self.held.add(AHEAD_BYTES).is_err() {
+                    return;
+                }
+                self.ahead.push_back(BytesMut::with_capacity(AHEAD_BYTES));
+            }
+            let Some(part) = self.ahead.back_mut() else { return };
+            let read = poll_read_buf(Pin::new(self.stream.get_mut()), context, part);
+            if part.is_empty() {
+                self.ahead.pop_back();
+                drop(self.held.split(AHEAD_BYTES));
+            }
+            match read {
+                Poll::Ready(Ok(1..)) => {}
+                Poll::Pending => return,
                 // An error, such as a reset, is treated like an orderly end.
                 Poll::Ready(Ok(0) | Err(_)) => self.ended = true,
             }
@@ -132,19 +144,23 @@ impl Socket {
         buffer: &mut ReadBuf<'_>,
         turn: u64,
     ) -> Poll<u64> {
-        if self.ahead.is_empty() && !self.ended {
+        let Some(part) = self.ahead.front_mut() else {
+            if self.ended {
+                return Poll::Ready(0);
+            }
             self.stream.set_limit(turn);
             let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
             return Poll::Ready(read.map_or(0, |()| turn - self.stream.limit()));
-        }
+        };
         let most = usize::try_from(turn).unwrap_or(usize::MAX).min(buffer.remaining());
-        let shown = self.ahead.split_to(most.min(self.ahead.len()));
-        buffer.put_slice(&shown);
-        drop(self.held.split(shown.len()));
-        if self.ahead.is_empty() {
-            self.ahead = BytesMut::new();
+        let shown = most.min(part.len());
+        buffer.put_slice(part.get(..shown).unwrap_or_default());
+        part.advance(shown);
+        if part.is_empty() {
+            self.ahead.pop_front();
+            drop(self.held.split(AHEAD_BYTES));
         }
-        Poll::Ready(shown.len() as u64)
+        Poll::Ready(shown as u64)
     }
 }
 

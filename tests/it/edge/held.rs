@@ -122,26 +122,43 @@ fn requests_of_streams_whose_answers_are_not_read_count() {
     let data = [&data[..], &vec![b'x'; (250 << 10) - data.len()]].concat();
     let closed = [&4_u16.to_be_bytes()[..], &[0; 4]].concat();
     let first = Frames::default().frame(http2::SETTINGS, 0, 0, &closed);
-    let frames = (0..60).fold(first, |frames, _| {
-        let frames = frames.many_headers("/tollkeeper.v1.Tollkeeper/DecideStream", 0);
-        let stream = frames.stream;
-        data.chunks(16 << 10).fold(frames, |frames, part| frames.frame(0, 0, stream, part))
+    let frames = (0..60)
+        .fold(first, |frames, _| stream(frames, "/tollkeeper.v1.Tollkeeper/DecideStream", &data));
+    // 430 MB in all: some connections are closed.
+    send_on_connections(30, &service, process, &frames.bytes());
+}
+
+/// Each sends faster than it is read, so that the service holds parts of messages and what is read ahead of them.
+#[test]
+fn long_reports_that_arrive_on_many_connections_count() {
+    const METHOD: &str =
+        "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
+    let (service, process) = start(RULES);
+    let part = [&[0][..], &(2_u32 << 20).to_be_bytes(), &[b'x'; 1_000_000]].concat();
+    let frames = (0..4).fold(Frames::default(), |frames, _| stream(frames, METHOD, &part));
+    send_on_connections(100, &service, process, &frames.bytes());
+}
+
+/// A call whose body begins with this data and does not end.
+fn stream(frames: Frames, path: &str, data: &[u8]) -> Frames {
+    let frames = frames.many_headers(path, 0);
+    let stream = frames.stream;
+    data.chunks(16 << 10).fold(frames, |frames, part| frames.frame(0, 0, stream, part))
+}
+
+fn send_on_connections(count: usize, service: &Service, process: u32, frames: &[u8]) {
+    let sent = [&http2::opening(), frames].concat();
+    thread::scope(|scope| {
+        let open = || TcpStream::connect(service.grpc).unwrap();
+        let connections: Vec<_> = (0..count).map(|_| open()).collect();
+        let write = |connection: &TcpStream| {
+            connection.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
+            let _ = (&*connection).write_all(&sent);
+        };
+        let written: Vec<_> =
+            connections.iter().map(|connection| scope.spawn(|| write(connection))).collect();
+        written.into_iter().for_each(|written| written.join().unwrap());
     });
-    let sent = [http2::opening(), frames.bytes()].concat();
-    let connections: Vec<_> = (0..30)
-        .map(|_| {
-            let connection = TcpStream::connect(service.grpc).unwrap();
-            let (mut writing, sent) = (connection.try_clone().unwrap(), sent.clone());
-            writing.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
-            // 430 MB in all: some connections are closed.
-            let written = thread::spawn(move || writing.write_all(&sent));
-            (connection, written)
-        })
-        .collect();
-    for (connection, written) in connections {
-        let _ = written.join().unwrap();
-        drop(connection);
-    }
     let peak = resident_mib(process, "VmHWM");
     assert!(peak < HELD_MIB, "{peak} MiB");
     wait_until("it is alive", || service.get("/healthz") == "OK");
