@@ -148,16 +148,14 @@ fn stream(frames: Frames, path: &str, data: &[u8]) -> Frames {
 
 fn send_on_connections(count: usize, service: &Service, process: u32, frames: &[u8]) {
     let sent = [&http2::opening(), frames].concat();
+    let open = |_| TcpStream::connect(service.grpc).unwrap();
+    let connections: Vec<_> = (0..count).map(open).collect();
     thread::scope(|scope| {
-        let open = || TcpStream::connect(service.grpc).unwrap();
-        let connections: Vec<_> = (0..count).map(|_| open()).collect();
-        let write = |connection: &TcpStream| {
+        for mut connection in &connections {
             connection.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
-            let _ = (&*connection).write_all(&sent);
-        };
-        let written: Vec<_> =
-            connections.iter().map(|connection| scope.spawn(|| write(connection))).collect();
-        written.into_iter().for_each(|written| written.join().unwrap());
+            let sent = &sent;
+            scope.spawn(move || connection.write_all(sent));
+        }
     });
     let peak = resident_mib(process, "VmHWM");
     assert!(peak < HELD_MIB, "{peak} MiB");
