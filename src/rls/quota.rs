@@ -77,8 +77,9 @@ const TURN_BYTES: usize = 64 << 10;
 /// About what a pair of a name takes beside its key and value, in bytes.
 const PAIR_BYTES: usize = 256;
 
-/// How often the name of a usage is in memory, beside the report: decoded, in a request, and in the answer and its bytes.
-const COPIES: usize = 4;
+/// How often the name of a usage is in memory, beside the report: decoded, in a request, and in the answer and its bytes; and as
+/// much for long ones that the allocator has back and still keeps.
+const COPIES: usize = 8;
 
 /// A longer usage is decoded on a thread of its own, so that other calls do not wait for it.
 const LONG_USAGE_BYTES: usize = 64 << 10;
