@@ -43,6 +43,9 @@ const WAIT_IN_VAIN: u32 = 8;
 /// A replica has a connection to a server that has answered it so shortly before.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 
+/// How long a new replica may take until it has a connection to each server.
+const CONNECTS_WITHIN: Duration = Duration::from_millis(200);
+
 /// The longest pauses between two calls, in microseconds: calls come alone and in crowds.
 const PAUSES_US: [u64; 4] = [3000, 30_000, 600_000, 3_000_000];
 
@@ -369,7 +372,8 @@ impl Client {
         if took > timeout * 3 / 4 + TIMER {
             ledger.breaks(format!("a call was answered after {took:?} of {timeout:?}"));
         }
-        if is_back && is_without_store(answer, meaning, took) {
+        let is_new = !has_connections && replica.began.elapsed() < CONNECTS_WITHIN;
+        if is_back && !is_new && is_without_store(answer, meaning, took) {
             replica.late.set(replica.late.get() + 1);
             let connections = CONNECTIONS_MAX * world.hosts.len() as u32;
             let most = if ledger.has_half_open() { connections } else { 0 };
@@ -398,9 +402,9 @@ impl Client {
         {
             replica.seen[*node].answered.set(Some(now));
         }
-        let Some((at, stopped)) = world.stopped_at.get().filter(|(at, _)| *at < began) else {
-            return;
-        };
+        // With Sentinels, a replica may call the server that was the master before.
+        let stopped_at = world.stopped_at.get().filter(|_| !world.plan.has_sentinels);
+        let Some((at, stopped)) = stopped_at.filter(|(at, _)| *at < began) else { return };
         let has_answered = |node: &usize| {
             let answered = replica.seen[*node].answered.get();
             answered.is_some_and(|answered| answered + ANSWERED_WITHIN >= at)

@@ -76,6 +76,8 @@ pub struct Replica {
     pub limiter: Arc<Limiter>,
     /// By server.
     pub seen: Vec<Seen>,
+    /// When it began: it opens its connections then.
+    pub began: Instant,
     /// Calls without an answer since the service was to be back.
     pub late: Cell<u32>,
     pub has_ended: Cell<bool>,
@@ -143,6 +145,7 @@ impl Replica {
             limiter: Arc::clone(&service.limiter),
             service,
             seen: cluster::nodes().iter().map(|_| Seen::default()).collect(),
+            began: Instant::now(),
             late: Cell::new(0),
             has_ended: Cell::new(false),
             reset: RefCell::default(),
