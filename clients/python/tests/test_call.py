@@ -2,7 +2,7 @@
 
 import asyncio
 import unittest
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
@@ -54,14 +54,18 @@ class Calls(unittest.TestCase):
         for limited, text in (
             (
                 Limited({"a": "1"}, 5, "fortnight"),
-                r"descriptors\[0\]\.limit\.unit: must be one of: second, minute, .*not fort",
+                r"descriptors\[0\]\.limit\.unit: must be one of: second, minute, .*, week$",
             ),
             (
                 Limited({"a": "1"}, 2**32, "day"),
                 r"descriptors\[0\]\.limit\.requests: must be from 0 to 4294967295, not",
             ),
+            (
+                Limited({"a": "1"}, cast(int, "alice"), "day"),
+                r"descriptors\[0\]\.limit\.requests: must be an int, not str$",
+            ),
         ):
-            with self.assertRaisesRegex(ValueError, text):
+            with self.assertRaisesRegex((ValueError, TypeError), text):
                 encode(Call(limited))
 
     def test_a_batch_has_at_most_1000_calls(self) -> None:

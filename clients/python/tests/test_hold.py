@@ -144,8 +144,8 @@ class Use(unittest.TestCase):
         descriptor = tokens()
         client = Client(service(), "conformance", timeout=LONG, commit_timeout=4 * LONG)
         wrong: list[tuple[str, Any, str]] = [
-            ("used", 41.5, "used: must be an int, not 41.5"),
-            ("used_by_kind", {"input": 1.0}, r"used_by_kind\[input\]: must be an int, not 1.0"),
+            ("used", 41.5, "used: must be an int, not float"),
+            ("used_by_kind", {"input": 1.0}, r"used_by_kind\[input\]: must be an int, not float"),
             ("used_by_kind", {1: 1}, "used_by_kind: kind: must be str, not int"),
             ("end", 503, "end: must be str, not int"),
             ("end", "\ud800", r"end: must be valid Unicode, not '\\ud800'"),

@@ -1,7 +1,8 @@
 """The client for asyncio."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 import grpc
@@ -86,6 +87,7 @@ class _Connection:
         self._given: Any = target
         self._opened: dict[asyncio.AbstractEventLoop, grpc.aio.Channel] = {}
         self.commits: set[asyncio.Task[Any]] = set()
+        self.calls: set[asyncio.Future[None]] = set()
         self.is_closed = False
 
     def open(self) -> grpc.aio.Channel:
@@ -117,11 +119,27 @@ class _Connection:
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """What `close` ends, and waits for until it is counted."""
+        end = asyncio.get_running_loop().create_future()
+        self.calls.add(end)
+        try:
+            yield
+        finally:
+            self.calls.discard(end)
+            end.set_result(None)
+
     async def close(self, timeout: float) -> None:
         self.is_closed = True
-        loop = asyncio.get_running_loop()
-        # Other loops wait for their own commits, or have ended.
-        if commits := [task for task in self.commits if task.get_loop() is loop]:
-            await asyncio.wait(commits, timeout=timeout)
-        if channel := self._opened.pop(loop, None):
+        await _wait(self.commits, timeout)
+        if channel := self._opened.pop(asyncio.get_running_loop(), None):
             await channel.close()
+        await _wait(self.calls, timeout)
+
+
+async def _wait(ends: Iterable[asyncio.Future[Any]], timeout: float) -> None:
+    """Waits for those of the running loop. Other loops wait for their own, or have ended."""
+    loop = asyncio.get_running_loop()
+    if own := [it for it in ends if it.get_loop() is loop]:
+        await asyncio.wait(own, timeout=timeout)

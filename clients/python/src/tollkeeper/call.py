@@ -92,7 +92,7 @@ def check_hits(field: str, hits: int | None, most: int = HITS_MAX) -> None:
     try:
         operator.index(hits)
     except TypeError:
-        raise TypeError(f"{field}: must be an int, not {hits!r}") from None
+        raise TypeError(f"{field}: must be an int, not {type(hits).__name__}") from None
     if not 0 <= hits <= most:
         raise ValueError(f"{field}: must be from 0 to {most}, not {hits}")
 
@@ -137,7 +137,7 @@ def encode(call: Call, path: str = "") -> tollkeeper_pb2.Call:
 
 def _limit(limited: Limited, path: str) -> tollkeeper_pb2.Descriptor.Override:
     if limited.unit not in UNITS:
-        raise ValueError(f"{path}.unit: must be one of: {', '.join(UNITS)}; not {limited.unit}")
+        raise ValueError(f"{path}.unit: must be one of: {', '.join(UNITS)}")
     check_hits(f"{path}.requests", limited.requests, UINT32_MAX)
     check_hits(f"{path}.multiplier", limited.multiplier, UINT32_MAX)
     return tollkeeper_pb2.Descriptor.Override(

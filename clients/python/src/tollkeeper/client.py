@@ -66,8 +66,8 @@ class _Connection:
             if connectivity := getattr(self._own, "_channel", None):
                 connectivity.check_connectivity_state(True)
         self._rpcs = {name: target.unary_unary(PATH + name, *codec) for name, codec in METHODS.items()}
-        self._commits = 0
-        self._commit_ends = threading.Condition()
+        self._commits, self._calls = 0, 0
+        self._ends = threading.Condition()
         self.is_closed = False
 
     async def send(self, method: str, request: Any, timeout: float) -> Any:
@@ -82,18 +82,32 @@ class _Connection:
 
     @contextmanager
     def commit(self) -> Iterator[None]:
-        with self._commit_ends:
+        with self._ends:
             self._commits += 1
         try:
             yield
         finally:
-            with self._commit_ends:
+            with self._ends:
                 self._commits -= 1
-                self._commit_ends.notify_all()
+                self._ends.notify_all()
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """What `close` ends, and waits for until it is counted."""
+        with self._ends:
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._ends:
+                self._calls -= 1
+                self._ends.notify_all()
 
     def close(self, timeout: float) -> None:
-        with self._commit_ends:
+        with self._ends:
             self.is_closed = True
-            self._commit_ends.wait_for(lambda: not self._commits, timeout)
+            self._ends.wait_for(lambda: not self._commits, timeout)
         if self._own:
             self._own.close()
+        with self._ends:
+            self._ends.wait_for(lambda: not self._calls, timeout)

@@ -1,7 +1,9 @@
 """Decisions: what the service has answered, or what was decided without an answer."""
 
 import math
+import re
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
@@ -9,13 +11,25 @@ from tollkeeper._generated import status_pb2, tollkeeper_pb2
 from tollkeeper._generated.tollkeeper_pb2 import CommittedCharge, Limit, Verdict
 
 _CODES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
+# Characters that begin another line, or change what a terminal shows.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+MESSAGE_MAX = 300
+
+
+def printable(text: str) -> str:
+    """The text as a part of one line of a log."""
+    return _UNPRINTABLE.sub(" ", text)
 
 
 class ServiceError(Exception):
-    """Why there is no answer: a gRPC code such as `UNAVAILABLE`, and a message."""
+    """Why there is no answer: a gRPC code such as `UNAVAILABLE`, and a message.
+
+    As text it fits into a log: the message is cut, and without control characters.
+    """
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
+        shown = message if len(message) <= MESSAGE_MAX else f"{message[:MESSAGE_MAX]}…"
+        super().__init__(f"{code}: {printable(shown)}")
         self.code = code
         self.message = message
 
@@ -37,7 +51,8 @@ class Status:
     name: str
     """The `name` of the limit, if it has one."""
     unit: str
-    """`minute`, and so on; `unknown` for calls in flight; empty without a limit."""
+    """`minute`, and so on; `unknown` for calls in flight; empty without a limit; or the number of a unit that this
+    version does not know."""
     unit_multiplier: int
     used: int | None
     """Number of hits that count; only with a read."""
@@ -93,7 +108,8 @@ class Charge:
     """One counter's part of a commit."""
 
     outcome: str
-    """`applied`; `repeated`: it was committed before; `late`: the time of the hold had passed; `unknown`."""
+    """`applied`; `repeated`: it was committed before; `late`: the time of the hold had passed; `unknown`;
+    or the number of one that this version does not know."""
     held: int
     used: int
 
@@ -137,9 +153,7 @@ def decode(verdict: Verdict | ServiceError) -> Decision | ServiceError:
 def decode_commit(result: tollkeeper_pb2.CommitResult | ServiceError) -> Committed:
     if isinstance(result, ServiceError):
         return Committed(error=result)
-    charges = tuple(
-        Charge(CommittedCharge.Outcome.Name(it.outcome).lower(), held=it.held, used=it.used) for it in result.charges
-    )
+    charges = tuple(Charge(_name(CommittedCharge.Outcome, it.outcome), it.held, it.used) for it in result.charges)
     return Committed(charges, _error(result.error) if result.HasField("error") else None)
 
 
@@ -152,13 +166,18 @@ def _status(status: tollkeeper_pb2.Status) -> Status:
         rule=status.rule,
         limit=limit.requests_per_unit if limit else None,
         remaining=status.limit_remaining,
-        reset=reset.seconds + reset.nanos / 1e9,
+        reset=max(0.0, reset.seconds + reset.nanos / 1e9),
         name=limit.name if limit else "",
-        unit=Limit.Unit.Name(limit.unit).lower() if limit else "",
+        unit=_name(Limit.Unit, limit.unit) if limit else "",
         unit_multiplier=limit.unit_multiplier if limit else 1,
         used=status.used if status.HasField("used") else None,
         held=status.held if status.HasField("held") else None,
     )
+
+
+def _name(enum: Any, number: int) -> str:
+    """The name of an enum's number; the number itself if a later version has added it."""
+    return enum.Name(number).lower() if number in enum.values() else str(number)
 
 
 def _error(status: status_pb2.Status) -> ServiceError:

@@ -25,7 +25,7 @@ from tollkeeper.call import (
     listed,
 )
 from tollkeeper.channel import TLS
-from tollkeeper.decision import Committed, Decision, ServiceError, decode, decode_commit
+from tollkeeper.decision import Committed, Decision, ServiceError, decode, decode_commit, printable
 from tollkeeper.denials import Denials
 from tollkeeper.log import Log
 
@@ -36,18 +36,33 @@ One = TypeVar("One")
 Many = TypeVar("Many")
 Done = TypeVar("Done")
 
+CLOSED = ServiceError("CANCELLED", "the client is closed")
+UNREADABLE = ServiceError("INTERNAL", "the answer cannot be read")
+
+
+def _reader(message: Any) -> Callable[[bytes], Any]:
+    """Parses an answer. If this raised, the answer would be None with asyncio."""
+
+    def read(answer: bytes) -> Any:
+        try:
+            return message.FromString(answer)
+        except Exception:
+            return UNREADABLE
+
+    return read
+
+
 PATH = "/tollkeeper.v1.Tollkeeper/"
 METHODS: dict[str, tuple[Any, Any]] = {
-    "Decide": (pb.DecideRequest.SerializeToString, pb.DecideResponse.FromString),
-    "Commit": (pb.CommitRequest.SerializeToString, pb.CommitResponse.FromString),
-    "Renew": (pb.RenewRequest.SerializeToString, pb.RenewResponse.FromString),
+    "Decide": (pb.DecideRequest.SerializeToString, _reader(pb.DecideResponse)),
+    "Commit": (pb.CommitRequest.SerializeToString, _reader(pb.CommitResponse)),
+    "Renew": (pb.RenewRequest.SerializeToString, _reader(pb.RenewResponse)),
 }
 # Codes of a commit that got no answer. A service that answers keeps the commit by itself while its store is down.
 UNANSWERED = {"UNAVAILABLE", "UNKNOWN", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
 COMMIT_PAUSE = 0.1
 # A day: gRPC has no place for much longer ones.
 SECONDS_MAX = 86_400
-CLOSED = ServiceError("CANCELLED", "the client is closed")
 
 
 class Settings(TypedDict, total=False):
@@ -199,11 +214,14 @@ class Exchange(ABC, Generic[One, Many, Done]):
         key = b"" if refusal else self._denial_key(calls, request)
         denial = self._denials.find(key, self._policy.remember_denials)
         if denial is not None:
+            self._count([denial])
             return self._decisions(calls, [denial], paths)
         start = time.perf_counter()
         send = self._send_hold if holds else self._connection.send
-        answer = refusal or await send("Decide", request, self._policy.timeout)
-        verdicts = [decode(it) for it in _items(answer, "verdicts", len(calls))]
+        with self._connection.under_way():
+            answer = refusal or await send("Decide", request, self._policy.timeout)
+            verdicts = [decode(it) for it in _items(answer, "verdicts", len(calls))]
+            self._count(verdicts)
         self._report("decide", start, verdicts)
         if key and isinstance(verdicts[0], Decision) and not verdicts[0].allowed:
             self._denials.add(key, verdicts[0])
@@ -243,22 +261,27 @@ class Exchange(ABC, Generic[One, Many, Done]):
         renewal = pb.Renewal(commit=commit, call=encode(call))
         request = pb.RenewRequest(domain=self._policy.domain, renewals=[renewal])
         start = time.perf_counter()
-        answer = CLOSED if self._is_closed else await self._send_hold("Renew", request, self._policy.timeout)
-        result = _items(answer, "results", 1)[0]
-        is_error = isinstance(result, ServiceError)
-        committed = decode_commit(result if is_error else result.commit)
-        verdict = decode(result if is_error else result.verdict)
+        with self._connection.under_way():
+            answer = CLOSED if self._is_closed else await self._send_hold("Renew", request, self._policy.timeout)
+            result = _items(answer, "results", 1)[0]
+            is_error = isinstance(result, ServiceError)
+            committed = decode_commit(result if is_error else result.commit)
+            verdict = decode(result if is_error else result.verdict)
+            self._count([verdict])
         self._report("renew", start, [committed.error, verdict])
         return self._decisions([call], [verdict], [""])[0], committed.error is None
 
-    def _decisions(
-        self, calls: Sequence[Call], verdicts: Sequence[Decision | ServiceError], paths: Sequence[str]
-    ) -> list[Decision]:
+    def _count(self, verdicts: Sequence[Decision | ServiceError]) -> None:
+        """Logs those that failed, while `close` still waits for them."""
         errors = [it for it in verdicts if isinstance(it, ServiceError) and it.code != "OUT_OF_RANGE"]
         if errors:
             self._log.failures(self._policy.domain, len(errors), errors[-1])
         else:
             self._log.remind()
+
+    def _decisions(
+        self, calls: Sequence[Call], verdicts: Sequence[Decision | ServiceError], paths: Sequence[str]
+    ) -> list[Decision]:
         return [self._decision(*one) for one in zip(calls, verdicts, paths, strict=True)]
 
     def _decision(self, call: Call, verdict: Decision | ServiceError, path: str) -> Decision:
@@ -277,12 +300,13 @@ class Exchange(ABC, Generic[One, Many, Done]):
         return Decision(allowed, failed=True, error=verdict)
 
     def _check_limits(self, call: Call, decision: Decision, path: str) -> None:
+        descriptors = listed(call.descriptors)
         for status in decision.statuses:
-            if status.limit is None and not status.rule:
-                names = keys(listed(call.descriptors)[status.descriptor])
+            if status.limit is None and not status.rule and status.descriptor < len(descriptors):
+                names = keys(descriptors[status.descriptor])
                 raise ValueError(
                     f"{path}descriptors[{status.descriptor}]: no limit applies to {names} "
-                    f"in the domain {self._policy.domain} (require_limit)"
+                    f"in the domain {printable(self._policy.domain)} (require_limit)"
                 )
 
     def _report(self, method: str, start: float, results: Sequence[object]) -> None:
@@ -304,7 +328,8 @@ def _items(answer: Any, field: str, count: int) -> list[Any]:
     """The items of an answer. One that is missing has failed, as all have if the request has."""
     if isinstance(answer, ServiceError):
         return [answer] * count
-    items = list(getattr(answer, field))[:count]
+    # It is None if the request has succeeded without a message.
+    items = list(getattr(answer, field, ()))[:count]
     return items + [ServiceError("UNKNOWN", "the answer is incomplete")] * (count - len(items))
 
 

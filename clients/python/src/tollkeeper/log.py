@@ -4,9 +4,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from tollkeeper.decision import ServiceError
+from tollkeeper.decision import ServiceError, printable
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ class Log:
         with self._lock:
             is_due = self._is_due(what)
         if is_due:
-            logger.exception("tollkeeper: %s", what)
+            _write(logging.ERROR, "tollkeeper: %s", what, exc_info=True)
 
     def contained(self, name: str, function: Callable[..., T], *arguments: Any) -> T | None:
         """The result of a function of the user; None if it raises, since it must not reach the caller."""
@@ -63,7 +64,8 @@ class Log:
     def _errors(self, number: int, one: str, many: str, last: ServiceError) -> None:
         def write(number: int) -> None:
             what = one if number == 1 else many
-            logger.warning("tollkeeper: %d %s; the last: %s (%s)", number, what, last, self._target)
+            text = "tollkeeper: %d %s; the last: %s (%s)"
+            _write(logging.WARNING, text, number, printable(what), last, printable(self._target))
 
         with self._lock:
             before, _ = self._unsaid.get(one, (0, None))
@@ -77,3 +79,9 @@ class Log:
         if is_due:
             self._due[kind] = now + SECONDS_BETWEEN_LINES
         return is_due
+
+
+def _write(level: int, text: str, *arguments: object, exc_info: bool = False) -> None:
+    """Writes a line, or loses it: a filter or a handler that raises must not reach the caller."""
+    with suppress(Exception):
+        logger.log(level, text, *arguments, exc_info=exc_info)
