@@ -7,6 +7,7 @@ import {
   checkHits,
   checkKinds,
   checkOptions,
+  checkType,
   type Descriptor,
   type Descriptors,
   encodeCall,
@@ -16,6 +17,7 @@ import {
 import { CallError, TOO_LARGE } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 import { type Commit, type Estimate, type Held, Hold, type HoldClient, type Usage, type Used } from "./hold.js";
+import { cut } from "./log.js";
 import type { Answer, Method, Outcome, Request, Transport } from "./transport.js";
 
 /**
@@ -66,28 +68,37 @@ export class Limiter {
   readonly #domain: string;
   readonly #policy: Policy & typeof DEFAULTS;
 
-  protected constructor(connection: Connection, domain: string, changes: Policy) {
+  /** @param connect is called once all else is checked, so that a mistake opens no connection */
+  protected constructor(connect: () => Connection, domain: string, changes: Policy) {
     checkOptions(changes, OPTIONS);
     const policy = { ...DEFAULTS, ...changed(changes) };
     const { timeoutMs, commitTimeoutMs, onFailure, rememberDenialsMs } = policy;
+    checkType(domain, "string", "domain");
     if (!domain) throw new RangeError("domain: must not be empty");
     checkTimeout(timeoutMs, "timeoutMs");
     checkTimeout(commitTimeoutMs, "commitTimeoutMs");
-    checkNumber(rememberDenialsMs, "rememberDenialsMs");
+    checkType(rememberDenialsMs, "number", "rememberDenialsMs");
     if (!(rememberDenialsMs >= 0)) {
       throw new RangeError(`rememberDenialsMs: must be at least 0, not ${rememberDenialsMs}`);
     }
     if (typeof onFailure !== "function" && onFailure !== "allow" && onFailure !== "deny") {
       throw new TypeError("onFailure: must be one of: allow, deny, a function");
     }
-    this.connection = connection;
+    if (policy.onCall !== undefined) checkType(policy.onCall, "function", "onCall");
+    if (policy.requireLimit !== undefined) checkType(policy.requireLimit, "boolean", "requireLimit");
+    if (policy.signal !== undefined && !(policy.signal instanceof AbortSignal)) {
+      throw new TypeError("signal: must be an AbortSignal");
+    }
+    this.connection = connect();
     this.#domain = domain;
     this.#policy = policy;
   }
 
   /** The same client with another domain or policy, on the same connection; cheap enough for one call. */
-  with({ domain = this.#domain, ...changes }: Policy & { readonly domain?: string }): Limiter {
-    return new Limiter(this.connection, domain, { ...this.#policy, ...changed(changes) });
+  with(changes: Policy & { readonly domain?: string }): Limiter {
+    checkOptions(changes, [...OPTIONS, "domain"]);
+    const { domain = this.#domain, ...policy } = changes;
+    return new Limiter(() => this.connection, domain, { ...this.#policy, ...changed(policy) });
   }
 
   /** Charges the hits if all of them fit, or nothing. It rejects only where an argument is not valid, like all methods. */
@@ -186,7 +197,7 @@ export class Limiter {
     const isRemembered = rememberDenialsMs > 0 && calls.length === 1 && mode === "take" && !id;
     const key = isRemembered && !isClosed && !tooLarge(messages) ? keyOf(request) : "";
     const denial = denials.find(key, rememberDenialsMs);
-    const ask = () => this.#send("decide", request, messages, (answer) => answer.verdicts, holds);
+    const ask = () => this.connection.keep(this.#send("decide", request, messages, (answer) => answer.verdicts, holds));
     const verdicts = denial ? [denial] : await ask();
     const [verdict] = verdicts;
     if (key && !denial && !(verdict instanceof CallError) && verdict.code === "OVER_LIMIT") denials.add(key, verdict);
@@ -205,7 +216,7 @@ export class Limiter {
       isCommitted = commit ? !commit.error : false;
       return results.map(({ verdict }) => verdict);
     };
-    const [verdict] = await this.#send("renew", request, [call], verdictsOf, true);
+    const [verdict] = await this.connection.keep(this.#send("renew", request, [call], verdictsOf, true));
     return { ...this.#held(verdict, descriptors, call, ""), isCommitted };
   }
 
@@ -226,7 +237,7 @@ export class Limiter {
     const sent = () => this.connection.send(method, request, timeoutMs, signal, holds ? giveBack : undefined);
     const answer = tooLarge(calls) ?? (await sent());
     const verdicts = answer instanceof CallError ? calls.map(() => answer) : verdictsOf(answer);
-    const items = calls.map((_, index) => knownOf(itemOf(verdicts[index])));
+    const items = calls.map((call, index) => knownOf(itemOf(verdicts[index]), call));
     const errors = items.filter((item) => item instanceof CallError);
     this.#report(method, start, errors[0]);
     const failures = errors.filter(({ code }) => code !== TOO_LARGE);
@@ -248,10 +259,15 @@ export class Limiter {
     // An end user could pass any limit by a value that makes the request too large.
     if (signal?.aborted || error.code === TOO_LARGE) return false;
     if (typeof onFailure !== "function") return onFailure === "allow";
-    try {
-      return onFailure(error, listOf(descriptors)) === true;
-    } catch (thrown) {
+    const logThrown = (thrown: unknown) =>
       this.connection.log.add("onFailure", 1, () => `onFailure has thrown, so that its call is denied: ${thrown}`);
+    try {
+      const answer: unknown = onFailure(error, listOf(descriptors));
+      // A promise denies. It may still be rejected.
+      Promise.resolve(answer).catch(logThrown);
+      return answer === true;
+    } catch (thrown) {
+      logThrown(thrown);
       return false;
     }
   }
@@ -267,7 +283,7 @@ export class Limiter {
   #logErrors(errors: readonly CallError[], what: (count: number, of: string) => string): void {
     const { code, message } = errors[errors.length - 1];
     const of = `of the domain "${this.#domain}"`;
-    const reason = `${code}: ${message} (target ${this.connection.target})`;
+    const reason = `${code}: ${cut(message)} (target ${this.connection.target})`;
     this.connection.log.add(what(1, of), errors.length, (count) => `${what(count, of)}; the last: ${reason}`);
   }
 
@@ -283,8 +299,8 @@ export class Limiter {
 
 /** A client, which has a connection of its own. */
 export class BaseClient extends Limiter {
-  protected constructor(transport: Transport, domain: string, { log, ...policy }: BaseOptions) {
-    super(new Connection(transport, log), domain, policy);
+  protected constructor(open: () => Transport, domain: string, { log, ...policy }: BaseOptions) {
+    super(() => new Connection(open, log), domain, policy);
   }
 
   /** Ends decisions under way, which `onFailure` decides, waits for commits under way, and closes the connections. */
@@ -308,12 +324,8 @@ function changed(policy: Policy): Policy {
   return Object.fromEntries(Object.entries(policy).filter(([, value]) => value !== undefined));
 }
 
-function checkNumber(value: unknown, path: string): void {
-  if (typeof value !== "number") throw new TypeError(`${path}: must be a number, not of the type ${typeof value}`);
-}
-
 function checkTimeout(ms: number, path: string): void {
-  checkNumber(ms, path);
+  checkType(ms, "number", path);
   if (ms > 0 && ms <= TIMEOUT_MAX_MS) return;
   throw new RangeError(`${path}: must be above 0 and at most ${TIMEOUT_MAX_MS}, not ${ms}`);
 }
@@ -330,8 +342,10 @@ function itemOf<Item extends { readonly error: v1.Verdict["error"] }>(
   return item.error ? CallError.of(item.error.code, item.error.message) : item;
 }
 
-/** A verdict of another code, or of none, is no answer. */
-function knownOf(verdict: v1.Verdict | CallError): v1.Verdict | CallError {
-  if (verdict instanceof CallError || verdict.code === "OK" || verdict.code === "OVER_LIMIT") return verdict;
+/** A verdict of another code, of none, or on a descriptor that was not sent is no answer. */
+function knownOf(verdict: v1.Verdict | CallError, { descriptors }: v1.Call): v1.Verdict | CallError {
+  if (verdict instanceof CallError) return verdict;
+  const isKnown = verdict.code === "OK" || verdict.code === "OVER_LIMIT";
+  if (isKnown && verdict.statuses.every(({ descriptorIndex }) => descriptorIndex in descriptors)) return verdict;
   return new CallError("UNKNOWN", "the verdict is unknown");
 }

@@ -24,13 +24,13 @@ export class Connection {
   readonly #transport: Transport;
   readonly #aborts = new Aborts();
   readonly #abortsBySignal = new WeakMap<AbortSignal, Aborts>();
-  readonly #commits = new Set<Promise<unknown>>();
+  readonly #kept = new Set<Promise<unknown>>();
   #closed: Promise<void> | undefined;
 
-  constructor(transport: Transport, log: (line: string) => void = console.warn) {
-    this.#transport = transport;
-    this.target = transport.target;
+  constructor(open: () => Transport, log: (line: string) => void = console.warn) {
     this.log = new Log(log);
+    this.#transport = open();
+    this.target = this.#transport.target;
   }
 
   get isClosed(): boolean {
@@ -60,7 +60,7 @@ export class Connection {
     return new Promise((resolve, reject) => {
       const leave = (give: NonNullable<typeof giveBack>) => {
         this.#aborts.delete(abort);
-        this.#keep(sent.then(give, () => {}));
+        this.keep(sent.then(give, () => {}));
         resolve(aborted);
       };
       const remove = this.#listen(signal, giveBack ? () => leave(giveBack) : abort);
@@ -72,13 +72,19 @@ export class Connection {
   /** Makes attempts until there is an answer, for at most this time. After `close` has begun, only if it waits for them. */
   async commit(request: Request<"commit">, timeoutMs: number, isAwaited = false): Promise<Outcome<"commit">> {
     if (this.isClosed && !isAwaited) return new CallError("CANCELLED", "the client is closed");
-    return this.#keep(this.#commit(request, timeoutMs));
+    return this.keep(this.#commit(request, timeoutMs));
   }
 
   /** Ends decisions under way, and waits for commits under way. */
   close(): Promise<void> {
     this.#closed ??= this.#close();
     return this.#closed;
+  }
+
+  /** `close` waits for it. */
+  async keep<T>(kept: Promise<T>): Promise<T> {
+    this.#kept.add(kept);
+    return kept.finally(() => this.#kept.delete(kept));
   }
 
   /** Calls `abort` with the signal, until the returned function ends that. One listener serves all: Node warns of more than ten. */
@@ -92,15 +98,9 @@ export class Connection {
     };
   }
 
-  /** `close` waits for it. */
-  async #keep<T>(commit: Promise<T>): Promise<T> {
-    this.#commits.add(commit);
-    return commit.finally(() => this.#commits.delete(commit));
-  }
-
   async #close(): Promise<void> {
     this.#aborts.handleEvent();
-    await Promise.all(this.#commits);
+    await Promise.allSettled(this.#kept);
     this.log.remind(true);
     this.#transport.close();
   }

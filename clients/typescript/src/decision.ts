@@ -2,6 +2,9 @@
 import { CallError, TOO_LARGE } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 
+/** The longest duration of Protobuf. */
+const DURATION_MAX_SECONDS = 315_576_000_000;
+
 /** The state of one descriptor after the call; with `read`, of one limit. */
 export interface Status {
   readonly allowed: boolean;
@@ -96,7 +99,7 @@ function statusOf(message: v1.Status): Status {
     descriptor: message.descriptorIndex,
     rule: message.rule,
     remaining: message.limitRemaining,
-    resetSeconds: reset ? reset.seconds + reset.nanos / 1e9 : 0,
+    resetSeconds: reset ? Math.min(Math.max(0, reset.seconds + reset.nanos / 1e9), DURATION_MAX_SECONDS) : 0,
     limit: limit
       ? { name: limit.name, hits: limit.requestsPerUnit, unit: limit.unit, multiplier: limit.unitMultiplier }
       : undefined,

@@ -145,11 +145,16 @@ function encodeLimit(limit: OwnLimit, path: string): v1.Descriptor_Override {
 
 /** In JavaScript, a misspelled option would have no effect. */
 export function checkOptions(options: object, known: readonly string[], path = ""): void {
-  if (typeof options !== "object") {
-    throw new TypeError(`${path}options: must be an object, not of the type ${typeof options}`);
-  }
+  checkType(options, "object", `${path}options`);
   const unknown = Object.keys(options).find((name) => !known.includes(name));
   if (unknown !== undefined) throw new TypeError(`${path}${unknown}: is not an option`);
+}
+
+/** `null` has no type. */
+export function checkType(value: unknown, type: string, path: string): void {
+  const found = value === null ? "null" : typeof value;
+  if (found !== type)
+    throw new TypeError(`${path}: must be ${type === "object" ? "an" : "a"} ${type}, not of the type ${found}`);
 }
 
 export function checkHits(hits: number | undefined, path: string): void {

@@ -1,5 +1,6 @@
 // Requests by `fetch` to the JSON API of the service, for runtimes without TCP sockets, such as edge workers.
 import { BaseClient, type BaseOptions } from "./client.js";
+import { checkHits, checkType } from "./descriptor.js";
 import { ArgumentError, CallError, codeNumber, TOO_LARGE } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 import type { Answer, Method, Request, Sending, Transport } from "./transport.js";
@@ -19,8 +20,10 @@ export class Client extends BaseClient {
    * @param url the address of the service's HTTP listener, such as `http://localhost:8080`
    * @param domain the domain of the rules
    */
-  constructor(url: string, domain: string, { fetch, headers, ...options }: ClientOptions = {}) {
-    super(new Json(url, fetch, headers), domain, options);
+  constructor(url: string, domain: string, options: ClientOptions = {}) {
+    checkType(options, "object", "options");
+    const { fetch, headers, ...others } = options;
+    super(() => new Json(url, fetch, headers), domain, others);
   }
 }
 
@@ -63,14 +66,14 @@ class Json implements Transport {
     // A `fetch` of the caller may not look at the signal.
     const ended = new Promise<never>((_, reject) => either.addEventListener("abort", () => reject(either.reason)));
     try {
-      const answer = this.#request(this.#base + method, {
+      const request = this.#request(this.#base + method, {
         method: "POST",
         headers: { ...this.#headers, "grpc-timeout": `${milliseconds}m` },
         body,
         redirect: "manual",
         signal: either,
       });
-      return decoders[method](await Promise.race([answer, ended]));
+      return decode(method, await Promise.race([request, ended]));
     } catch (error) {
       if (error instanceof CallError) throw error;
       if (signal.aborted) throw new CallError("CANCELLED", "the call was ended");
@@ -123,7 +126,7 @@ interface JsonError {
 }
 
 type JsonStatus = Omit<v1.Status, "descriptorIndex" | "durationUntilReset" | "limitRemaining"> & {
-  readonly descriptor: number;
+  readonly descriptor?: number;
   readonly durationUntilReset?: string;
   readonly limitRemaining?: number;
 };
@@ -171,6 +174,15 @@ const decoders: { readonly [M in Method]: (answer: JsonAnswer) => Answer<M> } = 
   }),
 };
 
+/** JSON may have any types, and the numbers go into headers. */
+function decode<M extends Method>(method: M, answer: JsonAnswer): Answer<M> {
+  try {
+    return decoders[method](answer);
+  } catch {
+    throw new CallError("UNKNOWN", "the answer cannot be read");
+  }
+}
+
 const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 function textOf(bytes: Uint8Array): string {
@@ -182,11 +194,15 @@ function textOf(bytes: Uint8Array): string {
 }
 
 function verdictOf({ code = "UNKNOWN", statuses = [], hold = "", hits = 0, error }: JsonVerdict): v1.Verdict {
+  checkHits(hits, "hits");
   return { code, statuses: statuses.map(statusOf), hold, hits, error: error && errorOf(error), spendWithin: undefined };
 }
 
-function statusOf({ descriptor, durationUntilReset, limitRemaining = 0, ...status }: JsonStatus): v1.Status {
+function statusOf({ descriptor = 0, durationUntilReset, limitRemaining = 0, ...status }: JsonStatus): v1.Status {
+  checkHits(limitRemaining, "limitRemaining");
+  checkHits(status.currentLimit?.requestsPerUnit, "requestsPerUnit");
   const reset = Number.parseFloat(durationUntilReset ?? "0");
+  if (!Number.isFinite(reset)) throw new RangeError("durationUntilReset");
   const seconds = Math.floor(reset);
   const nanos = Math.round((reset - seconds) * 1e9);
   return { ...status, descriptorIndex: descriptor, limitRemaining, durationUntilReset: { seconds, nanos } };
@@ -197,5 +213,6 @@ function commitResultOf({ charges = [], error }: JsonCommitResult): v1.CommitRes
 }
 
 function errorOf({ code, message }: JsonError): NonNullable<v1.Verdict["error"]> {
+  checkType(message, "string", "message");
   return { code: codeNumber(code), message };
 }

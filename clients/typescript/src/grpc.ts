@@ -1,4 +1,5 @@
 // Requests by @grpc/grpc-js, over one channel to all replicas: how it balances, notices a lost peer, and connects again.
+import type { Socket } from "node:net";
 import {
   type ChannelCredentials,
   type ClientOptions,
@@ -8,6 +9,7 @@ import {
   type MethodDefinition,
   type requestCallback,
 } from "@grpc/grpc-js";
+import { checkOptions, checkType } from "./descriptor.js";
 import { CallError } from "./error.js";
 import { TollkeeperClient, TollkeeperService } from "./generated/tollkeeper/v1/tollkeeper.js";
 import type { Answer, Method, Request, Sending, Transport } from "./transport.js";
@@ -46,6 +48,38 @@ const ATTEMPT_MS = 2_000;
 
 const methods: { readonly [M in Method]: MethodDefinition<Request<M>, Answer<M>> } = TollkeeperService;
 
+/** The sockets of a client. grpc-js leaves those open whose peer has accepted and says nothing. */
+class Sockets extends Set<Socket> {
+  #isOver = false;
+
+  override add(socket: Socket): this {
+    socket.once("close", () => this.delete(socket));
+    if (this.#isOver) socket.destroy();
+    return super.add(socket);
+  }
+
+  end(): void {
+    this.#isOver = true;
+    for (const socket of this) socket.destroy();
+  }
+}
+
+function follow(credentials: ChannelCredentials, sockets: Sockets): ChannelCredentials {
+  // Another version of grpc-js may do without it.
+  const create = credentials._createSecureConnector?.bind(credentials);
+  if (!create) return credentials;
+  credentials._createSecureConnector = (...args) => {
+    const connector = create(...args);
+    const connect = connector.connect.bind(connector);
+    connector.connect = (socket) => {
+      sockets.add(socket);
+      return connect(socket);
+    };
+    return connector;
+  };
+  return credentials;
+}
+
 /** It begins to connect when it is made. */
 export class Grpc implements Transport {
   readonly target: string;
@@ -53,6 +87,7 @@ export class Grpc implements Transport {
   readonly #timer: NodeJS.Timeout | undefined;
   readonly #isOver: boolean;
   #client: TollkeeperClient;
+  #sockets = new Sockets();
   #wasConnecting = false;
 
   constructor(target: string, tls: Tls | undefined, options: ClientOptions = {}) {
@@ -60,7 +95,10 @@ export class Grpc implements Transport {
     const name = tls?.serverName;
     const named = name ? { "grpc.ssl_target_name_override": name, "grpc.default_authority": name } : {};
     const all = { ...OPTIONS, ...named, ...options };
-    this.#connect = () => new TollkeeperClient(target, credentialsOf(tls), all);
+    this.#connect = () => {
+      this.#sockets = new Sockets();
+      return new TollkeeperClient(target, follow(credentialsOf(tls), this.#sockets), all);
+    };
     this.#client = this.#connect();
     this.#client.getChannel().getConnectivityState(true);
     this.#isOver = all.channelOverride !== undefined;
@@ -71,7 +109,7 @@ export class Grpc implements Transport {
   #endLateAttempt(): void {
     const isConnecting = this.#client.getChannel().getConnectivityState(true) === connectivityState.CONNECTING;
     if (isConnecting && this.#wasConnecting) {
-      this.#client.close();
+      this.#end();
       this.#client = this.#connect();
       this.#client.getChannel().getConnectivityState(true);
     }
@@ -93,12 +131,19 @@ export class Grpc implements Transport {
   /** A channel of the caller's own stays open. */
   close(): void {
     clearInterval(this.#timer);
-    if (!this.#isOver) this.#client.close();
+    if (!this.#isOver) this.#end();
+  }
+
+  #end(): void {
+    this.#client.close();
+    this.#sockets.end();
   }
 }
 
 function credentialsOf(tls: Tls | undefined): ChannelCredentials {
-  if (!tls) return credentials.createInsecure();
+  if (tls === undefined) return credentials.createInsecure();
+  checkType(tls, "object", "tls");
+  checkOptions(tls, ["ca", "cert", "key", "serverName"], "tls.");
   if (!tls.cert !== !tls.key) throw new TypeError("tls: cert and key must be given together");
   const buffer = (pem: Uint8Array | undefined) => (pem ? Buffer.from(pem) : null);
   return credentials.createSsl(buffer(tls.ca), buffer(tls.key), buffer(tls.cert));

@@ -1,5 +1,6 @@
 import type { ClientOptions as GrpcOptions } from "@grpc/grpc-js";
 import { BaseClient, type BaseOptions } from "./client.js";
+import { checkType } from "./descriptor.js";
 import { Grpc, type Tls } from "./grpc.js";
 
 export { Limiter, type OnCall, type Policy } from "./client.js";
@@ -22,8 +23,10 @@ export class Client extends BaseClient {
    * @param target the address of the service, such as `localhost:8081`; calls go to all addresses of a name
    * @param domain the domain of the rules
    */
-  constructor(target: string, domain: string, { tls, grpc, ...options }: ClientOptions = {}) {
+  constructor(target: string, domain: string, options: ClientOptions = {}) {
     if (!target) throw new RangeError("target: must not be empty");
-    super(new Grpc(target, tls, grpc), domain, options);
+    checkType(options, "object", "options");
+    const { tls, grpc, ...others } = options;
+    super(() => new Grpc(target, tls, grpc), domain, others);
   }
 }

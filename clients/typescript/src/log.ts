@@ -1,4 +1,14 @@
+import { checkType } from "./descriptor.js";
+
 const MINUTE_MS = 60_000;
+const TEXT_LENGTH_MAX = 300;
+/** Would begin a line that looks like another, or show its text in another order. */
+const UNSAFE = /[\p{Cc}\u2028-\u202e\u2066-\u2069]/gu;
+
+/** Bounds a text of the service. */
+export function cut(text: string): string {
+  return text.length > TEXT_LENGTH_MAX ? `${text.slice(0, TEXT_LENGTH_MAX)}…` : text;
+}
 
 /** Writes one line at once about each kind of event, and then at most one a minute. */
 export class Log {
@@ -8,6 +18,7 @@ export class Log {
   readonly #unsaid = new Map<string, { count: number; line: (count: number) => string }>();
 
   constructor(write: (line: string) => void) {
+    checkType(write, "function", "log");
     this.#write = write;
   }
 
@@ -25,11 +36,9 @@ export class Log {
       if (!closes && now - (this.#writtenAt.get(kind) ?? Number.NEGATIVE_INFINITY) < MINUTE_MS) continue;
       this.#writtenAt.set(kind, now);
       this.#unsaid.delete(kind);
-      try {
-        this.#write(`tollkeeper: ${line(count)}`);
-      } catch {
-        // A log that fails changes no answer.
-      }
+      // A log that fails, also later, changes no answer.
+      const write = async () => this.#write(`tollkeeper: ${line(count)}`.replace(UNSAFE, " "));
+      write().catch(() => {});
     }
   }
 }

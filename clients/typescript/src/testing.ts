@@ -1,6 +1,6 @@
 // A client for unit tests, which decides in memory and sends nothing.
 import { BaseClient, type BaseOptions } from "./client.js";
-import { type Descriptors, encodeCall, type Mode } from "./descriptor.js";
+import { checkType, type Descriptors, encodeCall, type Mode } from "./descriptor.js";
 import { CallError } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 import type { Answer, Method, Request, Transport } from "./transport.js";
@@ -27,7 +27,8 @@ export class FakeClient extends BaseClient {
 
   constructor(domain: string, options: BaseOptions) {
     const service = new FakeService();
-    super(service, domain, { commitTimeoutMs: 1, ...options });
+    checkType(options, "object", "options");
+    super(() => service, domain, { commitTimeoutMs: 1, ...options });
     this.#service = service;
     this.calls = service.calls;
     this.commits = service.commits;

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { execFileSync, spawnSync } from "node:child_process";
 import { getEventListeners, on, once } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
-import { type AddressInfo, createServer } from "node:net";
+import { type AddressInfo, createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, test } from "node:test";
@@ -159,12 +159,18 @@ test("settings that are not valid are named", () => {
   const invalid: [options: object, message: RegExp][] = [
     [{ timeoutMs: 0 }, /timeoutMs: must be above 0 and at most 86400000, not 0/],
     [{ timeoutMs: "50" }, /timeoutMs: must be a number, not of the type string/],
-    [{ timeoutMs: null }, /timeoutMs: must be a number, not of the type object/],
+    [{ timeoutMs: null }, /timeoutMs: must be a number, not of the type null/],
     [{ commitTimeoutMs: 3e9 }, /commitTimeoutMs: must be above 0 and at most 86400000, not 3000000000/],
     [{ commitTimeoutMs: Number.POSITIVE_INFINITY }, /commitTimeoutMs: .* at most 86400000, not Infinity/],
     [{ rememberDenialsMs: -1 }, /rememberDenialsMs: must be at least 0, not -1/],
     [{ rememberDenialsMs: "9" }, /rememberDenialsMs: must be a number, not of the type string/],
     [{ onfailure: "deny" }, /onfailure: is not an option/],
+    [{ onfailure: undefined }, /onfailure: is not an option/],
+    [{ onCall: null }, /onCall: must be a function, not of the type null/],
+    [{ onFailure: console }, /onFailure: must be one of/],
+    [{ requireLimit: "false" }, /requireLimit: must be a boolean, not of the type string/],
+    [{ signal: {} }, /signal: must be an AbortSignal/],
+    [null as unknown as object, /options: must be an object, not of the type null/],
   ];
   for (const [options, message] of invalid) {
     assert.throws(() => new Client(gone, "shop", options), message);
@@ -174,6 +180,15 @@ test("settings that are not valid are named", () => {
   assert.throws(
     () => new Client(gone, "shop", { onFailure: "open" as "allow" }),
     /onFailure: must be one of: allow, deny/,
+  );
+  for (const log of [console, { warn() {} }, null, 5]) {
+    assert.throws(() => new Client(gone, "shop", { log } as object), /log: must be a function, not of the type/);
+  }
+  for (const tls of [true, null])
+    assert.throws(() => new Client(gone, "shop", { tls } as object), /tls: must be an object/);
+  assert.throws(
+    () => new Client(gone, "shop", { tls: { servername: "a" } as object }),
+    /tls\.servername: is not an option/,
   );
   assert.throws(() => new Client(gone, "shop", { tls: { cert: Buffer.from("") } }), /tls: cert and key/);
 });
@@ -213,6 +228,71 @@ test("an attempt to connect that gets no answer is followed by another", async (
   const client = connect(`127.0.0.1:${(server.address() as AddressInfo).port}`);
   for (let attempt = 0; attempt < 3; attempt++) await seen.next();
   await client.close();
+});
+
+test("a peer that accepts and says nothing has one connection at a time, and none after close", async () => {
+  const open = new Set<Socket>();
+  const server = createServer((socket) => {
+    open.add(socket.on("error", () => {}).on("close", () => open.delete(socket)));
+    socket.resume();
+  }).listen(0, "127.0.0.1");
+  after(() => server.close());
+  await once(server, "listening");
+  const seen = on(server, "connection");
+  const target = `127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const client = connect(target);
+  for (let attempt = 0; attempt < 3; attempt++) {
+    const [socket] = (await seen.next()).value;
+    if (attempt < 2) await once(socket, "close");
+  }
+  assert.equal(open.size, 1);
+  const [last] = open;
+  await client.close();
+  if (last && !last.closed) await once(last, "close");
+  assert.equal(open.size, 0);
+});
+
+test("a setting that is not valid opens no connection", async () => {
+  let connections = 0;
+  const server = createServer(() => connections++).listen(0, "127.0.0.1");
+  after(() => server.close());
+  await once(server, "listening");
+  const target = `127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const options: object[] = [{ timeout: 5 }, { timeoutMs: 0 }, { log: 5 }, { tls: { servername: "a" } }];
+  for (const one of options) assert.throws(() => new Client(target, "shop", one));
+  const seen = once(server, "connection");
+  const client = connect(target);
+  await seen;
+  assert.equal(connections, 1);
+  await client.close();
+});
+
+test("close says how many calls it has ended", async () => {
+  const lines: string[] = [];
+  const client = connect(silent, { log: (line) => lines.push(line) });
+  const calls = Array.from({ length: 10 }, () => client.decide({ a: "b" }));
+  await client.close();
+  await Promise.all(calls);
+  assert.match(lines[0] ?? "", /1 call of/);
+  assert.match(lines[1] ?? "", /9 calls of/);
+});
+
+test("text of others begins no line of the log, and is bounded", async () => {
+  const lines: string[] = [];
+  const client = fake("a\nb", { log: (line) => lines.push(line) });
+  client.fail("UNAVAILABLE");
+  const unsafe = "\0\r\n\x1b\x7f\x85\u2028\u2029\u202a\u202e\u2066\u2069";
+  const failing = (message: string) => {
+    throw new Error(message);
+  };
+  await client.with({ onFailure: () => failing(unsafe) }).decide({ a: "b" });
+  assert.deepEqual(
+    lines.map((line) => line.trimEnd()),
+    [
+      'tollkeeper: 1 call of the domain "a b" had no answer and was decided by onFailure; the last: UNAVAILABLE: the fake was told to fail (target a fake)',
+      "tollkeeper: onFailure has thrown, so that its call is denied: Error:",
+    ],
+  );
 });
 
 test("a view has what it does not change from its client", async () => {
@@ -257,6 +337,19 @@ test("a line of the log has the number of calls since the last one, also when th
 test("an onFailure that answers with a promise denies", async () => {
   const onFailure = (async () => true) as unknown as () => boolean;
   assert.equal((await connect(gone, { onFailure }).decide({ a: "b" })).allowed, false);
+});
+
+test("an onFailure and a log that fail later change no answer", async () => {
+  const fail = async () => {
+    throw new Error("a bug");
+  };
+  const lines: string[] = [];
+  const client = fake("shop", { log: (line) => lines.push(line), onFailure: fail as unknown as () => boolean });
+  assert.equal((await client.fail("UNAVAILABLE").decide({ a: "b" })).allowed, false);
+  // The test would fail by a rejection that nobody handles.
+  assert.equal((await fake("shop", { log: fail }).fail("UNAVAILABLE").decide({ a: "b" })).allowed, true);
+  await pause(0);
+  assert.match(lines.join("\n"), /onFailure has thrown.*a bug/);
 });
 
 test("a hook that fails later changes no answer", async () => {

@@ -46,6 +46,38 @@ test("an answer that is none of the service is a failure, by its status", async 
   assert.equal(CallError.of(4711, "a code of gRPC that does not exist").code, "UNKNOWN");
 });
 
+test("what an answer has in place of numbers and texts is a failure", async () => {
+  const status = (change: object) => ({ verdicts: [{ code: "OK", statuses: [{ code: "OK", ...change }] }] });
+  for (const answer of [
+    status({ currentLimit: { requestsPerUnit: "1\r\nX: 1" } }),
+    status({ limitRemaining: "1" }),
+    status({ durationUntilReset: "soon" }),
+    status({ descriptor: 7 }),
+    { verdicts: [null] },
+    { verdicts: 5 },
+    { verdicts: [{ error: { code: "INTERNAL", message: { toString: 1 } } }] },
+  ]) {
+    const client = answered(() => Response.json(answer)).with({ requireLimit: true });
+    assert.equal((await client.decide({ user: "alice" })).error?.code, "UNKNOWN", JSON.stringify(answer));
+  }
+  for (const [reset, seconds] of [
+    ["-5s", 0],
+    ["1e300s", 315_576_000_000],
+  ] as const) {
+    const client = answered(() => Response.json(status({ durationUntilReset: reset })));
+    assert.equal((await client.decide({ user: "alice" })).resetSeconds, seconds);
+  }
+});
+
+test("a text of the service is cut in the log, and begins no line", async () => {
+  const lines: string[] = [];
+  const message = `a\nb${"x".repeat(1e6)}`;
+  const fetch = async () => Response.json({ error: { code: "INTERNAL", message } }, { status: 500 });
+  const client = new Client("https://limits.example", "shop", { fetch, log: (line) => lines.push(line) });
+  await client.decide({ user: "alice" });
+  assert.match(lines.join("\n"), /: INTERNAL: a bx{297}… \(target/);
+});
+
 test("an answer with the status 413 denies the call, whoever gives it and whatever onFailure says", async () => {
   for (const answer of [
     () => new Response("<html>", { status: 413 }),
