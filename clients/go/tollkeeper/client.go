@@ -42,7 +42,7 @@ type Options struct {
 	// over, at most for this time. Meanwhile it does not see an override, a commit, a refund or a reset that would let the
 	// call pass. 0 turns it off.
 	RememberDenials time.Duration
-	// Logger gets a line when calls fail, at most once a minute; slog.Default() if nil.
+	// Logger gets a line when calls fail, at most once a minute; slog.Default() if nil. If it panics, the line is lost.
 	Logger *slog.Logger
 	// TLS encrypts the connections that New makes. [LoadTLS] makes it of PEM files.
 	TLS *tls.Config
@@ -157,14 +157,14 @@ func (c *Client) WithDomain(domain string) *Client {
 	return view
 }
 
-// Close ends the client and all that With and WithDomain have made of it. It waits for commits under way. OnFailure decides
-// what was not decided yet, and later calls. It may be called again.
+// Close ends the client and all that With and WithDomain have made of it. It waits for commits under way, and until the log
+// has the number of calls that it has ended. OnFailure decides them, and later calls. It may be called again.
 func (c *Client) Close() error {
 	if c.isView {
 		return nil
 	}
 	defer c.remind(true)
-	return c.end()
+	return c.end(c.options.CommitTimeout)
 }
 
 // Decide charges one hit to each descriptor if all of them have room, or else nothing.
@@ -240,6 +240,9 @@ func (c *Client) decideAll(
 	if err != nil {
 		return nil, nil, err
 	}
+	if c.begin(&c.calls) == nil {
+		defer c.calls.Done()
+	}
 	memorable := c.memorable(request)
 	if denial, isFound := c.denials.find(memorable, c.options.RememberDenials); isFound {
 		return []Decision{denial}, []string{""}, nil
@@ -302,6 +305,7 @@ func (c *Client) decisions(
 ) (decisions []Decision, tokens []string, lacking error) {
 	decisions, tokens = make([]Decision, len(calls)), make([]string, len(calls))
 	defer c.remind(false)
+	failures, last := 0, error(nil)
 	for i, call := range calls {
 		decisions[i] = Decision{Failed: true, Err: err}
 		if err == nil {
@@ -310,10 +314,17 @@ func (c *Client) decisions(
 		// Nobody waits for the work of a context that has ended, and the service is not to blame.
 		if decisions[i].Failed && endOf(ctx) == nil {
 			c.decideFailed(call, &decisions[i])
+			if decisions[i].Failed {
+				failures, last = failures+1, decisions[i].Err
+			}
 		}
 		if mistake := c.lacksLimit(call, decisions[i]); mistake != nil && lacking == nil {
 			lacking = mistake.below(path, i)
 		}
+	}
+	if failures > 0 {
+		c.failed(failures, last, "call of the domain \"%s\" had no answer and was decided by on_failure",
+			"calls of the domain \"%s\" had no answer and were decided by on_failure")
 	}
 	return decisions, tokens, lacking
 }
@@ -322,12 +333,9 @@ func (c *Client) decisions(
 func (c *Client) decideFailed(call Call, decision *Decision) {
 	// An end user could pass any limit by a value that makes the request too large.
 	decision.Failed = status.Code(decision.Err) != codes.OutOfRange
-	if !decision.Failed {
-		return
+	if decision.Failed {
+		decision.Allowed = c.onFailure(decision.Err, call.descriptors)
 	}
-	decision.Allowed = c.onFailure(decision.Err, call.descriptors)
-	c.failed(decision.Err, "call of the domain %q had no answer and was decided by on_failure",
-		"calls of the domain %q had no answer and were decided by on_failure")
 }
 
 // lacksLimit is the mistake of a call with a descriptor without limit and rule, if a limit is required.
@@ -359,8 +367,8 @@ func (c *Client) heard(method string, elapsed time.Duration, err error) {
 // contain logs the panic of a function of the caller, and ends it.
 func (c *Client) contain(what string) {
 	if cause := recover(); cause != nil {
-		c.loud(what, func(count int) {
-			c.logger().Warn(fmt.Sprintf("tollkeeper: %s (%d times); the last: %v", what, count, cause))
+		c.loud(what, 1, func(count int) {
+			c.log(context.Background(), slog.LevelWarn, "%s (%d times); the last: %s", what, count, cut(fmt.Sprint(cause)))
 		})
 	}
 }

@@ -1,12 +1,14 @@
 package tollkeeper
 
 import (
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
 	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
+	pbstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -63,11 +65,19 @@ type Status struct {
 func errorOf(verdict *pb.Verdict) error {
 	switch {
 	case verdict.GetError() != nil:
-		return failure(status.FromProto(verdict.Error).Err(), nil)
+		return failure(errorOfItem(verdict.Error), nil)
 	case verdict.GetCode() != pb.Verdict_OK && verdict.GetCode() != pb.Verdict_OVER_LIMIT:
 		return failure(status.Error(codes.Unknown, "the verdict is unknown"), nil)
 	}
 	return nil
+}
+
+// errorOfItem is nil without an error. One of code 0 is none that the service sends.
+func errorOfItem(encoded *pbstatus.Status) error {
+	if encoded != nil && encoded.Code == int32(codes.OK) {
+		return status.Error(codes.Unknown, "the error has no code")
+	}
+	return status.FromProto(encoded).Err()
 }
 
 // decode returns the decision, and the token of what is held.
@@ -75,7 +85,7 @@ func decode(verdict *pb.Verdict) (Decision, string) {
 	if err := errorOf(verdict); err != nil {
 		return Decision{Failed: true, Err: err}, ""
 	}
-	decision := Decision{Allowed: verdict.Code == pb.Verdict_OK, Hits: int64(verdict.Hits)}
+	decision := Decision{Allowed: verdict.Code == pb.Verdict_OK, Hits: hitsOf(verdict.Hits)}
 	for _, encoded := range verdict.Statuses {
 		decision.Statuses = append(decision.Statuses, decodeStatus(encoded))
 	}
@@ -86,21 +96,26 @@ func decode(verdict *pb.Verdict) (Decision, string) {
 func decodeStatus(encoded *pb.Status) Status {
 	decoded := Status{
 		Allowed:    encoded.Code != pb.Verdict_OVER_LIMIT,
-		Descriptor: int(encoded.DescriptorIndex),
+		Descriptor: intOf(encoded.DescriptorIndex),
 		Rule:       encoded.Rule,
-		Remaining:  int64(encoded.LimitRemaining),
-		Reset:      encoded.DurationUntilReset.AsDuration(),
-		Used:       int64(encoded.GetUsed()),
-		Held:       int64(encoded.GetHeld()),
+		Remaining:  hitsOf(encoded.LimitRemaining),
+		Reset:      max(0, encoded.DurationUntilReset.AsDuration()),
+		Used:       hitsOf(encoded.GetUsed()),
+		Held:       hitsOf(encoded.GetHeld()),
 	}
 	if limit := encoded.CurrentLimit; limit != nil {
-		decoded.Limit = &Limit{Name: limit.Name, Hits: int64(limit.RequestsPerUnit), Units: int(limit.UnitMultiplier)}
+		decoded.Limit = &Limit{Name: limit.Name, Hits: hitsOf(limit.RequestsPerUnit), Units: intOf(limit.UnitMultiplier)}
 		if limit.Unit != pb.Limit_UNKNOWN {
 			decoded.Limit.Unit = strings.ToLower(limit.Unit.String())
 		}
 	}
 	return decoded
 }
+
+// hitsOf and intOf clamp a number, also one that the service never sends.
+func hitsOf(number uint64) int64 { return int64(min(number, uint64(HitsMax))) }
+
+func intOf(number uint32) int { return int(min(number, math.MaxInt32)) }
 
 // summarize shows, of a denied call, the last status that is over its limit, and else the first with the fewest
 // remaining hits, as the headers of the service do.
@@ -180,5 +195,9 @@ func (d *Decision) Headers() map[string]string {
 
 // seconds rounds up, since a call that comes too early is denied.
 func seconds(duration time.Duration) string {
-	return strconv.FormatInt(int64((duration+time.Second-1)/time.Second), 10)
+	whole := int64(duration / time.Second)
+	if duration%time.Second > 0 {
+		whole++
+	}
+	return strconv.FormatInt(whole, 10)
 }

@@ -26,17 +26,25 @@ type unreliable struct {
 	pb.UnimplementedTollkeeperServer
 	err, decideErr error
 	decides        int
+	verdicts       []*pb.Verdict
+	result         *pb.CommitResult
 	commits        []*pb.Commit
 	renewals       []*pb.Renewal
 }
 
 func (u *unreliable) Decide(context.Context, *pb.DecideRequest) (*pb.DecideResponse, error) {
 	u.decides++
+	if u.verdicts != nil {
+		return &pb.DecideResponse{Verdicts: u.verdicts}, nil
+	}
 	return &pb.DecideResponse{Verdicts: []*pb.Verdict{{Code: pb.Verdict_OK, Hold: "token"}}}, u.decideErr
 }
 
 func (u *unreliable) Commit(_ context.Context, request *pb.CommitRequest) (*pb.CommitResponse, error) {
 	u.commits = append(u.commits, request.Commits...)
+	if u.result != nil {
+		return &pb.CommitResponse{Results: []*pb.CommitResult{u.result}}, nil
+	}
 	charge := &pb.CommittedCharge{Outcome: pb.CommittedCharge_LATE, Held: 5, Used: 3}
 	return &pb.CommitResponse{Results: []*pb.CommitResult{{Charges: []*pb.CommittedCharge{charge}}}}, u.err
 }

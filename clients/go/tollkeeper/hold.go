@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -95,13 +94,13 @@ func (c *Client) kept(send asking) asking {
 			return it.answer, it.err
 		case <-caller.Done():
 		}
-		if c.begin() == nil {
+		if c.begin(&c.commits) == nil {
 			go func() {
 				defer c.commits.Done()
-				for _, verdict := range (<-came).verdicts {
-					if token := verdict.GetHold(); token != "" {
-						c.commit(detached, &pb.Commit{Hold: token, Used: proto.Uint64(0)}, true)
-					}
+				verdicts := (<-came).verdicts
+				// The request had one call, and Close waits for one commit, whatever the service answers.
+				if len(verdicts) > 0 && verdicts[0].GetHold() != "" {
+					c.commit(detached, &pb.Commit{Hold: verdicts[0].Hold, Used: proto.Uint64(0)}, true)
 				}
 			}()
 		}
@@ -224,12 +223,15 @@ func (h *Hold) RenewCall(ctx context.Context, call Call) (Decision, error) {
 		h.replace(tokens[0], nil)
 		return decisions[0], nil
 	}
+	if c.begin(&c.calls) == nil {
+		defer c.calls.Done()
+	}
 	request := &pb.RenewRequest{Domain: c.domain, Renewals: []*pb.Renewal{{Commit: commit, Call: encoded}}}
 	found, err := c.ask(ctx, "renew", []*pb.Call{encoded}, c.kept(func(ctx context.Context) (found answer, err error) {
 		response, err := c.service.Renew(ctx, request)
 		for _, result := range response.GetResults() {
 			found.verdicts = append(found.verdicts, result.Verdict)
-			found.open = cmp.Or(found.open, status.FromProto(result.Commit.GetError()).Err())
+			found.open = cmp.Or(found.open, errorOfItem(result.Commit.GetError()))
 		}
 		return found, err
 	}))
@@ -280,7 +282,7 @@ func (h *Hold) replace(token string, carried *pb.Commit) {
 func chargesOf(result *pb.CommitResult) (charges []Charge) {
 	for _, charge := range result.GetCharges() {
 		outcome := strings.ToLower(charge.Outcome.String())
-		charges = append(charges, Charge{outcome, int64(charge.Held), int64(charge.Used)})
+		charges = append(charges, Charge{outcome, hitsOf(charge.Held), hitsOf(charge.Used)})
 	}
 	return charges
 }

@@ -2,8 +2,8 @@ package tollkeeper
 
 import (
 	"context"
-	"fmt"
 	"hash/maphash"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -177,7 +177,7 @@ func (l *Limiter) add(hash uint64, descriptors []Descriptor) *counter {
 
 // ask asks for a lease beside the call, and gives it back at its end, or at once if its answer is late. Close waits for that.
 func (l *Limiter) ask(counter *counter, want int64) {
-	if l.begin() != nil {
+	if l.begin(&l.commits) != nil {
 		return
 	}
 	go func() {
@@ -244,9 +244,9 @@ func (l *Limiter) lease(descriptors []Descriptor, want int64) (*lease, time.Dura
 	}
 	switch code := status.Code(err); {
 	case code == codes.InvalidArgument || code == codes.Unimplemented:
-		l.loud("refused lease", func(int) {
-			l.logger().Info(fmt.Sprintf("tollkeeper: each call on %s in the domain %q is a request, since the service leases no hits for it: %v",
-				keysOf(descriptors), l.domain, err))
+		l.loud("refused lease", 1, func(int) {
+			l.log(context.Background(), slog.LevelInfo, "each call on %s in the domain \"%s\" is a request, since the service leases no hits for it: %s",
+				keysOf(descriptors), l.domain, brief(err))
 		})
 		return nil, refusedFor
 	case err != nil || !decision.Allowed:

@@ -5,9 +5,11 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
 	"google.golang.org/grpc"
@@ -23,6 +25,8 @@ const (
 	// commitPause is the time before the second attempt of a commit. Each further pause is twice as long.
 	commitPause = 100 * time.Millisecond
 	quiet       = time.Minute
+	// textMax is the number of characters that a log line has of a text of the service.
+	textMax = 300
 )
 
 var connecting = grpc.ConnectParams{
@@ -44,12 +48,12 @@ type link struct {
 	mutex sync.Mutex
 	// closed is closed by Close.
 	closed chan struct{}
-	// commits has those under way.
-	commits sync.WaitGroup
-	// lines has what was logged, by its kind.
+	// calls and commits have those under way.
+	calls, commits sync.WaitGroup
+	// lines has what was logged within a minute, or has a count, by its kind.
 	lines map[string]line
-	// hasUnsaid is whether a line has a count.
-	hasUnsaid atomic.Bool
+	// due is when a minute of a line ends, or nil without lines.
+	due atomic.Pointer[time.Time]
 }
 
 type line struct {
@@ -100,18 +104,20 @@ func (l *link) errClosed() error {
 	}
 }
 
-// begin counts a commit that is under way, which then must call Done.
-func (l *link) begin() error {
+// begin adds one to the calls or commits under way, which then must call Done.
+func (l *link) begin(group *sync.WaitGroup) error {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	err := l.errClosed()
 	if err == nil {
-		l.commits.Add(1)
+		group.Add(1)
 	}
 	return err
 }
 
-func (l *link) end() error {
+// end waits for the calls that it ends until they are counted. A function of the caller may block one of them, or close the
+// client, so this takes at most some time.
+func (l *link) end(most time.Duration) error {
 	l.mutex.Lock()
 	wasClosed := l.errClosed() != nil
 	if !wasClosed {
@@ -123,64 +129,129 @@ func (l *link) end() error {
 	if wasClosed || l.close == nil {
 		return nil
 	}
-	return l.close()
+	err := l.close()
+	counted := make(chan struct{})
+	go func() {
+		l.calls.Wait()
+		close(counted)
+	}()
+	select {
+	case <-counted:
+	case <-time.After(most):
+	}
+	return err
 }
 
 // loud logs a line at once, and then at most once a minute for its kind, with the number of times since the last line.
-func (l *link) loud(kind string, write func(count int)) {
+func (l *link) loud(kind string, times int, write func(count int)) {
+	now := time.Now()
 	l.mutex.Lock()
 	found := l.lines[kind]
-	l.lines[kind] = line{found.logged, found.count + 1, write}
+	count, isDue := found.count+times, now.Sub(found.logged) >= quiet
+	if isDue {
+		l.lines[kind] = line{logged: now}
+	} else {
+		l.lines[kind] = line{found.logged, count, write}
+	}
+	if l.due.Load() == nil {
+		l.due.Store(new(now.Add(quiet)))
+	}
 	l.mutex.Unlock()
-	l.hasUnsaid.Store(true)
+	if isDue {
+		write(count)
+	}
 	l.remind(false)
 }
 
-// remind logs the counts whose minute is over; all if the client closes.
+// remind logs the counts whose minute is over, and forgets lines without a count; if the client closes, it logs all counts.
 func (l *link) remind(closes bool) {
-	if !l.hasUnsaid.Load() {
+	due := l.due.Load()
+	if due == nil || (!closes && time.Now().Before(*due)) {
 		return
 	}
-	var due []line
+	var said []line
 	l.mutex.Lock()
-	l.hasUnsaid.Store(false)
-	for kind, found := range l.lines {
-		switch {
-		case found.count == 0:
-		case closes || time.Since(found.logged) >= quiet:
-			due = append(due, found)
-			l.lines[kind] = line{logged: time.Now()}
-		default:
-			l.hasUnsaid.Store(true)
+	if now := time.Now(); closes || l.due.Load() == due {
+		next := now.Add(quiet)
+		for kind, found := range l.lines {
+			isOver := now.Sub(found.logged) >= quiet
+			switch {
+			case found.count > 0 && (isOver || closes):
+				said = append(said, found)
+				l.lines[kind] = line{logged: now}
+			case isOver:
+				delete(l.lines, kind)
+			case found.logged.Add(quiet).Before(next):
+				next = found.logged.Add(quiet)
+			}
+		}
+		// With many domains, a minute ends all the time.
+		if soonest := now.Add(time.Second); next.Before(soonest) {
+			next = soonest
+		}
+		l.due.Store(&next)
+		if len(l.lines) == 0 {
+			l.due.Store(nil)
 		}
 	}
 	l.mutex.Unlock()
-	for _, found := range due {
+	for _, found := range said {
 		found.write(found.count)
 	}
 }
 
 // failed logs calls or commits of the domain that have failed.
-func (c *Client) failed(last error, one, many string) {
-	c.loud(fmt.Sprintf(one, c.domain), func(count int) {
+func (c *Client) failed(times int, last error, one, many string) {
+	c.loud(fmt.Sprintf(one, c.domain), times, func(count int) {
 		what := many
 		if count == 1 {
 			what = one
 		}
-		c.logger().Warn(fmt.Sprintf("tollkeeper: %d %s; the last: %v (target %s)", count, fmt.Sprintf(what, c.domain), last, c.target))
+		what = fmt.Sprintf(what, c.domain)
+		c.log(context.Background(), slog.LevelWarn, "%d %s; the last: %s (target %s)", count, what, brief(last), c.target)
 	})
 }
 
 // mistake logs one of the application, at most once a minute, since its users may cause it.
 func (c *Client) mistake(ctx context.Context, err error) {
-	c.loud("mistake", func(int) { c.logger().ErrorContext(ctx, "tollkeeper: "+err.Error()) })
+	c.loud("mistake", 1, func(int) { c.log(ctx, slog.LevelError, "%v", err) })
 }
 
-func (c *Client) logger() *slog.Logger {
-	if c.options.Logger == nil {
-		return slog.Default()
+// log writes a line without characters that could end it, or change how it is shown. If the logger panics, it is lost.
+func (c *Client) log(ctx context.Context, level slog.Level, format string, arguments ...any) {
+	defer func() { _ = recover() }()
+	logger := c.options.Logger
+	if logger == nil {
+		logger = slog.Default()
 	}
-	return c.options.Logger
+	logger.Log(ctx, level, "tollkeeper: "+strings.Map(shown, fmt.Sprintf(format, arguments...)))
+}
+
+// shown is a space in place of a control character, a separator of lines, or what changes the direction of a text.
+func shown(character rune) rune {
+	isDirection := (character >= '\u202a' && character <= '\u202e') || (character >= '\u2066' && character <= '\u2069')
+	if unicode.IsControl(character) || character == '\u2028' || character == '\u2029' || isDirection {
+		return ' '
+	}
+	return character
+}
+
+// brief is the failure of a call or commit for a log line.
+func brief(err error) string {
+	found := failure(err, nil)
+	found.Message = cut(found.Message)
+	return found.Error()
+}
+
+// cut shortens a text that may be of the service.
+func cut(text string) string {
+	count := 0
+	for i := range text {
+		if count++; count > textMax {
+			return text[:i] + "…"
+		}
+	}
+	return text
 }
 
 // commit sends one, and sends it again while there is no answer. Close waits for it, or already does so for its caller.
@@ -188,21 +259,21 @@ func (c *Client) commit(ctx context.Context, commit *pb.Commit, isAwaited bool) 
 	start := time.Now()
 	result, err := c.sendCommit(ctx, &pb.CommitRequest{Domain: c.domain, Commits: []*pb.Commit{commit}}, isAwaited)
 	if err == nil {
-		err = status.FromProto(result.Error).Err()
+		err = errorOfItem(result.Error)
 	}
 	err = c.failureOf(ctx, err)
 	c.heard("commit", time.Since(start), err)
 	// A caller that has left is no failure of the service, and Close commits its hold.
 	if err != nil && endOf(ctx) == nil {
-		c.failed(err, "commit of the domain %q failed, and its estimate may count in place of what was used",
-			"commits of the domain %q failed, and their estimates may count in place of what was used")
+		c.failed(1, err, "commit of the domain \"%s\" failed, and its estimate may count in place of what was used",
+			"commits of the domain \"%s\" failed, and their estimates may count in place of what was used")
 	}
 	return chargesOf(result), err
 }
 
 func (c *Client) sendCommit(ctx context.Context, request *pb.CommitRequest, isAwaited bool) (*pb.CommitResult, error) {
 	if !isAwaited {
-		if err := c.begin(); err != nil {
+		if err := c.begin(&c.commits); err != nil {
 			return nil, err
 		}
 		defer c.commits.Done()
