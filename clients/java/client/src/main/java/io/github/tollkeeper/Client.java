@@ -261,8 +261,18 @@ public final class Client implements AutoCloseable {
 
     private List<Decision> decideAll(List<Call> calls, boolean isBatch, CallOptions callOptions) {
         DecideRequest request = Call.encode(options.domain, calls, isBatch);
-        return remembered(calls, request).map(List::of)
-                .orElseGet(() -> decisions(calls, isBatch, request, send(calls, request, callOptions).answer().join()));
+        return remembered(calls, request).map(List::of).orElseGet(() -> {
+            Sent<DecideResponse> sent = send(calls, request, callOptions);
+            return awaited(sent, answer -> decisions(calls, isBatch, request, answer));
+        });
+    }
+
+    private static <A, R> R awaited(Sent<A> sent, Function<Answer<A>, R> decide) {
+        try {
+            return decide.apply(sent.answer().join());
+        } finally {
+            sent.end().complete(null);
+        }
     }
 
     private <R> CompletableFuture<R> decideAsync(List<Call> calls, boolean isBatch, Function<List<Decision>, R> result) {
@@ -272,8 +282,8 @@ public final class Client implements AutoCloseable {
             return CompletableFuture.completedFuture(result.apply(List.of(denial.get())));
         }
         Sent<DecideResponse> sent = send(calls, request, CallOptions.DEFAULT);
-        CompletableFuture<R> future =
-                sent.answer().thenApply(answer -> decisions(calls, isBatch, request, answer)).thenApply(result);
+        CompletableFuture<R> future = sent.answer()
+                .thenApply(answer -> awaited(sent, it -> decisions(calls, isBatch, request, it))).thenApply(result);
         future.whenComplete((decided, error) -> {
             if (future.isCancelled()) {
                 sent.cancel().run();
@@ -309,7 +319,7 @@ public final class Client implements AutoCloseable {
 
     private List<Decision> decisions(String method, List<Call> calls, boolean isBatch, Answer<List<Verdict>> verdicts) {
         List<Decision> decisions = IntStream.range(0, calls.size()).mapToObj(i -> verdicts.error()
-                .or(() -> Decision.errorOf(verdicts.message().get(i)))
+                .or(() -> Decision.errorOf(verdicts.message().get(i), calls.get(i)))
                 .map(error -> failed(calls.get(i), error))
                 .orElseGet(() -> Decision.of(verdicts.message().get(i), Optional.empty()))).toList();
         List<StatusRuntimeException> errors = decisions.stream().flatMap(it -> it.error().stream()).toList();
@@ -333,7 +343,7 @@ public final class Client implements AutoCloseable {
             // An end user could pass any limit by a value that makes the request too large.
             allowed = error.getStatus().getCode() != Code.OUT_OF_RANGE
                     && options.onFailure.allows(error, call.descriptors());
-        } catch (RuntimeException | Error thrown) {
+        } catch (Throwable thrown) {
             connection.logThrown(Level.WARNING, "on_failure has failed, and the call is denied", thrown);
         }
         return Decision.without(allowed, Optional.of(error), "");
@@ -342,7 +352,7 @@ public final class Client implements AutoCloseable {
     private void report(String method, Duration elapsed, Optional<StatusRuntimeException> error) {
         try {
             options.onCall.called(method, elapsed, error.map(it -> it.getStatus().getCode().name()).orElse("ok"));
-        } catch (RuntimeException | Error thrown) {
+        } catch (Throwable thrown) {
             connection.logThrown(Level.WARNING, "on_call has failed", thrown);
         }
     }
@@ -354,8 +364,12 @@ public final class Client implements AutoCloseable {
         Renewal renewal = Renewal.newBuilder().setCommit(commit)
                 .setCall(Call.encode(options.domain, List.of(next), false).getCalls(0)).build();
         RenewRequest request = RenewRequest.newBuilder().setDomain(options.domain).addRenewals(renewal).build();
-        Answer<RenewResponse> answer = detached(() -> connection
-                .ask(TollkeeperGrpc.getRenewMethod(), List.of(next), request, BLOCKING, options.timeout)).answer().join();
+        return awaited(detached(() -> connection.ask(
+                TollkeeperGrpc.getRenewMethod(), List.of(next), request, BLOCKING, options.timeout)),
+                answer -> renewed(next, answer));
+    }
+
+    private Renewed renewed(Call next, Answer<RenewResponse> answer) {
         List<RenewResult> results = answer.error().isPresent() ? List.of() : answer.message().getResultsList();
         Decision decision = decisions("renew", List.of(next), false,
                 answer.items(it -> results.stream().map(RenewResult::getVerdict).toList(), 1)).get(0);

@@ -1,7 +1,6 @@
 package io.github.tollkeeper;
 
 import io.grpc.StatusRuntimeException;
-import io.grpc.protobuf.StatusProto;
 import java.util.List;
 import java.util.Optional;
 import tollkeeper.v1.CommittedCharge;
@@ -41,7 +40,7 @@ public record CommitResult(List<Charge> charges, Optional<StatusRuntimeException
 
     CommitResult(tollkeeper.v1.CommitResult result) {
         this(result.getChargesList().stream().map(Charge::new).toList(), result.hasError()
-                ? Optional.of(StatusProto.toStatusRuntimeException(result.getError())) : Optional.empty());
+                ? Optional.of(Decision.error(result.getError())) : Optional.empty());
     }
 
     /** Whether nothing was committed. */

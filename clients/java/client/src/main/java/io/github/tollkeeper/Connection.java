@@ -22,6 +22,8 @@ import java.lang.ref.Cleaner;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -51,15 +53,24 @@ final class Connection {
     private static final long LOG_PAUSE_NANOS = TimeUnit.MINUTES.toNanos(1);
     /** Other targets are not in DNS. */
     private static final Pattern NAME = Pattern.compile("(?:dns:///)?([^/:]+)(?::\\d+)?");
+    private static final int CHARACTERS_MAX = 300;
+    private static final int LINES_MAX = 100;
+    private static final int CAUSES_MAX = 10;
+    /** A line of a stack trace, which messages of gRPC may have. */
+    private static final Pattern FRAME = Pattern.compile("\\s*+at [^()]+\\([^()]*\\)\\s*");
+    /** What could begin a line of the log, or show it in another order. */
+    private static final Pattern CONTROLS =
+            Pattern.compile("[\\s\\p{Cc}\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]+");
 
     private final Channel channel;
     private final String target;
     private final Runnable shutdown;
     private final Set<CompletableFuture<?>> commits = ConcurrentHashMap.newKeySet();
+    /** The requests whose calls are not decided yet. */
+    private final Set<Sent<?>> underWay = ConcurrentHashMap.newKeySet();
     final Denials denials = new Denials();
     private volatile boolean isClosed;
-    /** Concurrent, since what gets a line may ask for a decision. */
-    private final Map<String, Unlogged> kinds = new ConcurrentHashMap<>();
+    private final Map<String, Unlogged> kinds = new HashMap<>();
     private volatile boolean hasUnlogged;
 
     /** Over a channel that somebody else closes. */
@@ -127,8 +138,17 @@ final class Connection {
         }
     }
 
-    /** A request on its way. */
-    record Sent<A>(CompletableFuture<Answer<A>> answer, Runnable cancel) {}
+    /** A request on its way. It has ended when what it asks for is decided. */
+    record Sent<A>(CompletableFuture<Answer<A>> answer, Runnable cancel, CompletableFuture<Void> end) {
+        Sent(CompletableFuture<Answer<A>> answer, Runnable cancel) {
+            this(answer, cancel, new CompletableFuture<>());
+        }
+
+        private void refuse(StatusRuntimeException error) {
+            answer.complete(new Answer<>(null, Optional.of(error), Duration.ZERO));
+            cancel.run();
+        }
+    }
 
     /** What a request gets that is not sent, such as after {@link #close}. */
     <A> Optional<Answer<A>> refused(List<Call> calls) {
@@ -136,11 +156,15 @@ final class Connection {
                 .map(error -> new Answer<>(null, Optional.of(error), Duration.ZERO));
     }
 
-    /** Sends the request of these calls, unless it is refused. */
+    /** Sends the request of these calls, unless it is refused. {@link Sent#end} is to be completed. */
     <Q, A> Sent<A> ask(
             MethodDescriptor<Q, A> method, List<Call> calls, Q request, CallOptions options, Duration timeout) {
-        return this.<A>refused(calls).map(answer -> new Sent<>(CompletableFuture.completedFuture(answer), () -> {}))
+        Sent<A> sent = this.<A>refused(calls)
+                .map(answer -> new Sent<>(CompletableFuture.completedFuture(answer), () -> {}))
                 .orElseGet(() -> send(method, request, options, timeout, Context.current()));
+        underWay.add(sent);
+        sent.end().thenRun(() -> underWay.remove(sent));
+        return sent;
     }
 
     <Q, A> Sent<A> send(MethodDescriptor<Q, A> method, Q request, CallOptions options, Duration timeout, Context context) {
@@ -166,12 +190,20 @@ final class Connection {
         return result;
     }
 
-    /** Waits for commits, which end within their timeouts, and ends decisions. */
+    /** Waits for commits, which end within their timeouts, and ends decisions, so that the log has their number. */
     void close() {
         isClosed = true;
-        CompletableFuture.allOf(commits.toArray(CompletableFuture[]::new)).join();
-        logDue(System.nanoTime() + LOG_PAUSE_NANOS);
+        ended(commits.stream()).join();
+        List<Sent<?>> unanswered = underWay.stream().filter(sent -> !sent.answer().isDone()).toList();
+        // Not in this thread: what the application does with its decision may take long.
+        unanswered.forEach(sent -> CompletableFuture.runAsync(() -> sent.refuse(CLOSED)));
+        ended(unanswered.stream().map(Sent::end)).completeOnTimeout(null, 1, TimeUnit.SECONDS).join();
         shutdown.run();
+        logDue(System.nanoTime() + LOG_PAUSE_NANOS);
+    }
+
+    private static CompletableFuture<Void> ended(Stream<CompletableFuture<?>> futures) {
+        return CompletableFuture.allOf(futures.toArray(CompletableFuture[]::new)).exceptionally(error -> null);
     }
 
     /** What the log does not say yet of a kind of event. */
@@ -183,25 +215,44 @@ final class Connection {
     }
 
     /** Logs one line for each kind at once, and then at most one a minute. The line is made of the number of events. */
-    private synchronized void log(Level level, String kind, long events, LongFunction<String> line, Throwable thrown) {
+    private void log(Level level, String kind, long events, LongFunction<String> line, Throwable thrown) {
+        write(count(level, kind, events, line, thrown));
+    }
+
+    /** Counts events, and returns what is to be written. */
+    private synchronized List<Runnable> count(
+            Level level, String kind, long events, LongFunction<String> line, Throwable thrown) {
         Unlogged unlogged = kinds.computeIfAbsent(kind, it -> new Unlogged());
         unlogged.events += events;
         unlogged.write = count -> LOGGER.log(level, "tollkeeper: " + line.apply(count), thrown);
-        logUnlogged(System.nanoTime());
+        List<Runnable> due = due(System.nanoTime());
         if (thrown != null) {
             // A stack trace is not for later.
             unlogged.write = null;
         }
+        return due;
     }
 
     /** Logs the numbers of events whose minute is over by then. */
     void logDue(long now) {
         if (hasUnlogged) {
-            logUnlogged(now);
+            write(due(now));
         }
     }
 
-    private synchronized void logUnlogged(long now) {
+    /** Writes without the lock: the logger is the application's, and may be slow, ask for a decision, or throw. */
+    private static void write(List<Runnable> lines) {
+        for (Runnable line : lines) {
+            try {
+                line.run();
+            } catch (Throwable lost) {
+                // It must not change what the caller gets.
+            }
+        }
+    }
+
+    private synchronized List<Runnable> due(long now) {
+        List<Runnable> due = new ArrayList<>();
         hasUnlogged = false;
         for (Unlogged unlogged : kinds.values()) {
             if (unlogged.write != null && now - unlogged.quietUntil >= 0) {
@@ -210,10 +261,11 @@ final class Connection {
                 unlogged.write = null;
                 unlogged.events = 0;
                 unlogged.quietUntil = now + LOG_PAUSE_NANOS;
-                write.accept(events);
+                due.add(() -> write.accept(events));
             }
             hasUnlogged |= unlogged.write != null;
         }
+        return due;
     }
 
     void logFailures(long calls, String domain, StatusRuntimeException last) {
@@ -228,16 +280,30 @@ final class Connection {
     }
 
     private void logErrors(long number, String domain, StatusRuntimeException last, String one, String many) {
-        log(Level.WARNING, one.formatted(domain), number, count -> count + " " + (count == 1 ? one : many).formatted(domain)
-                + "; the last: " + reason(last) + " (target " + target + ")", null);
+        log(Level.WARNING, one.formatted(domain), number, count -> count + " "
+                + (count == 1 ? one : many).formatted(shown(domain)) + "; the last: " + reason(last) + " (target " + target
+                + ")", null);
     }
 
     private static String reason(Throwable error) {
-        return Stream.iterate(error, Objects::nonNull, Throwable::getCause)
-                // Messages of gRPC may have lines, also those of stack traces.
-                .map(cause -> String.valueOf(cause.getMessage()).replaceAll("\\s+at [^()]+\\([^()]*\\)", "")
-                        .replaceAll("\\s+", " "))
-                .collect(Collectors.joining(": "));
+        return Stream.iterate(error, Objects::nonNull, Throwable::getCause).limit(CAUSES_MAX)
+                .map(cause -> shown(String.valueOf(cause.getMessage()))).collect(Collectors.joining(": "));
+    }
+
+    /** A text of the service or of the caller in one short line of the log. */
+    private static String shown(String text) {
+        // Cut before it is searched, since it may have megabytes.
+        String line = text.lines().limit(LINES_MAX).map(Connection::cut).filter(it -> !FRAME.matcher(it).matches())
+                .collect(Collectors.joining(" "));
+        return cut(CONTROLS.matcher(line).replaceAll(" "));
+    }
+
+    private static String cut(String text) {
+        if (text.length() <= CHARACTERS_MAX) {
+            return text;
+        }
+        boolean splits = Character.isHighSurrogate(text.charAt(CHARACTERS_MAX - 1));
+        return text.substring(0, splits ? CHARACTERS_MAX - 1 : CHARACTERS_MAX) + "…";
     }
 
     /** Logs what code of the application has thrown. */

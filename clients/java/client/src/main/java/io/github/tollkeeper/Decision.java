@@ -94,15 +94,28 @@ public record Decision(boolean allowed, Optional<StatusRuntimeException> error, 
                 statuses, verdict.getHits(), verdict.getHold());
     }
 
-    /** Why a verdict is no decision, if it is not one. */
-    static Optional<StatusRuntimeException> errorOf(Verdict verdict) {
+    /** Why a verdict is no decision about a call, if it is not one. */
+    static Optional<StatusRuntimeException> errorOf(Verdict verdict, Call call) {
         if (verdict.hasError()) {
-            return Optional.of(StatusProto.toStatusRuntimeException(verdict.getError()));
+            return Optional.of(error(verdict.getError()));
         }
+        boolean isOfCall = verdict.getStatusesList().stream().map(tollkeeper.v1.Status::getDescriptorIndex)
+                .allMatch(index -> index >= 0 && index < call.descriptors().size());
         return switch (verdict.getCode()) {
-            case OK, OVER_LIMIT -> Optional.empty();
-            default -> Optional.of(
-                    io.grpc.Status.UNKNOWN.withDescription("the verdict is unknown").asRuntimeException());
+            case OK, OVER_LIMIT -> isOfCall ? Optional.empty() : unknown("a status is of no descriptor of the call");
+            default -> unknown("the verdict is unknown");
         };
+    }
+
+    private static Optional<StatusRuntimeException> unknown(String description) {
+        return Optional.of(io.grpc.Status.UNKNOWN.withDescription(description).asRuntimeException());
+    }
+
+    /** The error of an item. A code that is no error of gRPC becomes UNKNOWN. */
+    static StatusRuntimeException error(com.google.rpc.Status status) {
+        int code = status.getCode();
+        boolean isKnown = code != 0 && io.grpc.Status.fromCodeValue(code).getCode().value() == code;
+        return StatusProto.toStatusRuntimeException(isKnown ? status : status.toBuilder().setCode(Code.UNKNOWN.value())
+                .setMessage("code " + code + ": " + status.getMessage()).build());
     }
 }

@@ -18,6 +18,9 @@ import tollkeeper.v1.Verdict;
  */
 public record Status(boolean allowed, int descriptor, String rule, Optional<Limit> limit, long remaining, Duration reset,
         OptionalLong used, OptionalLong held) {
+    /** The most of a duration of protobuf: 10,000 years. */
+    private static final long SECONDS_MAX = 315_576_000_000L;
+
     Status(tollkeeper.v1.Status status) {
         this(status.getCode() != Verdict.Code.OVER_LIMIT, status.getDescriptorIndex(), status.getRule(),
                 status.hasCurrentLimit() ? Optional.of(new Limit(status.getCurrentLimit())) : Optional.empty(),
@@ -36,6 +39,8 @@ public record Status(boolean allowed, int descriptor, String rule, Optional<Limi
     }
 
     private static Duration duration(com.google.protobuf.Duration time) {
-        return Duration.ofSeconds(time.getSeconds(), time.getNanos());
+        long seconds = Math.max(-SECONDS_MAX, Math.min(time.getSeconds(), SECONDS_MAX));
+        Duration found = Duration.ofSeconds(seconds, time.getNanos());
+        return found.isNegative() ? Duration.ZERO : found;
     }
 }

@@ -330,6 +330,144 @@ class FailureTest {
         assertTrue(lines.get(1).startsWith("tollkeeper: 3 calls of the domain \"shop\" had no answer"), lines::toString);
     }
 
+    /** Answers each call with this verdict, and each commit with this error. */
+    private static Server answering(Verdict verdict, com.google.rpc.Status error) throws Exception {
+        return serve(0, new Unreliable() {
+            @Override
+            public void decide(DecideRequest request, StreamObserver<DecideResponse> answers) {
+                answers.onNext(DecideResponse.newBuilder().addVerdicts(verdict).build());
+                answers.onCompleted();
+            }
+
+            @Override
+            public void commit(CommitRequest request, StreamObserver<CommitResponse> answers) {
+                answers.onNext(CommitResponse.newBuilder()
+                        .addResults(tollkeeper.v1.CommitResult.newBuilder().setError(error)).build());
+                answers.onCompleted();
+            }
+        });
+    }
+
+    private static com.google.rpc.Status error(int code, String message) {
+        return com.google.rpc.Status.newBuilder().setCode(code).setMessage(message).build();
+    }
+
+    @Test
+    void anErrorOfAnUnknownCodeIsAFailure() throws Exception {
+        for (int code : new int[] {0, 17, 99, -5}) {
+            com.google.rpc.Status error = error(code, "what");
+            Server server = answering(Verdict.newBuilder().setError(error).build(), error);
+            Client client = at(server);
+            String expected = "UNKNOWN: code " + code + ": what";
+            assertEquals(expected, client.decide(USER).error().orElseThrow().getMessage());
+            CompletableFuture<CommitResult> commit = client.resume("token").commitAsync();
+            client.close();
+            assertEquals(expected, commit.join().error().orElseThrow().getMessage());
+            server.shutdownNow();
+        }
+    }
+
+    private static Decision decided(tollkeeper.v1.Status.Builder status) throws Exception {
+        status.setCode(Verdict.Code.OVER_LIMIT).getCurrentLimitBuilder().setRequestsPerUnit(1);
+        Server server = answering(
+                Verdict.newBuilder().setCode(Verdict.Code.OVER_LIMIT).addStatuses(status).build(), error(13, ""));
+        try (Client client = at(server, Services.options().requireLimit(true))) {
+            return client.decide(USER);
+        } finally {
+            server.shutdownNow();
+        }
+    }
+
+    @Test
+    void aDurationThatNoWindowHasIsShownAsTheNearest() throws Exception {
+        record Case(long seconds, int nanos, String reset, String retryAfter) {}
+        for (Case it : List.of(new Case(Long.MAX_VALUE, Integer.MAX_VALUE, "315576000003", "315576000003"),
+                new Case(Long.MIN_VALUE, Integer.MIN_VALUE, "0", "1"), new Case(0, -5, "0", "1"))) {
+            tollkeeper.v1.Status.Builder status = tollkeeper.v1.Status.newBuilder();
+            status.getDurationUntilResetBuilder().setSeconds(it.seconds()).setNanos(it.nanos());
+            Decision decision = decided(status);
+            assertEquals(it.reset(), decision.headers().get("RateLimit-Reset"));
+            assertEquals(it.retryAfter(), decision.headers().get("Retry-After"));
+        }
+    }
+
+    @Test
+    void aStatusOfNoDescriptorIsAFailure() throws Exception {
+        for (int index : new int[] {1, -1}) {
+            Decision decision = decided(tollkeeper.v1.Status.newBuilder().setDescriptorIndex(index));
+            assertTrue(decision.allowed());
+            assertEquals("UNKNOWN: a status is of no descriptor of the call", decision.error().orElseThrow().getMessage());
+        }
+    }
+
+    @Test
+    void aMessageOfTheServiceIsOneShortLineOfTheLogAndIsSearchedOnce() throws Exception {
+        // With a search that begins again at each space, this takes hours.
+        String message = "\u001b[2J\u0085\u2028\u202e\u007f" + " at a".repeat(400_000);
+        List<String> lines = Services.log();
+        Server server = answering(Verdict.newBuilder().setError(error(13, message)).build(), error(13, message));
+        String target = " (target 127.0.0.1:" + server.getPort() + ", without TLS)";
+        try (Client client = at(server, Services.options().domain("shop\r\nshop\u001b"))) {
+            client.decide(USER);
+            client.resume("token").commit();
+        } finally {
+            server.shutdownNow();
+        }
+        assertEquals(2, lines.size(), lines::toString);
+        for (String line : lines) {
+            assertTrue(line.contains("of the domain \"shop shop \" ") && line.contains("; the last: INTERNAL: [2J at a at a"),
+                    line);
+            assertTrue(line.endsWith("…" + target) && line.length() < 500 && line.chars().noneMatch(it -> it < ' ' || it > '~' && it != '…'), line);
+        }
+    }
+
+    @Test
+    void theLogHasTheCallsThatCloseEnds() throws Exception {
+        List<String> lines = Services.log();
+        CountDownLatch begun = new CountDownLatch(4);
+        Server server = serve(0, new Unreliable() {
+            @Override
+            public void decide(DecideRequest request, StreamObserver<DecideResponse> answers) {
+                begun.countDown();
+            }
+        });
+        Client client = at(server, Services.options().timeout(Duration.ofDays(1)));
+        List<CompletableFuture<Decision>> decisions = Stream.of(
+                client.decideAsync(Call.take(USER)), client.decideAsync(Call.take(USER)),
+                CompletableFuture.supplyAsync(() -> client.decide(USER)),
+                CompletableFuture.supplyAsync(() -> client.hold(USER).decision())).toList();
+        begun.await();
+        client.close();
+        server.shutdownNow();
+        for (CompletableFuture<Decision> decision : decisions) {
+            assertEquals("UNAVAILABLE: the client is closed", decision.join().error().orElseThrow().getMessage());
+        }
+        assertEquals(List.of("1 call", "3 calls"), lines.stream().map(line -> line.substring(12, line.indexOf(" of the")))
+                .toList(), lines::toString);
+    }
+
+    @Test
+    void aLoggerThatThrowsChangesNothing() {
+        Logger logger = Logger.getLogger(Client.class.getName());
+        logger.setFilter(line -> {
+            throw new IllegalStateException("the logger fails");
+        });
+        try (Client client = new Fake().fail(Code.UNAVAILABLE).client(Services.options().onCall(
+                (method, elapsed, outcome) -> FailureTest.<RuntimeException>raise(new Exception("checked"))))) {
+            assertTrue(client.decide(USER).allowed());
+            assertTrue(client.with(options -> options.commitTimeout(Duration.ofMillis(1))).resume("token").commit().failed());
+            client.logMistake(new Exception("a mistake"));
+        } finally {
+            logger.setFilter(null);
+        }
+    }
+
+    /** Throws it where the compiler sees none, as Kotlin does. */
+    @SuppressWarnings("unchecked")
+    private static <E extends Throwable> void raise(Throwable thrown) throws E {
+        throw (E) thrown;
+    }
+
     @Test
     void aClientWithOtherOptionsClosesNothing() throws Exception {
         Server server = serve(0, new Unreliable());
