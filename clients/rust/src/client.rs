@@ -6,11 +6,12 @@ use std::{fmt, sync::Arc, time::Duration};
 use prost::Message as _;
 use tokio::{runtime::Handle, select, sync::watch, time::Instant, time::timeout};
 use tonic::{Code, Request, Response};
+use tracing::Level;
 
 use crate::call::{Call, Error, in_batch, too_large, validate_all};
 use crate::channel::{self, BoxError, Channel, Target};
 use crate::denials::Denials;
-use crate::log::{CALLS, Log};
+use crate::log::{CALLS, Log, service_text};
 use crate::v1::{self, DecideRequest, Verdict, tollkeeper_client::TollkeeperClient};
 use crate::{Decision, Descriptor, Options, ServiceError, Status, options::OnFailure};
 
@@ -35,8 +36,26 @@ pub(crate) struct Shared {
     pub(crate) closes: watch::Sender<bool>,
     /// Number of commits and holds under way that may have no caller.
     pub(crate) under_way: watch::Sender<usize>,
+    /// Number of requests whose calls are not decided yet.
+    pub(crate) deciding: watch::Sender<usize>,
     pub(crate) log: Log,
     denials: Denials,
+}
+
+/// A request whose calls are not decided yet.
+struct Deciding<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Deciding<'a> {
+    fn new(number: &'a watch::Sender<usize>) -> Self {
+        number.send_modify(|number| *number += 1);
+        Self(number)
+    }
+}
+
+impl Drop for Deciding<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|number| *number -= 1);
+    }
 }
 
 impl fmt::Debug for Client {
@@ -97,6 +116,7 @@ impl Client {
             runtime,
             closes: watch::Sender::new(false),
             under_way,
+            deciding: watch::Sender::new(0),
             log: Log::new(target),
             denials: Denials::default(),
         });
@@ -180,8 +200,11 @@ impl Client {
     where
         Asking: Future<Output = Result<Vec<Verdict>, ServiceError>>,
     {
-        let (options, number, began) = (&self.options, calls.len(), Instant::now());
+        let (options, began) = (&self.options, Instant::now());
         options.validate()?;
+        let _deciding = Deciding::new(&self.shared.deciding);
+        let sizes: Vec<_> = calls.iter().map(|call| call.descriptors.len()).collect();
+        let number = sizes.len();
         let is_kept = options.require_limit || matches!(options.on_failure, OnFailure::By(_));
         let descriptors = calls.iter().map(|call| call.descriptors.clone());
         let asked: Vec<_> = if is_kept { descriptors.collect() } else { Vec::new() };
@@ -191,7 +214,8 @@ impl Client {
         };
         let decisions = match answer {
             Ok(verdicts) if verdicts.len() == number => {
-                verdicts.into_iter().map(Decision::decode).collect()
+                let verdicts = verdicts.into_iter().zip(sizes);
+                verdicts.map(|(verdict, size)| Decision::decode(verdict, size)).collect()
             }
             Ok(_) => vec![Err(ServiceError::not_ours()); number],
             Err(error) => vec![Err(error); number],
@@ -285,12 +309,9 @@ impl Client {
     fn contained<T>(&self, name: &'static str, call: impl FnOnce() -> T) -> Option<T> {
         let result = catch_unwind(AssertUnwindSafe(call)).ok();
         if result.is_none() {
-            let write = move |times| {
-                tracing::error!(
-                    "tollkeeper: {name} panicked ({times} times since the last such line)"
-                )
-            };
-            self.shared.log.add(name, 1, write);
+            let line =
+                move |times| format!("{name} panicked ({times} times since the last such line)");
+            self.shared.log.add(Level::ERROR, name, 1, line);
         }
         result
     }
@@ -299,15 +320,16 @@ impl Client {
     #[cfg(feature = "tower")]
     pub(crate) fn log_mistake(&self, mistake: &Error) {
         let mistake = mistake.clone();
-        let write = move |_| tracing::error!("tollkeeper: a request was not served: {mistake}");
-        self.shared.log.add("mistake", 1, write);
+        let line = move |_| format!("a request was not served: {mistake}");
+        self.shared.log.add(Level::ERROR, "mistake", 1, line);
     }
 
     /// Logs that the service does not lease hits for these descriptors. That is not a fault.
     pub(crate) fn log_refusal(&self, descriptors: &[Descriptor], refusal: &ServiceError) {
         let domain = &self.options.domain;
         let call = format!("each call on {descriptors:?} in the domain {domain:?} is a request");
-        let reason = format!("since the service leases no hits for it: {refusal}");
-        self.shared.log.add("refusal", 1, move |_| tracing::info!("tollkeeper: {call}, {reason}"));
+        let refusal = service_text(refusal);
+        let line = move |_| format!("{call}, since the service leases no hits for it: {refusal}");
+        self.shared.log.add(Level::INFO, "refusal", 1, line);
     }
 }

@@ -8,6 +8,9 @@ use crate::v1::{self, verdict::Code};
 
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 
+/// The most of protobuf: 10,000 years. An instant of the standard library panics if much more is added to it.
+const DURATION_MAX: Duration = Duration::from_secs(315_576_000_000);
+
 /// The error of a call to which the service gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -30,7 +33,13 @@ impl ServiceError {
     }
 
     pub(crate) fn decode(status: tonic_types::Status) -> Self {
-        Self::new(status.code.into(), status.message)
+        let code = tonic::Code::from(status.code);
+        // A code that is no error of gRPC is UNKNOWN.
+        if code == tonic::Code::Ok || code as i32 != status.code {
+            let text = format!("code {}: {}", status.code, status.message);
+            return Self::new(tonic::Code::Unknown, text);
+        }
+        Self::new(code, status.message)
     }
 
     /// Whether the service has refused the request for its size.
@@ -189,14 +198,19 @@ impl Decision {
         headers
     }
 
-    /// The service's decision, or why it has none.
-    pub(crate) fn decode(verdict: v1::Verdict) -> Result<Self, ServiceError> {
+    /// The service's decision about a call with this number of descriptors, or why it has none.
+    pub(crate) fn decode(verdict: v1::Verdict, descriptors: usize) -> Result<Self, ServiceError> {
         let allowed = verdict.code() == Code::Ok;
         if let Some(error) = verdict.error {
             return Err(ServiceError::decode(error));
         }
         if !allowed && verdict.code != Code::OverLimit as i32 {
             return Err(ServiceError::new(tonic::Code::Unknown, "the verdict is unknown"));
+        }
+        let is_of_call = |it: &v1::Status| (it.descriptor_index as usize) < descriptors;
+        if !verdict.statuses.iter().all(is_of_call) {
+            let text = "a status is of no descriptor of the call";
+            return Err(ServiceError::new(tonic::Code::Unknown, text));
         }
         let statuses: Vec<Status> = verdict.statuses.into_iter().map(Status::decode).collect();
         let limited = || statuses.iter().filter(|status| status.limit.is_some());
@@ -251,17 +265,68 @@ impl Status {
                 units: limit.unit_multiplier,
             }),
             remaining: status.limit_remaining,
-            reset: status
-                .duration_until_reset
-                .and_then(|it| it.try_into().ok())
-                .unwrap_or_default(),
+            reset: duration(status.duration_until_reset),
             used: status.used,
             held: status.held,
         }
     }
 }
 
+/// The nearest one that is possible. The conversion of prost overflows at the least number.
+pub(crate) fn duration(time: Option<prost_types::Duration>) -> Duration {
+    let prost_types::Duration { seconds, nanos } = time.unwrap_or_default();
+    let Ok(seconds) = u64::try_from(seconds) else { return Duration::ZERO };
+    let (time, part) =
+        (Duration::from_secs(seconds), Duration::from_nanos(nanos.unsigned_abs().into()));
+    let time = if nanos < 0 { time.saturating_sub(part) } else { time.saturating_add(part) };
+    time.min(DURATION_MAX)
+}
+
 /// Rounded up, since a call that comes too early is denied.
 fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_an_unknown_code_is_shown_with_its_number() {
+        for code in [0, 17, 99, -5] {
+            let error = tonic_types::Status { code, message: "what".to_owned(), details: vec![] };
+            let verdict = v1::Verdict { error: Some(error), ..v1::Verdict::default() };
+            let text = Decision::decode(verdict, 1).unwrap_err().to_string();
+            assert_eq!(text, format!("UNKNOWN: code {code}: what"));
+        }
+    }
+
+    fn decided(status: v1::Status) -> Result<Decision, ServiceError> {
+        let current_limit = Some(v1::Limit { unit: 99, ..v1::Limit::default() });
+        let status = v1::Status { code: 2, current_limit, ..status };
+        Decision::decode(
+            v1::Verdict { code: 2, statuses: vec![status], ..v1::Verdict::default() },
+            1,
+        )
+    }
+
+    #[test]
+    fn a_duration_that_no_window_has_is_shown_as_the_nearest() {
+        let (most, least) = ((i64::MAX, i32::MAX), (i64::MIN, i32::MIN));
+        for ((seconds, nanos), reset) in
+            [(most, DURATION_MAX), (least, Duration::ZERO), ((0, -5), Duration::ZERO)]
+        {
+            let duration_until_reset = Some(prost_types::Duration { seconds, nanos });
+            let decision = decided(v1::Status { duration_until_reset, ..v1::Status::default() });
+            let Decision { reset: found, retry_after, .. } = decision.unwrap();
+            assert_eq!((found, retry_after), (reset, Some(reset.max(RETRY_AFTER_MIN))));
+        }
+    }
+
+    #[test]
+    fn a_status_of_no_descriptor_is_no_decision() {
+        let decision = decided(v1::Status { descriptor_index: 1, ..v1::Status::default() });
+        let text = decision.unwrap_err().to_string();
+        assert_eq!(text, "UNKNOWN: a status is of no descriptor of the call");
+    }
 }

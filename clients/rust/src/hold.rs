@@ -12,6 +12,8 @@ use crate::v1::{self, CommitRequest, RenewRequest, Renewal};
 use crate::{Client, Decision, ServiceError, client::Service, log::COMMITS};
 
 const COMMIT_PAUSE: Duration = Duration::from_millis(100);
+/// How long [`Client::close`] waits for the calls that it has ended.
+const ENDED_WITHIN: Duration = Duration::from_secs(1);
 /// The codes of commits that may not have arrived.
 const MISSING: [&str; 4] = ["UNAVAILABLE", "UNKNOWN", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"];
 
@@ -115,8 +117,11 @@ impl Client {
             self.flush().await;
         };
         let _ = timeout(self.options.commit_timeout, given_back).await;
-        self.shared.log.remind(true);
         self.shared.service.send_replace(None);
+        // The log has the calls that this has ended. One may be kept and not polled.
+        let mut deciding = self.shared.deciding.subscribe();
+        let _ = timeout(ENDED_WITHIN, deciding.wait_for(|number| *number == 0)).await;
+        self.shared.log.remind(true);
     }
 
     #[expect(clippy::disallowed_methods, reason = "`flush` awaits the commits of dropped holds")]

@@ -1,15 +1,19 @@
 //! What the log gets: one line at once about each kind of event, and then at most one a minute.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{mem, time::Duration};
 
 use tokio::time::Instant;
+use tracing::Level;
 
 use crate::ServiceError;
 
 const PAUSE: Duration = Duration::from_secs(60);
+/// Of a text of the service.
+const CHARACTERS_MAX: usize = 300;
 
 /// What is said of one, and of more.
 type Words = [[&'static str; 2]; 2];
@@ -55,18 +59,24 @@ impl Log {
     ) {
         let Some(last) = errors.clone().next_back() else { return self.remind(false) };
         let kind = format!("{one:?} {domain}");
-        let (domain, reason) = (domain.to_owned(), format!("{last} (target {})", self.target));
-        let write = move |number| {
+        let (domain, reason) =
+            (shown(domain), format!("{} (target {})", service_text(last), self.target));
+        let line = move |number| {
             let [what, effect] = if number == 1 { one } else { many };
-            tracing::warn!(
-                "tollkeeper: {number} {what} of the domain {domain:?} {effect}; the last: {reason}"
-            );
+            format!("{number} {what} of the domain {domain:?} {effect}; the last: {reason}")
         };
-        self.add(&kind, errors.count(), write);
+        self.add(Level::WARN, &kind, errors.count(), line);
     }
 
-    /// Counts events of a kind. Their line is written now or later.
-    pub(crate) fn add(&self, kind: &str, events: usize, write: impl Fn(usize) + Send + 'static) {
+    /// Counts events of a kind. Their line, by their number, is written now or later.
+    pub(crate) fn add(
+        &self,
+        level: Level,
+        kind: &str,
+        events: usize,
+        line: impl Fn(usize) -> String + Send + 'static,
+    ) {
+        let write = move |events| write(level, &line(events));
         let mut lines = self.lines();
         let line = lines.entry(kind.to_owned()).or_default();
         line.events += events;
@@ -99,6 +109,32 @@ impl Log {
     }
 }
 
+/// Writes a line. What gets it is the application's: its panic must not reach the caller.
+fn write(level: Level, line: &str) {
+    let line = shown(line);
+    let write = || match level {
+        Level::ERROR => tracing::error!("tollkeeper: {line}"),
+        Level::WARN => tracing::warn!("tollkeeper: {line}"),
+        _ => tracing::info!("tollkeeper: {line}"),
+    };
+    let _ = catch_unwind(AssertUnwindSafe(write));
+}
+
+/// The text on one line, and in its order.
+fn shown(text: &str) -> String {
+    let is_seen = |it: char| {
+        !it.is_control() && !matches!(it, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|it| if is_seen(it) { it } else { ' ' }).collect()
+}
+
+/// An error of the service, whose message may be long.
+pub(crate) fn service_text(ServiceError { code, message }: &ServiceError) -> String {
+    let end = message.char_indices().nth(CHARACTERS_MAX);
+    let cut = end.and_then(|(index, _)| message.get(..index));
+    cut.map_or_else(|| format!("{code}: {message}"), |cut| format!("{code}: {cut}…"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,7 +148,11 @@ mod tests {
         let said = Arc::new(Mutex::new(Vec::new()));
         let add = |events| {
             let said = Arc::clone(&said);
-            log.add("an outage", events, move |number| said.lock().unwrap().push(number));
+            let line = move |number| {
+                said.lock().unwrap().push(number);
+                String::new()
+            };
+            log.add(Level::INFO, "an outage", events, line);
         };
         (1..4).for_each(add);
         client.decide(on("user", "a")).await.unwrap();

@@ -342,6 +342,72 @@ async fn what_panics_is_logged_once() {
     assert_eq!(lines.len(), 4, "{lines:?}");
 }
 
+type Answer = Result<http::Response<tonic::body::Body>, tonic::Status>;
+
+#[tokio::test]
+async fn a_message_of_the_service_is_one_short_line_of_the_log() {
+    let message = format!("\u{1b}[2J\r\n\u{85}\u{2028}\u{202e}\u{2069}\u{7f}{}", "a".repeat(1000));
+    let refuse = move |_| ready(Answer::Err(tonic::Status::internal(message.clone())));
+    let client =
+        Client::over(tower::service_fn(refuse), patient().domain("a\nb\u{1b}\u{202e}")).unwrap();
+    let log = Log::start();
+    assert!(client.decide(on("user", "a")).await.unwrap().failed());
+    let expected = format!(
+        "tollkeeper: 1 call of the domain \"a b  \" had no answer and was decided by on_failure; the last: \
+        INTERNAL:  [2J       {}… (target a channel of the caller's own)",
+        "a".repeat(289)
+    );
+    assert_eq!(log.lines(), [expected]);
+}
+
+#[tokio::test]
+async fn the_log_has_the_calls_that_close_ends() {
+    let service = tower::service_fn(|_| pending::<Answer>());
+    let client = Client::over(service, patient()).unwrap();
+    let log = Log::start();
+    let decide = || client.decide(on("user", "a"));
+    let (one, two, three, ()) = tokio::join!(decide(), decide(), decide(), client.close());
+    for decision in [one, two, three] {
+        assert_eq!(decision.unwrap().error.unwrap().to_string(), "CANCELLED: the client is closed");
+    }
+    let lines = log.lines();
+    let starts = ["tollkeeper: 1 call of ", "tollkeeper: 2 calls of "];
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines.iter().zip(starts).all(|(line, start)| line.starts_with(start)), "{lines:?}");
+}
+
+struct PanickingLog;
+
+impl tracing::Subscriber for PanickingLog {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        panic!("as the test says");
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn a_log_that_panics_changes_nothing() {
+    let (fake, client) = faked();
+    fake.fail(Some("UNAVAILABLE"));
+    let _log = tracing::subscriber::set_default(PanickingLog);
+    let client = client.with(|options| options.commit_timeout(Duration::from_millis(1)));
+    assert!(client.decide(on("user", "a")).await.unwrap().failed());
+    assert!(client.commit(Commit::new("token", 1)).await.unwrap().is_some());
+    client.close().await;
+}
+
 #[tokio::test]
 async fn the_channel_may_be_the_callers_own() {
     let Some(address) = service("TOLLKEEPER_ADDR") else { return };

@@ -9,7 +9,7 @@ use std::{sync::LazyLock, time::Instant};
 #[cfg(unix)]
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{Commit, Decision, Descriptor, ServiceError, v1::Verdict};
+use crate::{Commit, Decision, Descriptor, ServiceError, decision::duration, v1::Verdict};
 
 /// Calls are counted for so long, and a lease is what was used in that time.
 const SPAN: Duration = Duration::from_millis(100);
@@ -243,9 +243,8 @@ impl Entry {
         let (mut granted, mut hold, mut life) = (0, String::new(), Duration::ZERO);
         let answer = answer.and_then(|mut verdict| {
             (granted, hold) = (mem::take(&mut verdict.hits), mem::take(&mut verdict.hold));
-            life =
-                verdict.spend_within.take().and_then(|it| it.try_into().ok()).unwrap_or_default();
-            Decision::decode(verdict)
+            life = duration(verdict.spend_within.take());
+            Decision::decode(verdict, self.descriptors.len())
         });
         let refusal = match answer {
             Ok(answer) => {
@@ -317,12 +316,12 @@ mod tests {
     }
 
     fn entry() -> Entry {
-        Entry::new(on("user", "alice").into(), at(0))
+        Entry::new(vec![on("user", "alice"), on("free", "alice")], at(0))
     }
 
     /// An answer with a limit of 1000 hits, whose window ends in 500 ms.
     fn answer(remaining: u64) -> Decision {
-        Decision::decode(verdict(0, remaining)).unwrap()
+        Decision::decode(verdict(0, remaining), 2).unwrap()
     }
 
     fn verdict(hits: u64, remaining: u64) -> Verdict {
