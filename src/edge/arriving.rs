@@ -234,7 +234,7 @@ impl HeldBuffer {
         Self { bytes: BytesMut::new(), held: budget.reserve() }
     }
 
-    /// Adds this data. If there is no room for it, the buffer grows to `wanted` bytes, or to as many as it needs.
+    /// Appends this data. A buffer without room for it grows to `wanted` bytes, or to what the data needs if that is more.
     pub(crate) fn push(&mut self, data: &[u8], wanted: usize) -> Result<(), BudgetSpent> {
         let length = self.bytes.len() + data.len();
         if length > self.bytes.capacity() {

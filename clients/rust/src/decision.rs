@@ -34,7 +34,7 @@ impl ServiceError {
 
     pub(crate) fn decode(status: tonic_types::Status) -> Self {
         let code = tonic::Code::from(status.code);
-        // A code that is no error of gRPC is UNKNOWN.
+        // gRPC has no error for 0 or an unknown code: it counts as UNKNOWN.
         if code == tonic::Code::Ok || code as i32 != status.code {
             let text = format!("code {}: {}", status.code, status.message);
             return Self::new(tonic::Code::Unknown, text);

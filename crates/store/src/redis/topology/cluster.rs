@@ -59,7 +59,7 @@ pub(crate) async fn follow(directory: &Directory, seeds: &[Server]) {
                 wrong_modes.show(0);
                 let left = directory.replace_cluster(&ranges);
                 let report = masters.replace(&directory.map());
-                // What is still under way to nodes that are left must not hold up the next map.
+                // What is still under way to nodes that have left must not hold up the next map.
                 directory.outliving.spawn(async {
                     left.await;
                     report.await;

@@ -134,14 +134,14 @@ impl Directory {
         self.searched.send_replace(true);
     }
 
-    /// Makes `server` the only node. Calls that wait for others move to it. Returns what ends when nothing is under way to
-    /// those that are left.
+    /// Makes `server` the only node. Calls that wait for others move to it. Returns a future that ends once
+    /// nothing is under way to the nodes that have left.
     pub(crate) fn replace_only(&self, server: &Server) -> impl Future<Output = ()> + Send + use<> {
         self.replace(&|node_at| NodeMap::of_one(node_at(server)))
     }
 
-    /// Makes these servers the nodes of a cluster. Calls that wait for nodes that are left move. Returns what ends when
-    /// nothing is under way to these.
+    /// Makes these servers the nodes of a cluster. Calls that wait for nodes that have left move. Returns a future
+    /// that ends once nothing is under way to those.
     pub(crate) fn replace_cluster(
         &self,
         ranges: &[SlotRange],

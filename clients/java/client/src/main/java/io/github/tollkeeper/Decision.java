@@ -111,7 +111,7 @@ public record Decision(boolean allowed, Optional<StatusRuntimeException> error, 
         return Optional.of(io.grpc.Status.UNKNOWN.withDescription(description).asRuntimeException());
     }
 
-    /** The error of an item. A code that is no error of gRPC becomes UNKNOWN. */
+    /** The error of an item. A code for which gRPC has no error counts as UNKNOWN. */
     static StatusRuntimeException error(com.google.rpc.Status status) {
         int code = status.getCode();
         boolean isKnown = code != 0 && io.grpc.Status.fromCodeValue(code).getCode().value() == code;
