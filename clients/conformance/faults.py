@@ -60,6 +60,8 @@ def verdict(word: Any, token: str) -> Any:
             return pb.Verdict()
         case "unlimited":
             return pb.Verdict(code="OK", statuses=[pb.Status(code="OK")])
+        case "without a domain":
+            return pb.Verdict(code="OK", statuses=[pb.Status(code="OK")], domain_unknown=True)
         case "half":
             limited = pb.Status(code="OK", rule="user", current_limit=limit, limit_remaining=9)
             return pb.Verdict(code="OK", statuses=[limited, pb.Status(code="OK", descriptor_index=1)])

@@ -32,6 +32,8 @@ pub(super) fn verdict(decision: &Decision, hits: u64) -> Vec<u8> {
     }
     text(3, decision.token.as_deref().unwrap_or_default(), &mut verdict);
     number(5, hits, &mut verdict);
+    let is_unknown = |status: &Status| matches!(status.matched, Matched::NoDomain);
+    number(7, decision.statuses.iter().any(is_unknown).into(), &mut verdict);
     verdict
 }
 

@@ -237,6 +237,7 @@ pub(super) fn verdict(verdict: &v1::Verdict) -> Value {
         "hold": Some(&verdict.hold).filter(|hold| !hold.is_empty()),
         "hits": Some(verdict.hits).filter(|hits| *hits > 0),
         "spendWithin": verdict.spend_within.map(|time| time.to_string()),
+        "domainUnknown": verdict.domain_unknown.then_some(true),
     }))
 }
 

@@ -45,7 +45,8 @@ fn spell(verdict: &Verdict) -> String {
         return format!("{:?}: {}", Code::from(error.code), error.message);
     }
     let statuses: Vec<_> = verdict.statuses.iter().map(spell_status).collect();
-    format!("{}: {}", verdict.code().as_str_name(), statuses.join(", "))
+    let domain = if verdict.domain_unknown { ", domain unknown" } else { "" };
+    format!("{}: {}{domain}", verdict.code().as_str_name(), statuses.join(", "))
 }
 
 fn spell_status(status: &Status) -> String {
@@ -94,7 +95,7 @@ async fn each_call_passes_whole_or_charges_nothing() {
             ("free=x nothing=x", "OK: OK free-, OK -"),
         ];
         check_each(service, "shop", &batch).await;
-        check_batch(service, "unknown", &[("user=a", "OK: OK -")]).await;
+        check_batch(service, "unknown", &[("user=a", "OK: OK -, domain unknown")]).await;
     })
     .await;
 }
