@@ -40,7 +40,7 @@ fn without_limits(value: &mut Value) {
 
 #[test]
 fn the_requests_of_the_page_about_the_api_get_the_answers_that_it_shows() {
-    get_the_answers_that_it_shows("api.md", 10);
+    get_the_answers_that_it_shows("api.md", 11);
 }
 
 #[test]

@@ -120,7 +120,7 @@ async fn an_id_is_bounded_and_only_for_calls_that_charge() {
     check(decide(&service, "shop", calls).await, &expected);
     // In another domain it is another id, and JSON and gRPC are one API.
     let other = decide(&service, "mail", vec![named("x", "user=")]).await;
-    check(other, &[("", "OK: OK -")]);
+    check(other, &[("", "OK: OK -, domain unknown")]);
     let body = r#"{"domain":"shop","calls":[{"id":"y","hits":"3","descriptors":[{"entries":[{"key":"user","value":"j"}]}]}]}"#;
     let (_, first) = post(&service, "/v1/decide", body);
     assert_eq!(first["verdicts"][0]["statuses"][0]["limitRemaining"], 7);
