@@ -479,7 +479,7 @@ impl Ledger {
     }
 }
 
-fn window_of(counter: &str) -> (&'static str, u64, u64) {
+pub fn window_of(counter: &str) -> (&'static str, u64, u64) {
     let (key, _) = counter.split_once('=').unwrap();
     *WINDOWS.iter().find(|(name, ..)| *name == key).unwrap()
 }

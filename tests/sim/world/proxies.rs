@@ -20,7 +20,7 @@ use tollkeeper_sim::dice::Dice;
 
 use super::{
     World,
-    ledger::{Answer, Call, Kind},
+    ledger::{Answer, Call, Kind, window_of},
 };
 
 const REPORTS_EVERY: Duration = Duration::from_secs(5);
@@ -42,10 +42,11 @@ pub struct Proxy {
     bucket: String,
     /// The counters that its calls count in.
     counters: Vec<String>,
-    /// What is assigned: the hits, until when, and by Redis's clock when they were asked for.
+    /// What is assigned: the hits, until when, when they were asked for, and by Redis's clock before and after that.
     tokens: u64,
     ends: Instant,
-    asked: (Instant, u64),
+    asked: Instant,
+    charged_ms: [u64; 2],
     allowed: u64,
     denied: u64,
     /// When its next call comes, and how long the pauses after it are at most.
@@ -58,7 +59,7 @@ impl Proxy {
         let (now, user) = (Instant::now(), format!("u{}", dice.below(2)));
         let (key, rules) = *dice.one_of(&BUCKETS);
         let counters = rules.iter().map(|rule| format!("{rule}={user}")).collect();
-        let (world, asked) = (Rc::clone(world), (now, world.redis_now_ms()));
+        let world = Rc::clone(world);
         Self {
             world,
             dice,
@@ -66,7 +67,8 @@ impl Proxy {
             counters,
             tokens: 0,
             ends: now,
-            asked,
+            asked: now,
+            charged_ms: [0; 2],
             allowed: 0,
             denied: 0,
             calls: now,
@@ -118,7 +120,7 @@ impl Proxy {
 
     /// Reports, or lets the time pass, and follows the answer.
     async fn apply(&mut self, stream: &mut QuotaStream<'_>, report: Option<Vec<u8>>) {
-        let asked = (Instant::now(), self.world.redis_now_ms());
+        let (asked, before_ms) = (Instant::now(), self.world.redis_now_ms());
         let mut reports = Reports::new(report.into_iter().map(Into::into).collect());
         let mut actions = Vec::new();
         while let Some(told) = self
@@ -128,6 +130,7 @@ impl Proxy {
         {
             actions.extend(told);
         }
+        let charged_ms = [before_ms, self.world.redis_now_ms()];
         let way = self.dice.micros(0..WAY_US);
         self.while_waiting(time::sleep(way)).await;
         for Action { bucket_action, .. } in actions {
@@ -147,7 +150,7 @@ impl Proxy {
                 .note(|| format!("{tokens} hits of {} are assigned for {seconds} s", self.bucket));
             self.tokens = tokens;
             self.ends = Instant::now() + Duration::from_secs(seconds as u64);
-            self.asked = asked;
+            (self.asked, self.charged_ms) = (asked, charged_ms);
         }
     }
 
@@ -179,13 +182,21 @@ impl Proxy {
             return;
         }
         (self.tokens, self.allowed) = (self.tokens - 1, self.allowed + 1);
-        let (world, (asked, made)) = (&self.world, self.asked);
-        let has_jumped = world.jumped_at.get().is_some_and(|at| at >= asked);
-        let at = if has_jumped { made } else { world.redis_now_ms() };
+        let world = &self.world;
+        let has_jumped = world.jumped_at.get().is_some_and(|at| at >= self.asked);
+        // After a jump, they count in the window in which they were charged, if that is known.
+        let [before_ms, after_ms] = self.charged_ms;
+        let ends_between = |counter: &String| {
+            let (_, length_ms, _) = window_of(counter);
+            before_ms / length_ms != after_ms / length_ms
+        };
+        let at = match has_jumped {
+            false => Some(world.redis_now_ms()),
+            true => (!self.counters.iter().any(ends_between)).then_some(before_ms),
+        };
         let mut ledger = world.ledger.borrow_mut();
         let asked = ledger.asked();
-        let answer =
-            Answer { admitted: Some(true), at: Some(at), by_credit: true, asked, ..Answer::NONE };
+        let answer = Answer { admitted: Some(true), at, by_credit: true, asked, ..Answer::NONE };
         let counters = self.counters.clone();
         ledger.answered(Call { counters, hits: 1, kind: Kind::Charge }, answer);
     }
