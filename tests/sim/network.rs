@@ -146,6 +146,12 @@ impl Host {
         self.announced.send_replace(bytes);
     }
 
+    /// It does nothing for so long, nor while it stands still already.
+    pub fn stop(&self, time: Duration) {
+        let until = self.stopped_until.get().max(Some(Instant::now() + time));
+        self.stopped_until.set(until);
+    }
+
     /// It goes on, and does what has arrived meanwhile.
     pub fn resume(&self) {
         self.stopped_until.set(None);

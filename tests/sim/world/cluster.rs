@@ -161,7 +161,7 @@ pub async fn fail_over(world: Rc<World>, dice: Dice) {
         host.server.borrow_mut().run += 1;
         host.weather.borrow_mut().connects = *dice.one_of(&[Connects::Refused, Connects::Never]);
     } else {
-        host.stopped_until.set(Some(Instant::now() + Duration::from_secs(5)));
+        host.stop(Duration::from_secs(5));
     }
     time::sleep(moment(&dice)).await;
     let others: Vec<usize> = (0..world.hosts.len()).filter(|node| *node != master).collect();

@@ -111,7 +111,7 @@ fn begin(world: &Rc<World>, dice: &Dice) {
                 world.stopped_at.set(is_calm.then(|| (Instant::now(), node)));
             }
             for (_, host) in struck {
-                host.stopped_until.set(Some(Instant::now() + stop));
+                host.stop(stop);
             }
         }
         9 => {

@@ -2,7 +2,7 @@
 
 use std::{rc::Rc, time::Duration};
 
-use tokio::time::{self, Instant};
+use tokio::time::{self};
 use tollkeeper_sim::{
     dice::Dice,
     network::{Connects, Host},
@@ -83,7 +83,7 @@ pub async fn fail_over(world: Rc<World>, dice: Dice) {
                 *dice.one_of(&[Connects::Refused, Connects::Never]);
         } else {
             world.note(|| format!("server {master} hangs"));
-            host.stopped_until.set(Some(Instant::now() + Duration::from_secs(60)));
+            host.stop(Duration::from_secs(60));
         }
         time::sleep(dice.micros(100..2_000_000)).await;
     }
