@@ -37,6 +37,9 @@ const CREDIT_LIVES: Duration = Duration::from_millis(200);
 /// The rules whose calls have one key on each counter.
 const ONE_KEY: [&str; 5] = ["second", "minute", "hot", "work", "linear"];
 
+/// The rules whose calls have tokens.
+const HAVE_TOKENS: [&str; 2] = ["tokens", "slots"];
+
 /// How many calls, one after the other, may wait for a server that has stopped.
 const WAIT_IN_VAIN: u32 = 8;
 
@@ -340,7 +343,12 @@ impl Client {
         if answer.by_credit && is_reset {
             world.breaks(format!("replica {} spends credit behind a reset", replica.number));
         }
-        if !answer.by_credit {
+        let has_token = |counter: &String| HAVE_TOKENS.iter().any(|rule| counter.starts_with(rule));
+        let has_token = meaning == HitsMeaning::Lease || counters.iter().any(has_token);
+        if decided.as_ref().is_ok_and(|decision| decision.token.is_some()) {
+            replica.signs.set(true);
+        }
+        if !answer.by_credit && (!has_token || replica.signs.get()) {
             self.check_breaker(replica, &nodes, began, answer, meaning);
         }
         let seen: Vec<_> = nodes.iter().map(|node| &replica.seen[*node].refuses_since).collect();

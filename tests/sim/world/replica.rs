@@ -81,6 +81,8 @@ pub struct Replica {
     /// Calls without an answer since the service was to be back.
     pub late: Cell<u32>,
     pub has_ended: Cell<bool>,
+    /// Whether it has got the key that signs tokens from its server, which may stand still before.
+    pub signs: Cell<bool>,
     /// The counter that it has reset last while it had credit of it, and when.
     pub reset: RefCell<Option<(Vec<Entry>, Instant)>>,
     network: Network,
@@ -148,6 +150,7 @@ impl Replica {
             began: Instant::now(),
             late: Cell::new(0),
             has_ended: Cell::new(false),
+            signs: Cell::new(false),
             reset: RefCell::default(),
             network,
             store,
