@@ -45,7 +45,7 @@ export interface Policy {
 }
 
 export interface BaseOptions extends Policy {
-  /** Gets lines about calls without an answer and about mistakes, at most one a minute of each kind; by default `console.warn`. */
+  /** Gets lines about failures, unknown domains and mistakes, at most one a minute of each kind; by default `console.warn`. */
   readonly log?: (line: string) => void;
 }
 
@@ -178,7 +178,7 @@ export class Limiter {
     const result = itemOf(answer instanceof CallError ? answer : answer.results[0]);
     const error = result instanceof CallError ? result : undefined;
     this.#report("commit", start, error);
-    if (error) this.#logErrors([error], failedCommits);
+    if (error) this.#log([error], failedCommits);
     return { charges: result instanceof CallError ? [] : result.charges, error };
   }
 
@@ -241,8 +241,12 @@ export class Limiter {
     const errors = items.filter((item) => item instanceof CallError);
     this.#report(method, start, errors[0]);
     const failures = errors.filter(({ code }) => code !== TOO_LARGE);
-    if (failures.length === 0) this.connection.log.remind();
-    else if (!signal?.aborted) this.#logErrors(failures, failedCalls);
+    if (!signal?.aborted) this.#log(failures, failedCalls);
+    this.#log(
+      items.filter((item) => !(item instanceof CallError) && item.domainUnknown),
+      unknownCalls,
+    );
+    this.connection.log.remind();
     return items;
   }
 
@@ -280,11 +284,13 @@ export class Limiter {
     throw new RangeError(`${path}descriptors[${free.descriptorIndex}]: ${problem}`);
   }
 
-  #logErrors(errors: readonly CallError[], what: (count: number, of: string) => string): void {
-    const { code, message } = errors[errors.length - 1];
+  #log(items: readonly (v1.Verdict | CallError)[], what: (count: number, of: string) => string): void {
+    if (items.length === 0) return;
+    const last = items[items.length - 1];
     const of = `of the domain "${this.#domain}"`;
-    const reason = `${code}: ${cut(message)} (target ${this.connection.target})`;
-    this.connection.log.add(what(1, of), errors.length, (count) => `${what(count, of)}; the last: ${reason}`);
+    const reason = last instanceof CallError ? `; the last: ${last.code}: ${cut(last.message)}` : "";
+    const end = `${reason} (target ${this.connection.target})`;
+    this.connection.log.add(what(1, of), items.length, (count) => what(count, of) + end);
   }
 
   /** Calls the hook, which may also be asynchronous. What it throws changes no answer. */
@@ -317,6 +323,10 @@ function failedCalls(count: number, of: string): string {
 function failedCommits(count: number, of: string): string {
   const [commits, estimates] = count === 1 ? ["1 commit", "its estimate"] : [`${count} commits`, "their estimates"];
   return `${commits} ${of} failed, and ${estimates} may count in place of what was used`;
+}
+
+function unknownCalls(count: number, of: string): string {
+  return `${count} call${count === 1 ? "" : "s"} ${of} met no limit, because the service has no such domain`;
 }
 
 /** What a policy has; a field that is undefined is none. */

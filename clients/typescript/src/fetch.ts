@@ -131,7 +131,7 @@ type JsonStatus = Omit<v1.Status, "descriptorIndex" | "durationUntilReset" | "li
   readonly limitRemaining?: number;
 };
 
-type JsonVerdict = Partial<Pick<v1.Verdict, "code" | "hold" | "hits">> & {
+type JsonVerdict = Partial<Pick<v1.Verdict, "code" | "hold" | "hits" | "domainUnknown">> & {
   readonly statuses?: readonly JsonStatus[];
   readonly error?: JsonError;
 };
@@ -193,9 +193,11 @@ function textOf(bytes: Uint8Array): string {
   }
 }
 
-function verdictOf({ code = "UNKNOWN", statuses = [], hold = "", hits = 0, error }: JsonVerdict): v1.Verdict {
+function verdictOf({ statuses = [], error, ...verdict }: JsonVerdict): v1.Verdict {
+  const { code = "UNKNOWN", hold = "", hits = 0, domainUnknown = false } = verdict;
   checkHits(hits, "hits");
-  return { code, statuses: statuses.map(statusOf), hold, hits, error: error && errorOf(error), spendWithin: undefined };
+  const all = { code, hold, hits, domainUnknown, spendWithin: undefined };
+  return { ...all, statuses: statuses.map(statusOf), error: error && errorOf(error) };
 }
 
 function statusOf({ descriptor = 0, durationUntilReset, limitRemaining = 0, ...status }: JsonStatus): v1.Status {

@@ -101,7 +101,7 @@ class FakeService implements Transport {
       statusOf(counter, index, isOver && remainingOf(counter) < needed),
     );
     const code = isOver ? "OVER_LIMIT" : "OK";
-    return { code, statuses, hold, hits: part, error: undefined, spendWithin: undefined };
+    return { code, statuses, hold, hits: part, error: undefined, spendWithin: undefined, domainUnknown: false };
   }
 
   #commit(commit: v1.Commit): v1.CommitResult {

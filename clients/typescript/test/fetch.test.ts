@@ -78,6 +78,24 @@ test("a text of the service is cut in the log, and begins no line", async () => 
   assert.match(lines.join("\n"), /: INTERNAL: a bx{297}… \(target/);
 });
 
+test("a call of a domain that the service does not have is logged, also one that holds or renews", async () => {
+  const lines: string[] = [];
+  const verdict = { code: "OK", statuses: [{ code: "OK" }], hold: "token", domainUnknown: true };
+  const fetch: typeof globalThis.fetch = async () =>
+    Response.json({ verdicts: [verdict], results: [{ commit: {}, verdict }] });
+  const client = new Client("https://limits.example", "shop", { fetch, log: (line) => lines.push(line) });
+  assert.equal((await client.decide({ user: "alice" })).allowed, true);
+  await client.check({ user: "alice" });
+  const hold = await client.hold({ user: "alice" });
+  assert.equal((await hold.renew()).allowed, true);
+  await client.close();
+  const end = "met no limit, because the service has no such domain (target https://limits.example/v1/, with TLS)";
+  assert.deepEqual(lines, [
+    `tollkeeper: 1 call of the domain "shop" ${end}`,
+    `tollkeeper: 3 calls of the domain "shop" ${end}`,
+  ]);
+});
+
 test("an answer with the status 413 denies the call, whoever gives it and whatever onFailure says", async () => {
   for (const answer of [
     () => new Response("<html>", { status: 413 }),

@@ -212,7 +212,11 @@ export interface Verdict {
    * How long the hits of a LEASE may be spent, counted from before the request was sent: until shortly before the first of
    * their windows ends, and at most 200 ms. Only with LEASE, if it is OK.
    */
-  spendWithin: Duration | undefined;
+  spendWithin:
+    | Duration
+    | undefined;
+  /** Whether no rules have the domain, so that none of them limits its calls: its name may be misspelt. Not with READ. */
+  domainUnknown: boolean;
 }
 
 export const Verdict_Code = {
@@ -989,7 +993,15 @@ export const Call_HitsByKindEntry: MessageFns<Call_HitsByKindEntry> = {
 };
 
 function createBaseVerdict(): Verdict {
-  return { code: Verdict_Code.UNKNOWN, statuses: [], hold: "", error: undefined, hits: 0, spendWithin: undefined };
+  return {
+    code: Verdict_Code.UNKNOWN,
+    statuses: [],
+    hold: "",
+    error: undefined,
+    hits: 0,
+    spendWithin: undefined,
+    domainUnknown: false,
+  };
 }
 
 export const Verdict: MessageFns<Verdict> = {
@@ -1011,6 +1023,9 @@ export const Verdict: MessageFns<Verdict> = {
     }
     if (message.spendWithin !== undefined) {
       Duration.encode(message.spendWithin, writer.uint32(50).fork()).join();
+    }
+    if (message.domainUnknown !== false) {
+      writer.uint32(56).bool(message.domainUnknown);
     }
     return writer;
   },
@@ -1074,6 +1089,14 @@ export const Verdict: MessageFns<Verdict> = {
             }
 
             message.spendWithin = Duration.decode(reader, reader.uint32());
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.domainUnknown = reader.bool();
             continue;
           }
         }
