@@ -13,9 +13,10 @@ export function cut(text: string): string {
 /** Writes one line at once about each kind of event, and then at most one a minute. */
 export class Log {
   readonly #write: (line: string) => void;
-  readonly #writtenAt = new Map<string, number>();
-  /** The number of events that no line shows yet, and what makes it. */
-  readonly #unsaid = new Map<string, { count: number; line: (count: number) => string }>();
+  /** By kind, in the order of their last lines: the number of events since then, and what makes the next line. */
+  readonly #kinds = new Map<string, { dueAt: number; count: number; line: (count: number) => string }>();
+  /** No minute is over before; a map takes long to find its first key after many were deleted. */
+  #dueAt = 0;
 
   constructor(write: (line: string) => void) {
     checkType(write, "function", "log");
@@ -24,21 +25,31 @@ export class Log {
 
   /** @param line makes the line from the number of events since the last one */
   add(kind: string, count: number, line: (count: number) => string): void {
-    const { count: before } = this.#unsaid.get(kind) ?? { count: 0 };
-    this.#unsaid.set(kind, { count: before + count, line });
+    const before = this.#kinds.get(kind);
+    if (before) Object.assign(before, { count: before.count + count, line });
+    else this.#say(kind, count, line);
     this.remind();
   }
 
   /** Writes the numbers whose minute is over; all if the client closes. */
   remind(closes = false): void {
-    for (const [kind, { count, line }] of this.#unsaid) {
-      const now = performance.now();
-      if (!closes && now - (this.#writtenAt.get(kind) ?? Number.NEGATIVE_INFINITY) < MINUTE_MS) continue;
-      this.#writtenAt.set(kind, now);
-      this.#unsaid.delete(kind);
-      // A log that fails, also later, changes no answer.
-      const write = async () => this.#write(`tollkeeper: ${line(count)}`.replace(UNSAFE, " "));
-      write().catch(() => {});
+    const now = performance.now();
+    if (now < this.#dueAt && !closes) return;
+    for (const [kind, { dueAt, count, line }] of this.#kinds) {
+      if (now < dueAt && !closes) {
+        this.#dueAt = dueAt;
+        return;
+      }
+      if (count > 0) this.#say(kind, count, line);
+      else if (now >= dueAt) this.#kinds.delete(kind);
     }
+  }
+
+  #say(kind: string, count: number, line: (count: number) => string): void {
+    this.#kinds.delete(kind);
+    this.#kinds.set(kind, { dueAt: performance.now() + MINUTE_MS, count: 0, line });
+    // A log that fails, also later, changes no answer.
+    const write = async () => this.#write(`tollkeeper: ${line(count)}`.replace(UNSAFE, " "));
+    write().catch(() => {});
   }
 }

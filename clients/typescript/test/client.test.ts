@@ -334,6 +334,29 @@ test("a line of the log has the number of calls since the last one, also when th
   ]);
 });
 
+test("a call looks at no other domains of the log while nothing is due", async (context) => {
+  const lines: string[] = [];
+  const limiter = fake("shop", { log: (line) => lines.push(line) }).fail("UNAVAILABLE");
+  let now = 0;
+  context.mock.method(performance, "now", () => now);
+  const domains = Array.from({ length: 100 }, (_, index) => limiter.with({ domain: `shop ${index}` }));
+  const callAll = async (seconds: number) => {
+    now = seconds * 1_000;
+    for (const domain of domains) await domain.decide({ a: "b" });
+  };
+  for (const seconds of [0, 1, 60, 61]) await callAll(seconds);
+  assert.equal(lines.length, 200);
+  const steps = context.mock.method(Object.getPrototypeOf(new Map()[Symbol.iterator]()), "next");
+  await callAll(62);
+  limiter.fail();
+  await callAll(63);
+  steps.mock.restore();
+  assert(steps.mock.callCount() < domains.length, `${steps.mock.callCount()} steps in 200 calls`);
+  await callAll(120);
+  assert.equal(lines.length, 300);
+  assert.match(lines[299] ?? "", /3 calls of the domain "shop 99"/);
+});
+
 test("an onFailure that answers with a promise denies", async () => {
   const onFailure = (async () => true) as unknown as () => boolean;
   assert.equal((await connect(gone, { onFailure }).decide({ a: "b" })).allowed, false);
