@@ -42,7 +42,8 @@ type Options struct {
 	// over, at most for this time. Meanwhile it does not see an override, a commit, a refund or a reset that would let the
 	// call pass. 0 turns it off.
 	RememberDenials time.Duration
-	// Logger gets a line when calls fail, at most once a minute; slog.Default() if nil. If it panics, the line is lost.
+	// Logger gets a line when calls fail, or are of a domain that the service does not have, at most once a minute for each;
+	// slog.Default() if nil. If it panics, the line is lost.
 	Logger *slog.Logger
 	// TLS encrypts the connections that New makes. [LoadTLS] makes it of PEM files.
 	TLS *tls.Config
@@ -305,11 +306,14 @@ func (c *Client) decisions(
 ) (decisions []Decision, tokens []string, lacking error) {
 	decisions, tokens = make([]Decision, len(calls)), make([]string, len(calls))
 	defer c.remind(false)
-	failures, last := 0, error(nil)
+	failures, unknown, last := 0, 0, error(nil)
 	for i, call := range calls {
 		decisions[i] = Decision{Failed: true, Err: err}
 		if err == nil {
 			decisions[i], tokens[i] = decode(verdicts[i])
+			if decisions[i].Err == nil && verdicts[i].DomainUnknown {
+				unknown++
+			}
 		}
 		// Nobody waits for the work of a context that has ended, and the service is not to blame.
 		if decisions[i].Failed && endOf(ctx) == nil {
@@ -322,10 +326,9 @@ func (c *Client) decisions(
 			lacking = mistake.below(path, i)
 		}
 	}
-	if failures > 0 {
-		c.failed(failures, last, "call of the domain \"%s\" had no answer and was decided by on_failure",
-			"calls of the domain \"%s\" had no answer and were decided by on_failure")
-	}
+	c.warn(failures, last, "call of the domain \"%s\" had no answer and was decided by on_failure",
+		"calls of the domain \"%s\" had no answer and were decided by on_failure")
+	c.warnUnknown(unknown)
 	return decisions, tokens, lacking
 }
 

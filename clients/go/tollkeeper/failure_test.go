@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -52,6 +53,9 @@ func (u *unreliable) Commit(_ context.Context, request *pb.CommitRequest) (*pb.C
 func (u *unreliable) Renew(_ context.Context, request *pb.RenewRequest) (*pb.RenewResponse, error) {
 	u.renewals = append(u.renewals, request.Renewals...)
 	verdict := &pb.Verdict{Code: pb.Verdict_OK, Hold: "renewed"}
+	if u.verdicts != nil {
+		verdict = u.verdicts[0]
+	}
 	return &pb.RenewResponse{Results: []*pb.RenewResult{{Commit: &pb.CommitResult{}, Verdict: verdict}}}, u.err
 }
 
@@ -235,6 +239,31 @@ func TestFailuresAreLoggedAtOnceAndThenOnceAMinute(t *testing.T) {
 			t.Errorf("%d lines", lines)
 		}
 	})
+}
+
+func TestEachVerdictOfAnUnknownDomainIsLogged(t *testing.T) {
+	log, user := &lines{}, On("user", "a")
+	unknown := &pb.Verdict{Code: pb.Verdict_OK, Hold: "token", DomainUnknown: true}
+	client := over(t, &unreliable{verdicts: []*pb.Verdict{unknown}}, Options{Logger: slog.New(log)})
+	for _, call := range []Call{Take(1, user), Check(user), Debit(1, user), Part(1, user)} {
+		decision, err := client.DecideCall(t.Context(), call)
+		must(t, err)
+		if !decision.Allowed || decision.Failed {
+			t.Errorf("%+v", decision)
+		}
+	}
+	hold, err := client.Hold(t.Context(), 1, user)
+	must(t, err)
+	_, err = hold.Renew(t.Context(), 1, 1)
+	must(t, err)
+	NewLimiter(client).lease([]Descriptor{user}, 5)
+	must(t, client.Close())
+	if wanted := []string{
+		`tollkeeper: 1 call of the domain "shop" met no limit, because the service has no such domain (target the connection of the caller)`,
+		`tollkeeper: 6 calls of the domain "shop" met no limit, because the service has no such domain (target the connection of the caller)`,
+	}; !slices.Equal(log.all, wanted) {
+		t.Errorf("%q", log.all)
+	}
 }
 
 func TestARefusedLeaseIsLoggedOnceAMinuteWithItsKeys(t *testing.T) {

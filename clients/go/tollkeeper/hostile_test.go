@@ -221,7 +221,7 @@ func TestLinesAreForgottenAfterAMinute(t *testing.T) {
 
 func TestABatchThatFailedIsOneLine(t *testing.T) {
 	calls := []Call{Take(1, On("user", "a")), Take(1, On("user", "b")), Take(1, On("user", "c"))}
-	lost := &pb.Verdict{Error: itemError(14, "lost")}
+	lost := &pb.Verdict{Error: itemError(14, "lost"), DomainUnknown: true}
 	for wanted, service := range map[string]*unreliable{
 		"tollkeeper: 3 calls of": {decideErr: status.Error(codes.Unavailable, "lost")},
 		"tollkeeper: 2 calls of": {verdicts: []*pb.Verdict{lost, {Code: pb.Verdict_OK}, lost}},

@@ -251,6 +251,8 @@ func (l *Limiter) lease(descriptors []Descriptor, want int64) (*lease, time.Dura
 		return nil, refusedFor
 	case err != nil || !decision.Allowed:
 		return nil, failedFor
+	case response.Verdicts[0].DomainUnknown:
+		l.warnUnknown(1)
 	}
 	granted := newLease(decision.Hits, token, sent, response.Verdicts[0].SpendWithin.AsDuration(), decision)
 	if l.lacksLimit(call, decision) != nil {

@@ -200,16 +200,28 @@ func (l *link) remind(closes bool) {
 	}
 }
 
-// failed logs calls or commits of the domain that have failed.
-func (c *Client) failed(times int, last error, one, many string) {
+// warn logs calls or commits of the domain, if there are any, and why the last one has failed, if it has.
+func (c *Client) warn(times int, last error, one, many string) {
+	if times == 0 {
+		return
+	}
 	c.loud(fmt.Sprintf(one, c.domain), times, func(count int) {
 		what := many
 		if count == 1 {
 			what = one
 		}
 		what = fmt.Sprintf(what, c.domain)
-		c.log(context.Background(), slog.LevelWarn, "%d %s; the last: %s (target %s)", count, what, brief(last), c.target)
+		if last != nil {
+			what += "; the last: " + brief(last)
+		}
+		c.log(context.Background(), slog.LevelWarn, "%d %s (target %s)", count, what, c.target)
 	})
+}
+
+// warnUnknown logs calls whose domain the service does not have.
+func (c *Client) warnUnknown(calls int) {
+	c.warn(calls, nil, "call of the domain \"%s\" met no limit, because the service has no such domain",
+		"calls of the domain \"%s\" met no limit, because the service has no such domain")
 }
 
 // mistake logs one of the application, at most once a minute, since its users may cause it.
@@ -265,7 +277,7 @@ func (c *Client) commit(ctx context.Context, commit *pb.Commit, isAwaited bool) 
 	c.heard("commit", time.Since(start), err)
 	// A caller that has left is no failure of the service, and Close commits its hold.
 	if err != nil && endOf(ctx) == nil {
-		c.failed(1, err, "commit of the domain \"%s\" failed, and its estimate may count in place of what was used",
+		c.warn(1, err, "commit of the domain \"%s\" failed, and its estimate may count in place of what was used",
 			"commits of the domain \"%s\" failed, and their estimates may count in place of what was used")
 	}
 	return chargesOf(result), err

@@ -542,7 +542,9 @@ type Verdict struct {
 	Hits uint64 `protobuf:"varint,5,opt,name=hits,proto3" json:"hits,omitempty"`
 	// How long the hits of a LEASE may be spent, counted from before the request was sent: until shortly before the first of
 	// their windows ends, and at most 200 ms. Only with LEASE, if it is OK.
-	SpendWithin   *durationpb.Duration `protobuf:"bytes,6,opt,name=spend_within,json=spendWithin,proto3" json:"spend_within,omitempty"`
+	SpendWithin *durationpb.Duration `protobuf:"bytes,6,opt,name=spend_within,json=spendWithin,proto3" json:"spend_within,omitempty"`
+	// Whether no rules have the domain, so that none of them limits its calls: its name may be misspelt. Not with READ.
+	DomainUnknown bool `protobuf:"varint,7,opt,name=domain_unknown,json=domainUnknown,proto3" json:"domain_unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -617,6 +619,13 @@ func (x *Verdict) GetSpendWithin() *durationpb.Duration {
 		return x.SpendWithin
 	}
 	return nil
+}
+
+func (x *Verdict) GetDomainUnknown() bool {
+	if x != nil {
+		return x.DomainUnknown
+	}
+	return false
 }
 
 // The state of one descriptor, after the call. Of several limits it shows the one with the fewest remaining hits.
@@ -1455,14 +1464,15 @@ const file_tollkeeper_v1_tollkeeper_proto_rawDesc = "" +
 	"\x05DEBIT\x10\x03\x12\b\n" +
 	"\x04PART\x10\x04\x12\t\n" +
 	"\x05LEASE\x10\x05B\a\n" +
-	"\x05_hits\"\xaa\x02\n" +
+	"\x05_hits\"\xd1\x02\n" +
 	"\aVerdict\x12/\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x1b.tollkeeper.v1.Verdict.CodeR\x04code\x121\n" +
 	"\bstatuses\x18\x02 \x03(\v2\x15.tollkeeper.v1.StatusR\bstatuses\x12\x12\n" +
 	"\x04hold\x18\x03 \x01(\tR\x04hold\x12(\n" +
 	"\x05error\x18\x04 \x01(\v2\x12.google.rpc.StatusR\x05error\x12\x12\n" +
 	"\x04hits\x18\x05 \x01(\x04R\x04hits\x12<\n" +
-	"\fspend_within\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\vspendWithin\"+\n" +
+	"\fspend_within\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\vspendWithin\x12%\n" +
+	"\x0edomain_unknown\x18\a \x01(\bR\rdomainUnknown\"+\n" +
 	"\x04Code\x12\v\n" +
 	"\aUNKNOWN\x10\x00\x12\x06\n" +
 	"\x02OK\x10\x01\x12\x0e\n" +
