@@ -214,6 +214,7 @@ impl Client {
         };
         let decisions = match answer {
             Ok(verdicts) if verdicts.len() == number => {
+                self.shared.log.unknown(&options.domain, &verdicts);
                 let verdicts = verdicts.into_iter().zip(sizes);
                 verdicts.map(|(verdict, size)| Decision::decode(verdict, size)).collect()
             }

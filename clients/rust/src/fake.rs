@@ -180,7 +180,7 @@ impl State {
         let spend_within =
             (mode == Mode::Lease && is_allowed).then(|| SPEND_WITHIN.try_into().ok());
         let (code, spend_within) = (code(is_allowed), spend_within.flatten());
-        Verdict { code, statuses, hold, hits, error: None, spend_within }
+        Verdict { code, statuses, hold, hits, spend_within, ..Verdict::default() }
     }
 
     fn limit_of(&mut self, descriptor: &Descriptor) -> Option<&mut Limited> {

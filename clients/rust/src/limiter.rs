@@ -172,11 +172,13 @@ async fn lease(client: Client, entry: Arc<Entry>, want: u64, mut closes: watch::
     }
 }
 
-/// Sends a question without the log and the hook: if a lease gets no answer, no call has failed.
+/// Sends a question without the hook and without a line of a failure: if a lease gets no answer, no call has failed.
 async fn question(client: &Client, call: Call) -> Result<Verdict, ServiceError> {
     // One that is late has charged hits, which go back.
     let time = ANSWERED_WITHIN.max(client.options.timeout);
-    client.ask(time, vec![call.encode()]).await?.pop().ok_or_else(ServiceError::not_ours)
+    let mut verdicts = client.ask(time, vec![call.encode()]).await?;
+    client.shared.log.unknown(&client.options.domain, &verdicts);
+    verdicts.pop().ok_or_else(ServiceError::not_ours)
 }
 
 impl Prepared {

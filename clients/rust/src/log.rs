@@ -9,7 +9,7 @@ use std::{mem, time::Duration};
 use tokio::time::Instant;
 use tracing::Level;
 
-use crate::ServiceError;
+use crate::{ServiceError, v1::Verdict};
 
 const PAUSE: Duration = Duration::from_secs(60);
 /// Of a text of the service.
@@ -24,6 +24,10 @@ pub(crate) const CALLS: Words = [
 pub(crate) const COMMITS: Words = [
     ["commit", "failed, and its estimate may count in place of what was used"],
     ["commits", "failed, and their estimates may count in place of what was used"],
+];
+const UNKNOWN: Words = [
+    ["call", "met no limit, because the service has no such domain"],
+    ["calls", "met no limit, because the service has no such domain"],
 ];
 
 /// The lines of a client and its views.
@@ -53,19 +57,31 @@ impl Log {
     /// Logs errors of calls or commits.
     pub(crate) fn errors<'a>(
         &self,
-        [one, many]: &'static Words,
+        words: &'static Words,
         domain: &str,
         errors: impl DoubleEndedIterator<Item = &'a ServiceError> + Clone,
     ) {
         let Some(last) = errors.clone().next_back() else { return self.remind(false) };
+        let reason = format!("; the last: {}", service_text(last));
+        self.warn(words, domain, errors.count(), &reason);
+    }
+
+    /// Logs the calls whose domain no rules have.
+    pub(crate) fn unknown(&self, domain: &str, verdicts: &[Verdict]) {
+        let calls = verdicts.iter().filter(|verdict| verdict.domain_unknown).count();
+        if calls > 0 {
+            self.warn(&UNKNOWN, domain, calls, "");
+        }
+    }
+
+    fn warn(&self, [one, many]: &'static Words, domain: &str, events: usize, reason: &str) {
         let kind = format!("{one:?} {domain}");
-        let (domain, reason) =
-            (shown(domain), format!("{} (target {})", service_text(last), self.target));
+        let (domain, end) = (shown(domain), format!("{reason} (target {})", self.target));
         let line = move |number| {
             let [what, effect] = if number == 1 { one } else { many };
-            format!("{number} {what} of the domain {domain:?} {effect}; the last: {reason}")
+            format!("{number} {what} of the domain {domain:?} {effect}{end}")
         };
-        self.add(Level::WARN, &kind, errors.count(), line);
+        self.add(Level::WARN, &kind, events, line);
     }
 
     /// Counts events of a kind. Their line, by their number, is written now or later.
@@ -137,9 +153,16 @@ pub(crate) fn service_text(ServiceError { code, message }: &ServiceError) -> Str
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, atomic::AtomicUsize};
+    use std::{convert::Infallible, future::ready};
+
+    use tonic::{Request, Response, body::Body, server::Grpc};
+    use tonic_prost::ProstCodec;
+    use tower::service_fn;
+
     use super::*;
-    use crate::{Fake, Options, on};
-    use std::sync::Arc;
+    use crate::v1::{CommitResponse, CommitResult, DecideResponse, RenewResponse, RenewResult};
+    use crate::{Client, Fake, Limiter, Options, on};
 
     #[tokio::test]
     async fn the_number_of_an_outage_is_said_when_its_minute_is_over_or_the_client_closes() {
@@ -166,5 +189,55 @@ mod tests {
         client.close().await;
         client.close().await;
         assert_eq!(*said.lock().unwrap(), [1, 5, 9]);
+    }
+
+    /// A service without rules for the domain, which holds a token.
+    async fn serve(request: http::Request<Body>) -> Result<http::Response<Body>, Infallible> {
+        let (code, hold) = (1, "token".to_owned());
+        let verdict = Verdict { code, hold, domain_unknown: true, ..Verdict::default() };
+        Ok(match request.uri().path().rsplit('/').next() {
+            Some("Decide") => answer(request, DecideResponse { verdicts: vec![verdict] }).await,
+            Some("Renew") => {
+                let result = RenewResult { verdict: Some(verdict), commit: None };
+                answer(request, RenewResponse { results: vec![result] }).await
+            }
+            _ => answer(request, CommitResponse { results: vec![CommitResult::default()] }).await,
+        })
+    }
+
+    async fn answer<Answer: prost::Message + Clone + 'static>(
+        request: http::Request<Body>,
+        answer: Answer,
+    ) -> http::Response<Body> {
+        let answer = service_fn(|_: Request<()>| ready(Ok(Response::new(answer.clone()))));
+        Grpc::new(ProstCodec::default()).unary(answer, request).await
+    }
+
+    #[tokio::test]
+    async fn an_unknown_domain_is_counted_in_each_verdict_also_of_a_renewal_and_a_lease() {
+        let [asked, heard] = [(), ()].map(|()| Arc::<AtomicUsize>::default());
+        let (counts, hears) = (Arc::clone(&asked), Arc::clone(&heard));
+        let service = service_fn(move |request: http::Request<Body>| {
+            let is_commit = request.uri().path().ends_with("Commit");
+            counts.fetch_add(usize::from(!is_commit), Relaxed);
+            serve(request)
+        });
+        let options = Options::new("shop").timeout(PAUSE).on_call(move |method, _, _| {
+            hears.fetch_add(usize::from(method != "commit"), Relaxed);
+        });
+        let client = Client::over(service, options).unwrap();
+        let mut hold = client.hold(on("user", "a")).await.unwrap();
+        assert!(hold.renew(None, on("user", "a")).await.unwrap().allowed);
+        let limiter = Limiter::new(&client);
+        // The hook does not hear of a lease.
+        while asked.load(Relaxed) == heard.load(Relaxed) {
+            assert!(limiter.decide(on("user", "a")).await.unwrap().allowed);
+            tokio::task::yield_now().await;
+        }
+        client.shared.closes.send_replace(true);
+        client.shared.closes.closed().await;
+        let lines = client.shared.log.lines();
+        let unsaid: Vec<_> = lines.values().map(|line| line.events).collect();
+        assert_eq!(unsaid, [asked.load(Relaxed) - 1], "all but the first");
     }
 }

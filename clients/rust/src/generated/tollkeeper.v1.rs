@@ -164,6 +164,9 @@ pub struct Verdict {
     /// their windows ends, and at most 200 ms. Only with LEASE, if it is OK.
     #[prost(message, optional, tag = "6")]
     pub spend_within: ::core::option::Option<::prost_types::Duration>,
+    /// Whether no rules have the domain, so that none of them limits its calls: its name may be misspelt. Not with READ.
+    #[prost(bool, tag = "7")]
+    pub domain_unknown: bool,
 }
 /// Nested message and enum types in `Verdict`.
 pub mod verdict {

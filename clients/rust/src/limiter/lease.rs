@@ -340,8 +340,8 @@ mod tests {
             statuses: vec![status(0, Some(limit), remaining), status(1, None, 0)],
             hold: format!("hold of {hits}"),
             hits,
-            error: None,
             spend_within: Duration::from_millis(200).try_into().ok(),
+            ..Verdict::default()
         }
     }
 
