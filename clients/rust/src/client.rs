@@ -42,17 +42,17 @@ pub(crate) struct Shared {
     denials: Denials,
 }
 
-/// A request whose calls are not decided yet.
-struct Deciding<'a>(&'a watch::Sender<usize>);
+/// One of what a number counts, until it is dropped, also where its runtime ends.
+pub(crate) struct Counted(watch::Sender<usize>);
 
-impl<'a> Deciding<'a> {
-    fn new(number: &'a watch::Sender<usize>) -> Self {
+impl Counted {
+    pub(crate) fn new(number: &watch::Sender<usize>) -> Self {
         number.send_modify(|number| *number += 1);
-        Self(number)
+        Self(number.clone())
     }
 }
 
-impl Drop for Deciding<'_> {
+impl Drop for Counted {
     fn drop(&mut self) {
         self.0.send_modify(|number| *number -= 1);
     }
@@ -202,7 +202,7 @@ impl Client {
     {
         let (options, began) = (&self.options, Instant::now());
         options.validate()?;
-        let _deciding = Deciding::new(&self.shared.deciding);
+        let _deciding = Counted::new(&self.shared.deciding);
         let sizes: Vec<_> = calls.iter().map(|call| call.descriptors.len()).collect();
         let number = sizes.len();
         let is_kept = options.require_limit || matches!(options.on_failure, OnFailure::By(_));

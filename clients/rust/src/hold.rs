@@ -9,7 +9,7 @@ use tracing::Instrument as _;
 
 use crate::call::{Call, Error, HITS_MAX, check_hits};
 use crate::v1::{self, CommitRequest, RenewRequest, Renewal};
-use crate::{Client, Decision, ServiceError, client::Service, log::COMMITS};
+use crate::{Client, Decision, ServiceError, client::Counted, client::Service, log::COMMITS};
 
 const COMMIT_PAUSE: Duration = Duration::from_millis(100);
 /// How long [`Client::close`] waits for the calls that it has ended.
@@ -80,7 +80,7 @@ impl Client {
         &self,
         request: impl Future<Output = Result<(Decision, More), Error>> + Send + 'static,
     ) -> Result<(Hold, More), Error> {
-        let (client, under_way) = (self.clone(), UnderWay::new(self.clone()));
+        let (client, under_way) = (self.clone(), Counted::new(&self.shared.under_way));
         let taking = async move {
             let (decision, more) = request.await?;
             // Nothing was used, until its caller has it.
@@ -126,12 +126,13 @@ impl Client {
 
     #[expect(clippy::disallowed_methods, reason = "`flush` awaits the commits of dropped holds")]
     pub(crate) fn send_commit(&self, commit: Commit) -> JoinHandle<Option<ServiceError>> {
-        let under_way = UnderWay::new(self.clone());
+        let (client, under_way) = (self.clone(), Counted::new(&self.shared.under_way));
         let committing = async move {
-            let (client, began) = (&under_way.0, Instant::now());
+            let began = Instant::now();
             let error = client.commit_within(commit.encode(), began).await.err();
             client.observe("commit", began, error.as_ref());
             client.shared.log.errors(&COMMITS, &client.options.domain, error.iter());
+            drop(under_way);
             error
         };
         self.shared.runtime.spawn(committing.in_current_span())
@@ -155,22 +156,6 @@ impl Client {
             sleep(pause).await;
             pause *= 2;
         }
-    }
-}
-
-/// A commit or a hold under way. It ends also where its runtime ends.
-struct UnderWay(Client);
-
-impl UnderWay {
-    fn new(client: Client) -> Self {
-        client.shared.under_way.send_modify(|number| *number += 1);
-        Self(client)
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.0.shared.under_way.send_modify(|number| *number -= 1);
     }
 }
 
