@@ -322,8 +322,7 @@ public final class Client implements AutoCloseable {
                 .or(() -> Decision.errorOf(verdicts.message().get(i), calls.get(i)))
                 .map(error -> failed(calls.get(i), error))
                 .orElseGet(() -> Decision.of(verdicts.message().get(i), Optional.empty()))).toList();
-        List<StatusRuntimeException> errors = decisions.stream().flatMap(it -> it.error().stream()).toList();
-        report(method, verdicts.elapsed(), errors.stream().findFirst());
+        report(method, verdicts.elapsed(), decisions.stream().flatMap(it -> it.error().stream()).findFirst());
         List<StatusRuntimeException> failures =
                 decisions.stream().filter(Decision::failed).flatMap(it -> it.error().stream()).toList();
         if (failures.isEmpty()) {
