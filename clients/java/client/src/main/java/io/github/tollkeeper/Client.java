@@ -325,11 +325,15 @@ public final class Client implements AutoCloseable {
         report(method, verdicts.elapsed(), decisions.stream().flatMap(it -> it.error().stream()).findFirst());
         List<StatusRuntimeException> failures =
                 decisions.stream().filter(Decision::failed).flatMap(it -> it.error().stream()).toList();
-        if (failures.isEmpty()) {
-            connection.logDue(System.nanoTime());
-        } else {
+        long withoutDomain = IntStream.range(0, calls.size()).filter(i ->
+                decisions.get(i).error().isEmpty() && verdicts.message().get(i).getDomainUnknown()).count();
+        if (!failures.isEmpty()) {
             connection.logFailures(failures.size(), options.domain, failures.get(failures.size() - 1));
         }
+        if (withoutDomain > 0) {
+            connection.logWithoutDomain(withoutDomain, options.domain);
+        }
+        connection.logDue(System.nanoTime());
         for (int i = 0; options.requiresLimit && i < calls.size(); i++) {
             decisions.get(i).requireLimits(isBatch ? "calls[" + i + "]." : "", calls.get(i), options.domain);
         }

@@ -269,20 +269,27 @@ final class Connection {
     }
 
     void logFailures(long calls, String domain, StatusRuntimeException last) {
-        logErrors(calls, domain, last, "call of the domain \"%s\" had no answer and was decided by on_failure",
+        logNumber(calls, domain, Optional.of(last), "call of the domain \"%s\" had no answer and was decided by on_failure",
                 "calls of the domain \"%s\" had no answer and were decided by on_failure");
     }
 
+    void logWithoutDomain(long calls, String domain) {
+        logNumber(calls, domain, Optional.empty(),
+                "call of the domain \"%s\" met no limit, because the service has no such domain",
+                "calls of the domain \"%s\" met no limit, because the service has no such domain");
+    }
+
     void logFailedCommit(String domain, StatusRuntimeException error) {
-        logErrors(1, domain, error,
+        logNumber(1, domain, Optional.of(error),
                 "commit of the domain \"%s\" failed, and its estimate may count in place of what was used",
                 "commits of the domain \"%s\" failed, and their estimates may count in place of what was used");
     }
 
-    private void logErrors(long number, String domain, StatusRuntimeException last, String one, String many) {
+    private void logNumber(
+            long number, String domain, Optional<StatusRuntimeException> last, String one, String many) {
         log(Level.WARNING, one.formatted(domain), number, count -> count + " "
-                + (count == 1 ? one : many).formatted(shown(domain)) + "; the last: " + reason(last) + " (target " + target
-                + ")", null);
+                + (count == 1 ? one : many).formatted(shown(domain))
+                + last.map(error -> "; the last: " + reason(error)).orElse("") + " (target " + target + ")", null);
     }
 
     private static String reason(Throwable error) {
