@@ -34,7 +34,7 @@ public record CommitResult(List<Charge> charges, Optional<StatusRuntimeException
                 case REPEATED -> Outcome.REPEATED;
                 case LATE -> Outcome.LATE;
                 default -> Outcome.UNKNOWN;
-            }, charge.getHeld(), charge.getUsed());
+            }, Status.count(charge.getHeld()), Status.count(charge.getUsed()));
         }
     }
 

@@ -91,7 +91,7 @@ public record Decision(boolean allowed, Optional<StatusRuntimeException> error, 
                 shown.map(Status::reset).orElse(Duration.ZERO),
                 allowed || error.isPresent() ? Optional.empty() : resets.max(Comparator.naturalOrder()),
                 shown.or(() -> statuses.stream().findFirst()).map(Status::rule).orElse(""),
-                statuses, verdict.getHits(), verdict.getHold());
+                statuses, Status.count(verdict.getHits()), verdict.getHold());
     }
 
     /** Why a verdict is no decision about a call, if it is not one. */

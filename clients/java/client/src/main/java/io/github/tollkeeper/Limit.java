@@ -16,7 +16,7 @@ public record Limit(String name, long hits, int units, Optional<Unit> unit) {
     public enum Unit { SECOND, MINUTE, HOUR, DAY, WEEK, MONTH, YEAR }
 
     Limit(tollkeeper.v1.Limit limit) {
-        this(limit.getName(), limit.getRequestsPerUnit(), limit.getUnitMultiplier(), unit(limit.getUnit()));
+        this(limit.getName(), Status.count(limit.getRequestsPerUnit()), limit.getUnitMultiplier(), unit(limit.getUnit()));
     }
 
     static Optional<Unit> unit(tollkeeper.v1.Limit.Unit unit) {

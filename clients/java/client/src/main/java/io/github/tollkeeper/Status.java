@@ -24,9 +24,9 @@ public record Status(boolean allowed, int descriptor, String rule, Optional<Limi
     Status(tollkeeper.v1.Status status) {
         this(status.getCode() != Verdict.Code.OVER_LIMIT, status.getDescriptorIndex(), status.getRule(),
                 status.hasCurrentLimit() ? Optional.of(new Limit(status.getCurrentLimit())) : Optional.empty(),
-                status.getLimitRemaining(), duration(status.getDurationUntilReset()),
-                status.hasUsed() ? OptionalLong.of(status.getUsed()) : OptionalLong.empty(),
-                status.hasHeld() ? OptionalLong.of(status.getHeld()) : OptionalLong.empty());
+                count(status.getLimitRemaining()), duration(status.getDurationUntilReset()),
+                status.hasUsed() ? OptionalLong.of(count(status.getUsed())) : OptionalLong.empty(),
+                status.hasHeld() ? OptionalLong.of(count(status.getHeld())) : OptionalLong.empty());
     }
 
     /** This status some time later. */
@@ -36,6 +36,11 @@ public record Status(boolean allowed, int descriptor, String rule, Optional<Limi
 
     static Duration less(Duration time, Duration passed) {
         return time.compareTo(passed) > 0 ? time.minus(passed) : Duration.ZERO;
+    }
+
+    /** What a long can show of a number of the service, which has no sign. */
+    static long count(long unsigned) {
+        return unsigned < 0 ? Long.MAX_VALUE : unsigned;
     }
 
     private static Duration duration(com.google.protobuf.Duration time) {

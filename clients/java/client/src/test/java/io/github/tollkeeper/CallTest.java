@@ -14,6 +14,7 @@ import java.util.Map;
 import java.util.Optional;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.function.Executable;
+import tollkeeper.v1.CommittedCharge;
 import tollkeeper.v1.Verdict;
 
 class CallTest {
@@ -125,6 +126,21 @@ class CallTest {
                 status(Verdict.Code.OK, 3, 2, 90), status(Verdict.Code.OK, 5, 1, 60), status(Verdict.Code.OK, 7, 1, 99));
         assertEquals(5, allowed.limit().orElseThrow().hits());
         assertEquals(Optional.empty(), allowed.retryAfter());
+    }
+
+    @Test
+    void aNumberBeyondTheLargestLongIsShownAsTheLargestLong() {
+        tollkeeper.v1.Status.Builder huge = status(Verdict.Code.OK, -1, Long.MIN_VALUE, 1).setUsed(-1).setHeld(-1);
+        Verdict verdict = Verdict.newBuilder().setCode(Verdict.Code.OK).addStatuses(huge).setHits(-1).build();
+        Decision decision = Decision.of(verdict, Optional.empty());
+        CommitResult.Charge charge = new CommitResult(tollkeeper.v1.CommitResult.newBuilder()
+                .addCharges(CommittedCharge.newBuilder().setHeld(-1).setUsed(Long.MIN_VALUE)).build()).charges().get(0);
+        Status shown = decision.statuses().get(0);
+        for (long number : new long[] {decision.limit().orElseThrow().hits(), decision.remaining(), decision.hits(),
+            shown.used().orElseThrow(), shown.held().orElseThrow(), charge.held(), charge.used()}) {
+            assertEquals(Long.MAX_VALUE, number);
+        }
+        assertEquals(2, decision(Verdict.Code.OK, huge, status(Verdict.Code.OK, 3, 2, 1)).remaining());
     }
 
     @Test
