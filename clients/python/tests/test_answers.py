@@ -166,6 +166,21 @@ class Logs(unittest.TestCase):
             self.assertIn("x… (target ", line)
             self.assertLess(len(line), 500)
 
+    def test_holds_and_renewals_in_an_unknown_domain_are_counted(self) -> None:
+        verdict = pb.Verdict(code="OK", hold="token", domain_unknown=True)
+        answers = {
+            "Decide": pb.DecideResponse(verdicts=[verdict]),
+            "Renew": pb.RenewResponse(results=[pb.RenewResult(verdict=verdict)]),
+            "Commit": pb.CommitResponse(results=[pb.CommitResult()]),
+        }
+        for kind in KINDS:
+            with Service(**answers).listen() as address, self.assertLogs("tollkeeper") as logs:
+                with self.assertRaisesRegex(KeyError, "mine"):
+                    asyncio.run(work(kind(address, "shop", timeout=LONG), KeyError("mine")))
+                text = 'tollkeeper: 1 call of the domain "shop" met no limit, because the service has no such domain'
+                line = f"{text} (target {address}, without TLS)"
+                self.assertEqual([it.getMessage() for it in logs.records], [line, line])
+
     def test_a_log_that_raises_reaches_no_caller(self) -> None:
         logger = logging.getLogger("tollkeeper")
         logger.addFilter(raising)

@@ -27,7 +27,7 @@ from tollkeeper.call import (
 from tollkeeper.channel import TLS
 from tollkeeper.decision import Committed, Decision, ServiceError, decode, decode_commit, printable
 from tollkeeper.denials import Denials
-from tollkeeper.log import Log
+from tollkeeper.log import FAILED_CALLS, FAILED_COMMITS, UNKNOWN_DOMAIN, Log
 
 OnFailure = Literal["allow", "deny"] | Callable[[ServiceError, Sequence[Descriptor]], bool]
 OnCall = Callable[[str, float, str], object]
@@ -214,14 +214,13 @@ class Exchange(ABC, Generic[One, Many, Done]):
         key = b"" if refusal else self._denial_key(calls, request)
         denial = self._denials.find(key, self._policy.remember_denials)
         if denial is not None:
-            self._count([denial])
+            self._log.remind()
             return self._decisions(calls, [denial], paths)
         start = time.perf_counter()
         send = self._send_hold if holds else self._connection.send
         with self._connection.under_way():
             answer = refusal or await send("Decide", request, self._policy.timeout)
-            verdicts = [decode(it) for it in _items(answer, "verdicts", len(calls))]
-            self._count(verdicts)
+            verdicts = self._decode(_items(answer, "verdicts", len(calls)))
         self._report("decide", start, verdicts)
         if key and isinstance(verdicts[0], Decision) and not verdicts[0].allowed:
             self._denials.add(key, verdicts[0])
@@ -240,7 +239,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
         committed = decode_commit(_items(answer, "results", 1)[0])
         self._report("commit", start, [committed.error])
         if committed.error:
-            self._log.failed_commit(self._policy.domain, committed.error)
+            self._log.count(FAILED_COMMITS, self._policy.domain, 1, committed.error)
         return committed
 
     async def _send_commit(self, request: pb.CommitRequest, start: float) -> Any:
@@ -266,18 +265,21 @@ class Exchange(ABC, Generic[One, Many, Done]):
             result = _items(answer, "results", 1)[0]
             is_error = isinstance(result, ServiceError)
             committed = decode_commit(result if is_error else result.commit)
-            verdict = decode(result if is_error else result.verdict)
-            self._count([verdict])
+            [verdict] = self._decode([result if is_error else result.verdict])
         self._report("renew", start, [committed.error, verdict])
         return self._decisions([call], [verdict], [""])[0], committed.error is None
 
-    def _count(self, verdicts: Sequence[Decision | ServiceError]) -> None:
-        """Logs those that failed, while `close` still waits for them."""
+    def _decode(self, items: Sequence[pb.Verdict | ServiceError]) -> list[Decision | ServiceError]:
+        """The verdicts. Logs what is wrong with them, while `close` still waits for them."""
+        verdicts = [decode(it) for it in items]
         errors = [it for it in verdicts if isinstance(it, ServiceError) and it.code != "OUT_OF_RANGE"]
+        unknown = sum(isinstance(it, pb.Verdict) and it.domain_unknown for it in items)
         if errors:
-            self._log.failures(self._policy.domain, len(errors), errors[-1])
-        else:
-            self._log.remind()
+            self._log.count(FAILED_CALLS, self._policy.domain, len(errors), errors[-1])
+        if unknown:
+            self._log.count(UNKNOWN_DOMAIN, self._policy.domain, unknown)
+        self._log.remind()
+        return verdicts
 
     def _decisions(
         self, calls: Sequence[Call], verdicts: Sequence[Decision | ServiceError], paths: Sequence[str]

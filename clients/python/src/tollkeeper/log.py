@@ -1,4 +1,4 @@
-"""What a client writes by `logging`: calls and commits that failed, mistakes, and functions of the user that raise."""
+"""What a client writes by `logging`: failed calls and commits, unknown domains, mistakes, and functions that raise."""
 
 import logging
 import threading
@@ -14,6 +14,21 @@ T = TypeVar("T")
 logger = logging.getLogger("tollkeeper")
 SECONDS_BETWEEN_LINES = 60
 
+# What is said of one event in a domain, and of more.
+Words = tuple[str, str]
+FAILED_CALLS: Words = (
+    'call of the domain "{}" had no answer and was decided by on_failure',
+    'calls of the domain "{}" had no answer and were decided by on_failure',
+)
+FAILED_COMMITS: Words = (
+    'commit of the domain "{}" failed, and its estimate may count in place of what was used',
+    'commits of the domain "{}" failed, and their estimates may count in place of what was used',
+)
+UNKNOWN_DOMAIN: Words = (
+    'call of the domain "{}" met no limit, because the service has no such domain',
+    'calls of the domain "{}" met no limit, because the service has no such domain',
+)
+
 
 class Log:
     """One line at once about each kind of event, then at most one a minute."""
@@ -26,15 +41,19 @@ class Log:
         # The number of events that no line shows yet, and what writes it.
         self._unsaid: dict[str, tuple[int, Callable[[int], None]]] = {}
 
-    def failures(self, domain: str, calls: int, last: ServiceError) -> None:
-        one = f'call of the domain "{domain}" had no answer and was decided by on_failure'
-        many = f'calls of the domain "{domain}" had no answer and were decided by on_failure'
-        self._errors(calls, one, many, last)
+    def count(self, words: Words, domain: str, number: int, last: ServiceError | None = None) -> None:
+        """Counts events of the domain. Their line, which ends by the last error, is written now or later."""
+        kind = words[0].format(domain)
+        reason = f"; the last: {last}" if last else ""
 
-    def failed_commit(self, domain: str, error: ServiceError) -> None:
-        one = f'commit of the domain "{domain}" failed, and its estimate may count in place of what was used'
-        many = f'commits of the domain "{domain}" failed, and their estimates may count in place of what was used'
-        self._errors(1, one, many, error)
+        def write(number: int) -> None:
+            what = printable(words[number > 1].format(domain))
+            _write(logging.WARNING, "tollkeeper: %d %s%s (%s)", number, what, reason, printable(self._target))
+
+        with self._lock:
+            before, _ = self._unsaid.get(kind, (0, None))
+            self._unsaid[kind] = before + number, write
+        self.remind()
 
     def mistake(self, what: str) -> None:
         """Writes the exception that is being handled."""
@@ -60,17 +79,6 @@ class Log:
             lines = [self._unsaid.pop(kind) for kind in due]
         for number, write in lines:
             write(number)
-
-    def _errors(self, number: int, one: str, many: str, last: ServiceError) -> None:
-        def write(number: int) -> None:
-            what = one if number == 1 else many
-            text = "tollkeeper: %d %s; the last: %s (%s)"
-            _write(logging.WARNING, text, number, printable(what), last, printable(self._target))
-
-        with self._lock:
-            before, _ = self._unsaid.get(one, (0, None))
-            self._unsaid[one] = before + number, write
-        self.remind()
 
     def _is_due(self, kind: str) -> bool:
         """Whether a line may be written. The next one is then due after a minute."""

@@ -27,7 +27,7 @@ from google.protobuf import wrappers_pb2 as google_dot_protobuf_dot_wrappers__pb
 from tollkeeper._generated import status_pb2 as tollkeeper_dot___generated_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&tollkeeper/_generated/tollkeeper.proto\x12\"tollkeeper.generated.tollkeeper.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1egoogle/protobuf/wrappers.proto\x1a\"tollkeeper/_generated/status.proto\"X\n\rDecideRequest\x12\x0e\n\x06\x64omain\x18\x01 \x01(\t\x12\x37\n\x05\x63\x61lls\x18\x02 \x03(\x0b\x32(.tollkeeper.generated.tollkeeper.v1.Call\"O\n\x0e\x44\x65\x63ideResponse\x12=\n\x08verdicts\x18\x01 \x03(\x0b\x32+.tollkeeper.generated.tollkeeper.v1.Verdict\"\xaa\x03\n\nDescriptor\x12\x45\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x34.tollkeeper.generated.tollkeeper.v1.Descriptor.Entry\x12\x46\n\x05limit\x18\x02 \x01(\x0b\x32\x37.tollkeeper.generated.tollkeeper.v1.Descriptor.Override\x12\x31\n\x0bhits_addend\x18\x03 \x01(\x0b\x32\x1c.google.protobuf.UInt64Value\x12\x18\n\x10is_negative_hits\x18\x04 \x01(\x08\x1a#\n\x05\x45ntry\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x1a\x9a\x01\n\x08Override\x12\x19\n\x11requests_per_unit\x18\x01 \x01(\r\x12<\n\x04unit\x18\x02 \x01(\x0e\x32..tollkeeper.generated.tollkeeper.v1.Limit.Unit\x12\x35\n\x0funit_multiplier\x18\x03 \x01(\x0b\x32\x1c.google.protobuf.UInt32Value\"\xfa\x02\n\x04\x43\x61ll\x12\x43\n\x0b\x64\x65scriptors\x18\x01 \x03(\x0b\x32..tollkeeper.generated.tollkeeper.v1.Descriptor\x12;\n\x04mode\x18\x02 \x01(\x0e\x32-.tollkeeper.generated.tollkeeper.v1.Call.Mode\x12\x11\n\x04hits\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12N\n\x0chits_by_kind\x18\x04 \x03(\x0b\x32\x38.tollkeeper.generated.tollkeeper.v1.Call.HitsByKindEntry\x12\n\n\x02id\x18\x05 \x01(\t\x1a\x31\n\x0fHitsByKindEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"E\n\x04Mode\x12\x08\n\x04TAKE\x10\x00\x12\t\n\x05\x43HECK\x10\x01\x12\x08\n\x04READ\x10\x02\x12\t\n\x05\x44\x45\x42IT\x10\x03\x12\x08\n\x04PART\x10\x04\x12\t\n\x05LEASE\x10\x05\x42\x07\n\x05_hits\"\xb9\x02\n\x07Verdict\x12>\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x30.tollkeeper.generated.tollkeeper.v1.Verdict.Code\x12<\n\x08statuses\x18\x02 \x03(\x0b\x32*.tollkeeper.generated.tollkeeper.v1.Status\x12\x0c\n\x04hold\x18\x03 \x01(\t\x12\x36\n\x05\x65rror\x18\x04 \x01(\x0b\x32\'.tollkeeper.generated.google.rpc.Status\x12\x0c\n\x04hits\x18\x05 \x01(\x04\x12/\n\x0cspend_within\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"+\n\x04\x43ode\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x06\n\x02OK\x10\x01\x12\x0e\n\nOVER_LIMIT\x10\x02\"\xc8\x02\n\x06Status\x12>\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x30.tollkeeper.generated.tollkeeper.v1.Verdict.Code\x12$\n\x10\x64\x65scriptor_index\x18\x02 \x01(\rR\ndescriptor\x12\x0c\n\x04rule\x18\x03 \x01(\t\x12@\n\rcurrent_limit\x18\x04 \x01(\x0b\x32).tollkeeper.generated.tollkeeper.v1.Limit\x12\x17\n\x0flimit_remaining\x18\x05 \x01(\x04\x12\x37\n\x14\x64uration_until_reset\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\x04used\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\x04held\x18\x08 \x01(\x04H\x01\x88\x01\x01\x42\x07\n\x05_usedB\x07\n\x05_held\"\xe6\x01\n\x05Limit\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11requests_per_unit\x18\x02 \x01(\x04\x12<\n\x04unit\x18\x03 \x01(\x0e\x32..tollkeeper.generated.tollkeeper.v1.Limit.Unit\x12\x17\n\x0funit_multiplier\x18\x04 \x01(\r\"]\n\x04Unit\x12\x0b\n\x07UNKNOWN\x10\x00\x12\n\n\x06SECOND\x10\x01\x12\n\n\x06MINUTE\x10\x02\x12\x08\n\x04HOUR\x10\x03\x12\x07\n\x03\x44\x41Y\x10\x04\x12\t\n\x05MONTH\x10\x05\x12\x08\n\x04YEAR\x10\x06\x12\x08\n\x04WEEK\x10\x07\"\\\n\rCommitRequest\x12\x0e\n\x06\x64omain\x18\x01 \x01(\t\x12;\n\x07\x63ommits\x18\x02 \x03(\x0b\x32*.tollkeeper.generated.tollkeeper.v1.Commit\"S\n\x0e\x43ommitResponse\x12\x41\n\x07results\x18\x01 \x03(\x0b\x32\x30.tollkeeper.generated.tollkeeper.v1.CommitResult\"\xc4\x01\n\x06\x43ommit\x12\x0c\n\x04hold\x18\x01 \x01(\t\x12\x11\n\x04used\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12P\n\x0cused_by_kind\x18\x03 \x03(\x0b\x32:.tollkeeper.generated.tollkeeper.v1.Commit.UsedByKindEntry\x12\x0b\n\x03\x65nd\x18\x04 \x01(\t\x1a\x31\n\x0fUsedByKindEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x07\n\x05_used\"\x8c\x01\n\x0c\x43ommitResult\x12\x44\n\x07\x63harges\x18\x01 \x03(\x0b\x32\x33.tollkeeper.generated.tollkeeper.v1.CommittedCharge\x12\x36\n\x05\x65rror\x18\x02 \x01(\x0b\x32\'.tollkeeper.generated.google.rpc.Status\"\xb8\x01\n\x0f\x43ommittedCharge\x12L\n\x07outcome\x18\x01 \x01(\x0e\x32;.tollkeeper.generated.tollkeeper.v1.CommittedCharge.Outcome\x12\x0c\n\x04held\x18\x02 \x01(\x04\x12\x0c\n\x04used\x18\x03 \x01(\x04\";\n\x07Outcome\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x0b\n\x07\x41PPLIED\x10\x01\x12\x0c\n\x08REPEATED\x10\x02\x12\x08\n\x04LATE\x10\x03\"]\n\x0cRenewRequest\x12\x0e\n\x06\x64omain\x18\x01 \x01(\t\x12=\n\x08renewals\x18\x02 \x03(\x0b\x32+.tollkeeper.generated.tollkeeper.v1.Renewal\"Q\n\rRenewResponse\x12@\n\x07results\x18\x01 \x03(\x0b\x32/.tollkeeper.generated.tollkeeper.v1.RenewResult\"}\n\x07Renewal\x12:\n\x06\x63ommit\x18\x01 \x01(\x0b\x32*.tollkeeper.generated.tollkeeper.v1.Commit\x12\x36\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32(.tollkeeper.generated.tollkeeper.v1.Call\"\x8d\x01\n\x0bRenewResult\x12@\n\x06\x63ommit\x18\x01 \x01(\x0b\x32\x30.tollkeeper.generated.tollkeeper.v1.CommitResult\x12<\n\x07verdict\x18\x02 \x01(\x0b\x32+.tollkeeper.generated.tollkeeper.v1.VerdictB-\n\rtollkeeper.v1P\x01Z\x1atollkeeper/v1;tollkeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&tollkeeper/_generated/tollkeeper.proto\x12\"tollkeeper.generated.tollkeeper.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1egoogle/protobuf/wrappers.proto\x1a\"tollkeeper/_generated/status.proto\"X\n\rDecideRequest\x12\x0e\n\x06\x64omain\x18\x01 \x01(\t\x12\x37\n\x05\x63\x61lls\x18\x02 \x03(\x0b\x32(.tollkeeper.generated.tollkeeper.v1.Call\"O\n\x0e\x44\x65\x63ideResponse\x12=\n\x08verdicts\x18\x01 \x03(\x0b\x32+.tollkeeper.generated.tollkeeper.v1.Verdict\"\xaa\x03\n\nDescriptor\x12\x45\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x34.tollkeeper.generated.tollkeeper.v1.Descriptor.Entry\x12\x46\n\x05limit\x18\x02 \x01(\x0b\x32\x37.tollkeeper.generated.tollkeeper.v1.Descriptor.Override\x12\x31\n\x0bhits_addend\x18\x03 \x01(\x0b\x32\x1c.google.protobuf.UInt64Value\x12\x18\n\x10is_negative_hits\x18\x04 \x01(\x08\x1a#\n\x05\x45ntry\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x1a\x9a\x01\n\x08Override\x12\x19\n\x11requests_per_unit\x18\x01 \x01(\r\x12<\n\x04unit\x18\x02 \x01(\x0e\x32..tollkeeper.generated.tollkeeper.v1.Limit.Unit\x12\x35\n\x0funit_multiplier\x18\x03 \x01(\x0b\x32\x1c.google.protobuf.UInt32Value\"\xfa\x02\n\x04\x43\x61ll\x12\x43\n\x0b\x64\x65scriptors\x18\x01 \x03(\x0b\x32..tollkeeper.generated.tollkeeper.v1.Descriptor\x12;\n\x04mode\x18\x02 \x01(\x0e\x32-.tollkeeper.generated.tollkeeper.v1.Call.Mode\x12\x11\n\x04hits\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12N\n\x0chits_by_kind\x18\x04 \x03(\x0b\x32\x38.tollkeeper.generated.tollkeeper.v1.Call.HitsByKindEntry\x12\n\n\x02id\x18\x05 \x01(\t\x1a\x31\n\x0fHitsByKindEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"E\n\x04Mode\x12\x08\n\x04TAKE\x10\x00\x12\t\n\x05\x43HECK\x10\x01\x12\x08\n\x04READ\x10\x02\x12\t\n\x05\x44\x45\x42IT\x10\x03\x12\x08\n\x04PART\x10\x04\x12\t\n\x05LEASE\x10\x05\x42\x07\n\x05_hits\"\xd1\x02\n\x07Verdict\x12>\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x30.tollkeeper.generated.tollkeeper.v1.Verdict.Code\x12<\n\x08statuses\x18\x02 \x03(\x0b\x32*.tollkeeper.generated.tollkeeper.v1.Status\x12\x0c\n\x04hold\x18\x03 \x01(\t\x12\x36\n\x05\x65rror\x18\x04 \x01(\x0b\x32\'.tollkeeper.generated.google.rpc.Status\x12\x0c\n\x04hits\x18\x05 \x01(\x04\x12/\n\x0cspend_within\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0e\x64omain_unknown\x18\x07 \x01(\x08\"+\n\x04\x43ode\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x06\n\x02OK\x10\x01\x12\x0e\n\nOVER_LIMIT\x10\x02\"\xc8\x02\n\x06Status\x12>\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x30.tollkeeper.generated.tollkeeper.v1.Verdict.Code\x12$\n\x10\x64\x65scriptor_index\x18\x02 \x01(\rR\ndescriptor\x12\x0c\n\x04rule\x18\x03 \x01(\t\x12@\n\rcurrent_limit\x18\x04 \x01(\x0b\x32).tollkeeper.generated.tollkeeper.v1.Limit\x12\x17\n\x0flimit_remaining\x18\x05 \x01(\x04\x12\x37\n\x14\x64uration_until_reset\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\x04used\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\x04held\x18\x08 \x01(\x04H\x01\x88\x01\x01\x42\x07\n\x05_usedB\x07\n\x05_held\"\xe6\x01\n\x05Limit\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11requests_per_unit\x18\x02 \x01(\x04\x12<\n\x04unit\x18\x03 \x01(\x0e\x32..tollkeeper.generated.tollkeeper.v1.Limit.Unit\x12\x17\n\x0funit_multiplier\x18\x04 \x01(\r\"]\n\x04Unit\x12\x0b\n\x07UNKNOWN\x10\x00\x12\n\n\x06SECOND\x10\x01\x12\n\n\x06MINUTE\x10\x02\x12\x08\n\x04HOUR\x10\x03\x12\x07\n\x03\x44\x41Y\x10\x04\x12\t\n\x05MONTH\x10\x05\x12\x08\n\x04YEAR\x10\x06\x12\x08\n\x04WEEK\x10\x07\"\\\n\rCommitRequest\x12\x0e\n\x06\x64omain\x18\x01 \x01(\t\x12;\n\x07\x63ommits\x18\x02 \x03(\x0b\x32*.tollkeeper.generated.tollkeeper.v1.Commit\"S\n\x0e\x43ommitResponse\x12\x41\n\x07results\x18\x01 \x03(\x0b\x32\x30.tollkeeper.generated.tollkeeper.v1.CommitResult\"\xc4\x01\n\x06\x43ommit\x12\x0c\n\x04hold\x18\x01 \x01(\t\x12\x11\n\x04used\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12P\n\x0cused_by_kind\x18\x03 \x03(\x0b\x32:.tollkeeper.generated.tollkeeper.v1.Commit.UsedByKindEntry\x12\x0b\n\x03\x65nd\x18\x04 \x01(\t\x1a\x31\n\x0fUsedByKindEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x07\n\x05_used\"\x8c\x01\n\x0c\x43ommitResult\x12\x44\n\x07\x63harges\x18\x01 \x03(\x0b\x32\x33.tollkeeper.generated.tollkeeper.v1.CommittedCharge\x12\x36\n\x05\x65rror\x18\x02 \x01(\x0b\x32\'.tollkeeper.generated.google.rpc.Status\"\xb8\x01\n\x0f\x43ommittedCharge\x12L\n\x07outcome\x18\x01 \x01(\x0e\x32;.tollkeeper.generated.tollkeeper.v1.CommittedCharge.Outcome\x12\x0c\n\x04held\x18\x02 \x01(\x04\x12\x0c\n\x04used\x18\x03 \x01(\x04\";\n\x07Outcome\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x0b\n\x07\x41PPLIED\x10\x01\x12\x0c\n\x08REPEATED\x10\x02\x12\x08\n\x04LATE\x10\x03\"]\n\x0cRenewRequest\x12\x0e\n\x06\x64omain\x18\x01 \x01(\t\x12=\n\x08renewals\x18\x02 \x03(\x0b\x32+.tollkeeper.generated.tollkeeper.v1.Renewal\"Q\n\rRenewResponse\x12@\n\x07results\x18\x01 \x03(\x0b\x32/.tollkeeper.generated.tollkeeper.v1.RenewResult\"}\n\x07Renewal\x12:\n\x06\x63ommit\x18\x01 \x01(\x0b\x32*.tollkeeper.generated.tollkeeper.v1.Commit\x12\x36\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32(.tollkeeper.generated.tollkeeper.v1.Call\"\x8d\x01\n\x0bRenewResult\x12@\n\x06\x63ommit\x18\x01 \x01(\x0b\x32\x30.tollkeeper.generated.tollkeeper.v1.CommitResult\x12<\n\x07verdict\x18\x02 \x01(\x0b\x32+.tollkeeper.generated.tollkeeper.v1.VerdictB-\n\rtollkeeper.v1P\x01Z\x1atollkeeper/v1;tollkeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -56,35 +56,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CALL_MODE']._serialized_start=1079
   _globals['_CALL_MODE']._serialized_end=1148
   _globals['_VERDICT']._serialized_start=1160
-  _globals['_VERDICT']._serialized_end=1473
-  _globals['_VERDICT_CODE']._serialized_start=1430
-  _globals['_VERDICT_CODE']._serialized_end=1473
-  _globals['_STATUS']._serialized_start=1476
-  _globals['_STATUS']._serialized_end=1804
-  _globals['_LIMIT']._serialized_start=1807
-  _globals['_LIMIT']._serialized_end=2037
-  _globals['_LIMIT_UNIT']._serialized_start=1944
-  _globals['_LIMIT_UNIT']._serialized_end=2037
-  _globals['_COMMITREQUEST']._serialized_start=2039
-  _globals['_COMMITREQUEST']._serialized_end=2131
-  _globals['_COMMITRESPONSE']._serialized_start=2133
-  _globals['_COMMITRESPONSE']._serialized_end=2216
-  _globals['_COMMIT']._serialized_start=2219
-  _globals['_COMMIT']._serialized_end=2415
-  _globals['_COMMIT_USEDBYKINDENTRY']._serialized_start=2357
-  _globals['_COMMIT_USEDBYKINDENTRY']._serialized_end=2406
-  _globals['_COMMITRESULT']._serialized_start=2418
-  _globals['_COMMITRESULT']._serialized_end=2558
-  _globals['_COMMITTEDCHARGE']._serialized_start=2561
-  _globals['_COMMITTEDCHARGE']._serialized_end=2745
-  _globals['_COMMITTEDCHARGE_OUTCOME']._serialized_start=2686
-  _globals['_COMMITTEDCHARGE_OUTCOME']._serialized_end=2745
-  _globals['_RENEWREQUEST']._serialized_start=2747
-  _globals['_RENEWREQUEST']._serialized_end=2840
-  _globals['_RENEWRESPONSE']._serialized_start=2842
-  _globals['_RENEWRESPONSE']._serialized_end=2923
-  _globals['_RENEWAL']._serialized_start=2925
-  _globals['_RENEWAL']._serialized_end=3050
-  _globals['_RENEWRESULT']._serialized_start=3053
-  _globals['_RENEWRESULT']._serialized_end=3194
+  _globals['_VERDICT']._serialized_end=1497
+  _globals['_VERDICT_CODE']._serialized_start=1454
+  _globals['_VERDICT_CODE']._serialized_end=1497
+  _globals['_STATUS']._serialized_start=1500
+  _globals['_STATUS']._serialized_end=1828
+  _globals['_LIMIT']._serialized_start=1831
+  _globals['_LIMIT']._serialized_end=2061
+  _globals['_LIMIT_UNIT']._serialized_start=1968
+  _globals['_LIMIT_UNIT']._serialized_end=2061
+  _globals['_COMMITREQUEST']._serialized_start=2063
+  _globals['_COMMITREQUEST']._serialized_end=2155
+  _globals['_COMMITRESPONSE']._serialized_start=2157
+  _globals['_COMMITRESPONSE']._serialized_end=2240
+  _globals['_COMMIT']._serialized_start=2243
+  _globals['_COMMIT']._serialized_end=2439
+  _globals['_COMMIT_USEDBYKINDENTRY']._serialized_start=2381
+  _globals['_COMMIT_USEDBYKINDENTRY']._serialized_end=2430
+  _globals['_COMMITRESULT']._serialized_start=2442
+  _globals['_COMMITRESULT']._serialized_end=2582
+  _globals['_COMMITTEDCHARGE']._serialized_start=2585
+  _globals['_COMMITTEDCHARGE']._serialized_end=2769
+  _globals['_COMMITTEDCHARGE_OUTCOME']._serialized_start=2710
+  _globals['_COMMITTEDCHARGE_OUTCOME']._serialized_end=2769
+  _globals['_RENEWREQUEST']._serialized_start=2771
+  _globals['_RENEWREQUEST']._serialized_end=2864
+  _globals['_RENEWRESPONSE']._serialized_start=2866
+  _globals['_RENEWRESPONSE']._serialized_end=2947
+  _globals['_RENEWAL']._serialized_start=2949
+  _globals['_RENEWAL']._serialized_end=3074
+  _globals['_RENEWRESULT']._serialized_start=3077
+  _globals['_RENEWRESULT']._serialized_end=3218
 # @@protoc_insertion_point(module_scope)

@@ -90,7 +90,7 @@ class Call(_message.Message):
     def __init__(self, descriptors: _Optional[_Iterable[_Union[Descriptor, _Mapping]]] = ..., mode: _Optional[_Union[Call.Mode, str]] = ..., hits: _Optional[int] = ..., hits_by_kind: _Optional[_Mapping[str, int]] = ..., id: _Optional[str] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("code", "statuses", "hold", "error", "hits", "spend_within")
+    __slots__ = ("code", "statuses", "hold", "error", "hits", "spend_within", "domain_unknown")
     class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UNKNOWN: _ClassVar[Verdict.Code]
@@ -105,13 +105,15 @@ class Verdict(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HITS_FIELD_NUMBER: _ClassVar[int]
     SPEND_WITHIN_FIELD_NUMBER: _ClassVar[int]
+    DOMAIN_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     code: Verdict.Code
     statuses: _containers.RepeatedCompositeFieldContainer[Status]
     hold: str
     error: _status_pb2.Status
     hits: int
     spend_within: _duration_pb2.Duration
-    def __init__(self, code: _Optional[_Union[Verdict.Code, str]] = ..., statuses: _Optional[_Iterable[_Union[Status, _Mapping]]] = ..., hold: _Optional[str] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., hits: _Optional[int] = ..., spend_within: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    domain_unknown: bool
+    def __init__(self, code: _Optional[_Union[Verdict.Code, str]] = ..., statuses: _Optional[_Iterable[_Union[Status, _Mapping]]] = ..., hold: _Optional[str] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., hits: _Optional[int] = ..., spend_within: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., domain_unknown: bool = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("code", "descriptor_index", "rule", "current_limit", "limit_remaining", "duration_until_reset", "used", "held")
