@@ -2,6 +2,8 @@
 
 import unittest
 import uuid
+from collections import OrderedDict
+from typing import Any
 from unittest import mock
 
 from conformance import needs_service, service
@@ -10,6 +12,17 @@ from tollkeeper import Client, Decision, Limited
 from tollkeeper._generated.tollkeeper_pb2 import Verdict
 from tollkeeper.decision import decode
 from tollkeeper.testing import Fake
+
+
+class Seen(OrderedDict[Any, Any]):
+    """Counts the items that were looked at."""
+
+    number = 0
+
+    def items(self) -> Any:
+        for item in super().items():
+            self.number += 1
+            yield item
 
 
 class Decisions(unittest.TestCase):
@@ -37,6 +50,21 @@ class Decisions(unittest.TestCase):
                 client.decide({"user": "secret"})
         self.assertEqual([line.split()[1] for line in logs.output], ["1", "3"], logs.output)
         self.assertNotIn("secret", " ".join(logs.output))
+
+    def test_a_call_looks_at_no_more_domains_than_those_whose_minute_is_over(self) -> None:
+        fake = Fake()
+        fake.fail()
+        client = fake.client()
+        with self.assertLogs("tollkeeper") as logs, mock.patch("time.monotonic") as now:
+            for now.return_value in range(50):
+                for name in ("first", "second") * 2:
+                    client.using(domain=f"{name} {now.return_value}").decide({"user": "alice"})
+            fake.fail(None)
+            for now.return_value, looks, written in ((59.0, 1, 0), (61.0, 5, 4), (61.0, 1, 0)):
+                lines = client._log._lines = Seen(client._log._lines)
+                del logs.output[:]
+                client.decide({"user": "alice"})
+                self.assertEqual((lines.number, len(logs.output)), (looks, written))
 
     def test_a_denied_decision_is_false(self) -> None:
         self.assertTrue(Decision(allowed=True))

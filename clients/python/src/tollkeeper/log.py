@@ -3,8 +3,10 @@
 import logging
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from tollkeeper.decision import ServiceError, printable
@@ -36,31 +38,23 @@ class Log:
     def __init__(self, target: str) -> None:
         self._target = target
         self._lock = threading.Lock()
-        # When the next line is due.
-        self._due: dict[str, float] = {}
-        # The number of events that no line shows yet, and what writes it.
-        self._unsaid: dict[str, tuple[int, Callable[[int], None]]] = {}
+        # Of each kind with a line in the last minute, the oldest first: when the next line is due, the number of events
+        # that no line shows yet, and what writes it.
+        self._lines: OrderedDict[str, tuple[float, int, Callable[[int], None]]] = OrderedDict()
 
     def count(self, words: Words, domain: str, number: int, last: ServiceError | None = None) -> None:
         """Counts events of the domain. Their line, which ends by the last error, is written now or later."""
-        kind = words[0].format(domain)
         reason = f"; the last: {last}" if last else ""
 
         def write(number: int) -> None:
             what = printable(words[number > 1].format(domain))
             _write(logging.WARNING, "tollkeeper: %d %s%s (%s)", number, what, reason, printable(self._target))
 
-        with self._lock:
-            before, _ = self._unsaid.get(kind, (0, None))
-            self._unsaid[kind] = before + number, write
-        self.remind()
+        self._add(words[0].format(domain), number, write)
 
     def mistake(self, what: str) -> None:
         """Writes the exception that is being handled."""
-        with self._lock:
-            is_due = self._is_due(what)
-        if is_due:
-            _write(logging.ERROR, "tollkeeper: %s", what, exc_info=True)
+        self._add(what, 0, lambda _: _write(logging.ERROR, "tollkeeper: %s", what, exc_info=True))
 
     def contained(self, name: str, function: Callable[..., T], *arguments: Any) -> T | None:
         """The result of a function of the user; None if it raises, since it must not reach the caller."""
@@ -72,21 +66,28 @@ class Log:
 
     def remind(self, *, closes: bool = False) -> None:
         """Writes the numbers whose minute is over; all if the client closes."""
-        if not self._unsaid:
+        if not self._lines:
             return
         with self._lock:
-            due = [kind for kind in self._unsaid if closes or self._is_due(kind)]
-            lines = [self._unsaid.pop(kind) for kind in due]
-        for number, write in lines:
-            write(number)
+            now = time.monotonic()
+            over = list(takewhile(lambda it: closes or it[1][0] <= now, self._lines.items()))
+            for kind, (_, number, write) in over:
+                del self._lines[kind]
+                if number or closes:
+                    self._lines[kind] = now + SECONDS_BETWEEN_LINES, 0, write
+        for _, (_, number, write) in over:
+            if number:
+                write(number)
 
-    def _is_due(self, kind: str) -> bool:
-        """Whether a line may be written. The next one is then due after a minute."""
-        now = time.monotonic()
-        is_due = now >= self._due.get(kind, now)
-        if is_due:
-            self._due[kind] = now + SECONDS_BETWEEN_LINES
-        return is_due
+    def _add(self, kind: str, number: int, write: Callable[[int], None]) -> None:
+        """Writes at once, or counts the events if there was a line in the last minute."""
+        self.remind()
+        with self._lock:
+            is_first = kind not in self._lines
+            due, before, _ = self._lines.get(kind, (time.monotonic() + SECONDS_BETWEEN_LINES, 0, write))
+            self._lines[kind] = due, before + (0 if is_first else number), write
+        if is_first:
+            write(number)
 
 
 def _write(level: int, text: str, *arguments: object, exc_info: bool = False) -> None:
