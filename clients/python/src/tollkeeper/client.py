@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar, cast
@@ -51,7 +52,7 @@ class Client(Exchange[Decision, list[Decision], Committed]):
         raise RuntimeError("a client for threads cannot wait for an event loop")
 
     def _run_commit(self, work: Coroutine[Any, Any, T]) -> T:
-        with self._connection.commit():
+        with self._connection.under_way("commit"):
             return self._run(work)
 
 
@@ -66,7 +67,7 @@ class _Connection:
             if connectivity := getattr(self._own, "_channel", None):
                 connectivity.check_connectivity_state(True)
         self._rpcs = {name: target.unary_unary(PATH + name, *codec) for name, codec in METHODS.items()}
-        self._commits, self._calls = 0, 0
+        self._under_way = Counter[str]()
         self._ends = threading.Condition()
         self.is_closed = False
 
@@ -81,33 +82,22 @@ class _Connection:
         time.sleep(seconds)
 
     @contextmanager
-    def commit(self) -> Iterator[None]:
+    def under_way(self, what: str = "call") -> Iterator[None]:
+        """What `close` waits for: commits until they end, and calls, which it ends, until they are counted."""
         with self._ends:
-            self._commits += 1
+            self._under_way[what] += 1
         try:
             yield
         finally:
             with self._ends:
-                self._commits -= 1
-                self._ends.notify_all()
-
-    @contextmanager
-    def under_way(self) -> Iterator[None]:
-        """What `close` ends, and waits for until it is counted."""
-        with self._ends:
-            self._calls += 1
-        try:
-            yield
-        finally:
-            with self._ends:
-                self._calls -= 1
+                self._under_way[what] -= 1
                 self._ends.notify_all()
 
     def close(self, timeout: float) -> None:
         with self._ends:
             self.is_closed = True
-            self._ends.wait_for(lambda: not self._commits, timeout)
+            self._ends.wait_for(lambda: not self._under_way["commit"], timeout)
         if self._own:
             self._own.close()
         with self._ends:
-            self._ends.wait_for(lambda: not self._calls, timeout)
+            self._ends.wait_for(lambda: not self._under_way["call"], timeout)
