@@ -43,7 +43,7 @@ use crate::{
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// The least time that a probe has for its answer, where the budget is shorter.
+/// The least time for an answer to what is no call, where the budget is shorter.
 const ANSWER_WITHIN_MIN: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
@@ -198,13 +198,17 @@ impl ServerState {
         drop(self.probes.spawn_on(probing.run(), &runtime));
     }
 
+    /// How long it may take to answer what is no call.
+    pub(crate) fn answer_within(&self) -> Duration {
+        self.pool.timeout().max(ANSWER_WITHIN_MIN)
+    }
+
     /// Opens a connection on which the server accepts a write within the decision budget.
     async fn probe(&self) -> Result<Connection, StoreError> {
         let opened = time::timeout(CONNECT_WITHIN, self.pool.open()).await;
         let opened = opened.map_err(|_| StoreError::TimedOut)?;
         let mut connection = opened.map_err(|error| pool::unavailable(&error))?;
-        let limit = self.pool.timeout().max(ANSWER_WITHIN_MIN);
-        let write = self.probe.command();
+        let (limit, write) = (self.answer_within(), self.probe.command());
         let answer: Option<RedisResult<()>> =
             lateness::within(limit, pin!(connection.query(&write)), &self.metrics).await;
         match answer.ok_or(StoreError::TimedOut)? {

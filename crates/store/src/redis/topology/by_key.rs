@@ -1,7 +1,7 @@
 //! Commands on one key that no counter has: what the replicas share beside counters. They take a connection of the pool
 //! for one round trip, and are no part of the path of a call.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use redis::{Cmd, ErrorKind::Server, RedisResult, ServerErrorKind::Ask, Value};
 use tokio::time;
@@ -105,8 +105,13 @@ async fn on_node(
     let mut bytes = Vec::new();
     all.iter().for_each(|command| command.write_packed_command(&mut bytes));
     let mut connection = state.pool.get_tried_after(TRIED_AFTER).await?;
-    let replies = connection.exchange(&bytes, all.len(), resp::value).await;
+    // While the server stands still, such commands may take all connections that calls would notice it on.
+    let exchange = pin!(connection.exchange(&bytes, all.len(), resp::value));
+    let replies = node.link.owed(exchange, state.answer_within()).await;
     let replies: RedisResult<Vec<Value>> = replies.into_iter().collect();
+    if replies.is_ok() {
+        state.answered();
+    }
     Ok(replies.map(|mut replies| match replies.pop() {
         Some(Value::Array(answers)) if is_transaction => answers,
         last => {
