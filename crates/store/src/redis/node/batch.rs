@@ -271,6 +271,11 @@ impl<'prefix> Batch<'prefix> {
 
     fn commands(&self, verb: &str, runs: &[Run]) -> Vec<u8> {
         let mut commands = Vec::with_capacity(4096);
+        if self.is_importing() {
+            // It announces that the next command is for a hash slot that the server does not have yet. If it fails, so
+            // does the command.
+            redis::cmd("ASKING").write_packed_command(&mut commands);
+        }
         for run in runs {
             run.command(verb, self.keys).write_packed_command(&mut commands);
         }
@@ -283,14 +288,18 @@ impl<'prefix> Batch<'prefix> {
         runs: &[Run],
         connection: &mut Connection,
     ) -> Vec<RunReply> {
-        if matches!(self.keys, KeyDeclaration::Importing | KeyDeclaration::ImportingUndeclared) {
-            // It announces that the next command is for a hash slot that the server does not have yet. If it fails, so
-            // does the command.
-            drop(connection.query::<()>(&redis::cmd("ASKING")).await);
-        }
-        let mut unread = runs.iter();
-        let read = |reply: &[u8]| unread.next().ok_or_else(unexpected_reply)?.read(reply);
-        connection.exchange(commands, runs.len(), read).await
+        let announced = usize::from(self.is_importing());
+        let (mut skipped, mut unread) = (0..announced, runs.iter());
+        let read = |reply: &[u8]| match skipped.next() {
+            Some(_) => Ok(None),
+            None => unread.next().ok_or_else(unexpected_reply)?.read(reply).map(Some),
+        };
+        let replies = connection.exchange(commands, announced + runs.len(), read).await;
+        replies.into_iter().skip(announced).filter_map(Result::transpose).collect()
+    }
+
+    const fn is_importing(&self) -> bool {
+        matches!(self.keys, KeyDeclaration::Importing | KeyDeclaration::ImportingUndeclared)
     }
 
     /// Why a server that is giving a hash slot away does not decide this: ASK if it has none of the keys.
