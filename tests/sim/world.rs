@@ -174,6 +174,8 @@ pub struct World {
     pub stopped_at: Cell<Option<(Instant, usize)>>,
     /// Whether slots move, or another node takes over.
     is_changing: Cell<bool>,
+    /// The slots that have moved, from which node and when: a replica hears of it when it asks there next.
+    moved: RefCell<Vec<(u16, usize, Instant)>>,
     /// When the faults ended.
     pub calm_since: Cell<Option<Instant>>,
     pub ends: Cell<bool>,
@@ -327,6 +329,7 @@ async fn live(plan: &Plan) -> Rc<World> {
         jumped_at: Cell::new(None),
         stopped_at: Cell::new(None),
         is_changing: Cell::new(false),
+        moved: RefCell::default(),
         calm_since: Cell::new(None),
         ends: Cell::new(false),
         began,

@@ -349,7 +349,8 @@ impl Client {
             replica.signs.set(true);
         }
         if !answer.by_credit && (!has_token || replica.signs.get()) {
-            self.check_breaker(replica, &nodes, began, answer, meaning);
+            let asked_before = world.asked_before(counters, replica.began);
+            self.check_breaker(replica, &(&nodes | &asked_before), began, answer, meaning);
         }
         let seen: Vec<_> = nodes.iter().map(|node| &replica.seen[*node].refuses_since).collect();
         if answer.by_credit {

@@ -31,10 +31,6 @@ impl World {
         if !self.plan.has_cluster {
             return self.masters().into_iter().collect();
         }
-        let slots = counters.iter().map(|counter| match counter.split_once('=') {
-            Some(("anonymous", _)) => slot_of(b"shop"),
-            _ => slot_of(format!("shop|{counter}").as_bytes()),
-        });
         let of_slot = |slot: u16| {
             let named = move |view: &mut View| {
                 let to = view.migrating.filter(|(moved, _)| *moved == slot).map(|(_, to)| to);
@@ -42,7 +38,15 @@ impl World {
             };
             (0..self.hosts.len()).flat_map(move |node| self.of_view(node, named)).flatten()
         };
-        slots.flat_map(of_slot).collect()
+        slots_of(counters).flat_map(of_slot).collect()
+    }
+
+    /// The servers that a replica of this age may ask first for these counters: they had them when it began.
+    pub fn asked_before(&self, counters: &[String], began: Instant) -> BTreeSet<usize> {
+        let slots: Vec<u16> = slots_of(counters).collect();
+        let moved = self.moved.borrow();
+        let missed = moved.iter().filter(|(slot, _, at)| slots.contains(slot) && *at > began);
+        missed.map(|(_, from, _)| *from).collect()
     }
 
     /// The servers that take writes: several with a cluster, and for a moment while another server takes over.
@@ -73,6 +77,13 @@ impl World {
     pub fn begins_change(&self) -> bool {
         !self.is_changing.replace(true)
     }
+}
+
+fn slots_of(counters: &[String]) -> impl Iterator<Item = u16> {
+    counters.iter().map(|counter| match counter.split_once('=') {
+        Some(("anonymous", _)) => slot_of(b"shop"),
+        _ => slot_of(format!("shop|{counter}").as_bytes()),
+    })
 }
 
 /// A random time of up to 1, 20 or 300 ms.
@@ -128,6 +139,7 @@ pub async fn move_slot(world: Rc<World>, dice: Dice) {
             host.weather.borrow_mut().connects = Connects::AtOnce;
             host.troubled.set(Some(Instant::now()));
         }
+        world.moved.borrow_mut().push((slot, from, Instant::now()));
         world.note(|| format!("slot {slot} has moved"));
     }
     world.is_changing.set(false);
