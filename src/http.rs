@@ -5,6 +5,7 @@ pub mod admin;
 mod browser;
 mod check;
 mod compat;
+mod input;
 mod json;
 mod parameters;
 mod report;

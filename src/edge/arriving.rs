@@ -205,6 +205,11 @@ impl HeldBytes {
         Ok(())
     }
 
+    /// Holds at least as many, or refuses them at once.
+    pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), BudgetSpent> {
+        self.add(bytes.saturating_sub(self.bytes))
+    }
+
     /// An answer, which holds these bytes until it is written.
     pub(crate) fn hold(self, answer: impl AsRef<[u8]> + Send + 'static) -> Bytes {
         Bytes::from_owner(HeldAnswer { answer, _held: self })

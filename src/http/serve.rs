@@ -44,6 +44,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use super::input::{Input, Untaken};
 use crate::{
     edge::{
         accept::accept,
@@ -202,7 +203,8 @@ async fn serve_connection(
             }))
         }
     });
-    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
+    let input = Input { stream, untaken: Arc::clone(&client.untaken) };
+    let mut connection = pin!(server.serve_connection(TokioIo::new(input), service));
     tokio::select! {
         // Connection errors are not reported: the service has not failed.
         _ = &mut connection => return,
@@ -244,6 +246,7 @@ struct Client {
     has_asked: AtomicBool,
     /// Requests that arrive, and answers that are not read.
     memory: Arc<ConnectionBudget>,
+    untaken: Arc<Untaken>,
     calls: CallTracker,
     crowd: Arc<Crowd>,
 }
@@ -253,7 +256,8 @@ impl Clients {
         let crowd = Arc::clone(&self.crowd);
         crowd.silent.fetch_add(1, Relaxed);
         let (waits, has_asked) = (Mutex::new(Some(Instant::now())), AtomicBool::new(false));
-        let client = Arc::new(Client { waits, has_asked, memory, calls: calls.clone(), crowd });
+        let (untaken, calls) = (Arc::new(Untaken::new(Arc::clone(&memory))), calls.clone());
+        let client = Arc::new(Client { waits, has_asked, memory, untaken, calls, crowd });
         if self.all.len() == self.all.capacity() {
             self.all.retain(|client| client.strong_count() > 0);
         }
@@ -292,6 +296,7 @@ impl Client {
             self.crowd.silent.fetch_sub(1, Relaxed);
         }
         *self.waits.lock() = has_body.then(Instant::now);
+        self.untaken.taken();
     }
 
     fn waiting_since(&self) -> Option<Instant> {
@@ -337,7 +342,10 @@ impl Body for Followed {
         if rest.is_empty() {
             let frame = ready!(Pin::new(body).poll_frame(context));
             match (frame.map(|frame| frame.map(Frame::into_data)), held) {
-                (Some(Ok(Ok(data))), None) => *rest = data,
+                (Some(Ok(Ok(data))), None) => {
+                    client.untaken.taken();
+                    *rest = data;
+                }
                 (Some(Ok(Ok(data))), Some(held)) => *rest = held.split(data.len()).hold(data),
                 (Some(Ok(Err(trailers))), _) => return Poll::Ready(Some(Ok(trailers))),
                 (Some(Err(error)), _) => return Poll::Ready(Some(Err(error))),

@@ -1,5 +1,7 @@
 //! Bounds on connections: how many, how long, and what is held for them. The floods are in tests/faults.
 
+use std::io::ErrorKind;
+
 use crate::support::{
     hostile::*,
     http2::{self, Frames},
@@ -74,6 +76,13 @@ async fn a_connection_without_calls_is_closed_for_a_further_one() {
     assert!(service.get("/metrics").contains(refused));
 }
 
+fn opened(address: SocketAddr, sent: &[u8]) -> TcpStream {
+    let mut connection = TcpStream::connect(address).unwrap();
+    connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    connection.write_all(sent).unwrap();
+    connection
+}
+
 /// What a client must end or read, and does not, while it answers PING.
 #[test]
 fn what_a_client_neither_ends_nor_reads_is_held_for_twenty_seconds_at_most() {
@@ -85,20 +94,19 @@ fn what_a_client_neither_ends_nor_reads_is_held_for_twenty_seconds_at_most() {
         unread_calls(1, 1, &good_message()),
         [http2::opening(), check].concat(),
     ];
-    let mut connections = calls.map(|sent| {
-        let mut connection = TcpStream::connect(service.grpc).unwrap();
-        connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        connection.write_all(&sent).unwrap();
-        connection
-    });
+    let [blocks, first, second, mut check] = calls.map(|sent| opened(service.grpc, &sent));
+    let mut head = opened(service.http, b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n");
+    head.read_exact(&mut [0]).unwrap();
+    head.write_all(b"GET /heal").unwrap();
     let ping = Frames::default().ping().bytes();
-    let check = &mut connections[3];
     // An answer, although its message has not come.
-    while http2::read_frame(check).0 != http2::HEADERS {}
+    while http2::read_frame(&mut check).0 != http2::HEADERS {}
     check.write_all(&ping).unwrap();
-    while http2::read_frame(check).0 != http2::PING {}
-    for connection in &mut connections[..3] {
-        let _ = std::io::copy(connection, &mut std::io::sink());
+    while http2::read_frame(&mut check).0 != http2::PING {}
+    for (index, mut connection) in [blocks, first, second, head].into_iter().enumerate() {
+        let ended = std::io::copy(&mut connection, &mut std::io::sink());
+        let is_late = ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+        assert!(!is_late, "connection {index} is still open");
     }
 }
 

@@ -76,6 +76,26 @@ fn answers_over_http_that_are_not_read_count() {
     assert_eq!(service.get("/healthz"), "OK");
 }
 
+#[test]
+fn the_buffers_of_bodies_that_do_not_end_stay_small() {
+    const BYTES: usize = 140_000;
+    let (service, process) = start(RULES);
+    let head = format!("POST /json HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", BYTES + 1);
+    let request = [head.into_bytes(), vec![b' '; BYTES]].concat();
+    let connections: Vec<_> = (0..900)
+        .map(|_| {
+            let mut connection = TcpStream::connect(service.http).unwrap();
+            // It is closed to make room for others.
+            let _ = connection.write_all(&request);
+            connection
+        })
+        .collect();
+    assert_eq!(service.get("/healthz"), "OK");
+    let peak = resident_mib(process, "VmHWM");
+    assert!(peak < HELD_MIB, "{peak} MiB");
+    drop(connections);
+}
+
 /// The first bytes of an answer; none if the connection was closed to make room.
 fn begin_of_answer(connection: &mut TcpStream) -> String {
     connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

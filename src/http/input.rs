@@ -1,0 +1,105 @@
+//! What a client has sent and no request has taken yet: hyper's buffer of a connection, which it neither bounds by time nor
+//! makes smaller again.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::{
+    edge::arriving::{BudgetSpent, ConnectionBudget, HeldBytes},
+    net::tls::ByteStream,
+};
+
+/// hyper's first buffer. It doubles it as long as a read fills it, and to hold a long head.
+const READ_BYTES: usize = 8 << 10;
+
+pub(super) struct Untaken {
+    memory: Arc<ConnectionBudget>,
+    state: Mutex<State>,
+}
+
+struct State {
+    bytes: usize,
+    /// What hyper's buffer has grown to.
+    buffer: HeldBytes,
+    /// Held while there are any, so that a head must arrive in time.
+    _waits: Option<HeldBytes>,
+}
+
+impl Untaken {
+    pub(super) fn new(memory: Arc<ConnectionBudget>) -> Self {
+        let buffer = memory.reserve();
+        Self { memory, state: Mutex::new(State { bytes: 0, buffer, _waits: None }) }
+    }
+
+    fn arrived(&self, bytes: usize) -> Result<(), BudgetSpent> {
+        let State { bytes: untaken, buffer, _waits } = &mut *self.state.lock();
+        *untaken += bytes;
+        buffer.grow_to(2 * *untaken)?;
+        _waits.get_or_insert_with(|| self.memory.reserve_briefly());
+        Ok(())
+    }
+
+    /// A request has taken its head, or a part of its body.
+    pub(super) fn taken(&self) {
+        let mut state = self.state.lock();
+        (state.bytes, state._waits) = (0, None);
+    }
+}
+
+/// The bytes of a connection, which are read in small steps, and count until they are taken.
+pub(super) struct Input {
+    pub(super) stream: Box<dyn ByteStream>,
+    pub(super) untaken: Arc<Untaken>,
+}
+
+impl AsyncRead for Input {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let room = to.remaining().min(READ_BYTES);
+        let mut part = ReadBuf::new(to.initialize_unfilled_to(room));
+        ready!(Pin::new(&mut self.stream).poll_read(context, &mut part))?;
+        let bytes = part.filled().len();
+        to.advance(bytes);
+        Poll::Ready(self.untaken.arrived(bytes).map_err(io::Error::other))
+    }
+}
+
+impl AsyncWrite for Input {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
