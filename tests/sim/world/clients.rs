@@ -89,7 +89,7 @@ impl Client {
             }
             match self.dice.below(16) {
                 0..=7 => self.charge().await,
-                8..=9 => self.debit().await,
+                8..=9 => self.debit(self.counter("work", 3)).await,
                 10 => self.refund().await,
                 11 => self.hold_without_token().await,
                 12..=13 => self.take().await,
@@ -169,8 +169,8 @@ impl Client {
         self.make(call, Hits::Charge(hits), HitsMeaning::Charged).await;
     }
 
-    async fn debit(&mut self) {
-        let (counter, hits) = (self.counter("work", 3), 1 + self.dice.below(5));
+    pub async fn debit(&mut self, counter: String) {
+        let hits = 1 + self.dice.below(5);
         let call = Call { counters: vec![counter.clone()], hits, kind: Kind::Debit };
         let answer = self.make(call, Hits::Charge(hits), HitsMeaning::Done).await;
         if answer.at.is_some() {

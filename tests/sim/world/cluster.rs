@@ -6,13 +6,19 @@ use tokio::time::{self, Instant};
 use tollkeeper_sim::{
     dice::Dice,
     network::{Connects, Host},
-    redis::cluster::{SLOTS, View, slot_of},
+    redis::{
+        cluster::{SLOTS, View, slot_of},
+        server::Refusal,
+    },
 };
 
-use super::{BACK_WITHIN, World};
+use super::{BACK_WITHIN, World, clients::Client};
 
 /// The number of masters. Each has a replica, whose number is greater by this.
 pub const MASTERS: usize = 3;
+
+/// The number of the client whose work is kept while its slot moves.
+const MOVERS_NUMBER: usize = 99;
 
 /// Host and port of each node.
 pub fn nodes() -> Rc<[String]> {
@@ -104,14 +110,29 @@ async fn announce(world: &World, dice: &Dice, first: [usize; 2], slots: &[u16], 
     }
 }
 
-/// Moves a slot that has a key, key by key.
+/// Moves a slot that has a key, key by key. In some schedules it has finished work, and the node that it leaves takes no writes
+/// before: then work is kept while its slot moves.
 pub async fn move_slot(world: Rc<World>, dice: Dice) {
     let masters = world.masters();
     let (from, to) = (*dice.one_of(&masters), *dice.one_of(&masters));
     let [source, target] = [from, to].map(|node| world.hosts[node].server.borrow().state.clone());
-    let keys = source.borrow_mut().database.keys();
+    let mut keys = source.borrow_mut().database.keys();
+    let takes_none = world.plan.only_changes && world.plan.seed % 3 < 2;
+    keys.retain(|key| !takes_none || String::from_utf8_lossy(key).contains("{shop|work="));
     if from != to && !keys.is_empty() {
-        let slot = slot_of(dice.one_of::<Vec<u8>>(&keys));
+        let key = dice.one_of::<Vec<u8>>(&keys);
+        let slot = slot_of(key);
+        if takes_none {
+            world.note(|| format!("node {from} takes no writes"));
+            source.borrow_mut().refusal = Some(Refusal::NoReplicas);
+            let key = String::from_utf8_lossy(key);
+            let counter = key.split(['|', '}']).nth(1).expect("domain and counter").to_owned();
+            let mut client = Client::new(MOVERS_NUMBER, &world, dice.another());
+            for _ in 0..1 + dice.below(8) {
+                client.debit(counter.clone()).await;
+            }
+            time::sleep(moment(&dice)).await;
+        }
         world.note(|| format!("slot {slot} moves from node {from} to node {to}"));
         world.of_view(to, |view| view.importing = Some(slot));
         time::sleep(moment(&dice)).await;
@@ -138,6 +159,10 @@ pub async fn move_slot(world: Rc<World>, dice: Dice) {
         if is_away {
             host.weather.borrow_mut().connects = Connects::AtOnce;
             host.troubled.set(Some(Instant::now()));
+        }
+        if takes_none {
+            source.borrow_mut().refusal = None;
+            world.hosts[from].troubled.set(Some(Instant::now()));
         }
         world.moved.borrow_mut().push((slot, from, Instant::now()));
         world.note(|| format!("slot {slot} has moved"));
