@@ -69,7 +69,7 @@ impl RedisStore {
     pub fn new(options: NodeOptions, finder: Finder) -> Self {
         let directory = Directory::new(options);
         if let Finder::Given(server) = &finder {
-            drop(directory.node_at(server));
+            drop(directory.node_at(server, None));
         }
         let leases = Self::leases(&directory, LeaseTerms::default());
         Self { directory: Arc::new(directory), finder, leases }

@@ -68,10 +68,8 @@ pub(crate) async fn run(
         is_asking = error.kind() == Server(Ask);
         match named(&error, &node) {
             Some(address) => {
-                node = directory.node_at(&node.server.at(address));
-                if !is_asking {
-                    directory.move_slot(slot, &node);
-                }
+                let moved = (!is_asking).then_some(slot);
+                node = directory.node_at(&node.server.at(address), moved);
             }
             None => {
                 time::sleep(WAIT).await;

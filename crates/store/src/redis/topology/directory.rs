@@ -149,26 +149,20 @@ impl Directory {
         self.replace(&|node_at| NodeMap::of_cluster(ranges, node_at))
     }
 
-    /// The node at this address. One that is not known becomes a node without hash slots.
-    pub(crate) fn node_at(&self, server: &Server) -> Arc<RedisNode> {
+    /// The node at this address, which becomes one of the map if it is not known, and owns the hash slot from now on.
+    pub(crate) fn node_at(&self, server: &Server, moved: Option<HashSlot>) -> Arc<RedisNode> {
         let _change = self.change.lock();
         let map = self.map();
-        if let Some(node) = map.find(&server.address) {
-            return Arc::clone(node);
+        let known = map.find(&server.address).cloned();
+        let is_known = known.is_some();
+        let node = known.unwrap_or_else(|| self.new_node(map.announced(server)));
+        if moved.is_some() || !is_known {
+            self.current.store(Arc::new(map.with(Arc::clone(&node), moved)));
         }
-        let node = self.new_node(map.announced(server));
-        self.current.store(Arc::new(map.with(Arc::clone(&node))));
-        node
-    }
-
-    pub(crate) fn move_slot(&self, slot: HashSlot, node: &Arc<RedisNode>) {
-        let _change = self.change.lock();
-        let map = self.map();
-        // One that has left meanwhile takes no calls, and a newer map knows better.
-        if map.has(node) {
-            self.current.store(Arc::new(map.with_moved(slot, node)));
+        if moved.is_some() {
             *self.moved_to.lock() = Some(node.server.clone());
         }
+        node
     }
 
     /// The server to which a hash slot has moved since the last call of this function.

@@ -57,18 +57,13 @@ impl NodeMap {
         map
     }
 
-    /// This map with a node that has no hash slots.
-    pub(super) fn with(&self, node: Arc<RedisNode>) -> Self {
+    /// This map with a node, to which the hash slot has moved.
+    pub(super) fn with(&self, node: Arc<RedisNode>, moved: Option<HashSlot>) -> Self {
         let mut map = self.clone();
-        map.nodes.push(node);
-        map
-    }
-
-    /// This map after a hash slot has moved to a node.
-    pub(super) fn with_moved(&self, slot: HashSlot, node: &Arc<RedisNode>) -> Self {
-        let mut map = self.clone();
-        let owner = map.index_of(Arc::clone(node));
-        map.set_owner(slot.number(), owner);
+        let owner = map.index_of(node);
+        if let Some(slot) = moved {
+            map.set_owner(slot.number(), owner);
+        }
         map
     }
 

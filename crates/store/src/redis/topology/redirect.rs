@@ -94,14 +94,14 @@ pub(crate) async fn redirected(
         match error.and_then(|error| named(&error, &node)).filter(|_| redirected) {
             Some(address) => {
                 redirections += 1;
-                node = directory.node_at(&node.server.at(address));
+                let moved = (kind != Some(Server(Ask))).then_some(slot);
+                node = directory.node_at(&node.server.at(address), moved);
                 keys = match kind {
                     Some(Server(Ask)) if keys == KeyDeclaration::Leaving && !is_reading => {
                         KeyDeclaration::ImportingUndeclared
                     }
                     Some(Server(Ask)) => KeyDeclaration::Importing,
                     _ => {
-                        directory.move_slot(slot, &node);
                         directory.search_due.notify_one();
                         KeyDeclaration::Declared
                     }

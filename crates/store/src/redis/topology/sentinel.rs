@@ -184,7 +184,7 @@ impl<'store> Resolver<'store> {
         let Some(mut watch) = self.candidate.take() else { return Ok(()) };
         watch.note(replication.as_ref(), 0);
         self.directory.replace_only(&server).await;
-        let node = self.directory.node_at(&server);
+        let node = self.directory.node_at(&server, None);
         let (name, Named { address, epoch, .. }) = (&self.monitored.name, named.clone());
         match self.present.replace(Present { named, node, watch }) {
             Some(mut old) => {
