@@ -61,24 +61,32 @@ class Json implements Transport {
   async send<M extends Method>(method: M, request: Request<M>, { timeoutMs, signal }: Sending): Promise<Answer<M>> {
     const body = encode(request);
     const milliseconds = Math.max(1, Math.ceil(timeoutMs));
-    const timeout = AbortSignal.timeout(milliseconds);
-    const either = AbortSignal.any([signal, timeout]);
+    // Node 20 never frees a signal of `AbortSignal.any` that has a listener.
+    const ending = new AbortController();
+    const late = () => ending.abort(new CallError("DEADLINE_EXCEEDED", `no answer within ${milliseconds} ms`));
+    const end = () => ending.abort(new CallError("CANCELLED", "the call was ended"));
+    const timer = setTimeout(late, milliseconds);
+    signal.addEventListener("abort", end);
     // A `fetch` of the caller may not look at the signal.
-    const ended = new Promise<never>((_, reject) => either.addEventListener("abort", () => reject(either.reason)));
+    const ended = new Promise<never>((_, reject) => {
+      ending.signal.addEventListener("abort", () => reject(ending.signal.reason));
+    });
     try {
       const request = this.#request(this.#base + method, {
         method: "POST",
         headers: { ...this.#headers, "grpc-timeout": `${milliseconds}m` },
         body,
         redirect: "manual",
-        signal: either,
+        signal: ending.signal,
       });
       return decode(method, await Promise.race([request, ended]));
     } catch (error) {
       if (error instanceof CallError) throw error;
-      if (signal.aborted) throw new CallError("CANCELLED", "the call was ended");
-      if (timeout.aborted) throw new CallError("DEADLINE_EXCEEDED", `no answer within ${milliseconds} ms`);
+      if (ending.signal.aborted) throw ending.signal.reason;
       throw new CallError("UNAVAILABLE", messageOf(error));
+    } finally {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", end);
     }
   }
 

@@ -2,6 +2,9 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { after, test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { CallError, Client } from "tollkeeper/fetch";
 
 /** A client whose requests get this answer. */
@@ -128,6 +131,28 @@ test("a call ends with its timeout and with the client, whatever its fetch does"
   const decision = client.with({ timeoutMs: 60_000 }).decide({ user: "alice" });
   await client.close();
   assert.equal((await decision).error?.code, "CANCELLED");
+});
+
+test("a call that is over leaves neither a timer nor a signal", async () => {
+  setFlagsFromString("--expose-gc");
+  const collect: () => void = runInNewContext("gc");
+  const signals: WeakRef<AbortSignal>[] = [];
+  const fetch: typeof globalThis.fetch = async (_, init) => {
+    signals.push(new WeakRef(init?.signal as AbortSignal));
+    return Response.json({ verdicts: [{ code: "OK" }] });
+  };
+  const timers = () => process.getActiveResourcesInfo().filter((name) => name === "Timeout").length;
+  const before = timers();
+  const client = new Client("https://limits.example", "shop", { fetch, timeoutMs: 60_000 });
+  for (let call = 0; call < 100; call++) assert.equal((await client.decide({ user: "alice" })).failed, false);
+  assert.equal(timers(), before);
+  const left = () => signals.filter((signal) => signal.deref()).length;
+  for (let turn = 0; turn < 50 && left() > 10; turn++) {
+    await pause(10);
+    collect();
+  }
+  assert.equal(signals.length, 100);
+  assert(left() <= 10, `${left()} signals`);
 });
 
 test("a URL and headers that are not valid are named, without what may be secret", () => {
