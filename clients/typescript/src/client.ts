@@ -165,7 +165,7 @@ export class Limiter {
    * since only the first commit of a hold counts, and does not reject if it fails.
    */
   async commit(token: string, usage: Usage = {}): Promise<Commit> {
-    return this.#commit(token, usage);
+    return this.connection.keep(this.#commit(token, usage));
   }
 
   async #commit(token: string, usage: Usage, isAwaited = false): Promise<Commit> {

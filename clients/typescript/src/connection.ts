@@ -72,7 +72,7 @@ export class Connection {
   /** Makes attempts until there is an answer, for at most this time. After `close` has begun, only if it waits for them. */
   async commit(request: Request<"commit">, timeoutMs: number, isAwaited = false): Promise<Outcome<"commit">> {
     if (this.isClosed && !isAwaited) return new CallError("CANCELLED", "the client is closed");
-    return this.keep(this.#commit(request, timeoutMs));
+    return this.#commit(request, timeoutMs);
   }
 
   /** Ends decisions under way, and waits for commits under way. */

@@ -277,6 +277,28 @@ test("close says how many calls it has ended", async () => {
   assert.match(lines[1] ?? "", /9 calls of/);
 });
 
+test("close says how many commits have failed while it waited for them", async () => {
+  const lines: string[] = [];
+  const client = fake("shop", { log: (line) => lines.push(line) }).fail("UNAVAILABLE");
+  await client.commit("token");
+  const commits = Array.from({ length: 3 }, () => client.commit("token"));
+  await client.close();
+  assert.match(lines.join("\n"), /1 commit of .*\n.*3 commits of /);
+  for (const { error } of await Promise.all(commits)) assert.equal(error?.code, "UNAVAILABLE");
+});
+
+test("a hook that waits for close delays no close", async () => {
+  const seen: string[] = [];
+  const closing = async () => {
+    await client.close();
+    seen.push("closed");
+  };
+  const client = fake("shop", { onCall: closing, log: closing }).fail("UNAVAILABLE");
+  await client.commit("token");
+  await client.close();
+  assert.deepEqual(seen, ["closed", "closed"]);
+});
+
 test("text of others begins no line of the log, and is bounded", async () => {
   const lines: string[] = [];
   const client = fake("a\nb", { log: (line) => lines.push(line) });
