@@ -133,8 +133,9 @@ interface JsonError {
   readonly message: string;
 }
 
-type JsonStatus = Omit<v1.Status, "descriptorIndex" | "durationUntilReset" | "limitRemaining"> & {
+type JsonStatus = Omit<v1.Status, "descriptorIndex" | "rule" | "durationUntilReset" | "limitRemaining"> & {
   readonly descriptor?: number;
+  readonly rule?: string;
   readonly durationUntilReset?: string;
   readonly limitRemaining?: number;
 };
@@ -203,19 +204,23 @@ function textOf(bytes: Uint8Array): string {
 
 function verdictOf({ statuses = [], error, ...verdict }: JsonVerdict): v1.Verdict {
   const { code = "UNKNOWN", hold = "", hits = 0, domainUnknown = false } = verdict;
+  checkType(hold, "string", "hold");
   checkHits(hits, "hits");
   const all = { code, hold, hits, domainUnknown, spendWithin: undefined };
   return { ...all, statuses: statuses.map(statusOf), error: error && errorOf(error) };
 }
 
 function statusOf({ descriptor = 0, durationUntilReset, limitRemaining = 0, ...status }: JsonStatus): v1.Status {
+  const { rule = "", currentLimit } = status;
+  checkHits(descriptor, "descriptor");
+  checkType(rule, "string", "rule");
   checkHits(limitRemaining, "limitRemaining");
-  checkHits(status.currentLimit?.requestsPerUnit, "requestsPerUnit");
+  checkHits(currentLimit?.requestsPerUnit, "requestsPerUnit");
   const reset = Number.parseFloat(durationUntilReset ?? "0");
   if (!Number.isFinite(reset)) throw new RangeError("durationUntilReset");
   const seconds = Math.floor(reset);
   const nanos = Math.round((reset - seconds) * 1e9);
-  return { ...status, descriptorIndex: descriptor, limitRemaining, durationUntilReset: { seconds, nanos } };
+  return { ...status, descriptorIndex: descriptor, rule, limitRemaining, durationUntilReset: { seconds, nanos } };
 }
 
 function commitResultOf({ charges = [], error }: JsonCommitResult): v1.CommitResult {
