@@ -80,7 +80,10 @@ class AsyncClient(
 
 
 class _Connection:
-    """A channel for each event loop, and the commits that they are kept open for."""
+    """A channel for each event loop, and the commits that they are kept open for.
+
+    Loops may run in several threads: what they share is iterated over as a copy.
+    """
 
     def __init__(self, target: str | grpc.aio.Channel, tls: TLS | None) -> None:
         self._make = opener(target, tls) if isinstance(target, str) else None
@@ -96,8 +99,8 @@ class _Connection:
             return self._given
         loop = asyncio.get_running_loop()
         if loop not in self._opened:
-            for closed in [it for it in self._opened if it.is_closed()]:
-                del self._opened[closed]
+            for ended in [it for it in list(self._opened) if it.is_closed()]:
+                self._opened.pop(ended, None)
             self._opened[loop] = self._make(grpc.aio)
             self._opened[loop].get_state(try_to_connect=True)
         return self._opened[loop]
@@ -141,5 +144,5 @@ class _Connection:
 async def _wait(ends: Iterable[asyncio.Future[Any]], timeout: float) -> None:
     """Waits for those of the running loop. Other loops wait for their own, or have ended."""
     loop = asyncio.get_running_loop()
-    if own := [it for it in ends if it.get_loop() is loop]:
+    if own := [it for it in list(ends) if it.get_loop() is loop]:
         await asyncio.wait(own, timeout=timeout)
