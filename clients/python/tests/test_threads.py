@@ -1,11 +1,17 @@
 """What threads, signal handlers and functions of the application may do while a client works."""
 
 import asyncio
+import sys
+import threading
 import unittest
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 from tollkeeper import AsyncClient
+from tollkeeper import log as logs
+
+LONG = 10.0
 
 
 class OfAnotherThread:
@@ -37,3 +43,48 @@ class Loops(unittest.TestCase):
             shared |= {OfAnotherThread(shared.remove) for _ in range(3)}
         await connection.close(1)
         await channel.close()
+
+
+class Signals(unittest.TestCase):
+    def test_a_signal_handler_may_close_the_client_between_any_two_lines_of_its_log(self) -> None:
+        counted: list[int] = []
+
+        def run() -> None:
+            line, was_interrupted = 0, True
+            while was_interrupted:
+                line += 1
+                number, was_interrupted = interrupt(line)
+                counted.append(number)
+
+        # A deadlock ends the test and not the run.
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(LONG)
+        self.assertFalse(thread.is_alive(), f"{len(counted)} lines")
+        self.assertGreater(len(counted), 50)
+        self.assertEqual(set(counted[:-1]), {8})
+
+
+def interrupt(at_line: int) -> tuple[int, bool]:
+    """Counts 7 events, and one more before a line of log.py: the number written, and whether there was such a line."""
+    log = logs.Log("target")
+    line = 0
+
+    def trace(frame: Any, event: str, _argument: object) -> Any:
+        nonlocal line
+        if frame.f_code.co_filename != logs.__file__:
+            return None
+        line += event == "line"
+        if line == at_line:
+            sys.settrace(None)
+            log.count(logs.FAILED_CALLS, "example", 1)
+            log.remind(closes=True)
+        return trace
+
+    with mock.patch.object(logs, "_write") as write:
+        sys.settrace(trace)
+        for number in (1, 2, 4):
+            log.count(logs.FAILED_CALLS, "example", number)
+        log.remind(closes=True)
+        sys.settrace(None)
+    return sum(call.args[2] for call in write.call_args_list), line >= at_line

@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import takewhile
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tollkeeper.decision import ServiceError, printable
@@ -32,15 +32,28 @@ UNKNOWN_DOMAIN: Words = (
 )
 
 
+@dataclass
+class _Kind:
+    """A kind of event with a line in the last minute."""
+
+    due: float
+    """When its next line is due."""
+    write: Callable[[int], None]
+    number: int = 0
+    """Number of events that no line shows yet."""
+
+
 class Log:
-    """One line at once about each kind of event, then at most one a minute."""
+    """One line at once about each kind of event, then at most one a minute.
+
+    A signal handler may use it while its own thread does: between two statements no event is lost or counted twice.
+    """
 
     def __init__(self, target: str) -> None:
         self._target = target
-        self._lock = threading.Lock()
-        # Of each kind with a line in the last minute, the oldest first: when the next line is due, the number of events
-        # that no line shows yet, and what writes it.
-        self._lines: OrderedDict[str, tuple[float, int, Callable[[int], None]]] = OrderedDict()
+        self._lock = threading.RLock()
+        # The oldest first.
+        self._lines: OrderedDict[str, _Kind] = OrderedDict()
 
     def count(self, words: Words, domain: str, number: int, last: ServiceError | None = None) -> None:
         """Counts events of the domain. Their line, which ends by the last error, is written now or later."""
@@ -68,25 +81,38 @@ class Log:
         """Writes the numbers whose minute is over; all if the client closes."""
         if not self._lines:
             return
+        over = []
         with self._lock:
             now = time.monotonic()
-            over = list(takewhile(lambda it: closes or it[1][0] <= now, self._lines.items()))
-            for kind, (_, number, write) in over:
-                del self._lines[kind]
+            for _ in range(len(self._lines)):
+                name, kind = self._oldest()
+                if not kind or (now < kind.due and not closes):
+                    break
+                self._lines.pop(name, None)
+                number, kind.number = kind.number, 0
                 if number or closes:
-                    self._lines[kind] = now + SECONDS_BETWEEN_LINES, 0, write
-        for _, (_, number, write) in over:
+                    kind.due = now + SECONDS_BETWEEN_LINES
+                    self._lines.setdefault(name, kind)
+                over.append((number, kind.write))
+        for number, write in over:
             if number:
                 write(number)
 
-    def _add(self, kind: str, number: int, write: Callable[[int], None]) -> None:
+    def _oldest(self) -> tuple[str, _Kind | None]:
+        # A handler may run between the calls of `next(iter(…))`, and change what is iterated over.
+        for name, kind in self._lines.items():
+            return name, kind
+        return "", None
+
+    def _add(self, name: str, number: int, write: Callable[[int], None]) -> None:
         """Writes at once, or counts the events if there was a line in the last minute."""
         self.remind()
         with self._lock:
-            is_first = kind not in self._lines
-            due, before, _ = self._lines.get(kind, (time.monotonic() + SECONDS_BETWEEN_LINES, 0, write))
-            self._lines[kind] = due, before + (0 if is_first else number), write
-        if is_first:
+            added = _Kind(time.monotonic() + SECONDS_BETWEEN_LINES, write)
+            kind = self._lines.setdefault(name, added)
+            if kind is not added:
+                kind.number, kind.write = kind.number + number, write
+        if kind is added:
             write(number)
 
 
