@@ -8,7 +8,7 @@ import threading
 import unittest
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -121,6 +121,21 @@ class Answers(unittest.TestCase):
                 client = kind(address, "example", timeout=LONG, on_failure="deny")
                 decision = asyncio.run(awaited(client.decide({"user": "alice"})))
                 self.assertEqual((decision.allowed, decision.failed, decision.error.code), (False, True, "INTERNAL"))
+
+    def test_each_call_has_an_error_of_its_own(self) -> None:
+        for kind in KINDS:
+            with self.subTest(kind), Service(Decide=UNREADABLE).listen() as address:
+                asyncio.run(self.raise_twice(kind(address, "example", timeout=LONG)))
+
+    async def raise_twice(self, client: Any) -> None:
+        for close in (lambda: None, client.close):
+            await awaited(close())
+            for _ in range(2):
+                error = (await awaited(client.decide({"user": "alice"}))).error
+                # An exception keeps every place where it was raised.
+                self.assertIsNone(error.__traceback__)
+                with suppress(type(error)):
+                    raise error
 
     def test_a_status_of_no_descriptor_of_the_call_raises_nothing(self) -> None:
         status = pb.Status(code="OK", descriptor_index=2**32 - 1)

@@ -10,7 +10,7 @@ import grpc
 from tollkeeper.call import Call, Descriptors
 from tollkeeper.channel import TLS, opener
 from tollkeeper.decision import Committed, Decision
-from tollkeeper.exchange import CLOSED, METHODS, PATH, Exchange, encode_commit, hold_of, service_error
+from tollkeeper.exchange import METHODS, PATH, Exchange, closed, encode_commit, hold_of, service_error
 from tollkeeper.hold import AsyncHold
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class _Connection:
             # gRPC cancels the calls of a channel that is closed, as if their tasks were cancelled.
             task = asyncio.current_task()
             if self.is_closed and not (task and task.cancelling()):
-                return CLOSED
+                return closed()
             raise
 
     async def pause(self, seconds: float) -> None:

@@ -36,8 +36,9 @@ One = TypeVar("One")
 Many = TypeVar("Many")
 Done = TypeVar("Done")
 
-CLOSED = ServiceError("CANCELLED", "the client is closed")
-UNREADABLE = ServiceError("INTERNAL", "the answer cannot be read")
+
+def closed() -> ServiceError:
+    return ServiceError("CANCELLED", "the client is closed")
 
 
 def _reader(message: Any) -> Callable[[bytes], Any]:
@@ -47,7 +48,7 @@ def _reader(message: Any) -> Callable[[bytes], Any]:
         try:
             return message.FromString(answer)
         except Exception:
-            return UNREADABLE
+            return ServiceError("INTERNAL", "the answer cannot be read")
 
     return read
 
@@ -210,7 +211,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
         paths = [f"calls[{index}]." if batch else "" for index in range(len(calls))]
         messages = [encode(call, path) for call, path in zip(calls, paths, strict=True)]
         request = pb.DecideRequest(domain=self._policy.domain, calls=messages)
-        refusal = _too_large(messages) or (CLOSED if self._is_closed else None)
+        refusal = _too_large(messages) or (closed() if self._is_closed else None)
         key = b"" if refusal else self._denial_key(calls, request)
         denial = self._denials.find(key, self._policy.remember_denials)
         if denial is not None:
@@ -235,7 +236,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
         """`also_closed` is for a commit that `close` waits for."""
         request = pb.CommitRequest(domain=self._policy.domain, commits=[commit])
         start = time.perf_counter()
-        answer = CLOSED if self._is_closed and not also_closed else await self._send_commit(request, start)
+        answer = closed() if self._is_closed and not also_closed else await self._send_commit(request, start)
         committed = decode_commit(_items(answer, "results", 1)[0])
         self._report("commit", start, [committed.error])
         if committed.error:
@@ -261,7 +262,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
         request = pb.RenewRequest(domain=self._policy.domain, renewals=[renewal])
         start = time.perf_counter()
         with self._connection.under_way():
-            answer = CLOSED if self._is_closed else await self._send_hold("Renew", request, self._policy.timeout)
+            answer = closed() if self._is_closed else await self._send_hold("Renew", request, self._policy.timeout)
             result = _items(answer, "results", 1)[0]
             is_error = isinstance(result, ServiceError)
             committed = decode_commit(result if is_error else result.commit)
@@ -339,7 +340,7 @@ def service_error(error: Exception) -> ServiceError:
     """The error of a request, or what gRPC raises if the client is closed."""
     if isinstance(error, grpc.Call | grpc.aio.AioRpcError):
         return ServiceError(error.code().name, error.details() or "")
-    return ServiceError(CLOSED.code, str(error))
+    return ServiceError("CANCELLED", str(error))
 
 
 def hold_of(answer: Any) -> str:
