@@ -196,6 +196,15 @@ class Logs(unittest.TestCase):
                 line = f"{text} (target {address}, without TLS)"
                 self.assertEqual([it.getMessage() for it in logs.records], [line, line])
 
+    def test_a_failed_call_in_an_unknown_domain_is_counted_once(self) -> None:
+        verdict = pb.Verdict(domain_unknown=True, error={"code": 14, "message": "down"})
+        for kind in KINDS:
+            answer = pb.DecideResponse(verdicts=[verdict])
+            with Service(Decide=answer).listen() as address, self.assertLogs("tollkeeper") as logs:
+                asyncio.run(awaited(kind(address, "shop", timeout=LONG).decide({"user": "alice"})))
+                [line] = [it.getMessage() for it in logs.records]
+                self.assertIn('1 call of the domain "shop" had no answer', line)
+
     def test_a_log_that_raises_reaches_no_caller(self) -> None:
         logger = logging.getLogger("tollkeeper")
         logger.addFilter(raising)

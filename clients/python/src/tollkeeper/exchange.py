@@ -274,7 +274,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
         """The verdicts. Logs what is wrong with them, while `close` still waits for them."""
         verdicts = [decode(it) for it in items]
         errors = [it for it in verdicts if isinstance(it, ServiceError) and it.code != "OUT_OF_RANGE"]
-        unknown = sum(isinstance(it, pb.Verdict) and it.domain_unknown for it in items)
+        unknown = sum(isinstance(it, pb.Verdict) and it.domain_unknown and not it.HasField("error") for it in items)
         if errors:
             self._log.count(FAILED_CALLS, self._policy.domain, len(errors), errors[-1])
         if unknown:
