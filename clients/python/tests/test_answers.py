@@ -104,6 +104,26 @@ class Answers(unittest.TestCase):
                     with self.assertRaisesRegex(KeyError, "mine"):
                         asyncio.run(work(client, KeyError("mine")))
 
+    def test_a_hold_is_committed_after_a_denied_renewal_that_does_not_say_so(self) -> None:
+        denied = pb.RenewResult(verdict=pb.Verdict(code="OVER_LIMIT"))
+        answers = {
+            "Decide": pb.DecideResponse(verdicts=[limited(2)]),
+            "Commit": pb.CommitResponse(results=[pb.CommitResult()]),
+        }
+        heard: list[str] = []
+        for result, methods in (
+            (denied, ["decide", "renew", "commit"]),
+            (pb.RenewResult(verdict=denied.verdict, commit=pb.CommitResult()), ["decide", "renew"]),
+        ):
+            for kind in KINDS:
+                service = Service(**answers, Renew=pb.RenewResponse(results=[result]))
+                with self.subTest(kind=kind, methods=methods), service.listen() as address:
+                    client = kind(address, "example", timeout=LONG, on_call=lambda method, *_: heard.append(method))
+                    with self.assertRaisesRegex(KeyError, "mine"):
+                        asyncio.run(work(client, KeyError("mine")))
+                    self.assertEqual(heard, methods)
+                    heard.clear()
+
     def test_numbers_of_a_later_version_are_shown_as_they_are(self) -> None:
         decided = pb.DecideResponse(verdicts=[limited(8, duration_until_reset={"seconds": -5})])
         charge = pb.CommittedCharge(outcome=8, held=3, used=2)  # type: ignore[arg-type]

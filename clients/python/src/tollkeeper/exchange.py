@@ -268,7 +268,8 @@ class Exchange(ABC, Generic[One, Many, Done]):
             committed = decode_commit(result if is_error else result.commit)
             [verdict] = self._decode([result if is_error else result.verdict])
         self._report("renew", start, [committed.error, verdict])
-        return self._decisions([call], [verdict], [""])[0], committed.error is None
+        is_committed = not is_error and result.HasField("commit") and committed.error is None
+        return self._decisions([call], [verdict], [""])[0], is_committed
 
     def _decode(self, items: Sequence[pb.Verdict | ServiceError]) -> list[Decision | ServiceError]:
         """The verdicts. Logs what is wrong with them, while `close` still waits for them."""
