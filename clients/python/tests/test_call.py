@@ -118,6 +118,8 @@ class Settings(unittest.TestCase):
             ({"timeout": "0.05"}, "timeout: must be more than 0 and at most 86400 seconds, not '0.05'"),
             ({"remember_denials": "1"}, "remember_denials: must be at least 0 seconds, not '1'"),
             ({"remember_denials": -1}, "remember_denials: must be at least 0 seconds, not -1"),
+            ({"on_call": 5}, "on_call: must be a function or None, not 5"),
+            ({"require_limit": "no"}, "require_limit: must be True or False, not 'no'"),
             ({"on_failure": "open"}, 'on_failure: must be "allow", "deny" or a function'),
         ]
         for settings, message in wrong:

@@ -107,6 +107,10 @@ class Policy:
             raise ValueError(f"remember_denials: must be at least 0 seconds, not {self.remember_denials!r}")
         if self.on_failure not in ("allow", "deny") and not callable(self.on_failure):
             raise ValueError('on_failure: must be "allow", "deny" or a function')
+        if self.on_call is not None and not callable(self.on_call):
+            raise ValueError(f"on_call: must be a function or None, not {self.on_call!r}")
+        if not isinstance(self.require_limit, bool):
+            raise ValueError(f"require_limit: must be True or False, not {self.require_limit!r}")
 
 
 class Exchange(ABC, Generic[One, Many, Done]):
