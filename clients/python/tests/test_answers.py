@@ -23,7 +23,9 @@ HOSTILE = "down\r\nINFO all is well\x1b[31m\x00\x7f\x9b\u2028\u2029\u202e\u2066"
 
 
 class Service(grpc.GenericRpcHandler):
-    """Answers each method by a message or bytes, by a code and a text, or late, if it is None, by no message."""
+    """Answers each method by a message or bytes, by a code and a text, or late, if it is None."""
+
+    late: Any = UNREADABLE
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
@@ -37,10 +39,10 @@ class Service(grpc.GenericRpcHandler):
             self.arrived.release()
             if found is None:
                 self.is_released.wait(LONG)
-                return UNREADABLE
             if isinstance(found, tuple):
                 context.abort(*found)
-            return found if isinstance(found, bytes) else found.SerializeToString()
+            message = self.late if found is None else found
+            return message if isinstance(message, bytes) else message.SerializeToString()
 
         return grpc.unary_unary_rpc_method_handler(answer)
 
@@ -165,6 +167,24 @@ class Answers(unittest.TestCase):
 
     def test_a_hold_that_is_given_back_may_have_an_unreadable_answer(self) -> None:
         asyncio.run(self.leave())
+
+    def test_a_hold_is_given_back_if_its_task_is_cancelled_right_before_its_client_is_closed(self) -> None:
+        asyncio.run(self.cancel_and_close())
+
+    async def cancel_and_close(self) -> None:
+        service = Service(Decide=None, Commit=pb.CommitResponse(results=[pb.CommitResult()]))
+        service.late = pb.DecideResponse(verdicts=[limited(2)])
+        heard: list[str] = []
+        with service.listen() as address:
+            client = AsyncClient(
+                address, "example", timeout=LONG, commit_timeout=LONG, on_call=lambda method, *_: heard.append(method)
+            )
+            task = asyncio.create_task(client.hold({"user": "alice"}).__aenter__())
+            await asyncio.to_thread(service.arrived.acquire)
+            service.is_released.set()
+            task.cancel()
+            await client.close()
+        self.assertEqual(heard, ["commit"])
 
     async def leave(self) -> None:
         problems: list[Any] = []

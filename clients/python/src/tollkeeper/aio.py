@@ -135,6 +135,8 @@ class _Connection:
 
     async def close(self, timeout: float) -> None:
         self.is_closed = True
+        # Tasks that were cancelled just before have yet to begin to give back what they hold.
+        await asyncio.sleep(0)
         await _wait(self.commits, timeout)
         if channel := self._opened.pop(asyncio.get_running_loop(), None):
             await channel.close()
