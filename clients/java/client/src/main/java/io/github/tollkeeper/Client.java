@@ -322,17 +322,17 @@ public final class Client implements AutoCloseable {
                 .or(() -> Decision.errorOf(verdicts.message().get(i), calls.get(i)))
                 .map(error -> failed(calls.get(i), error))
                 .orElseGet(() -> Decision.of(verdicts.message().get(i), Optional.empty()))).toList();
-        report(method, verdicts.elapsed(), decisions.stream().flatMap(it -> it.error().stream()).findFirst());
         List<StatusRuntimeException> failures =
                 decisions.stream().filter(Decision::failed).flatMap(it -> it.error().stream()).toList();
         long withoutDomain = IntStream.range(0, calls.size()).filter(i ->
                 decisions.get(i).error().isEmpty() && verdicts.message().get(i).getDomainUnknown()).count();
         if (!failures.isEmpty()) {
-            connection.logFailures(failures.size(), options.domain, failures.get(failures.size() - 1));
+            connection.countFailures(failures.size(), options.domain, failures.get(failures.size() - 1));
         }
         if (withoutDomain > 0) {
-            connection.logWithoutDomain(withoutDomain, options.domain);
+            connection.countWithoutDomain(withoutDomain, options.domain);
         }
+        report(method, verdicts.elapsed(), decisions.stream().flatMap(it -> it.error().stream()).findFirst());
         connection.logDue(System.nanoTime());
         for (int i = 0; options.requiresLimit && i < calls.size(); i++) {
             decisions.get(i).requireLimits(isBatch ? "calls[" + i + "]." : "", calls.get(i), options.domain);
@@ -394,7 +394,8 @@ public final class Client implements AutoCloseable {
             CommitResult result = results.error().map(error -> new CommitResult(List.of(), Optional.of(error)))
                     .orElseGet(() -> new CommitResult(results.message().get(0)));
             report("commit", Duration.ofNanos(System.nanoTime() - committing.start()), result.error());
-            result.error().ifPresent(error -> connection.logFailedCommit(options.domain, error));
+            result.error().ifPresent(error -> connection.countFailedCommit(options.domain, error));
+            connection.logDue(System.nanoTime());
             return result;
         });
     }

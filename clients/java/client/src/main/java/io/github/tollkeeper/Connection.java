@@ -23,7 +23,7 @@ import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -70,8 +70,10 @@ final class Connection {
     private final Set<Sent<?>> underWay = ConcurrentHashMap.newKeySet();
     final Denials denials = new Denials();
     private volatile boolean isClosed;
-    private final Map<String, Unlogged> kinds = new HashMap<>();
-    private volatile boolean hasUnlogged;
+    /** The kinds of events with a line in the last minute, in the order in which their next ones are due. */
+    final Map<String, Unlogged> kinds = new LinkedHashMap<>();
+    private List<Runnable> unwritten = new ArrayList<>();
+    private volatile boolean isLogging;
 
     /** Over a channel that somebody else closes. */
     Connection(Channel channel) {
@@ -206,43 +208,37 @@ final class Connection {
         return CompletableFuture.allOf(futures.toArray(CompletableFuture[]::new)).exceptionally(error -> null);
     }
 
-    /** What the log does not say yet of a kind of event. */
-    private static final class Unlogged {
-        long events;
-        long quietUntil = System.nanoTime();
-        /** Writes the line of them, which is due when it is no longer quiet; null if there is none. */
-        LongConsumer write;
-    }
+    /** What the log does not say yet of a kind of event, and what writes its line, which is due then; null if nothing is. */
+    record Unlogged(long due, long events, LongConsumer write) {}
 
-    /** Logs one line for each kind at once, and then at most one a minute. The line is made of the number of events. */
-    private void log(Level level, String kind, long events, LongFunction<String> line, Throwable thrown) {
-        write(count(level, kind, events, line, thrown));
-    }
-
-    /** Counts events, and returns what is to be written. */
-    private synchronized List<Runnable> count(
+    /** Counts events. The first line of a kind is written by the next {@link #logDue}, and then at most one a minute. */
+    private synchronized void count(
             Level level, String kind, long events, LongFunction<String> line, Throwable thrown) {
-        Unlogged unlogged = kinds.computeIfAbsent(kind, it -> new Unlogged());
-        unlogged.events += events;
-        unlogged.write = count -> LOGGER.log(level, "tollkeeper: " + line.apply(count), thrown);
-        List<Runnable> due = due(System.nanoTime());
-        if (thrown != null) {
+        long now = System.nanoTime();
+        Unlogged before = kinds.getOrDefault(kind, new Unlogged(now, 0, null));
+        LongConsumer write = count -> LOGGER.log(level, "tollkeeper: " + line.apply(count), thrown);
+        if (now - before.due() >= 0) {
+            take(kind, before.events() + events, write, now);
+        } else {
             // A stack trace is not for later.
-            unlogged.write = null;
+            kinds.put(kind, new Unlogged(before.due(), before.events() + events, thrown == null ? write : null));
         }
-        return due;
+        isLogging = true;
     }
 
-    /** Logs the numbers of events whose minute is over by then. */
+    private void take(String kind, long events, LongConsumer write, long now) {
+        unwritten.add(() -> write.accept(events));
+        // It is the last one that is due.
+        kinds.remove(kind);
+        kinds.put(kind, new Unlogged(now + LOG_PAUSE_NANOS, 0, null));
+    }
+
+    /**
+     * Logs the numbers of events whose minute is over by then, and forgets kinds without one. It writes without the lock:
+     * the logger is the application's, and may be slow, ask for a decision, close the client, or throw.
+     */
     void logDue(long now) {
-        if (hasUnlogged) {
-            write(due(now));
-        }
-    }
-
-    /** Writes without the lock: the logger is the application's, and may be slow, ask for a decision, or throw. */
-    private static void write(List<Runnable> lines) {
-        for (Runnable line : lines) {
+        for (Runnable line : isLogging ? due(now) : List.<Runnable>of()) {
             try {
                 line.run();
             } catch (Throwable lost) {
@@ -252,42 +248,42 @@ final class Connection {
     }
 
     private synchronized List<Runnable> due(long now) {
-        List<Runnable> due = new ArrayList<>();
-        hasUnlogged = false;
-        for (Unlogged unlogged : kinds.values()) {
-            if (unlogged.write != null && now - unlogged.quietUntil >= 0) {
-                LongConsumer write = unlogged.write;
-                long events = unlogged.events;
-                unlogged.write = null;
-                unlogged.events = 0;
-                unlogged.quietUntil = now + LOG_PAUSE_NANOS;
-                due.add(() -> write.accept(events));
+        List<Map.Entry<String, Unlogged>> over = kinds.entrySet().stream()
+                .takeWhile(kind -> now - kind.getValue().due() >= 0).map(Map.Entry::copyOf).toList();
+        over.forEach(kind -> {
+            Unlogged unlogged = kind.getValue();
+            if (unlogged.write() != null) {
+                take(kind.getKey(), unlogged.events(), unlogged.write(), now);
+            } else if (unlogged.events() == 0) {
+                kinds.remove(kind.getKey());
             }
-            hasUnlogged |= unlogged.write != null;
-        }
+        });
+        isLogging = !kinds.isEmpty();
+        List<Runnable> due = unwritten;
+        unwritten = new ArrayList<>();
         return due;
     }
 
-    void logFailures(long calls, String domain, StatusRuntimeException last) {
-        logNumber(calls, domain, Optional.of(last), "call of the domain \"%s\" had no answer and was decided by on_failure",
+    void countFailures(long calls, String domain, StatusRuntimeException last) {
+        countNumber(calls, domain, Optional.of(last), "call of the domain \"%s\" had no answer and was decided by on_failure",
                 "calls of the domain \"%s\" had no answer and were decided by on_failure");
     }
 
-    void logWithoutDomain(long calls, String domain) {
-        logNumber(calls, domain, Optional.empty(),
+    void countWithoutDomain(long calls, String domain) {
+        countNumber(calls, domain, Optional.empty(),
                 "call of the domain \"%s\" met no limit, because the service has no such domain",
                 "calls of the domain \"%s\" met no limit, because the service has no such domain");
     }
 
-    void logFailedCommit(String domain, StatusRuntimeException error) {
-        logNumber(1, domain, Optional.of(error),
+    void countFailedCommit(String domain, StatusRuntimeException error) {
+        countNumber(1, domain, Optional.of(error),
                 "commit of the domain \"%s\" failed, and its estimate may count in place of what was used",
                 "commits of the domain \"%s\" failed, and their estimates may count in place of what was used");
     }
 
-    private void logNumber(
+    private void countNumber(
             long number, String domain, Optional<StatusRuntimeException> last, String one, String many) {
-        log(Level.WARNING, one.formatted(domain), number, count -> count + " "
+        count(Level.WARNING, one.formatted(domain), number, count -> count + " "
                 + (count == 1 ? one : many).formatted(shown(domain))
                 + last.map(error -> "; the last: " + reason(error)).orElse("") + " (target " + target + ")", null);
     }
@@ -315,7 +311,8 @@ final class Connection {
 
     /** Logs what code of the application has thrown. */
     void logThrown(Level level, String effect, Throwable thrown) {
-        log(level, effect, 1, count -> effect + "; times since the last such line: " + count, thrown);
+        count(level, effect, 1, count -> effect + "; times since the last such line: " + count, thrown);
+        logDue(System.nanoTime());
     }
 
     private static final class Answering<A> implements StreamObserver<A> {

@@ -318,7 +318,7 @@ class FailureTest {
         ManagedChannel channel = Grpc.newChannelBuilder("localhost:1", InsecureChannelCredentials.create()).build();
         Connection connection = new Connection(channel);
         for (int call = 0; call < 4; call++) {
-            connection.logFailures(1, "shop", io.grpc.Status.UNAVAILABLE.asRuntimeException());
+            connection.countFailures(1, "shop", io.grpc.Status.UNAVAILABLE.asRuntimeException());
         }
         long now = System.nanoTime();
         connection.logDue(now + TimeUnit.SECONDS.toNanos(1));
@@ -328,6 +328,27 @@ class FailureTest {
         channel.shutdownNow();
         assertEquals(2, lines.size(), lines::toString);
         assertTrue(lines.get(1).startsWith("tollkeeper: 3 calls of the domain \"shop\" had no answer"), lines::toString);
+    }
+
+    @Test
+    void aCallLooksOnlyAtTheLinesThatAreDueAndAMinuteLaterTheyAreForgotten() {
+        ManagedChannel channel = Grpc.newChannelBuilder("localhost:1", InsecureChannelCredentials.create()).build();
+        Connection connection = new Connection(channel);
+        Services.log();
+        connection.countWithoutDomain(1, "first");
+        // To look at it is a NullPointerException.
+        connection.kinds.put("later", null);
+        connection.countWithoutDomain(1, "second");
+        connection.logDue(System.nanoTime());
+        connection.kinds.remove("later");
+        assertEquals(2, connection.kinds.size());
+        connection.countWithoutDomain(1, "second");
+        long now = System.nanoTime();
+        connection.logDue(now + TimeUnit.SECONDS.toNanos(60));
+        assertEquals(1, connection.kinds.size(), connection.kinds::toString);
+        connection.logDue(now + TimeUnit.SECONDS.toNanos(120));
+        assertEquals(0, connection.kinds.size(), connection.kinds::toString);
+        channel.shutdownNow();
     }
 
     /** Answers each call with this verdict, and each commit with this error. */
