@@ -219,9 +219,11 @@ public final class Client implements AutoCloseable {
         CompletableFuture<Hold> future = decided.thenApply(decision -> new Hold(this, call, decision));
         future.whenComplete((hold, error) -> {
             if (hold == null) {
-                connection.await(() -> decided.handle((decision, failed) -> failed == null ? decision.hold() : "")
-                        .thenCompose(token -> token.isEmpty() ? CompletableFuture.completedFuture(CommitResult.NONE)
-                                : commit(Commit.newBuilder().setHold(token).setUsed(0).build(), Optional.empty())));
+                connection.await(options.commitTimeout, () -> decided.thenAccept(decision -> {
+                    if (!decision.hold().isEmpty()) {
+                        commit(Commit.newBuilder().setHold(decision.hold()).setUsed(0).build(), Optional::empty);
+                    }
+                }));
             }
         });
         return future;
@@ -250,7 +252,7 @@ public final class Client implements AutoCloseable {
 
     /**
      * Waits for commits in progress, at most their timeout, and closes the connections. Decisions in progress and later
-     * calls get no answer. A client that {@link #with} has made closes nothing.
+     * calls get no answer. A client that {@link #with} has made closes nothing. {@link OnCall} and loggers may close it.
      */
     @Override
     public void close() {
@@ -381,20 +383,22 @@ public final class Client implements AutoCloseable {
     }
 
     CompletableFuture<CommitResult> commit(Commit commit) {
-        return connection.await(() -> commit(commit, connection.refused(List.of())));
+        return commit(commit, () -> connection.refused(List.of()));
     }
 
-    private CompletableFuture<CommitResult> commit(Commit commit, Optional<Answer<CommitResponse>> refused) {
+    private CompletableFuture<CommitResult> commit(Commit commit, Supplier<Optional<Answer<CommitResponse>>> refused) {
         CommitRequest request = CommitRequest.newBuilder().setDomain(options.domain).addCommits(commit).build();
         // It has the values of the caller's context, such as a trace, and does not end with it.
         Committing committing = new Committing(request, Context.current().fork(), System.nanoTime());
-        return refused.map(CompletableFuture::completedFuture)
+        return connection.await(options.commitTimeout, () -> refused.get().map(CompletableFuture::completedFuture)
                 .orElseGet(() -> attempt(committing, COMMIT_PAUSE)).thenApply(last -> {
             Answer<List<tollkeeper.v1.CommitResult>> results = last.items(CommitResponse::getResultsList, 1);
             CommitResult result = results.error().map(error -> new CommitResult(List.of(), Optional.of(error)))
                     .orElseGet(() -> new CommitResult(results.message().get(0)));
-            report("commit", Duration.ofNanos(System.nanoTime() - committing.start()), result.error());
             result.error().ifPresent(error -> connection.countFailedCommit(options.domain, error));
+            return result;
+        })).thenApply(result -> {
+            report("commit", Duration.ofNanos(System.nanoTime() - committing.start()), result.error());
             connection.logDue(System.nanoTime());
             return result;
         });

@@ -51,6 +51,7 @@ final class Connection {
             .withDescription("the answer has another number of items than the request").asRuntimeException();
     private static final Cleaner CLEANER = Cleaner.create();
     private static final long LOG_PAUSE_NANOS = TimeUnit.MINUTES.toNanos(1);
+    private static final Duration GRACE = Duration.ofSeconds(1);
     /** Other targets are not in DNS. */
     private static final Pattern NAME = Pattern.compile("(?:dns:///)?([^/:]+)(?::\\d+)?");
     private static final int CHARACTERS_MAX = 300;
@@ -65,6 +66,7 @@ final class Connection {
     private final Channel channel;
     private final String target;
     private final Runnable shutdown;
+    /** The ends of commits under way. */
     private final Set<CompletableFuture<?>> commits = ConcurrentHashMap.newKeySet();
     /** The requests whose calls are not decided yet. */
     private final Set<Sent<?>> underWay = ConcurrentHashMap.newKeySet();
@@ -182,24 +184,25 @@ final class Connection {
         }
     }
 
-    /** Begins a commit, which {@link #close} waits for. */
-    <R> CompletableFuture<R> await(Supplier<CompletableFuture<R>> commit) {
-        CompletableFuture<Void> begin = new CompletableFuture<>();
-        CompletableFuture<R> result = begin.thenCompose(begun -> commit.get());
-        commits.add(result);
-        begin.complete(null);
-        result.whenComplete((value, error) -> commits.remove(result));
-        return result;
+    /** Begins a commit, which {@link #close} waits for, at most until its timeout is over. What follows it may close. */
+    <R> CompletableFuture<R> await(Duration timeout, Supplier<CompletableFuture<R>> commit) {
+        CompletableFuture<Void> end = new CompletableFuture<>();
+        // Its last attempt has this timeout too, and should end first: its error is for the log.
+        long most = TimeUnit.NANOSECONDS.convert(timeout.plus(GRACE));
+        commits.add(end);
+        end.completeOnTimeout(null, most, TimeUnit.NANOSECONDS).thenRun(() -> commits.remove(end));
+        return commit.get().whenComplete((value, error) -> end.complete(null));
     }
 
-    /** Waits for commits, which end within their timeouts, and ends decisions, so that the log has their number. */
+    /** Waits for commits, ends decisions, so that the log has their number, and waits for what is given back then. */
     void close() {
         isClosed = true;
         ended(commits.stream()).join();
         List<Sent<?>> unanswered = underWay.stream().filter(sent -> !sent.answer().isDone()).toList();
         // Not in this thread: what the application does with its decision may take long.
         unanswered.forEach(sent -> CompletableFuture.runAsync(() -> sent.refuse(CLOSED)));
-        ended(unanswered.stream().map(Sent::end)).completeOnTimeout(null, 1, TimeUnit.SECONDS).join();
+        ended(unanswered.stream().map(Sent::end)).completeOnTimeout(null, GRACE.toNanos(), TimeUnit.NANOSECONDS).join();
+        ended(commits.stream()).join();
         shutdown.run();
         logDue(System.nanoTime() + LOG_PAUSE_NANOS);
     }

@@ -2,6 +2,7 @@ package io.github.tollkeeper;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.grpc.Attributes;
@@ -42,7 +43,9 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Supplier;
 import java.util.logging.Logger;
 import java.util.stream.Stream;
@@ -243,6 +246,24 @@ class FailureTest {
         assertEquals(List.of("Decide"), List.copyOf(intercepted));
     }
 
+    /** Never ends, not even at its deadline. */
+    private static class Silent extends ClientCall<Object, Object> {
+        @Override
+        public void start(Listener<Object> answers, Metadata headers) {}
+
+        @Override
+        public void halfClose() {}
+
+        @Override
+        public void sendMessage(Object message) {}
+
+        @Override
+        public void request(int messages) {}
+
+        @Override
+        public void cancel(String reason, Throwable cause) {}
+    }
+
     private static Client over(Supplier<ClientCall<?, ?>> calls) {
         return Client.over(new Channel() {
             @Override
@@ -275,7 +296,7 @@ class FailureTest {
 
     @Test
     void aStatusOfOkWithoutAMessageIsAFailure() {
-        fails(over(() -> new ClientCall<Object, Object>() {
+        fails(over(() -> new Silent() {
             private Listener<Object> listener;
 
             @Override
@@ -287,15 +308,6 @@ class FailureTest {
             public void halfClose() {
                 listener.onClose(io.grpc.Status.OK, new Metadata());
             }
-
-            @Override
-            public void sendMessage(Object message) {}
-
-            @Override
-            public void request(int messages) {}
-
-            @Override
-            public void cancel(String reason, Throwable cause) {}
         }));
     }
 
@@ -465,6 +477,73 @@ class FailureTest {
         }
         assertEquals(List.of("1 call", "3 calls"), lines.stream().map(line -> line.substring(12, line.indexOf(" of the")))
                 .toList(), lines::toString);
+    }
+
+    private static void closes(Options options, AtomicReference<Client> client) throws Exception {
+        Server server = answering(Verdict.newBuilder().setCode(Verdict.Code.OK).build(), error(13, ""));
+        client.set(at(server, options));
+        CompletableFuture<CommitResult> commit = client.get().resume("token").commitAsync();
+        assertTrue(commit.get(Services.LONG.toSeconds(), TimeUnit.SECONDS).failed());
+        server.shutdownNow();
+        assertTrue(client.get().decide(USER).failed());
+    }
+
+    @Test
+    void theHookOfACommitMayCloseTheClient() throws Exception {
+        AtomicReference<Client> client = new AtomicReference<>();
+        closes(hour((method, elapsed, outcome) -> client.get().close()), client);
+    }
+
+    @Test
+    void theLoggerOfACommitMayCloseTheClient() throws Exception {
+        AtomicReference<Client> client = new AtomicReference<>();
+        Logger logger = Logger.getLogger(Client.class.getName());
+        logger.setFilter(line -> {
+            client.get().close();
+            return false;
+        });
+        try {
+            closes(hour(Client.OnCall.NONE), client);
+        } finally {
+            logger.setFilter(null);
+        }
+    }
+
+    /** With a commit timeout that no test waits for. */
+    private static Options hour(Client.OnCall hook) {
+        return Services.options().commitTimeout(Duration.ofHours(1)).onCall(hook);
+    }
+
+    @Test
+    void closeDoesNotWaitForTheHookOfACommit() throws Exception {
+        Server server = serve(0, new Unreliable());
+        CountDownLatch isCalled = new CountDownLatch(1);
+        CountDownLatch isClosed = new CountDownLatch(1);
+        AtomicBoolean isFirst = new AtomicBoolean();
+        Client client = at(server, hour((method, elapsed, outcome) -> {
+            isCalled.countDown();
+            try {
+                isFirst.set(isClosed.await(Services.LONG.toSeconds(), TimeUnit.SECONDS));
+            } catch (InterruptedException interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }));
+        CompletableFuture<CommitResult> commit = client.resume("token").commitAsync();
+        isCalled.await();
+        client.close();
+        isClosed.countDown();
+        assertFalse(commit.join().failed());
+        assertTrue(isFirst.get());
+        server.shutdownNow();
+    }
+
+    @Test
+    void closeWaitsForACommitOnlyUntilItsTimeoutIsOver() {
+        Client client = over(Silent::new);
+        CompletableFuture<CommitResult> commit =
+                client.with(options -> options.commitTimeout(Duration.ofMillis(1))).resume("token").commitAsync();
+        assertTimeoutPreemptively(Services.LONG, client::close);
+        assertFalse(commit.isDone());
     }
 
     @Test
