@@ -285,9 +285,14 @@ public final class Client implements AutoCloseable {
         }
         Sent<DecideResponse> sent = send(calls, request, CallOptions.DEFAULT);
         CompletableFuture<R> future = sent.answer()
-                .thenApply(answer -> awaited(sent, it -> decisions(calls, isBatch, request, it))).thenApply(result);
+                .thenApply(answer -> result.apply(awaited(sent, it -> decisions(calls, isBatch, request, it))));
         future.whenComplete((decided, error) -> {
             if (future.isCancelled()) {
+                // Nothing is decided for a caller that has left.
+                if (!sent.answer().isDone()) {
+                    sent.answer().thenAccept(answer -> report("decide", answer.elapsed(), answer.error()));
+                }
+                sent.end().complete(null);
                 sent.cancel().run();
             }
         });

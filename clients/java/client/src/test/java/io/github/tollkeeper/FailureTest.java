@@ -211,8 +211,9 @@ class FailureTest {
             }
         });
         BlockingQueue<String> outcomes = new LinkedBlockingQueue<>();
+        List<String> lines = Services.log();
         try (Client client = at(server, Services.options().timeout(Duration.ofDays(1)).onCall(
-                (method, elapsed, outcome) -> outcomes.add(outcome)))) {
+                (method, elapsed, outcome) -> outcomes.add(outcome)).onFailure((error, descriptors) -> outcomes.add("failure")))) {
             CompletableFuture<Decision> future = client.decideAsync(Call.take(USER));
             begun.await();
             assertTrue(future.cancel(true));
@@ -221,6 +222,8 @@ class FailureTest {
         } finally {
             server.shutdownNow();
         }
+        assertEquals(List.of(), List.copyOf(outcomes));
+        assertEquals(List.of(), lines);
     }
 
     @Test
