@@ -383,7 +383,7 @@ public final class Client implements AutoCloseable {
         List<RenewResult> results = answer.error().isPresent() ? List.of() : answer.message().getResultsList();
         Decision decision = decisions("renew", List.of(next), false,
                 answer.items(it -> results.stream().map(RenewResult::getVerdict).toList(), 1)).get(0);
-        boolean isCommitted = results.size() == 1 && !results.get(0).getCommit().hasError();
+        boolean isCommitted = results.size() == 1 && results.get(0).hasCommit() && !results.get(0).getCommit().hasError();
         return new Renewed(decision, isCommitted || !decision.hold().isEmpty());
     }
 

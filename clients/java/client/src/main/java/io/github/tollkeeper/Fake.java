@@ -105,7 +105,8 @@ public final class Fake {
         }
         return RenewResponse.newBuilder().addAllResults(((RenewRequest) message).getRenewalsList().stream().map(renewal -> {
             commit(renewal.getCommit());
-            return RenewResult.newBuilder().setVerdict(decide(renewal.getCall())).build();
+            return RenewResult.newBuilder().setCommit(tollkeeper.v1.CommitResult.getDefaultInstance())
+                    .setVerdict(decide(renewal.getCall())).build();
         }).toList()).build();
     }
 

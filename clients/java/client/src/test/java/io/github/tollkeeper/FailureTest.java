@@ -55,6 +55,9 @@ import tollkeeper.v1.CommitRequest;
 import tollkeeper.v1.CommitResponse;
 import tollkeeper.v1.DecideRequest;
 import tollkeeper.v1.DecideResponse;
+import tollkeeper.v1.RenewRequest;
+import tollkeeper.v1.RenewResponse;
+import tollkeeper.v1.RenewResult;
 import tollkeeper.v1.TollkeeperGrpc;
 import tollkeeper.v1.Verdict;
 
@@ -386,6 +389,26 @@ class FailureTest {
 
     private static com.google.rpc.Status error(int code, String message) {
         return com.google.rpc.Status.newBuilder().setCode(code).setMessage(message).build();
+    }
+
+    @Test
+    void aDeniedRenewalWithoutAResultOfItsCommitLeavesTheHoldToBeCommitted() throws Exception {
+        Unreliable service = new Unreliable() {
+            @Override
+            public void renew(RenewRequest request, StreamObserver<RenewResponse> answers) {
+                Verdict denied = Verdict.newBuilder().setCode(Verdict.Code.OVER_LIMIT).build();
+                answers.onNext(RenewResponse.newBuilder().addResults(RenewResult.newBuilder().setVerdict(denied)).build());
+                answers.onCompleted();
+            }
+        };
+        Server server = serve(0, service);
+        try (Client client = at(server); Hold hold = client.hold(5, USER)) {
+            Decision denied = hold.renew(3, 5);
+            assertFalse(denied.allowed() || denied.failed());
+        } finally {
+            server.shutdownNow();
+        }
+        assertEquals(List.of(Commit.newBuilder().setHold("token").setUsed(3).build()), List.copyOf(service.commits));
     }
 
     @Test
