@@ -6,6 +6,9 @@ import java.time.Duration;
 
 /** How a client decides. It does not change: each method makes another one. */
 public final class Options {
+    /** More is no number of nanoseconds. */
+    private static final Duration TIMEOUT_MAX = Duration.ofNanos(Long.MAX_VALUE);
+
     final String domain;
     final Duration timeout;
     final Duration commitTimeout;
@@ -17,8 +20,8 @@ public final class Options {
     private Options(String domain, Duration timeout, Duration commitTimeout, OnFailure onFailure, OnCall onCall,
             boolean requiresLimit, Duration rememberDenials) {
         Call.require(domain != null && !domain.isEmpty(), "domain: must not be empty");
-        requirePositive("timeout", timeout);
-        requirePositive("commitTimeout", commitTimeout);
+        requireTimeout("timeout", timeout);
+        requireTimeout("commitTimeout", commitTimeout);
         Call.require(onFailure != null, "onFailure: must not be null");
         Call.require(onCall != null, "onCall: must not be null");
         Call.require(!rememberDenials.isNegative(), "rememberDenials: must be at least 0, not " + rememberDenials);
@@ -31,8 +34,9 @@ public final class Options {
         this.rememberDenials = rememberDenials;
     }
 
-    private static void requirePositive(String field, Duration time) {
-        Call.require(time.compareTo(Duration.ZERO) > 0, field + ": must be more than 0, not " + time);
+    private static void requireTimeout(String field, Duration time) {
+        Call.require(time.compareTo(Duration.ZERO) > 0 && time.compareTo(TIMEOUT_MAX) <= 0,
+                field + ": must be more than 0 and at most " + TIMEOUT_MAX + ", not " + time);
     }
 
     /** The defaults for a domain of the rules. */

@@ -87,9 +87,13 @@ class CallTest {
                 () -> encoded(Call.take(USER).withHitsByKind(Map.of("input", -1L))));
         refuses("target: must not be empty", () -> Client.connect("", "shop"));
         refuses("domain: must not be empty", () -> Options.of(""));
-        refuses("timeout: must be more than 0, not PT0S", () -> Options.of("shop").timeout(Duration.ZERO));
-        refuses("commitTimeout: must be more than 0, not PT-1S",
-                () -> Options.of("shop").commitTimeout(Duration.ofSeconds(-1)));
+        String timeout = "must be more than 0 and at most PT2562047H47M16.854775807S, not ";
+        refuses("timeout: " + timeout + "PT0S", () -> Options.of("shop").timeout(Duration.ZERO));
+        refuses("commitTimeout: " + timeout + "PT-1S", () -> Options.of("shop").commitTimeout(Duration.ofSeconds(-1)));
+        Duration most = Duration.ofNanos(Long.MAX_VALUE);
+        refuses("timeout: " + timeout + most.plusNanos(1), () -> Options.of("shop").timeout(most.plusNanos(1)));
+        Client client = new Fake().client(Options.of("shop").timeout(most).commitTimeout(most));
+        assertFalse(client.decide(USER).failed() || client.resume("token").commit(1).failed());
         refuses("rememberDenials: must be at least 0, not PT-1S",
                 () -> Options.of("shop").rememberDenials(Duration.ofSeconds(-1)));
         refuses("descriptors: the value of the key user must not be null", () -> Descriptor.on("user", (String) null));
