@@ -96,12 +96,12 @@ func (c *Client) kept(send asking) asking {
 		}
 		if c.begin(&c.commits) == nil {
 			go func() {
-				defer c.commits.Done()
-				verdicts := (<-came).verdicts
+				verdicts, token := (<-came).verdicts, ""
 				// The request had one call, and Close waits for one commit, whatever the service answers.
-				if len(verdicts) > 0 && verdicts[0].GetHold() != "" {
-					c.commit(detached, &pb.Commit{Hold: verdicts[0].Hold, Used: proto.Uint64(0)}, true)
+				if len(verdicts) > 0 {
+					token = verdicts[0].GetHold()
 				}
+				c.giveBack(detached, token, 0)
 			}()
 		}
 		return answer{}, caller.Err()
@@ -175,7 +175,7 @@ func (h *Hold) Commit(ctx context.Context) ([]Charge, error) {
 	if commit.Hold == "" {
 		return nil, nil
 	}
-	charges, err := h.client.commit(ctx, commit, false)
+	charges, err := h.client.commit(ctx, commit, h.client.begin(&h.client.commits))
 	if err == nil {
 		h.replace("", nil)
 	}

@@ -172,22 +172,43 @@ func TestAFunctionOfTheCallerMayCloseTheClient(t *testing.T) {
 }
 
 func TestCloseWaitsForOneCommitOfALateHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		service := &hanging{verdicts: make([]*pb.Verdict, 20), late: 100 * time.Millisecond}
-		for i := range service.verdicts {
-			service.verdicts[i] = &pb.Verdict{Code: pb.Verdict_OK, Hold: "token"}
-		}
-		client := over(t, service, Options{Timeout: time.Second, CommitTimeout: 500 * time.Millisecond})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		_, err := client.Hold(ctx, 1, On("user", "a"))
-		must(t, err)
-		started := time.Now()
-		must(t, client.Close())
-		if took := time.Since(started); took < 300*time.Millisecond || took > 600*time.Millisecond {
-			t.Errorf("it took %s", took)
-		}
-	})
+	var client *Client
+	for name, row := range map[string]struct {
+		late time.Duration
+		hook func()
+	}{
+		"an answer":       {100 * time.Millisecond, func() {}},
+		"no answer yet":   {time.Minute, func() {}},
+		"a hook, closing": {100 * time.Millisecond, func() { must(t, client.Close()) }},
+		"a hook, blocked": {100 * time.Millisecond, func() { time.Sleep(time.Hour) }},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			service := &hanging{verdicts: make([]*pb.Verdict, 20), late: row.late}
+			for i := range service.verdicts {
+				service.verdicts[i] = &pb.Verdict{Code: pb.Verdict_OK, Hold: "token"}
+			}
+			heard := make(chan bool, 1)
+			client = over(t, service, Options{
+				Timeout: time.Hour, CommitTimeout: 500 * time.Millisecond,
+				OnCall: func(method string, _ time.Duration, _ error) {
+					if method == "commit" {
+						row.hook()
+						heard <- true
+					}
+				},
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			_, err := client.Hold(ctx, 1, On("user", "a"))
+			must(t, err)
+			started := time.Now()
+			must(t, client.Close())
+			if took := time.Since(started); took < 300*time.Millisecond || took > 600*time.Millisecond {
+				t.Errorf("%s: it took %s", name, took)
+			}
+			<-heard
+		})
+	}
 }
 
 func TestLinesAreForgottenAfterAMinute(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -181,7 +180,6 @@ func (l *Limiter) ask(counter *counter, want int64) {
 		return
 	}
 	go func() {
-		defer l.commits.Done()
 		timeout := time.AfterFunc(l.options.Timeout, func() { counter.refused(l.now(), failedFor) })
 		granted, pause := l.lease(counter.descriptors, want)
 		switch isLate := !timeout.Stop(); {
@@ -192,15 +190,13 @@ func (l *Limiter) ask(counter *counter, want int64) {
 			counter.add(granted, l.now())
 			l.await(counter, granted)
 		}
-		if granted == nil {
-			return
+		token, used := "", int64(0)
+		if granted != nil {
+			if left := counter.end(granted, l.now()); left > 0 {
+				token, used = granted.token, granted.granted-left
+			}
 		}
-		left := counter.end(granted, l.now())
-		if left > 0 && granted.token != "" {
-			commit := &pb.Commit{Hold: granted.token, Used: proto.Uint64(uint64(granted.granted - left))}
-			// The hook hears of its error, and nobody waits for it.
-			_, _ = l.commit(context.Background(), commit, true)
-		}
+		l.giveBack(context.Background(), token, used)
 	}()
 }
 

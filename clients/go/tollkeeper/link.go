@@ -1,6 +1,7 @@
 package tollkeeper
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -115,8 +117,8 @@ func (l *link) begin(group *sync.WaitGroup) error {
 	return err
 }
 
-// end waits for the calls that it ends until they are counted. A function of the caller may block one of them, or close the
-// client, so this takes at most some time.
+// end waits for commits, and then for the calls that it ends until they are counted: at most some time for each, since what
+// a hold that was left waits for may last, and a function of the caller may block a call, or close the client.
 func (l *link) end(most time.Duration) error {
 	l.mutex.Lock()
 	wasClosed := l.errClosed() != nil
@@ -124,22 +126,26 @@ func (l *link) end(most time.Duration) error {
 		close(l.closed)
 	}
 	l.mutex.Unlock()
-	// Commits end by their timeout.
-	l.commits.Wait()
+	within(most, &l.commits)
 	if wasClosed || l.close == nil {
 		return nil
 	}
 	err := l.close()
-	counted := make(chan struct{})
+	within(most, &l.calls)
+	return err
+}
+
+// within waits for a group, at most some time.
+func within(most time.Duration, group *sync.WaitGroup) {
+	done := make(chan struct{})
 	go func() {
-		l.calls.Wait()
-		close(counted)
+		group.Wait()
+		close(done)
 	}()
 	select {
-	case <-counted:
+	case <-done:
 	case <-time.After(most):
 	}
-	return err
 }
 
 // loud logs a line at once, and then at most once a minute for its kind, with the number of times since the last line.
@@ -266,12 +272,25 @@ func cut(text string) string {
 	return text
 }
 
-// commit sends one, and sends it again while there is no answer. Close waits for it, or already does so for its caller.
-func (c *Client) commit(ctx context.Context, commit *pb.Commit, isAwaited bool) ([]Charge, error) {
+// giveBack ends what has begun: it commits the hits used of a hold, if there is a token.
+func (c *Client) giveBack(ctx context.Context, token string, used int64) {
+	if token == "" {
+		c.commits.Done()
+		return
+	}
+	// The hook hears of its error, and nobody waits for it.
+	_, _ = c.commit(ctx, &pb.Commit{Hold: token, Used: proto.Uint64(uint64(used))}, nil)
+}
+
+// commit sends one that has begun, and ends it. The error is why it could not begin. Close waits for it, and not for the
+// functions of the caller, which may close the client.
+func (c *Client) commit(ctx context.Context, commit *pb.Commit, err error) (charges []Charge, _ error) {
 	start := time.Now()
-	result, err := c.sendCommit(ctx, &pb.CommitRequest{Domain: c.domain, Commits: []*pb.Commit{commit}}, isAwaited)
 	if err == nil {
-		err = errorOfItem(result.Error)
+		var result *pb.CommitResult
+		result, err = c.sendCommit(ctx, &pb.CommitRequest{Domain: c.domain, Commits: []*pb.Commit{commit}})
+		err, charges = cmp.Or(err, errorOfItem(result.GetError())), chargesOf(result)
+		c.commits.Done()
 	}
 	err = c.failureOf(ctx, err)
 	c.heard("commit", time.Since(start), err)
@@ -280,16 +299,10 @@ func (c *Client) commit(ctx context.Context, commit *pb.Commit, isAwaited bool) 
 		c.warn(1, err, "commit of the domain \"%s\" failed, and its estimate may count in place of what was used",
 			"commits of the domain \"%s\" failed, and their estimates may count in place of what was used")
 	}
-	return chargesOf(result), err
+	return charges, err
 }
 
-func (c *Client) sendCommit(ctx context.Context, request *pb.CommitRequest, isAwaited bool) (*pb.CommitResult, error) {
-	if !isAwaited {
-		if err := c.begin(&c.commits); err != nil {
-			return nil, err
-		}
-		defer c.commits.Done()
-	}
+func (c *Client) sendCommit(ctx context.Context, request *pb.CommitRequest) (*pb.CommitResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.CommitTimeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline()

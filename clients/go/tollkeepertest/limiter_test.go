@@ -127,6 +127,21 @@ func TestWhatIsNotUsedGoesBack(t *testing.T) {
 	})
 }
 
+func TestTheHookOfALeaseMayCloseTheClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var client *tollkeeper.Client
+		closed := make(chan error, 100)
+		client, service := tollkeepertest.New("shop", tollkeeper.Options{OnCall: func(method string, _ time.Duration, _ error) {
+			if method == "commit" {
+				closed <- client.Close()
+			}
+		}})
+		service.Limit(1_000_000, alice)
+		decide(t, tollkeeper.NewLimiter(client), 110, alice)
+		must(t, <-closed)
+	})
+}
+
 // goroutines is how many limiters have: others come and go.
 func goroutines() int {
 	stacks := make([]byte, 1<<20)
