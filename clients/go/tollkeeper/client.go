@@ -327,8 +327,8 @@ func (c *Client) decisions(
 		}
 	}
 	c.warn(failures, last, "call of the domain \"%s\" had no answer and was decided by on_failure",
-		"calls of the domain \"%s\" had no answer and were decided by on_failure")
-	c.warnUnknown(unknown)
+		"calls of the domain \"%s\" had no answer and were decided by on_failure")()
+	c.warnUnknown(unknown)()
 	return decisions, tokens, lacking
 }
 

@@ -256,7 +256,8 @@ func TestEachVerdictOfAnUnknownDomainIsLogged(t *testing.T) {
 	must(t, err)
 	_, err = hold.Renew(t.Context(), 1, 1)
 	must(t, err)
-	NewLimiter(client).lease([]Descriptor{user}, 5)
+	_, _, say := NewLimiter(client).lease([]Descriptor{user}, 5)
+	say()
 	must(t, client.Close())
 	if wanted := []string{
 		`tollkeeper: 1 call of the domain "shop" met no limit, because the service has no such domain (target the connection of the caller)`,
@@ -273,7 +274,8 @@ func TestARefusedLeaseIsLoggedOnceAMinuteWithItsKeys(t *testing.T) {
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		}))
 		for range 7 {
-			limiter.lease([]Descriptor{On("path", "/").And("user", "secret"), On("tenant", "secret")}, 5)
+			_, _, say := limiter.lease([]Descriptor{On("path", "/").And("user", "secret"), On("tenant", "secret")}, 5)
+			say()
 			time.Sleep(refusedFor)
 		}
 		line := `level=INFO msg="tollkeeper: each call on [path|user tenant] in the domain \"shop\" is a request, since the service leases no hits for it: `

@@ -97,7 +97,8 @@ func TestTextsOfTheServiceAndTheDomainAddNoLineAndNoDirection(t *testing.T) {
 		if err := client.Resume("token").Close(); err == nil {
 			t.Errorf("%s: the commit has not failed", name)
 		}
-		NewLimiter(client).lease([]Descriptor{On("user", "a")}, 5)
+		_, _, say := NewLimiter(client).lease([]Descriptor{On("user", "a")}, 5)
+		say()
 		wanted := []string{
 			"tollkeeper: on_failure panicked, so the call is denied (1 times); the last: UNIMPLEMENTED: a  b          c",
 			`tollkeeper: 1 call of the domain "sh  op" had no answer and was decided by on_failure; the last: UNIMPLEMENTED: ` + plain,
@@ -152,6 +153,51 @@ func TestCloseCountsTheCallsThatItEnds(t *testing.T) {
 		must(t, client.Close())
 		if len(log.all) != 2 || !strings.HasPrefix(log.all[1], "tollkeeper: 10 calls") || time.Since(started) > 0 {
 			t.Errorf("%q after %s", log.all, time.Since(started))
+		}
+	})
+}
+
+func TestCloseCountsTheCommitsThatFailWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &lines{}
+		client := over(t, &hanging{}, Options{Logger: slog.New(log), OnCall: func(string, time.Duration, error) { time.Sleep(time.Hour) }})
+		if err := client.With(func(options *Options) { options.OnCall = nil }).Resume("token").Close(); err == nil {
+			t.Error("the commit has not failed")
+		}
+		var commits sync.WaitGroup
+		for range 10 {
+			commits.Go(func() { client.Resume("token").Close() })
+		}
+		synctest.Wait()
+		must(t, client.Close())
+		if len(log.all) != 2 || !strings.HasPrefix(log.all[1], "tollkeeper: 10 commits") {
+			t.Errorf("%q", log.all)
+		}
+		commits.Wait()
+	})
+}
+
+// closing is a logger that closes the client.
+type closing struct {
+	lines
+	client *Client
+	closed chan error
+}
+
+func (c *closing) Handle(context.Context, slog.Record) error {
+	c.closed <- c.client.Close()
+	return nil
+}
+
+func TestTheLoggerOfALeaseMayCloseTheClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logger := &closing{closed: make(chan error, 1)}
+		logger.client = over(t, &unreliable{decideErr: status.Error(codes.Unimplemented, "old")}, Options{Logger: slog.New(logger)})
+		limiter, started := NewLimiter(logger.client), time.Now()
+		limiter.ask(limiter.find([]Descriptor{On("user", "a")}), 5)
+		must(t, <-logger.closed)
+		if took := time.Since(started); took > 0 {
+			t.Errorf("it took %s", took)
 		}
 	})
 }

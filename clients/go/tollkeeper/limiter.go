@@ -181,7 +181,11 @@ func (l *Limiter) ask(counter *counter, want int64) {
 	}
 	go func() {
 		timeout := time.AfterFunc(l.options.Timeout, func() { counter.refused(l.now(), failedFor) })
-		granted, pause := l.lease(counter.descriptors, want)
+		granted, pause, log := l.lease(counter.descriptors, want)
+		if log != nil {
+			// Close waits for the lease, and a logger may close the client.
+			go log()
+		}
 		switch isLate := !timeout.Stop(); {
 		case isLate:
 		case pause > 0:
@@ -219,11 +223,12 @@ func (l *Limiter) await(counter *counter, lease *lease) {
 
 // lease asks the service for a lease. If there is none that may be spent, it returns for how long no other is to be asked
 // for. Its failures are not those of a call: of them, only a refusal is logged, and the hook does not hear of them.
-func (l *Limiter) lease(descriptors []Descriptor, want int64) (*lease, time.Duration) {
+// What it returns logs it, if it is not nil.
+func (l *Limiter) lease(descriptors []Descriptor, want int64) (granted *lease, pause time.Duration, log func()) {
 	call := Call{descriptors: descriptors, mode: pb.Call_LEASE, hits: &want}
 	request, err := encode(l.domain, "", []Call{call})
 	if err != nil {
-		return nil, refusedFor
+		return nil, refusedFor, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), max(l.options.Timeout, answeredWithin))
 	defer cancel()
@@ -240,19 +245,19 @@ func (l *Limiter) lease(descriptors []Descriptor, want int64) (*lease, time.Dura
 	}
 	switch code := status.Code(err); {
 	case code == codes.InvalidArgument || code == codes.Unimplemented:
-		l.loud("refused lease", 1, func(int) {
+		log = l.count("refused lease", 1, func(int) {
 			l.log(context.Background(), slog.LevelInfo, "each call on %s in the domain \"%s\" is a request, since the service leases no hits for it: %s",
 				keysOf(descriptors), l.domain, brief(err))
 		})
-		return nil, refusedFor
+		return nil, refusedFor, log
 	case err != nil || !decision.Allowed:
-		return nil, failedFor
+		return nil, failedFor, nil
 	case response.Verdicts[0].DomainUnknown:
-		l.warnUnknown(1)
+		log = l.warnUnknown(1)
 	}
-	granted := newLease(decision.Hits, token, sent, response.Verdicts[0].SpendWithin.AsDuration(), decision)
+	granted = newLease(decision.Hits, token, sent, response.Verdicts[0].SpendWithin.AsDuration(), decision)
 	if l.lacksLimit(call, decision) != nil {
-		return granted, refusedFor
+		return granted, refusedFor, log
 	}
-	return granted, 0
+	return granted, 0, log
 }

@@ -149,7 +149,10 @@ func within(most time.Duration, group *sync.WaitGroup) {
 }
 
 // loud logs a line at once, and then at most once a minute for its kind, with the number of times since the last line.
-func (l *link) loud(kind string, times int, write func(count int)) {
+func (l *link) loud(kind string, times int, write func(count int)) { l.count(kind, times, write)() }
+
+// count is loud for what Close waits for, until it is counted: what it returns logs the line.
+func (l *link) count(kind string, times int, write func(count int)) (log func()) {
 	now := time.Now()
 	l.mutex.Lock()
 	found := l.lines[kind]
@@ -163,10 +166,12 @@ func (l *link) loud(kind string, times int, write func(count int)) {
 		l.due.Store(new(now.Add(quiet)))
 	}
 	l.mutex.Unlock()
-	if isDue {
-		write(count)
+	return func() {
+		if isDue {
+			write(count)
+		}
+		l.remind(false)
 	}
-	l.remind(false)
 }
 
 // remind logs the counts whose minute is over, and forgets lines without a count; if the client closes, it logs all counts.
@@ -206,12 +211,13 @@ func (l *link) remind(closes bool) {
 	}
 }
 
-// warn logs calls or commits of the domain, if there are any, and why the last one has failed, if it has.
-func (c *Client) warn(times int, last error, one, many string) {
+// warn counts calls or commits of the domain, if there are any, and why the last one has failed, if it has. What it returns
+// logs them.
+func (c *Client) warn(times int, last error, one, many string) (log func()) {
 	if times == 0 {
-		return
+		return func() {}
 	}
-	c.loud(fmt.Sprintf(one, c.domain), times, func(count int) {
+	return c.count(fmt.Sprintf(one, c.domain), times, func(count int) {
 		what := many
 		if count == 1 {
 			what = one
@@ -224,9 +230,9 @@ func (c *Client) warn(times int, last error, one, many string) {
 	})
 }
 
-// warnUnknown logs calls whose domain the service does not have.
-func (c *Client) warnUnknown(calls int) {
-	c.warn(calls, nil, "call of the domain \"%s\" met no limit, because the service has no such domain",
+// warnUnknown is warn for calls whose domain the service does not have.
+func (c *Client) warnUnknown(calls int) (log func()) {
+	return c.warn(calls, nil, "call of the domain \"%s\" met no limit, because the service has no such domain",
 		"calls of the domain \"%s\" met no limit, because the service has no such domain")
 }
 
@@ -285,20 +291,21 @@ func (c *Client) giveBack(ctx context.Context, token string, used int64) {
 // commit sends one that has begun, and ends it. The error is why it could not begin. Close waits for it, and not for the
 // functions of the caller, which may close the client.
 func (c *Client) commit(ctx context.Context, commit *pb.Commit, err error) (charges []Charge, _ error) {
-	start := time.Now()
+	start, done, log := time.Now(), func() {}, func() {}
 	if err == nil {
 		var result *pb.CommitResult
 		result, err = c.sendCommit(ctx, &pb.CommitRequest{Domain: c.domain, Commits: []*pb.Commit{commit}})
-		err, charges = cmp.Or(err, errorOfItem(result.GetError())), chargesOf(result)
-		c.commits.Done()
+		err, charges, done = cmp.Or(err, errorOfItem(result.GetError())), chargesOf(result), c.commits.Done
 	}
 	err = c.failureOf(ctx, err)
-	c.heard("commit", time.Since(start), err)
 	// A caller that has left is no failure of the service, and Close commits its hold.
 	if err != nil && endOf(ctx) == nil {
-		c.warn(1, err, "commit of the domain \"%s\" failed, and its estimate may count in place of what was used",
+		log = c.warn(1, err, "commit of the domain \"%s\" failed, and its estimate may count in place of what was used",
 			"commits of the domain \"%s\" failed, and their estimates may count in place of what was used")
 	}
+	done()
+	c.heard("commit", time.Since(start), err)
+	log()
 	return charges, err
 }
 
