@@ -268,8 +268,9 @@ type asking = func(context.Context) (answer, error)
 
 type answer struct {
 	verdicts []*pb.Verdict
-	// open is why a renewal has not committed the hold before it.
-	open error
+	// hasCommitted is true of a renewal that has committed the hold before it, and open is why one has not.
+	hasCommitted bool
+	open         error
 }
 
 // bounded ends a request at the timeout, or with its caller.

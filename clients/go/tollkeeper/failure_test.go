@@ -31,6 +31,8 @@ type unreliable struct {
 	result         *pb.CommitResult
 	commits        []*pb.Commit
 	renewals       []*pb.Renewal
+	// isSilent leaves out what renewals have committed.
+	isSilent bool
 }
 
 func (u *unreliable) Decide(context.Context, *pb.DecideRequest) (*pb.DecideResponse, error) {
@@ -56,7 +58,11 @@ func (u *unreliable) Renew(_ context.Context, request *pb.RenewRequest) (*pb.Ren
 	if u.verdicts != nil {
 		verdict = u.verdicts[0]
 	}
-	return &pb.RenewResponse{Results: []*pb.RenewResult{{Commit: &pb.CommitResult{}, Verdict: verdict}}}, u.err
+	result := &pb.RenewResult{Commit: &pb.CommitResult{}, Verdict: verdict}
+	if u.isSilent {
+		result.Commit = nil
+	}
+	return &pb.RenewResponse{Results: []*pb.RenewResult{result}}, u.err
 }
 
 // Invoke and NewStream make it a connection without a network, so that tests may have a time of their own.
@@ -175,6 +181,23 @@ func TestWhatWasUsedBeforeALostRenewalIsCommitted(t *testing.T) {
 	sums := fmt.Sprint(len(service.renewals), service.renewals[1].Commit.GetUsed(), service.renewals[1].Commit.UsedByKind, service.commits[0].GetUsed())
 	if sums != "3 8 map[input:10] 5" || service.renewals[0].Call.Id != "" || service.commits[0].Hold != "renewed" {
 		t.Errorf("%s, %v", sums, service.commits)
+	}
+}
+
+func TestADeniedRenewalThatShowsNoCommitIsCommittedAtTheEnd(t *testing.T) {
+	for isSilent, want := range map[bool]string{true: `[hold:"token" used:7]`, false: "[]"} {
+		service := &unreliable{isSilent: isSilent}
+		hold, err := over(t, service, Options{}).Hold(t.Context(), 5, On("user", "a"))
+		must(t, err)
+		service.verdicts = []*pb.Verdict{{Code: pb.Verdict_OVER_LIMIT}}
+		decision, err := hold.Renew(t.Context(), 7, 5)
+		must(t, err)
+		must(t, hold.Close())
+		// The text of a message has spaces at random.
+		commits := strings.Join(strings.Fields(fmt.Sprint(service.commits)), " ")
+		if decision.Allowed || decision.Failed || commits != want {
+			t.Errorf("%+v, %s", decision, commits)
+		}
 	}
 }
 

@@ -232,11 +232,12 @@ func (h *Hold) RenewCall(ctx context.Context, call Call) (Decision, error) {
 		for _, result := range response.GetResults() {
 			found.verdicts = append(found.verdicts, result.Verdict)
 			found.open = cmp.Or(found.open, errorOfItem(result.Commit.GetError()))
+			found.hasCommitted = result.Commit != nil && found.open == nil
 		}
 		return found, err
 	}))
 	decisions, tokens, lacking := c.decisions(ctx, "", calls, found.verdicts, err)
-	if isCommitted := err == nil && found.open == nil; isCommitted || tokens[0] != "" {
+	if (err == nil && found.hasCommitted) || tokens[0] != "" {
 		h.replace(tokens[0], nil)
 	} else {
 		h.replace(commit.Hold, commit)
