@@ -5,14 +5,14 @@ use std::task::{Context, Poll, ready};
 use std::{error::Error as StdError, io, iter, net::SocketAddr, pin::Pin, time::Duration};
 
 use http::uri::{Authority, Uri};
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode, header::CONTENT_TYPE};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, join};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, sleep, timeout};
 use tokio::{select, sync::oneshot, sync::watch, task::JoinSet};
-use tonic::{Status, body::Body, codegen::Body as HttpBody, codegen::Bytes};
+use tonic::{Code, Status, body::Body, codegen::Body as HttpBody, codegen::Bytes};
 use tower::{Service, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
 use crate::{Error, Options};
@@ -98,8 +98,32 @@ where
     B::Error: Into<BoxError>,
 {
     let failed = |error: S::Error| Status::from_error(error.into());
-    let boxed = |response: Response<B>| response.map(Body::new);
-    BoxCloneSyncService::new(service.map_err(failed).map_response(boxed))
+    let answered = |answer: Result<Response<B>, Status>| answer.and_then(of_grpc);
+    BoxCloneSyncService::new(service.map_err(failed).map_result(answered))
+}
+
+/// The answer, or an error if it is not of gRPC: a proxy answers in pages of its own. The codes are those of gRPC's
+/// http-grpc-status-mapping.
+fn of_grpc<B>(response: Response<B>) -> Result<Response<Body>, Status>
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let (status, headers) = (response.status(), response.headers());
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let is_page = kind.is_some_and(|kind| !kind.starts_with(b"application/grpc"));
+    if headers.contains_key(Status::GRPC_STATUS) || status == StatusCode::OK && !is_page {
+        return Ok(response.map(Body::new));
+    }
+    let code = match status.as_u16() {
+        400 => Code::Internal,
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        404 => Code::Unimplemented,
+        429 | 502..=504 => Code::Unavailable,
+        _ => Code::Unknown,
+    };
+    Err(Status::new(code, format!("the answer is not of gRPC: HTTP status {status}")))
 }
 
 impl Target {
@@ -142,7 +166,7 @@ impl Target {
             }
             let mut sender = connection?;
             match sender.try_send_request(request).await {
-                Ok(response) => return Ok(response.map(Body::new)),
+                Ok(response) => return of_grpc(response),
                 Err(mut error) => match error.take_message() {
                     // It was not sent, since the connection ended meanwhile.
                     Some(unsent) => request = unsent,

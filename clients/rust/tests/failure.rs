@@ -18,10 +18,13 @@ use std::{
     time::Duration,
 };
 
+use axum::Router;
+use http::StatusCode;
 use support::{Log, connect, patient, service, unique};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_stream::wrappers::TcpListenerStream;
 use tollkeeper_client::{
     Call, Client, Commit, Descriptor, Error, Fake, HITS_MAX, OnFailure, Options, Unit, on,
 };
@@ -296,6 +299,55 @@ async fn without_an_answer_the_error_has_the_code_and_the_reason() {
     assert!(refused.starts_with(&expected), "{refused}");
     let unknown = error("no.such.host.invalid:1", 10_000).await;
     assert!(unknown.starts_with("UNAVAILABLE: no.such.host.invalid:1: "), "{unknown}");
+}
+
+/// Answers so many requests as a proxy whose server is gone, and then as gRPC.
+fn proxy_page(status: u16, times: usize) -> Router {
+    let (status, asked) = (StatusCode::from_u16(status).unwrap(), AtomicUsize::default());
+    let asked = Arc::new(asked);
+    Router::new().fallback(move || {
+        let is_page = asked.fetch_add(1, Ordering::Relaxed) < times;
+        let page = (status, [("content-type", "text/html")], "<h1>a proxy</h1>");
+        ready(if is_page { page } else { (StatusCode::OK, [("grpc-status", "3")], "") })
+    })
+}
+
+#[tokio::test]
+async fn an_answer_of_a_proxy_has_the_code_of_its_http_status() {
+    for (status, code) in [
+        (200, "UNKNOWN"),
+        (302, "UNKNOWN"),
+        (400, "INTERNAL"),
+        (401, "UNAUTHENTICATED"),
+        (403, "PERMISSION_DENIED"),
+        (404, "UNIMPLEMENTED"),
+        (413, "UNKNOWN"),
+        (429, "UNAVAILABLE"),
+        (500, "UNKNOWN"),
+        (502, "UNAVAILABLE"),
+        (503, "UNAVAILABLE"),
+        (504, "UNAVAILABLE"),
+    ] {
+        let client = Client::over(proxy_page(status, usize::MAX), patient()).unwrap();
+        let error = client.decide(on("user", "a")).await.unwrap().error.unwrap();
+        assert_eq!(error.code, code, "{status}");
+        assert!(error.message.contains(&status.to_string()), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_commit_that_a_proxy_could_not_pass_on_is_sent_again() {
+    let (listener, page) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), proxy_page(502, 1));
+    let address = listener.local_addr().unwrap().to_string();
+    let server = tonic::transport::Server::builder().add_routes(page.into());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    let options = patient().commit_timeout(Duration::from_secs(20));
+    let own = Client::over(proxy_page(502, 1), options.clone()).unwrap();
+    for client in [connect(&address, options), own] {
+        let error = client.commit(Commit::new("token", 1)).await.unwrap().unwrap();
+        assert_eq!(error.code, "INVALID_ARGUMENT", "of the second answer: {error}");
+    }
 }
 
 #[tokio::test]
