@@ -1,10 +1,10 @@
 //! What the log gets: one line at once about each kind of event, and then at most one a minute.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::{mem, time::Duration};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::Level;
@@ -34,19 +34,55 @@ const UNKNOWN: Words = [
 #[derive(Default)]
 pub(crate) struct Log {
     pub(crate) target: String,
-    /// By what they are about.
-    lines: Mutex<HashMap<String, Line>>,
-    /// Whether a line is to be written later.
-    has_unsaid: AtomicBool,
+    lines: Mutex<Lines>,
+    /// Whether `lines` has any.
+    has_lines: AtomicBool,
 }
 
+/// The kinds of events with a line in the last minute.
 #[derive(Default)]
-struct Line {
-    written: Option<Instant>,
-    /// Number of events that it does not show yet.
+struct Lines {
+    /// What they are about, and when the next line of each is due, in that order.
+    due: VecDeque<(Instant, Arc<str>)>,
+    unsaid: HashMap<Arc<str>, Option<Unsaid>>,
+}
+
+/// What no line shows yet.
+struct Unsaid {
     events: usize,
-    /// Writes it with their number.
-    write: Option<Box<dyn Fn(usize) + Send>>,
+    /// Writes a line with their number.
+    write: Box<dyn Fn(usize) + Send>,
+}
+
+impl Lines {
+    /// Adds events. Those of a new kind are due at once.
+    fn add(&mut self, kind: &str, unsaid: Unsaid, now: Instant) {
+        if let Some(before) = self.unsaid.get_mut(kind) {
+            let events = unsaid.events + before.as_ref().map_or(0, |before| before.events);
+            *before = Some(Unsaid { events, ..unsaid });
+            return;
+        }
+        let kind = Arc::<str>::from(kind);
+        self.due.push_front((now, Arc::clone(&kind)));
+        self.unsaid.insert(kind, Some(unsaid));
+    }
+
+    /// Takes what each kind that is due has to say; each kind if the client closes. One with nothing to say is forgotten.
+    fn take_due(&mut self, now: Instant, closes: bool) -> Vec<Option<Unsaid>> {
+        let is_due = |(due, _): &&(Instant, Arc<str>)| closes || *due <= now;
+        let number = self.due.iter().take_while(is_due).count();
+        let kinds: Vec<_> = self.due.drain(..number).map(|(_, kind)| kind).collect();
+        let take = |kind: Arc<str>| {
+            let unsaid = self.unsaid.get_mut(&kind).and_then(Option::take);
+            if unsaid.is_some() || closes {
+                self.due.push_back((now + PAUSE, kind));
+            } else {
+                self.unsaid.remove(&kind);
+            }
+            unsaid
+        };
+        kinds.into_iter().map(take).collect()
+    }
 }
 
 impl Log {
@@ -92,35 +128,27 @@ impl Log {
         events: usize,
         line: impl Fn(usize) -> String + Send + 'static,
     ) {
-        let write = move |events| write(level, &line(events));
+        let write = Box::new(move |events| write(level, &line(events)));
         let mut lines = self.lines();
-        let line = lines.entry(kind.to_owned()).or_default();
-        line.events += events;
-        line.write = Some(Box::new(write));
+        lines.add(kind, Unsaid { events, write }, Instant::now());
+        self.has_lines.store(true, Relaxed);
         drop(lines);
-        self.has_unsaid.store(true, Relaxed);
         self.remind(false);
     }
 
     /// Writes the lines whose minute is over; all if the client closes.
     pub(crate) fn remind(&self, closes: bool) {
-        if !self.has_unsaid.load(Relaxed) {
+        if !self.has_lines.load(Relaxed) {
             return;
         }
-        let (mut lines, mut due) = (self.lines(), Vec::new());
-        for line in lines.values_mut() {
-            let is_quiet = line.written.is_some_and(|written| written.elapsed() < PAUSE);
-            if let Some(write) = line.write.take_if(|_| closes || !is_quiet) {
-                line.written = Some(Instant::now());
-                due.push((write, mem::take(&mut line.events)));
-            }
-        }
-        self.has_unsaid.store(lines.values().any(|line| line.write.is_some()), Relaxed);
+        let mut lines = self.lines();
+        let due = lines.take_due(Instant::now(), closes);
+        self.has_lines.store(!lines.due.is_empty(), Relaxed);
         drop(lines);
-        due.into_iter().for_each(|(write, events)| write(events));
+        due.into_iter().flatten().for_each(|Unsaid { events, write }| write(events));
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<String, Line>> {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -153,7 +181,7 @@ pub(crate) fn service_text(ServiceError { code, message }: &ServiceError) -> Str
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, atomic::AtomicUsize};
+    use std::sync::atomic::AtomicUsize;
     use std::{convert::Infallible, future::ready};
 
     use tonic::{Request, Response, body::Body, server::Grpc};
@@ -180,8 +208,8 @@ mod tests {
         (1..4).for_each(add);
         client.decide(on("user", "a")).await.unwrap();
         assert_eq!(*said.lock().unwrap(), [1]);
-        for line in log.lines().values_mut() {
-            line.written = line.written.and_then(|written| written.checked_sub(PAUSE));
+        for (due, _) in &mut log.lines().due {
+            *due = due.checked_sub(PAUSE).unwrap();
         }
         client.decide(on("user", "a")).await.unwrap();
         assert_eq!(*said.lock().unwrap(), [1, 5]);
@@ -189,6 +217,37 @@ mod tests {
         client.close().await;
         client.close().await;
         assert_eq!(*said.lock().unwrap(), [1, 5, 9]);
+    }
+
+    #[test]
+    fn only_kinds_that_are_due_are_looked_at_and_a_quiet_one_is_forgotten_after_a_minute() {
+        let (mut lines, start) = (Lines::default(), Instant::now());
+        let at = |ms| start + Duration::from_millis(ms);
+        let add = |lines: &mut Lines, kind: u64, events, ms| {
+            let write = Box::new(|_| ());
+            lines.add(&format!("domain {kind}"), Unsaid { events, write }, at(ms));
+        };
+        let look = |lines: &mut Lines, ms, closes| {
+            let looked_at = lines.take_due(at(ms), closes);
+            let events = |it: Option<Unsaid>| it.map_or(0, |it| it.events);
+            looked_at.into_iter().map(events).collect::<Vec<_>>()
+        };
+        for kind in 0..30_000 {
+            add(&mut lines, kind, 1, kind);
+            assert_eq!(look(&mut lines, kind, false), [1], "of all kinds, only the new one");
+        }
+        add(&mut lines, 0, 2, 30_000);
+        add(&mut lines, 0, 3, 30_000);
+        assert!(look(&mut lines, 59_999, false).is_empty());
+        assert_eq!(look(&mut lines, 60_001, false), [5, 0]);
+        assert_eq!((lines.due.len(), lines.unsaid.len()), (29_999, 29_999), "one is forgotten");
+        add(&mut lines, 1, 4, 60_001);
+        assert_eq!(look(&mut lines, 60_001, false), [4], "it is new again");
+        assert_eq!(look(&mut lines, 90_000, false).len(), 29_998);
+        assert_eq!(look(&mut lines, 90_000, true), [0, 0], "the client closes");
+        assert!(look(&mut lines, 149_999, false).is_empty());
+        assert_eq!(look(&mut lines, 150_000, false), [0, 0]);
+        assert_eq!((lines.due.len(), lines.unsaid.len()), (0, 0));
     }
 
     /// A service without rules for the domain, which holds a token.
@@ -237,7 +296,7 @@ mod tests {
         client.shared.closes.send_replace(true);
         client.shared.closes.closed().await;
         let lines = client.shared.log.lines();
-        let unsaid: Vec<_> = lines.values().map(|line| line.events).collect();
+        let unsaid: Vec<_> = lines.unsaid.values().flatten().map(|it| it.events).collect();
         assert_eq!(unsaid, [asked.load(Relaxed) - 1], "all but the first");
     }
 }
