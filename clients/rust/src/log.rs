@@ -104,7 +104,9 @@ impl Log {
 
     /// Logs the calls whose domain no rules have.
     pub(crate) fn unknown(&self, domain: &str, verdicts: &[Verdict]) {
-        let calls = verdicts.iter().filter(|verdict| verdict.domain_unknown).count();
+        // One with an error is a failed call.
+        let is_unknown = |it: &&Verdict| it.domain_unknown && it.error.is_none();
+        let calls = verdicts.iter().filter(is_unknown).count();
         if calls > 0 {
             self.warn(&UNKNOWN, domain, calls, "");
         }
@@ -248,6 +250,15 @@ mod tests {
         assert!(look(&mut lines, 149_999, false).is_empty());
         assert_eq!(look(&mut lines, 150_000, false), [0, 0]);
         assert_eq!((lines.due.len(), lines.unsaid.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_verdict_with_an_error_is_a_failure_only() {
+        let log = Log::default();
+        let error = Some(tonic_types::pb::Status::default());
+        let failed = Verdict { domain_unknown: true, error, ..Verdict::default() };
+        log.unknown("shop", &[failed]);
+        assert!(log.lines().due.is_empty());
     }
 
     /// A service without rules for the domain, which holds a token.
