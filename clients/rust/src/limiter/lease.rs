@@ -23,6 +23,8 @@ const WANT_MIN: u64 = 2;
 const PART_IN_HAND: u64 = 8;
 /// One that is nearly used up, and the next.
 const LEASES_MAX: usize = 2;
+/// A lease is spent for so long at most, also if the service says more.
+const SPEND_MAX: Duration = Duration::from_millis(200);
 /// Credit that was not used for so long goes back.
 const IDLE: Duration = Duration::from_millis(100);
 /// How long no lease is asked for after a question without an answer, or that was denied.
@@ -243,7 +245,7 @@ impl Entry {
         let (mut granted, mut hold, mut life) = (0, String::new(), Duration::ZERO);
         let answer = answer.and_then(|mut verdict| {
             (granted, hold) = (mem::take(&mut verdict.hits), mem::take(&mut verdict.hold));
-            life = duration(verdict.spend_within.take());
+            life = SPEND_MAX.min(duration(verdict.spend_within.take()));
             Decision::decode(verdict, self.descriptors.len())
         });
         let refusal = match answer {
@@ -534,6 +536,16 @@ mod tests {
         let hold = entry.answered(Ok(verdict), at(998), at(999)).unwrap();
         assert_eq!(entry.look(&hold, at(999), false), ended(&hold, 0));
         assert_eq!(asks(&entry, 100, 1000), Some(45));
+    }
+
+    #[test]
+    fn a_lease_is_spent_for_at_most_200_ms() {
+        let entry = entry();
+        let long = Duration::from_secs(60).try_into().ok();
+        let verdict = Verdict { spend_within: long, ..verdict(5, 900) };
+        entry.answered(Ok(verdict), at(10), at(11)).unwrap();
+        assert!(spends(&entry, 1, 209));
+        assert!(!spends(&entry, 1, 210));
     }
 
     #[test]
