@@ -158,8 +158,9 @@ func (c *Client) WithDomain(domain string) *Client {
 	return view
 }
 
-// Close ends the client and all that With and WithDomain have made of it. It waits for commits under way, and until the log
-// has the number of calls that it has ended. OnFailure decides them, and later calls. It may be called again.
+// Close ends the client and all that With and WithDomain have made of it. It waits at most [Options.CommitTimeout] for commits
+// and for what is given back, and at most that until the calls that it has ended are counted for the log. OnFailure decides
+// them, and later calls. It may be called again, also by functions of the options.
 func (c *Client) Close() error {
 	if c.isView {
 		return nil
@@ -241,18 +242,15 @@ func (c *Client) decideAll(
 	if err != nil {
 		return nil, nil, err
 	}
-	if c.begin(&c.calls) == nil {
-		defer c.calls.Done()
-	}
 	memorable := c.memorable(request)
 	if denial, isFound := c.denials.find(memorable, c.options.RememberDenials); isFound {
 		return []Decision{denial}, []string{""}, nil
 	}
-	found, err := c.ask(ctx, "decide", request.Calls, ending(func(ctx context.Context) (answer, error) {
+	found, end, err := c.ask(ctx, "decide", request.Calls, ending(func(ctx context.Context) (answer, error) {
 		response, err := c.service.Decide(ctx, request)
 		return answer{verdicts: response.GetVerdicts()}, err
 	}))
-	decisions, tokens, lacking := c.decisions(ctx, path, calls, found.verdicts, err)
+	decisions, tokens, lacking := c.decisions(ctx, path, calls, found.verdicts, end, err)
 	if lacking != nil {
 		return nil, nil, lacking
 	}
@@ -282,10 +280,11 @@ func (c *Client) bounded(send asking) asking {
 	}
 }
 
-// ask makes a request, if its calls may be sent. The hook gets its error, or else the first error of its items.
-func (c *Client) ask(ctx context.Context, method string, calls []*pb.Call, send asking) (found answer, err error) {
-	start := time.Now()
-	if err = cmp.Or(tooLarge(calls), c.errClosed()); err == nil {
+// ask makes a request, if its calls may be sent. It is under way until its end is called, which tells the hook its error, or
+// else the first error of its items.
+func (c *Client) ask(ctx context.Context, method string, calls []*pb.Call, send asking) (found answer, end func(), err error) {
+	start, closed := time.Now(), c.begin(&c.calls)
+	if err = cmp.Or(tooLarge(calls), closed); err == nil {
 		found, err = send(ctx)
 	}
 	if err == nil && len(found.verdicts) != len(calls) {
@@ -296,18 +295,25 @@ func (c *Client) ask(ctx context.Context, method string, calls []*pb.Call, send 
 	for _, verdict := range found.verdicts {
 		first = cmp.Or(first, errorOf(verdict))
 	}
-	c.heard(method, time.Since(start), first)
-	return found, err
+	elapsed := time.Since(start)
+	return found, func() {
+		if closed == nil {
+			c.calls.Done()
+		}
+		c.heard(method, elapsed, first)
+	}, err
 }
 
 // decisions returns what the verdicts say, or what is decided without them, and the tokens of what is held. The error is a
-// call that lacks a limit.
+// call that lacks a limit. Functions of the caller may close the client, so the request ends before them, once it is counted.
 func (c *Client) decisions(
-	ctx context.Context, path string, calls []Call, verdicts []*pb.Verdict, err error,
+	ctx context.Context, path string, calls []Call, verdicts []*pb.Verdict, end func(), err error,
 ) (decisions []Decision, tokens []string, lacking error) {
 	decisions, tokens = make([]Decision, len(calls)), make([]string, len(calls))
 	defer c.remind(false)
 	failures, unknown, last := 0, 0, error(nil)
+	// Nobody waits for the work of a context that has ended, and the service is not to blame.
+	isAwaited := endOf(ctx) == nil
 	for i, call := range calls {
 		decisions[i] = Decision{Failed: true, Err: err}
 		if err == nil {
@@ -316,9 +322,9 @@ func (c *Client) decisions(
 				unknown++
 			}
 		}
-		// Nobody waits for the work of a context that has ended, and the service is not to blame.
-		if decisions[i].Failed && endOf(ctx) == nil {
-			c.decideFailed(call, &decisions[i])
+		if decisions[i].Failed && isAwaited {
+			// An end user could pass any limit by a value that makes the request too large.
+			decisions[i].Failed = status.Code(decisions[i].Err) != codes.OutOfRange
 			if decisions[i].Failed {
 				failures, last = failures+1, decisions[i].Err
 			}
@@ -327,19 +333,18 @@ func (c *Client) decisions(
 			lacking = mistake.below(path, i)
 		}
 	}
-	c.warn(failures, last, "call of the domain \"%s\" had no answer and was decided by on_failure",
-		"calls of the domain \"%s\" had no answer and were decided by on_failure")()
-	c.warnUnknown(unknown)()
-	return decisions, tokens, lacking
-}
-
-// decideFailed decides a call that has no verdict.
-func (c *Client) decideFailed(call Call, decision *Decision) {
-	// An end user could pass any limit by a value that makes the request too large.
-	decision.Failed = status.Code(decision.Err) != codes.OutOfRange
-	if decision.Failed {
-		decision.Allowed = c.onFailure(decision.Err, call.descriptors)
+	logFailures := c.warn(failures, last, "call of the domain \"%s\" had no answer and was decided by on_failure",
+		"calls of the domain \"%s\" had no answer and were decided by on_failure")
+	logUnknown := c.warnUnknown(unknown)
+	end()
+	for i, call := range calls {
+		if decisions[i].Failed && isAwaited {
+			decisions[i].Allowed = c.onFailure(decisions[i].Err, call.descriptors)
+		}
 	}
+	logFailures()
+	logUnknown()
+	return decisions, tokens, lacking
 }
 
 // lacksLimit is the mistake of a call with a descriptor without limit and rule, if a limit is required.

@@ -223,11 +223,8 @@ func (h *Hold) RenewCall(ctx context.Context, call Call) (Decision, error) {
 		h.replace(tokens[0], nil)
 		return decisions[0], nil
 	}
-	if c.begin(&c.calls) == nil {
-		defer c.calls.Done()
-	}
 	request := &pb.RenewRequest{Domain: c.domain, Renewals: []*pb.Renewal{{Commit: commit, Call: encoded}}}
-	found, err := c.ask(ctx, "renew", []*pb.Call{encoded}, c.kept(func(ctx context.Context) (found answer, err error) {
+	found, end, err := c.ask(ctx, "renew", []*pb.Call{encoded}, c.kept(func(ctx context.Context) (found answer, err error) {
 		response, err := c.service.Renew(ctx, request)
 		for _, result := range response.GetResults() {
 			found.verdicts = append(found.verdicts, result.Verdict)
@@ -236,7 +233,7 @@ func (h *Hold) RenewCall(ctx context.Context, call Call) (Decision, error) {
 		}
 		return found, err
 	}))
-	decisions, tokens, lacking := c.decisions(ctx, "", calls, found.verdicts, err)
+	decisions, tokens, lacking := c.decisions(ctx, "", calls, found.verdicts, end, err)
 	if (err == nil && found.hasCommitted) || tokens[0] != "" {
 		h.replace(tokens[0], nil)
 	} else {

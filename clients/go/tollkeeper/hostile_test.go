@@ -205,14 +205,21 @@ func TestTheLoggerOfALeaseMayCloseTheClient(t *testing.T) {
 func TestAFunctionOfTheCallerMayCloseTheClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var client *Client
-		client = over(t, &unreliable{decideErr: status.Error(codes.Unavailable, "lost")}, Options{
-			OnFailure: func(error, []Descriptor) bool { return client.Close() == nil },
-		})
-		client.close = func() error { return nil }
-		decision, err := client.Decide(t.Context(), On("user", "a"))
-		must(t, err)
-		if !decision.Allowed {
-			t.Errorf("%+v", decision)
+		logger := &closing{closed: make(chan error, 9)}
+		for _, options := range []Options{
+			{OnFailure: func(error, []Descriptor) bool { return client.Close() == nil }},
+			{OnCall: func(string, time.Duration, error) { must(t, client.Close()) }},
+			{Logger: slog.New(logger)},
+		} {
+			client = over(t, &unreliable{decideErr: status.Error(codes.Unavailable, "lost")}, options)
+			client.close = func() error { return nil }
+			logger.client = client
+			started := time.Now()
+			decision, err := client.Decide(t.Context(), On("user", "a"))
+			must(t, err)
+			if took := time.Since(started); !decision.Allowed || client.errClosed() == nil || took > 0 {
+				t.Errorf("%+v after %s", decision, took)
+			}
 		}
 	})
 }

@@ -117,8 +117,8 @@ func (l *link) begin(group *sync.WaitGroup) error {
 	return err
 }
 
-// end waits for commits, and then for the calls that it ends until they are counted: at most some time for each, since what
-// a hold that was left waits for may last, and a function of the caller may block a call, or close the client.
+// end waits for commits, and then for the calls that it ends until they are counted: at most some time for each, since
+// the answer to a hold that was left may be long in coming.
 func (l *link) end(most time.Duration) error {
 	l.mutex.Lock()
 	wasClosed := l.errClosed() != nil
