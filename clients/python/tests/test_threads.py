@@ -1,6 +1,7 @@
 """What threads, signal handlers and functions of the application may do while a client works."""
 
 import asyncio
+import logging
 import sys
 import threading
 import unittest
@@ -8,7 +9,10 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from tollkeeper import AsyncClient
+import grpc
+from test_answers import Service
+
+from tollkeeper import AsyncClient, Client
 from tollkeeper import log as logs
 
 LONG = 10.0
@@ -43,6 +47,35 @@ class Loops(unittest.TestCase):
             shared |= {OfAnotherThread(shared.remove) for _ in range(3)}
         await connection.close(1)
         await channel.close()
+
+
+class Hooks(unittest.TestCase):
+    def test_a_log_handler_and_the_functions_of_a_client_may_close_it(self) -> None:
+        failed = grpc.StatusCode.INVALID_ARGUMENT, "no"
+        with Service(Decide=failed, Commit=failed).listen() as address:
+            for method, argument in (("decide", {"user": "alice"}), ("commit", "token")):
+                with self.subTest(method):
+                    self.check(address, method, argument)
+
+    def check(self, address: str, method: str, argument: Any) -> None:
+        closed: list[object] = []
+
+        def close(*of: object) -> bool:
+            client.close()
+            closed.append(of[0])
+            return False
+
+        client = Client(address, "example", timeout=LONG, commit_timeout=86_400, on_failure=close, on_call=close)
+        logs.logger.addFilter(close)
+        self.addCleanup(logs.logger.removeFilter, close)
+        # What waits in vain ends the test and not the run.
+        thread = threading.Thread(target=getattr(client, method), args=[argument], daemon=True)
+        thread.start()
+        thread.join(LONG)
+        logs.logger.removeFilter(close)
+        self.assertFalse(thread.is_alive())
+        self.assertIsInstance(closed[0], logging.LogRecord)
+        self.assertIn(method, closed)
 
 
 class Signals(unittest.TestCase):
@@ -85,6 +118,7 @@ def interrupt(at_line: int) -> tuple[int, bool]:
         sys.settrace(trace)
         for number in (1, 2, 4):
             log.count(logs.FAILED_CALLS, "example", number)
+            log.remind()
         log.remind(closes=True)
         sys.settrace(None)
     return sum(call.args[2] for call in write.call_args_list), line >= at_line

@@ -123,7 +123,7 @@ class _Connection:
         await asyncio.sleep(seconds)
 
     @contextmanager
-    def under_way(self) -> Iterator[None]:
+    def under_way(self, _what: str = "call") -> Iterator[None]:
         """What `close` ends, and waits for until it is counted."""
         end = asyncio.get_running_loop().create_future()
         self.calls.add(end)

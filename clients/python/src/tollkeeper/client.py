@@ -51,10 +51,6 @@ class Client(Exchange[Decision, list[Decision], Committed]):
             return end.value
         raise RuntimeError("a client for threads cannot wait for an event loop")
 
-    def _run_commit(self, work: Coroutine[Any, Any, T]) -> T:
-        with self._connection.under_way("commit"):
-            return self._run(work)
-
 
 class _Connection:
     """A channel, and the commits that it is kept open for."""

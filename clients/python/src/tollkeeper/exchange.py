@@ -141,9 +141,9 @@ class Exchange(ABC, Generic[One, Many, Done]):
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """The result of the work, or a coroutine with it."""
 
-    @abstractmethod
     def _run_commit(self, work: Coroutine[Any, Any, Committed]) -> Any:
-        """As `_run`, and `close` waits for it."""
+        """As `_run`, to the end even if the caller leaves meanwhile."""
+        return self._run(work)
 
     async def _send_hold(self, method: str, request: Any, timeout: float) -> Any:
         """The answer to a request that takes a hold, which is given back if the caller leaves meanwhile."""
@@ -240,11 +240,12 @@ class Exchange(ABC, Generic[One, Many, Done]):
         """`also_closed` is for a commit that `close` waits for."""
         request = pb.CommitRequest(domain=self._policy.domain, commits=[commit])
         start = time.perf_counter()
-        answer = closed() if self._is_closed and not also_closed else await self._send_commit(request, start)
-        committed = decode_commit(_items(answer, "results", 1)[0])
+        with self._connection.under_way("commit"):
+            answer = closed() if self._is_closed and not also_closed else await self._send_commit(request, start)
+            committed = decode_commit(_items(answer, "results", 1)[0])
+            if committed.error:
+                self._log.count(FAILED_COMMITS, self._policy.domain, 1, committed.error)
         self._report("commit", start, [committed.error])
-        if committed.error:
-            self._log.count(FAILED_COMMITS, self._policy.domain, 1, committed.error)
         return committed
 
     async def _send_commit(self, request: pb.CommitRequest, start: float) -> Any:
@@ -276,7 +277,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
         return self._decisions([call], [verdict], [""])[0], is_committed
 
     def _decode(self, items: Sequence[pb.Verdict | ServiceError]) -> list[Decision | ServiceError]:
-        """The verdicts. Logs what is wrong with them, while `close` still waits for them."""
+        """The verdicts. Counts what is wrong with them, while `close` still waits for them."""
         verdicts = [decode(it) for it in items]
         errors = [it for it in verdicts if isinstance(it, ServiceError) and it.code != "OUT_OF_RANGE"]
         unknown = sum(isinstance(it, pb.Verdict) and it.domain_unknown and not it.HasField("error") for it in items)
@@ -284,7 +285,6 @@ class Exchange(ABC, Generic[One, Many, Done]):
             self._log.count(FAILED_CALLS, self._policy.domain, len(errors), errors[-1])
         if unknown:
             self._log.count(UNKNOWN_DOMAIN, self._policy.domain, unknown)
-        self._log.remind()
         return verdicts
 
     def _decisions(
@@ -318,6 +318,8 @@ class Exchange(ABC, Generic[One, Many, Done]):
                 )
 
     def _report(self, method: str, start: float, results: Sequence[object]) -> None:
+        """Writes what was counted, and calls `on_call`, either of which may close the client."""
+        self._log.remind()
         if self._policy.on_call:
             codes = [it.code for it in results if isinstance(it, ServiceError)] or ["ok"]
             self._log.contained("on_call", self._policy.on_call, method, time.perf_counter() - start, codes[0])

@@ -54,20 +54,25 @@ class Log:
         self._lock = threading.RLock()
         # The oldest first.
         self._lines: OrderedDict[str, _Kind] = OrderedDict()
+        self._first: list[tuple[int, Callable[[int], None]]] = []
 
     def count(self, words: Words, domain: str, number: int, last: ServiceError | None = None) -> None:
-        """Counts events of the domain. Their line, which ends by the last error, is written now or later."""
+        """Counts events of the domain. `remind` writes their line, which ends by the last error."""
         reason = f"; the last: {last}" if last else ""
 
         def write(number: int) -> None:
             what = printable(words[number > 1].format(domain))
             _write(logging.WARNING, "tollkeeper: %d %s%s (%s)", number, what, reason, printable(self._target))
 
-        self._add(words[0].format(domain), number, write)
+        with self._lock:
+            if self._add(words[0].format(domain), number, write):
+                self._first.append((number, write))
 
     def mistake(self, what: str) -> None:
         """Writes the exception that is being handled."""
-        self._add(what, 0, lambda _: _write(logging.ERROR, "tollkeeper: %s", what, exc_info=True))
+        self.remind()
+        if self._add(what, 0, lambda _: None):
+            _write(logging.ERROR, "tollkeeper: %s", what, exc_info=True)
 
     def contained(self, name: str, function: Callable[..., T], *arguments: Any) -> T | None:
         """The result of a function of the user; None if it raises, since it must not reach the caller."""
@@ -78,11 +83,11 @@ class Log:
             return None
 
     def remind(self, *, closes: bool = False) -> None:
-        """Writes the numbers whose minute is over; all if the client closes."""
+        """Writes the first events of a minute, and the numbers whose minute is over; all if the client closes."""
         if not self._lines:
             return
-        over = []
         with self._lock:
+            due, self._first = self._first, []
             now = time.monotonic()
             for _ in range(len(self._lines)):
                 name, kind = self._oldest()
@@ -93,8 +98,8 @@ class Log:
                 if number or closes:
                     kind.due = now + SECONDS_BETWEEN_LINES
                     self._lines.setdefault(name, kind)
-                over.append((number, kind.write))
-        for number, write in over:
+                due.append((number, kind.write))
+        for number, write in due:
             if number:
                 write(number)
 
@@ -104,16 +109,14 @@ class Log:
             return name, kind
         return "", None
 
-    def _add(self, name: str, number: int, write: Callable[[int], None]) -> None:
-        """Writes at once, or counts the events if there was a line in the last minute."""
-        self.remind()
+    def _add(self, name: str, number: int, write: Callable[[int], None]) -> bool:
+        """Whether the events have a line of their own. They are counted if there was a line in the last minute."""
         with self._lock:
             added = _Kind(time.monotonic() + SECONDS_BETWEEN_LINES, write)
             kind = self._lines.setdefault(name, added)
             if kind is not added:
                 kind.number, kind.write = kind.number + number, write
-        if kind is added:
-            write(number)
+        return kind is added
 
 
 def _write(level: int, text: str, *arguments: object, exc_info: bool = False) -> None:
