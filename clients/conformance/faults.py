@@ -58,10 +58,8 @@ def verdict(word: Any, token: str) -> Any:
             return pb.Verdict(error=status(code))
         case "blank":
             return pb.Verdict()
-        case "unlimited":
-            return pb.Verdict(code="OK", statuses=[pb.Status(code="OK")])
-        case "without a domain":
-            return pb.Verdict(code="OK", statuses=[pb.Status(code="OK")], domain_unknown=True)
+        case "unlimited" | "without a domain":
+            return pb.Verdict(code="OK", statuses=[pb.Status(code="OK")], domain_unknown=word != "unlimited")
         case "half":
             limited = pb.Status(code="OK", rule="user", current_limit=limit, limit_remaining=9)
             return pb.Verdict(code="OK", statuses=[limited, pb.Status(code="OK", descriptor_index=1)])
