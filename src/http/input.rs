@@ -29,27 +29,27 @@ struct State {
     /// What hyper's buffer has grown to.
     buffer: HeldBytes,
     /// Held while there are any, so that a head must arrive in time.
-    _waits: Option<HeldBytes>,
+    waits: Option<HeldBytes>,
 }
 
 impl Untaken {
     pub(super) fn new(memory: Arc<ConnectionBudget>) -> Self {
         let buffer = memory.reserve();
-        Self { memory, state: Mutex::new(State { bytes: 0, buffer, _waits: None }) }
+        Self { memory, state: Mutex::new(State { bytes: 0, buffer, waits: None }) }
     }
 
     fn arrived(&self, bytes: usize) -> Result<(), BudgetSpent> {
-        let State { bytes: untaken, buffer, _waits } = &mut *self.state.lock();
+        let State { bytes: untaken, buffer, waits } = &mut *self.state.lock();
         *untaken += bytes;
         buffer.grow_to(2 * *untaken)?;
-        _waits.get_or_insert_with(|| self.memory.reserve_briefly());
+        waits.get_or_insert_with(|| self.memory.reserve_briefly());
         Ok(())
     }
 
     /// A request has taken its head, or a part of its body.
     pub(super) fn taken(&self) {
         let mut state = self.state.lock();
-        (state.bytes, state._waits) = (0, None);
+        (state.bytes, state.waits) = (0, None);
     }
 }
 
