@@ -205,7 +205,7 @@ impl HeldBytes {
         Ok(())
     }
 
-    /// Holds at least as many, or refuses them at once.
+    /// Takes what is missing to this many bytes, or refuses it at once.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), BudgetSpent> {
         self.add(bytes.saturating_sub(self.bytes))
     }
@@ -244,7 +244,7 @@ impl HeldBuffer {
         let length = self.bytes.len() + data.len();
         if length > self.bytes.capacity() {
             let (before, capacity) = (self.held.bytes, length.max(wanted));
-            self.held.add(capacity.saturating_sub(before))?;
+            self.held.grow_to(capacity)?;
             let mut bytes = BytesMut::with_capacity(capacity);
             bytes.extend_from_slice(&self.bytes);
             self.bytes = bytes;

@@ -1,5 +1,5 @@
-//! What a client has sent and no request has taken yet: hyper's buffer of a connection, which it neither bounds by time nor
-//! makes smaller again.
+//! What a client has sent and no request has taken yet. hyper keeps it in a buffer of the connection that it never shrinks, and
+//! waits for the rest of a head as long as for the next request.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use crate::{
     net::tls::ByteStream,
 };
 
-/// hyper's first buffer. It doubles it as long as a read fills it, and to hold a long head.
+/// The size of hyper's first buffer. hyper doubles it when a read fills it, and when a head needs more.
 const READ_BYTES: usize = 8 << 10;
 
 pub(super) struct Untaken {
@@ -26,9 +26,9 @@ pub(super) struct Untaken {
 
 struct State {
     bytes: usize,
-    /// What hyper's buffer has grown to.
+    /// Counts hyper's buffer at its largest so far.
     buffer: HeldBytes,
-    /// Held while there are any, so that a head must arrive in time.
+    /// Held while bytes wait, so that a connection whose head does not end is closed.
     waits: Option<HeldBytes>,
 }
 
@@ -53,7 +53,7 @@ impl Untaken {
     }
 }
 
-/// The bytes of a connection, which are read in small steps, and count until they are taken.
+/// A connection that is read in small steps, and whose bytes count until a request takes them.
 pub(super) struct Input {
     pub(super) stream: Box<dyn ByteStream>,
     pub(super) untaken: Arc<Untaken>,

@@ -102,8 +102,8 @@ where
     BoxCloneSyncService::new(service.map_err(failed).map_result(answered))
 }
 
-/// The answer, or an error if it is not of gRPC: a proxy answers in pages of its own. The codes are those of gRPC's
-/// http-grpc-status-mapping.
+/// The answer, or an error if it is not a gRPC answer, such as an error page of a proxy. gRPC's http-grpc-status-mapping gives
+/// the code.
 fn of_grpc<B>(response: Response<B>) -> Result<Response<Body>, Status>
 where
     B: HttpBody<Data = Bytes> + Send + 'static,

@@ -55,7 +55,7 @@ struct Unsaid {
 }
 
 impl Lines {
-    /// Adds events. Those of a new kind are due at once.
+    /// Adds events of a kind. The first line of a kind is due at once.
     fn add(&mut self, kind: &str, unsaid: Unsaid, now: Instant) {
         if let Some(before) = self.unsaid.get_mut(kind) {
             let events = unsaid.events + before.as_ref().map_or(0, |before| before.events);

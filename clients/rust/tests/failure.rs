@@ -301,7 +301,7 @@ async fn without_an_answer_the_error_has_the_code_and_the_reason() {
     assert!(unknown.starts_with("UNAVAILABLE: no.such.host.invalid:1: "), "{unknown}");
 }
 
-/// Answers so many requests as a proxy whose server is gone, and then as gRPC.
+/// Answers the first requests with the error page of a proxy, and later ones with gRPC.
 fn proxy_page(status: u16, times: usize) -> Router {
     let (status, asked) = (StatusCode::from_u16(status).unwrap(), AtomicUsize::default());
     let asked = Arc::new(asked);

@@ -23,7 +23,7 @@ const WANT_MIN: u64 = 2;
 const PART_IN_HAND: u64 = 8;
 /// One that is nearly used up, and the next.
 const LEASES_MAX: usize = 2;
-/// A lease is spent for so long at most, also if the service says more.
+/// A lease is spent for at most this long, even if the service allows more.
 const SPEND_MAX: Duration = Duration::from_millis(200);
 /// Credit that was not used for so long goes back.
 const IDLE: Duration = Duration::from_millis(100);

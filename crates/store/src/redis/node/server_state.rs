@@ -43,7 +43,7 @@ use crate::{
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// The least time for an answer to what is no call, where the budget is shorter.
+/// A probe or a command beside calls has at least this long to be answered, even if the decision budget is shorter.
 const ANSWER_WITHIN_MIN: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
@@ -198,7 +198,7 @@ impl ServerState {
         drop(self.probes.spawn_on(probing.run(), &runtime));
     }
 
-    /// How long it may take to answer what is no call.
+    /// How long Redis has to answer a probe, or a command beside calls.
     pub(crate) fn answer_within(&self) -> Duration {
         self.pool.timeout().max(ANSWER_WITHIN_MIN)
     }

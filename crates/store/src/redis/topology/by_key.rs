@@ -103,7 +103,7 @@ async fn on_node(
     let mut bytes = Vec::new();
     all.iter().for_each(|command| command.write_packed_command(&mut bytes));
     let mut connection = state.pool.get_tried_after(TRIED_AFTER).await?;
-    // While the server stands still, such commands may take all connections that calls would notice it on.
+    // These commands may use up the connections while the server stands still, and no call is left to notice it.
     let exchange = pin!(connection.exchange(&bytes, all.len(), resp::value));
     let replies = node.link.owed(exchange, state.answer_within()).await;
     let replies: RedisResult<Vec<Value>> = replies.into_iter().collect();

@@ -149,16 +149,16 @@ impl Directory {
         self.replace(&|node_at| NodeMap::of_cluster(ranges, node_at))
     }
 
-    /// The node at this address, which becomes one of the map if it is not known, and owns the hash slot from now on.
+    /// The node at this address. It enters the map if it is new there. If a hash slot has `moved`, the node owns it from now on.
     pub(crate) fn node_at(&self, server: &Server, moved: Option<HashSlot>) -> Arc<RedisNode> {
         let _change = self.change.lock();
         let map = self.map();
         let known = map.find(&server.address).cloned();
-        let is_known = known.is_some();
-        let node = known.unwrap_or_else(|| self.new_node(map.announced(server)));
-        if moved.is_some() || !is_known {
-            self.current.store(Arc::new(map.with(Arc::clone(&node), moved)));
+        if let (Some(node), None) = (&known, moved) {
+            return Arc::clone(node);
         }
+        let node = known.unwrap_or_else(|| self.new_node(map.announced(server)));
+        self.current.store(Arc::new(map.with(Arc::clone(&node), moved)));
         if moved.is_some() {
             *self.moved_to.lock() = Some(node.server.clone());
         }

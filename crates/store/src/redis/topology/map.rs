@@ -57,7 +57,7 @@ impl NodeMap {
         map
     }
 
-    /// This map with a node, to which the hash slot has moved.
+    /// This map with a node, which owns the hash slot that has `moved`, if one has.
     pub(super) fn with(&self, node: Arc<RedisNode>, moved: Option<HashSlot>) -> Self {
         let mut map = self.clone();
         let owner = map.index_of(node);
