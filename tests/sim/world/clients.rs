@@ -26,6 +26,7 @@ use super::{
 
 /// After this time it may hang, for all that the client cares.
 const TIMEOUTS_MS: [u64; 4] = [20, 40, 100, 400];
+const TIMEOUT_MIN: Duration = Duration::from_millis(TIMEOUTS_MS[0]);
 
 /// A timer of the world fires up to a millisecond late.
 const TIMER: Duration = Duration::from_millis(1);
@@ -348,8 +349,8 @@ impl Client {
         if decided.as_ref().is_ok_and(|decision| decision.token.is_some()) {
             replica.signs.set(true);
         }
+        let asked_before = world.asked_before(counters, replica.began);
         if !answer.by_credit && (!has_token || replica.signs.get()) {
-            let asked_before = world.asked_before(counters, replica.began);
             self.check_breaker(replica, &(&nodes | &asked_before), began, answer, meaning);
         }
         let seen: Vec<_> = nodes.iter().map(|node| &replica.seen[*node].refuses_since).collect();
@@ -371,7 +372,10 @@ impl Client {
             let replica = replica.number;
             format!("client {number} at replica {replica}: {event}: {answer:?} after {took:?}")
         });
-        let waits = may_wait && (was_changing || world.is_changing.get());
+        // Asked as one call where a slot was, then in parts there and where it is, there with the text of a script: the shortest
+        // time may be too short for that.
+        let is_sent_on = answer.is_split && !asked_before.is_empty() && timeout == TIMEOUT_MIN;
+        let waits = may_wait && (was_changing || world.is_changing.get()) || is_sent_on;
         let is_missed = has_connections && !waits && is_without_store(answer, meaning, took);
         if is_missed && world.is_well(None, Instant::now()) {
             world.breaks("nothing is wrong, and a call has no answer of the store".to_owned());

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::RangeInclusive,
     rc::Rc,
     time::Duration,
 };
@@ -68,9 +67,10 @@ impl Histories {
         self.add(counter, Some(start_ms / WINDOW_MS), lose);
     }
 
-    /// Nothing is claimed of the windows at these times, since two servers took their calls.
-    pub fn excuse(&mut self, times_ms: RangeInclusive<u64>) {
-        self.excused.extend(times_ms.start() / WINDOW_MS..=times_ms.end() / WINDOW_MS);
+    /// Nothing is claimed of the windows between these times, since two servers took their calls. The clock may have been set
+    /// back meanwhile.
+    pub fn excuse(&mut self, one_ms: u64, other_ms: u64) {
+        self.excused.extend(one_ms.min(other_ms) / WINDOW_MS..=one_ms.max(other_ms) / WINDOW_MS);
     }
 
     /// What no order explains, in windows that are not excused.

@@ -281,7 +281,8 @@ impl Ledger {
     }
 
     pub fn reset(&mut self, counter: String, from_ms: u64, to_ms: u64) {
-        self.resets.push((counter, from_ms, to_ms));
+        // The clock may have been set back meanwhile.
+        self.resets.push((counter, from_ms.min(to_ms), from_ms.max(to_ms)));
     }
 
     pub fn set_back(&mut self, from_ms: u64, to_ms: u64) {

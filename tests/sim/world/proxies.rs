@@ -47,6 +47,8 @@ pub struct Proxy {
     ends: Instant,
     asked: Instant,
     charged_ms: [u64; 2],
+    /// Whether the present stream has assigned them: until it does, it may count once more what another one has charged.
+    is_of_stream: bool,
     allowed: u64,
     denied: u64,
     /// When its next call comes, and how long the pauses after it are at most.
@@ -69,6 +71,7 @@ impl Proxy {
             ends: now,
             asked: now,
             charged_ms: [0; 2],
+            is_of_stream: false,
             allowed: 0,
             denied: 0,
             calls: now,
@@ -82,6 +85,7 @@ impl Proxy {
         while !self.world.ends.get() {
             let replica = Rc::clone(self.dice.one_of(&self.world.replicas()));
             let mut stream = QuotaStream::of_anyone(&replica.service);
+            self.is_of_stream = false;
             loop {
                 let report = self.report(seconds);
                 seconds = REPORTS_EVERY.as_secs() as i64;
@@ -148,7 +152,7 @@ impl Proxy {
             };
             self.world
                 .note(|| format!("{tokens} hits of {} are assigned for {seconds} s", self.bucket));
-            self.tokens = tokens;
+            (self.tokens, self.is_of_stream) = (tokens, true);
             self.ends = Instant::now() + Duration::from_secs(seconds as u64);
             (self.asked, self.charged_ms) = (asked, charged_ms);
         }
@@ -197,7 +201,10 @@ impl Proxy {
         let mut ledger = world.ledger.borrow_mut();
         let asked = ledger.asked();
         let answer = Answer { admitted: Some(true), at, by_credit: true, asked, ..Answer::NONE };
-        let counters = self.counters.clone();
-        ledger.answered(Call { counters, hits: 1, kind: Kind::Charge }, answer);
+        let call = Call { counters: self.counters.clone(), hits: 1, kind: Kind::Charge };
+        if !self.is_of_stream {
+            ledger.answered(call.clone(), Answer { asked, ..Answer::NONE });
+        }
+        ledger.answered(call, answer);
     }
 }

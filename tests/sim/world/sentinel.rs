@@ -108,7 +108,7 @@ pub async fn fail_over(world: Rc<World>, dice: Dice) {
         let now_ms = world.redis_now_ms();
         let mut ledger = world.ledger.borrow_mut();
         ledger.places.disturbed(copied_ms, now_ms);
-        ledger.histories.excuse(copied_ms..=now_ms);
+        ledger.histories.excuse(copied_ms, now_ms);
         drop(ledger);
         world.loses(master, &mut copied);
         host.cut_all();
