@@ -70,12 +70,14 @@ pub struct State {
 }
 
 impl State {
-    fn refusal(&self) -> Option<Refusal> {
-        self.refusal.or(self.is_replica.then_some(Refusal::ReadOnly))
+    /// Why it does not run a command of this kind, if it does not.
+    fn refusal_of(&self, kind: Kind) -> Option<Refusal> {
+        let of_replica = self.is_replica.then_some(Refusal::ReadOnly);
+        of_replica.into_iter().chain(self.refusal).find(|refusal| refusal.refuses(kind))
     }
 
     fn run_command(&mut self, command: &Command, arguments: &[Vec<u8>]) -> Reply {
-        match self.refusal().filter(|refusal| refusal.refuses(command.kind)) {
+        match self.refusal_of(command.kind) {
             Some(refusal) => Reply::error(refusal.error()),
             None => command.run(&mut self.database, arguments),
         }
@@ -95,8 +97,7 @@ impl Keys for State {
         let Some((command, arguments)) = known else {
             return Reply::error("ERR Unknown Redis command called from script");
         };
-        let refusal = self.refusal().filter(|refusal| refusal.refuses(command.kind));
-        if let Some(refusal) = refusal.filter(|_| !self.has_written) {
+        if let Some(refusal) = self.refusal_of(command.kind).filter(|_| !self.has_written) {
             return Reply::error(refusal.error());
         }
         self.has_written |= command.kind != Kind::Read;
@@ -246,8 +247,8 @@ impl Server {
         if let Some(elsewhere) = state.is_elsewhere(keys_of(name, arguments)) {
             return Some(elsewhere);
         }
-        let (command, refusal) = (commands::find(name.as_bytes())?, state.refusal()?);
-        refusal.refuses(command.kind).then(|| refusal.error().to_owned())
+        let refusal = state.refusal_of(commands::find(name.as_bytes())?.kind)?;
+        Some(refusal.error().to_owned())
     }
 
     fn exec(&self, session: &mut Session) -> Reply {
