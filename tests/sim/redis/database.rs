@@ -143,7 +143,8 @@ impl Database {
     /// The keys that are not the same in another database.
     pub fn lost_in(&mut self, other: &mut Self) -> Vec<Vec<u8>> {
         other.now_us = self.now_us;
-        let all: Vec<Vec<u8>> = self.keys().into_iter().chain(other.keys()).collect();
+        // A window in which something was lost may have ended since, if the clock has jumped.
+        let all: Vec<Vec<u8>> = self.keys.keys().cloned().chain(other.keys()).collect();
         all.into_iter().filter(|key| self.keys.get(key) != other.keys.get(key)).collect()
     }
 
