@@ -168,6 +168,14 @@ mod tests {
         charge(Mode::Shadow, WhenDenied::Free, FailureMode::Error)
     }
 
+    fn draws(charge: Charge) -> Charge {
+        Charge { draws_first: true, ..charge }
+    }
+
+    fn part(charge: Charge) -> Charge {
+        Charge { is_part: true, ..charge }
+    }
+
     fn failing(mode: FailureMode) -> Charge {
         charge(Mode::Enforced, WhenDenied::Free, mode)
     }
@@ -196,6 +204,36 @@ mod tests {
     }
 
     #[test]
+    fn a_part_neither_admits_nor_denies_by_its_quotas_and_charges_them_in_full() {
+        for (charge, mode, when_denied) in [
+            (enforced(), Mode::Enforced, WhenDenied::Free),
+            (counted(), Mode::Enforced, WhenDenied::Counted),
+            (quota(), Mode::Shadow, WhenDenied::Counted),
+            (draws(quota()), Mode::Shadow, WhenDenied::Free),
+            (Charge { always_fits: true, ..part(enforced()) }, Mode::Enforced, WhenDenied::Free),
+        ] {
+            let reserved = reservation(&charge);
+            let expected = Limit { mode, when_denied, ..Limit::clone(&charge.counter.limit) };
+            let counter = charge.counter.with_limit(Arc::new(expected));
+            assert_eq!(reserved, Charge::new(counter, Hits::Charge(1)), "{charge:?}");
+        }
+    }
+
+    #[test]
+    fn a_corrupt_counter_fails_no_part_but_denies_it_if_it_denies_the_call() {
+        use FailureMode::{Allow, Deny, Error, Local};
+        for (mode, expected) in [(Allow, Allow), (Deny, Deny), (Error, Allow), (Local, Allow)] {
+            assert_eq!(past_corrupt_counter(&failing(mode)), failing(expected));
+        }
+    }
+
+    #[test]
+    fn a_lost_refund_of_a_limit_that_denies_fails_the_call() {
+        let refund = Charge { hits: Hits::Refund(1), ..failing(FailureMode::Deny) };
+        check(&[(enforced(), FITS), (refund, ABSENT)], PartsVerdict::Failed, &[true, false]);
+    }
+
+    #[test]
     fn hits_that_count_when_denied_stay() {
         check(&[(counted(), FITS), (enforced(), OVER)], PartsVerdict::Denied, &[false, false]);
         check(&[(quota(), FITS), (counted(), OVER)], PartsVerdict::Denied, &[false, false]);
@@ -207,6 +245,21 @@ mod tests {
         let charges = [enforced(), enforced(), enforced()];
         let judged = judge_parts(&charges, &[FITS, OVER, FITS], &[0, 0, 1]);
         assert_eq!(judged.gives_back, [false, false, true]);
+        // A quota is reserved even so.
+        let judged = judge_parts(&[quota(), enforced()], &[FITS, OVER], &[0, 0]);
+        assert_eq!(judged.gives_back, [true, false]);
+        let judged = judge_parts(&[draws(quota()), enforced()], &[FITS, OVER], &[0, 0]);
+        assert_eq!(judged.gives_back, [false, false]);
+    }
+
+    #[test]
+    fn a_denied_call_with_parts_gives_back_quotas_too() {
+        check(&[(part(enforced()), FITS), (quota(), OVER)], PartsVerdict::Denied, &[true, true]);
+    }
+
+    #[test]
+    fn a_call_that_was_denied_before_all_tallies_were_known_keeps_no_quota() {
+        assert_eq!(given_back(&[quota()], &[FITS], &[0], PartsVerdict::Denied), [true]);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Calls on two accounts as text, and properties of random calls.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
     algorithm::fixed_window::FixedWindow,
+    hold::HoldPolicy,
     key::Counter,
     rule::{ExhaustedChecks, Limit, Mode, Unit, WhenDenied},
     time::Timestamp,
@@ -21,8 +22,9 @@ type IndexedCharge = (Option<usize>, Charge);
 ///
 /// A call is written `charge 3 to a/5, check a/5, refund 2 of b/9`: the number after the slash is the limit.
 /// `inclusive` is a check that passes at an exhausted limit,
-/// `count` is a charge that counts when denied, `shadow` one to a shadow, `quota` one to a quota; `deny`,
-/// `allow` and `local` are charges to limits with this `on_store_failure`. The counter `x` is corrupt.
+/// `count` is a charge that counts when denied, `shadow` one to a shadow, `quota` one to a quota, `group` one to a quota
+/// of a group, `draw` one to a quota that draws first, `exempt` one to a quota with room whatever it holds; `part` is a part;
+/// `deny`, `allow` and `local` are charges to limits with this `on_store_failure`. The counter `x` is corrupt.
 #[track_caller]
 fn check(used: [u64; 2], call: &str, expected: &str, used_after: [u64; 2]) {
     let call_read: Vec<IndexedCharge> = call.split(", ").map(indexed_charge).collect();
@@ -56,8 +58,9 @@ fn used(accounts: &[AnyAccount], index: usize) -> u64 {
     accounts[index].read().used(&limit(1).terms(NOW))
 }
 
-fn charge_of(hits: Hits, limit: Limit) -> Charge {
-    Charge::new(Counter::new("shop", &[], Arc::new(limit)), hits)
+fn charge_of(account: Option<usize>, hits: Hits, limit: Limit) -> IndexedCharge {
+    let domain = account.map_or("x", |index| ["a", "b"][index]);
+    (account, Charge::new(Counter::new(domain, &[], Arc::new(limit)), hits))
 }
 
 fn postings(call: &[IndexedCharge]) -> Vec<Posting<'_>> {
@@ -94,13 +97,17 @@ fn indexed_charge(text: &str) -> IndexedCharge {
         "count" => limit.when_denied = WhenDenied::Counted,
         "inclusive" => limit.exhausted_checks = ExhaustedChecks::Allowed,
         "shadow" => limit.mode = Mode::Shadow,
-        "quota" => limit.mode = Mode::Quota,
+        "quota" | "group" | "draw" | "exempt" => limit.mode = Mode::Quota,
         "deny" => limit.on_store_failure = FailureMode::Deny,
         "allow" => limit.on_store_failure = FailureMode::Allow,
         "local" => limit.on_store_failure = FailureMode::Local,
         _ => {}
     }
-    (account, charge_of(hits, limit))
+    let (account, charge) = charge_of(account, hits, limit);
+    let quota_group = usize::from(words[0] == "group");
+    let (draws_first, always_fits) = (words[0] == "draw", words[0] == "exempt");
+    let is_part = words[0] == "part";
+    (account, Charge { quota_group, draws_first, always_fits, is_part, ..charge })
 }
 
 #[test]
@@ -155,6 +162,132 @@ fn quotas_deny_only_together_and_count_work_that_is_done() {
 }
 
 #[test]
+fn a_group_of_quotas_has_room_if_each_of_them_has() {
+    check([5, 0], "group 1 to a/5, group 1 to b/9, charge 1 to b/9", "over, 8, 8", [6, 1]);
+    check([4, 0], "group 1 to a/5, group 1 to b/9, charge 1 to b/9", "0, 7, 7", [5, 2]);
+    check([5, 0], "group 1 to a/5, quota 1 to b/9, charge 1 to b/9", "over, 7, 7", [6, 2]);
+}
+
+#[test]
+fn of_quotas_that_draw_first_the_first_that_fits_is_charged_and_no_other() {
+    check([0, 0], "draw 1 to a/5, draw 1 to b/9", "4, 9", [1, 0]);
+    check([5, 0], "draw 1 to a/5, draw 1 to b/9", "over, 8", [5, 1]);
+    check([5, 9], "draw 1 to a/5, draw 1 to b/9", "over, over", [5, 9]);
+    // A refund draws nothing.
+    check([5, 0], "refund 1 of a/5, draw 1 to b/9", "1, 8", [4, 1]);
+}
+
+#[test]
+fn an_exempt_quota_admits_the_call_whatever_it_holds() {
+    check([5, 9], "exempt 1 to a/5, quota 1 to b/9", "over, over", [6, 10]);
+    check([5, 3], "exempt 1 to a/5, charge 1 to b/9", "over, 5", [6, 4]);
+}
+
+#[test]
+fn of_parts_as_many_hits_are_charged_as_let_the_call_pass() {
+    check([0, 0], "part 9 to a/5", "0", [5, 0]);
+    check([2, 0], "part 9 to a/5, part 9 to b/7", "0, 4", [5, 3]);
+    check([2, 0], "part 2 to a/5, charge 1 to b/9", "1, 8", [4, 1]);
+    check([0, 0], "part 9 to a/7, part 9 to a/7", "1, 1", [6, 0]);
+    check([5, 0], "part 9 to a/5, part 9 to b/7", "over, 7", [5, 0]);
+    // A denied call charges nothing to quotas neither.
+    check([0, 9], "part 9 to a/5, quota 1 to b/9", "5, over", [0, 9]);
+}
+
+#[test]
+fn parts_ask_for_no_more_than_their_limits_can_admit() {
+    const MOST: u64 = Hits::MAX;
+    let lent = |policy: HoldPolicy, requests| {
+        let (account, charge) = charge_of(Some(0), Hits::Charge(1), limit(requests));
+        let limit = Limit { hold: Some(Arc::new(policy)), ..limit(requests) };
+        (account, Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..charge })
+    };
+    let call = |text: &str| text.split(", ").map(indexed_charge).collect::<Vec<_>>();
+    for (call, expected) in [
+        (call("part 1 to a/5"), 5),
+        (call("part 1 to a/0"), 1),
+        (call("part 1 to a/9, part 1 to b/7"), 7),
+        (call("part 1 to a/9, shadow 1 to b/7"), 9),
+        (call("quota 1 to a/9, quota 1 to b/7"), 9),
+        (call("exempt 1 to a/9, quota 1 to b/7"), MOST),
+        (call("shadow 1 to a/9"), MOST),
+        (call("shadow 1 to a/9, shadow 1 to b/9"), MOST),
+        (call("shadow 1 to a/9, shadow 1 to a/9"), MOST / 2),
+        (vec![lent(HoldPolicy::lease(), 100)], 5),
+        (vec![lent(HoldPolicy::assignment(), 100)], 100),
+        (vec![lent(HoldPolicy::new(1000), 100)], 100),
+    ] {
+        let charges = call.into_iter().map(|(_, charge)| charge);
+        let part = |charge| Charge { hits: Hits::Charge(MOST), is_part: true, ..charge };
+        let mut charges: Vec<Charge> = charges.map(part).collect();
+        bound_parts(&mut charges);
+        let bound = charges.iter().map(|charge| charge.hits.charged()).collect::<Vec<_>>();
+        assert_eq!(bound, vec![expected; charges.len()], "{charges:?}");
+    }
+}
+
+#[test]
+fn what_a_denied_call_charges_is_what_counts_when_denied() {
+    for (call, denies, denies_uncharged, applies) in [
+        ("charge 1 to a/5", true, true, false),
+        ("count 1 to a/5", true, false, true),
+        ("shadow 1 to a/5", false, false, false),
+        ("quota 1 to a/5", true, false, false),
+        ("check a/5", true, true, false),
+        ("refund 1 of a/5", false, false, true),
+    ] {
+        let (_, charge) = indexed_charge(call);
+        let over = Tally::new(Fit::Over, Duration::ZERO);
+        let fits = Tally::new(Fit::Fits { remaining: 0 }, Duration::ZERO);
+        assert_eq!(super::denies(slice::from_ref(&charge), &[over]), denies, "{call}");
+        assert!(!super::denies(slice::from_ref(&charge), &[fits]), "{call}");
+        assert_eq!(super::denies_uncharged(&charge, &over), denies_uncharged, "{call}");
+        assert_eq!(charge.applies_when_denied(), applies, "{call}");
+    }
+}
+
+#[test]
+fn a_limit_that_is_tried_is_over_if_its_counter_holds_more_after_the_call() {
+    let fits = |remaining| Tally::new(Fit::Fits { remaining }, Duration::ZERO);
+    let over = Tally::new(Fit::Over, Duration::ZERO);
+    let absent = Tally { judged_by: JudgedBy::Absent, ..fits(5) };
+    for (call, tally, denied, expected) in [
+        ("charge 1 to a/10", fits(6), false, None),
+        ("charge 1 to a/10", fits(5), false, Some(4)),
+        ("charge 1 to a/10", fits(5), true, None),
+        ("count 1 to a/10", fits(5), true, Some(4)),
+        ("check a/10", fits(6), false, Some(4)),
+        ("check a/10", fits(7), false, None),
+        ("inclusive a/10", fits(6), false, None),
+        ("refund 1 of a/10", fits(5), false, None),
+        ("charge 1 to a/10", absent, false, None),
+        ("charge 1 to a/10", over, true, None),
+        ("shadow 1 to a/10", over, false, Some(10)),
+    ] {
+        let (_, charge) = indexed_charge(call);
+        let limit = Limit::clone(&charge.counter.limit);
+        let limit = Limit { shadow: Some(4), mode_written: limit.mode, ..limit };
+        let charge = Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..charge };
+        let tried = tally.over_shadow(&charge, denied).map(|limit| limit.requests_per_unit);
+        assert_eq!(tried, expected, "{call}: {tally:?}, {denied}");
+    }
+}
+
+#[test]
+fn a_counter_that_a_charge_does_not_fit_holds_at_least_what_leaves_too_little_for_it() {
+    for (call, fit, expected) in [
+        ("charge 4 to a/10", Fit::Fits { remaining: 3 }, Some(7)),
+        ("charge 4 to a/10", Fit::Over, Some(7)),
+        ("count 4 to a/10", Fit::Over, Some(10)),
+        ("check a/10", Fit::Over, Some(10)),
+        ("charge 4 to a/10", Fit::Commit(CommitOutcome::Applied), None),
+    ] {
+        let (_, charge) = indexed_charge(call);
+        assert_eq!(Tally::new(fit, Duration::ZERO).used(&charge), expected, "{call}: {fit:?}");
+    }
+}
+
+#[test]
 fn refunds_come_first_apply_to_denied_calls_and_stop_at_zero() {
     check([5, 0], "charge 1 to a/5, refund 2 of a/5", "1, 1", [4, 0]);
     check([5, 9], "refund 2 of a/5, charge 1 to b/9", "2, over", [3, 9]);
@@ -204,7 +337,7 @@ fn any_charge() -> impl Strategy<Value = IndexedCharge> {
     ];
     (0..2_usize, hits, 0..20_u64, any::<bool>()).prop_map(|(account, hits, requests, counted)| {
         let when_denied = if counted { WhenDenied::Counted } else { WhenDenied::Free };
-        (Some(account), charge_of(hits, Limit { when_denied, ..limit(requests) }))
+        charge_of(Some(account), hits, Limit { when_denied, ..limit(requests) })
     })
 }
 
@@ -289,14 +422,47 @@ proptest! {
         prop_assert_eq!(after, before);
     }
 
+    /// What checks of its counters show lets as many hits of each part pass as the call itself.
+    #[test]
+    fn parts_are_fitted_by_checks_as_by_their_counters((mut call, before) in any_call(), most in 1..30_u64) {
+        for (_, charge) in &mut call {
+            (charge.hits, charge.is_part) = (Hits::Check, true);
+        }
+        let charges: Vec<Charge> = call.iter().map(|(_, charge)| charge.clone()).collect();
+        let fitting = fitting_by_checks(most, &charges, &tallies(&call, &mut before.clone()));
+        for (_, charge) in &mut call {
+            charge.hits = Hits::Charge(most);
+        }
+        let verdict = judge(&postings(&call), &mut before.clone()).expect("no counter is corrupt");
+        prop_assert_eq!(fitting, verdict.part.unwrap_or(1));
+    }
+
+    /// What an explanation foresees from what is read of the counters is what the call gets.
+    #[test]
+    fn what_is_foreseen_is_what_the_call_gets((call, before) in any_call()) {
+        let charges: Vec<Charge> = call.iter().map(|(_, charge)| charge.clone()).collect();
+        let states = call.iter().map(|(account, charge)| {
+            CounterState::of(&before[account.unwrap()], &charge.terms(NOW))
+        });
+        let foreseen = foresee(&charges, &states.collect::<Vec<_>>());
+        let tallies = tallies(&call, &mut before.clone());
+        let passes = pass(&tallies);
+        for ((charge, tally), foreseen) in charges.iter().zip(tallies).zip(foreseen) {
+            match charge.hits {
+                Hits::Charge(_) if passes => prop_assert_eq!(tally, foreseen),
+                _ => prop_assert_eq!(tally.fit == Fit::Over, foreseen.fit == Fit::Over),
+            }
+        }
+    }
+
     /// P17: what passes, passes under a higher limit too.
     #[test]
     fn a_higher_limit_denies_nothing_more((mut call, before) in any_call(), more in 0..9_u64) {
         let passes_before = pass(&tallies(&call, &mut before.clone()));
-        for (_, charge) in &mut call {
+        for (account, charge) in &mut call {
             let limit = (*charge.counter.limit).clone();
             let requests_per_unit = limit.requests_per_unit + more;
-            *charge = charge_of(charge.hits, Limit { requests_per_unit, ..limit });
+            (_, *charge) = charge_of(*account, charge.hits, Limit { requests_per_unit, ..limit });
         }
         let passes_after = pass(&tallies(&call, &mut before.clone()));
         prop_assert!(!passes_before || passes_after);
@@ -306,7 +472,7 @@ proptest! {
     #[test]
     fn more_hits_are_never_admitted_instead(used in 0..25_u64, hits in 1..25_u64, requests in 0..20_u64) {
         let [fewer, more] = [hits, hits + 1].map(|hits| {
-            let call = [(Some(0), charge_of(Hits::Charge(hits), limit(requests)))];
+            let call = [charge_of(Some(0), Hits::Charge(hits), limit(requests))];
             pass(&tallies(&call, &mut [account(used)]))
         });
         prop_assert!(fewer || !more);
