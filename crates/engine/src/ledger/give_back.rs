@@ -62,3 +62,71 @@ impl GiveBack {
         Tally::of(account.read(), true, 0, terms)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        algorithm::{
+            fixed_window::FixedWindow,
+            hold_record::HoldState,
+            in_flight::{InFlight, Occupant},
+        },
+        hold::Abandoned,
+        hold_id::HoldId,
+        rule::{Limit, Unit},
+    };
+
+    const NOW: Timestamp = Timestamp::from_secs(1_795_215_600);
+
+    #[test]
+    fn a_give_back_forgets_its_own_hold_and_opens_no_closed_counter() {
+        let id = HoldId::new(1);
+        let until = NOW.plus_millis(3000);
+        let closed = HoldRecord { state: Some(HoldState::Closed { for_ms: 3000 }), until };
+        let taken = HoldState::Taken { hits: 2, made: NOW, deadline: until };
+        let taken = HoldRecord { state: Some(taken), until };
+        let by_id = HoldAction::ById { id, used: None, is_end: false, lifetime_ms: 3000 };
+        for (hold, before, after) in [
+            (HoldAction::Ban { for_ms: 3000 }, &closed, &closed),
+            (by_id, &taken, &HoldRecord::default()),
+        ] {
+            let mut record = AnyAccount::HoldRecord(Box::new(before.clone()));
+            assert_eq!(given_back(hold, Some(&mut record)), 3, "{hold:?}");
+            assert_eq!(record, AnyAccount::HoldRecord(Box::new(after.clone())), "{hold:?}");
+        }
+        let open = |id| {
+            let abandoned = Abandoned::Keep;
+            HoldAction::Open { id, estimate: 4, lifetime_ms: 3000, abandoned }
+        };
+        for (hold, held) in [(open(id), 0), (open(HoldId::new(2)), 4)] {
+            let mut holds = InFlight::default();
+            holds.occupy(id, Occupant { hits: 4, lifetime_ms: 3000, caller: None }, NOW);
+            let mut record = AnyAccount::InFlight(Box::new(holds));
+            assert_eq!(given_back(hold, Some(&mut record)), 3, "{hold:?}");
+            let terms = give_back(None).terms(NOW);
+            assert_eq!(record.read().used(&terms), held, "{hold:?}");
+        }
+    }
+
+    fn give_back(hold: Option<HoldAction>) -> GiveBack {
+        let limit = Arc::new(Limit::new(10, Unit::Year, 1).unwrap());
+        GiveBack {
+            counter: Counter::new("shop", &[], limit),
+            hits: 2,
+            made: NOW,
+            caller: None,
+            hold,
+        }
+    }
+
+    /// The hits that are left of 5.
+    fn given_back(hold: HoldAction, record: Option<&mut AnyAccount>) -> u64 {
+        let give_back = give_back(Some(hold));
+        let mut account = AnyAccount::FixedWindow(FixedWindow { used: 5 });
+        give_back.apply(&mut account, record, &give_back.terms(NOW));
+        account.read().used(&give_back.terms(NOW))
+    }
+}

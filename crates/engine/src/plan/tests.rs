@@ -1,0 +1,343 @@
+//! What plans charge, and the decisions that follow from tallies.
+
+use std::time::Duration;
+
+use super::*;
+use crate::{
+    decision::Code,
+    descriptor_syntax,
+    hold::HoldPolicy,
+    request::Descriptor,
+    rule::{Lease, Mode, Policy, Rule, Unit, WhenDenied},
+    time::Timestamp,
+};
+
+fn rules() -> RuleSet {
+    let mut rules = RuleSet::default();
+    let domain = rules.domain_mut("shop");
+    let (minute, day) = (limit(5, Unit::Minute), limit(20, Unit::Day));
+    for (key, policy) in [
+        ("user", Policy::Limited(vec![Arc::clone(&minute)])),
+        ("both", Policy::Limited(vec![minute, day])),
+        ("free", Policy::Unlimited),
+    ] {
+        let rule = Rule::new("p", "f:1".into(), policy);
+        domain.insert(&[(key, None)], Some(Arc::new(rule)));
+    }
+    rules
+}
+
+fn limit(requests: u64, unit: Unit) -> Arc<Limit> {
+    Arc::new(Limit::new(requests, unit, 1).unwrap())
+}
+
+fn request(domain: &str, keys: &[&'static str]) -> Request {
+    let mut descriptors = Vec::new();
+    for key in keys.iter().copied() {
+        let entries = vec![Entry { key: key.into(), value: "x".into() }];
+        descriptors.push(Descriptor::new(entries, Hits::Charge(1)));
+    }
+    Request { domain: domain.into(), descriptors }
+}
+
+fn verdict(denied: bool, tallies: Vec<Tally>) -> Verdict {
+    Verdict { denied, tallies, ..Verdict::default() }
+}
+
+fn over(seconds: u64) -> Tally {
+    Tally::new(Fit::Over, Duration::from_secs(seconds))
+}
+
+fn fits(remaining: u64, seconds: u64) -> Tally {
+    Tally::new(Fit::Fits { remaining }, Duration::from_secs(seconds))
+}
+
+#[test]
+fn only_descriptors_with_a_limit_are_charged() {
+    let plan = Plan::draw(&rules(), &request("shop", &["free", "user", "other"]));
+    let start = Timestamp::from_secs(60);
+    let keys: Vec<_> = plan.charges.iter().map(|charge| charge.counter.key(start)).collect();
+    assert_eq!(keys, ["tk1:fw:60s:{shop|user=x}:60"]);
+    assert!(Plan::draw(&rules(), &request("unknown", &["user"])).charges.is_empty());
+}
+
+#[test]
+fn a_limit_of_a_request_is_bounded_in_the_windows_of_the_rule_that_it_replaces() {
+    let bounding = Limit { override_max: Some(60), ..(*limit(5, Unit::Minute)).clone() };
+    let mut rules = RuleSet::default();
+    let policy = Policy::Limited(vec![Arc::new(bounding)]);
+    let rule = Rule::new("p", "f:1".into(), policy);
+    rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
+    for (sent, unit, expected) in [
+        (60, Unit::Minute, "60 per minute"),
+        (61, Unit::Minute, "60 per minute"),
+        (1, Unit::Second, "1 per second"),
+        (2, Unit::Second, "60 per minute"),
+        (60, Unit::Hour, "60 per hour"),
+        (61, Unit::Hour, "60 per minute"),
+        (0, Unit::Day, "0 per day"),
+    ] {
+        let mut request = request("shop", &["user"]);
+        request.descriptors[0].limit = Limit::new(sent, unit, 1);
+        let plan = Plan::draw(&rules, &request);
+        let found = plan.charges[0].counter.limit.to_string();
+        assert_eq!(found, expected, "{sent} per {unit:?}");
+    }
+}
+
+#[test]
+fn slot_by_domain_applies_to_rules_and_to_limits_of_requests() {
+    let mut rules = rules();
+    rules.domain_mut("shop").slot_by = SlotBy::Domain;
+    let mut request = request("shop", &["user", "other"]);
+    request.descriptors[1].limit = Limit::new(5, Unit::Minute, 1);
+    let plan = Plan::draw(&rules, &request);
+    let keys = plan.charges.iter().map(|charge| charge.counter.key(Timestamp::from_secs(60)));
+    let keys: Vec<_> = keys.collect();
+    assert_eq!(keys, ["tk1:fw:60s:{shop}|user=x:60", "tk1:fw:60s:{shop}|other=x:60"]);
+}
+
+#[test]
+fn each_tally_goes_to_its_descriptor_and_one_over_denies_the_call() {
+    let plan = Plan::draw(&rules(), &request("shop", &["user", "free", "user", "other"]));
+    let reset = Duration::from_secs(7);
+    let decision = plan.settle(verdict(true, vec![over(7), fits(3, 7)]));
+    let limit = limit(5, Unit::Minute);
+    let outcomes: Vec<_> = decision.statuses.into_iter().map(|status| status.outcome).collect();
+    let within = Outcome::Within { limit: Arc::clone(&limit), remaining: 3, reset };
+    let judged_by = JudgedBy::Counter;
+    let expected =
+        [Outcome::Over { limit, reset, judged_by }, Outcome::Unlimited, within, Outcome::NoLimit];
+    assert_eq!(decision.code, Code::OverLimit);
+    assert_eq!(outcomes, expected);
+}
+
+#[test]
+fn a_descriptor_whose_charges_are_not_kept_has_no_limit() {
+    let mut plan = Plan::draw(&rules(), &request("shop", &["both", "user", "free"]));
+    assert_eq!(plan.by_descriptor().map(<[_]>::len).collect::<Vec<_>>(), [2, 1, 0]);
+    plan.keep(|index, charge| index > 0 || charge.counter.limit.unit == Unit::Day);
+    assert_eq!(plan.by_descriptor().map(<[_]>::len).collect::<Vec<_>>(), [1, 1, 0]);
+    plan.keep(|index, _| index > 0);
+    assert_eq!(plan.by_descriptor().map(<[_]>::len).collect::<Vec<_>>(), [0, 1, 0]);
+    assert_eq!(plan.charges[0].counter.descriptor(), "user=x");
+    let decision = plan.settle(verdict(true, vec![over(7)]));
+    let codes = decision.statuses.iter().map(|status| status.outcome.code());
+    assert_eq!(codes.collect::<Vec<_>>(), [Code::Ok, Code::OverLimit, Code::Ok]);
+    assert_eq!(decision.statuses[0].outcome, Outcome::NoLimit);
+}
+
+#[test]
+fn of_several_limits_the_tightest_is_reported() {
+    for (tallies, reported) in [
+        ([fits(3, 7), fits(2, 70)], 70),
+        ([fits(3, 7), fits(3, 70)], 7),
+        ([fits(0, 7), over(70)], 70),
+        ([over(7), fits(0, 70)], 7),
+        ([over(7), over(70)], 70),
+    ] {
+        let plan = Plan::draw(&rules(), &request("shop", &["both"]));
+        let decision = plan.settle(verdict(false, tallies.to_vec()));
+        let [Status { outcome, .. }] = &decision.statuses[..] else {
+            panic!("one descriptor has one status: {decision:?}");
+        };
+        let (Outcome::Within { reset, .. } | Outcome::Over { reset, .. }) = outcome else {
+            panic!("{outcome:?}");
+        };
+        assert_eq!(reset.as_secs(), reported, "{tallies:?}");
+    }
+}
+
+/// The plan of a call whose descriptors are each for this limit, with hits of this meaning.
+fn plan_of(limit: Limit, meaning: HitsMeaning, request: &Request) -> Plan {
+    let mut rules = RuleSet::default();
+    let rule = Rule::new("p", "f:1".into(), Policy::Limited(vec![Arc::new(limit)]));
+    rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
+    Plan::draw_as(&rules, None, request, &[], meaning)
+}
+
+fn held(by: HoldBy, algorithm: Algorithm) -> Limit {
+    let hold = Some(Arc::new(HoldPolicy { by, ..HoldPolicy::new(5000) }));
+    Limit { hold, algorithm, ..(*limit(5, Unit::Minute)).clone() }
+}
+
+#[test]
+fn takes_that_a_token_names_are_refused_without_one_and_others_are_not() {
+    use Algorithm::{FixedWindow, InFlight};
+    let in_flight = InFlight { remember: None };
+    for (limit, takes_holds, by_token) in [
+        ((*limit(5, Unit::Minute)).clone(), false, 0),
+        (held(HoldBy::Token, FixedWindow), true, 1),
+        (held(HoldBy::Token, in_flight), true, 1),
+        (held(HoldBy::Counter, FixedWindow), true, 0),
+        (held(HoldBy::Id, FixedWindow), false, 0),
+    ] {
+        let charged = HitsMeaning::Charged;
+        let mut plan = plan_of(limit.clone(), charged, &request("shop", &["user"]));
+        assert_eq!(plan.takes_holds(), takes_holds, "{limit:?}");
+        assert_eq!(plan.takes_by_token().count(), by_token, "{limit:?}");
+        plan.set_hold_id(HoldId::new(7));
+        if let Some(HoldAction::Open { id, .. } | HoldAction::Occupy { id, .. }) =
+            plan.charges[0].hold
+        {
+            assert_eq!(id, HoldId::new(7), "{limit:?}");
+        }
+        assert_eq!(plan.refusal(), None);
+        plan.refuse_takes();
+        let refusal = plan.refusal().expect("no token names what it takes");
+        assert!(refusal.denied && refusal.tallies.len() == 1, "{limit:?}");
+        assert_eq!((plan.charges[0].hits, plan.charges[0].hold), (Hits::Check, None));
+        let mut refund = request("shop", &["user"]);
+        refund.descriptors[0].hits = Hits::Refund(1);
+        let refund = plan_of(limit.clone(), charged, &refund);
+        assert!(!refund.takes_holds() && refund.takes_by_token().next().is_none());
+    }
+}
+
+#[test]
+fn charges_that_search_or_hold_weigh_as_much_as_four_others() {
+    let log = Algorithm::SlidingLog { remember: None };
+    let plain = (*limit(5, Unit::Minute)).clone();
+    for (limit, meaning, expected) in [
+        (plain.clone(), HitsMeaning::Charged, 2),
+        (plain.clone(), HitsMeaning::Part, 8),
+        (Limit { algorithm: log, ..plain }, HitsMeaning::Charged, 8),
+        (held(HoldBy::Token, Algorithm::FixedWindow), HitsMeaning::Charged, 2),
+        (held(HoldBy::Id, Algorithm::FixedWindow), HitsMeaning::Charged, 8),
+        (held(HoldBy::Counter, Algorithm::FixedWindow), HitsMeaning::Charged, 8),
+    ] {
+        let plan = plan_of(limit.clone(), meaning, &request("shop", &["user", "user"]));
+        assert_eq!(plan.weight(), expected, "{limit:?}, {meaning:?}");
+    }
+}
+
+#[test]
+fn hits_are_leased_of_limits_that_lease_and_that_one_descriptor_charges() {
+    let plain = (*limit(5, Unit::Minute)).clone();
+    let leased = Limit { lease: Lease::Auto, ..plain.clone() };
+    for (limit, keys, expected) in [
+        (&leased, &["user"][..], None),
+        (&leased, &["user", "user"], Some("p".to_owned())),
+        (&plain, &["user"], Some("p".to_owned())),
+        (&plain, &["other"], None),
+    ] {
+        let plan = plan_of(limit.clone(), HitsMeaning::Lease, &request("shop", keys));
+        assert_eq!(plan.not_leased(), expected, "{limit:?}, {keys:?}");
+    }
+}
+
+#[test]
+fn a_call_without_required_entries_is_refused_and_charges_only_work_that_is_done() {
+    let counted = Limit { when_denied: WhenDenied::Counted, ..(*limit(5, Unit::Day)).clone() };
+    let mut rules = rules();
+    let domain = rules.domain_mut("shop");
+    domain.requirement.keys = vec!["tenant".into()];
+    let rule = Rule::new("p", "f:1".into(), Policy::Limited(vec![Arc::new(counted)]));
+    domain.insert(&[("debit", None)], Some(Arc::new(rule)));
+    for (keys, hits) in [
+        (&["user", "debit"][..], &[Hits::Check, Hits::Charge(1)][..]),
+        (&["user", "tenant"], &[Hits::Charge(1)]),
+        (&["free"], &[]),
+        (&[], &[]),
+    ] {
+        let plan = Plan::draw(&rules, &request("shop", keys));
+        let drawn: Vec<Hits> = plan.charges.iter().map(|charge| charge.hits).collect();
+        assert_eq!(drawn, hits, "{keys:?}");
+        let is_refused = !keys.is_empty() && !keys.contains(&"tenant");
+        assert_eq!(plan.is_refused(), is_refused, "{keys:?}");
+        assert_eq!(plan.lacking.is_some(), is_refused, "{keys:?}");
+    }
+    rules.domain_mut("shop").requirement.mode = RequireMode::Report;
+    let plan = Plan::draw(&rules, &request("shop", &["user"]));
+    assert!(plan.lacking.is_some() && !plan.is_refused());
+}
+
+#[test]
+fn quotas_are_grouped_by_the_entries_that_a_domain_names() {
+    let mut rules = RuleSet::default();
+    let domain = rules.domain_mut("shop");
+    domain.quota_group = vec!["model".into()];
+    domain.draws_first = true;
+    let quota = Limit { mode: Mode::Quota, ..(*limit(5, Unit::Minute)).clone() };
+    let policy = || Policy::Limited(vec![Arc::new(quota.clone()), limit(9, Unit::Day)]);
+    for path in [&[("model", None)][..], &[("model", None), ("user", None)], &[("user", None)]] {
+        let rule = Rule::new("p", "f:1".into(), policy());
+        domain.insert(path, Some(Arc::new(rule)));
+    }
+    let texts = ["model=a", "model=b,user=x", "user=x", "model=a,user=x"];
+    let descriptors =
+        texts.map(|text| Descriptor::new(descriptor_syntax::parse(text).unwrap(), Hits::Charge(1)));
+    let request = Request { domain: "shop".into(), descriptors: descriptors.into() };
+    let plan = Plan::draw(&rules, &request);
+    let groups = plan.charges.iter().map(|charge| (charge.quota_group, charge.draws_first));
+    let groups: Vec<_> = groups.collect();
+    let (of_quota, none) = (|group| (group, true), (0, false));
+    let expected = [of_quota(1), none, of_quota(2), none, of_quota(0), none, of_quota(1), none];
+    assert_eq!(groups, expected);
+}
+
+#[test]
+fn an_operator_bans_exempts_or_shadows_descriptors() {
+    use DirectiveAction::{Allow, Ban, Limit as Number, Shadow, Times};
+    let quota = Limit { mode: Mode::Quota, ..(*limit(5, Unit::Minute)).clone() };
+    let plain = (*limit(5, Unit::Minute)).clone();
+    // What is charged, of how many hits, and whether it has room whatever its counter holds.
+    let charged = |limit, fits| Some((Hits::Charge(1), limit, fits));
+    for (limit, action, is_refused, expected) in [
+        (&plain, Number(7), false, charged(7, false)),
+        (&plain, Times(3), false, charged(15, false)),
+        (&plain, Shadow, false, charged(5, false)),
+        (&plain, Allow, false, None),
+        (&plain, Ban, true, None),
+        (&quota, Shadow, false, charged(5, true)),
+        (&quota, Allow, false, None),
+        (&quota, Ban, true, None),
+    ] {
+        let mut rules = RuleSet::default();
+        let rule = Rule::new("p", "f:1".into(), Policy::Limited(vec![Arc::new(limit.clone())]));
+        rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
+        let request = request("shop", &["user"]);
+        let directives = Directives::new(vec![Arc::new(Directive {
+            id: "1".into(),
+            domain: "shop".into(),
+            entries: request.descriptors[0].entries.clone(),
+            action,
+            set_at: Timestamp::from_secs(0),
+            until: Timestamp::from_secs(60),
+        })]);
+        let charged = HitsMeaning::Charged;
+        let plan = Plan::draw_as(&rules, Some(&directives), &request, &[], charged);
+        let drawn = plan.charges.iter().map(|charge| {
+            (charge.hits, charge.counter.limit.requests_per_unit, charge.always_fits)
+        });
+        let case = format!("{action} of {limit}, {:?}", limit.mode);
+        assert_eq!(drawn.collect::<Vec<_>>(), Vec::from_iter(expected), "{case}");
+        assert_eq!(plan.is_refused(), is_refused, "{case}");
+        assert_eq!(plan.directive_of_each().flatten().count(), 1, "{case}");
+        let judged = verdict(is_refused, vec![fits(4, 7); plan.charges.len()]);
+        let banned = plan.judged(&judged).filter(|judged| judged.tally.fit == Fit::Over);
+        assert_eq!(banned.count(), usize::from(is_refused), "{case}");
+    }
+}
+
+#[test]
+fn a_charge_closes_its_counter_or_waits_for_room_by_what_the_call_says() {
+    let banning = Limit { ban_ms: Some(3000), ..(*limit(5, Unit::Minute)).clone() };
+    let bucket = Algorithm::TokenBucket { burst: 5 };
+    let bucket = Limit { algorithm: bucket, ..(*limit(5, Unit::Minute)).clone() };
+    let ban = Some(HoldAction::Ban { for_ms: 3000 });
+    for (limit, hits, states_hits, expected) in [
+        (&banning, Hits::Charge(1), false, (ban, false)),
+        (&banning, Hits::Refund(1), false, (None, false)),
+        (&bucket, Hits::Charge(1), false, (None, true)),
+        (&bucket, Hits::Charge(1), true, (None, false)),
+        (&bucket, Hits::Charge(2), false, (None, false)),
+    ] {
+        let mut request = request("shop", &["user"]);
+        request.descriptors[0].hits = hits;
+        request.descriptors[0].states_hits = states_hits;
+        let plan = plan_of(limit.clone(), HitsMeaning::Charged, &request);
+        let Charge { hold, only_if_fits, .. } = plan.charges[0];
+        assert_eq!((hold, only_if_fits), expected, "{hits:?}, {states_hits} on {limit}");
+    }
+}
