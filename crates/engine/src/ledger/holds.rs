@@ -77,9 +77,7 @@ pub(super) fn asked(
     let own = || postings.iter().map(estimate).fold(0, u64::saturating_add);
     match posting.charge.hold {
         Some(HoldAction::Open { .. }) => held(posting, accounts).saturating_add(own()),
-        Some(HoldAction::Beside { .. }) if !posting.charge.hits.asks_nothing() => {
-            held(posting, accounts)
-        }
+        Some(HoldAction::Beside { .. }) => held(posting, accounts),
         _ => 0,
     }
 }

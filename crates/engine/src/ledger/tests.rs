@@ -6,10 +6,14 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    algorithm::fixed_window::FixedWindow,
-    hold::HoldPolicy,
+    algorithm::{
+        Algorithm,
+        fixed_window::FixedWindow,
+        hold_record::{HoldRecord, HoldState},
+    },
+    hold::{Abandoned, HoldBy, HoldPolicy},
     key::Counter,
-    rule::{ExhaustedChecks, Limit, Mode, Unit, WhenDenied},
+    rule::{ExhaustedChecks, Lease, Limit, Mode, Unit, WhenDenied},
     time::Timestamp,
 };
 
@@ -247,6 +251,152 @@ fn what_a_denied_call_charges_is_what_counts_when_denied() {
 }
 
 #[test]
+fn a_refund_opens_no_closed_counter() {
+    let charges = [indexed_charge("refund 2 of a/5").1, indexed_charge("charge 1 to a/5").1];
+    for (closed, expected) in [(true, Fit::Over), (false, Fit::Fits { remaining: 1 })] {
+        let state = CounterState { used: 5, closed, ..CounterState::default() };
+        assert_eq!(foresee(&charges, &[state.clone(), state])[1].fit, expected);
+    }
+}
+
+#[test]
+fn takes_and_parts_charge_nothing_when_denied_and_work_that_is_done_always_counts() {
+    let id = HoldId::new(1);
+    let by_id = |is_end| HoldAction::ById { id, used: None, is_end, lifetime_ms: 1000 };
+    let end = HoldAction::EndOldest { abandoned: Abandoned::Keep };
+    let charge = |by: Option<HoldBy>, when_denied, hold, hits| {
+        let hold_of_limit = by.map(|by| Arc::new(HoldPolicy { by, ..HoldPolicy::new(1000) }));
+        let limit = Limit { hold: hold_of_limit, when_denied, ..limit(5) };
+        Charge { hold, ..charge_of(Some(0), hits, limit).1 }
+    };
+    let (token, by) = (Some(HoldBy::Token), Some(HoldBy::Id));
+    let (one, free, counted) = (Hits::Charge(1), WhenDenied::Free, WhenDenied::Counted);
+    let plain = |when_denied| charge(None, when_denied, None, one);
+    // What is left of one whose call is refused.
+    for (charge, is_take, when_denied, refused) in [
+        (plain(free), false, free, Hits::Check),
+        (plain(counted), false, counted, one),
+        (Charge { only_if_fits: true, ..plain(counted) }, true, free, Hits::Check),
+        (Charge { is_part: true, ..plain(counted) }, false, free, Hits::Check),
+        (charge(token, counted, None, one), true, free, Hits::Check),
+        (charge(token, counted, None, Hits::Refund(1)), false, counted, Hits::Refund(1)),
+        (charge(by, counted, Some(by_id(false)), one), true, free, Hits::Check),
+        (charge(by, free, Some(by_id(true)), one), false, counted, one),
+        (charge(Some(HoldBy::Counter), free, Some(end), one), false, counted, one),
+    ] {
+        assert_eq!(charge.is_take(), is_take, "{charge:?}");
+        assert_eq!(charge.when_denied(), when_denied, "{charge:?}");
+        assert_eq!(charge.is_commit(), charge.hold == Some(by_id(true)), "{charge:?}");
+        let mut left = charge.clone();
+        left.refuse();
+        assert_eq!(left.hits, refused, "{charge:?}");
+        let keeps_hold = charge.hold == Some(by_id(true)) || charge.hold == Some(end);
+        assert_eq!(left.hold.is_some(), keeps_hold, "{charge:?}");
+    }
+}
+
+#[test]
+fn a_commit_by_id_replaces_what_its_take_held_in_the_window_of_the_take() {
+    use CommitOutcome::{Applied, Late, Repeated};
+    const YEAR_MS: u64 = 366 * 86_400_000;
+    let (before, soon) = (Timestamp::from_millis(NOW.as_millis() - YEAR_MS), NOW.plus_millis(9));
+    let taken = |made, deadline| Some(HoldState::Taken { hits: 4, made, deadline });
+    // The counter holds 5.
+    for (state, used, outcome, used_after, held) in [
+        (taken(NOW, soon), Some(1), Applied, 2, 4),
+        (taken(NOW, soon), Some(4), Applied, 5, 4),
+        (taken(NOW, soon), Some(6), Applied, 7, 4),
+        (taken(NOW, soon), None, Applied, 5, 4),
+        (taken(before, soon), Some(1), Applied, 5, 4),
+        (taken(before, soon), Some(6), Applied, 7, 4),
+        (taken(NOW, NOW), Some(1), Late, 5, 4),
+        (Some(HoldState::Committed), Some(1), Repeated, 5, 0),
+        (None, Some(3), Applied, 8, 0),
+        (None, None, Applied, 7, 0),
+    ] {
+        let hold = HoldAction::ById { id: HoldId::new(1), used, is_end: true, lifetime_ms: 9 };
+        let (_, charge) = charge_of(Some(0), Hits::Charge(2), limit(10));
+        let call = [(Some(0), Charge { hold: Some(hold), ..charge })];
+        let posting = Posting { hold: Some(1), ..postings(&call)[0] };
+        let record = HoldRecord { state, until: soon };
+        let mut accounts = [account(5), AnyAccount::HoldRecord(Box::new(record))];
+        let [tally] = judge(&[posting], &mut accounts).unwrap().tallies[..] else { panic!() };
+        assert_eq!((tally.fit, tally.held), (Fit::Commit(outcome), held), "{state:?}, {used:?}");
+        assert_eq!(accounts[0], account(used_after), "{state:?}, {used:?}");
+        let AnyAccount::HoldRecord(record) = &accounts[1] else { panic!("{accounts:?}") };
+        assert_eq!(record.state, Some(HoldState::Committed), "{state:?}, {used:?}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_closes_a_counter_until_its_ban_ends() {
+    let call = |now_ms: u64, hits, accounts: &mut [AnyAccount]| {
+        let limit = Limit { ban_ms: Some(3000), ..limit(5) };
+        let (_, charge) = charge_of(Some(0), hits, limit);
+        let hold = Some(HoldAction::Ban { for_ms: 3000 });
+        let call = [(Some(0), Charge { hold, ..charge })];
+        let terms = call[0].1.terms(NOW.plus_millis(now_ms));
+        let posting = Posting { hold: Some(1), terms, ..postings(&call)[0] };
+        let reading = CounterState::read(&posting, &mut accounts.to_vec()).unwrap();
+        let tally = judge(&[posting], accounts).unwrap().tallies[0];
+        (spell(&tally), tally.reset.as_millis(), reading.closed)
+    };
+    let mut accounts = [account(3), AnyAccount::HoldRecord(Box::default())];
+    let over = |reset_ms, closed| ("over".to_owned(), reset_ms, closed);
+    // What is checked closes nothing, and one that is closed stays closed no longer than before.
+    assert_eq!(call(0, Hits::Check, &mut accounts).0, "2");
+    assert_eq!(call(0, Hits::Charge(3), &mut accounts), over(3000, false));
+    assert_eq!(call(1000, Hits::Charge(1), &mut accounts), over(2000, true));
+    assert_eq!(call(2999, Hits::Check, &mut accounts), over(1, true));
+    let (tally, _, closed) = call(3000, Hits::Charge(1), &mut accounts);
+    assert_eq!((&*tally, closed), ("1", false));
+}
+
+#[test]
+fn a_counter_is_read_beside_its_open_holds_or_with_its_ban() {
+    let beside = HoldAction::Beside { abandoned: Abandoned::Release };
+    let in_flight = Algorithm::InFlight { remember: None };
+    for (by, algorithm, ban_ms, expected) in [
+        (HoldBy::Counter, Algorithm::FixedWindow, None, Some(beside)),
+        (HoldBy::Counter, in_flight, None, None),
+        (HoldBy::Token, Algorithm::FixedWindow, None, None),
+        (HoldBy::Id, Algorithm::FixedWindow, Some(9), Some(HoldAction::Ban { for_ms: 9 })),
+    ] {
+        let abandoned = Abandoned::Release;
+        let hold = Some(Arc::new(HoldPolicy { by, abandoned, ..HoldPolicy::new(1000) }));
+        let limit = Arc::new(Limit { hold, algorithm, ban_ms, ..limit(5) });
+        let reading = Charge::reading(Counter::new("shop", &[], limit));
+        assert_eq!((reading.hits, reading.hold), (Hits::Check, expected), "{by:?}");
+    }
+}
+
+#[test]
+fn hits_of_a_lease_that_may_be_lost_are_given_back_too_late() {
+    let plain = limit(100);
+    let lent = Limit { hold: Some(Arc::new(HoldPolicy::lease())), ..limit(100) };
+    let leasing = Limit { lease: Lease::Auto, ..limit(100) };
+    let deadline = NOW.plus_millis(1000);
+    for (limit, used, is_leased) in
+        [(&lent, 3, true), (&leasing, 3, true), (&plain, 3, false), (&lent, 4, false)]
+    {
+        let hold = HoldAction::Commit { id: HoldId::new(1), held: 4, used, made: NOW, deadline };
+        let (_, charge) = charge_of(Some(0), Hits::Commit, limit.clone());
+        let charge = Charge { hold: Some(hold), ..charge };
+        assert_eq!(charge.leased_at(), is_leased.then_some(NOW), "{limit}, {used}");
+        for is_lost in [false, true] {
+            let mut charge = charge.clone();
+            charge.lose_lease(|made| made == NOW && is_lost);
+            let Some(HoldAction::Commit { deadline: found, .. }) = charge.hold else {
+                panic!("{charge:?}");
+            };
+            let is_late = is_leased && is_lost;
+            let expected = if is_late { Timestamp::default() } else { deadline };
+            assert_eq!(found, expected, "{limit}, {used}, {is_lost}");
+        }
+    }
+}
+
+#[test]
 fn a_limit_that_is_tried_is_over_if_its_counter_holds_more_after_the_call() {
     let fits = |remaining| Tally::new(Fit::Fits { remaining }, Duration::ZERO);
     let over = Tally::new(Fit::Over, Duration::ZERO);
@@ -445,6 +595,7 @@ proptest! {
             CounterState::of(&before[account.unwrap()], &charge.terms(NOW))
         });
         let foreseen = foresee(&charges, &states.collect::<Vec<_>>());
+        prop_assert_eq!(foreseen.len(), charges.len());
         let tallies = tallies(&call, &mut before.clone());
         let passes = pass(&tallies);
         for ((charge, tally), foreseen) in charges.iter().zip(tallies).zip(foreseen) {

@@ -6,7 +6,8 @@ use super::*;
 use crate::{
     decision::Code,
     descriptor_syntax,
-    hold::HoldPolicy,
+    hold::{Estimate, HoldPolicy},
+    ledger::{CommitOutcome, HeldCharge},
     request::Descriptor,
     rule::{Lease, Mode, Policy, Rule, Unit, WhenDenied},
     time::Timestamp,
@@ -339,5 +340,271 @@ fn a_charge_closes_its_counter_or_waits_for_room_by_what_the_call_says() {
         let plan = plan_of(limit.clone(), HitsMeaning::Charged, &request);
         let Charge { hold, only_if_fits, .. } = plan.charges[0];
         assert_eq!((hold, only_if_fits), expected, "{hits:?}, {states_hits} on {limit}");
+    }
+}
+
+fn request_of(descriptor: &str, hits: Hits, states_hits: bool) -> Request {
+    let entries = descriptor_syntax::parse(descriptor).unwrap();
+    let descriptor = Descriptor { states_hits, ..Descriptor::new(entries, hits) };
+    Request { domain: "shop".into(), descriptors: vec![descriptor] }
+}
+
+fn spell(charge: &Charge) -> String {
+    let hits = match charge.hits {
+        Hits::Charge(hits) => format!("charge {hits}"),
+        Hits::Check => "check".to_owned(),
+        Hits::Refund(hits) => format!("refund {hits}"),
+        Hits::Commit => "commit".to_owned(),
+    };
+    let hold = match charge.hold {
+        None => return hits,
+        Some(HoldAction::Open { estimate, .. }) => format!("open {estimate}"),
+        Some(HoldAction::EndOldest { .. }) => "end oldest".to_owned(),
+        Some(HoldAction::Beside { .. }) => "beside".to_owned(),
+        Some(HoldAction::ById { used, is_end, .. }) => format!("by id, {used:?}, {is_end}"),
+        Some(HoldAction::Occupy { .. }) => "occupy".to_owned(),
+        Some(other) => format!("{other:?}"),
+    };
+    format!("{hits}, {hold}")
+}
+
+#[test]
+fn a_charge_holds_by_the_policy_of_its_limit_and_by_what_the_call_says() {
+    use HitsMeaning::{Charged, Done, Expected, Part};
+    use HoldBy::{Counter, Id, Token};
+    let (fixed, in_flight) = (Algorithm::FixedWindow, Algorithm::InFlight { remember: None });
+    let (one, two) = (Hits::Charge(1), Hits::Charge(2));
+    let refund = Hits::Refund(2);
+    for (by, algorithm, meaning, descriptor, hits, states_hits, expected) in [
+        (Token, &fixed, Charged, "user=x", one, false, "charge 4"),
+        (Token, &fixed, Charged, "user=x", two, true, "charge 4"),
+        (Token, &fixed, Charged, "user=x,hold.estimate=9", one, false, "charge 9"),
+        (Token, &fixed, Expected, "user=x", two, true, "charge 2"),
+        (Token, &fixed, Expected, "user=x", two, false, "charge 4"),
+        (Token, &fixed, Charged, "user=x", Hits::Check, false, "check"),
+        (Token, &fixed, Charged, "user=x", refund, true, "refund 2"),
+        (Token, &fixed, Done, "user=x", two, true, "charge 2"),
+        (Token, &fixed, Part, "user=x", two, true, "charge 2"),
+        (Token, &in_flight, Charged, "user=x", one, false, "charge 4, occupy"),
+        (Token, &in_flight, Done, "user=x", one, false, "check"),
+        (Token, &in_flight, Part, "user=x", one, false, "check"),
+        (Token, &in_flight, Charged, "user=x", refund, true, "refund 2"),
+        (Id, &fixed, Charged, "user=x", two, true, "charge 2"),
+        (Id, &fixed, Expected, "user=x,hold.id=7", one, false, "charge 4, by id, None, false"),
+        (Id, &fixed, Expected, "user=x,hold.id=7", two, true, "charge 4, by id, Some(2), false"),
+        (
+            Id,
+            &fixed,
+            Charged,
+            "user=x,hold.id=7,hold.used=3",
+            two,
+            true,
+            "charge 4, by id, Some(3), true",
+        ),
+        (
+            Id,
+            &fixed,
+            Charged,
+            "user=x,hold.id=7,hold.end=503 UF",
+            one,
+            false,
+            "charge 4, by id, Some(0), true",
+        ),
+        (
+            Id,
+            &fixed,
+            Charged,
+            "user=x,hold.id=7,hold.end=200",
+            one,
+            false,
+            "charge 4, by id, None, true",
+        ),
+        (
+            Id,
+            &fixed,
+            Charged,
+            "user=x,hold.id=7",
+            Hits::Check,
+            false,
+            "charge 4, by id, None, false",
+        ),
+        (Id, &fixed, Charged, "user=x", Hits::Check, false, "check"),
+        (Id, &fixed, Charged, "user=x,hold.id=7", refund, true, "refund 2"),
+        (Id, &in_flight, Charged, "user=x", one, false, "charge 1, occupy"),
+        (Counter, &fixed, Charged, "user=x", one, false, "charge 1, open 4"),
+        (Counter, &fixed, Charged, "user=x", Hits::Check, true, "check, open 4"),
+        (Counter, &fixed, Charged, "user=x", two, true, "charge 2, end oldest"),
+        (Counter, &fixed, Charged, "user=x", refund, true, "refund 2, beside"),
+        (Counter, &fixed, Done, "user=x", two, true, "charge 2, beside"),
+        (Counter, &fixed, Part, "user=x", two, false, "charge 2, beside"),
+        (Counter, &in_flight, Charged, "user=x", one, false, "charge 4, occupy"),
+        (Counter, &in_flight, Charged, "user=x", two, true, "charge 2, end oldest"),
+    ] {
+        let limit = held(by, algorithm.clone());
+        let policy = HoldPolicy::clone(limit.hold.as_ref().unwrap());
+        let estimate = Estimate { default: Some(4), ..policy.estimate };
+        let hold = Some(Arc::new(HoldPolicy { estimate, ..policy }));
+        let limit = Limit { hold, requests_per_unit: 20, ..limit };
+        let request = request_of(descriptor, hits, states_hits);
+        let plan = plan_of(limit, meaning, &request);
+        let case = format!("{by:?}, {algorithm:?}, {meaning:?}, {descriptor}, {hits:?}");
+        assert_eq!(spell(&plan.charges[0]), expected, "{case}");
+    }
+}
+
+#[test]
+fn a_limit_applies_to_hits_by_their_meaning() {
+    use HitsMeaning::{Assigned, Charged, Done, Lease as Leased, Part};
+    use WhenDenied::{Counted, Free};
+    let plain = (*limit(5, Unit::Minute)).clone();
+    let leased = Limit { lease: Lease::Auto, ..plain.clone() };
+    let tried = Limit { shadow: Some(3), ..leased.clone() };
+    let counted = Limit { when_denied: Counted, ..plain.clone() };
+    let log = Limit { algorithm: Algorithm::SlidingLog { remember: None }, ..plain.clone() };
+    let in_flight = Limit { algorithm: Algorithm::InFlight { remember: None }, ..plain.clone() };
+    let short = Limit::new(5, Unit::Second, 9).unwrap();
+    let (lease, assigned) = (Some(HoldPolicy::lease()), Some(HoldPolicy::assignment()));
+    let pattern = CountedBy::Pattern("x*".into());
+    for (limit, meaning, counted_by, when_denied, hold) in [
+        (&plain, Charged, CountedBy::Value, Free, None),
+        (&plain, Done, CountedBy::Value, Counted, None),
+        (&log, Done, CountedBy::Value, Free, None),
+        (&in_flight, Done, CountedBy::Value, Free, None),
+        (&counted, Charged, CountedBy::Value, Counted, None),
+        (&counted, Part, CountedBy::Value, Free, None),
+        (&plain, Leased, CountedBy::Value, Free, None),
+        (&leased, Leased, CountedBy::Value, Free, lease),
+        (&leased, Part, CountedBy::Value, Free, None),
+        (&tried, Leased, CountedBy::Value, Free, None),
+        (&plain, Assigned, CountedBy::Value, Free, assigned),
+        (&plain, Assigned, pattern, Free, None),
+        (&short, Assigned, CountedBy::Value, Free, None),
+    ] {
+        let mut rules = RuleSet::default();
+        let mut rule = Rule::new("p", "f:1".into(), Policy::Limited(vec![Arc::new(limit.clone())]));
+        rule.counted_by = vec![counted_by.clone()];
+        rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
+        let request = request("shop", &["user"]);
+        let plan = Plan::draw_as(&rules, None, &request, &[], meaning);
+        let drawn = &plan.charges[0].counter.limit;
+        let case = format!("{limit}, {meaning:?}, {counted_by:?}");
+        assert_eq!(drawn.when_denied, when_denied, "{case}");
+        assert_eq!(drawn.hold.as_deref(), hold.as_ref(), "{case}");
+    }
+}
+
+#[test]
+fn what_an_admitted_call_holds_by_token_is_taken_once_on_each_counter() {
+    let at = Timestamp::from_secs(60);
+    let verdict = |denied, tallies: &[Tally]| Verdict {
+        denied,
+        tallies: tallies.to_vec(),
+        at: Few::from_iter([at]),
+        ..Verdict::default()
+    };
+    let absent = Tally { judged_by: JudgedBy::Absent, ..fits(3, 7) };
+    let by_token = held(HoldBy::Token, Algorithm::FixedWindow);
+    let by_counter = held(HoldBy::Counter, Algorithm::FixedWindow);
+    let one = Hits::Charge(1);
+    for (limit, hits, verdict, expected) in [
+        (&by_token, one, verdict(false, &[fits(3, 7), fits(3, 7)]), Some(2)),
+        (&by_token, one, verdict(false, &[fits(3, 7), absent]), Some(1)),
+        (&by_token, one, verdict(false, &[over(7), absent]), None),
+        (&by_token, one, verdict(true, &[fits(3, 7), fits(3, 7)]), None),
+        (&by_token, Hits::Refund(1), verdict(false, &[fits(3, 7), fits(3, 7)]), None),
+        (&by_counter, one, verdict(false, &[fits(3, 7), fits(3, 7)]), None),
+    ] {
+        let mut request = request("shop", &["user", "user"]);
+        request.descriptors.iter_mut().for_each(|descriptor| descriptor.hits = hits);
+        let mut plan = plan_of(limit.clone(), HitsMeaning::Charged, &request);
+        plan.set_hold_id(HoldId::new(7));
+        let taken = plan.settle(verdict.clone()).taken;
+        let taken = taken.map(|TakenHold { id, charges }| {
+            let [HeldCharge { hits, made, .. }] = charges[..] else { panic!("{charges:?}") };
+            assert_eq!((id, made), (HoldId::new(7), at));
+            hits
+        });
+        assert_eq!(taken, expected, "{limit}, {hits:?}, {verdict:?}");
+    }
+    let leased = Limit { lease: Lease::Auto, ..(*limit(5, Unit::Minute)).clone() };
+    let mut part = request("shop", &["user"]);
+    part.descriptors[0].hits = Hits::Charge(4);
+    let plan = plan_of(leased, HitsMeaning::Lease, &part);
+    let taken = plan.settle(Verdict { part: Some(2), ..verdict(false, &[fits(3, 7)]) }).taken;
+    assert_eq!(taken.unwrap().charges[0].hits, 2);
+}
+
+#[test]
+fn what_holds_by_id_is_taken_or_committed() {
+    let commit = |outcome, held| Tally { held, ..Tally::new(Fit::Commit(outcome), Duration::ZERO) };
+    let absent = Tally { judged_by: JudgedBy::Absent, ..fits(3, 7) };
+    let applied = commit(CommitOutcome::Applied, 5);
+    let late = commit(CommitOutcome::Late, 0);
+    let used_3 = "user=x,hold.id=7,hold.used=3";
+    for (descriptor, denied, tally, taken, committed) in [
+        ("user=x,hold.id=7", false, fits(3, 7), vec![1], None),
+        ("user=x,hold.id=7", true, fits(3, 7), vec![], None),
+        ("user=x,hold.id=7", false, absent, vec![], None),
+        ("user=x", false, fits(3, 7), vec![], None),
+        (used_3, false, applied, vec![], Some((CommitOutcome::Applied, Some(5), Some(3)))),
+        (used_3, false, late, vec![], Some((CommitOutcome::Late, None, Some(3)))),
+    ] {
+        let request = request_of(descriptor, Hits::Charge(1), false);
+        let limit = held(HoldBy::Id, Algorithm::FixedWindow);
+        let decision =
+            plan_of(limit, HitsMeaning::Charged, &request).settle(verdict(denied, vec![tally]));
+        let by_id: Vec<_> = decision.taken_by_id.iter().map(|(_, hits)| *hits).collect();
+        assert_eq!(by_id, taken, "{descriptor}: {tally:?}");
+        let [committed, expected] = [
+            decision.commits.first().map(|done| (done.outcome.unwrap(), done.held, done.used)),
+            committed,
+        ];
+        assert_eq!(committed, expected, "{descriptor}: {tally:?}");
+    }
+}
+
+#[test]
+fn a_group_passes_unless_a_quota_of_it_is_over_in_whose_place_none_is_charged() {
+    let passed = |draws_first: bool, tallies: Vec<Tally>| {
+        let mut rules = RuleSet::default();
+        let domain = rules.domain_mut("shop");
+        domain.quota_group = vec!["model".into()];
+        domain.draws_first = draws_first;
+        let quota = |unit| Arc::new(Limit { mode: Mode::Quota, ..(*limit(5, unit)).clone() });
+        let policy = Policy::Limited(vec![quota(Unit::Minute), quota(Unit::Day)]);
+        let rule = Rule::new("p", "f:1".into(), policy);
+        domain.insert(&[("model", None)], Some(Arc::new(rule)));
+        let plan = Plan::draw(&rules, &request_of("model=a", Hits::Charge(1), false));
+        let decision = plan.settle(verdict(false, tallies));
+        (decision.passed_groups.unwrap().len(), decision.statuses[0].is_of_full_group)
+    };
+    assert_eq!(passed(false, vec![fits(3, 7), fits(3, 7)]), (1, false));
+    assert_eq!(passed(false, vec![fits(3, 7), over(7)]), (0, true));
+    assert_eq!(passed(true, vec![over(7), fits(3, 7)]), (1, false));
+    assert_eq!(passed(true, vec![over(7), over(7)]), (0, true));
+}
+
+#[test]
+fn the_outcome_of_each_limit_is_listed_if_asked_for() {
+    for (lists_limits, keys, listed) in [(true, "both", 2), (false, "both", 0), (true, "user", 0)] {
+        let mut plan = Plan::draw(&rules(), &request("shop", &[keys]));
+        plan.lists_limits = lists_limits;
+        let tallies = vec![fits(3, 7); plan.charges.len()];
+        let decision = plan.settle(verdict(false, tallies));
+        assert_eq!(decision.statuses[0].by_limit.len(), listed, "{lists_limits}, {keys}");
+    }
+}
+
+#[test]
+fn a_limit_that_is_tried_is_reported_unless_the_descriptor_is_over() {
+    let tried = Limit { shadow: Some(3), ..(*limit(5, Unit::Minute)).clone() };
+    for (denied, tally, expected) in
+        [(false, fits(1, 7), Some(3)), (false, fits(2, 7), None), (true, over(7), None)]
+    {
+        let plan = plan_of(tried.clone(), HitsMeaning::Charged, &request("shop", &["user"]));
+        let decision = plan.settle(verdict(denied, vec![tally]));
+        let tried = decision.statuses[0].over_shadow.as_ref();
+        let tried = tried.map(|(limit, _)| limit.requests_per_unit);
+        assert_eq!(tried, expected, "{tally:?}");
     }
 }
