@@ -13,7 +13,7 @@ use crate::{
     },
     hold::{Abandoned, HoldBy, HoldPolicy},
     key::Counter,
-    rule::{ExhaustedChecks, Lease, Limit, Mode, Unit, WhenDenied},
+    rule::{ExhaustedChecks, Lease, Limit, Mode, Tier, Unit, WhenDenied},
     time::Timestamp,
 };
 
@@ -325,6 +325,87 @@ fn a_commit_by_id_replaces_what_its_take_held_in_the_window_of_the_take() {
         assert_eq!(accounts[0], account(used_after), "{state:?}, {used:?}");
         let AnyAccount::HoldRecord(record) = &accounts[1] else { panic!("{accounts:?}") };
         assert_eq!(record.state, Some(HoldState::Committed), "{state:?}, {used:?}");
+    }
+}
+
+#[test]
+fn a_commit_by_token_counts_once_and_until_a_deadline_that_a_hold_can_have() {
+    use CommitOutcome::{Applied, Late, Repeated};
+    let at = |ms| NOW.plus_millis(ms);
+    let most = HoldPolicy::AHEAD_MS_MAX;
+    // The take held 4 of 5 hits.
+    for (deadline, used, before, outcome, used_after) in [
+        (at(1), 1, None, Applied, 2),
+        (at(1), 6, None, Applied, 7),
+        (at(1), 1, Some(HoldState::Committed), Repeated, 5),
+        (at(0), 1, None, Late, 5),
+        (at(most), 1, None, Applied, 2),
+        (at(most + 1), 1, None, Late, 5),
+    ] {
+        let id = HoldId::new(1);
+        let hold = HoldAction::Commit { id, held: 4, used, made: NOW, deadline };
+        let (_, charge) = charge_of(Some(0), Hits::Commit, limit(10));
+        let call = [(Some(0), Charge { hold: Some(hold), ..charge })];
+        let posting = Posting { hold: Some(1), ..postings(&call)[0] };
+        let record = HoldRecord { state: before, until: deadline };
+        let mut accounts = [account(5), AnyAccount::HoldRecord(Box::new(record))];
+        let [tally] = judge(&[posting], &mut accounts).unwrap().tallies[..] else { panic!() };
+        assert_eq!(tally.fit, Fit::Commit(outcome), "{deadline:?}, {used}");
+        assert_eq!(accounts[0], account(used_after), "{deadline:?}, {used}");
+    }
+}
+
+#[test]
+fn open_holds_need_room_beside_hits_until_they_are_ended_or_their_time_has_passed() {
+    for (abandoned, used_after) in [(Abandoned::Keep, 10), (Abandoned::Release, 6)] {
+        let mut accounts = [account(3), AnyAccount::InFlight(Box::default())];
+        let mut call = |now_ms, hits, hold| {
+            let (_, charge) = charge_of(Some(0), hits, limit(12));
+            let call = [(Some(0), Charge { hold: Some(hold), ..charge })];
+            let terms = call[0].1.terms(NOW.plus_millis(now_ms));
+            let posting = Posting { hold: Some(1), terms, ..postings(&call)[0] };
+            let verdict = judge(&[posting], &mut accounts).unwrap();
+            let open = CounterState::read(&posting, &mut accounts.to_vec()).unwrap();
+            let ended = verdict.ended.len();
+            let tally = verdict.tallies[0];
+            (spell(&tally), tally.held, ended, open.used, open.held, open.open_holds)
+        };
+        let open = |id| HoldAction::Open {
+            id: HoldId::new(id),
+            estimate: 4,
+            lifetime_ms: 1000,
+            abandoned,
+        };
+        let (beside, end) = (HoldAction::Beside { abandoned }, HoldAction::EndOldest { abandoned });
+        let (one, two) = (Hits::Charge(1), Hits::Charge(2));
+        let over = |used, held, open| ("over".to_owned(), 0, 0, used, held, open);
+        let fits = |left: &str, used, held, open| (left.to_owned(), 0, 0, used, held, open);
+        assert_eq!(call(0, one, open(1)), fits("4", 4, 4, 1));
+        assert_eq!(call(1, Hits::Check, open(2)), fits("0", 4, 8, 2));
+        assert_eq!(call(2, one, open(3)), over(4, 8, 2));
+        assert_eq!(call(2, one, beside), over(4, 8, 2));
+        assert_eq!(call(2, Hits::Refund(0), beside), fits("0", 4, 8, 2));
+        assert_eq!(call(3, two, end), ("2".to_owned(), 4, 1, 6, 4, 1));
+        assert_eq!(call(1000, one, beside), fits("1", 7, 4, 1));
+        let (_, _, _, used, held, open) = call(1001, Hits::Refund(1), beside);
+        assert_eq!((used, held, open), (used_after, 0, 0), "{abandoned:?}");
+    }
+}
+
+#[test]
+fn the_highest_tier_that_a_call_reaches_counts() {
+    let tier = |at| Tier { at, request_headers: Vec::new() };
+    let limit = Limit { tiers: Some(vec![tier(50), tier(80)].into()), ..limit(10) };
+    let committed = Fit::Commit(CommitOutcome::Applied);
+    for (fit, expected) in [
+        (Fit::Fits { remaining: 6 }, None),
+        (Fit::Fits { remaining: 5 }, Some(50)),
+        (Fit::Fits { remaining: 2 }, Some(80)),
+        (Fit::Over, Some(80)),
+        (committed, None),
+    ] {
+        let reached = Tally::new(fit, Duration::ZERO).tier(&limit).map(|tier| tier.at);
+        assert_eq!(reached, expected, "{fit:?}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    decision::Code,
+    decision::{Code, Committed},
     descriptor_syntax,
     hold::{Estimate, HoldPolicy},
     ledger::{CommitOutcome, HeldCharge},
@@ -193,6 +193,47 @@ fn takes_that_a_token_names_are_refused_without_one_and_others_are_not() {
         let refund = plan_of(limit.clone(), charged, &refund);
         assert!(!refund.takes_holds() && refund.takes_by_token().next().is_none());
     }
+}
+
+#[test]
+fn a_descriptor_whose_token_names_a_hold_commits_it_and_charges_nothing_else() {
+    let limit = Arc::new(held(HoldBy::Token, Algorithm::FixedWindow));
+    let made = Timestamp::from_secs(60);
+    let counter = Counter::new("shop", &[], Arc::clone(&limit));
+    let id = HoldId::new(7);
+    let taken = TakenHold { id, charges: vec![HeldCharge { counter, hits: 4, made }] };
+    let mut request = request_of("user=x,hold.commit=token,hold.used=3", Hits::Charge(1), false);
+    request.descriptors.push(request_of("user=x", Hits::Charge(1), false).descriptors.remove(0));
+    let draw = |commits: &[(usize, TakenHold)], meaning| {
+        let mut rules = RuleSet::default();
+        let rule = Rule::new("p", "f:1".into(), Policy::Limited(vec![Arc::clone(&limit)]));
+        rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
+        Plan::draw_as(&rules, None, &request, commits, meaning)
+    };
+    let deadline = made.plus_millis(5000);
+    let commit = HoldAction::Commit { id, held: 4, used: 3, made, deadline };
+    let commits = [(0, taken)];
+    let plan = draw(&commits, HitsMeaning::Charged);
+    let drawn = |plan: &Plan| {
+        let drawn = plan.charges.iter().map(|charge| (charge.hits, charge.hold));
+        drawn.collect::<Vec<_>>()
+    };
+    assert!(plan.is_commit(0) && !plan.is_commit(1));
+    assert_eq!(drawn(&plan), [(Hits::Charge(1), None), (Hits::Commit, Some(commit))]);
+    assert_eq!((plan.weight(), plan.takes_by_token().count()), (1, 1));
+    let tally = |fit| Tally::new(fit, Duration::from_secs(7));
+    let tallies = vec![fits(3, 7), tally(Fit::Commit(CommitOutcome::Applied))];
+    let decision = plan.settle(verdict(false, tallies));
+    let [committed] = &decision.commits[..] else { panic!("{decision:?}") };
+    let Committed { outcome, held, used, deadline: found, .. } = committed;
+    assert_eq!((*outcome, *held, *used), (Some(CommitOutcome::Applied), Some(4), Some(3)));
+    assert_eq!(*found, Some(deadline));
+    let mut refused = draw(&commits, HitsMeaning::Charged);
+    refused.refuse_takes();
+    assert_eq!(drawn(&refused), [(Hits::Check, None), (Hits::Commit, Some(commit))]);
+    // A check commits nothing.
+    assert_eq!(drawn(&draw(&commits, HitsMeaning::Checked)).len(), 1);
+    assert_eq!(drawn(&draw(&[], HitsMeaning::Charged)).len(), 2);
 }
 
 #[test]
