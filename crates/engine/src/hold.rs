@@ -189,4 +189,30 @@ mod tests {
         assert_eq!(policy.estimate(None, 7, 1000), 200);
         assert_eq!(policy.estimate(None, 7, 100), 50, "half of the limit");
     }
+
+    #[test]
+    fn leases_of_processes_and_of_proxies_have_names_that_no_limit_has() {
+        for (policy, is_lease, is_assignment) in [
+            (HoldPolicy::new(1000), false, false),
+            (HoldPolicy::lease(), true, false),
+            (HoldPolicy::assignment(), true, true),
+        ] {
+            assert_eq!((policy.is_lease(), policy.is_assignment()), (is_lease, is_assignment));
+        }
+        assert_eq!(HoldPolicy::assignment().number, u32::MAX - 1);
+    }
+
+    #[test]
+    fn the_number_of_a_limit_stays_the_same() {
+        assert_eq!(limit_number("shop", "user", 0), 13_177_342);
+        assert_eq!(limit_number("shop", "user", 1), 1_433_100_021);
+    }
+
+    #[test]
+    fn the_ends_after_which_nothing_was_used_are_those_of_the_rule_in_place_of_the_usual_ones() {
+        let mut policy = HoldPolicy::new(1000);
+        assert_eq!(policy.unused_ends().collect::<Vec<_>>(), ["UF", "UH", "UO", "NR", "NC", "RL"]);
+        policy.unused_on = Some(vec!["5xx".into()]);
+        assert_eq!(policy.unused_ends().collect::<Vec<_>>(), ["5xx"]);
+    }
 }

@@ -65,4 +65,9 @@ mod tests {
         assert_eq!(HoldId::from_nonce(nonce).plus(1).to_string(), "000102030405060708090b00");
         assert_eq!(HoldId::new(u128::MAX).plus(2), HoldId::new(1));
     }
+
+    #[test]
+    fn the_id_of_a_caller_stays_the_same() {
+        assert_eq!(HoldId::from_caller(b"job").to_string(), "5e8c9902207afaeb7120430c");
+    }
 }

@@ -332,7 +332,8 @@ fn a_commit_by_id_replaces_what_its_take_held_in_the_window_of_the_take() {
 fn a_commit_by_token_counts_once_and_until_a_deadline_that_a_hold_can_have() {
     use CommitOutcome::{Applied, Late, Repeated};
     let at = |ms| NOW.plus_millis(ms);
-    let most = HoldPolicy::AHEAD_MS_MAX;
+    // Seven days, and one for clocks that differ.
+    let most = 8 * 86_400_000;
     // The take held 4 of 5 hits.
     for (deadline, used, before, outcome, used_after) in [
         (at(1), 1, None, Applied, 2),
@@ -352,6 +353,18 @@ fn a_commit_by_token_counts_once_and_until_a_deadline_that_a_hold_can_have() {
         let [tally] = judge(&[posting], &mut accounts).unwrap().tallies[..] else { panic!() };
         assert_eq!(tally.fit, Fit::Commit(outcome), "{deadline:?}, {used}");
         assert_eq!(accounts[0], account(used_after), "{deadline:?}, {used}");
+    }
+}
+
+#[test]
+fn a_commit_that_gives_back_has_the_window_of_its_take() {
+    let (made, deadline) = (Timestamp::from_secs(1_600_000_000), NOW.plus_millis(1));
+    for (used, start) in [(3, 1_576_800_000), (4, 1_766_016_000), (5, 1_766_016_000)] {
+        let hold = HoldAction::Commit { id: HoldId::new(1), held: 4, used, made, deadline };
+        let (_, charge) = charge_of(Some(0), Hits::Commit, limit(10));
+        let charge = Charge { hold: Some(hold), ..charge };
+        assert_eq!(charge.terms(NOW).span.start, Timestamp::from_secs(start), "{used}");
+        assert_eq!(charge.terms(NOW).now, NOW);
     }
 }
 
