@@ -394,6 +394,7 @@ fn open_holds_need_room_beside_hits_until_they_are_ended_or_their_time_has_passe
         let over = |used, held, open| ("over".to_owned(), 0, 0, used, held, open);
         let fits = |left: &str, used, held, open| (left.to_owned(), 0, 0, used, held, open);
         assert_eq!(call(0, one, open(1)), fits("4", 4, 4, 1));
+        assert_eq!(call(1, one, open(2)), over(4, 4, 1));
         assert_eq!(call(1, Hits::Check, open(2)), fits("0", 4, 8, 2));
         assert_eq!(call(2, one, open(3)), over(4, 8, 2));
         assert_eq!(call(2, one, beside), over(4, 8, 2));
