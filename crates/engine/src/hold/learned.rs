@@ -75,6 +75,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_learned_is_inherited_and_makes_no_rule_another() {
+        let (before, after) = (LearnedEstimate::new(100), LearnedEstimate::new(7));
+        before.learn(200);
+        assert!(before == after, "both are configured alike");
+        after.inherit(&before);
+        assert_eq!(after.estimate(), before.estimate());
+        assert_eq!(before.estimate(), 163);
+    }
+
+    #[test]
     fn scattered_numbers_are_estimated_above_their_mean_and_below_their_largest() {
         let learned = LearnedEstimate::new(100);
         for used in (0..1000).map(|turn| 100 + turn * 37 % 200) {

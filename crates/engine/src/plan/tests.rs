@@ -115,16 +115,17 @@ fn each_tally_goes_to_its_descriptor_and_one_over_denies_the_call() {
 
 #[test]
 fn a_descriptor_whose_charges_are_not_kept_has_no_limit() {
-    let mut plan = Plan::draw(&rules(), &request("shop", &["both", "user", "free"]));
-    assert_eq!(plan.by_descriptor().map(<[_]>::len).collect::<Vec<_>>(), [2, 1, 0]);
+    let mut plan = Plan::draw(&rules(), &request("shop", &["both", "user", "free", "user"]));
+    assert_eq!(plan.by_descriptor().map(<[_]>::len).collect::<Vec<_>>(), [2, 1, 0, 1]);
     plan.keep(|index, charge| index > 0 || charge.counter.limit.unit == Unit::Day);
-    assert_eq!(plan.by_descriptor().map(<[_]>::len).collect::<Vec<_>>(), [1, 1, 0]);
+    assert_eq!(plan.by_descriptor().map(<[_]>::len).collect::<Vec<_>>(), [1, 1, 0, 1]);
     plan.keep(|index, _| index > 0);
-    assert_eq!(plan.by_descriptor().map(<[_]>::len).collect::<Vec<_>>(), [0, 1, 0]);
+    assert_eq!(plan.by_descriptor().map(<[_]>::len).collect::<Vec<_>>(), [0, 1, 0, 1]);
+    plan.keep(|index, _| index < 3);
     assert_eq!(plan.charges[0].counter.descriptor(), "user=x");
     let decision = plan.settle(verdict(true, vec![over(7)]));
     let codes = decision.statuses.iter().map(|status| status.outcome.code());
-    assert_eq!(codes.collect::<Vec<_>>(), [Code::Ok, Code::OverLimit, Code::Ok]);
+    assert_eq!(codes.collect::<Vec<_>>(), [Code::Ok, Code::OverLimit, Code::Ok, Code::Ok]);
     assert_eq!(decision.statuses[0].outcome, Outcome::NoLimit);
 }
 
@@ -228,6 +229,8 @@ fn a_descriptor_whose_token_names_a_hold_commits_it_and_charges_nothing_else() {
     let Committed { outcome, held, used, deadline: found, .. } = committed;
     assert_eq!((*outcome, *held, *used), (Some(CommitOutcome::Applied), Some(4), Some(3)));
     assert_eq!(*found, Some(deadline));
+    let leased = draw(&commits, HitsMeaning::Lease);
+    assert_eq!(leased.not_leased(), Some("p".to_owned()), "the limit does not lease");
     let mut refused = draw(&commits, HitsMeaning::Charged);
     refused.refuse_takes();
     assert_eq!(drawn(&refused), [(Hits::Check, None), (Hits::Commit, Some(commit))]);
@@ -339,14 +342,7 @@ fn an_operator_bans_exempts_or_shadows_descriptors() {
         let rule = Rule::new("p", "f:1".into(), Policy::Limited(vec![Arc::new(limit.clone())]));
         rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
         let request = request("shop", &["user"]);
-        let directives = Directives::new(vec![Arc::new(Directive {
-            id: "1".into(),
-            domain: "shop".into(),
-            entries: request.descriptors[0].entries.clone(),
-            action,
-            set_at: Timestamp::from_secs(0),
-            until: Timestamp::from_secs(60),
-        })]);
+        let directives = set_by_an_operator(action, &request.descriptors[0].entries);
         let charged = HitsMeaning::Charged;
         let plan = Plan::draw_as(&rules, Some(&directives), &request, &[], charged);
         let drawn = plan.charges.iter().map(|charge| {
@@ -359,6 +355,62 @@ fn an_operator_bans_exempts_or_shadows_descriptors() {
         let judged = verdict(is_refused, vec![fits(4, 7); plan.charges.len()]);
         let banned = plan.judged(&judged).filter(|judged| judged.tally.fit == Fit::Over);
         assert_eq!(banned.count(), usize::from(is_refused), "{case}");
+    }
+}
+
+fn set_by_an_operator(action: DirectiveAction, entries: &[Entry]) -> Directives {
+    Directives::new(vec![Arc::new(Directive {
+        id: "1".into(),
+        domain: "shop".into(),
+        entries: entries.into(),
+        action,
+        set_at: Timestamp::from_secs(0),
+        until: Timestamp::from_secs(60),
+    })])
+}
+
+#[test]
+fn a_ban_denies_no_work_that_is_done() {
+    let entries = request("shop", &["user"]).descriptors.remove(0).entries;
+    let ban = set_by_an_operator(DirectiveAction::Ban, &entries);
+    let drawn = |limits: &[(&'static str, Limit)], request: &Request| {
+        let mut rules = RuleSet::default();
+        for (key, limit) in limits {
+            let rule = Policy::Limited(vec![Arc::new(limit.clone())]);
+            let rule = Rule::new("p", "f:1".into(), rule);
+            rules.domain_mut("shop").insert(&[(*key, None)], Some(Arc::new(rule)));
+        }
+        let plan = Plan::draw_as(&rules, Some(&ban), request, &[], HitsMeaning::Charged);
+        (plan.is_refused(), plan.charges.iter().map(|charge| charge.hits).collect::<Vec<_>>())
+    };
+    let by_id = held(HoldBy::Id, Algorithm::FixedWindow);
+    let end = request_of("user=x,hold.id=7,hold.used=3", Hits::Charge(1), false);
+    assert_eq!(drawn(&[("user", by_id)], &end), (false, vec![Hits::Charge(1)]));
+    let plain = (*limit(5, Unit::Minute)).clone();
+    let counted = Limit { when_denied: WhenDenied::Counted, ..plain.clone() };
+    let limits = [("user", plain), ("debit", counted)];
+    let charged = drawn(&limits, &request("shop", &["user", "debit"]));
+    assert_eq!(charged, (true, vec![Hits::Charge(1)]));
+}
+
+#[test]
+fn a_limit_that_another_rule_replaces_is_not_charged() {
+    let mut rules = rules();
+    let named = Limit { name: Some("daily".into()), ..(*limit(9, Unit::Day)).clone() };
+    let policy = || Policy::Limited(vec![limit(5, Unit::Minute), Arc::new(named.clone())]);
+    let domain = rules.domain_mut("shop");
+    domain.insert(&[("named", None)], Some(Arc::new(Rule::new("p", "f:1".into(), policy()))));
+    let replacing = Rule::new("p", "f:1".into(), Policy::Limited(vec![limit(7, Unit::Hour)]));
+    let replacing = Rule { replaces: vec!["daily".into()], ..replacing };
+    domain.insert(&[("replacing", None)], Some(Arc::new(replacing)));
+    for (keys, expected) in [
+        (&["named"][..], &[5, 9][..]),
+        (&["named", "replacing"], &[5, 7]),
+        (&["replacing", "named"], &[7, 5]),
+    ] {
+        let plan = Plan::draw(&rules, &request("shop", keys));
+        let limits = plan.charges.iter().map(|charge| charge.counter.limit.requests_per_unit);
+        assert_eq!(limits.collect::<Vec<_>>(), expected, "{keys:?}");
     }
 }
 
