@@ -383,14 +383,76 @@ fn a_ban_denies_no_work_that_is_done() {
         let plan = Plan::draw_as(&rules, Some(&ban), request, &[], HitsMeaning::Charged);
         (plan.is_refused(), plan.charges.iter().map(|charge| charge.hits).collect::<Vec<_>>())
     };
-    let by_id = held(HoldBy::Id, Algorithm::FixedWindow);
-    let end = request_of("user=x,hold.id=7,hold.used=3", Hits::Charge(1), false);
-    assert_eq!(drawn(&[("user", by_id)], &end), (false, vec![Hits::Charge(1)]));
+    let (one, check) = (Hits::Charge(1), Hits::Check);
+    for (by, descriptor, hits, states_hits, expected) in [
+        (HoldBy::Id, "user=x,hold.id=7,hold.used=3", one, false, (false, vec![one])),
+        (HoldBy::Id, "user=x,hold.id=7", one, false, (true, vec![])),
+        (HoldBy::Counter, "user=x", one, true, (false, vec![one])),
+        (HoldBy::Counter, "user=x", one, false, (true, vec![])),
+        (HoldBy::Counter, "user=x", check, true, (true, vec![])),
+        (HoldBy::Token, "user=x", one, true, (true, vec![])),
+    ] {
+        let request = request_of(descriptor, hits, states_hits);
+        let limits = [("user", held(by, Algorithm::FixedWindow))];
+        assert_eq!(drawn(&limits, &request), expected, "{by:?}, {descriptor}, {hits:?}");
+    }
     let plain = (*limit(5, Unit::Minute)).clone();
     let counted = Limit { when_denied: WhenDenied::Counted, ..plain.clone() };
     let limits = [("user", plain), ("debit", counted)];
     let charged = drawn(&limits, &request("shop", &["user", "debit"]));
     assert_eq!(charged, (true, vec![Hits::Charge(1)]));
+}
+
+#[test]
+fn what_is_banned_is_over_an_enforced_limit_of_zero_and_an_exempt_quota_keeps_its_place() {
+    let entries = request("shop", &["user"]).descriptors.remove(0).entries;
+    let draw = |action, mode, keys: &[&'static str]| {
+        let mut rules = rules();
+        let limit = Limit { mode, mode_written: mode, ..(*limit(5, Unit::Hour)).clone() };
+        let rule = Rule::new("q", "f:1".into(), Policy::Limited(vec![Arc::new(limit)]));
+        rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
+        let set = set_by_an_operator(action, &entries);
+        let (request, charged) = (request("shop", keys), HitsMeaning::Charged);
+        Plan::draw_as(&rules, Some(&set), &request, &[], charged)
+    };
+    let banned = draw(DirectiveAction::Ban, Mode::Shadow, &["user"]);
+    let Outcome::Over { limit, .. } = &banned.settle(verdict(true, vec![])).statuses[0].outcome
+    else {
+        panic!("what is banned is over");
+    };
+    assert_eq!((limit.requests_per_unit, limit.mode), (0, Mode::Enforced));
+    let exempt = draw(DirectiveAction::Allow, Mode::Quota, &["user", "both"]);
+    let Charge { hits, always_fits, .. } = exempt.charges[0];
+    assert_eq!((hits, always_fits), (Hits::Check, true));
+    let labels = exempt.matched_charges().map(|(matched, ..)| matched.rule_label().to_owned());
+    assert_eq!(labels.collect::<Vec<_>>(), ["q", "p", "p"]);
+    assert_eq!([0, 1, 2, 3].map(|index| exempt.label(index)), ["q", "p", "p", "override"]);
+    let decision = exempt.settle(verdict(false, vec![fits(3, 7); 3]));
+    assert_eq!(decision.statuses[0].outcome, Outcome::Unlimited);
+}
+
+#[test]
+fn a_log_remembers_callers_and_no_secrets() {
+    let remember = Some("user".into());
+    for algorithm in [Algorithm::SlidingLog { remember: None }, Algorithm::SlidingLog { remember }]
+    {
+        for counted_by in [CountedBy::Value, CountedBy::Digest] {
+            let mut rules = RuleSet::default();
+            let limit = Limit { algorithm: algorithm.clone(), ..(*limit(5, Unit::Minute)).clone() };
+            let mut rule = Rule::new("p", "f:1".into(), Policy::Limited(vec![Arc::new(limit)]));
+            rule.counted_by = vec![CountedBy::Value, counted_by.clone()];
+            let path = [("tenant", None), ("user", None)];
+            rules.domain_mut("shop").insert(&path, Some(Arc::new(rule)));
+            let request = request_of("tenant=t,user=alice", Hits::Charge(1), false);
+            let plan = Plan::draw(&rules, &request);
+            let expected = match (&algorithm, counted_by) {
+                (Algorithm::SlidingLog { remember: None }, _) => None,
+                (_, CountedBy::Digest) => Some(key::secret_caller(b"alice")),
+                _ => Some("alice".into()),
+            };
+            assert_eq!(plan.charges[0].caller, expected, "{algorithm:?}");
+        }
+    }
 }
 
 #[test]
@@ -420,19 +482,22 @@ fn a_charge_closes_its_counter_or_waits_for_room_by_what_the_call_says() {
     let bucket = Algorithm::TokenBucket { burst: 5 };
     let bucket = Limit { algorithm: bucket, ..(*limit(5, Unit::Minute)).clone() };
     let ban = Some(HoldAction::Ban { for_ms: 3000 });
-    for (limit, hits, states_hits, expected) in [
-        (&banning, Hits::Charge(1), false, (ban, false)),
-        (&banning, Hits::Refund(1), false, (None, false)),
-        (&bucket, Hits::Charge(1), false, (None, true)),
-        (&bucket, Hits::Charge(1), true, (None, false)),
-        (&bucket, Hits::Charge(2), false, (None, false)),
+    use HitsMeaning::{Charged, Done, Part};
+    for (limit, meaning, hits, states_hits, expected) in [
+        (&banning, Charged, Hits::Charge(1), false, (ban, false)),
+        (&banning, Charged, Hits::Refund(1), false, (None, false)),
+        (&bucket, Charged, Hits::Charge(1), false, (None, true)),
+        (&bucket, Charged, Hits::Charge(1), true, (None, false)),
+        (&bucket, Charged, Hits::Charge(2), false, (None, false)),
+        (&bucket, Done, Hits::Charge(1), false, (None, false)),
+        (&bucket, Part, Hits::Charge(2), true, (None, true)),
     ] {
         let mut request = request("shop", &["user"]);
         request.descriptors[0].hits = hits;
         request.descriptors[0].states_hits = states_hits;
-        let plan = plan_of(limit.clone(), HitsMeaning::Charged, &request);
+        let plan = plan_of(limit.clone(), meaning, &request);
         let Charge { hold, only_if_fits, .. } = plan.charges[0];
-        assert_eq!((hold, only_if_fits), expected, "{hits:?}, {states_hits} on {limit}");
+        assert_eq!((hold, only_if_fits), expected, "{meaning:?} {hits:?} on {limit}");
     }
 }
 
