@@ -381,6 +381,7 @@ fn open_holds_need_room_beside_hits_until_they_are_ended_or_their_time_has_passe
             let open = CounterState::read(&posting, &mut accounts.to_vec()).unwrap();
             let ended = verdict.ended.len();
             let tally = verdict.tallies[0];
+            assert_eq!(open.remaining, 12_u64.saturating_sub(open.used + open.held));
             (spell(&tally), tally.held, ended, open.used, open.held, open.open_holds)
         };
         let open = |id| HoldAction::Open {
@@ -434,17 +435,81 @@ fn what_does_not_fit_closes_a_counter_until_its_ban_ends() {
         let posting = Posting { hold: Some(1), terms, ..postings(&call)[0] };
         let reading = CounterState::read(&posting, &mut accounts.to_vec()).unwrap();
         let tally = judge(&[posting], accounts).unwrap().tallies[0];
-        (spell(&tally), tally.reset.as_millis(), reading.closed)
+        let closed = reading.closed.then_some((reading.remaining, reading.reset.as_millis()));
+        (spell(&tally), tally.reset.as_millis(), closed)
     };
-    let mut accounts = [account(3), AnyAccount::HoldRecord(Box::default())];
-    let over = |reset_ms, closed| ("over".to_owned(), reset_ms, closed);
-    // What is checked closes nothing, and one that is closed stays closed no longer than before.
+    let mut accounts = [account(2), AnyAccount::HoldRecord(Box::default())];
+    let over = |reset_ms, closed: Option<u128>| {
+        ("over".to_owned(), reset_ms, closed.map(|reset_ms| (0, reset_ms)))
+    };
+    // What fits or is checked closes nothing, and one that is closed stays closed no longer than before.
+    assert_eq!(call(0, Hits::Charge(1), &mut accounts).0, "2");
     assert_eq!(call(0, Hits::Check, &mut accounts).0, "2");
-    assert_eq!(call(0, Hits::Charge(3), &mut accounts), over(3000, false));
-    assert_eq!(call(1000, Hits::Charge(1), &mut accounts), over(2000, true));
-    assert_eq!(call(2999, Hits::Check, &mut accounts), over(1, true));
+    assert_eq!(call(0, Hits::Charge(3), &mut accounts), over(3000, None));
+    assert_eq!(call(1000, Hits::Charge(1), &mut accounts), over(2000, Some(2000)));
+    assert_eq!(call(2999, Hits::Check, &mut accounts), over(1, Some(1)));
+    let (tally, reset_ms, _) = call(2999, Hits::Refund(0), &mut accounts);
+    assert_eq!((&*tally, reset_ms), ("2", 2_336_397_001), "a refund shows the window");
     let (tally, _, closed) = call(3000, Hits::Charge(1), &mut accounts);
-    assert_eq!((&*tally, closed), ("1", false));
+    assert_eq!((&*tally, closed), ("1", None));
+}
+
+#[test]
+fn what_is_known_of_holds_has_a_key_of_its_own_beside_all_counters_but_those_of_calls() {
+    let id = HoldId::new(1);
+    let (abandoned, lifetime_ms, made, deadline) = (Abandoned::Keep, 1000, NOW, NOW);
+    let counter = |algorithm| Counter::new("shop", &[], Arc::new(Limit { algorithm, ..limit(5) }));
+    let fixed = counter(Algorithm::FixedWindow);
+    let in_flight = counter(Algorithm::InFlight { remember: None });
+    let open = HoldAction::Open { id, estimate: 1, lifetime_ms, abandoned };
+    let commit = HoldAction::Commit { id, held: 1, used: 1, made, deadline };
+    let by_id = HoldAction::ById { id, used: None, is_end: false, lifetime_ms };
+    for (action, expected, of_calls) in [
+        (open, Some(fixed.open_holds_key()), None),
+        (HoldAction::Beside { abandoned }, Some(fixed.open_holds_key()), None),
+        (commit, Some(fixed.hold_record_key(id)), None),
+        (by_id, Some(fixed.hold_record_key(id)), Some(in_flight.hold_record_key(id))),
+        (HoldAction::Ban { for_ms: 1 }, Some(fixed.ban_key()), Some(in_flight.ban_key())),
+        (HoldAction::Occupy { id, lifetime_ms }, None, None),
+    ] {
+        assert_eq!(action.key_beside(&fixed), expected, "{action:?}");
+        assert_eq!(action.key_beside(&in_flight), of_calls, "{action:?}");
+    }
+}
+
+#[test]
+fn a_log_shows_its_newest_hits_and_a_counter_of_calls_those_in_flight() {
+    for (algorithm, at, open_holds) in [
+        (Algorithm::SlidingLog { remember: None }, NOW, 0),
+        (Algorithm::InFlight { remember: None }, NOW.plus_millis(31_536_000_000), 2),
+        (Algorithm::FixedWindow, NOW, 0),
+    ] {
+        let mut account = algorithm.new_account();
+        let terms = Limit { algorithm: algorithm.clone(), ..limit(5) }.terms(NOW);
+        account.write().charge(2, Some("alice"), &terms);
+        let CounterState { remembered, open_holds: found, used, .. } =
+            CounterState::of(&account, &terms);
+        let hits = Remembered { at, hits: 2, caller: Some("alice".into()) };
+        let expected = if algorithm == Algorithm::FixedWindow { vec![] } else { vec![hits] };
+        assert_eq!((remembered, found, used), (expected, open_holds, 2), "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_give_back_has_the_window_of_its_charge_and_all_of_its_limit() {
+    let limit = Limit { opens_from: Some(1), ..limit(10) };
+    let counter = Counter::new("shop", &[], Arc::new(limit));
+    let made = Timestamp::from_secs(1_600_000_000);
+    let terms = GiveBack { counter, hits: 1, made, caller: None, hold: None }.terms(NOW);
+    let start = terms.span.start.as_secs();
+    assert_eq!((start, terms.requests_per_unit, terms.now), (1_576_800_000, 10, NOW));
+}
+
+#[test]
+fn charges_are_found_by_what_they_were_judged_by() {
+    let by = |judged_by| Tally { judged_by, ..Tally::new(Fit::Over, Duration::ZERO) };
+    let tallies = [JudgedBy::Absent, JudgedBy::Counter, JudgedBy::Absent].map(by);
+    assert_eq!(indices_judged_by(JudgedBy::Absent, &tallies), [0, 2]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::{
     hold::{Estimate, HoldPolicy},
     ledger::{CommitOutcome, HeldCharge},
     request::Descriptor,
-    rule::{Lease, Mode, Policy, Rule, Unit, WhenDenied},
+    rule::{Lease, Mode, Policy, Priority, Rule, Unit, WhenDenied},
     time::Timestamp,
 };
 
@@ -452,6 +452,31 @@ fn a_log_remembers_callers_and_no_secrets() {
             };
             assert_eq!(plan.charges[0].caller, expected, "{algorithm:?}");
         }
+    }
+}
+
+#[test]
+fn a_call_has_the_share_of_its_class_and_a_reading_without_one_the_whole_limit() {
+    use HitsMeaning::{Charged, Read};
+    let shares = vec![("low".into(), 50)];
+    let priority = Priority { entry: "class".into(), shares, default: 80, releases: false };
+    let limit = Limit { priority: Some(Arc::new(priority)), ..(*limit(10, Unit::Minute)).clone() };
+    let mut rules = RuleSet::default();
+    let domain = rules.domain_mut("shop");
+    domain.class_keys.push("class".into());
+    let rule = Rule::new("p", "f:1".into(), Policy::Limited(vec![Arc::new(limit)]));
+    domain.insert(&[("user", None)], Some(Arc::new(rule)));
+    for (descriptor, meaning, expected) in [
+        ("user=x,class=low", Charged, 5),
+        ("user=x,class=other", Charged, 8),
+        ("user=x", Charged, 8),
+        ("user=x,class=low", Read, 5),
+        ("user=x", Read, 10),
+    ] {
+        let request = request_of(descriptor, Hits::Charge(1), false);
+        let plan = Plan::draw_as(&rules, None, &request, &[], meaning);
+        let drawn = plan.charges[0].counter.limit.requests_per_unit;
+        assert_eq!(drawn, expected, "{descriptor}, {meaning:?}");
     }
 }
 
