@@ -9,7 +9,7 @@ use crate::{
     hold::{Estimate, HoldPolicy},
     ledger::{CommitOutcome, HeldCharge},
     request::Descriptor,
-    rule::{Lease, Mode, Policy, Priority, Rule, Unit, WhenDenied},
+    rule::{FailureMode, Lease, Mode, Policy, Priority, Rule, Unit, WhenDenied},
     time::Timestamp,
 };
 
@@ -639,7 +639,8 @@ fn a_charge_holds_by_the_policy_of_its_limit_and_by_what_the_call_says() {
 fn a_limit_applies_to_hits_by_their_meaning() {
     use HitsMeaning::{Assigned, Charged, Done, Lease as Leased, Part};
     use WhenDenied::{Counted, Free};
-    let plain = (*limit(5, Unit::Minute)).clone();
+    let on_store_failure = FailureMode::Allow;
+    let plain = Limit { on_store_failure, ..(*limit(5, Unit::Minute)).clone() };
     let leased = Limit { lease: Lease::Auto, ..plain.clone() };
     let tried = Limit { shadow: Some(3), ..leased.clone() };
     let counted = Limit { when_denied: Counted, ..plain.clone() };
@@ -673,6 +674,9 @@ fn a_limit_applies_to_hits_by_their_meaning() {
         let case = format!("{limit}, {meaning:?}, {counted_by:?}");
         assert_eq!(drawn.when_denied, when_denied, "{case}");
         assert_eq!(drawn.hold.as_deref(), hold.as_ref(), "{case}");
+        // Nothing is leased without the store.
+        let of_limit = if hold.is_some() { FailureMode::Error } else { limit.on_store_failure };
+        assert_eq!(drawn.on_store_failure, of_limit, "{case}");
     }
 }
 
