@@ -182,6 +182,20 @@ fn of_quotas_that_draw_first_the_first_that_fits_is_charged_and_no_other() {
 }
 
 #[test]
+fn a_quota_is_skipped_if_another_of_its_group_is_charged() {
+    let charges = ["draw 1 to a/5", "draw 1 to b/9", "charge 1 to a/5"].map(|text| {
+        let (_, charge) = indexed_charge(text);
+        charge
+    });
+    let [over, fits] =
+        [Fit::Over, Fit::Fits { remaining: 1 }].map(|fit| Tally::new(fit, Duration::ZERO));
+    assert_eq!(skipped(&charges, &[fits, fits, fits]), [1]);
+    assert_eq!(skipped(&charges, &[over, fits, fits]), [0]);
+    assert_eq!(skipped(&charges, &[over, over, fits]), [0]);
+    assert_eq!(skipped(&charges[1..], &[fits, fits]), [0; 0]);
+}
+
+#[test]
 fn an_exempt_quota_admits_the_call_whatever_it_holds() {
     check([5, 9], "exempt 1 to a/5, quota 1 to b/9", "over, over", [6, 10]);
     check([5, 3], "exempt 1 to a/5, charge 1 to b/9", "over, 5", [6, 4]);
@@ -245,6 +259,9 @@ fn what_a_denied_call_charges_is_what_counts_when_denied() {
         let fits = Tally::new(Fit::Fits { remaining: 0 }, Duration::ZERO);
         assert_eq!(super::denies(slice::from_ref(&charge), &[over]), denies, "{call}");
         assert!(!super::denies(slice::from_ref(&charge), &[fits]), "{call}");
+        let absent = Tally::by_failure_mode(&charge, JudgedBy::Absent);
+        assert_eq!(absent.judged_by, JudgedBy::Absent, "{call}");
+        assert!(!super::denies(slice::from_ref(&charge), &[absent]), "{call}");
         assert_eq!(super::denies_uncharged(&charge, &over), denies_uncharged, "{call}");
         assert_eq!(charge.applies_when_denied(), applies, "{call}");
     }

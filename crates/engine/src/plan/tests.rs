@@ -9,7 +9,7 @@ use crate::{
     hold::{Estimate, HoldPolicy},
     ledger::{CommitOutcome, HeldCharge},
     request::Descriptor,
-    rule::{FailureMode, Lease, Mode, Policy, Priority, Rule, Unit, WhenDenied},
+    rule::{FailureMode, Lease, Mode, Policy, Priority, Rule, Tier, TierHeader, Unit, WhenDenied},
     time::Timestamp,
 };
 
@@ -793,5 +793,56 @@ fn a_limit_that_is_tried_is_reported_unless_the_descriptor_is_over() {
         let tried = decision.statuses[0].over_shadow.as_ref();
         let tried = tried.map(|(limit, _)| limit.requests_per_unit);
         assert_eq!(tried, expected, "{tally:?}");
+    }
+}
+
+#[test]
+fn in_quota_mode_a_descriptor_without_a_limit_lets_the_call_pass() {
+    let (over, fits) = (vec![over(7)], vec![fits(3, 7)]);
+    for (mode_override, keys, tallies, expected) in [
+        (ModeOverride::Quota, &["user", "other"][..], &over, Code::Ok),
+        (ModeOverride::Quota, &["user"], &over, Code::OverLimit),
+        (ModeOverride::Quota, &["user", "free"], &over, Code::OverLimit),
+        (ModeOverride::AsWritten, &["user", "other"], &over, Code::OverLimit),
+        (ModeOverride::AsWritten, &["user"], &fits, Code::Ok),
+    ] {
+        let mut rules = rules();
+        rules.defaults.mode_override = mode_override;
+        let plan = Plan::draw(&rules, &request("shop", keys));
+        let decision = plan.settle(verdict(tallies == &over, tallies.clone()));
+        assert_eq!(decision.code, expected, "{mode_override:?}, {keys:?}");
+    }
+}
+
+#[test]
+fn an_admitted_call_carries_the_headers_of_the_tiers_that_it_reaches() {
+    let header: TierHeader = ("x-tier".into(), "half".into());
+    let tier = Tier { at: 50, request_headers: vec![header.clone()] };
+    let tiers = Some(vec![tier].into());
+    let limit = Limit { tiers, ..(*limit(10, Unit::Minute)).clone() };
+    for (denied, tally, expected) in [
+        (false, fits(6, 7), vec![]),
+        (false, fits(5, 7), vec![header.clone()]),
+        (true, fits(5, 7), vec![]),
+        (true, over(7), vec![]),
+    ] {
+        let plan = plan_of(limit.clone(), HitsMeaning::Charged, &request("shop", &["user"]));
+        let decision = plan.settle(verdict(denied, vec![tally]));
+        assert_eq!(decision.request_headers, expected, "{denied}, {tally:?}");
+    }
+}
+
+#[test]
+fn a_shadow_is_not_reported_beside_a_limit_that_denies_the_descriptor() {
+    let mode = Mode::Shadow;
+    let shadow = Limit { mode, mode_written: mode, ..(*limit(5, Unit::Minute)).clone() };
+    let mut rules = RuleSet::default();
+    let policy = Policy::Limited(vec![Arc::new(shadow), limit(20, Unit::Day)]);
+    let rule = Rule::new("p", "f:1".into(), policy);
+    rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
+    for (denied, second, is_reported) in [(false, fits(3, 7), true), (true, over(7), false)] {
+        let plan = Plan::draw(&rules, &request("shop", &["user"]));
+        let decision = plan.settle(verdict(denied, vec![over(7), second]));
+        assert_eq!(decision.statuses[0].over_shadow.is_some(), is_reported, "{second:?}");
     }
 }
