@@ -553,7 +553,7 @@ fn spell(charge: &Charge) -> String {
 
 #[test]
 fn a_charge_holds_by_the_policy_of_its_limit_and_by_what_the_call_says() {
-    use HitsMeaning::{Charged, Done, Expected, Part};
+    use HitsMeaning::{Charged, Checked, Done, Expected, Part};
     use HoldBy::{Counter, Id, Token};
     let (fixed, in_flight) = (Algorithm::FixedWindow, Algorithm::InFlight { remember: None });
     let (one, two) = (Hits::Charge(1), Hits::Charge(2));
@@ -622,6 +622,9 @@ fn a_charge_holds_by_the_policy_of_its_limit_and_by_what_the_call_says() {
         (Counter, &fixed, Part, "user=x", two, false, "charge 2, beside"),
         (Counter, &in_flight, Charged, "user=x", one, false, "charge 4, occupy"),
         (Counter, &in_flight, Charged, "user=x", two, true, "charge 2, end oldest"),
+        // A call that is only judged takes nothing.
+        (Counter, &in_flight, Checked, "user=x", Hits::Check, false, "check"),
+        (Id, &fixed, Checked, "user=x,hold.id=7", Hits::Check, false, "check"),
     ] {
         let limit = held(by, algorithm.clone());
         let policy = HoldPolicy::clone(limit.hold.as_ref().unwrap());
@@ -751,6 +754,17 @@ fn what_holds_by_id_is_taken_or_committed() {
 }
 
 #[test]
+fn the_end_of_the_oldest_hold_is_a_commit_of_its_hits() {
+    let request = request_of("user=x", Hits::Charge(3), true);
+    let limit = held(HoldBy::Counter, Algorithm::FixedWindow);
+    let plan = plan_of(limit, HitsMeaning::Charged, &request);
+    let decision = plan.settle(verdict(false, vec![Tally { held: 4, ..fits(3, 7) }]));
+    let [committed] = &decision.commits[..] else { panic!("{decision:?}") };
+    let Committed { outcome, held, used, .. } = committed;
+    assert_eq!((*outcome, *held, *used), (Some(CommitOutcome::Applied), Some(4), Some(3)));
+}
+
+#[test]
 fn a_group_passes_unless_a_quota_of_it_is_over_in_whose_place_none_is_charged() {
     let passed = |draws_first: bool, tallies: Vec<Tally>| {
         let mut rules = RuleSet::default();
@@ -761,9 +775,16 @@ fn a_group_passes_unless_a_quota_of_it_is_over_in_whose_place_none_is_charged() 
         let policy = Policy::Limited(vec![quota(Unit::Minute), quota(Unit::Day)]);
         let rule = Rule::new("p", "f:1".into(), policy);
         domain.insert(&[("model", None)], Some(Arc::new(rule)));
-        let plan = Plan::draw(&rules, &request_of("model=a", Hits::Charge(1), false));
-        let decision = plan.settle(verdict(false, tallies));
-        (decision.passed_groups.unwrap().len(), decision.statuses[0].is_of_full_group)
+        let ungrouped = Policy::Limited(vec![quota(Unit::Hour)]);
+        let rule = Rule::new("p", "f:1".into(), ungrouped);
+        domain.insert(&[("user", None)], Some(Arc::new(rule)));
+        let mut request = request_of("user=x", Hits::Charge(1), false);
+        let grouped = request_of("model=a", Hits::Charge(1), false);
+        request.descriptors.extend(grouped.descriptors);
+        let tallies = [vec![over(7)], tallies].concat();
+        let decision = Plan::draw(&rules, &request).settle(verdict(false, tallies));
+        assert!(!decision.statuses[0].is_of_full_group, "it is of no group");
+        (decision.passed_groups.unwrap().len(), decision.statuses[1].is_of_full_group)
     };
     assert_eq!(passed(false, vec![fits(3, 7), fits(3, 7)]), (1, false));
     assert_eq!(passed(false, vec![fits(3, 7), over(7)]), (0, true));
@@ -811,6 +832,7 @@ fn in_quota_mode_a_descriptor_without_a_limit_lets_the_call_pass() {
         let plan = Plan::draw(&rules, &request("shop", keys));
         let decision = plan.settle(verdict(tallies == &over, tallies.clone()));
         assert_eq!(decision.code, expected, "{mode_override:?}, {keys:?}");
+        assert_eq!(decision.passed_groups, None, "its domain has no groups");
     }
 }
 
