@@ -2,8 +2,8 @@
 //!
 //! A proxy has a connection for each request that it is deciding, so there may be as many as of gRPC. Anyone who can
 //! reach the port can hold connections open, so those that have asked for nothing have a bound of their own, and
-//! those that wait longest for a request are closed for others. One with a request is never closed: its answer asks the
-//! client to close it.
+//! those that wait longest for a request are closed for others. One with a request is never closed: if it waited longest
+//! before, its answer asks the client to close it.
 
 use std::{
     convert::Infallible,
@@ -192,7 +192,9 @@ async fn serve_connection(
                 Err(spent) => Refusal::Busy(spent).into_response(),
             };
             *client.waits.lock() = Some(Instant::now());
-            if client.crowd.is_full.load(Relaxed) || began.elapsed() > CONNECTION_MAX {
+            // Others may have left meanwhile.
+            let is_next = client.is_next.swap(false, Relaxed) && client.crowd.is_full.load(Relaxed);
+            if is_next || began.elapsed() > CONNECTION_MAX {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(answer.map(|body| Followed {
@@ -244,6 +246,8 @@ struct Client {
     /// Since when it waits for a request or the rest of it, or takes its answer; `None` while that is made.
     waits: Mutex<Option<Instant>>,
     has_asked: AtomicBool,
+    /// Whether it waited longest when another connection needed its place, but for too short a time to be closed.
+    is_next: AtomicBool,
     /// Requests that arrive, and answers that are not read.
     memory: Arc<ConnectionBudget>,
     untaken: Arc<Untaken>,
@@ -255,9 +259,10 @@ impl Clients {
     fn add(&mut self, calls: &CallTracker, memory: Arc<ConnectionBudget>) -> Arc<Client> {
         let crowd = Arc::clone(&self.crowd);
         crowd.silent.fetch_add(1, Relaxed);
-        let (waits, has_asked) = (Mutex::new(Some(Instant::now())), AtomicBool::new(false));
+        let waits = Mutex::new(Some(Instant::now()));
+        let [has_asked, is_next] = [false; 2].map(AtomicBool::new);
         let (untaken, calls) = (Arc::new(Untaken::new(Arc::clone(&memory))), calls.clone());
-        let client = Arc::new(Client { waits, has_asked, memory, untaken, calls, crowd });
+        let client = Arc::new(Client { waits, has_asked, is_next, memory, untaken, calls, crowd });
         if self.all.len() == self.all.capacity() {
             self.all.retain(|client| client.strong_count() > 0);
         }
@@ -265,7 +270,8 @@ impl Clients {
         client
     }
 
-    /// Whether a further connection may be accepted beside `open` others. If not, one that waits is closed.
+    /// Whether a further connection may be accepted beside `open` others. If not, the one that waits longest is closed, or its
+    /// next answer asks its client to close it. So clients that ask often keep their connections.
     fn may_accept(&self, open: usize, connections_max: usize) -> bool {
         let is_full = open >= connections_max;
         self.crowd.is_full.store(is_full, Relaxed);
@@ -280,10 +286,12 @@ impl Clients {
                 true => is_full && since.elapsed() >= IDLE_AFTER,
                 false => since.elapsed() >= SILENT_AFTER,
             };
-            may_close.then_some(((has_asked, since), client))
+            Some(((!may_close, may_close && has_asked, since), client))
         });
-        if let Some((_, client)) = waiting.min_by_key(|(order, _)| *order) {
-            client.memory.closing.cancel();
+        match waiting.min_by_key(|(order, _)| *order) {
+            Some(((false, ..), client)) => client.memory.closing.cancel(),
+            Some((_, client)) => client.is_next.store(true, Relaxed),
+            None => {}
         }
         false
     }

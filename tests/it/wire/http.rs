@@ -231,6 +231,28 @@ fn while_all_connections_are_taken_an_answer_asks_its_client_to_close() {
     });
 }
 
+/// The others have waited longer.
+#[test]
+fn while_all_connections_are_taken_a_client_that_asks_often_keeps_its_own() {
+    let service = Service::shop().flags(&["--max-connections", "3"]).start();
+    service.wait_until_ready();
+    let call = head(CALL.len()) + CALL;
+    let ask = |client: &mut TcpStream| {
+        client.write_all(call.as_bytes()).unwrap();
+        let answer = answer(client);
+        assert!(!answer.contains("connection: close"), "{answer}");
+    };
+    let [first, _second] = [(); 2].map(|()| {
+        let mut client = connect(&service, "");
+        ask(&mut client);
+        client
+    });
+    let mut often = connect(&service, "");
+    while still_waits(&first) {
+        ask(&mut often);
+    }
+}
+
 #[test]
 fn probes_are_answered_while_silent_clients_hold_all_connections() {
     let service = Service::shop().flags(CROWD).start();
