@@ -3,9 +3,9 @@
 
 pub mod admin;
 mod browser;
+mod buffered;
 mod check;
 mod compat;
-mod input;
 mod json;
 mod parameters;
 mod report;

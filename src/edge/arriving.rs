@@ -28,7 +28,7 @@ pub(crate) const CONNECTION_BYTES_MAX: usize = 65 << 20;
 const FREE_BYTES: usize = 16 << 10;
 
 /// About what an open call takes whose answer is not read, in bytes.
-const ANSWERED_CALL_BYTES: usize = 1 << 10;
+pub(crate) const ANSWERED_CALL_BYTES: usize = 1 << 10;
 
 /// What a client must read or complete is held for at most twice this time.
 const HELD_FOR: Duration = Duration::from_secs(10);

@@ -44,7 +44,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::input::{Input, Untaken};
+use super::buffered::{Buffered, Socket};
 use crate::{
     edge::{
         accept::accept,
@@ -187,7 +187,7 @@ async fn serve_connection(
                 answer.unwrap_or_else(|_| Ok(StatusCode::INTERNAL_SERVER_ERROR.into_response()));
             let mut held = client.memory.reserve_briefly();
             let bytes = usize::try_from(answer.body().size_hint().lower()).unwrap_or(usize::MAX);
-            let mut answer = match held.add(bytes) {
+            let mut answer = match client.buffered.answered().and_then(|()| held.add(bytes)) {
                 Ok(()) => answer,
                 Err(spent) => Refusal::Busy(spent).into_response(),
             };
@@ -205,8 +205,8 @@ async fn serve_connection(
             }))
         }
     });
-    let input = Input { stream, untaken: Arc::clone(&client.untaken) };
-    let mut connection = pin!(server.serve_connection(TokioIo::new(input), service));
+    let socket = Socket { stream, buffered: Arc::clone(&client.buffered) };
+    let mut connection = pin!(server.serve_connection(TokioIo::new(socket), service));
     tokio::select! {
         // Connection errors are not reported: the service has not failed.
         _ = &mut connection => return,
@@ -250,7 +250,7 @@ struct Client {
     is_next: AtomicBool,
     /// Requests that arrive, and answers that are not read.
     memory: Arc<ConnectionBudget>,
-    untaken: Arc<Untaken>,
+    buffered: Arc<Buffered>,
     calls: CallTracker,
     crowd: Arc<Crowd>,
 }
@@ -261,8 +261,8 @@ impl Clients {
         crowd.silent.fetch_add(1, Relaxed);
         let waits = Mutex::new(Some(Instant::now()));
         let [has_asked, is_next] = [false; 2].map(AtomicBool::new);
-        let (untaken, calls) = (Arc::new(Untaken::new(Arc::clone(&memory))), calls.clone());
-        let client = Arc::new(Client { waits, has_asked, is_next, memory, untaken, calls, crowd });
+        let (buffered, calls) = (Arc::new(Buffered::new(Arc::clone(&memory))), calls.clone());
+        let client = Arc::new(Client { waits, has_asked, is_next, memory, buffered, calls, crowd });
         if self.all.len() == self.all.capacity() {
             self.all.retain(|client| client.strong_count() > 0);
         }
@@ -304,7 +304,7 @@ impl Client {
             self.crowd.silent.fetch_sub(1, Relaxed);
         }
         *self.waits.lock() = has_body.then(Instant::now);
-        self.untaken.taken();
+        self.buffered.taken();
     }
 
     fn waiting_since(&self) -> Option<Instant> {
@@ -351,7 +351,7 @@ impl Body for Followed {
             let frame = ready!(Pin::new(body).poll_frame(context));
             match (frame.map(|frame| frame.map(Frame::into_data)), held) {
                 (Some(Ok(Ok(data))), None) => {
-                    client.untaken.taken();
+                    client.buffered.taken();
                     *rest = data;
                 }
                 (Some(Ok(Ok(data))), Some(held)) => *rest = held.split(data.len()).hold(data),

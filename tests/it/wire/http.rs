@@ -2,6 +2,8 @@
 
 use std::io::ErrorKind;
 
+use tokio::net::TcpSocket;
+
 use crate::support::{http::*, prelude::*, service::open_files};
 
 fn post(service: &Service, body: &str) -> (u16, String, Value) {
@@ -338,6 +340,22 @@ fn clients_that_do_not_read_share_a_report_are_closed_and_keep_nobody_from_other
     assert!(each < 0.3, "each takes {each} of {length} bytes");
     wait_until("their connections end", || open_files(service.process().0.id()) <= files);
     drop(clients);
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_answers_without_a_body_is_closed() {
+    let mut service = Service::shop().flags(&["--headers", "both"]).start();
+    service.wait_until_ready();
+    let files = open_files(service.process().0.id());
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(2048).unwrap();
+    let mut client = socket.connect(service.http).await.unwrap().into_std().unwrap();
+    client.set_nonblocking(false).unwrap();
+    client.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    let checks = "POST /check?domain=shop&d=user=a HTTP/1.1\r\nhost: h\r\n\r\n".repeat(100);
+    let sent = (0..500).take_while(|_| client.write_all(checks.as_bytes()).is_ok()).count();
+    assert!(sent > 0);
+    wait_until("its connection ends", || open_files(service.process().0.id()) <= files);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What a client has sent and no request has taken yet. hyper keeps it in a buffer of the connection that it never shrinks, and
-//! waits for the rest of a head as long as for the next request.
+//! What hyper keeps in buffers of a connection. One has what a client has sent and no request has taken yet: hyper never shrinks it,
+//! and waits for the rest of a head as long as for the next request. The other has heads of answers: hyper does not bound it.
 
 use std::{
     io,
@@ -12,14 +12,14 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{
-    edge::arriving::{BudgetSpent, ConnectionBudget, HeldBytes},
+    edge::arriving::{ANSWERED_CALL_BYTES, BudgetSpent, ConnectionBudget, HeldBytes},
     net::tls::ByteStream,
 };
 
 /// The size of hyper's first buffer. hyper doubles it when a read fills it, and when a head needs more.
 const READ_BYTES: usize = 8 << 10;
 
-pub(super) struct Untaken {
+pub(super) struct Buffered {
     memory: Arc<ConnectionBudget>,
     state: Mutex<State>,
 }
@@ -30,16 +30,18 @@ struct State {
     buffer: HeldBytes,
     /// Held while bytes wait, so that a connection whose head does not end is closed.
     waits: Option<HeldBytes>,
+    /// Held for answers until all of them are written.
+    unwritten: Option<HeldBytes>,
 }
 
-impl Untaken {
+impl Buffered {
     pub(super) fn new(memory: Arc<ConnectionBudget>) -> Self {
         let buffer = memory.reserve();
-        Self { memory, state: Mutex::new(State { bytes: 0, buffer, waits: None }) }
+        Self { memory, state: Mutex::new(State { bytes: 0, buffer, waits: None, unwritten: None }) }
     }
 
     fn arrived(&self, bytes: usize) -> Result<(), BudgetSpent> {
-        let State { bytes: untaken, buffer, waits } = &mut *self.state.lock();
+        let State { bytes: untaken, buffer, waits, .. } = &mut *self.state.lock();
         *untaken += bytes;
         buffer.grow_to(2 * *untaken)?;
         waits.get_or_insert_with(|| self.memory.reserve_briefly());
@@ -51,15 +53,21 @@ impl Untaken {
         let mut state = self.state.lock();
         (state.bytes, state.waits) = (0, None);
     }
+
+    /// An answer has been made, and is now written.
+    pub(super) fn answered(&self) -> Result<(), BudgetSpent> {
+        let unwritten = &mut self.state.lock().unwritten;
+        unwritten.get_or_insert_with(|| self.memory.reserve_briefly()).add(ANSWERED_CALL_BYTES)
+    }
 }
 
-/// A connection that is read in small steps, and whose bytes count until a request takes them.
-pub(super) struct Input {
+/// A connection that is read in small steps. Its bytes count until a request takes them, and its answers until they are written.
+pub(super) struct Socket {
     pub(super) stream: Box<dyn ByteStream>,
-    pub(super) untaken: Arc<Untaken>,
+    pub(super) buffered: Arc<Buffered>,
 }
 
-impl AsyncRead for Input {
+impl AsyncRead for Socket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -70,11 +78,11 @@ impl AsyncRead for Input {
         ready!(Pin::new(&mut self.stream).poll_read(context, &mut part))?;
         let bytes = part.filled().len();
         to.advance(bytes);
-        Poll::Ready(self.untaken.arrived(bytes).map_err(io::Error::other))
+        Poll::Ready(self.buffered.arrived(bytes).map_err(io::Error::other))
     }
 }
 
-impl AsyncWrite for Input {
+impl AsyncWrite for Socket {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -96,7 +104,9 @@ impl AsyncWrite for Input {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+        self.buffered.state.lock().unwritten = None;
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
