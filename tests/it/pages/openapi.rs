@@ -577,6 +577,27 @@ fn real_services_answer_as_the_document_describes() {
     assert_eq!(unseen, ["POST /explain 408"], "no exchange has them");
 }
 
+/// hyper answers the last three, for any path.
+#[test]
+fn the_statuses_that_no_path_lists_are_in_the_description_of_all() {
+    let service = Service::shop().start();
+    let description = DOCUMENT["info"]["description"].as_str().unwrap();
+    let long = format!("/{}", "x".repeat(100_000));
+    let headers = vec![("x", "1"); 101];
+    for (method, path, headers, expected) in [
+        ("GET", "/unknown", &[][..], 404),
+        ("PUT", "/json", &[], 405),
+        ("GET", "/healthz", &headers, 431),
+        ("GET", &long, &[], 431),
+        ("GET", "/healthz", &[("x y", "1")], 400),
+    ] {
+        let (status, _, body) = exchange_with(service.http, method, path, headers, b"");
+        assert_eq!((status, &*body), (expected, ""), "{method} {path}");
+        assert!(description.contains(&expected.to_string()), "{expected}");
+    }
+    assert!(description.contains("414"));
+}
+
 #[test]
 fn the_service_allows_the_methods_of_the_document_and_no_others() {
     let service = Service::shop().start();
