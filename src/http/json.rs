@@ -6,7 +6,11 @@ use axum::{
     Extension, Json,
     body::{Body, Bytes},
     extract::{Request, State},
-    http::{Method, StatusCode, header::CONTENT_TYPE, request::Parts},
+    http::{
+        Method, StatusCode,
+        header::{CONTENT_ENCODING, CONTENT_TYPE},
+        request::Parts,
+    },
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -78,6 +82,10 @@ impl Decisions {
     }
 
     pub(super) async fn body(&self, request: Request) -> Result<(Bytes, HeldBytes), Refusal> {
+        let encodings = request.headers().get_all(CONTENT_ENCODING);
+        if encodings.iter().any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+            return Err(Refusal::Encoded);
+        }
         let memory = self.memory(&request);
         let body = time::timeout(BODY_WITHIN, self.read(request.into_body(), &memory)).await;
         body.unwrap_or(Err(Refusal::TooSlow))
@@ -203,8 +211,8 @@ pub(super) async fn measured(
     response
 }
 
-/// 200 or 429 with the answer; 400 for a bad request, 403 for one from a web page, 408 and 413 for one that is
-/// too slow or too large; 503 if the store gave no answer, or too many requests are in progress.
+/// 200 or 429 with the answer; 400 for a bad request, 403 for one from a web page, 408, 413 and 415 for one that is
+/// too slow, too large or compressed; 503 if the store gave no answer, or too many requests are in progress.
 pub(super) async fn decide(
     State(decisions): State<Decisions>,
     request: Request,

@@ -191,10 +191,11 @@ async fn serve_connection(
                 Ok(()) => answer,
                 Err(spent) => Refusal::Busy(spent).into_response(),
             };
-            *client.waits.lock() = Some(Instant::now());
+            // hyper closes the connection of a client that still has to send its body.
+            let is_unread = client.waits.lock().replace(Instant::now()).is_some();
             // Others may have left meanwhile.
             let is_next = client.is_next.swap(false, Relaxed) && client.crowd.is_full.load(Relaxed);
-            if is_next || began.elapsed() > CONNECTION_MAX {
+            if is_unread || is_next || began.elapsed() > CONNECTION_MAX {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(answer.map(|body| Followed {

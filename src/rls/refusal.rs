@@ -5,7 +5,7 @@
 //! | a field outside of its bound, or missing | INVALID_ARGUMENT | 400 |
 //! | bytes that are not such a message | INTERNAL | 400 |
 //! | a message over `--max-message-bytes` | OUT_OF_RANGE | 413 |
-//! | a compressed message | UNIMPLEMENTED | 415 |
+//! | a compressed message or body | UNIMPLEMENTED | 415 |
 //! | a client that left before its message was complete | CANCELLED | 400 |
 //! | a message that took too long to arrive | DEADLINE_EXCEEDED | 408 |
 //! | too many requests, or too much data that is unfinished or not read | RESOURCE_EXHAUSTED | 503 |
@@ -42,6 +42,8 @@ pub enum Refusal {
     TooLongAt(usize),
     #[error("compressed requests are not supported")]
     Compressed,
+    #[error("Content-Encoding: must be identity or absent")]
+    Encoded,
     /// The client left before its message was complete.
     #[error("the client left before its message was complete")]
     Unfinished,
@@ -103,7 +105,9 @@ impl Refusal {
             Self::TooLong { .. } | Self::TooLongAt(_) => {
                 (Code::OutOfRange, StatusCode::PAYLOAD_TOO_LARGE)
             }
-            Self::Compressed => (Code::Unimplemented, StatusCode::UNSUPPORTED_MEDIA_TYPE),
+            Self::Compressed | Self::Encoded => {
+                (Code::Unimplemented, StatusCode::UNSUPPORTED_MEDIA_TYPE)
+            }
             Self::Unfinished => (Code::Cancelled, StatusCode::BAD_REQUEST),
             Self::TooSlow => (Code::DeadlineExceeded, StatusCode::REQUEST_TIMEOUT),
             Self::Busy(_) | Self::TooMany => {

@@ -105,10 +105,13 @@ impl<'de, const MAX: usize, T: Deserialize<'de>> Visitor<'de> for MapAtMostVisit
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<MapAtMost<MAX, T>, A::Error> {
-        let (mut first, mut count) = (Vec::new(), 0);
+        let (mut first, mut count) = (Vec::<(String, T)>::new(), 0);
         while count < MAX
-            && let Some(entry) = map.next_entry()?
+            && let Some(entry) = map.next_entry::<String, T>()?
         {
+            if first.iter().any(|(key, _)| *key == entry.0) {
+                return Err(A::Error::custom("duplicate key"));
+            }
             first.push(entry);
             count += 1;
         }

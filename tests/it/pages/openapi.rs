@@ -461,6 +461,13 @@ fn refusals(exchanges: &mut Exchanges, service: &Service) {
         exchanges.ask(http, &name, &long(&name), 413);
     }
     exchanges.ask_with(admin, "POST /explain", &bearer, &long("POST /explain"), 413);
+    let encoded = [("content-encoding", "gzip"), bearer[0]];
+    for name in ["POST /json", "POST /v1/decide", "POST /v1/commit", "POST /v1/renew"] {
+        exchanges.ask_with(http, name, &encoded, &example(name).1, 415);
+    }
+    for name in ["POST /explain", "POST /overrides"] {
+        exchanges.ask_with(admin, name, &encoded, &example(name).1, 415);
+    }
 
     let secured = Secured::start(&["--tls-scope", "grpc", "--tls-client-ca", "CLIENTS"]);
     for name in guarded("decisions") {

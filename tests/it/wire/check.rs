@@ -72,6 +72,22 @@ descriptors:
 }
 
 #[test]
+fn an_answer_to_a_request_whose_body_is_not_read_says_that_the_connection_ends() {
+    let service = service();
+    let head = "POST /check?domain=web&d=user=a HTTP/1.1\r\nhost: h\r\n";
+    for (body, ends) in [("content-length: 0\r\n\r\n", false), ("content-length: 9\r\n\r\n", true)]
+    {
+        let mut client = TcpStream::connect(service.http).unwrap();
+        client.write_all(format!("{head}{body}").as_bytes()).unwrap();
+        let (mut answer, mut byte) = (String::new(), [0]);
+        while !answer.ends_with("\r\n\r\n") && client.read(&mut byte).unwrap() > 0 {
+            answer.push(char::from(byte[0]));
+        }
+        assert_eq!(answer.contains("connection: close"), ends, "{answer}");
+    }
+}
+
+#[test]
 fn a_value_that_begins_with_an_at_sign_comes_from_a_header() {
     let service = service();
     let query = "domain=web&d=path=@x-forwarded-uri,user=@X-User";

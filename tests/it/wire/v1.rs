@@ -730,6 +730,7 @@ fn json_calls_are_refused_one_by_one() {
         call(r#","mode":1"#),
         "{}".to_owned(),
         call(r#","mode":"READ""#),
+        call(r#","hits_by_kind":{"a":1,"b":2,"a":3}"#),
     ];
     let (status, answer) = post(&service, "/v1/decide", &batch(&calls));
     let shown = |verdict: &Value| match &verdict["error"]["message"] {
@@ -743,7 +744,8 @@ fn json_calls_are_refused_one_by_one() {
         "calls[2].mode: not known",
         7,
         "calls[4].descriptors: at least 1",
-        7
+        7,
+        "calls[6]: duplicate key at line 1 column 92"
     ]);
     assert_eq!((status, Value::Array(shown)), (200, expected));
 }
