@@ -239,7 +239,9 @@ pub fn batch_json(input: &[u8]) {
     let (method, field, answers) = METHODS[usize::from(*choice) % METHODS.len()];
     let (service, runtime) = &*SERVICE;
     let memory = service.arriving.connection(1 << 30);
-    match runtime.block_on(service.answer_json(method, body, &memory, BatchContext::alone())) {
+    let answer =
+        async |items| service.answer_json(method, items, &memory, BatchContext::alone()).await;
+    match service.read_json(method, body).and_then(|items| runtime.block_on(answer(items))) {
         Ok(answer) => {
             let answer: serde_json::Value = serde_json::from_slice(&answer).expect("JSON");
             // Items that are too deep, or have too large numbers, have errors as answers.

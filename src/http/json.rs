@@ -18,7 +18,8 @@ use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use serde_json::{Value, json};
 use tokio::{
-    sync::{Semaphore, SemaphorePermit},
+    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
+    task,
     time::{self, Instant},
 };
 use tonic::Code;
@@ -39,13 +40,21 @@ use crate::{
     telemetry::{CallSpan, in_call},
 };
 
-/// Maximum number of batches that are decided at a time. A further one waits up to [`BATCH_WAITS`], and up to half of its caller's
-/// timeout.
-const BATCHES_MAX: usize = 16;
-const BATCH_WAITS: Duration = Duration::from_secs(1);
+/// Maximum number of long bodies that are decided at a time. A further one waits up to [`LONG_BODY_WAITS`], and up to half of
+/// its caller's timeout.
+const LONG_BODIES_MAX: usize = 16;
+const LONG_BODY_WAITS: Duration = Duration::from_secs(1);
 
 /// A body of at most this many bytes does not wait for a turn: its calls take little time.
 const FEW_CALLS_BYTES: usize = 4 << 10;
+
+/// A longer text is read on a thread of its own, one at a time, while the workers answer others.
+const SHORT_TEXT_BYTES: usize = 64 << 10;
+
+/// How many longer texts arrive or are decided at a time, so that those that wait for their turn are in the system's buffers and
+/// not in memory. One that takes longer to arrive leaves its turn to others.
+const LONG_TEXTS_MAX: usize = 8;
+const LONG_TEXT_ARRIVES_WITHIN: Duration = Duration::from_millis(250);
 
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
@@ -66,8 +75,12 @@ pub struct Decisions {
     pub needs_certificate: bool,
     /// `https` with TLS, else `http`.
     scheme: &'static str,
-    /// One permit for each batch that is being decided.
-    batches: Arc<Semaphore>,
+    /// One permit for each long body that is being decided.
+    turns: Arc<Semaphore>,
+    /// One permit for each long text that arrives or is decided.
+    long_texts: Arc<Semaphore>,
+    /// The permit to read a long text.
+    reading: Arc<Semaphore>,
     /// In the order of [`CALLS`].
     durations: Arc<[CallDurations]>,
 }
@@ -75,13 +88,15 @@ pub struct Decisions {
 impl Decisions {
     pub fn new(service: Arc<rls::Service>, needs_certificate: bool, is_tls: bool) -> Self {
         let scheme = if is_tls { "https" } else { "http" };
-        let batches = Arc::new(Semaphore::new(BATCHES_MAX));
+        let turns = Arc::new(Semaphore::new(LONG_BODIES_MAX));
         let durations = CALLS.map(|name| service.limiter.metrics().http_durations(name));
         let durations = Arc::new(durations);
-        Self { service, needs_certificate, scheme, batches, durations }
+        let long_texts = Arc::new(Semaphore::new(LONG_TEXTS_MAX));
+        let reading = Arc::new(Semaphore::new(1));
+        Self { service, needs_certificate, scheme, turns, long_texts, reading, durations }
     }
 
-    pub(super) async fn body(&self, request: Request) -> Result<(Bytes, HeldBytes), Refusal> {
+    pub(super) async fn body(&self, request: Request) -> Result<(Bytes, HeldBody), Refusal> {
         let encodings = request.headers().get_all(CONTENT_ENCODING);
         if encodings.iter().any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
             return Err(Refusal::Encoded);
@@ -91,7 +106,7 @@ impl Decisions {
         body.unwrap_or(Err(Refusal::TooSlow))
     }
 
-    /// The permit that a batch with a body of this many bytes needs, so that batches leave workers to other calls.
+    /// The permit that a body of this many bytes needs, so that long ones leave workers to other calls.
     async fn turn(
         &self,
         bytes: usize,
@@ -100,11 +115,28 @@ impl Decisions {
         if bytes <= FEW_CALLS_BYTES {
             return Ok(None);
         }
-        let waits = timeout.map_or(BATCH_WAITS, |timeout| BATCH_WAITS.min(timeout / 2));
-        match time::timeout(waits, self.batches.acquire()).await {
+        let waits = timeout.map_or(LONG_BODY_WAITS, |timeout| LONG_BODY_WAITS.min(timeout / 2));
+        match time::timeout(waits, self.turns.acquire()).await {
             Ok(turn) => Ok(turn.ok()),
             Err(_) => Err(Refusal::TooMany),
         }
+    }
+
+    async fn decoded<T: Send + 'static>(
+        &self,
+        body: Bytes,
+        read: impl FnOnce(&[u8]) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        if body.len() <= SHORT_TEXT_BYTES {
+            return read(&body);
+        }
+        // The thread keeps the permit also when the client leaves. A worker frees the body, as its allocator reuses that at once.
+        let (permit, text) = (Arc::clone(&self.reading).acquire_owned().await, body.clone());
+        let reading = move || {
+            let _permit = permit;
+            read(&text)
+        };
+        task::spawn_blocking(reading).await.unwrap_or(Err(Refusal::Panicked))
     }
 
     fn memory(&self, request: &Request) -> Arc<ConnectionBudget> {
@@ -116,7 +148,7 @@ impl Decisions {
         &self,
         mut body: Body,
         memory: &Arc<ConnectionBudget>,
-    ) -> Result<(Bytes, HeldBytes), Refusal> {
+    ) -> Result<(Bytes, HeldBody), Refusal> {
         let bytes_max = self.service.message_bytes_max;
         // The value of `content-length`; 0 without one.
         let length = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
@@ -124,18 +156,37 @@ impl Decisions {
             return Err(Refusal::TooLongAt(bytes_max));
         }
         let mut received = HeldBuffer::new(memory);
-        while let Some(frame) = body.frame().await {
-            let malformed = |_| Refusal::Invalid("body: malformed or incomplete".to_owned());
-            let frame = frame.map_err(malformed)?;
-            let data = frame.into_data().unwrap_or_default();
-            if received.len() + data.len() > bytes_max {
-                return Err(Refusal::TooLongAt(bytes_max));
+        let mut until = async |bytes: usize| {
+            while received.len() <= bytes {
+                let Some(frame) = body.frame().await else { return Ok(true) };
+                let malformed = |_| Refusal::Invalid("body: malformed or incomplete".to_owned());
+                let data = frame.map_err(malformed)?.into_data().unwrap_or_default();
+                if received.len() + data.len() > bytes_max {
+                    return Err(Refusal::TooLongAt(bytes_max));
+                }
+                received.push(&data, length.max(bytes_max.min(2 * received.len())))?;
             }
-            received.push(&data, length.max(bytes_max.min(2 * received.len())))?;
+            Ok(false)
+        };
+        let mut turn = None;
+        if length > SHORT_TEXT_BYTES || !until(SHORT_TEXT_BYTES).await? {
+            let permit = Arc::clone(&self.long_texts).acquire_owned();
+            turn = time::timeout(LONG_BODY_WAITS, permit).await.ok().and_then(Result::ok);
+            match time::timeout(LONG_TEXT_ARRIVES_WITHIN, until(bytes_max)).await {
+                Ok(arrived) => arrived?,
+                Err(_) => {
+                    turn = None;
+                    until(bytes_max).await?
+                }
+            };
         }
-        Ok(received.take(received.len())?)
+        let (body, bytes) = received.take(received.len())?;
+        Ok((body, (bytes, turn)))
     }
 }
+
+/// The memory of a body, and its turn if it is long.
+type HeldBody = (HeldBytes, Option<OwnedSemaphorePermit>);
 
 /// `GET /v1/usage?domain=D&d=k=v,k=v`: what the counters of these descriptors hold.
 pub(super) async fn usage(
@@ -160,12 +211,14 @@ pub(super) async fn decide_batch(
     let (body, _held) = decisions.body(request).await?;
     let received = Instant::now();
     let _turn = decisions.turn(body.len(), timeout).await?;
-    // The wait for a turn is part of the caller's timeout, and not of the budget.
+    let service = Arc::clone(&decisions.service);
+    let items = decisions.decoded(body, move |text| service.read_json(method, text)).await?;
+    // This time is part of the caller's timeout, and not of the budget.
     let timeout = timeout.map(|timeout| timeout.saturating_sub(received.elapsed()));
     let arrival = Arrival { at: Instant::now(), timeout };
     let (client, span) = (client.as_ref(), span.as_ref());
     let context = BatchContext { client, arrival, span };
-    let answered = decisions.service.answer_json(method, &body, &memory, context);
+    let answered = decisions.service.answer_json(method, items, &memory, context);
     let answer = Box::pin(answered).await?;
     Ok(([(CONTENT_TYPE, "application/json")], answer).into_response())
 }
@@ -219,8 +272,10 @@ pub(super) async fn decide(
 ) -> Result<Response, Refusal> {
     let client = request.extensions().get::<Identity>().cloned();
     let (body, _held) = decisions.body(request).await?;
+    let bounds = decisions.service.bounds;
+    let _turn = decisions.turn(body.len(), None).await?;
+    let decoded = decisions.decoded(body, move |text| rls::json::request(text, bounds)).await?;
     let arrival = Arrival::now();
-    let decoded = rls::json::request(&body, decisions.service.bounds)?;
     let answer = decisions.service.decide(decoded, client.as_ref(), arrival).await?;
     let status = match rls::json::retry_after(&answer) {
         None => StatusCode::OK,

@@ -2,13 +2,14 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use bytes::Bytes;
 use prost::Message;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
     batch::{ITEMS_MAX, check_items},
-    decode::{ReadCall, check_kinds},
+    decode::{self, check_kinds},
     encode,
 };
 use crate::{
@@ -71,15 +72,15 @@ struct JsonRenewal {
     call: Option<Object<JsonCall>>,
 }
 
+/// A request whose text has been read. Its items are in Protobuf, which takes no more memory than their text.
+pub struct JsonItems {
+    domain: String,
+    items: Vec<Result<Bytes, Refusal>>,
+}
+
 impl Service {
-    /// The answer to a request of one of the methods of `tollkeeper.v1`.
-    pub async fn answer_json(
-        &self,
-        method: ServedMethod,
-        body: &[u8],
-        memory: &Arc<ConnectionBudget>,
-        context: BatchContext<'_>,
-    ) -> Result<Vec<u8>, Refusal> {
+    /// Reads a request of one of the methods of `tollkeeper.v1`.
+    pub fn read_json(&self, method: ServedMethod, body: &[u8]) -> Result<JsonItems, Refusal> {
         let Object::<JsonBatch<'_>>(batch) = serde_json::from_slice(body)
             .map_err(|error| Refusal::Invalid(json::problem(&error)))?;
         let (domain, bounds) = (batch.domain.unwrap_or_default(), self.bounds);
@@ -100,23 +101,40 @@ impl Service {
                 None => {}
             }
         }
+        let in_protobuf = |one: &RawValue| match method {
+            ServedMethod::Commit => Ok(commit(item(one)?)?.encode_to_vec()),
+            ServedMethod::Renew => Ok(renewal(item(one)?, bounds)?.encode_to_vec()),
+            _ => Ok(call(item(one)?, bounds)?.encode_to_vec()),
+        };
+        let items = items.into_iter().map(|one| in_protobuf(one).map(Bytes::from)).collect();
+        Ok(JsonItems { domain, items })
+    }
+
+    /// The answer to a request of this method.
+    pub async fn answer_json(
+        &self,
+        method: ServedMethod,
+        JsonItems { domain, items }: JsonItems,
+        memory: &Arc<ConnectionBudget>,
+        context: BatchContext<'_>,
+    ) -> Result<Vec<u8>, Refusal> {
         let (count, items) = (items.len(), items.into_iter());
         let name = if method == ServedMethod::Decide { "verdicts" } else { "results" };
         let mut answers = JsonAnswers::new(name, memory.reserve());
         match method {
             ServedMethod::Commit => {
-                let items = items.map(|one| commit(item(one)?));
+                let items = items.map(|one| decode::commit(one?));
                 let to = |one: Vec<u8>| answers.add(&commit_result(&read(&one)));
                 self.answer_each(&domain, count, items, context, to).await?;
             }
             ServedMethod::Renew => {
-                let items = items.map(|one| renewal(item(one)?, bounds));
+                let items = items.map(|one| decode::renewal(one?, self.bounds));
                 let to = |one: Vec<u8>| answers.add(&renew_result(&read(&one)));
                 self.answer_each(&domain, count, items, context, to).await?;
             }
             _ => {
-                let items = items.map(|one| call(item(one)?, bounds));
-                let items = items.map(|item| item.map(Box::new).map(ReadCall::Message));
+                let items =
+                    items.map(|one| one.and_then(|one| decode::call(&one, &one, self.bounds)));
                 let to = |one: Vec<u8>| answers.add(&verdict(&read(&one)));
                 self.answer_each(&domain, count, items, context, to).await?;
             }

@@ -276,6 +276,22 @@ fn probes_are_answered_while_clients_are_half_way_through_a_body() {
 }
 
 #[test]
+fn probes_are_answered_while_a_long_body_is_read() {
+    let service = Service::shop().environment(&[("TOKIO_WORKER_THREADS", "1")]).start();
+    service.wait_until_ready();
+    let body = format!(r#"{{"domain":"shop","descriptors":[{}{{}}]}}"#, "{},".repeat(1_300_000));
+    let (begin, end) = body.split_at(body.len() - 1);
+    let mut client = connect(&service, &(head(body.len()) + begin));
+    client.write_all(end.as_bytes()).unwrap();
+    let mut probes = 0;
+    while still_waits(&client) {
+        assert_eq!(service.get("/healthz"), "OK");
+        probes += 1;
+    }
+    assert!(probes > 20, "{probes} probes are answered meanwhile");
+}
+
+#[test]
 fn bodies_that_do_not_arrive_keep_no_other_request_out() {
     let mut service = Service::shop().start();
     service.wait_until_ready();

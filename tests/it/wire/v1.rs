@@ -420,6 +420,37 @@ fn a_call_over_http_waits_for_no_others() {
     assert_eq!(statuses, [200; 40]);
 }
 
+/// Redis stands still for longer than a long body waits for its turn.
+#[test]
+fn long_bodies_take_turns_over_http() {
+    let redis = Redis::start();
+    let service = Service::shop().on(&redis.url()).flags(&["--decision-budget", "3s"]).start();
+    service.wait_until_ready();
+    redis.signal("STOP");
+    let descriptors = r#""descriptors":[{"entries":[{"key":"user","value":"a"}]}]"#;
+    let spaces = " ".repeat(64 << 10);
+    let paths = [
+        ("/json", format!(r#"{{"domain":"shop",{descriptors}{spaces}}}"#)),
+        ("/v1/decide", format!(r#"{{"domain":"shop","calls":[{{{descriptors}}}{spaces}]}}"#)),
+    ];
+    let (redis, service) = (&redis, &service);
+    let answers = thread::scope(|scope| {
+        let send = |(path, body): (_, String)| {
+            scope.spawn(move || (path, service.exchange("POST", path, body.as_bytes())))
+        };
+        let calls = paths.iter().cycle().take(40).cloned().map(send).collect::<Vec<_>>();
+        calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
+    });
+    redis.signal("CONT");
+    for (path, _) in &paths {
+        let refused = answers.iter().any(|(of, (status, _, text))| {
+            of == path && *status == 503 && text.contains("too many concurrent requests")
+        });
+        assert!(refused, "{path}: {answers:?}");
+    }
+    assert!(answers.iter().any(|(_, (status, ..))| *status == 200), "{answers:?}");
+}
+
 const HOLDS: &str = "
 domain: llm
 descriptors:
