@@ -29,8 +29,14 @@ const WORKERS: usize = 2;
 const CALLS: usize = 4;
 
 fn queue() -> Arc<SharedQueue> {
-    let queue =
-        Queue { waiting: VecDeque::new(), leader: None, runs: Runs, batches: 0, is_closed: false };
+    let queue = Queue {
+        waiting: VecDeque::new(),
+        leader: None,
+        runs: Runs,
+        batches: 0,
+        full_batches: 1,
+        is_closed: false,
+    };
     Arc::new(SharedQueue {
         queue: Mutex::new(queue),
         mailboxes: (0..WORKERS).map(|_| Mailbox::default()).collect(),

@@ -250,6 +250,31 @@ async fn the_calls_of_a_run_are_as_heavy_together_as_96_on_fixed_windows() {
     }
 }
 
+#[tokio::test]
+async fn a_call_that_fills_a_batch_goes_behind_lighter_ones_if_another_has_just_gone() {
+    let redis = Redis::start();
+    let store = store(&redis, system_clock, TIMEOUT);
+    let heavy = |call: &str| -> Vec<Charge> {
+        (0..20).map(|user| charge_on(&format!("{call}{user}"), 1, bucket_of_3())).collect()
+    };
+    let light = |user: &str| vec![charge_on(user, 1, bucket_of_3())];
+    // Redis knows the script then.
+    store.charge(&light("known"), redis_store::soon()).await.unwrap();
+    let calls =
+        [light("a"), heavy("b"), heavy("c"), heavy("d"), light("e"), heavy("f"), light("g")];
+    let monitor = Monitor::start(&redis);
+    for answer in join_all(calls.iter().map(|call| store.charge(call, redis_store::soon()))).await {
+        assert!(!answer.unwrap().denied);
+    }
+    let commands = monitor.commands(&redis);
+    let named = |line: &String| {
+        let names = "abcdefg".chars().filter(|name| line.contains(&format!("user={name}")));
+        names.collect::<String>()
+    };
+    let runs: Vec<String> = commands.iter().map(named).collect();
+    assert_eq!(runs, ["a", "b", "e", "c", "g", "d", "f"]);
+}
+
 /// The limit of each user.
 const LIMITS: [u64; 4] = [3, 5, 8, 20];
 

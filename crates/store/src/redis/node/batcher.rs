@@ -49,6 +49,7 @@ impl Batcher {
             leader: None,
             runs,
             batches: 0,
+            full_batches: 1,
             is_closed: false,
         });
         let dispatchers = TaskTracker::new();

@@ -7,12 +7,12 @@ use tokio::select;
 
 use super::{
     exchange::Exchanged,
-    queue::{Leader, Mailbox, QueuedCall, Recipient, SentAs, SharedQueue},
+    queue::{LATE_DIVISOR, Leader, Mailbox, QueuedCall, Recipient, SentAs, SharedQueue},
 };
 use crate::{
     StoreError, lateness,
     redis::node::{
-        batch::{Batch, Runs, WEIGHT_MAX},
+        batch::{Batch, WEIGHT_MAX},
         decided::{CallAnswer, NotDecided},
         pool::Connected,
     },
@@ -64,7 +64,7 @@ impl Dispatcher {
         let mut late = pin!(time::sleep(Duration::ZERO));
         let mut watch = pin!(time::sleep(Duration::ZERO));
         // The number of the last batch, and whether it is under way and not late.
-        let (mut last, mut is_under_way) = (0_u64, false);
+        let (mut last, mut sent, mut is_under_way) = (0_u64, Instant::now(), false);
         let mut is_watching = false;
         loop {
             select! {
@@ -78,9 +78,12 @@ impl Dispatcher {
                 () = mailbox.notify.notified() => self.deliver(mailbox),
                 () = late.as_mut(), if is_under_way => {
                     lateness::starved(late.deadline().elapsed(), &shared.link.metrics);
+                    let due = sent + shared.late_after() * shared.queue.lock().full_batches;
                     if mailbox.is_connecting.load(Ordering::Relaxed) {
                         shared.refuse_waiting(self.index);
                         late.as_mut().reset(Instant::now() + shared.late_after());
+                    } else if Instant::now() < due {
+                        late.as_mut().reset(due);
                     } else {
                         // Calls that wait go out on another connection, and not after this answer.
                         is_under_way = false;
@@ -98,8 +101,9 @@ impl Dispatcher {
             }
             if !is_under_way && self.gather().await {
                 last += 1;
+                sent = Instant::now();
                 batches.push(shared.send(self.index, last, self.round_trip));
-                late.as_mut().reset(Instant::now() + shared.late_after());
+                late.as_mut().reset(sent + shared.late_after());
                 is_under_way = true;
             }
         }
@@ -199,7 +203,8 @@ impl SharedQueue {
     /// The calls of the next batch, at least one; `None` if none waits, and then no dispatcher leads.
     ///
     /// Calls whose answer would come too late are not sent. Otherwise all answers would be late where
-    /// more calls arrive than Redis can decide.
+    /// more calls arrive than Redis can decide. Of calls that fill a batch by themselves, one goes at a time, and then those that
+    /// do not: else all others would wait for them.
     fn next(&self, own: usize, round_trip: Duration) -> Option<Vec<QueuedCall>> {
         let now = Instant::now();
         if self.refuse_waiting(own) {
@@ -207,17 +212,25 @@ impl SharedQueue {
         }
         let mut queue = self.queue.lock();
         let mut calls = Vec::with_capacity(queue.waiting.len().min(WEIGHT_MAX));
-        let (mut room, runs, mut shed) = (WEIGHT_MAX, queue.runs, Vec::new());
-        while let Some(call) = queue.waiting.front() {
+        let (mut weight, runs, mut shed) = (0, queue.runs, Vec::new());
+        let weight_of = |call: &QueuedCall| call.kind.weight(&call.owed.work, runs);
+        let is_light = |call: &QueuedCall| weight_of(call) <= WEIGHT_MAX;
+        let was_heavy = queue.full_batches > 1;
+        let light = was_heavy.then(|| queue.waiting.iter().position(is_light)).flatten();
+        let next = light.unwrap_or(0);
+        while let Some(call) = queue.waiting.get(next) {
+            let added = weight_of(call);
             if !call.is_awaited(now, round_trip) {
-                shed.extend(queue.waiting.pop_front());
-            } else if take_weight(&mut room, call, runs, calls.is_empty()) {
-                calls.extend(queue.waiting.pop_front());
+                shed.extend(queue.waiting.remove(next));
+            } else if calls.is_empty() || weight + added <= WEIGHT_MAX {
+                weight += added;
+                calls.extend(queue.waiting.remove(next));
             } else {
                 break;
             }
         }
-        let due = now + 2 * self.late_after();
+        queue.full_batches = full_batches(weight);
+        let due = now + self.late_after() * (1 + queue.full_batches);
         queue.leader = (!calls.is_empty()).then_some(Leader { mailbox: own, due });
         queue.batches += usize::from(!calls.is_empty());
         drop(queue);
@@ -227,14 +240,9 @@ impl SharedQueue {
     }
 }
 
-/// Whether a call still has room in a batch, which it then takes. One alone always has.
-fn take_weight(room: &mut usize, call: &QueuedCall, runs: Runs, is_first: bool) -> bool {
-    let weight = call.kind.weight(&call.owed.work, runs);
-    if !is_first && weight > *room {
-        return false;
-    }
-    *room = room.saturating_sub(weight);
-    true
+/// How many full batches weigh as much, at least 1. One may be answered within the whole timeout.
+fn full_batches(weight: usize) -> u32 {
+    u32::try_from(weight.div_ceil(WEIGHT_MAX)).unwrap_or(LATE_DIVISOR).clamp(1, LATE_DIVISOR)
 }
 
 struct SentBatch<'pool> {

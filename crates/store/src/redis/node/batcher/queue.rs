@@ -44,6 +44,8 @@ pub(super) struct Queue {
     /// How the next batch is put into runs.
     pub(super) runs: Runs,
     pub(super) batches: usize,
+    /// How many full batches the last one weighs: more than 1 if it was one call that is heavier.
+    pub(super) full_batches: u32,
     /// Whether the node has left: no call is taken any more.
     pub(super) is_closed: bool,
 }
