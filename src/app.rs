@@ -37,7 +37,7 @@ use crate::{
     edge::{
         arriving::ArrivalBudget,
         health::{Health, Phase},
-        metrics::{CallsInProgress, EdgeMetrics},
+        metrics::EdgeMetrics,
         panics,
     },
     http::{self, History, HttpBounds, Reports},
@@ -196,8 +196,7 @@ impl App {
             service(settings, &self.telemetry, rules, overrides, store, recorder, candidate);
         let service = Arc::new(service);
         let reflection = settings.listen.reflection;
-        let in_progress = CallsInProgress::observe(&meter);
-        let services = grpc::services(Arc::clone(&service), &self.health, reflection, in_progress)?;
+        let services = grpc::services(Arc::clone(&service), &self.health, reflection)?;
         let mut tasks = Tasks::new();
         let reports = Reports::new(
             Arc::clone(&self.telemetry),
@@ -217,7 +216,7 @@ impl App {
         let grpc = rls::Listener {
             socket: grpc,
             services,
-            bounds: settings.listen.connections,
+            slots: rls::ConnectionSlots::new(settings.listen.connections, &meter),
             tls: ListenerTls::new(settings.listen.tls_of(TlsUse::Grpc), TlsUse::Grpc),
             metrics: self.edge.of_listener("grpc"),
         };

@@ -21,7 +21,10 @@ pub use tollkeeper_proto::FILE_DESCRIPTORS;
 
 pub use self::{
     claims::{Claims, INSTRUMENTS},
-    connection::serve::{ConnectionBounds, GrpcServices, Listener, serve},
+    connection::{
+        serve::{GrpcServices, Listener, serve},
+        slots::{ConnectionBounds, ConnectionSlots},
+    },
     quota::{QuotaStream, Reports},
     service::{BatchContext, Service},
 };

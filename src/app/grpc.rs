@@ -6,7 +6,7 @@ use tonic::service::Routes;
 use tonic_reflection::server::{Builder, Error};
 
 use crate::{
-    edge::{health::Health, metrics::CallsInProgress},
+    edge::health::Health,
     rls::{self, GrpcServices},
 };
 
@@ -17,7 +17,6 @@ pub(super) fn services(
     rate_limit: Arc<rls::Service>,
     health: &Health,
     reflection: bool,
-    in_progress: CallsInProgress,
 ) -> Result<GrpcServices, Error> {
     let mut others = Routes::builder();
     others.add_service(health.grpc());
@@ -28,7 +27,7 @@ pub(super) fn services(
         others.add_service(v1alpha.max_decoding_message_size(REFLECTION_BYTES_MAX));
     }
     let others = others.routes().prepare();
-    Ok(GrpcServices { rate_limit, others, in_progress })
+    Ok(GrpcServices { rate_limit, others })
 }
 
 fn reflection_builder<'files>() -> Builder<'files> {

@@ -1,21 +1,16 @@
 //! Metrics of the edge: connections, and panics.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use opentelemetry::{
     KeyValue,
     metrics::{Counter, Meter, UpDownCounter},
 };
-use parking_lot::Mutex;
 
-use crate::{process::calls::CallTracker, telemetry::instruments, text::named::named};
+use crate::{telemetry::instruments, text::named::named};
 
 instruments! {
     pub(super) struct EdgeInstruments {
@@ -109,56 +104,5 @@ impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.edge.of.open.add(-1, &[self.0.label()]);
         self.0.edge.connections.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The calls of all connections. Each connection counts its own, so that a call costs nothing here.
-#[derive(Clone, Default)]
-pub(crate) struct CallsInProgress(Arc<Mutex<ConnectedCalls>>);
-
-#[derive(Default)]
-struct ConnectedCalls {
-    next: u64,
-    calls: HashMap<u64, CallTracker>,
-}
-
-impl fmt::Debug for CallsInProgress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallsInProgress").finish_non_exhaustive()
-    }
-}
-
-impl CallsInProgress {
-    /// Observes the calls of the connections that are [added](Self::add).
-    pub(crate) fn observe(meter: &Meter) -> Self {
-        let connected = Self::default();
-        let observed = Self(Arc::clone(&connected.0));
-        CALLS_OPEN.observe(meter, move |observe| {
-            let calls: usize = observed.0.lock().calls.values().map(CallTracker::in_progress).sum();
-            observe(u32::try_from(calls).map_or(f64::INFINITY, f64::from), &[]);
-        });
-        connected
-    }
-
-    /// Counts the calls of a connection until the result is dropped.
-    pub(crate) fn add(&self, calls: CallTracker) -> CountedCalls {
-        let mut connected = self.0.lock();
-        let id = connected.next;
-        connected.next += 1;
-        connected.calls.insert(id, calls);
-        CountedCalls { all: self.clone(), id }
-    }
-}
-
-/// The calls of one connection, as the metrics count them.
-#[derive(Debug)]
-pub(crate) struct CountedCalls {
-    all: CallsInProgress,
-    id: u64,
-}
-
-impl Drop for CountedCalls {
-    fn drop(&mut self) {
-        self.all.0.lock().calls.remove(&self.id);
     }
 }

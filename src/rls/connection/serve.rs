@@ -31,7 +31,7 @@ use super::{
 use crate::{
     edge::{
         accept::{accept, warn_once_a_minute},
-        metrics::{CallsInProgress, ListenerMetrics, RefusedConnection},
+        metrics::{ListenerMetrics, RefusedConnection},
     },
     net::{
         grpc::ServedMethod,
@@ -81,31 +81,21 @@ pub struct GrpcServices {
     pub rate_limit: Arc<Service>,
     /// Health and, if it is on, reflection.
     pub others: Routes,
-    pub(crate) in_progress: CallsInProgress,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub struct ConnectionBounds {
-    /// Most connections. For a further one an idle one is closed; if all have calls, the further one.
-    pub connections_max: usize,
-    /// The age at which a client is requested to reconnect, varied by up to 10 %; `None` for never.
-    pub age: Option<Duration>,
 }
 
 /// The address on which the service answers gRPC.
 pub struct Listener {
     pub socket: TcpListener,
     pub services: GrpcServices,
-    pub bounds: ConnectionBounds,
+    pub slots: ConnectionSlots,
     pub tls: ListenerTls,
     pub metrics: ListenerMetrics,
 }
 
 /// Serves calls until `stop` is cancelled, and then finishes those in progress.
 pub async fn serve(listener: Listener, workers: Arc<Workers>, stop: CancellationToken) {
-    let Listener { socket, services, bounds, tls, metrics } = listener;
+    let Listener { socket, services, mut slots, tls, metrics } = listener;
     let mut connections = JoinSet::new();
-    let mut slots = ConnectionSlots::new(bounds.connections_max);
     let mut closed = pin!(close_after(stop.clone()));
     loop {
         let may_accept = slots.may_accept(connections.len());
@@ -122,15 +112,16 @@ pub async fn serve(listener: Listener, workers: Arc<Workers>, stop: Cancellation
                 };
                 let Ok(stream) = stream.into_std() else { continue };
                 let (services, tls, stop) = (services.clone(), tls.clone(), stop.clone());
+                let age = slots.bounds.age;
                 let open = metrics.opened();
                 let connection = async move {
                     let memory = Arc::clone(&slot.memory);
                     tokio::select! {
-                        () = serve_connection(stream, services, bounds.age, tls, stop, &slot) => {}
+                        () = serve_connection(stream, services, age, tls, stop, &slot) => {}
                         () = memory.is_over() => {}
                     }
                     // The calls that outlive it.
-                    if let Some((calls, _)) = slot.calls.get() {
+                    if let Some(calls) = slot.calls.get() {
                         calls.clone().wait().await;
                     }
                     drop(open);
@@ -161,7 +152,7 @@ async fn serve_connection(
     let Ok(address) = stream.peer_addr().map(|peer| peer.ip()) else { return };
     let Ok(SecuredStream { stream, identity }) = tls.secure(stream, &stop).await else { return };
     let calls = CallTracker::on_this_runtime();
-    drop(slot.calls.set((calls.clone(), services.in_progress.add(calls.clone()))));
+    drop(slot.calls.set(calls.clone()));
     let gate = slot.gate.clone();
     let socket = Socket::new(stream, gate.clone(), Arc::clone(&slot.memory));
     let mut server = http2::Builder::new(calls.clone());

@@ -11,13 +11,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use opentelemetry::metrics::Meter;
+use parking_lot::Mutex;
 use tokio::time;
 
 use super::socket::InputGate;
 use crate::{
     edge::{
         arriving::ConnectionBudget,
-        metrics::{CountedCalls, ListenerMetrics, RefusedConnection},
+        metrics::{CALLS_OPEN, ListenerMetrics, RefusedConnection},
     },
     process::calls::CallTracker,
 };
@@ -34,11 +36,19 @@ const SILENT_FOR: Duration = Duration::from_secs(10);
 /// Most connections over the maximum, while those that are closed for them end.
 const SPARE: usize = 64;
 
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionBounds {
+    /// Most connections. For a further one an idle one is closed; if all have calls, the further one.
+    pub connections_max: usize,
+    /// The age at which a client is requested to reconnect, varied by up to 10 %; `None` for never.
+    pub age: Option<Duration>,
+}
+
 /// The connections, in the order in which they were accepted.
-pub(crate) struct ConnectionSlots {
-    count_max: usize,
+pub struct ConnectionSlots {
+    pub(super) bounds: ConnectionBounds,
     /// The open connections, and some that have ended.
-    all: Vec<Weak<ConnectionSlot>>,
+    all: Arc<Mutex<Vec<Weak<ConnectionSlot>>>>,
     silent: VecDeque<(Instant, Weak<ConnectionSlot>)>,
 }
 
@@ -46,13 +56,22 @@ pub(crate) struct ConnectionSlot {
     pub(super) gate: InputGate,
     pub(crate) memory: Arc<ConnectionBudget>,
     /// Its calls, from the end of its TLS handshake.
-    pub(crate) calls: OnceLock<(CallTracker, CountedCalls)>,
+    pub(crate) calls: OnceLock<CallTracker>,
     pub(super) has_called: AtomicBool,
 }
 
 impl ConnectionSlots {
-    pub(crate) fn new(count_max: usize) -> Self {
-        Self { count_max, all: Vec::new(), silent: VecDeque::new() }
+    /// Observes the number of calls in progress on its connections.
+    pub(crate) fn new(bounds: ConnectionBounds, meter: &Meter) -> Self {
+        let all = Arc::new(Mutex::new(Vec::<Weak<ConnectionSlot>>::new()));
+        let observed = Arc::clone(&all);
+        CALLS_OPEN.observe(meter, move |observe| {
+            let all = observed.lock();
+            let open = all.iter().filter_map(Weak::upgrade);
+            let calls: usize = open.map(|slot| slot.calls_in_progress()).sum();
+            observe(u32::try_from(calls).map_or(f64::INFINITY, f64::from), &[]);
+        });
+        Self { bounds, all, silent: VecDeque::new() }
     }
 
     /// Whether a further connection may be accepted now, if `open` are open.
@@ -62,7 +81,7 @@ impl ConnectionSlots {
         let oldest = self.silent.front();
         let is_full = self.silent.len() >= SILENT_MAX
             && oldest.is_some_and(|(since, _)| since.elapsed() < SILENT_AFTER);
-        !is_full && open < self.count_max.saturating_add(SPARE)
+        !is_full && open < self.bounds.connections_max.saturating_add(SPARE)
     }
 
     /// The slot of a new connection beside `open` others, or `None` if all of them have calls.
@@ -72,9 +91,10 @@ impl ConnectionSlots {
         metrics: &ListenerMetrics,
         memory: Arc<ConnectionBudget>,
     ) -> Option<Arc<ConnectionSlot>> {
-        if open >= self.count_max {
+        let mut all = self.all.lock();
+        if open >= self.bounds.connections_max {
             // Of those without a call now, the first that has never had one.
-            let idle = self.all.iter().filter_map(Weak::upgrade).filter(|slot| slot.is_idle());
+            let idle = all.iter().filter_map(Weak::upgrade).filter(|slot| slot.is_idle());
             idle.min_by_key(|slot| slot.has_called.load(Relaxed))?.memory.closing.cancel();
         }
         if self.silent.len() >= SILENT_MAX
@@ -89,10 +109,10 @@ impl ConnectionSlots {
             calls: OnceLock::new(),
             has_called: AtomicBool::new(false),
         });
-        if self.all.len() == self.all.capacity() {
-            self.all.retain(|slot| slot.strong_count() > 0);
+        if all.len() == all.capacity() {
+            all.retain(|slot| slot.strong_count() > 0);
         }
-        self.all.push(Arc::downgrade(&slot));
+        all.push(Arc::downgrade(&slot));
         self.silent.push_back((Instant::now(), Arc::downgrade(&slot)));
         Some(slot)
     }
@@ -100,8 +120,11 @@ impl ConnectionSlots {
 
 impl ConnectionSlot {
     fn is_idle(&self) -> bool {
-        let has_call = self.calls.get().is_some_and(|(calls, _)| calls.in_progress() > 0);
-        !has_call && !self.memory.closing.is_cancelled()
+        self.calls_in_progress() == 0 && !self.memory.closing.is_cancelled()
+    }
+
+    fn calls_in_progress(&self) -> usize {
+        self.calls.get().map_or(0, CallTracker::in_progress)
     }
 
     /// Ends if the client has not sent a whole preface in time: one with TLS may stop after its handshake.
