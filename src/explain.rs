@@ -284,7 +284,8 @@ fn walk<'rules>(
         }),
     };
     if let (Found::Nothing, Some(last)) = (&found, steps.last_mut()) {
-        if let Some(rule) = reordered(domain, path) {
+        if let Found::Rule(rule) = domain.find(&domain.ordered(path.to_vec())) {
+            let rule = &rule.path;
             last.matched_by = format!("the rules have `{rule}`: entries in another order");
         } else if is_unknown_key
             && let Some(rule) = path.first().and_then(|entry| below_another(domain, entry))
@@ -303,29 +304,6 @@ fn below_another(domain: &Domain, entry: &Entry) -> Option<Arc<str>> {
     let rules = domain.rules();
     let rule = rules.iter().find(|rule| rule.path.split('|').skip(1).any(has_key));
     rule.map(|rule| Arc::clone(&rule.path))
-}
-
-/// The path of the rule that these entries match in another order, if there is one: for each entry in front, the others
-/// follow as they match.
-fn reordered(domain: &Domain, path: &[Entry]) -> Option<Arc<str>> {
-    (0..path.len()).find_map(|front| {
-        let (mut rest, mut order) = (path.to_vec(), Vec::new());
-        let front = rest.remove(front);
-        rest.insert(0, front);
-        while !rest.is_empty() {
-            let next = rest.iter().position(|entry| {
-                let (mut matched, start) =
-                    (MatchedBy::Nothing, [&order[..], slice::from_ref(entry)]);
-                domain.walk(&start.concat(), |_, _, matched_by| matched = matched_by);
-                !matches!(matched, MatchedBy::Nothing)
-            });
-            order.push(rest.remove(next?));
-        }
-        match domain.find(&order) {
-            Found::Rule(rule) => Some(Arc::clone(&rule.path)),
-            Found::NoLimit | Found::Nothing => None,
-        }
-    })
 }
 
 impl EntryMatch {

@@ -22,6 +22,9 @@ use crate::{
     text::named::named,
 };
 
+/// How many entries are tried, each at one position, to find an order of them: those of one key have many.
+const ORDER_TRIES_MAX: u32 = 100_000;
+
 /// All domains and their rules. Immutable once built: a reload builds another.
 #[derive(Debug, Default)]
 pub struct RuleSet {
@@ -347,10 +350,11 @@ impl Domain {
         nodes.filter_map(|node| node.rule.as_ref()).collect()
     }
 
-    /// The entries in an order that leads to a rule; as they are if none does.
+    /// The entries in an order that leads to a rule; as they are if none does, or none is found soon.
     pub fn ordered(&self, entries: Vec<Entry>) -> Vec<Entry> {
         let mut path = Vec::with_capacity(entries.len());
-        if self.root.leads(&mut entries.clone(), &mut path) { path } else { entries }
+        let mut tries = ORDER_TRIES_MAX;
+        if self.root.leads(&mut entries.clone(), &mut path, &mut tries) { path } else { entries }
     }
 
     /// Adds the descriptor at the end of `path`, a list of keys with optional values.
@@ -404,15 +408,17 @@ impl PathLevel {
         node
     }
 
-    /// Moves the entries to `path` in an order that leads to a rule; moves none if no order does.
-    fn leads(&self, entries: &mut Vec<Entry>, path: &mut Vec<Entry>) -> bool {
+    /// Moves the entries to `path` in an order that leads to a rule; moves none if no order does, or after these tries.
+    fn leads(&self, entries: &mut Vec<Entry>, path: &mut Vec<Entry>, tries: &mut u32) -> bool {
         (0..entries.len()).any(|index| {
+            let Some(left) = tries.checked_sub(1) else { return false };
+            *tries = left;
             let entry = entries.remove(index);
             let node = self.node(&entry, &mut |_, _, _| {});
             path.push(entry);
             let leads = node.is_some_and(|node| match entries.is_empty() {
                 true => node.rule.is_some(),
-                false => node.next.leads(entries, path),
+                false => node.next.leads(entries, path, tries),
             });
             if !leads {
                 entries.splice(index..index, path.pop());
@@ -461,7 +467,7 @@ impl PathLevel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::Policy;
+    use crate::{request::ENTRIES_MAX, rule::Policy};
 
     /// The rules of envoyproxy/ratelimit's basic example, with other paths.
     fn example() -> RuleSet {
@@ -563,6 +569,17 @@ mod tests {
         assert_eq!(ordered(&[("user", "u"), ("file", "x.pdf")]), ["file", "user"]);
         assert_eq!(ordered(&[("user", "u"), ("file", "abc")]), ["user", "file"]);
         assert_eq!(ordered(&[("z", ""), ("key2", "v"), ("a", "")]), ["z", "key2", "a"]);
+    }
+
+    #[test]
+    fn the_search_for_an_order_ends_among_many_entries_of_one_key() {
+        let mut rules = RuleSet::default();
+        let domain = rules.domain_mut("test");
+        let path: Vec<_> =
+            [("key", None); ENTRIES_MAX].into_iter().chain([("end", None)]).collect();
+        domain.insert(&path, None);
+        let entries = vec![Entry { key: "key".into(), value: "v".into() }; ENTRIES_MAX];
+        assert_eq!(domain.ordered(entries.clone()), entries);
     }
 
     #[test]
