@@ -10,7 +10,7 @@ use crate::{
         directive::Directive,
         ledger::{self, Charge, Fit, JudgedBy, Verdict},
         request::Hits,
-        rule::{Lease, Limit, Mode, WhenDenied},
+        rule::{Lease, Limit},
     },
     text::named::named,
 };
@@ -72,13 +72,13 @@ impl Answered {
             Matched::Rule(_, rule) => rule.limits().iter().find(is_same),
             _ => None,
         };
-        if own.is_some_and(|own| !is_plain(own)) {
+        if own.is_some_and(|own| !own.has_free_hits()) {
             return None;
         }
         let changed = Self::changed(limit);
         if own.is_none()
             || directive.is_some()
-            || !is_plain(limit)
+            || !limit.has_free_hits()
             || charge.hold.is_some()
             || charge.is_part
             || !matches!(charge.hits, Hits::Charge(_) | Hits::Check)
@@ -141,17 +141,6 @@ impl Answered {
             Doubt::None => Finding::Exact,
         }
     }
-}
-
-/// Whether the counter of this limit holds the hits of the calls that it let pass, and no others.
-fn is_plain(limit: &Limit) -> bool {
-    limit.mode == Mode::Enforced
-        && limit.when_denied == WhenDenied::Free
-        && limit.hold.is_none()
-        && limit.priority.is_none()
-        && limit.class.is_none()
-        && limit.opens_from.is_none()
-        && limit.ban_ms.is_none()
 }
 
 #[cfg(test)]

@@ -176,8 +176,8 @@ impl Limit {
             && self.has_free_hits()
     }
 
-    /// Whether nothing but the number of its hits decides.
-    fn has_free_hits(&self) -> bool {
+    /// Whether nothing but the number of its hits decides, so that its counter holds those of the calls that it let pass.
+    pub fn has_free_hits(&self) -> bool {
         self.mode == Mode::Enforced
             && self.when_denied == WhenDenied::Free
             && self.hold.is_none()
