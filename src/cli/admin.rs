@@ -19,7 +19,7 @@ use tokio::{runtime::Builder, time};
 
 use super::{
     address::{ClientTarget, ServiceAddr},
-    output::{Ended, Format, complain, failure, pretty_json, say, usage},
+    output::{Ended, OutputFlag, complain, failure, say, usage},
     tls::{TlsFlags, uses_tls},
 };
 use crate::{
@@ -86,9 +86,8 @@ pub(super) struct AdminFlags {
     addr: Option<String>,
     #[command(flatten)]
     access: AdminAccess,
-    /// Format of the output
-    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    pub(super) output: Format,
+    #[command(flatten)]
+    output: OutputFlag,
 }
 
 impl AdminFlags {
@@ -109,10 +108,7 @@ impl AdminFlags {
         answer: &Value,
         text: impl FnOnce(&Value) -> String,
     ) -> ExitCode {
-        let text = match self.output {
-            Format::Text => text(answer),
-            Format::Json => pretty_json(answer),
-        };
+        let text = self.output.write(|| text(answer), answer);
         server.say(&text, incomplete(answer), ExitCode::SUCCESS)
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn failure(problem: impl fmt::Display) -> Failed {
 
 /// The format of a command's output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Format {
+enum Format {
     #[default]
     Text,
     Json,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     admin::{AdminServer, ReplicaFlags},
-    output::{Ended, Format, pretty_json, say, usage},
+    output::{Ended, OutputFlag, pretty_json, say, usage},
 };
 use crate::{settings::Environment, text::printable::printable};
 
@@ -15,9 +15,8 @@ use crate::{settings::Environment, text::printable::printable};
 pub(super) struct StatusFlags {
     #[command(flatten)]
     replicas: ReplicaFlags,
-    /// Format of the output
-    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    output: Format,
+    #[command(flatten)]
+    output: OutputFlag,
 }
 
 struct Replica {
@@ -39,25 +38,22 @@ pub(super) fn main(flags: &StatusFlags, environment: &Environment) -> Ended {
     let differ = differing_rules(&replicas);
     let mut problems: Vec<Vec<String>> = replicas.iter().map(Replica::problems).collect();
     let is_well = problems.iter().all(Vec::is_empty) && differ.is_none();
-    let text = match flags.output {
-        Format::Text => {
-            let mut text = String::new();
-            for (replica, problems) in replicas.iter().zip(&problems) {
-                text += &format!("{}: {}\n", replica.addr, replica.summary());
-                problems.iter().for_each(|problem| text += &format!("  {problem}\n"));
-            }
-            differ.iter().for_each(|problem| text += &format!("{problem}\n"));
-            text
+    let text = if flags.output.is_json() {
+        let of_each = replicas.into_iter().zip(problems.iter_mut());
+        let of_each = of_each.map(|(replica, problems)| {
+            let status = replica.status.ok().map(|status| status.0);
+            json!({ "addr": replica.addr, "problems": problems, "status": status })
+        });
+        let problems: Vec<String> = differ.into_iter().collect();
+        pretty_json(&json!({ "replicas": of_each.collect::<Vec<_>>(), "problems": problems }))
+    } else {
+        let mut text = String::new();
+        for (replica, problems) in replicas.iter().zip(&problems) {
+            text += &format!("{}: {}\n", replica.addr, replica.summary());
+            problems.iter().for_each(|problem| text += &format!("  {problem}\n"));
         }
-        Format::Json => {
-            let of_each = replicas.into_iter().zip(problems.iter_mut());
-            let of_each = of_each.map(|(replica, problems)| {
-                let status = replica.status.ok().map(|status| status.0);
-                json!({ "addr": replica.addr, "problems": problems, "status": status })
-            });
-            let problems: Vec<String> = differ.into_iter().collect();
-            pretty_json(&json!({ "replicas": of_each.collect::<Vec<_>>(), "problems": problems }))
-        }
+        differ.iter().for_each(|problem| text += &format!("{problem}\n"));
+        text
     };
     Ok(say(&text, if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
 }
