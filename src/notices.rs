@@ -23,7 +23,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::event::{CLOSED, Kind, Notice, OVERRUN, REACHED, date};
+use self::event::{CLOSED, Kind, Notice, OVERRUN, REACHED};
 pub use self::webhook::Webhook;
 use crate::{
     engine::{
@@ -149,7 +149,7 @@ impl Notices {
                 // Longer than the ban, for replicas that are late.
                 let lasts = Duration::from_millis(2 * for_ms);
                 let closed = Cause { kind: &CLOSED, mark: until.as_millis(), lasts, ..reached };
-                self.queue(closed, now, &digest, || vec![("until", date(until).into())]);
+                self.queue(closed, now, &digest, || vec![("until", until.date().into())]);
             }
             let Some(used) = tally.used(charge) else { continue };
             for at in limit.reached(used) {

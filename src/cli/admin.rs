@@ -23,6 +23,7 @@ use super::{
     tls::{TlsFlags, uses_tls},
 };
 use crate::{
+    engine::time::Timestamp,
     net::{
         peer::{self, PeerError, Protocol, http1},
         tls::client::TlsClient,
@@ -258,10 +259,7 @@ pub(super) fn number(value: &Value, name: &str) -> u64 {
 
 /// A time in milliseconds since 1970, as a date.
 pub(super) fn instant(millis: u64) -> String {
-    let instant = i64::try_from(millis)
-        .ok()
-        .and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
-    instant.map_or_else(|| format!("{millis} ms"), |instant| instant.to_string())
+    Timestamp::from_millis(millis).date()
 }
 
 enum Failure {

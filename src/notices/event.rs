@@ -65,7 +65,7 @@ impl Notice {
             ("descriptor", descriptor.into()),
             ("because", (&**because).into()),
             ("by", (&**by).into()),
-            ("until", date(*until).into()),
+            ("until", until.date().into()),
             ("end", (*end).into()),
         ];
         Self {
@@ -100,13 +100,6 @@ impl Notice {
         let id = ("id", AnyValue::from(self.event_id.clone()));
         records.emit(self.kind.event, self.kind.text, self.raised, data.chain([id]));
     }
-}
-
-/// A time as events write it.
-pub(super) fn date(time: Timestamp) -> String {
-    let time = i64::try_from(time.as_millis()).ok();
-    let time = time.and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
-    time.unwrap_or_default().to_string()
 }
 
 #[cfg(test)]

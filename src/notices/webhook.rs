@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::event::{Notice, date};
+use super::event::Notice;
 use crate::{
     net::{
         peer::{self, PeerError, Protocol, http1},
@@ -171,7 +171,7 @@ impl Notice {
             "type": self.kind.event,
             "source": "tollkeeper",
             "id": self.event_id,
-            "time": date(self.raised),
+            "time": self.raised.date(),
             "subject": self.text("key").or(self.text("override")),
             "data": self.data.iter().cloned().collect::<Value>(),
         })

@@ -147,20 +147,14 @@ impl Override {
 
     pub fn json(&self, now: Timestamp) -> Value {
         let Directive { id, domain, action, set_at, until, .. } = &*self.directive;
-        let date = |time: &Timestamp| {
-            let millis = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-            jiff::Timestamp::from_millisecond(millis)
-                .map(|date| date.to_string())
-                .unwrap_or_default()
-        };
         present(json!({
             "id": **id,
             "domain": **domain,
             "descriptor": self.descriptor(),
             "action": action.name(),
             "value": action.value(),
-            "until": date(until),
-            "set_at": date(set_at),
+            "until": until.date(),
+            "set_at": set_at.date(),
             "seconds_left": now.until(*until).as_secs_f64(),
             "because": self.because,
             "by": self.by,

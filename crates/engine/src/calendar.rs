@@ -116,9 +116,7 @@ impl Calendar {
     /// The span that holds `now`: it starts at the first instant at or after its local time, and ends where the
     /// next one starts. `None` after the year 9999.
     pub fn at(&self, now: Timestamp) -> Option<Span> {
-        let instant =
-            jiff::Timestamp::from_millisecond(i64::try_from(now.as_millis()).ok()?).ok()?;
-        let mut first = self.first_day(self.zone.to_datetime(instant))?;
+        let mut first = self.first_day(self.zone.to_datetime(now.instant()?))?;
         loop {
             let next = self.next(first)?;
             let span = Span { start: self.starts(first)?, end: self.starts(next)? };

@@ -24,6 +24,16 @@ impl Timestamp {
         self.0
     }
 
+    /// The date and time in UTC as RFC 3339 has it; the milliseconds after the year 9999.
+    pub fn date(self) -> String {
+        self.instant().map_or_else(|| format!("{} ms", self.0), |instant| instant.to_string())
+    }
+
+    /// `None` after the year 9999.
+    pub(crate) fn instant(self) -> Option<jiff::Timestamp> {
+        jiff::Timestamp::from_millisecond(i64::try_from(self.0).ok()?).ok()
+    }
+
     /// Whole seconds since the Unix epoch, rounded down.
     pub const fn as_secs(self) -> u64 {
         self.0 / 1000
