@@ -23,7 +23,7 @@ use crate::{
         redis::{
             RedisStore,
             leases::LeaseTerms,
-            node::{NodeOptions, probe::Probe, unsent::Unsent},
+            node::{NodeOptions, unsent::Unsent},
             topology::{discovery::Finder, sentinel::Monitored},
             wire::{
                 endpoint::{Address, Server},
@@ -70,10 +70,10 @@ pub fn store(settings: &Settings, meter: &Meter) -> Store {
     };
     let replicas = u64::from(settings.store.replicas);
     let clients = replicas * u64::from(settings.store.pool_size);
-    let algorithms = settings.rules.options.algorithms;
+    let runs_scripts = settings.rules.options.algorithms == Algorithms::All;
     let metrics = StoreMetrics::new(meter);
     let options = NodeOptions {
-        expected: Expected { mode, clients, runs_scripts: algorithms == Algorithms::All },
+        expected: Expected { mode, clients, runs_scripts },
         connections_max: settings.store.pool_size,
         workers: settings.process.workers,
         timeout: settings.store.timeouts.budget,
@@ -82,10 +82,6 @@ pub fn store(settings: &Settings, meter: &Meter) -> Store {
         key_prefix: settings.store.key_prefix.clone(),
         wait_replicas: settings.store.wait_replicas,
         unsent: Arc::new(Unsent::new(settings.store.debits_queued_max, metrics)),
-        probe: match algorithms {
-            Algorithms::All => Probe::Script,
-            Algorithms::FixedWindow => Probe::Command,
-        },
     };
     let terms = LeaseTerms { replicas: settings.store.replicas, ..LeaseTerms::default() };
     Store::Redis(RedisStore::new(options, finder).with_lease_terms(terms))

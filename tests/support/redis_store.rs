@@ -8,7 +8,7 @@ use tollkeeper::{
         metrics::StoreMetrics,
         redis::{
             RedisStore,
-            node::{NodeOptions, probe::Probe, unsent::Unsent},
+            node::{NodeOptions, unsent::Unsent},
             topology::{discovery::Finder, sentinel::Monitored},
             wire::{
                 endpoint::Server,
@@ -74,7 +74,6 @@ fn options(
         clock,
         metrics: metrics.clone(),
         key_prefix: String::new(),
-        probe: Probe::Command,
         wait_replicas: 0,
         unsent: Arc::new(Unsent::new(1000, metrics)),
     };

@@ -25,7 +25,7 @@ use tollkeeper::{
         redis::{
             RedisStore,
             leases::LeaseTerms,
-            node::{NodeOptions, probe::Probe, unsent::Unsent},
+            node::{NodeOptions, unsent::Unsent},
             topology::{discovery::Finder, sentinel::Monitored},
             wire::{
                 endpoint::{Access, Address, Dial, Server},
@@ -235,7 +235,6 @@ fn store(telemetry: &Telemetry, dial: Dial, plan: &Plan) -> RedisStore {
         clock,
         metrics: metrics.clone(),
         key_prefix: String::new(),
-        probe: Probe::Script,
         wait_replicas: 0,
         unsent: Arc::new(Unsent::new(100_000, metrics)),
     };

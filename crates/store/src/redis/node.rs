@@ -12,7 +12,7 @@ pub(super) mod decided;
 pub(super) mod link;
 pub(super) mod owed;
 pub(super) mod pool;
-pub mod probe;
+pub(super) mod probe;
 pub(super) mod server_checks;
 pub(super) mod server_state;
 pub mod unsent;
@@ -27,7 +27,7 @@ use self::{
     batcher::Batcher,
     link::Link,
     pool::{Pool, PoolOptions},
-    probe::{Probe, ProbeWrite},
+    probe::ProbeWrite,
     server_checks::Checks,
     server_state::ServerState,
     unsent::Unsent,
@@ -54,7 +54,6 @@ pub struct NodeOptions {
     pub metrics: StoreMetrics,
     /// What the keys of counters begin with.
     pub key_prefix: String,
-    pub probe: Probe,
     /// Number of replicas that charges are expected on; those that are not there soon are counted. 0 is off.
     pub wait_replicas: u32,
     /// Debits and refunds that could not be sent.
@@ -90,7 +89,7 @@ impl RedisNode {
             outage: outage.clone(),
         };
         let pool = Pool::new(pool, metrics.clone());
-        let probe = ProbeWrite::new(options.probe, &options.key_prefix);
+        let probe = ProbeWrite::new(options.expected.runs_scripts, &options.key_prefix);
         let state = ServerState::new(pool, outage, search_due, metrics.clone(), probe);
         let link = Link::new(state, options.clock, metrics);
         let key_prefix = options.key_prefix.clone();

@@ -13,17 +13,9 @@ const KEY_LIVES_MS: u64 = 1000;
 /// The hash tag of the key on a server that is not part of a cluster.
 const TAG: &str = "probe";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Probe {
-    /// By a script that writes a key.
-    Script,
-    /// By a command that writes a key, since the server runs no scripts.
-    Command,
-}
-
 #[derive(Debug)]
 pub(crate) struct ProbeWrite {
-    probe: Probe,
+    runs_scripts: bool,
     key_prefix: String,
     /// The hash slot that it writes to, and a tag of that slot.
     target: Mutex<Option<(HashSlot, String)>>,
@@ -31,8 +23,8 @@ pub(crate) struct ProbeWrite {
 
 impl ProbeWrite {
     /// A probe whose key begins with `key_prefix`, in any hash slot.
-    pub(crate) fn new(probe: Probe, key_prefix: &str) -> Self {
-        Self { probe, key_prefix: key_prefix.to_owned(), target: Mutex::default() }
+    pub(crate) fn new(runs_scripts: bool, key_prefix: &str) -> Self {
+        Self { runs_scripts, key_prefix: key_prefix.to_owned(), target: Mutex::default() }
     }
 
     /// The hash slot that it writes to, if one was chosen.
@@ -50,13 +42,10 @@ impl ProbeWrite {
             "redis.call('SET', KEYS[1], '1', 'PX', ARGV[1]) return redis.status_reply('OK')";
         let tag = self.target.lock().as_ref().map_or(TAG.to_owned(), |(_, tag)| tag.clone());
         let key = self.key_prefix.clone() + &unused_key(&tag);
-        match self.probe {
-            Probe::Script => {
-                redis::cmd("EVAL").arg(SCRIPT).arg(1).arg(key).arg(KEY_LIVES_MS).take()
-            }
-            Probe::Command => {
-                redis::cmd("SET").arg(key).arg("1").arg("PX").arg(KEY_LIVES_MS).take()
-            }
+        if self.runs_scripts {
+            redis::cmd("EVAL").arg(SCRIPT).arg(1).arg(key).arg(KEY_LIVES_MS).take()
+        } else {
+            redis::cmd("SET").arg(key).arg("1").arg("PX").arg(KEY_LIVES_MS).take()
         }
     }
 }
