@@ -194,6 +194,19 @@ fn the_commands_of_the_pages_run_tests_that_exist() {
 }
 
 #[test]
+fn every_command_is_on_a_page() {
+    let text: String = pages().into_iter().map(|(_, text)| text).collect();
+    let (_, help, _) = run(tollkeeper().arg("--help"));
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let commands = commands.lines().map_while(|line| line.strip_prefix("  "));
+    let names: Vec<&str> = commands.filter_map(|line| line.split(' ').next()).collect();
+    assert!(names.contains(&"completions"), "{help}");
+    for name in names.into_iter().filter(|name| !["", "help"].contains(name)) {
+        assert!(text.contains(&format!("tollkeeper {name}")), "{name} is on no page");
+    }
+}
+
+#[test]
 fn the_readme_names_every_script_that_runs_tests() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     for entry in fs::read_dir(root().join("tests")).unwrap().map(Result::unwrap) {
