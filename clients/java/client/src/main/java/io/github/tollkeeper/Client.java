@@ -219,14 +219,16 @@ public final class Client implements AutoCloseable {
         CompletableFuture<Hold> future = decided.thenApply(decision -> new Hold(this, call, decision));
         future.whenComplete((hold, error) -> {
             if (hold == null) {
-                connection.await(options.commitTimeout, () -> decided.thenAccept(decision -> {
-                    if (!decision.hold().isEmpty()) {
-                        commit(Commit.newBuilder().setHold(decision.hold()).setUsed(0).build(), Optional::empty);
-                    }
-                }));
+                connection.await(options.commitTimeout, () -> decided.thenAccept(this::giveBack));
             }
         });
         return future;
+    }
+
+    private void giveBack(Decision decision) {
+        if (!decision.hold().isEmpty()) {
+            commit(Commit.newBuilder().setHold(decision.hold()).setUsed(0).build(), Optional::empty);
+        }
     }
 
     /** With the values of the caller's context, and not ended with it: the caller could not commit what is held then. */
@@ -316,7 +318,14 @@ public final class Client implements AutoCloseable {
     private List<Decision> decisions(
             List<Call> calls, boolean isBatch, DecideRequest request, Answer<DecideResponse> answer) {
         List<Decision> decisions =
-                decisions("decide", calls, isBatch, answer.items(DecideResponse::getVerdictsList, calls.size()));
+                decisions("decide", calls, answer.items(DecideResponse::getVerdictsList, calls.size()));
+        try {
+            requireLimits(calls, isBatch, decisions);
+        } catch (IllegalArgumentException mistake) {
+            // The caller does not get what they hold.
+            decisions.forEach(this::giveBack);
+            throw mistake;
+        }
         // Only the service says when to come again.
         if (remembers(calls) && decisions.get(0).retryAfter().isPresent()) {
             connection.denials.add(request.toByteString(), decisions.get(0));
@@ -324,7 +333,7 @@ public final class Client implements AutoCloseable {
         return decisions;
     }
 
-    private List<Decision> decisions(String method, List<Call> calls, boolean isBatch, Answer<List<Verdict>> verdicts) {
+    private List<Decision> decisions(String method, List<Call> calls, Answer<List<Verdict>> verdicts) {
         List<Decision> decisions = IntStream.range(0, calls.size()).mapToObj(i -> verdicts.error()
                 .or(() -> Decision.errorOf(verdicts.message().get(i), calls.get(i)))
                 .map(error -> failed(calls.get(i), error))
@@ -341,10 +350,13 @@ public final class Client implements AutoCloseable {
         }
         report(method, verdicts.elapsed(), decisions.stream().flatMap(it -> it.error().stream()).findFirst());
         connection.logDue(System.nanoTime());
+        return decisions;
+    }
+
+    void requireLimits(List<Call> calls, boolean isBatch, List<Decision> decisions) {
         for (int i = 0; options.requiresLimit && i < calls.size(); i++) {
             decisions.get(i).requireLimits(isBatch ? "calls[" + i + "]." : "", calls.get(i), options.domain);
         }
-        return decisions;
     }
 
     private Decision failed(Call call, StatusRuntimeException error) {
@@ -381,7 +393,7 @@ public final class Client implements AutoCloseable {
 
     private Renewed renewed(Call next, Answer<RenewResponse> answer) {
         List<RenewResult> results = answer.error().isPresent() ? List.of() : answer.message().getResultsList();
-        Decision decision = decisions("renew", List.of(next), false,
+        Decision decision = decisions("renew", List.of(next),
                 answer.items(it -> results.stream().map(RenewResult::getVerdict).toList(), 1)).get(0);
         boolean isCommitted = results.size() == 1 && results.get(0).hasCommit() && !results.get(0).getCommit().hasError();
         return new Renewed(decision, isCommitted || !decision.hold().isEmpty());

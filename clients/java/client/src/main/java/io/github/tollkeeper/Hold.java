@@ -1,6 +1,7 @@
 package io.github.tollkeeper;
 
 import io.github.tollkeeper.Client.Renewed;
+import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
 import java.util.concurrent.CompletableFuture;
@@ -94,8 +95,9 @@ public final class Hold implements AutoCloseable {
                 commit.clearUsed().clearUsedByKind();
             }
             decision = renewed.decision();
-            return decision;
         }
+        client.requireLimits(List.of(next), false, List.of(renewed.decision()));
+        return renewed.decision();
     }
 
     /** Gives back all that is held, now. */

@@ -2,6 +2,7 @@ package io.github.tollkeeper;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -37,8 +38,10 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.List;
 import java.util.Queue;
+import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -409,6 +412,47 @@ class FailureTest {
             server.shutdownNow();
         }
         assertEquals(List.of(Commit.newBuilder().setHold("token").setUsed(3).build()), List.copyOf(service.commits));
+    }
+
+    /** Holds, although the second descriptor meets no limit. */
+    private static final class HalfLimited extends Unreliable {
+        @Override
+        public void decide(DecideRequest request, StreamObserver<DecideResponse> answers) {
+            answers.onNext(DecideResponse.newBuilder().addVerdicts(verdict("token")).build());
+            answers.onCompleted();
+        }
+
+        @Override
+        public void renew(RenewRequest request, StreamObserver<RenewResponse> answers) {
+            answers.onNext(RenewResponse.newBuilder().addResults(RenewResult.newBuilder().setVerdict(verdict("renewed"))
+                    .setCommit(tollkeeper.v1.CommitResult.getDefaultInstance())).build());
+            answers.onCompleted();
+        }
+
+        private static Verdict verdict(String hold) {
+            return Verdict.newBuilder().setCode(Verdict.Code.OK).setHold(hold)
+                    .addStatuses(tollkeeper.v1.Status.newBuilder().setRule("user"))
+                    .addStatuses(tollkeeper.v1.Status.newBuilder().setDescriptorIndex(1)).build();
+        }
+    }
+
+    @Test
+    void aHoldThatLacksALimitIsGivenBackAndARenewalThatDoesIsHeld() throws Exception {
+        HalfLimited service = new HalfLimited();
+        Server server = serve(0, service);
+        Client client = at(server, Services.options().requireLimit(true));
+        Call call = Call.take(5, USER, Descriptor.on("typo", "a"));
+        assertThrows(IllegalArgumentException.class, () -> client.hold(call));
+        assertThrows(CompletionException.class, () -> client.holdAsync(call).join());
+        try (Hold hold = client.resume("token")) {
+            assertThrows(IllegalArgumentException.class, () -> hold.renew(call));
+            hold.use(1);
+        }
+        client.close();
+        server.shutdownNow();
+        Commit nothing = Commit.newBuilder().setHold("token").setUsed(0).build();
+        assertEquals(Set.of(nothing, Commit.newBuilder().setHold("renewed").setUsed(1).build()), Set.copyOf(service.commits));
+        assertEquals(3, service.commits.size());
     }
 
     @Test
