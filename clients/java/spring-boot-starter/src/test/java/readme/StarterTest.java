@@ -146,6 +146,14 @@ class StarterTest {
             return () -> "served later";
         }
 
+        @RateLimited("route, step")
+        @GetMapping("/steps/{step}")
+        void step(HttpServletRequest request, @PathVariable int step) {
+            if (step > 0) {
+                request.startAsync().dispatch("/steps/" + (step - 1));
+            }
+        }
+
         @RateLimited("tenant")
         @GetMapping("/dispatched")
         void dispatched(HttpServletRequest request) {
@@ -250,6 +258,11 @@ class StarterTest {
         try (var context = start(Routes.class)) {
             fake(context).deny(Descriptor.on("method", "GET").and("tenant", "acme").and("region", "eu"));
             assertEquals(429, get(context, "/dispatched").statusCode());
+            Descriptor step = Descriptor.on("route", "/steps/{step}");
+            fake(context).deny(step.and("step", "1"));
+            assertEquals(429, get(context, "/steps/3").statusCode());
+            assertEquals(List.of("3", "2", "1"), fake(context).calls().stream().skip(2)
+                    .map(call -> call.descriptors().get(0).entries().get(1).value().toStringUtf8()).toList());
         }
     }
 
@@ -360,7 +373,7 @@ class StarterTest {
 
     @Test
     void mistakesOfPropertiesNameTheField() {
-        for (List<String> mistake : List.of(List.of("tollkeeper.timeout=1s", "domain: must not be empty"),
+        for (List<String> mistake : List.of(List.of("tollkeeper.timeout=1s", "tollkeeper.domain: must not be empty"),
                 List.of("tollkeeper.tls.cert=client.pem", "cert and key must be given together"))) {
             Exception error = assertThrows(Exception.class,
                     () -> start(Bare.class, "tollkeeper.address=localhost:1", mistake.get(0)).close());

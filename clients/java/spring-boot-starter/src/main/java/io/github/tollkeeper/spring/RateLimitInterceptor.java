@@ -3,7 +3,6 @@ package io.github.tollkeeper.spring;
 import io.github.tollkeeper.Client;
 import io.github.tollkeeper.Descriptor;
 import io.github.tollkeeper.RateLimitFilter;
-import jakarta.servlet.DispatcherType;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
@@ -11,15 +10,13 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import org.springframework.web.ErrorResponse;
+import org.springframework.web.context.request.async.WebAsyncUtils;
 import org.springframework.web.method.HandlerMethod;
 import org.springframework.web.servlet.HandlerInterceptor;
 import org.springframework.web.servlet.HandlerMapping;
 
 /** Limits requests to what has {@link RateLimited}. */
 final class RateLimitInterceptor implements HandlerInterceptor {
-    /** The attribute with the method that has served a request last. */
-    private static final String CALLED = RateLimitInterceptor.class.getName();
-
     private final Client client;
     private final RateLimited.Values values;
     private final RateLimitFilter.Denial denial;
@@ -36,9 +33,7 @@ final class RateLimitInterceptor implements HandlerInterceptor {
             return true;
         }
         // A request that is served later comes here again with its result.
-        boolean isResult = request.getDispatcherType() == DispatcherType.ASYNC
-                && called.getMethod().equals(request.getAttribute(CALLED));
-        request.setAttribute(CALLED, called.getMethod());
+        boolean isResult = WebAsyncUtils.getAsyncManager(request).hasConcurrentResult();
         Optional<RateLimited> limited = Annotations.find(called);
         return isResult || limited.isEmpty()
                 || new RateLimitFilter(client, descriptors(limited.get(), request), denial).passes(request, response);

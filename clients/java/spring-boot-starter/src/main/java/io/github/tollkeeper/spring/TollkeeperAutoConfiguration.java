@@ -45,6 +45,7 @@ public class TollkeeperAutoConfiguration {
             throws IOException {
         // Without a client, annotations would limit nothing, and nobody would notice.
         Assert.hasText(properties.address(), "tollkeeper.address: must not be empty");
+        Assert.hasLength(properties.domain(), "tollkeeper.domain: must not be empty");
         Options options = Options.of(properties.domain())
                 .timeout(properties.timeout())
                 .commitTimeout(properties.commitTimeout())
