@@ -15,7 +15,6 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import java.util.function.Function;
@@ -128,7 +127,7 @@ public final class Client implements AutoCloseable {
      */
     public boolean warmUp(Duration atMost) {
         Fake.rehearse();
-        long end = System.nanoTime() + atMost.toNanos();
+        long end = System.nanoTime() + TimeUnit.NANOSECONDS.convert(atMost);
         List<Call> calls = List.of(Call.read(Descriptor.on("warm-up", "")));
         for (int i = 0; i < WARM_UP_CALLS; i++) {
             long left = Math.max(1, end - System.nanoTime());
@@ -253,13 +252,14 @@ public final class Client implements AutoCloseable {
     }
 
     /**
-     * Waits for commits in progress, at most their timeout, and closes the connections. Decisions in progress and later
-     * calls get no answer. A client that {@link #with} has made closes nothing. {@link OnCall} and loggers may close it.
+     * Waits for commits in progress, at most the commit timeout and a second, and closes the connections. Decisions in
+     * progress and later calls get no answer. A client that {@link #with} has made closes nothing. {@link OnCall} and
+     * loggers may close it.
      */
     @Override
     public void close() {
         if (ownsConnection) {
-            connection.close();
+            connection.close(options.commitTimeout);
         }
     }
 
@@ -439,9 +439,8 @@ public final class Client implements AutoCloseable {
             if (!isUnanswered(answer, timeout) || commit.left(options).compareTo(pause) <= 0) {
                 return given;
             }
-            Executor later = CompletableFuture.delayedExecutor(pause.toMillis(), TimeUnit.MILLISECONDS);
             return given.thenComposeAsync(last -> commit.left(options).isNegative() ? given
-                    : attempt(commit, pause.multipliedBy(2)), later);
+                    : attempt(commit, pause.multipliedBy(2)), Connection.later(pause));
         });
     }
 

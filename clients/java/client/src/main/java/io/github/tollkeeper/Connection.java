@@ -31,6 +31,10 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Executor;
+import java.util.concurrent.Future;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import java.util.function.Function;
@@ -52,6 +56,8 @@ final class Connection {
     private static final Cleaner CLEANER = Cleaner.create();
     private static final long LOG_PAUSE_NANOS = TimeUnit.MINUTES.toNanos(1);
     private static final Duration GRACE = Duration.ofSeconds(1);
+    /** In contrast to the JDK's own, its thread ends when nothing is due: it would keep the class loader of an application. */
+    private static final ScheduledExecutorService TIMER = timer();
     /** Other targets are not in DNS. */
     private static final Pattern NAME = Pattern.compile("(?:dns:///)?([^/:]+)(?::\\d+)?");
     private static final int CHARACTERS_MAX = 300;
@@ -65,9 +71,10 @@ final class Connection {
 
     private final Channel channel;
     private final String target;
-    private final Runnable shutdown;
+    /** Closes the channel, and waits for its end for at most these nanoseconds. */
+    private final LongConsumer shutdown;
     /** The ends of commits under way. */
-    private final Set<CompletableFuture<?>> commits = ConcurrentHashMap.newKeySet();
+    private final Set<CompletableFuture<Void>> commits = ConcurrentHashMap.newKeySet();
     /** The requests whose calls are not decided yet. */
     private final Set<Sent<?>> underWay = ConcurrentHashMap.newKeySet();
     final Denials denials = new Denials();
@@ -81,7 +88,7 @@ final class Connection {
     Connection(Channel channel) {
         this.channel = channel;
         target = channel.authority();
-        shutdown = () -> {};
+        shutdown = most -> {};
     }
 
     /** Over a channel of its own, which is also closed if the client is forgotten. */
@@ -104,7 +111,15 @@ final class Connection {
         ManagedChannel own = builder.build();
         channel = own;
         this.target = target + (credentials instanceof InsecureChannelCredentials ? ", without TLS" : ", with TLS");
-        shutdown = CLEANER.register(this, own::shutdownNow)::clean;
+        Cleaner.Cleanable closing = CLEANER.register(this, own::shutdownNow);
+        shutdown = most -> {
+            closing.clean();
+            try {
+                own.awaitTermination(most, TimeUnit.NANOSECONDS);
+            } catch (InterruptedException interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        };
         connect(own, target);
     }
 
@@ -113,7 +128,7 @@ final class Connection {
         ConnectivityState state = channel.getState(true);
         switch (state) {
             case SHUTDOWN -> {}
-            case TRANSIENT_FAILURE -> CompletableFuture.delayedExecutor(1, TimeUnit.SECONDS).execute(() -> {
+            case TRANSIENT_FAILURE -> later(Duration.ofSeconds(1)).execute(() -> {
                 if (hasAddress(target)) {
                     channel.resetConnectBackoff();
                 }
@@ -188,27 +203,58 @@ final class Connection {
     <R> CompletableFuture<R> await(Duration timeout, Supplier<CompletableFuture<R>> commit) {
         CompletableFuture<Void> end = new CompletableFuture<>();
         // Its last attempt has this timeout too, and should end first: its error is for the log.
-        long most = TimeUnit.NANOSECONDS.convert(timeout.plus(GRACE));
         commits.add(end);
-        end.completeOnTimeout(null, most, TimeUnit.NANOSECONDS).thenRun(() -> commits.remove(end));
+        bound(end, TimeUnit.NANOSECONDS.convert(timeout.plus(GRACE))).thenRun(() -> commits.remove(end));
         return commit.get().whenComplete((value, error) -> end.complete(null));
     }
 
-    /** Waits for commits, ends decisions, so that the log has their number, and waits for what is given back then. */
-    void close() {
+    /**
+     * Waits for commits, ends decisions, so that the log has their number, and waits for what is given back then: at most
+     * this time, and {@link #GRACE}.
+     */
+    void close(Duration most) {
+        long end = System.nanoTime() + TimeUnit.NANOSECONDS.convert(most.plus(GRACE));
         isClosed = true;
-        ended(commits.stream()).join();
+        // The decisions need a part of the grace.
+        awaitAll(commits.stream(), end - System.nanoTime() - GRACE.toNanos() / 2);
         List<Sent<?>> unanswered = underWay.stream().filter(sent -> !sent.answer().isDone()).toList();
         // Not in this thread: what the application does with its decision may take long.
         unanswered.forEach(sent -> CompletableFuture.runAsync(() -> sent.refuse(CLOSED)));
-        ended(unanswered.stream().map(Sent::end)).completeOnTimeout(null, GRACE.toNanos(), TimeUnit.NANOSECONDS).join();
-        ended(commits.stream()).join();
-        shutdown.run();
+        awaitAll(unanswered.stream().map(Sent::end), Math.min(end - System.nanoTime(), GRACE.toNanos()));
+        awaitAll(commits.stream(), end - System.nanoTime());
+        // Nor do timers wait for them any more.
+        commits.forEach(commit -> commit.complete(null));
+        shutdown.accept(end - System.nanoTime());
         logDue(System.nanoTime() + LOG_PAUSE_NANOS);
     }
 
-    private static CompletableFuture<Void> ended(Stream<CompletableFuture<?>> futures) {
-        return CompletableFuture.allOf(futures.toArray(CompletableFuture[]::new)).exceptionally(error -> null);
+    private static void awaitAll(Stream<CompletableFuture<Void>> futures, long mostNanos) {
+        var all = CompletableFuture.allOf(futures.toArray(CompletableFuture[]::new)).exceptionally(error -> null);
+        bound(all, mostNanos).join();
+    }
+
+    /** Completes the future after some time, unless it is complete before. */
+    private static CompletableFuture<Void> bound(CompletableFuture<Void> future, long nanos) {
+        Future<?> late = TIMER.schedule(() -> future.complete(null), nanos, TimeUnit.NANOSECONDS);
+        future.thenRun(() -> late.cancel(false));
+        return future;
+    }
+
+    /** Runs tasks after some time. */
+    static Executor later(Duration pause) {
+        return task -> TIMER.schedule(() -> CompletableFuture.runAsync(task), pause.toNanos(), TimeUnit.NANOSECONDS);
+    }
+
+    private static ScheduledExecutorService timer() {
+        ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, task -> {
+            Thread thread = new Thread(task, "tollkeeper-timer");
+            thread.setDaemon(true);
+            return thread;
+        });
+        timer.setRemoveOnCancelPolicy(true);
+        timer.setKeepAliveTime(1, TimeUnit.SECONDS);
+        timer.allowCoreThreadTimeOut(true);
+        return timer;
     }
 
     /** What the log does not say yet of a kind of event, and what writes its line, which is due then; null if nothing is. */

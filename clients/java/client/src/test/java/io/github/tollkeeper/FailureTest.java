@@ -12,6 +12,7 @@ import io.grpc.Channel;
 import io.grpc.ClientCall;
 import io.grpc.ClientInterceptor;
 import io.grpc.ClientInterceptors;
+import io.grpc.ClientTransportFilter;
 import io.grpc.Context;
 import io.grpc.EquivalentAddressGroup;
 import io.grpc.Grpc;
@@ -49,6 +50,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.locks.LockSupport;
 import java.util.function.Supplier;
 import java.util.logging.Logger;
 import java.util.stream.Stream;
@@ -170,14 +172,20 @@ class FailureTest {
         }
     }
 
+    /** What a process of its own prints. */
+    private static String output(Class<?> main, String... arguments) throws Exception {
+        Stream<String> java = Stream.of(ProcessHandle.current().info().command().orElseThrow(), "-cp",
+                System.getProperty("java.class.path"), main.getName());
+        Process process = new ProcessBuilder(Stream.concat(java, Stream.of(arguments)).toList())
+                .redirectErrorStream(true).start();
+        return new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+    }
+
     @Test
     void afterWarmUpADecisionLoadsNoClasses() throws Exception {
         Unreliable service = new Unreliable();
         Server server = serve(0, service);
-        Process java = new ProcessBuilder(ProcessHandle.current().info().command().orElseThrow(), "-cp",
-                System.getProperty("java.class.path"), Cold.class.getName(), "127.0.0.1:" + server.getPort())
-                .redirectErrorStream(true).start();
-        String output = new String(java.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+        String output = output(Cold.class, "127.0.0.1:" + server.getPort());
         server.shutdownNow();
         // A cold decision loads more than a thousand classes.
         assertTrue(output.matches("true true \\d\\d?\\s*"), output);
@@ -188,6 +196,16 @@ class FailureTest {
         try (ServerSocket silent = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
                 Client client = Client.connect("127.0.0.1:" + silent.getLocalPort(), "shop")) {
             assertFalse(client.warmUp(Duration.ofMillis(1)));
+        }
+    }
+
+    @Test
+    void aWarmUpMayTakeAnyTime() throws Exception {
+        Server server = serve(0, new Unreliable());
+        try (Client client = at(server)) {
+            assertTrue(client.warmUp(Duration.ofSeconds(Long.MAX_VALUE)));
+        } finally {
+            server.shutdownNow();
         }
     }
 
@@ -274,6 +292,10 @@ class FailureTest {
     }
 
     private static Client over(Supplier<ClientCall<?, ?>> calls) {
+        return over(calls, Services.options());
+    }
+
+    private static Client over(Supplier<ClientCall<?, ?>> calls, Options options) {
         return Client.over(new Channel() {
             @Override
             public String authority() {
@@ -285,7 +307,7 @@ class FailureTest {
             public <Q, A> ClientCall<Q, A> newCall(MethodDescriptor<Q, A> method, CallOptions options) {
                 return (ClientCall<Q, A>) calls.get();
             }
-        }, Services.options().onFailure(Client.OnFailure.DENY));
+        }, options.onFailure(Client.OnFailure.DENY));
     }
 
     private static void fails(Client client) {
@@ -614,6 +636,57 @@ class FailureTest {
                 client.with(options -> options.commitTimeout(Duration.ofMillis(1))).resume("token").commitAsync();
         assertTimeoutPreemptively(Services.LONG, client::close);
         assertFalse(commit.isDone());
+    }
+
+    @Test
+    void closeReturnsWhenTheConnectionHasEnded() throws Exception {
+        Server server = serve(0, new Unreliable());
+        AtomicBoolean hasEnded = new AtomicBoolean();
+        try (Client client = Client.connect("127.0.0.1:" + server.getPort(), InsecureChannelCredentials.create(),
+                Services.options(), channel -> channel.addTransportFilter(new ClientTransportFilter() {
+                    @Override
+                    public void transportTerminated(Attributes attributes) {
+                        LockSupport.parkNanos(Duration.ofMillis(100).toNanos());
+                        hasEnded.set(true);
+                    }
+                }))) {
+            assertFalse(client.decide(USER).failed());
+        }
+        assertTrue(hasEnded.get());
+        server.shutdownNow();
+    }
+
+    /** A process whose only client has had something to wait for. */
+    static final class Timed {
+        public static void main(String[] arguments) throws InterruptedException {
+            try (Client client = over(Silent::new)) {
+                client.with(options -> options.commitTimeout(Duration.ofMillis(1))).resume("token").commitAsync();
+            }
+            long until = System.nanoTime() + Services.LONG.toNanos();
+            while (timers() > 0 && System.nanoTime() < until) {
+                Thread.sleep(10);
+            }
+            System.out.println("timers: " + timers());
+        }
+
+        private static long timers() {
+            return Thread.getAllStackTraces().keySet().stream().map(Thread::getName)
+                    .filter(it -> it.equals("tollkeeper-timer") || it.equals("CompletableFutureDelayScheduler")).count();
+        }
+    }
+
+    @Test
+    void theTimersOfAClientKeepNoThread() throws Exception {
+        assertEquals("timers: 0", output(Timed.class).strip());
+    }
+
+    @Test
+    void closeWaitsOnceForAllCommitsAndDecisions() {
+        Client client = over(Silent::new, Services.options().commitTimeout(Duration.ofMillis(1)));
+        Client patient = client.with(options -> options.timeout(Duration.ofHours(1)).commitTimeout(Duration.ofHours(1)));
+        patient.resume("token").commitAsync();
+        patient.holdAsync(Call.take(USER)).cancel(true);
+        assertTimeoutPreemptively(Services.LONG, client::close);
     }
 
     @Test
