@@ -226,7 +226,7 @@ public final class Client implements AutoCloseable {
 
     private void giveBack(Decision decision) {
         if (!decision.hold().isEmpty()) {
-            commit(Commit.newBuilder().setHold(decision.hold()).setUsed(0).build(), Optional::empty);
+            commit(Commit.newBuilder().setHold(decision.hold()).setUsed(0).build());
         }
     }
 
@@ -400,15 +400,11 @@ public final class Client implements AutoCloseable {
     }
 
     CompletableFuture<CommitResult> commit(Commit commit) {
-        return commit(commit, () -> connection.refused(List.of()));
-    }
-
-    private CompletableFuture<CommitResult> commit(Commit commit, Supplier<Optional<Answer<CommitResponse>>> refused) {
         CommitRequest request = CommitRequest.newBuilder().setDomain(options.domain).addCommits(commit).build();
         // It has the values of the caller's context, such as a trace, and does not end with it.
         Committing committing = new Committing(request, Context.current().fork(), System.nanoTime());
-        return connection.await(options.commitTimeout, () -> refused.get().map(CompletableFuture::completedFuture)
-                .orElseGet(() -> attempt(committing, COMMIT_PAUSE)).thenApply(last -> {
+        return connection.await(options.commitTimeout, () -> connection.<CommitResponse>refusedCommit()
+                .map(CompletableFuture::completedFuture).orElseGet(() -> attempt(committing, COMMIT_PAUSE)).thenApply(last -> {
             Answer<List<tollkeeper.v1.CommitResult>> results = last.items(CommitResponse::getResultsList, 1);
             CommitResult result = results.error().map(error -> new CommitResult(List.of(), Optional.of(error)))
                     .orElseGet(() -> new CommitResult(results.message().get(0)));

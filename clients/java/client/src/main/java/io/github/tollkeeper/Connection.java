@@ -79,6 +79,8 @@ final class Connection {
     private final Set<Sent<?>> underWay = ConcurrentHashMap.newKeySet();
     final Denials denials = new Denials();
     private volatile boolean isClosed;
+    /** Whether {@link #close} waits for no further commit. */
+    private volatile boolean isOver;
     /** The kinds of events with a line in the last minute, in the order in which their next ones are due. */
     final Map<String, Unlogged> kinds = new LinkedHashMap<>();
     private List<Runnable> unwritten = new ArrayList<>();
@@ -175,6 +177,11 @@ final class Connection {
                 .map(error -> new Answer<>(null, Optional.of(error), Duration.ZERO));
     }
 
+    /** What a commit gets that is not sent. While {@link #close} waits for others, it is. */
+    <A> Optional<Answer<A>> refusedCommit() {
+        return isOver ? Optional.of(new Answer<>(null, Optional.of(CLOSED), Duration.ZERO)) : Optional.empty();
+    }
+
     /** Sends the request of these calls, unless it is refused. {@link Sent#end} is to be completed. */
     <Q, A> Sent<A> ask(
             MethodDescriptor<Q, A> method, List<Call> calls, Q request, CallOptions options, Duration timeout) {
@@ -222,6 +229,7 @@ final class Connection {
         unanswered.forEach(sent -> CompletableFuture.runAsync(() -> sent.refuse(CLOSED)));
         awaitAll(unanswered.stream().map(Sent::end), Math.min(end - System.nanoTime(), GRACE.toNanos()));
         awaitAll(commits.stream(), end - System.nanoTime());
+        isOver = true;
         // Nor do timers wait for them any more.
         commits.forEach(commit -> commit.complete(null));
         shutdown.accept(end - System.nanoTime());

@@ -639,6 +639,36 @@ class FailureTest {
     }
 
     @Test
+    void aHoldThatIsLeftWhileCloseWaitsIsCommitted() throws Exception {
+        BlockingQueue<StreamObserver<CommitResponse>> first = new LinkedBlockingQueue<>();
+        Server server = serve(0, new Unreliable() {
+            @Override
+            public void commit(CommitRequest request, StreamObserver<CommitResponse> answers) {
+                if (request.getCommits(0).getHold().equals("token")) {
+                    super.commit(request, answers);
+                } else {
+                    first.add(answers);
+                }
+            }
+        });
+        Client client = at(server);
+        Hold hold = client.hold(5, USER);
+        CompletableFuture<CommitResult> commit = client.resume("another").commitAsync();
+        StreamObserver<CommitResponse> answers = first.take();
+        CompletableFuture<Void> closed = CompletableFuture.runAsync(client::close);
+        while (!client.decide(USER).failed()) {
+            Thread.onSpinWait();
+        }
+        assertFalse(hold.commit(3).failed());
+        answers.onNext(CommitResponse.newBuilder().addResults(tollkeeper.v1.CommitResult.getDefaultInstance()).build());
+        answers.onCompleted();
+        assertFalse(commit.join().failed());
+        closed.join();
+        assertTrue(client.resume("late").commit().failed());
+        server.shutdownNow();
+    }
+
+    @Test
     void closeReturnsWhenTheConnectionHasEnded() throws Exception {
         Server server = serve(0, new Unreliable());
         AtomicBoolean hasEnded = new AtomicBoolean();
