@@ -69,7 +69,7 @@ export class Limiter {
   readonly #policy: Policy & typeof DEFAULTS;
 
   /** @param connect is called once all else is checked, so that a mistake opens no connection */
-  protected constructor(connect: () => Connection, domain: string, changes: Policy) {
+  protected constructor(connect: (commitTimeoutMs: number) => Connection, domain: string, changes: Policy) {
     checkOptions(changes, OPTIONS);
     const policy = { ...DEFAULTS, ...changed(changes) };
     const { timeoutMs, commitTimeoutMs, onFailure, rememberDenialsMs } = policy;
@@ -89,7 +89,7 @@ export class Limiter {
     if (policy.signal !== undefined && !(policy.signal instanceof AbortSignal)) {
       throw new TypeError("signal: must be an AbortSignal");
     }
-    this.connection = connect();
+    this.connection = connect(commitTimeoutMs);
     this.#domain = domain;
     this.#policy = policy;
   }
@@ -168,13 +168,13 @@ export class Limiter {
     return this.connection.keep(this.#commit(token, usage));
   }
 
-  async #commit(token: string, usage: Usage, isAwaited = false): Promise<Commit> {
+  async #commit(token: string, usage: Usage): Promise<Commit> {
     checkOptions(usage, ["used", "usedByKind", "end"]);
     checkHits(usage.used, "used");
     checkKinds(usage.usedByKind, "usedByKind");
     const start = performance.now();
     const request = { domain: this.#domain, commits: [commitOf({ hold: token, ...usage })] };
-    const answer = await this.connection.commit(request, this.#policy.commitTimeoutMs, isAwaited);
+    const answer = await this.connection.commit(request, this.#policy.commitTimeoutMs);
     const result = itemOf(answer instanceof CallError ? answer : answer.results[0]);
     const error = result instanceof CallError ? result : undefined;
     this.#report("commit", start, error);
@@ -232,7 +232,7 @@ export class Limiter {
     const { timeoutMs, signal } = this.#policy;
     const giveBack = async (late: Outcome<M>) => {
       const [verdict] = late instanceof CallError ? [] : verdictsOf(late);
-      if (verdict?.hold) await this.#commit(verdict.hold, { used: 0 }, true);
+      if (verdict?.hold) await this.#commit(verdict.hold, { used: 0 });
     };
     const sent = () => this.connection.send(method, request, timeoutMs, signal, holds ? giveBack : undefined);
     const answer = tooLarge(calls) ?? (await sent());
@@ -306,10 +306,13 @@ export class Limiter {
 /** A client, which has a connection of its own. */
 export class BaseClient extends Limiter {
   protected constructor(open: () => Transport, domain: string, { log, ...policy }: BaseOptions) {
-    super(() => new Connection(open, log), domain, policy);
+    super((commitTimeoutMs) => new Connection(open, commitTimeoutMs, log), domain, policy);
   }
 
-  /** Ends decisions under way, which `onFailure` decides, waits for commits under way, and closes the connections. */
+  /**
+   * Ends decisions under way, which `onFailure` decides, waits for commits under way, and closes the connections. For the answer
+   * to a hold whose signal was aborted, it waits at most `commitTimeoutMs`.
+   */
   close(): Promise<void> {
     return this.connection.close();
   }

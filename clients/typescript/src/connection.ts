@@ -22,12 +22,19 @@ export class Connection {
   readonly target: string;
   readonly denials = new Denials();
   readonly #transport: Transport;
+  readonly #closeMs: number;
   readonly #aborts = new Aborts();
+  /** Of the requests whose callers have left. */
+  readonly #leftAborts = new Aborts();
   readonly #abortsBySignal = new WeakMap<AbortSignal, Aborts>();
   readonly #kept = new Set<Promise<unknown>>();
   #closed: Promise<void> | undefined;
+  /** Until when `close` lets commits begin. */
+  #end = Number.POSITIVE_INFINITY;
 
-  constructor(open: () => Transport, log: (line: string) => void = console.warn) {
+  /** @param closeMs how long `close` waits for what callers have left, and for commits that begin after it */
+  constructor(open: () => Transport, closeMs: number, log: (line: string) => void = console.warn) {
+    this.#closeMs = closeMs;
     this.log = new Log(log);
     this.#transport = open();
     this.target = this.#transport.target;
@@ -60,7 +67,8 @@ export class Connection {
     return new Promise((resolve, reject) => {
       const leave = (give: NonNullable<typeof giveBack>) => {
         this.#aborts.delete(abort);
-        this.keep(sent.then(give, () => {}));
+        this.#leftAborts.add(abort);
+        this.keep(sent.finally(() => this.#leftAborts.delete(abort)).then(give, () => {}));
         resolve(aborted);
       };
       const remove = this.#listen(signal, giveBack ? () => leave(giveBack) : abort);
@@ -69,10 +77,11 @@ export class Connection {
     });
   }
 
-  /** Makes attempts until there is an answer, for at most this time. After `close` has begun, only if it waits for them. */
-  async commit(request: Request<"commit">, timeoutMs: number, isAwaited = false): Promise<Outcome<"commit">> {
-    if (this.isClosed && !isAwaited) return new CallError("CANCELLED", "the client is closed");
-    return this.#commit(request, timeoutMs);
+  /** Makes attempts until there is an answer, for at most this time. After `close` has begun, only while it waits. */
+  async commit(request: Request<"commit">, timeoutMs: number): Promise<Outcome<"commit">> {
+    const leftMs = Math.min(timeoutMs, this.#end - performance.now());
+    if (leftMs <= 0) return new CallError("CANCELLED", "the client is closed");
+    return this.#commit(request, leftMs);
   }
 
   /** Ends decisions under way, and waits for commits under way. */
@@ -100,7 +109,12 @@ export class Connection {
 
   async #close(): Promise<void> {
     this.#aborts.handleEvent();
-    await Promise.allSettled(this.#kept);
+    this.#end = performance.now() + this.#closeMs;
+    const timer = setTimeout(() => this.#leftAborts.handleEvent(), this.#closeMs);
+    do await Promise.allSettled(this.#kept);
+    while (this.#kept.size > 0 && performance.now() < this.#end);
+    clearTimeout(timer);
+    this.#end = 0;
     this.log.remind(true);
     this.#transport.close();
   }

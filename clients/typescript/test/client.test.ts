@@ -13,7 +13,7 @@ import { rateLimit } from "tollkeeper/express";
 import { Client as FetchClient } from "tollkeeper/fetch";
 import { fake } from "tollkeeper/testing";
 import { Relay } from "./relay.js";
-import { connect, goneAddress, random, serviceTest, silentAddress, variable } from "./services.js";
+import { connect, goneAddress, PATIENT_MS, random, serviceTest, silentAddress, variable } from "./services.js";
 
 const gone = await goneAddress();
 const silent = await silentAddress();
@@ -285,6 +285,46 @@ test("close says how many commits have failed while it waited for them", async (
   await client.close();
   assert.match(lines.join("\n"), /1 commit of .*\n.*3 commits of /);
   for (const { error } of await Promise.all(commits)) assert.equal(error?.code, "UNAVAILABLE");
+});
+
+/** Answers by `fetch` when it is told to, and says what was sent. */
+function byHand() {
+  const sent: ((answer: unknown) => void)[] = [];
+  const bodies: unknown[] = [];
+  const fetch = (_url: unknown, init: RequestInit = {}) => {
+    bodies.push(JSON.parse(String(init.body)));
+    return new Promise<Response>((resolve) => sent.push((answer) => resolve(Response.json(answer))));
+  };
+  return { fetch: fetch as typeof globalThis.fetch, sent, bodies };
+}
+
+test("close waits no longer than a commit for a hold whose signal is aborted", async () => {
+  const { fetch, sent } = byHand();
+  const client = new FetchClient("http://localhost:1", "shop", { fetch, timeoutMs: 86_400_000, commitTimeoutMs: 10 });
+  const leaving = new AbortController();
+  const holding = client.with({ signal: leaving.signal }).hold({ user: "a" });
+  leaving.abort();
+  assert.equal((await holding).allowed, false);
+  const late = pause(10_000, "too late", { ref: false });
+  assert.equal(await Promise.race([client.close(), late]), undefined);
+  assert.equal(sent.length, 1);
+});
+
+test("a hold that is left while close waits is committed", async () => {
+  const { fetch, sent, bodies } = byHand();
+  const client = new FetchClient("http://localhost:1", "shop", {
+    fetch,
+    timeoutMs: PATIENT_MS,
+    commitTimeoutMs: 60_000,
+  });
+  const first = client.commit("first");
+  const closed = client.close();
+  const second = client.commit("second", { used: 3 });
+  for (const answer of sent) answer({ results: [{ charges: [] }] });
+  assert.deepEqual([(await first).error, (await second).error], [undefined, undefined]);
+  await closed;
+  assert.equal((await client.commit("third")).error?.code, "CANCELLED");
+  assert.equal(bodies.length, 2);
 });
 
 test("a hook that waits for close delays no close", async () => {
