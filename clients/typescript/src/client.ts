@@ -201,9 +201,14 @@ export class Limiter {
     const verdicts = denial ? [denial] : await ask();
     const [verdict] = verdicts;
     if (key && !denial && !(verdict instanceof CallError) && verdict.code === "OVER_LIMIT") denials.add(key, verdict);
-    return verdicts.map((verdict, index) =>
+    const all = verdicts.map((verdict, index) =>
       this.#held(verdict, calls[index].descriptors, messages[index], path(index)),
     );
+    const lacking = all.find(({ mistake }) => mistake);
+    // The caller does not get what it holds.
+    if (holds && lacking?.token) this.commit(lacking.token, { used: 0 });
+    if (lacking) throw lacking.mistake;
+    return all;
   }
 
   async #renew(old: Used, descriptors: Descriptors, { estimate, hitsByKind }: Estimate): Promise<Held> {
@@ -254,8 +259,8 @@ export class Limiter {
     if (verdict instanceof CallError) {
       return { decision: new Decision(this.#isAllowedWithout(verdict, descriptors), verdict), token: "" };
     }
-    if (this.#policy.requireLimit) this.#checkLimit(verdict, call, path);
-    return { decision: new Decision(verdict.code === "OK", verdict), token: verdict.hold };
+    const mistake = this.#policy.requireLimit ? this.#lacksLimit(verdict, call, path) : undefined;
+    return { decision: new Decision(verdict.code === "OK", verdict), token: verdict.hold, mistake };
   }
 
   #isAllowedWithout(error: CallError, descriptors: Descriptors): boolean {
@@ -276,12 +281,12 @@ export class Limiter {
     }
   }
 
-  #checkLimit({ statuses }: v1.Verdict, { descriptors }: v1.Call, path: string): void {
+  #lacksLimit({ statuses }: v1.Verdict, { descriptors }: v1.Call, path: string): RangeError | undefined {
     const free = statuses.find(({ currentLimit, rule }) => !currentLimit && !rule);
-    if (!free) return;
+    if (!free) return undefined;
     const keys = descriptors[free.descriptorIndex].entries.map(({ key }) => utf8.decode(key)).join("|");
     const problem = `no limit applies to ${keys} in the domain ${this.#domain} (requireLimit)`;
-    throw new RangeError(`${path}descriptors[${free.descriptorIndex}]: ${problem}`);
+    return new RangeError(`${path}descriptors[${free.descriptorIndex}]: ${problem}`);
   }
 
   #log(items: readonly (v1.Verdict | CallError)[], what: (count: number, of: string) => string): void {

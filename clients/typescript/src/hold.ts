@@ -44,6 +44,8 @@ export interface Held {
   readonly token: string;
   /** Whether a renewal has committed the old hold. */
   readonly isCommitted?: boolean;
+  /** That the call meets no limit, if one is required. */
+  readonly mistake?: RangeError | undefined;
 }
 
 /** What a hold needs of its client. */
@@ -151,6 +153,7 @@ export class Hold {
     this.#used = undefined;
     this.#usedByKind = undefined;
     this.#isCommitted = false;
+    if (this.#held.mistake) throw this.#held.mistake;
     return this.decision;
   }
 

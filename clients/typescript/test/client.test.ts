@@ -327,6 +327,32 @@ test("a hold that is left while close waits is committed", async () => {
   assert.equal(bodies.length, 2);
 });
 
+test("a hold that lacks a limit is given back, and a renewal that does is held", async () => {
+  const verdict = (hold: string) => ({ code: "OK", hold, statuses: [{ rule: "user" }, { descriptor: 1, rule }] });
+  const commits: unknown[] = [];
+  let rule = "user";
+  const fetch = async (url: unknown, init: RequestInit = {}) => {
+    for (const { hold, used } of JSON.parse(String(init.body)).commits ?? []) commits.push([hold, used]);
+    if (String(url).endsWith("decide")) return Response.json({ verdicts: [verdict("token")] });
+    return Response.json({ results: [{ commit: {}, verdict: verdict("renewed") }] });
+  };
+  const options = { fetch: fetch as typeof globalThis.fetch, timeoutMs: PATIENT_MS, requireLimit: true };
+  const client = new FetchClient("http://localhost:1", "shop", options);
+  const descriptors: Descriptors = [{ user: "a" }, { typo: "a" }];
+  const hold = await client.hold(descriptors);
+  rule = "";
+  await assert.rejects(client.decide(descriptors), /no limit applies to typo/);
+  await assert.rejects(client.hold(descriptors), /no limit applies to typo/);
+  await assert.rejects(hold.renew({ used: 1 }), /no limit applies to typo/);
+  hold.used = 2;
+  await hold.commit();
+  await client.close();
+  assert.deepEqual(commits, [
+    ["token", 0],
+    ["renewed", 2],
+  ]);
+});
+
 test("a hook that waits for close delays no close", async () => {
   const seen: string[] = [];
   const closing = async () => {
