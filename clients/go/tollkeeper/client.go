@@ -227,8 +227,8 @@ func (c *Client) decideForMiddleware(ctx context.Context, descriptors []Descript
 	return c.Decide(ctx, descriptors...)
 }
 
-// decideAll returns the decisions, and the tokens of what they hold. The path of a call is the beginning of its errors. What
-// ends the request is the part of [Client.bounded] or [Client.kept].
+// decideAll returns the decisions, and the tokens of what they hold, also where a call lacks a limit. The path of a call is
+// the beginning of its errors. What ends the request is the part of [Client.bounded] or [Client.kept].
 func (c *Client) decideAll(
 	ctx context.Context, path string, calls []Call, ending func(asking) asking,
 ) ([]Decision, []string, error) {
@@ -252,7 +252,7 @@ func (c *Client) decideAll(
 	}))
 	decisions, tokens, lacking := c.decisions(ctx, path, calls, found.verdicts, end, err)
 	if lacking != nil {
-		return nil, nil, lacking
+		return nil, tokens, lacking
 	}
 	// Only denials of the service have a time after which to come again.
 	if memorable != "" && decisions[0].RetryAfter > 0 {

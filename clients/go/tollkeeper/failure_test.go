@@ -201,6 +201,28 @@ func TestADeniedRenewalThatShowsNoCommitIsCommittedAtTheEnd(t *testing.T) {
 	}
 }
 
+func TestAHoldThatLacksALimitIsGivenBack(t *testing.T) {
+	service := &unreliable{verdicts: []*pb.Verdict{{Code: pb.Verdict_OK, Hold: "half", Statuses: []*pb.Status{
+		{Rule: "user"}, {DescriptorIndex: 1},
+	}}}}
+	call := Take(5, On("user", "a"), On("typo", "a"))
+	for number, take := range []func(*Client) error{
+		func(client *Client) error { _, err := client.HoldCall(t.Context(), call); return err },
+		func(client *Client) error { _, err := client.Resume("").RenewCall(t.Context(), call); return err },
+	} {
+		client := over(t, service, Options{RequireLimit: true})
+		var mistake *ArgumentError
+		if err := take(client); !errors.As(err, &mistake) {
+			t.Errorf("%v", err)
+		}
+		must(t, client.Close())
+		commits := service.commits
+		if len(commits) != number+1 || commits[number].Hold != "half" || commits[number].Used == nil || *commits[number].Used != 0 {
+			t.Errorf("%v", commits)
+		}
+	}
+}
+
 func TestACallWhoseContextHasEndedIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

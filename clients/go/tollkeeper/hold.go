@@ -67,13 +67,25 @@ func (c *Client) HoldDefault(ctx context.Context, descriptors ...Descriptor) (*H
 
 // HoldCall is Hold for a call of [Take], which may have estimates by kind and an id.
 func (c *Client) HoldCall(ctx context.Context, call Call) (*Hold, error) {
-	decisions, tokens, err := c.decideAll(ctx, "", []Call{call}, c.kept)
+	decision, token, err := c.take(ctx, call)
 	if err != nil {
 		return nil, err
 	}
-	hold := c.Resume(tokens[0])
-	hold.Decision, hold.call, hold.ctx = decisions[0], call, context.WithoutCancel(ctx)
+	hold := c.Resume(token)
+	hold.Decision, hold.call, hold.ctx = decision, call, context.WithoutCancel(ctx)
 	return hold, nil
+}
+
+// take decides a call, and returns the token of what it holds. If it lacks a limit, what it holds is given back.
+func (c *Client) take(ctx context.Context, call Call) (Decision, string, error) {
+	decisions, tokens, err := c.decideAll(ctx, "", []Call{call}, c.kept)
+	if err == nil {
+		return decisions[0], tokens[0], nil
+	}
+	if len(tokens) > 0 && c.begin(&c.commits) == nil {
+		go c.giveBack(context.WithoutCancel(ctx), tokens[0], 0)
+	}
+	return Decision{}, "", err
 }
 
 // kept ends a request at the timeout alone. If its caller leaves before, what the answer holds is given back when it comes,
@@ -216,12 +228,11 @@ func (h *Hold) RenewCall(ctx context.Context, call Call) (Decision, error) {
 	defer done()
 	commit, c, calls := h.sum(), h.client, []Call{call}
 	if commit.Hold == "" {
-		decisions, tokens, err := c.decideAll(ctx, "", calls, c.kept)
-		if err != nil {
-			return Decision{}, err
+		decision, token, err := c.take(ctx, call)
+		if err == nil {
+			h.replace(token, nil)
 		}
-		h.replace(tokens[0], nil)
-		return decisions[0], nil
+		return decision, err
 	}
 	request := &pb.RenewRequest{Domain: c.domain, Renewals: []*pb.Renewal{{Commit: commit, Call: encoded}}}
 	found, end, err := c.ask(ctx, "renew", []*pb.Call{encoded}, c.kept(func(ctx context.Context) (found answer, err error) {
