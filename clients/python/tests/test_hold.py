@@ -10,6 +10,7 @@ from conformance import needs_service, service
 from relay import Relay
 
 from tollkeeper import AsyncClient, Client
+from tollkeeper.testing import Fake
 
 LONG = 10.0
 
@@ -87,6 +88,47 @@ class Cancellation(unittest.TestCase):
             task.cancel()
             await asyncio.sleep(0)
         await client.close()
+
+
+class Closing(unittest.TestCase):
+    def test_close_awaits_the_commits_of_holds_whose_tasks_were_cancelled_right_before(self) -> None:
+        for before, to_leave in ((0, 0), (1, 0), (2, 0), (0, 1), (1, 3), (0, 50)):
+            with self.subTest(before=before, to_leave=to_leave):
+                self.assertEqual(asyncio.run(self.cancel_and_close(before, to_leave)), [1] * 3)
+
+    async def cancel_and_close(self, before: int, to_leave: int) -> list[int | None]:
+        """What is committed of holds if so many turns of the event loop pass before `close`, and in each of them."""
+        fake, are_open = Fake(), asyncio.Barrier(4)
+        client = fake.async_client(timeout=LONG, commit_timeout=LONG)
+
+        async def work() -> None:
+            async with client.hold({"user": "alice"}, estimate=10) as hold:
+                hold.used = 1
+                await are_open.wait()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    await pass_turns(to_leave)
+
+        tasks = [asyncio.create_task(work()) for _ in range(3)]
+        await are_open.wait()
+        for task in tasks:
+            task.cancel()
+        await pass_turns(before)
+        await client.close()
+        return [it.used for it in fake.commits]
+
+    def test_close_does_not_wait_for_the_hold_that_it_is_called_in(self) -> None:
+        asyncio.run(asyncio.wait_for(self.close_within_a_hold(), LONG))
+
+    async def close_within_a_hold(self) -> None:
+        async with Fake().async_client(timeout=LONG, commit_timeout=86_400) as client, client.hold({"user": "alice"}):
+            await client.close()
+
+
+async def pass_turns(number: int) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
 
 
 @needs_service

@@ -43,7 +43,7 @@ class Loops(unittest.TestCase):
         connection._opened |= {OfAnotherThread(connection._opened.pop): channel for _ in range(3)}
         connection.open()
         self.assertEqual(list(connection._opened), [own])
-        for shared in (connection.commits, connection.calls):
+        for shared in (connection.commits, connection.calls, connection.holds):
             shared |= {OfAnotherThread(shared.remove) for _ in range(3)}
         await connection.close(1)
         await channel.close()

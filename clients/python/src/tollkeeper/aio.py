@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
 import grpc
@@ -14,6 +14,8 @@ from tollkeeper.exchange import METHODS, PATH, Exchange, closed, encode_commit, 
 from tollkeeper.hold import AsyncHold
 
 T = TypeVar("T")
+# How long `close` waits for the next of the open holds to be left. Its own task may be within one.
+NEXT_LEFT_WITHIN = 0.1
 
 
 class AsyncClient(
@@ -41,7 +43,10 @@ class AsyncClient(
         return AsyncHold(self, descriptors, estimate)
 
     async def close(self) -> None:
-        """Closes the connections when the commits under way have ended. Later calls get no answer."""
+        """Closes the connections when the commits under way have ended. Later calls get no answer.
+
+        Open holds, such as of tasks that were just cancelled, are committed before, until none is left for 100 ms.
+        """
         if self._owns_connection:
             await self._connection.close(self._policy.commit_timeout)
             self._log.remind(closes=True)
@@ -55,7 +60,7 @@ class AsyncClient(
     def _run(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         return work
 
-    async def _run_commit(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
         return await asyncio.shield(self._keep(work))
 
     async def _send_hold(self, method: str, request: Any, timeout: float) -> Any:
@@ -68,7 +73,7 @@ class AsyncClient(
 
     async def _give_back(self, sent: asyncio.Task[Any]) -> None:
         if hold := hold_of(await sent):
-            await self._commit(encode_commit(hold, used=0), also_closed=True)
+            await self._commit(encode_commit(hold, used=0))
 
     def _keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begins what `close` waits for."""
@@ -91,7 +96,8 @@ class _Connection:
         self._opened: dict[asyncio.AbstractEventLoop, grpc.aio.Channel] = {}
         self.commits: set[asyncio.Task[Any]] = set()
         self.calls: set[asyncio.Future[None]] = set()
-        self.is_closed = False
+        self.holds: set[asyncio.Future[None]] = set()
+        self.is_closed = self.has_ended = False
 
     def open(self) -> grpc.aio.Channel:
         """The channel of the running event loop."""
@@ -123,28 +129,34 @@ class _Connection:
         await asyncio.sleep(seconds)
 
     @contextmanager
-    def under_way(self, _what: str = "call") -> Iterator[None]:
-        """What `close` ends, and waits for until it is counted."""
+    def under_way(self, what: str = "call") -> Iterator[None]:
+        """What `close` waits for: holds while some are left, and calls, which it ends, until they are counted."""
         end = asyncio.get_running_loop().create_future()
-        self.calls.add(end)
+        ends = self.holds if what == "hold" else self.calls
+        ends.add(end)
         try:
             yield
         finally:
-            self.calls.discard(end)
+            ends.discard(end)
             end.set_result(None)
 
     async def close(self, timeout: float) -> None:
         self.is_closed = True
-        # Tasks that were cancelled just before have yet to begin to give back what they hold.
-        await asyncio.sleep(0)
-        await _wait(self.commits, timeout)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                # Tasks that were cancelled just before have yet to leave their holds.
+                while await _wait(self.commits) or await _wait(self.holds, NEXT_LEFT_WITHIN, asyncio.FIRST_COMPLETED):
+                    pass
+        self.has_ended = True
         if channel := self._opened.pop(asyncio.get_running_loop(), None):
             await channel.close()
         await _wait(self.calls, timeout)
 
 
-async def _wait(ends: Iterable[asyncio.Future[Any]], timeout: float) -> None:
-    """Waits for those of the running loop. Other loops wait for their own, or have ended."""
+async def _wait(
+    ends: Iterable[asyncio.Future[Any]], timeout: float | None = None, until: str = asyncio.ALL_COMPLETED
+) -> bool:
+    """Waits for those of the running loop: whether any has ended. Other loops wait for their own, or have ended."""
     loop = asyncio.get_running_loop()
-    if own := [it for it in list(ends) if it.get_loop() is loop]:
-        await asyncio.wait(own, timeout=timeout)
+    own = [it for it in list(ends) if it.get_loop() is loop]
+    return bool(own and (await asyncio.wait(own, timeout=timeout, return_when=until))[0])

@@ -65,7 +65,7 @@ class _Connection:
         self._rpcs = {name: target.unary_unary(PATH + name, *codec) for name, codec in METHODS.items()}
         self._under_way = Counter[str]()
         self._ends = threading.Condition()
-        self.is_closed = False
+        self.is_closed = self.has_ended = False
 
     async def send(self, method: str, request: Any, timeout: float) -> Any:
         """The answer, or a ServiceError. A commit waits for a connection, since it may be sent late."""
@@ -93,6 +93,7 @@ class _Connection:
         with self._ends:
             self.is_closed = True
             self._ends.wait_for(lambda: not self._under_way["commit"], timeout)
+            self.has_ended = True
         if self._own:
             self._own.close()
         with self._ends:

@@ -141,9 +141,9 @@ class Exchange(ABC, Generic[One, Many, Done]):
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """The result of the work, or a coroutine with it."""
 
-    def _run_commit(self, work: Coroutine[Any, Any, Committed]) -> Any:
-        """As `_run`, to the end even if the caller leaves meanwhile."""
-        return self._run(work)
+    async def _finish(self, work: Coroutine[Any, Any, Committed]) -> Committed:
+        """The result of the work, which goes on if the caller leaves meanwhile."""
+        return await work
 
     async def _send_hold(self, method: str, request: Any, timeout: float) -> Any:
         """The answer to a request that takes a hold, which is given back if the caller leaves meanwhile."""
@@ -198,7 +198,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
 
         It is sent even if a task that waits for it is cancelled.
         """
-        return self._run_commit(self._commit(encode_commit(hold, used, used_by_kind, end)))
+        return self._run(self._finish(self._commit(encode_commit(hold, used, used_by_kind, end))))
 
     @property
     def _is_closed(self) -> bool:
@@ -236,12 +236,11 @@ class Exchange(ABC, Generic[One, Many, Done]):
         is_remembered = len(calls) == 1 and calls[0].mode is Mode.TAKE and not calls[0].id
         return request.SerializeToString(deterministic=True) if self._policy.remember_denials and is_remembered else b""
 
-    async def _commit(self, commit: pb.Commit, *, also_closed: bool = False) -> Committed:
-        """`also_closed` is for a commit that `close` waits for."""
+    async def _commit(self, commit: pb.Commit) -> Committed:
         request = pb.CommitRequest(domain=self._policy.domain, commits=[commit])
         start = time.perf_counter()
         with self._connection.under_way("commit"):
-            answer = closed() if self._is_closed and not also_closed else await self._send_commit(request, start)
+            answer = closed() if self._connection.has_ended else await self._send_commit(request, start)
             committed = decode_commit(_items(answer, "results", 1)[0])
             if committed.error:
                 self._log.count(FAILED_COMMITS, self._policy.domain, 1, committed.error)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Coroutine, Mapping
+from contextlib import ExitStack
 from types import MappingProxyType
 from typing import Any, Generic, Self, TypedDict, Unpack
 
@@ -82,7 +83,7 @@ class _Work(Generic[One, Done]):
 
     def commit(self) -> Done:
         """Commits now; not again if that has succeeded. Repeated while there is no answer."""
-        return self._client._run_commit(self._commit())
+        return self._client._run(self._client._finish(self._commit()))
 
     def release(self) -> Done:
         """Gives everything back now."""
@@ -159,8 +160,12 @@ class AsyncHold(_Work[Coroutine[Any, Any, Decision], Coroutine[Any, Any, Committ
     """Commits on the way out of its `async with` block, also if the block raises or is cancelled."""
 
     async def __aenter__(self) -> Self:
-        await self._enter(self._call)
+        with ExitStack() as entered:
+            entered.enter_context(self._client._connection.under_way("hold"))
+            await self._enter(self._call)
+            self._open = entered.pop_all()
         return self
 
     async def __aexit__(self, *raised: object) -> None:
+        self._open.close()
         await self.commit()
