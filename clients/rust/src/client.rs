@@ -29,13 +29,16 @@ pub struct Client {
 
 /// What a client and its views have in common.
 pub(crate) struct Shared {
-    /// Absent after [`Client::close`].
+    /// Absent at the end of [`Client::close`].
     pub(crate) service: watch::Sender<Option<Service>>,
     pub(crate) runtime: Handle,
-    /// Whether leases are to be given back. Each lease that is out has a receiver.
+    /// Whether [`Client::close`] was called: no new call is sent, and leases are given back. Each lease that is out has a
+    /// receiver.
     pub(crate) closes: watch::Sender<bool>,
     /// Number of commits and holds under way that may have no caller.
     pub(crate) under_way: watch::Sender<usize>,
+    /// Number of holds that are not dropped.
+    pub(crate) open: watch::Sender<usize>,
     /// Number of requests whose calls are not decided yet.
     pub(crate) deciding: watch::Sender<usize>,
     pub(crate) log: Log,
@@ -116,6 +119,7 @@ impl Client {
             runtime,
             closes: watch::Sender::new(false),
             under_way,
+            open: watch::Sender::new(0),
             deciding: watch::Sender::new(0),
             log: Log::new(target),
             denials: Denials::default(),
@@ -183,11 +187,15 @@ impl Client {
             && call.is_deniable_again()
             && too_large(calls).is_none();
         // A closed client decides by `on_failure`.
-        if !is_on || self.shared.service.borrow().is_none() {
+        if !is_on || self.is_closed() {
             return None;
         }
         let (domain, calls) = (self.options.domain.clone(), vec![call.clone().encode()]);
         Some(DecideRequest { domain, calls }.encode_to_vec())
+    }
+
+    fn is_closed(&self) -> bool {
+        *self.shared.closes.borrow()
     }
 
     /// Asks for a verdict on each call, and decides the calls that have none.
@@ -210,6 +218,7 @@ impl Client {
         let asked: Vec<_> = if is_kept { descriptors.collect() } else { Vec::new() };
         let answer = match too_large(&calls) {
             Some(error) => Err(error),
+            None if self.is_closed() => Err(closed()),
             None => ask(calls.into_iter().map(Call::encode).collect()).await,
         };
         let decisions = match answer {
@@ -276,7 +285,6 @@ impl Client {
         if let Some(metadata) = &self.options.metadata {
             self.contained("metadata", || metadata(request.metadata_mut()));
         }
-        let closed = || ServiceError::new(Code::Cancelled, "the client is closed");
         let mut service = self.shared.service.subscribe();
         let open = service.borrow().clone().ok_or_else(closed)?;
         let answer = select! {
@@ -333,4 +341,8 @@ impl Client {
         let line = move |_| format!("{call}, since the service leases no hits for it: {refusal}");
         self.shared.log.add(Level::INFO, "refusal", 1, line);
     }
+}
+
+fn closed() -> ServiceError {
+    ServiceError::new(Code::Cancelled, "the client is closed")
 }

@@ -12,6 +12,8 @@ use crate::v1::{self, CommitRequest, RenewRequest, Renewal};
 use crate::{Client, Decision, ServiceError, client::Counted, client::Service, log::COMMITS};
 
 const COMMIT_PAUSE: Duration = Duration::from_millis(100);
+/// How long [`Client::close`] waits for the next of the open holds to be dropped. Its own caller may have one.
+const NEXT_DROPPED_WITHIN: Duration = Duration::from_millis(100);
 /// How long [`Client::close`] waits for the calls that it has ended.
 const ENDED_WITHIN: Duration = Duration::from_secs(1);
 /// The codes of commits that may not have arrived.
@@ -61,6 +63,7 @@ pub struct Hold {
     commit: Commit,
     /// What was used before a renewal that has ended nothing: it is committed too.
     before: Commit,
+    _open: Counted,
 }
 
 impl Client {
@@ -81,11 +84,13 @@ impl Client {
         request: impl Future<Output = Result<(Decision, More), Error>> + Send + 'static,
     ) -> Result<(Hold, More), Error> {
         let (client, under_way) = (self.clone(), Counted::new(&self.shared.under_way));
+        let open = Counted::new(&self.shared.open);
         let taking = async move {
             let (decision, more) = request.await?;
             // Nothing was used, until its caller has it.
             let commit = Commit::new(&*decision.hold, 0);
-            Ok((Hold { decision, client, commit, before: Commit::default() }, more, under_way))
+            let before = Commit::default();
+            Ok((Hold { decision, client, commit, before, _open: open }, more, under_way))
         };
         let taken = tokio::spawn(taking.in_current_span()).await;
         let (mut hold, more, _) = taken.map_err(|error| Error(format!("runtime: {error}")))??;
@@ -109,12 +114,21 @@ impl Client {
     }
 
     /// Gives back the hits of each [`Limiter`](crate::Limiter), waits for the commits under way, at most the timeout of a commit,
-    /// and ends the connections. Calls that have no answer then, and later ones, are decided by `on_failure`.
+    /// and ends the connections. Calls that have no answer then, and new ones, are decided by `on_failure`. Open holds, such as of
+    /// tasks that were just aborted, are committed before, until none is dropped for 100 ms.
     pub async fn close(&self) {
         self.shared.closes.send_replace(true);
         let given_back = async {
             self.shared.closes.closed().await;
-            self.flush().await;
+            // Tasks that were aborted just before have yet to drop their holds.
+            let mut open = self.shared.open.subscribe();
+            loop {
+                let is_last = *open.borrow_and_update() == 0;
+                self.flush().await;
+                if is_last || timeout(NEXT_DROPPED_WITHIN, open.changed()).await.is_err() {
+                    break;
+                }
+            }
         };
         let _ = timeout(self.options.commit_timeout, given_back).await;
         self.shared.service.send_replace(None);

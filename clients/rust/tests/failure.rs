@@ -23,6 +23,7 @@ use http::StatusCode;
 use support::{Log, connect, patient, service, unique};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::TcpListenerStream;
 use tollkeeper_client::{
@@ -168,6 +169,41 @@ async fn a_hold_is_committed_although_its_caller_leaves() {
     client.flush().await;
     let used: Vec<_> = fake.commits().iter().map(|commit| commit.used).collect();
     assert_eq!(used, [Some(4), Some(6)]);
+}
+
+#[tokio::test]
+async fn close_awaits_the_commits_of_holds_whose_tasks_were_just_aborted() {
+    for turns in [0, 1, 3] {
+        let (fake, client) = faked();
+        let (mut tasks, are_open) = (JoinSet::new(), Arc::new(Barrier::new(4)));
+        for _ in 0..3 {
+            let (client, are_open) = (client.clone(), Arc::clone(&are_open));
+            tasks.spawn(async move {
+                let mut hold = client.hold(Call::take(10, on("user", "a"))).await.unwrap();
+                hold.used(1).unwrap();
+                are_open.wait().await;
+                pending::<()>().await;
+            });
+        }
+        are_open.wait().await;
+        tasks.abort_all();
+        for _ in 0..turns {
+            tokio::task::yield_now().await;
+        }
+        client.close().await;
+        let used: Vec<_> = fake.commits().iter().map(|commit| commit.used).collect();
+        assert_eq!(used, [Some(1); 3], "{turns} turns before it closes");
+    }
+}
+
+#[tokio::test]
+async fn close_does_not_wait_for_the_hold_of_its_caller() {
+    let (fake, client) = faked();
+    let client = client.with(|options| options.commit_timeout(Duration::MAX));
+    let hold = client.hold(on("user", "a")).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), client.close()).await.unwrap();
+    assert_eq!(hold.commit(1).await.unwrap().unwrap().code, "CANCELLED");
+    assert_eq!(fake.commits(), []);
 }
 
 #[tokio::test]
