@@ -27,6 +27,9 @@ pub struct Client {
     pub(crate) shared: Arc<Shared>,
 }
 
+/// A decision, and the mistake of a call for which it is not the result. What it holds is then given back.
+pub(crate) type Judged = (Decision, Option<Error>);
+
 /// What a client and its views have in common.
 pub(crate) struct Shared {
     /// Absent at the end of [`Client::close`].
@@ -143,7 +146,8 @@ impl Client {
     pub async fn decide(&self, call: impl Into<Call>) -> Result<Decision, Error> {
         let call = call.into();
         call.validate("hits")?;
-        self.decide_one(call).await
+        let (decision, mistake) = self.decide_one(call).await?;
+        mistake.map_or(Ok(decision), Err)
     }
 
     /// Decides up to 1,000 calls in one request, each for itself. The decisions are in the order of the calls.
@@ -157,22 +161,25 @@ impl Client {
             return Ok(Vec::new());
         }
         let decisions = self.decide_each(calls).await?.into_iter().enumerate();
-        decisions.map(|(index, decision)| decision.map_err(in_batch(index))).collect()
+        let checked = |(index, (decision, mistake)): (_, Judged)| {
+            mistake.map_or(Ok(decision), |mistake| Err(in_batch(index)(mistake)))
+        };
+        decisions.map(checked).collect()
     }
 
-    pub(crate) async fn decide_one(&self, call: Call) -> Result<Decision, Error> {
-        self.decide_each(vec![call]).await?.pop().expect("one decision for each call")
+    pub(crate) async fn decide_one(&self, call: Call) -> Result<Judged, Error> {
+        Ok(self.decide_each(vec![call]).await?.pop().expect("one decision for each call"))
     }
 
-    async fn decide_each(&self, calls: Vec<Call>) -> Result<Vec<Result<Decision, Error>>, Error> {
+    async fn decide_each(&self, calls: Vec<Call>) -> Result<Vec<Judged>, Error> {
         let (denials, time) = (&self.shared.denials, self.options.remember_denials);
         let request = self.memorable(&calls);
         if let Some(denial) = request.as_ref().and_then(|request| denials.find(request, time)) {
-            return Ok(vec![Ok(denial)]);
+            return Ok(vec![(denial, None)]);
         }
         let ask = |calls| self.ask(self.options.timeout, calls);
         let decisions = self.judge("decide", calls, ask).await?;
-        if let (Some(request), [Ok(decision)]) = (request, &*decisions)
+        if let (Some(request), [(decision, None)]) = (request, &*decisions)
             && decision.retry_after.is_some()
         {
             denials.add(request, decision.clone());
@@ -204,7 +211,7 @@ impl Client {
         method: &'static str,
         calls: Vec<Call>,
         ask: impl FnOnce(Vec<v1::Call>) -> Asking,
-    ) -> Result<Vec<Result<Decision, Error>>, Error>
+    ) -> Result<Vec<Judged>, Error>
     where
         Asking: Future<Output = Result<Vec<Verdict>, ServiceError>>,
     {
@@ -237,26 +244,30 @@ impl Client {
         let decide = |(index, decision)| {
             let on = asked.get(index).map_or(&[][..], Vec::as_slice);
             match decision {
-                Ok(decision) if options.require_limit => self.limited(decision, on),
-                Ok(decision) => Ok(decision),
+                Ok(decision) => {
+                    let mistake = self.without_limit(&decision, on);
+                    (decision, mistake)
+                }
                 Err(error) => {
                     let decide = || options.on_failure.decide(&error, on);
                     let allowed = self.contained("on_failure", decide).unwrap_or_default();
-                    Ok(Decision { allowed, error: Some(error), ..Decision::default() })
+                    (Decision { allowed, error: Some(error), ..Decision::default() }, None)
                 }
             }
         };
         Ok(decisions.into_iter().enumerate().map(decide).collect())
     }
 
-    /// The decision, if each descriptor met a limit or a rule.
-    fn limited(&self, decision: Decision, on: &[Descriptor]) -> Result<Decision, Error> {
-        let is_free = |status: &&Status| status.limit.is_none() && status.rule.is_empty();
-        let Some(free) = decision.statuses.iter().find(is_free) else { return Ok(decision) };
+    /// The mistake, if each descriptor must meet a limit or a rule, and one has not.
+    fn without_limit(&self, decision: &Decision, on: &[Descriptor]) -> Option<Error> {
+        let is_free = |status: &&Status| {
+            self.options.require_limit && status.limit.is_none() && status.rule.is_empty()
+        };
+        let free = decision.statuses.iter().find(is_free)?;
         let (index, domain) = (free.descriptor, &self.options.domain);
         let keys = on.get(index as usize).cloned().unwrap_or_default();
         let text = format!("no limit applies to {keys:?} in the domain {domain} (require_limit)");
-        Err(Error(format!("descriptors[{index}]: {text}")))
+        Some(Error(format!("descriptors[{index}]: {text}")))
     }
 
     /// Asks for verdicts, in one attempt.

@@ -73,11 +73,15 @@ impl Client {
         let call = call.into();
         call.validate("estimate")?;
         let client = self.clone();
-        let (hold, ()) = self.take(async move { Ok((client.decide_one(call).await?, ())) }).await?;
+        let (mut hold, mistake) = self.take(async move { client.decide_one(call).await }).await?;
+        if let Some(mistake) = mistake {
+            return Err(mistake);
+        }
+        hold.commit.used = None;
         Ok(hold)
     }
 
-    /// Makes a request of a hold. It goes on if its caller leaves, and what it then holds is given back.
+    /// Makes a request of a hold. It goes on if its caller leaves. What it holds is given back if nobody begins to use it.
     #[expect(clippy::disallowed_methods, reason = "`flush` awaits it")]
     async fn take<More: Send + 'static>(
         &self,
@@ -87,14 +91,12 @@ impl Client {
         let open = Counted::new(&self.shared.open);
         let taking = async move {
             let (decision, more) = request.await?;
-            // Nothing was used, until its caller has it.
             let commit = Commit::new(&*decision.hold, 0);
             let before = Commit::default();
             Ok((Hold { decision, client, commit, before, _open: open }, more, under_way))
         };
         let taken = tokio::spawn(taking.in_current_span()).await;
-        let (mut hold, more, _) = taken.map_err(|error| Error(format!("runtime: {error}")))??;
-        hold.commit.used = None;
+        let (hold, more, _) = taken.map_err(|error| Error(format!("runtime: {error}")))??;
         Ok((hold, more))
     }
 
@@ -280,13 +282,19 @@ impl Hold {
                 Ok(results.into_iter().filter_map(|result| result.verdict).collect())
             };
             let mut decisions = client.judge("renew", vec![call], ask).await?;
-            Ok((decisions.pop().expect("one decision for each call")?, is_committed))
+            let (decision, mistake) = decisions.pop().expect("one decision for each call");
+            Ok((decision, (mistake, is_committed)))
         };
-        let (mut renewed, is_committed) = self.client.take(renewing).await?;
+        let (mut renewed, (mistake, is_committed)) = self.client.take(renewing).await?;
         let decision = renewed.decision.clone();
         if is_committed || !decision.hold.is_empty() {
-            self.commit = mem::take(&mut renewed.commit);
-            self.before = Commit::default();
+            (self.commit, self.before) = <(Commit, Commit)>::default();
+        }
+        if let Some(mistake) = mistake {
+            return Err(mistake);
+        }
+        if !decision.hold.is_empty() {
+            self.commit.hold = mem::take(&mut renewed.commit.hold);
         }
         if decision.allowed && !decision.failed() {
             self.decision = decision.clone();

@@ -149,6 +149,27 @@ async fn a_renewal_without_an_answer_keeps_the_hold() {
 }
 
 #[tokio::test]
+async fn what_is_held_is_given_back_if_a_descriptor_met_no_limit() {
+    let (fake, client) = faked();
+    let client = client.with(|options| options.require_limit(true));
+    fake.limit(on("user", "a"), 10);
+    let left = async || client.decide(Call::read(on("user", "a"))).await.unwrap().remaining;
+    let half = || Call::take(5, [on("user", "a"), on("typo", "a")]);
+    let expected =
+        "descriptors[1]: no limit applies to typo in the domain conformance (require_limit)";
+    assert_eq!(text(client.hold(half()).await), expected);
+    client.flush().await;
+    assert_eq!(left().await, 10);
+    let mut hold = client.hold(Call::take(4, on("user", "a"))).await.unwrap();
+    assert_eq!(text(hold.renew(3, half()).await), expected);
+    drop(hold);
+    client.flush().await;
+    let used: Vec<_> = fake.commits().iter().map(|commit| commit.used).collect();
+    assert_eq!(used, [Some(0), Some(3), Some(0)]);
+    assert_eq!(left().await, 7);
+}
+
+#[tokio::test]
 async fn a_hold_is_committed_although_its_caller_leaves() {
     let (fake, client) = faked();
     let mut hold = client.hold(Call::take(5, on("user", "a"))).await.unwrap();
