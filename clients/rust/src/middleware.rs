@@ -4,7 +4,7 @@ use std::task::{Context, Poll};
 use std::{mem, pin::Pin, sync::Arc};
 
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{Request, Response, StatusCode, request::Parts};
+use http::{Method, Request, Response, StatusCode, request::Parts};
 use tonic::{Code, body::Body, codegen::Body as HttpBody, codegen::Bytes};
 use tonic_types::{ErrorDetails, StatusExt as _};
 use tower::{Layer, Service};
@@ -105,8 +105,7 @@ where
         let mut service = mem::replace(&mut self.service, next);
         let (parts, body) = request.into_parts();
         let descriptors = (self.layer.descriptors)(&parts).into();
-        let kind = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-        let is_grpc = kind.is_some_and(|kind| kind.starts_with(b"application/grpc"));
+        let is_grpc = is_grpc(&parts);
         let request = Request::from_parts(parts, body);
         let LimitLayer { client, limiter, denied, .. } = &self.layer;
         let (client, limiter, denied) = (client.clone(), limiter.clone(), denied.clone());
@@ -132,6 +131,19 @@ where
             Ok(response)
         })
     }
+}
+
+/// Whether it is a call of gRPC or gRPC-Web. No other client gets the status 200 by a header that looks alike.
+fn is_grpc(request: &Parts) -> bool {
+    let kind = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let more = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
+    let ends = |more: &[u8]| {
+        more.is_empty()
+            || more.starts_with(b"+")
+            || more.starts_with(b"-web")
+            || more.starts_with(b";")
+    };
+    request.method == Method::POST && more.is_some_and(ends)
 }
 
 /// The answer to a request that does not pass, without the headers of the decision.

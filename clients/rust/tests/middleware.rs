@@ -14,7 +14,7 @@ mod support;
 use std::time::Duration;
 
 use axum::{Json, Router, body::Body, response::IntoResponse as _, routing::get};
-use http::{HeaderMap, Request, Response, StatusCode, request::Parts};
+use http::{HeaderMap, Method, Request, Response, StatusCode, request::Parts};
 use support::{Log, connect, patient, service, unique};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -138,6 +138,29 @@ async fn the_application_makes_the_body_of_a_denial() {
     assert_eq!(body(denied).await, ("application/json".to_owned(), "0".to_owned()));
     fake.fail(Some("UNAVAILABLE"));
     assert_eq!(ask().await.status(), StatusCode::IM_A_TEAPOT);
+}
+
+#[tokio::test]
+async fn only_a_call_of_grpc_is_denied_by_a_status_of_grpc() {
+    let fake = Fake::default();
+    fake.deny(on("user", "a"));
+    let layer = fake.client(deny()).unwrap().layer(|_: &Parts| vec![on("user", "a")]);
+    let layer = layer.denied(|_| StatusCode::TOO_MANY_REQUESTS.into_response());
+    let router = Router::new().fallback(async || "served").layer(layer);
+    for (method, kind, status) in [
+        (Method::POST, "application/grpc", StatusCode::OK),
+        (Method::POST, "application/grpc+proto", StatusCode::OK),
+        (Method::POST, "application/grpc;charset=utf-8", StatusCode::OK),
+        (Method::POST, "application/grpc-web-text", StatusCode::OK),
+        (Method::POST, "application/grpcX", StatusCode::TOO_MANY_REQUESTS),
+        (Method::POST, "application/json", StatusCode::TOO_MANY_REQUESTS),
+        (Method::GET, "application/grpc", StatusCode::TOO_MANY_REQUESTS),
+    ] {
+        let request = Request::builder().method(&method).header("content-type", kind);
+        let denied = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(denied.status(), status, "{method} {kind}");
+        assert_eq!(denied.headers().contains_key("grpc-status"), status == StatusCode::OK);
+    }
 }
 
 #[tokio::test]
