@@ -8,8 +8,9 @@ from typing import Any
 
 from conformance import needs_service, service
 from relay import Relay
+from test_conformance import awaited, entered
 
-from tollkeeper import AsyncClient, Client
+from tollkeeper import AsyncClient, Call, Client
 from tollkeeper.testing import Fake
 
 LONG = 10.0
@@ -124,6 +125,30 @@ class Closing(unittest.TestCase):
     async def close_within_a_hold(self) -> None:
         async with Fake().async_client(timeout=LONG, commit_timeout=86_400) as client, client.hold({"user": "alice"}):
             await client.close()
+
+
+class Limits(unittest.TestCase):
+    def test_what_is_held_is_given_back_if_a_descriptor_met_no_limit(self) -> None:
+        makers: list[Any] = [Fake.client, Fake.async_client]
+        for make in makers:
+            fake = Fake()
+            fake.limit({"user": "alice"}, 10)
+            asyncio.run(self.hold_and_renew(make(fake, require_limit=True)))
+            self.assertEqual([(it.hold, it.used) for it in fake.commits], [("hold 1", 0), ("hold 2", 3), ("hold 3", 0)])
+            self.assertEqual(fake.client().read({"user": "alice"}).remaining, 7)
+
+    async def hold_and_renew(self, client: Any) -> None:
+        half = Call([{"user": "alice"}, {"typo": "alice"}], 4)
+        text = r"descriptors\[1\]: no limit applies to typo in the domain fake \(require_limit\)"
+        with self.assertRaisesRegex(ValueError, text):
+            async with entered(client.hold(half)):
+                pass
+        hold = client.hold({"user": "alice"}, estimate=4)
+        with self.assertRaisesRegex(ValueError, text):
+            async with entered(hold):
+                # As if the rules had changed.
+                hold._call = half
+                await awaited(hold.renew(used=3))
 
 
 async def pass_turns(number: int) -> None:

@@ -189,7 +189,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
 
     def decide_all(self, calls: Sequence[Call]) -> Many:
         """Decides up to 1,000 independent calls in one request, in their order."""
-        return self._run(self._decide(calls, batch=True))
+        return self._run(self._decide_all(calls))
 
     def commit(
         self, hold: str, used: int | None = None, used_by_kind: Mapping[str, int] | None = None, end: str = ""
@@ -204,15 +204,24 @@ class Exchange(ABC, Generic[One, Many, Done]):
     def _is_closed(self) -> bool:
         return self._connection.is_closed
 
-    async def _decide_one(self, call: Call, *, holds: bool = False) -> Decision:
-        return (await self._decide([call], holds=holds))[0]
+    async def _decide_one(self, call: Call) -> Decision:
+        [decision] = await self._ask([call], [""])
+        self._check_limits(call, decision)
+        return decision
 
-    async def _decide(self, calls: Sequence[Call], *, batch: bool = False, holds: bool = False) -> list[Decision]:
+    async def _decide_all(self, calls: Sequence[Call]) -> list[Decision]:
         if not calls:
             return []
         if len(calls) > CALLS_MAX:
             raise ValueError(f"calls: must be at most {CALLS_MAX}, not {len(calls)}")
-        paths = [f"calls[{index}]." if batch else "" for index in range(len(calls))]
+        paths = [f"calls[{index}]." for index in range(len(calls))]
+        decisions = await self._ask(calls, paths)
+        for one in zip(calls, decisions, paths, strict=True):
+            self._check_limits(*one)
+        return decisions
+
+    async def _ask(self, calls: Sequence[Call], paths: Sequence[str], *, holds: bool = False) -> list[Decision]:
+        """The decisions, also of calls that met no limit where one is required."""
         messages = [encode(call, path) for call, path in zip(calls, paths, strict=True)]
         request = pb.DecideRequest(domain=self._policy.domain, calls=messages)
         refusal = _too_large(messages) or (closed() if self._is_closed else None)
@@ -220,7 +229,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
         denial = self._denials.find(key, self._policy.remember_denials)
         if denial is not None:
             self._log.remind()
-            return self._decisions(calls, [denial], paths)
+            return [denial]
         start = time.perf_counter()
         send = self._send_hold if holds else self._connection.send
         with self._connection.under_way():
@@ -229,7 +238,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
         self._report("decide", start, verdicts)
         if key and isinstance(verdicts[0], Decision) and not verdicts[0].allowed:
             self._denials.add(key, verdicts[0])
-        return self._decisions(calls, verdicts, paths)
+        return [self._decision(*one) for one in zip(calls, verdicts, strict=True)]
 
     def _denial_key(self, calls: Sequence[Call], request: pb.DecideRequest) -> bytes:
         """What is equal for equal requests; empty if a denial of this one is not remembered."""
@@ -261,7 +270,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
             pause *= 2
 
     async def _renew(self, commit: pb.Commit, call: Call) -> tuple[Decision, bool]:
-        """The decision on the call, and whether the commit has counted."""
+        """The decision on the call, as by `_ask`, and whether the commit has counted."""
         renewal = pb.Renewal(commit=commit, call=encode(call))
         request = pb.RenewRequest(domain=self._policy.domain, renewals=[renewal])
         start = time.perf_counter()
@@ -273,7 +282,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
             [verdict] = self._decode([result if is_error else result.verdict])
         self._report("renew", start, [committed.error, verdict])
         is_committed = not is_error and result.HasField("commit") and committed.error is None
-        return self._decisions([call], [verdict], [""])[0], is_committed
+        return self._decision(call, verdict), is_committed
 
     def _decode(self, items: Sequence[pb.Verdict | ServiceError]) -> list[Decision | ServiceError]:
         """The verdicts. Counts what is wrong with them, while `close` still waits for them."""
@@ -286,15 +295,8 @@ class Exchange(ABC, Generic[One, Many, Done]):
             self._log.count(UNKNOWN_DOMAIN, self._policy.domain, unknown)
         return verdicts
 
-    def _decisions(
-        self, calls: Sequence[Call], verdicts: Sequence[Decision | ServiceError], paths: Sequence[str]
-    ) -> list[Decision]:
-        return [self._decision(*one) for one in zip(calls, verdicts, paths, strict=True)]
-
-    def _decision(self, call: Call, verdict: Decision | ServiceError, path: str) -> Decision:
+    def _decision(self, call: Call, verdict: Decision | ServiceError) -> Decision:
         if isinstance(verdict, Decision):
-            if self._policy.require_limit:
-                self._check_limits(call, verdict, path)
             return verdict
         if verdict.code == "OUT_OF_RANGE":
             # An end user could pass any limit by a value that makes the request too large.
@@ -306,9 +308,9 @@ class Exchange(ABC, Generic[One, Many, Done]):
             allowed = self._log.contained("on_failure", on_failure, verdict, listed(call.descriptors)) is True
         return Decision(allowed, failed=True, error=verdict)
 
-    def _check_limits(self, call: Call, decision: Decision, path: str) -> None:
+    def _check_limits(self, call: Call, decision: Decision, path: str = "") -> None:
         descriptors = listed(call.descriptors)
-        for status in decision.statuses:
+        for status in decision.statuses if self._policy.require_limit else ():
             if status.limit is None and not status.rule and status.descriptor < len(descriptors):
                 names = keys(descriptors[status.descriptor])
                 raise ValueError(

@@ -96,9 +96,20 @@ class _Work(Generic[One, Done]):
         return self._client._run(self._renew(renewal))
 
     async def _enter(self, call: Call) -> Decision:
-        self._decision = await self._client._decide_one(call, holds=True)
+        [self._decision] = await self._client._ask([call], [""], holds=True)
         self._begin(self._decision.hold)
-        return self._decision
+        return await self._checked(call)
+
+    async def _checked(self, call: Call) -> Decision:
+        """The decision. If the call met no limit where one is required, what it holds is given back."""
+        try:
+            self._client._check_limits(call, self.decision)
+        except ValueError:
+            if self.decision.hold:
+                self.used = 0
+                await self._client._finish(self._commit())
+            raise
+        return self.decision
 
     def _begin(self, token: str) -> None:
         """Nothing is used yet of what the token holds, if it is not empty."""
@@ -142,7 +153,7 @@ class _Work(Generic[One, Done]):
         self._decision, is_committed = await self._client._renew(commit, call)
         if self._decision.hold or is_committed:
             self._begin(self._decision.hold)
-        return self._decision
+        return await self._checked(call)
 
 
 class Hold(_Work[Decision, Committed]):
