@@ -48,6 +48,30 @@ class Loops(unittest.TestCase):
         await connection.close(1)
         await channel.close()
 
+    def test_a_client_that_was_closed_does_not_connect_again(self) -> None:
+        asyncio.run(self.connect_after_close())
+
+    async def connect_after_close(self) -> None:
+        client = AsyncClient("127.0.0.1:1", "example")
+        self.assertEqual(len(client._connection._opened), 1)
+        await client.close()
+        client.connect()
+        self.assertEqual(client._connection._opened, {})
+
+    def test_a_commit_that_repeats_for_longer_than_close_waits_ends_with_the_client(self) -> None:
+        asyncio.run(self.repeat_and_close())
+
+    async def repeat_and_close(self) -> None:
+        service = Service(Commit=(grpc.StatusCode.UNAVAILABLE, "down"))
+        with service.listen() as address:
+            client = AsyncClient(address, "example", commit_timeout=0.01)
+            task = asyncio.create_task(client.using(commit_timeout=LONG).commit("token"))
+            await asyncio.to_thread(service.arrived.acquire)
+            await client.close()
+            error = (await task).error
+        self.assertEqual(error and error.code, "CANCELLED")
+        self.assertEqual(client._connection._opened, {})
+
 
 class Hooks(unittest.TestCase):
     def test_a_log_handler_and_the_functions_of_a_client_may_close_it(self) -> None:

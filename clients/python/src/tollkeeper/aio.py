@@ -35,8 +35,9 @@ class AsyncClient(
         self.connect()
 
     def connect(self) -> None:
-        """Begins to connect in the running event loop, so that its first decision need not."""
-        self._connection.open()
+        """Begins to connect in the running event loop, so that its first decision need not; not once it is closed."""
+        if not self._is_closed:
+            self._connection.open()
 
     def hold(self, descriptors: Descriptors | Call, estimate: int | None = None) -> AsyncHold:
         """Holds an estimate, or the estimate of the rule or of a call, while an `async with` block works."""

@@ -249,7 +249,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
         request = pb.CommitRequest(domain=self._policy.domain, commits=[commit])
         start = time.perf_counter()
         with self._connection.under_way("commit"):
-            answer = closed() if self._connection.has_ended else await self._send_commit(request, start)
+            answer = await self._send_commit(request, start)
             committed = decode_commit(_items(answer, "results", 1)[0])
             if committed.error:
                 self._log.count(FAILED_COMMITS, self._policy.domain, 1, committed.error)
@@ -260,7 +260,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
         """Repeats the request while it has no answer."""
         end = start + self._policy.commit_timeout
         pause = COMMIT_PAUSE
-        while True:
+        while not self._connection.has_ended:
             timeout = min(self._policy.commit_timeout / 4, end - time.perf_counter())
             answer = await self._connection.send("Commit", request, timeout)
             is_unanswered = isinstance(answer, ServiceError) and answer.code in UNANSWERED
@@ -268,6 +268,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
                 return answer
             await self._connection.pause(pause)
             pause *= 2
+        return closed()
 
     async def _renew(self, commit: pb.Commit, call: Call) -> tuple[Decision, bool]:
         """The decision on the call, as by `_ask`, and whether the commit has counted."""
