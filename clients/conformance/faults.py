@@ -60,9 +60,10 @@ def verdict(word: Any, token: str) -> Any:
             return pb.Verdict()
         case "unlimited" | "without a domain":
             return pb.Verdict(code="OK", statuses=[pb.Status(code="OK")], domain_unknown=word != "unlimited")
-        case "half":
+        case "half" | "half, held":
             limited = pb.Status(code="OK", rule="user", current_limit=limit, limit_remaining=9)
-            return pb.Verdict(code="OK", statuses=[limited, pb.Status(code="OK", descriptor_index=1)])
+            free = pb.Status(code="OK", descriptor_index=1)
+            return pb.Verdict(code="OK", statuses=[limited, free], hold=token if word == "half, held" else "")
         case "denied":
             denied = pb.Status(code="OVER_LIMIT", rule="user", current_limit=limit, duration_until_reset=reset)
             return pb.Verdict(code="OVER_LIMIT", statuses=[denied])
