@@ -1,7 +1,8 @@
 //! A service with TLS.
 
 use tokio_rustls::rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    ALL_VERSIONS, ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    SupportedProtocolVersion,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
 };
@@ -89,22 +90,35 @@ impl Secured {
     }
 
     pub fn connection(&self, client: Option<&Issued>) -> ClientConnection {
+        let chain = client.map(|client| vec![certificate(&client.certificate)]);
+        connection(self.config(client.zip(chain), ALL_VERSIONS))
+    }
+
+    /// How a client connects that has a certificate and sends this chain.
+    pub fn config(
+        &self,
+        client: Option<(&Issued, Vec<CertificateDer<'static>>)>,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(certificate(&self.authority.certificate)).unwrap();
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(versions)
             .unwrap()
             .with_root_certificates(roots);
-        let config = match client {
-            Some(client) => {
+        Arc::new(match client {
+            Some((client, chain)) => {
                 let key = PrivateKeyDer::from_pem_file(&client.key).unwrap();
-                config.with_client_auth_cert(vec![certificate(&client.certificate)], key).unwrap()
+                config.with_client_auth_cert(chain, key).unwrap()
             }
             None => config.with_no_client_auth(),
-        };
-        let name = ServerName::try_from("127.0.0.1").unwrap();
-        ClientConnection::new(Arc::new(config), name).unwrap()
+        })
     }
+}
+
+pub fn connection(config: Arc<ClientConfig>) -> ClientConnection {
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    ClientConnection::new(config, name).unwrap()
 }
 
 pub fn certificate(path: &Path) -> CertificateDer<'static> {

@@ -1,6 +1,10 @@
 //! TLS of the listeners: who is let in, who may ask what, and certificates that change.
 
-use tokio_rustls::rustls::StreamOwned;
+use tokio_rustls::rustls::{
+    HandshakeKind::{Full, Resumed},
+    StreamOwned,
+    version::{TLS12, TLS13},
+};
 
 use crate::support::{
     certificates::Issued,
@@ -64,6 +68,27 @@ fn clients_need_a_certificate_of_the_given_authority_except_for_health() {
     let show = "/counters?domain=shop&descriptor=user%3Da";
     assert_eq!(secured.get(service.admin, show, "", None), None);
     assert_eq!(secured.get(service.admin, show, "", Some(&client)).unwrap().0, 200);
+}
+
+/// A resumed connection would be one of a client whose certificate may have expired since, or whose CA is no longer trusted.
+#[test]
+fn each_connection_of_a_client_with_a_certificate_shows_it() {
+    for (flags, again) in [(&["--tls-client-ca", "CLIENTS"][..], Full), (&[][..], Resumed)] {
+        let secured = Secured::start(flags);
+        let client = secured.authority.client();
+        for version in [&TLS12, &TLS13] {
+            let chain = vec![certificate(&client.certificate)];
+            let config = secured.config(Some((&client, chain)), &[version]);
+            let connect = || {
+                let stream = TcpStream::connect(secured.service.http).unwrap();
+                let mut stream = StreamOwned::new(connection(Arc::clone(&config)), stream);
+                stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+                stream.read_exact(&mut [0; 12]).unwrap();
+                stream.conn.handshake_kind().unwrap()
+            };
+            assert_eq!([connect(), connect()], [Full, again], "{flags:?}, {version:?}");
+        }
+    }
 }
 
 #[test]

@@ -5,7 +5,10 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{io, net::TcpStream, time};
 use tokio_rustls::{
     TlsAcceptor,
-    rustls::{RootCertStore, ServerConfig, server::WebPkiClientVerifier},
+    rustls::{
+        RootCertStore, ServerConfig,
+        server::{NoServerSessionStorage, WebPkiClientVerifier},
+    },
 };
 use tokio_util::sync::CancellationToken;
 
@@ -227,3 +230,8 @@ impl ServerContents {
         Ok(Arc::new(config))
     }
 }
+        // A session that is resumed would outlive its client's certificate, and the CA.
+        if self.client_ca.is_some() {
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
