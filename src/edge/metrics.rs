@@ -18,7 +18,7 @@ instruments! {
             "open connections of `grpc`, `http` and `admin`");
         refused: Counter<u64> => CONNECTIONS_REFUSED = Counter(
             "ratelimit.connections.refused", ["listener", "reason"],
-            "connections refused: `full` (`--max-connections` have calls), `silent` (closed for another), `accept` (too many open files, or another error)"
+            "connections refused: `full` (`--max-connections` have calls), `silent` (closed for another), `accept` (too many open files, or another error), `tls` (the handshake failed)"
         );
         panics: Counter<u64> => PANICS = Counter("ratelimit.panics", [],
             "panics, each a bug; the log names the source line");
@@ -44,6 +44,8 @@ named! {
         Full = "full",
         /// Its client has sent nothing, as many others, and a further one came.
         Silent = "silent",
+        /// Its TLS handshake failed, or was not finished in time.
+        Tls = "tls",
     }
 }
 
@@ -98,7 +100,7 @@ impl ListenerMetrics {
 }
 
 #[derive(Debug)]
-pub(crate) struct OpenConnection(ListenerMetrics);
+pub(crate) struct OpenConnection(pub(crate) ListenerMetrics);
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {

@@ -47,7 +47,7 @@ use tokio_util::sync::CancellationToken;
 use super::buffered::{Buffered, Socket};
 use crate::{
     edge::{
-        accept::accept,
+        accept::{accept, secure},
         arriving::{ArrivalBudget, CONNECTION_BYTES_MAX, ConnectionBudget, HeldBytes},
         metrics::ListenerMetrics,
         panics::caught,
@@ -132,7 +132,7 @@ pub async fn serve(
                 let (tls, stop) = (tls.clone(), stop.clone());
                 let open = metrics.opened();
                 connections.spawn(async move {
-                    serve_connection(stream, router, tls, client, stop).await;
+                    serve_connection(stream, router, (tls, &open.0), client, stop).await;
                     drop(open);
                 });
             }
@@ -146,16 +146,16 @@ pub async fn serve(
 async fn serve_connection(
     stream: TcpStream,
     router: Router,
-    tls: ListenerTls,
+    (tls, metrics): (ListenerTls, &ListenerMetrics),
     client: Arc<Client>,
     stop: CancellationToken,
 ) {
     let peer = stream.peer_addr().map(|address| Peer(address.ip())).ok();
     let secured = tokio::select! {
-        secured = tls.secure(stream, &stop) => secured,
+        secured = secure(stream, &tls, metrics, &stop) => secured,
         () = client.memory.is_over() => return,
     };
-    let Ok(SecuredStream { stream, identity }) = secured else { return };
+    let Some(SecuredStream { stream, identity }) = secured else { return };
     if !DATES_SECS.contains(&system_clock().as_secs()) {
         return refuse(stream).await;
     }

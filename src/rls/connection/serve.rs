@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     edge::{
-        accept::{accept, warn_once_a_minute},
+        accept::{accept, secure, warn_once_a_minute},
         metrics::{ListenerMetrics, RefusedConnection},
     },
     net::{
@@ -115,7 +115,7 @@ pub async fn serve(listener: Listener, workers: Arc<Workers>, stop: Cancellation
                 let age = slots.bounds.age;
                 let open = metrics.opened();
                 let connection = async move {
-                    let memory = Arc::clone(&slot.memory);
+                    let (memory, tls) = (Arc::clone(&slot.memory), (tls, &open.0));
                     tokio::select! {
                         () = serve_connection(stream, services, age, tls, stop, &slot) => {}
                         () = memory.is_over() => {}
@@ -144,13 +144,14 @@ async fn serve_connection(
     stream: std::net::TcpStream,
     services: GrpcServices,
     age: Option<Duration>,
-    tls: ListenerTls,
+    (tls, metrics): (ListenerTls, &ListenerMetrics),
     stop: CancellationToken,
     slot: &Arc<ConnectionSlot>,
 ) {
     let Ok(stream) = TcpStream::from_std(stream) else { return };
     let Ok(address) = stream.peer_addr().map(|peer| peer.ip()) else { return };
-    let Ok(SecuredStream { stream, identity }) = tls.secure(stream, &stop).await else { return };
+    let secured = secure(stream, &tls, metrics, &stop).await;
+    let Some(SecuredStream { stream, identity }) = secured else { return };
     let calls = CallTracker::on_this_runtime();
     drop(slot.calls.set(calls.clone()));
     let gate = slot.gate.clone();

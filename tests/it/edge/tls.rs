@@ -91,6 +91,32 @@ fn each_connection_of_a_client_with_a_certificate_shows_it() {
     }
 }
 
+/// Probes of the port connect and leave.
+#[test]
+fn handshakes_that_fail_are_counted_and_logged_and_probes_are_not() {
+    let secured = Secured::start(&["--tls-client-ca", "CLIENTS"]);
+    let (service, client) = (&secured.service, secured.authority.client());
+    drop(TcpStream::connect(service.grpc).unwrap());
+    for text in ["GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+        let mut stream = TcpStream::connect(service.grpc).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let (others, stream) = (Authority::new(), TcpStream::connect(service.grpc).unwrap());
+    let mut stream = StreamOwned::new(secured.connection(Some(&others.client())), stream);
+    let _ = stream.write_all(&http2::opening());
+    stream.read_exact(&mut [0; 1]).expect_err("its authority is another one");
+    eventually("the three are counted", || {
+        let (_, metrics) = secured.get(service.http, "/metrics", "", Some(&client))?;
+        let series = r#"ratelimit_connections_refused_total{listener="grpc",reason="tls"} 3"#;
+        metrics.contains(series).then_some(())
+    });
+    let log = service.log();
+    let line = log.lines().find(|line| line.contains("grpc: a TLS handshake failed")).unwrap();
+    assert!(line.contains("the client does not speak TLS"), "{line}");
+    assert!(line.contains("WARN"), "{line}");
+}
+
 #[test]
 fn a_client_may_ask_only_about_its_domains_and_the_file_may_change() {
     let folder = TempDir::new().unwrap();

@@ -9,7 +9,7 @@ pub mod server;
 mod words;
 
 pub(crate) use self::words::demands_certificate;
-pub use self::words::{in_words, is_end, root_cause};
+pub use self::words::{in_words, is_end, of_client, root_cause};
 
 use std::sync::Arc;
 

@@ -51,6 +51,26 @@ pub(super) fn of_handshake(error: io::Error, advice: &TlsAdvice) -> io::Error {
     }
 }
 
+/// Why a client's handshake with us has failed, as a sentence for our log.
+pub fn of_client(error: &io::Error) -> String {
+    match of_rustls(error) {
+        Some(rustls::Error::InvalidCertificate(error)) => of_certificate("client", error),
+        Some(rustls::Error::NoCertificatesPresented) => "the client has no certificate".to_owned(),
+        Some(rustls::Error::NoApplicationProtocol) => {
+            "the client speaks another protocol than this port".to_owned()
+        }
+        Some(rustls::Error::AlertReceived(alert)) => {
+            format!("the client refused the TLS connection ({alert:?})")
+        }
+        Some(error) if is_not_tls(error) => "the client does not speak TLS".to_owned(),
+        Some(error) => format!("TLS failed: {error}"),
+        None if error.kind() == io::ErrorKind::TimedOut => {
+            "the client did not finish the handshake in 10 s".to_owned()
+        }
+        None => printable(error.to_string().as_bytes()),
+    }
+}
+
 /// The root cause of an error as a sentence: the message of an outer one is often only "transport error".
 pub fn root_cause(error: &(dyn Error + 'static)) -> String {
     let cause = error.downcast_ref::<io::Error>().and_then(of_rustls);
@@ -117,7 +137,7 @@ const fn is_not_tls(error: &rustls::Error) -> bool {
 
 fn sentence(error: &rustls::Error) -> String {
     match error {
-        rustls::Error::InvalidCertificate(error) => of_certificate(error),
+        rustls::Error::InvalidCertificate(error) => of_certificate("server", error),
         rustls::Error::AlertReceived(alert) => of_alert(*alert),
         error if is_not_tls(error) => "the server does not speak TLS on this port".to_owned(),
         error => format!("TLS failed: {error}"),
@@ -149,7 +169,7 @@ fn bare(name: &str) -> &str {
     inner.unwrap_or(name).trim_matches('"')
 }
 
-fn of_certificate(error: &CertificateError) -> String {
+fn of_certificate(holder: &str, error: &CertificateError) -> String {
     let problem = match error {
         CertificateError::NotValidForNameContext { expected, presented } => {
             let names = match presented.as_slice() {
@@ -168,10 +188,10 @@ fn of_certificate(error: &CertificateError) -> String {
         CertificateError::NotValidYetContext { not_before, .. } => {
             format!("is not valid before {}", date(*not_before))
         }
-        error if is_of_ca(error) => "is a CA certificate, not a server certificate".to_owned(),
+        error if is_of_ca(error) => format!("is a CA certificate, not a {holder} certificate"),
         error => format!("is not valid ({error})"),
     };
-    format!("the server's certificate {problem}")
+    format!("the {holder}'s certificate {problem}")
 }
 
 fn date(time: UnixTime) -> String {
