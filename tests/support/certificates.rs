@@ -76,6 +76,13 @@ impl Authority {
         self.issue(params)
     }
 
+    /// An intermediate CA of this name, which has signed nothing.
+    pub fn intermediate(&self, name: &str) -> Issued {
+        let mut params = named(name, &[]);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        self.issue(params)
+    }
+
     /// A client's certificate with these DNS names and URIs.
     pub fn client_named(&self, names: &[&str]) -> Issued {
         let mut params = client();

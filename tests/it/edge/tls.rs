@@ -1,6 +1,7 @@
 //! TLS of the listeners: who is let in, who may ask what, and certificates that change.
 
 use tokio_rustls::rustls::{
+    ALL_VERSIONS,
     HandshakeKind::{Full, Resumed},
     StreamOwned,
     version::{TLS12, TLS13},
@@ -89,6 +90,44 @@ fn each_connection_of_a_client_with_a_certificate_shows_it() {
             assert_eq!([connect(), connect()], [Full, again], "{flags:?}, {version:?}");
         }
     }
+}
+
+/// Each certificate of a chain may cost a check of a signature, and names of a client are kept.
+#[test]
+fn a_chain_of_a_client_has_bounds_before_it_is_verified() {
+    let secured = Secured::start(&["--tls-client-ca", "CLIENTS"]);
+    let (service, authority) = (&secured.service, &secured.authority);
+    let intermediates: Vec<_> = (0..9)
+        .map(|number| certificate(&authority.intermediate(&format!("{number}")).certificate))
+        .collect();
+    let names: Vec<_> = (0..101).map(|number| format!("{number}.example")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let (usual, many_names) = (authority.client(), authority.client_named(&names[..100]));
+    let (too_many, large) = (
+        authority.client_named(&names),
+        authority.client_named(&[&format!("x://{}", "x".repeat(16 << 10))]),
+    );
+    let twice = [&intermediates[..2], &intermediates[..1]].concat();
+    for (client, intermediates, problem) in [
+        (&usual, &intermediates[..8], Some("has over 8 certificates in its chain")),
+        (&usual, &intermediates[..7], None),
+        (&usual, &twice[..], Some("has two CA certificates of the same name in its chain")),
+        (&usual, &twice[..2], None),
+        (&too_many, &[][..], Some("has over 100 DNS names and URIs")),
+        (&many_names, &[][..], None),
+        (&large, &[][..], Some("takes over 16 KiB with its chain")),
+    ] {
+        let mut chain = vec![certificate(&client.certificate)];
+        chain.extend_from_slice(intermediates);
+        let stream = TcpStream::connect(service.http).unwrap();
+        let config = secured.config(Some((client, chain)), ALL_VERSIONS);
+        let mut stream = StreamOwned::new(connection(config), stream);
+        let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n");
+        assert_eq!(stream.read_exact(&mut [0; 12]).is_ok(), problem.is_none(), "{problem:?}");
+    }
+    // The log has one line a minute.
+    let line = "the client's certificate has over 8 certificates in its chain";
+    wait_until("the first one is logged", || service.log().contains(line));
 }
 
 /// Probes of the port connect and leave.

@@ -3,6 +3,7 @@
 
 mod certificate;
 pub mod client;
+mod client_chain;
 pub mod last_good;
 pub mod pem;
 pub mod server;

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     ByteStream,
     certificate::{names, validity},
+    client_chain::BoundedChains,
     crypto,
     last_good::LastGood,
     pem::{BROKEN, Pem},
@@ -218,9 +219,8 @@ impl ServerContents {
                 } else {
                     verifier.allow_unauthenticated().build()
                 };
-                config.with_client_cert_verifier(
-                    verifier.map_err(|error| ca.problem(&error.to_string()))?,
-                )
+                let verifier = verifier.map_err(|error| ca.problem(&error.to_string()))?;
+                config.with_client_cert_verifier(Arc::new(BoundedChains(verifier)))
             }
         };
         let mut config = config

@@ -5,6 +5,7 @@ use std::{error::Error, io};
 use jiff::Timestamp;
 use tokio_rustls::rustls::{self, AlertDescription, CertificateError, pki_types::UnixTime};
 
+use super::client_chain::ChainProblem;
 use crate::text::printable::printable;
 
 /// What to try with a certificate whose names, some with wildcards, do not fit.
@@ -189,6 +190,7 @@ fn of_certificate(holder: &str, error: &CertificateError) -> String {
             format!("is not valid before {}", date(*not_before))
         }
         error if is_of_ca(error) => format!("is a CA certificate, not a {holder} certificate"),
+        CertificateError::Other(error) if error.0.is::<ChainProblem>() => error.0.to_string(),
         error => format!("is not valid ({error})"),
     };
     format!("the {holder}'s certificate {problem}")
