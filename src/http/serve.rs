@@ -152,7 +152,7 @@ async fn serve_connection(
 ) {
     let peer = stream.peer_addr().map(|address| Peer(address.ip())).ok();
     let secured = tokio::select! {
-        secured = secure(stream, &tls, metrics, &stop) => secured,
+        secured = secure(stream, &tls, &client.memory, metrics, &stop) => secured,
         () = client.memory.is_over() => return,
     };
     let Some(SecuredStream { stream, identity }) = secured else { return };

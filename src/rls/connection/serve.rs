@@ -150,7 +150,7 @@ async fn serve_connection(
 ) {
     let Ok(stream) = TcpStream::from_std(stream) else { return };
     let Ok(address) = stream.peer_addr().map(|peer| peer.ip()) else { return };
-    let secured = secure(stream, &tls, metrics, &stop).await;
+    let secured = secure(stream, &tls, &slot.memory, metrics, &stop).await;
     let Some(SecuredStream { stream, identity }) = secured else { return };
     let calls = CallTracker::on_this_runtime();
     drop(slot.calls.set(calls.clone()));

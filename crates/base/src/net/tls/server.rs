@@ -23,6 +23,8 @@ use super::{
 };
 use crate::process::clock::unix_seconds;
 
+/// What a client can make us hold by an unfinished handshake, in bytes: rustls refuses longer messages.
+const HANDSHAKE_BYTES: usize = 64 << 10;
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 const AFTER_STOP: Duration = Duration::from_secs(2);
 
@@ -142,6 +144,11 @@ impl ListenerTls {
     pub fn new(server: Option<Arc<TlsServer>>, listener: TlsUse) -> Self {
         Self(server.map(|server| (server, listener)))
     }
+    /// What one handshake may take, in bytes.
+    pub const fn handshake_bytes(&self) -> usize {
+        if self.0.is_some() { HANDSHAKE_BYTES } else { 0 }
+    }
+
 
     /// The connection as it is to be served.
     ///
