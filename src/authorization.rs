@@ -6,11 +6,9 @@ mod right;
 pub(super) mod tokens;
 
 use std::{
-    fmt, mem,
+    fmt,
     path::{Path, PathBuf},
 };
-
-use parking_lot::Mutex;
 
 use self::clients::ClientDomains;
 pub(crate) use self::right::Right;
@@ -22,8 +20,6 @@ struct OfFile<T> {
     path: PathBuf,
     read: fn(&Path) -> Result<T, String>,
     value: LastGood<T, T>,
-    /// The content of the last read.
-    seen: Mutex<Result<T, String>>,
 }
 
 impl<T: Clone + PartialEq> OfFile<T> {
@@ -32,20 +28,15 @@ impl<T: Clone + PartialEq> OfFile<T> {
         path: PathBuf,
         read: fn(&Path) -> Result<T, String>,
     ) -> Result<Self, String> {
-        let (value, content) = (LastGood::new(name), read(&path));
-        value.renew(content.clone(), |value: &T| Ok(value.clone()))?;
-        Ok(Self { path, read, value, seen: Mutex::new(content) })
+        let value = LastGood::new(name);
+        value.renew(read(&path), |value: &T| Ok(value.clone()))?;
+        Ok(Self { path, read, value })
     }
 
     /// Reads the file again, and returns whether its content is in use. New content is taken once two consecutive reads
-    /// have found the same: a file may be half written.
+    /// have found the same.
     fn renew(&self) -> bool {
-        let content = (self.read)(&self.path);
-        let before = mem::replace(&mut *self.seen.lock(), content.clone());
-        if before == content {
-            drop(self.value.renew(content, |value| Ok(value.clone())));
-        }
-        self.value.is_newest()
+        self.value.renew_settled((self.read)(&self.path), |value| Ok(value.clone()))
     }
 }
 

@@ -6,6 +6,7 @@ use tokio_rustls::rustls::{
     StreamOwned,
     version::{TLS12, TLS13},
 };
+use tollkeeper::net::tls::server::{ServerFiles, TlsServer};
 
 use crate::support::{
     certificates::Issued,
@@ -328,6 +329,20 @@ fn a_renewed_certificate_is_used_and_a_bad_pair_is_not() {
     install(&secured.authority.expired_server(&["127.0.0.1"]), secured.folder.path());
     wait_until("the expired one is refused", || secured.service.log().contains("has expired"));
     assert_eq!(in_use(&secured), Some(second));
+}
+
+/// A bundle that is half written may be whole as far as it goes.
+#[test]
+fn new_files_are_used_once_two_reads_have_found_the_same() {
+    let (authority, folder) = (Authority::new(), TempDir::new().unwrap());
+    install(&authority.client_until(2100), folder.path());
+    let (certificate, key) = (folder.path().join("certificate"), folder.path().join("key"));
+    let server = TlsServer::load(ServerFiles { certificate, key, client_ca: None }).unwrap();
+    let first = server.expires_in();
+    let ends_later = || server.expires_in() - first > 31_536_000;
+    install(&authority.client_until(2200), folder.path());
+    assert!(server.renew() && !ends_later(), "seen once");
+    assert!(server.renew() && ends_later(), "seen twice");
 }
 
 #[test]

@@ -21,12 +21,14 @@ struct Known<C> {
     contents: Option<C>,
     /// Why the present contents are not in use, as it was logged.
     problem: Option<String>,
+    /// What [`LastGood::renew_settled`] was called with last.
+    seen: Option<Result<C, String>>,
 }
 
 impl<C: PartialEq, T> LastGood<C, T> {
     /// Without a value yet. `name` begins the log lines, such as `the TLS files of Redis`.
     pub const fn new(name: &'static str) -> Self {
-        let known = Mutex::new(Known { contents: None, problem: None });
+        let known = Mutex::new(Known { contents: None, problem: None, seen: None });
         Self { name, value: ArcSwapOption::const_empty(), known }
     }
 
@@ -52,7 +54,7 @@ impl<C: PartialEq, T> LastGood<C, T> {
                 if last.is_some() {
                     tracing::info!("{} have changed and are in use", self.name);
                 }
-                *state = Known { contents: Some(contents), problem: None };
+                (state.contents, state.problem) = (Some(contents), None);
                 self.value.store(Some(Arc::clone(&value)));
                 Ok(value)
             }
@@ -69,6 +71,24 @@ impl<C: PartialEq, T> LastGood<C, T> {
                 Ok(value)
             }
         }
+    }
+
+    /// Like [`renew`](Self::renew), if the call before had the same contents too: a file may be half written. Returns whether
+    /// the newest contents that were taken or refused are in use.
+    pub fn renew_settled<E: Display>(
+        &self,
+        contents: Result<C, E>,
+        make: impl FnOnce(&C) -> Result<T, E>,
+    ) -> bool
+    where
+        C: Clone,
+    {
+        let seen = contents.as_ref().cloned().map_err(E::to_string);
+        let before = self.known.lock().seen.replace(seen.clone());
+        if before == Some(seen) {
+            drop(self.renew(contents, make));
+        }
+        self.is_newest()
     }
 
     pub fn is_newest(&self) -> bool {
@@ -104,5 +124,24 @@ mod tests {
         assert_eq!(renew(Err("no file")), Ok((1, 2)));
         assert_eq!(renew(Ok("1")), Ok((1, 2)), "the old files are back");
         assert_eq!(renew(Ok("2")), Ok((2, 4)));
+    }
+    #[test]
+    fn settled_contents_are_those_of_two_calls() {
+        let value = LastGood::new("the files");
+        value.renew(Ok::<_, String>("1"), |contents| Ok((*contents).to_owned())).unwrap();
+        for (contents, expected) in [
+            (Ok("2"), ("1", true)),
+            (Ok("2 and"), ("1", true)),
+            (Ok("2 and 3"), ("1", true)),
+            (Ok("2 and 3"), ("2 and 3", true)),
+            (Err("no file"), ("2 and 3", true)),
+            (Err("no file"), ("2 and 3", false)),
+            (Ok("2 and 3"), ("2 and 3", false)),
+            (Ok("2 and 3"), ("2 and 3", true)),
+        ] {
+            let contents = contents.map_err(str::to_owned);
+            let is_newest = value.renew_settled(contents, |contents| Ok((*contents).to_owned()));
+            assert_eq!((value.value().as_deref().unwrap().as_str(), is_newest), expected);
+        }
     }
 }

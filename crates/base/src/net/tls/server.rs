@@ -48,7 +48,7 @@ pub enum TlsUse {
     Admin,
 }
 
-#[derive(PartialEq)]
+#[derive(Clone, PartialEq)]
 struct ServerContents {
     certificate: Pem,
     key: Pem,
@@ -89,11 +89,10 @@ impl TlsServer {
         self.files.client_ca.is_some()
     }
 
-    /// Reads the files again. If they are bad, that is logged once, and the last good ones stay. Returns whether the
-    /// files are in use.
+    /// Reads the files again. New ones are taken once two consecutive reads have found the same. If they are bad, that is
+    /// logged once, and the last good ones stay. Returns whether the files are in use.
     pub fn renew(&self) -> bool {
-        drop(self.configs.renew(self.files.read(), ServerContents::configs));
-        self.configs.is_newest()
+        self.configs.renew_settled(self.files.read(), ServerContents::configs)
     }
 
     /// Seconds until our certificate ends, negative after it.
@@ -144,11 +143,11 @@ impl ListenerTls {
     pub fn new(server: Option<Arc<TlsServer>>, listener: TlsUse) -> Self {
         Self(server.map(|server| (server, listener)))
     }
+
     /// What one handshake may take, in bytes.
     pub const fn handshake_bytes(&self) -> usize {
         if self.0.is_some() { HANDSHAKE_BYTES } else { 0 }
     }
-
 
     /// The connection as it is to be served.
     ///
@@ -234,11 +233,11 @@ impl ServerContents {
             .with_single_cert(self.certificate.certificates()?, self.key.key()?)
             .map_err(|error| self.key.problem(&words::of_key(&error)))?;
         config.alpn_protocols = vec![protocol.to_vec()];
-        Ok(Arc::new(config))
-    }
-}
         // A session that is resumed would outlive its client's certificate, and the CA.
         if self.client_ca.is_some() {
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
+        Ok(Arc::new(config))
+    }
+}
