@@ -69,15 +69,17 @@ impl DomainAccess {
         self.0.renew()
     }
 
-    pub(crate) fn check(
+    /// The name of the client that gives it the right.
+    pub(crate) fn check<'client>(
         &self,
-        client: Option<&Identity>,
+        client: Option<&'client Identity>,
         domain: &str,
         right: Right,
-    ) -> Result<(), ForbiddenDomain> {
+    ) -> Result<&'client str, ForbiddenDomain> {
         let names = client.map_or(&[][..], |client| &client.0);
-        if self.0.value.value().as_ref().is_some_and(|known| known.allow(names, domain, right)) {
-            return Ok(());
+        let known = self.0.value.value();
+        if let Some(name) = known.as_ref().and_then(|known| known.name_with(names, domain, right)) {
+            return Ok(name);
         }
         let verb = if right == Right::Change { "change" } else { "use" };
         Err(ForbiddenDomain { domain: domain.chars().take(64).collect(), verb })

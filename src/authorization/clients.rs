@@ -54,12 +54,20 @@ impl ClientDomains {
         Ok(Self(clients))
     }
 
-    pub(crate) fn allow(&self, names: &[String], domain: &str, right: Right) -> bool {
+    /// The first of these names that gives the right.
+    pub(crate) fn name_with<'name>(
+        &self,
+        names: &'name [String],
+        domain: &str,
+        right: Right,
+    ) -> Option<&'name String> {
         let has = |list: &HashSet<String>| list.contains(domain) || list.contains(EVERY_DOMAIN);
-        names.iter().filter_map(|name| self.0.get(name)).any(|client| match right {
-            Right::Decide => has(&client.domains),
-            Right::Read => has(&client.domains) || has(&client.operates),
-            Right::Change => has(&client.operates),
+        names.iter().find(|name| {
+            self.0.get(*name).is_some_and(|client| match right {
+                Right::Decide => has(&client.domains),
+                Right::Read => has(&client.domains) || has(&client.operates),
+                Right::Change => has(&client.operates),
+            })
         })
     }
 }
@@ -126,11 +134,14 @@ mod tests {
             (&["both"], "mail", [true, true, true]),
             (&["both"], "*", [false, true, true]),
         ] {
-            let allowed = rights.map(|right| clients.allow(&names(who), domain, right));
+            let allowed =
+                rights.map(|right| clients.name_with(&names(who), domain, right).is_some());
             assert_eq!(allowed, expected, "{who:?} {domain}");
         }
         let none = ClientDomains::parse("empty.yaml", "{}").unwrap();
-        assert!(!none.allow(&names(&["a"]), "shop", Right::Decide));
+        assert_eq!(none.name_with(&names(&["a"]), "shop", Right::Decide), None);
+        let both = names(&["other", "both", "ops"]);
+        assert_eq!(clients.name_with(&both, "shop", Right::Change), Some(&both[1]));
     }
 
     #[test]

@@ -186,6 +186,7 @@ impl Service {
         client: Option<&Identity>,
         domain: &str,
     ) -> Result<(), ForbiddenDomain> {
-        self.access.as_ref().map_or(Ok(()), |access| access.check(client, domain, Right::Decide))
+        let access = self.access.as_ref();
+        access.map_or(Ok(()), |access| access.check(client, domain, Right::Decide).map(|_| ()))
     }
 }

@@ -1,6 +1,6 @@
 //! Who uses the admin address, and what it may do there.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::{
     body::Body,
@@ -56,7 +56,9 @@ pub(super) enum WebPages {
 pub(super) struct Actor {
     pub(super) admin: Admin,
     /// The first name of its certificate, else the name of its token, else its address.
-    pub(super) name: Arc<str>,
+    name: Arc<str>,
+    /// The name of its certificate that has given it the right to change something.
+    permitted: Arc<OnceLock<String>>,
     identity: Option<Identity>,
     /// What its token allows; without tokens, everything.
     right: Result<Right, &'static str>,
@@ -81,11 +83,22 @@ pub(super) async fn identify(
     let peer = || extensions.get::<Peer>().map_or("unknown".to_owned(), |peer| peer.0.to_string());
     let name = of_certificate.map(|name| name.as_str().into()).or(token);
     let name = name.unwrap_or_else(|| peer().into());
-    request.extensions_mut().insert(Actor { admin, name, identity, right });
+    request.extensions_mut().insert(Actor {
+        admin,
+        name,
+        permitted: Arc::default(),
+        identity,
+        right,
+    });
     next.run(request).await
 }
 
 impl Actor {
+    /// Who it is, for the audit.
+    pub(super) fn name(&self) -> &str {
+        self.permitted.get().map_or(&*self.name, String::as_str)
+    }
+
     pub(super) fn limiter(&self) -> &Limiter {
         &self.admin.decisions.service.limiter
     }
@@ -130,7 +143,11 @@ impl Actor {
         }
         let Some(access) = &self.admin.access else { return Ok(()) };
         let checked = access.check(self.identity.as_ref(), domain, right);
-        checked.map_err(|problem| Refused::forbidden(&problem.to_string()))
+        let name = checked.map_err(|problem| Refused::forbidden(&problem.to_string()))?;
+        if right == Right::Change {
+            self.permitted.get_or_init(|| name.to_owned());
+        }
+        Ok(())
     }
 
     /// The descriptor that lists show by this digest.

@@ -85,9 +85,9 @@ pub(super) async fn note_change(
                 .as_str()
                 .map_or(format!("{name} {value}, "), |text| format!("{name} {text}, "));
         }
-        happened(kind, bounded(&format!("{text}by {}", actor.name)));
+        happened(kind, bounded(&format!("{text}by {}", actor.name())));
     }
-    actor.admin.audit.note(Attempt { who: &actor.name, action, details, refused }).await;
+    actor.admin.audit.note(Attempt { who: actor.name(), action, details, refused }).await;
     answer
 }
 

@@ -41,7 +41,7 @@ pub(super) async fn order(
     if let Some(problem) = candidate.refusal(order, version) {
         return Err(Refused::conflict(problem));
     }
-    let (by, now) = (printable(actor.name.as_bytes()), limiter.overrides().now());
+    let (by, now) = (printable(actor.name().as_bytes()), limiter.overrides().now());
     let (candidate_version, at_ms) = (version.to_string(), now.as_millis());
     let order = Order { order, candidate: candidate_version, by, at_ms, because: because.pop() };
     let given = candidate.give(order, now).await;

@@ -137,7 +137,7 @@ async fn set_one(actor: &Actor, body: &[u8]) -> Result<(Option<Arc<Override>>, V
     let overrides = limiter.overrides();
     let mut set = None;
     if !new.dry_run {
-        set = Some(overrides.set(&new, printable(actor.name.as_bytes())).await?);
+        set = Some(overrides.set(&new, printable(actor.name().as_bytes())).await?);
     }
     let newest = Timestamp::from_millis(u64::MAX);
     let trial = || new.directive("", newest, newest);

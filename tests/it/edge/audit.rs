@@ -425,3 +425,28 @@ fn entries_are_escaped_and_bounded() {
         .collect();
     assert_eq!(ids.len(), 3, "ids are distinct, also within a millisecond");
 }
+
+#[test]
+fn an_entry_names_the_client_by_the_name_that_gave_it_the_right() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("clients.yaml");
+    fs::write(&file, "first.example: [shop]\nops.example: { operates: [shop] }\n").unwrap();
+    let file = file.display().to_string();
+    let flags = ["--tls-client-ca", "CLIENTS", "--client-domains", &file];
+    let (with_rights, without) = (Secured::start(&flags), Secured::start(&flags[..2]));
+    let names = ["first.example", "ops.example"];
+    for (secured, names, expected) in [
+        (&with_rights, &names[..], "ops.example"),
+        (&with_rights, &names[..1], "first.example"),
+        (&without, &names, "first.example"),
+        (&without, &["", "ops.example"], "ops.example"),
+        (&without, &[""], "127.0.0.1"),
+    ] {
+        let client = secured.authority.client_named(names);
+        let reset = format!("POST {RESET}");
+        secured.ask(secured.service.admin, &reset, "", "", Some(&client)).unwrap();
+        let log = secured.service.log();
+        let line = log.lines().rfind(|line| line.contains("action=\"reset counters\"")).unwrap();
+        assert!(line.contains(&format!("who=\"{expected}\"")), "{names:?}: {line}");
+    }
+}

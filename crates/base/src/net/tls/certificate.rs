@@ -12,7 +12,7 @@ pub(super) fn validity(certificate: &[u8]) -> Option<Range<i64>> {
     Some(valid.not_before.timestamp()..valid.not_after.timestamp())
 }
 
-/// The DNS names and URIs of a certificate's holder; none if its DER cannot be read.
+/// The DNS names and URIs of a certificate's holder, without empty ones; none if its DER cannot be read.
 pub(super) fn names(certificate: &[u8]) -> Vec<String> {
     let Ok((_, certificate)) = parse_x509_certificate(certificate) else { return Vec::new() };
     let names = certificate.subject_alternative_name().ok().flatten();
@@ -21,7 +21,7 @@ pub(super) fn names(certificate: &[u8]) -> Vec<String> {
         GeneralName::DNSName(name) | GeneralName::URI(name) => Some((*name).to_owned()),
         _ => None,
     });
-    texts.collect()
+    texts.filter(|name| !name.is_empty()).collect()
 }
 
 #[cfg(test)]
