@@ -5,7 +5,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use tokio_rustls::rustls::pki_types::{
+    CertificateDer, PrivateKeyDer,
+    pem::{self, PemObject as _},
+};
+
+use crate::text::printable::printable_start;
 
 /// A PEM file as it was read. Two are equal if they hold the same bytes of the same file.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,7 +43,7 @@ impl Pem {
         match certificates {
             Ok(certificates) if !certificates.is_empty() => Ok(certificates),
             Ok(_) => Err(self.problem("no certificate in PEM format")),
-            Err(error) => Err(self.problem(&format!("not a PEM file: {error}"))),
+            Err(error) => Err(self.problem(&format!("not a PEM file: {}", in_words(&error)))),
         }
     }
 
@@ -49,5 +54,42 @@ impl Pem {
 
     pub fn problem(&self, what: &str) -> String {
         format!("{}: {what}", self.path.display())
+    }
+}
+
+fn in_words(error: &pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            format!("it ends before the line `-----END {}-----`", printable_start(end_marker, 64))
+        }
+        pem::Error::IllegalSectionStart { line } => {
+            format!("the line `{}` must end with -----", printable_start(line, 64))
+        }
+        error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_said_in_words() {
+        let problem = |text: &str| {
+            Pem { path: "ca.pem".into(), bytes: text.into() }.certificates().unwrap_err()
+        };
+        for (text, expected) in [
+            ("", "no certificate in PEM format"),
+            (
+                "-----BEGIN CERTIFICATE-----\nMIIB\n",
+                "not a PEM file: it ends before the line `-----END CERTIFICATE-----`",
+            ),
+            (
+                "-----BEGIN CERTIFICATE--\nMIIB\n",
+                "not a PEM file: the line `-----BEGIN CERTIFICATE--` must end with -----",
+            ),
+        ] {
+            assert_eq!(problem(text), format!("ca.pem: {expected}"), "{text}");
+        }
     }
 }
