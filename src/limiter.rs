@@ -28,7 +28,7 @@ use crate::{
         decision::{Decision, Matched, Status},
         directive::Directives,
         key::Counter,
-        ledger::{self, Charge, JudgedBy, Verdict},
+        ledger::{self, Charge, CounterState, JudgedBy, Verdict},
         plan::Plan,
         request::{Hits, HitsMeaning, Request},
         rule::{Algorithm, FailureMode, Lease, Limit, Mode, WhenDenied},
@@ -43,7 +43,7 @@ use crate::{
     self_audit::SelfAudit,
     store::{
         AtOnce, Clear, CounterReading, StoreError,
-        guard::{Arrival, Guard},
+        guard::{Arrival, Guard, ReadTurns},
         outage,
     },
     telemetry::{LogCause, due_line, with_call},
@@ -58,7 +58,7 @@ pub struct LimitUsage {
     pub descriptor: usize,
     pub matched: Matched,
     pub limit: Arc<Limit>,
-    pub reading: CounterReading,
+    pub state: CounterState,
 }
 
 /// What decides the calls of a request: the rules, and what operators have set.
@@ -457,19 +457,30 @@ impl Limiter {
         }
     }
 
-    /// The counters of each limit of each descriptor.
-    pub async fn usage(&self, request: &Request) -> Vec<LimitUsage> {
-        let plan = self.draw(&self.deciding(), request, HitsMeaning::Charged);
-        let readings = self.store.read_counters(&plan.charges, Clear::No).await;
+    /// The counters of each limit of each descriptor, if all can be read in the time of a decision.
+    pub async fn usage(
+        &self,
+        by: &Deciding,
+        request: &Request,
+        arrival: Arrival,
+        turns: &ReadTurns,
+    ) -> Result<Vec<LimitUsage>, Undecided> {
+        let until = self.store.deadline(arrival);
+        if self.store.reads_no_more(until) {
+            return Err(StoreError::TimedOut.into());
+        }
+        let plan = self.draw(by, request, HitsMeaning::Charged);
+        self.check_weight(&plan)?;
+        let states = self.store.states(&plan.charges, turns, until).await?;
         let charges = plan.by_descriptor().enumerate();
         let descriptors = charges.flat_map(|(index, own)| iter::repeat_n(index, own.len()));
-        let of_each = descriptors.zip(plan.matched_charges()).zip(readings);
+        let of_each = descriptors.zip(plan.matched_charges()).zip(states);
         let usage =
-            |((descriptor, (matched, _, charge)), reading): ((_, (&Matched, _, &Charge)), _)| {
+            |((descriptor, (matched, _, charge)), state): ((_, (&Matched, _, &Charge)), _)| {
                 let (matched, limit) = (matched.clone(), Arc::clone(&charge.counter.limit));
-                LimitUsage { descriptor, matched, limit, reading }
+                LimitUsage { descriptor, matched, limit, state }
             };
-        of_each.map(usage).collect()
+        Ok(of_each.map(usage).collect())
     }
 
     /// What this request would match and charge at `now`, and the decision; changes no counter.

@@ -194,7 +194,8 @@ pub(super) async fn usage(
     asked: Parts,
 ) -> Result<Json<Value>, Refusal> {
     let request = parameters::counters(asked.uri.query(), "d").map_err(Refusal::Invalid)?;
-    Ok(Json(decisions.service.usage_json(&request, asked.extensions.get()).await?))
+    let (client, arrival) = (asked.extensions.get(), Arrival::now());
+    Ok(Json(decisions.service.usage_json(&request, client, arrival).await?))
 }
 
 /// `POST /v1/decide`, `/v1/commit` and `/v1/renew`: 200 with an answer to each item.

@@ -5,11 +5,15 @@ mod failure_mode;
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
-use tokio::time::{self, Instant};
+use futures_util::future::{join_all, try_join_all};
+use tokio::{
+    sync::Semaphore,
+    time::{self, Instant},
+};
+use tollkeeper_base::process::calls::client_has_left;
 use tollkeeper_engine::{
     key::Counter,
-    ledger::{Charge, Verdict},
+    ledger::{Charge, CounterState, Verdict},
     rule::FailureMode,
 };
 
@@ -34,6 +38,13 @@ const DECISION_PART: (u32, u32) = (3, 4);
 /// asked about when the store is slow.
 const OPERATOR_WAITS: Duration = Duration::from_secs(1);
 
+/// The most counters that are read at a time for one request, so that the calls of others come in between.
+const READ_AT_A_TIME: usize = 16;
+
+/// The counters that one request reads now: at most [`READ_AT_A_TIME`].
+#[derive(Debug)]
+pub struct ReadTurns(Semaphore);
+
 /// A store whose calls have a time limit, and an answer if it fails.
 #[derive(Debug, Clone)]
 pub struct Guard {
@@ -57,6 +68,12 @@ impl Arrival {
     /// A call that arrives now, of a caller who waits as long as it takes.
     pub fn now() -> Self {
         Self { at: Instant::now(), timeout: None }
+    }
+}
+
+impl Default for ReadTurns {
+    fn default() -> Self {
+        Self(Semaphore::new(READ_AT_A_TIME))
     }
 }
 
@@ -189,19 +206,64 @@ impl Guard {
         self.store.keys(domain_part, found, until).await
     }
 
-    /// Like [`read_counter`](Self::read_counter), of the counters of all these charges.
+    /// The states of the counters of these charges. None is read after `until`, or when the client has left.
+    pub async fn states(
+        &self,
+        charges: &[Charge],
+        turns: &ReadTurns,
+        until: Instant,
+    ) -> Result<Vec<CounterState>, StoreError> {
+        let read = |charge| self.read_in_turn(charge, Clear::No, turns, until);
+        try_join_all(charges.iter().map(read)).await
+    }
+
+    /// Like [`read_counter`](Self::read_counter), of the counters of all these charges, within one budget.
     pub async fn read_counters(&self, charges: &[Charge], clear: Clear) -> Vec<CounterReading> {
-        join_all(charges.iter().map(|charge| self.read_counter(&charge.counter, clear))).await
+        let (turns, until) = (&ReadTurns::default(), Instant::now() + self.timeouts.budget);
+        let read = |charge| self.read_in_turn(charge, clear, turns, until);
+        let answers = join_all(charges.iter().map(read)).await;
+        let reading = |(charge, answer): (&Charge, _)| self.reading(&charge.counter, clear, answer);
+        charges.iter().zip(answers).map(reading).collect()
     }
 
     /// Like [`Store::read_counter`], within the budget.
     pub async fn read_counter(&self, counter: &Counter, clear: Clear) -> CounterReading {
         let answer =
             time::timeout(self.timeouts.budget, self.store.read_counter(counter, clear)).await;
+        self.reading(counter, clear, answer.unwrap_or(Err(StoreError::TimedOut)))
+    }
+
+    async fn read_in_turn(
+        &self,
+        charge: &Charge,
+        clear: Clear,
+        turns: &ReadTurns,
+        until: Instant,
+    ) -> Result<CounterState, StoreError> {
+        let _turn = turns.0.acquire().await;
+        // A reset is done also for a client that has left.
+        if !clear.ends_holds() && self.reads_no_more(until) {
+            return Err(StoreError::TimedOut);
+        }
+        let answer = self.store.read_counter(&charge.counter, clear);
+        time::timeout_at(until, answer).await.unwrap_or(Err(StoreError::TimedOut))
+    }
+
+    /// Whether nothing is to be read any more for the request of this task, which has time until then.
+    pub fn reads_no_more(&self, until: Instant) -> bool {
+        client_has_left() || self.servers().is_some() && Instant::now() >= until
+    }
+
+    fn reading(
+        &self,
+        counter: &Counter,
+        clear: Clear,
+        answer: Result<CounterState, StoreError>,
+    ) -> CounterReading {
         if clear == Clear::Yes {
             self.over_limit.forget(counter, Instant::now());
         }
-        match answer.unwrap_or(Err(StoreError::TimedOut)) {
+        match answer {
             Ok(state) => CounterReading::State(state),
             Err(StoreError::Corrupt(_)) => CounterReading::Corrupt,
             Err(error) => {

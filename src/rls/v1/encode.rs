@@ -16,7 +16,6 @@ use crate::{
         pb::v1::{self, committed_charge, verdict::Code},
         refusal::Refusal,
     },
-    store::{CounterReading, StoreError},
 };
 
 /// The verdict on a call, and the hits of a part, as a message. It is written field by field, since a batch has many, and the
@@ -72,15 +71,10 @@ fn write_status(
 }
 
 /// The counters of the limits of a call.
-pub(super) fn usage(usage: Vec<LimitUsage>) -> Result<Vec<u8>, Refusal> {
+pub(super) fn usage(usage: Vec<LimitUsage>) -> Vec<u8> {
     let mut verdict = Vec::new();
     number(1, code(DecisionCode::Ok), &mut verdict);
-    for LimitUsage { descriptor, matched, limit, reading } in usage {
-        let state = match reading {
-            CounterReading::State(state) => state,
-            CounterReading::Corrupt => return Err(StoreError::Corrupt(Vec::new()).into()),
-            CounterReading::NoAnswer(cause) => return Err(StoreError::Unavailable(cause).into()),
-        };
+    for LimitUsage { descriptor, matched, limit, state } in usage {
         nested(2, &mut verdict, |status| {
             let fits = state.remaining > 0;
             number(1, code(if fits { DecisionCode::Ok } else { DecisionCode::OverLimit }), status);
@@ -91,7 +85,7 @@ pub(super) fn usage(usage: Vec<LimitUsage>) -> Result<Vec<u8>, Refusal> {
             write_number(8, state.held, status);
         });
     }
-    Ok(verdict)
+    verdict
 }
 
 pub(super) fn commit_result(commits: &[Committed]) -> Result<v1::CommitResult, Refusal> {

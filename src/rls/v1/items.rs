@@ -125,7 +125,8 @@ impl ItemContext<'_> {
         limiter.metrics().overrides_ignored(call.overrides_ignored);
         let request = &call.request;
         if call.mode == Mode::Read {
-            return encode::usage(Box::pin(limiter.usage(request)).await);
+            let usage = Box::pin(limiter.usage(by, request, *arrival, &self.read_turns)).await?;
+            return Ok(encode::usage(usage));
         }
         // Not as a variable first: a future of this size would be moved.
         let decision = limiter.decide_by(by, request, call.meaning, *arrival, away).await?;

@@ -27,6 +27,7 @@ use crate::{
         refusal::Refusal,
         service::{BatchContext, Service},
     },
+    store::guard::{Arrival, ReadTurns},
 };
 
 /// The request of any method. Its items are read one by one.
@@ -188,13 +189,16 @@ impl Service {
         &self,
         request: &Request,
         client: Option<&Identity>,
+        arrival: Arrival,
     ) -> Result<Value, Refusal> {
         self.check_domain(client, &request.domain)?;
         self.bounds.check_descriptors(request.descriptors.len())?;
         for (index, descriptor) in request.descriptors.iter().enumerate() {
             self.bounds.check_entries(index, descriptor.entries.len())?;
         }
-        Ok(verdict(&read(&encode::usage(self.limiter.usage(request).await)?)))
+        let (by, turns) = (self.limiter.deciding(), ReadTurns::default());
+        let usage = self.limiter.usage(&by, request, arrival, &turns).await?;
+        Ok(verdict(&read(&encode::usage(usage))))
     }
 }
 

@@ -147,6 +147,32 @@ fn a_lease_goes_back_whose_client_leaves_before_the_answer() {
     assert_eq!(shown["counters"][0]["used"], 0, "{shown}");
 }
 
+/// What is under way is read, and nothing more.
+#[test]
+fn a_batch_whose_client_has_left_reads_no_further_counters() {
+    let redis = Redis::start();
+    let mut service =
+        Service::with(RULES).on(&redis.url()).flags(&["--decision-budget", "1m"]).start();
+    service.wait_until_ready();
+    let before = redis.runs_of("evalsha");
+    redis.signal("STOP");
+    let mut client = connect(&service);
+    let call = |number| {
+        let descriptors = (0..4).map(|of| one("tokens", &format!("{number}-{of}"))).collect();
+        Call { descriptors, mode: Mode::Read.into(), ..Call::default() }
+    };
+    let calls = (0..20).map(call).collect();
+    let message = DecideRequest { domain: "shop".to_owned(), calls }.encode_to_vec();
+    let frames = Frames::default().many_headers("/tollkeeper.v1.Tollkeeper/Decide", 0);
+    client.write_all(&frames.data(&message).reset().ping().bytes()).unwrap();
+    while http2::read_frame(&mut client).0 != http2::PING {}
+    redis.signal("CONT");
+    service.process().signal("TERM");
+    assert!(service.process().0.wait().unwrap().success());
+    let runs = redis.runs_of("evalsha") - before;
+    assert!(runs <= 16, "{runs} of 80 counters were read");
+}
+
 /// A client that gives up while Redis is slow.
 #[test]
 fn an_http_call_whose_client_has_left_is_counted() {

@@ -249,6 +249,49 @@ descriptors:
 }
 
 #[tokio::test]
+async fn a_reading_whose_charges_would_weigh_too_much_is_refused() {
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let flags = &["--max-charges", "64", "--max-descriptors", "100"];
+        let service = Service::shop().on(store).flags(flags).start();
+        let read = |count: usize, mode: &str| {
+            let users = (0..count).map(|number| format!("user={number} "));
+            call(&(users.collect::<String>() + mode))
+        };
+        let refusal = "descriptors: charges of weight 65 exceed 64 (`--max-charges`)";
+        let calls = vec![read(65, "CHECK"), read(65, "READ"), read(64, "READ")];
+        let verdicts = decide(&service, "shop", calls).await.unwrap();
+        for (index, verdict) in verdicts[..2].iter().enumerate() {
+            assert_eq!(spell(verdict), format!("InvalidArgument: calls[{index}].{refusal}"));
+        }
+        assert_eq!(verdicts[2].statuses.len(), 64, "{:?}", verdicts[2]);
+        for (count, status) in [(64, 200), (65, 400)] {
+            let users: String = (0..count).map(|number| format!("&d=user={number}")).collect();
+            let path = format!("/v1/usage?domain=shop{users}");
+            let (found, _, body) = service.exchange("GET", &path, b"");
+            assert_eq!(found, status, "{body}");
+            assert_eq!(body.contains(refusal), status == 400, "{body}");
+        }
+    }
+}
+
+/// Its callers have no time at all.
+#[tokio::test]
+async fn nothing_is_read_after_the_deadline_of_a_batch() {
+    let redis = Redis::start();
+    let service = Service::shop().on(&redis.url()).start();
+    check_batch(&service, "shop", &[("user=warm READ", "OK: OK user 10/10 used 0")]).await;
+    let before = redis.runs_of("evalsha");
+    let read = r#"{"mode":"READ","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;
+    let body = format!(r#"{{"domain":"shop","calls":[{read},{read}]}}"#);
+    let headers = [("grpc-timeout", "1n")];
+    let (status, _, answer) =
+        exchange_with(service.http, "POST", "/v1/decide", &headers, body.as_bytes());
+    assert_eq!((status, answer.matches("UNAVAILABLE").count()), (200, 2), "{answer}");
+    assert_eq!(redis.runs_of("evalsha"), before);
+}
+
+#[tokio::test]
 async fn a_request_without_items_or_with_too_many_is_refused_whole() {
     let service = Service::shop().start();
     for (domain, count, refusal) in [
