@@ -25,7 +25,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use self::{
-    Query::{Empty, Parameters},
+    Query::{Descriptors, Empty, Parameters},
     access::{
         Actor,
         WebPages::{self, NoPage, StatusPage, StatusPageWithToken},
@@ -74,11 +74,11 @@ pub fn router(admin: Admin) -> Router {
         ("/audit", get(audit::show), NoPage, READ, Parameters, None),
         ("/candidate", get(candidate::show), NoPage, READ, Empty, None),
         ("/candidate", post(candidate::order), NoPage, CHANGE, Parameters, order),
-        ("/counters", get(counters::show), StatusPage, None, Parameters, None),
-        ("/counters/list", get(counters::list), NoPage, None, Parameters, None),
-        ("/counters/reset", post(counters::reset), StatusPageWithToken, None, Parameters, reset),
-        ("/counters/set", post(counters::set), StatusPageWithToken, None, Parameters, set),
-        ("/explain", post(explain), StatusPage, None, Parameters, None),
+        ("/counters", get(counters::show), StatusPage, None, Descriptors, None),
+        ("/counters/list", get(counters::list), NoPage, None, Descriptors, None),
+        ("/counters/reset", post(counters::reset), StatusPageWithToken, None, Descriptors, reset),
+        ("/counters/set", post(counters::set), StatusPageWithToken, None, Descriptors, set),
+        ("/explain", post(explain), StatusPage, None, Descriptors, None),
         ("/log", get(show_log), NoPage, READ, Empty, None),
         ("/log", post(change_log), StatusPageWithToken, CHANGE, Parameters, log),
         ("/overrides", get(overrides::list), StatusPage, None, Parameters, None),
@@ -119,6 +119,8 @@ struct EndpointGuard {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Query {
     Parameters,
+    /// Among them descriptors, or their digests.
+    Descriptors,
     /// None are known, so any is refused.
     Empty,
 }
@@ -145,7 +147,8 @@ async fn admit(
 ) -> Response {
     let (mut uri, only_reads) = (request.uri().clone(), request.method().is_safe());
     let checked = match guard.check(&actor, &request) {
-        Ok(()) => without_digests(&actor, &uri).await,
+        Ok(()) if guard.query == Descriptors => without_digests(&actor, &uri).await,
+        Ok(()) => Ok(None),
         Err(refused) => Err(refused),
     };
     let answer = match checked {
@@ -171,20 +174,17 @@ async fn without_digests(actor: &Actor, uri: &Uri) -> Result<Option<Uri>, Refuse
     };
     let parameters = || form_urlencoded::parse(query.as_bytes());
     let domain = parameters().find(|(name, _)| name == "domain").map(|(_, domain)| domain);
-    let Some(domain) = domain.filter(|_| query.split('&').any(|pair| digest(pair).is_some()))
-    else {
-        return Ok(None);
+    let digests: Vec<&str> = query.split('&').filter_map(digest).map(|(_, text)| text).collect();
+    let Some(domain) = domain.filter(|_| !digests.is_empty()) else { return Ok(None) };
+    let mut descriptors = actor.descriptors_of(&domain, &digests).await?.into_iter();
+    let written = |pair| match digest(pair) {
+        Some((name, _)) => {
+            let descriptor = descriptors.next().unwrap_or_default();
+            format!("{name}={}", utf8_percent_encode(&descriptor, NON_ALPHANUMERIC))
+        }
+        None => pair.to_owned(),
     };
-    let mut pairs = Vec::new();
-    for pair in query.split('&') {
-        pairs.push(match digest(pair) {
-            Some((name, digest)) => {
-                let descriptor = actor.descriptor_of(&domain, digest).await?;
-                format!("{name}={}", utf8_percent_encode(&descriptor, NON_ALPHANUMERIC))
-            }
-            None => pair.to_owned(),
-        });
-    }
+    let pairs: Vec<String> = query.split('&').map(written).collect();
     let uri = format!("{}?{}", uri.path(), pairs.join("&"));
     Ok(Some(uri.parse().map_err(|error| format!("descriptor: {error}"))?))
 }

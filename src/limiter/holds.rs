@@ -217,9 +217,9 @@ impl Holds {
         self.keys.digest(id)
     }
 
-    /// See [`HoldKeys::is_digest_of`].
-    pub(super) fn is_digest_of(&self, digest: &str, id: u64) -> bool {
-        self.keys.is_digest_of(digest, id)
+    /// See [`HoldKeys::digests`].
+    pub(super) fn digests(&self, id: u64) -> Vec<String> {
+        self.keys.digests(id)
     }
 
     /// See [`HoldKeys::make_digests`].

@@ -109,21 +109,25 @@ impl Limiter {
         Ok(listed)
     }
 
-    /// The descriptor that lists show by this digest, if a counter of the domain counts it now; within, `None` if it
+    /// The descriptors that lists show by these digests, each if a counter of the domain counts it now; within, `None` if it
     /// cannot be read from the key.
-    pub async fn descriptor_of(
+    pub async fn descriptors_of(
         &self,
         domain: &str,
-        digest: &str,
-    ) -> Result<Option<Option<Vec<Entry>>>, StoreError> {
+        digests: &[&str],
+    ) -> Result<Vec<Option<Option<Vec<Entry>>>>, StoreError> {
         self.holds.prepare_digests().await;
-        let (domain, mut found) = (key::caller(domain.as_bytes()), None);
+        let (domain, mut found) = (key::caller(domain.as_bytes()), vec![None; digests.len()]);
         let mut note = |name: &str| {
             if let Some(id) = key::business_id_in(name)
                 && id.split('|').next() == Some(&domain)
-                && self.holds.is_digest_of(digest, key::id_of(&id))
             {
-                found = Some(key::counted(name).map(|(_, entries)| entries));
+                let own = self.holds.digests(key::id_of(&id));
+                for (digest, found) in digests.iter().zip(&mut found) {
+                    if own.iter().any(|own| own == digest) {
+                        *found = Some(key::counted(name).map(|(_, entries)| entries));
+                    }
+                }
             }
         };
         self.store.keys(&domain, &mut note, Instant::now() + FIND_WITHIN).await?;

@@ -16,6 +16,7 @@ use std::{iter, sync::Arc, time::Duration};
 
 use redis::{Cmd, Value};
 use tokio::time::{self, Instant};
+use tollkeeper_base::process::calls::client_has_left;
 use tollkeeper_engine::{
     key::{self, Counter},
     ledger::{Charge, CounterState, Verdict},
@@ -165,7 +166,7 @@ impl RedisStore {
     }
 
     /// Shows the keys of the counters of a domain on all servers, without their prefix. Returns whether these are all,
-    /// or `until` has passed.
+    /// or `until` has passed, or the client has left.
     pub async fn keys(
         &self,
         domain_part: &str,
@@ -182,7 +183,7 @@ impl RedisStore {
             let mut connection = KeptConnection::new(node.server.clone());
             let mut cursor = 0_u64;
             loop {
-                if Instant::now() >= until {
+                if Instant::now() >= until || client_has_left() {
                     return Ok(false);
                 }
                 let mut step = redis::cmd("SCAN");

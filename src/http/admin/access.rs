@@ -15,7 +15,7 @@ use crate::{
     audit::Audit,
     authorization::{AdminTokens, DomainAccess, Right},
     edge::health::Health,
-    engine::descriptor_syntax,
+    engine::{descriptor_syntax, request::Entry},
     http::{browser, json::Decisions, report::Reports, serve::Peer, status::History},
     limiter::Limiter,
     net::tls::server::Identity,
@@ -150,14 +150,16 @@ impl Actor {
         Ok(())
     }
 
-    /// The descriptor that lists show by this digest.
-    pub(super) async fn descriptor_of(
+    /// The descriptors that lists show by these digests, as many as a call may have.
+    pub(super) async fn descriptors_of(
         &self,
         domain: &str,
-        digest: &str,
-    ) -> Result<String, Refused> {
+        digests: &[&str],
+    ) -> Result<Vec<String>, Refused> {
         self.check(domain, Right::Read)?;
-        match self.limiter().descriptor_of(domain, digest).await? {
+        self.admin.decisions.service.bounds.check_descriptors(digests.len())?;
+        let found = self.limiter().descriptors_of(domain, digests).await?.into_iter();
+        let descriptor = |(found, digest): (Option<Option<Vec<Entry>>>, &&str)| match found {
             Some(Some(entries)) => Ok(descriptor_syntax::write(&entries)),
             Some(None) => Err(Refused::not_found(&format!(
                 "descriptor: {digest} has a value that is secret or over 128 bytes; write the descriptor itself"
@@ -165,7 +167,8 @@ impl Actor {
             None => Err(Refused::not_found(&format!(
                 "descriptor: no counter of this domain has the digest {digest} now"
             ))),
-        }
+        };
+        found.zip(digests).map(descriptor).collect()
     }
 }
 

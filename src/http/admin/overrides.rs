@@ -119,7 +119,7 @@ async fn without_digest(actor: &Actor, body: &[u8]) -> Result<Option<Vec<u8>>, R
     else {
         return Ok(None);
     };
-    let descriptor = actor.descriptor_of(domain, digest).await?;
+    let descriptor = actor.descriptors_of(domain, &[digest]).await?.concat();
     set_member(&mut fields, "descriptor", descriptor);
     Ok(Some(fields.to_string().into_bytes()))
 }

@@ -197,11 +197,11 @@ impl HoldKeys {
         self.sign(&[DIGEST_OF, purpose].concat())?.as_ref().first_chunk().copied()
     }
 
-    /// Whether this is or was the digest of an id.
-    pub fn is_digest_of(&self, digest: &str, id: u64) -> bool {
+    /// The digest of an id, and those that it had.
+    pub fn digests(&self, id: u64) -> Vec<String> {
         let keys = self.0.keys.load();
-        let mut accepted = keys.iter().flat_map(|keys| &keys.accepted);
-        accepted.any(|key| key.digest(id) == digest) || self.digest(id) == digest
+        let accepted = keys.iter().flat_map(|keys| &keys.accepted);
+        accepted.map(|key| key.digest(id)).chain([self.digest(id)]).collect()
     }
 
     /// Has the key of digests made, before the first of them if it can be known that they are shown.

@@ -245,6 +245,37 @@ async fn a_digest_is_the_same_on_all_replicas_and_every_command_takes_it() {
     assert!(problem.contains("a digest is of one descriptor; leave out --matching"), "{problem}");
 }
 
+/// Each walk asks Redis for its keys.
+#[tokio::test]
+async fn digests_are_looked_up_in_one_walk_and_only_where_a_descriptor_is_read() {
+    let redis = Redis::start();
+    let service = Service::shop().on(&redis.url()).flags(&["--max-descriptors", "3"]).start();
+    // The first digest that is shown makes the key.
+    drop(top(&service));
+    ask(&service, "user", "alice", 2).await;
+    ask(&service, "user", "bob", 1).await;
+    let [(alice, ..), (bob, ..)] = &keys(&top(&service), "hottest")[..] else { panic!() };
+    let ask = |method, path: &str, count: usize| {
+        let before = redis.runs_of("scan");
+        let digests: String =
+            [alice, bob].iter().cycle().take(count).map(|one| format!("&d={one}")).collect();
+        let path = format!("{path}?domain=shop{digests}");
+        let (status, _, body) = service.exchange_at(service.admin, method, &path, b"");
+        (status, redis.runs_of("scan") - before, body)
+    };
+    let (status, walks, body) = ask("POST", "/explain", 3);
+    assert_eq!((status, walks), (200, 1), "{body}");
+    assert_eq!(body.matches("user=alice").count(), 2 * body.matches("user=bob").count(), "{body}");
+    let (status, walks, body) = ask("POST", "/explain", 4);
+    assert_eq!((status, walks), (400, 0), "{body}");
+    assert!(body.contains("descriptors: 4 exceeds 3"), "{body}");
+    for (method, path) in
+        [("GET", "/nope"), ("GET", "/status"), ("GET", "/audit"), ("POST", "/log")]
+    {
+        assert_eq!(ask(method, path, 1).1, 0, "{path}");
+    }
+}
+
 /// What the command prints, if it succeeds.
 #[track_caller]
 fn printed(words: &[&str]) -> String {

@@ -192,6 +192,48 @@ fn an_http_call_whose_client_has_left_is_counted() {
     wait_until_counted(&service, 100);
 }
 
+/// Sends requests to the admin address while Redis stands still, and leaves. Returns how often the command ran.
+#[track_caller]
+fn runs_of_those_who_left(redis: &Redis, command: &str, requests: &[&str]) -> u64 {
+    let mut service = start(&redis.url());
+    service.wait_until_ready();
+    // Its digests have a key from now on.
+    let path = "/counters?domain=shop&descriptor=0123456789abcdef";
+    assert_eq!(service.exchange_at(service.admin, "GET", path, b"").0, 404);
+    let are_open = |count: usize| {
+        let line = format!("ratelimit_connections{{listener=\"admin\"}} {count}\n");
+        eventually("connections", || service.get("/metrics").contains(&line).then_some(()));
+    };
+    are_open(0);
+    let before = redis.runs_of(command);
+    redis.signal("STOP");
+    let ask = |request: &&str| {
+        let mut client = TcpStream::connect(service.admin).unwrap();
+        client
+            .write_all(format!("{request} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes())
+            .unwrap();
+        client
+    };
+    let clients: Vec<_> = requests.iter().map(ask).collect();
+    are_open(clients.len());
+    drop(clients);
+    are_open(0);
+    redis.signal("CONT");
+    service.process().signal("TERM");
+    assert!(service.process().0.wait().unwrap().success());
+    redis.runs_of(command) - before
+}
+
+#[test]
+fn a_walk_of_the_keys_ends_when_its_client_has_left() {
+    let redis = Redis::start();
+    let fill = "for number = 1, 50000 do redis.call('SET', number, '') end";
+    redis.query::<()>(&["EVAL", fill, "0"]);
+    let path = "GET /counters?domain=shop&descriptor=0123456789abcdef";
+    let runs = runs_of_those_who_left(&redis, "scan", &[path]);
+    assert!(runs <= 1, "{runs} steps");
+}
+
 #[test]
 fn hits_beyond_the_largest_number_saturate() {
     let redis = Redis::start();
