@@ -49,7 +49,10 @@ use crate::{
     telemetry::{LogCause, due_line, with_call},
     top_keys::{TopKeys, TopReport},
 };
-use tokio::time::Instant;
+use tokio::{
+    sync::Mutex,
+    time::{self, Instant},
+};
 use tokio_util::sync::CancellationToken;
 
 /// The counter of one limit of a descriptor.
@@ -90,6 +93,9 @@ pub enum Undecided {
     /// Its charges cost too much.
     #[error("descriptors: charges of weight {weight} exceed {max} (`--max-charges`)")]
     TooHeavy { weight: usize, max: usize },
+    /// The requests before it take too long.
+    #[error("too many concurrent requests")]
+    TooMany,
     #[error(transparent)]
     NoAnswer(#[from] StoreError),
 }
@@ -111,6 +117,8 @@ pub struct Limiter {
     /// Whether decisions have each limit of a descriptor.
     lists_limits: bool,
     refused_debits: RefusedDebits,
+    /// Locked while a request is explained.
+    explaining: Mutex<()>,
 }
 
 impl Limiter {
@@ -140,6 +148,7 @@ impl Limiter {
             weight_max,
             lists_limits,
             refused_debits,
+            explaining: Mutex::new(()),
         };
         limiter.rules_changed();
         limiter
@@ -483,14 +492,24 @@ impl Limiter {
         Ok(of_each.map(usage).collect())
     }
 
-    /// What this request would match and charge at `now`, and the decision; changes no counter.
-    pub async fn explain(&self, request: &Request, now: Timestamp) -> Explanation {
-        let by = self.deciding();
+    /// What this request would match and charge at `now`, and the decision; changes no counter. One request is explained at
+    /// a time.
+    pub async fn explain(
+        &self,
+        request: &Request,
+        now: Timestamp,
+    ) -> Result<Explanation, Undecided> {
+        let (by, store) = (self.deciding(), self.store.for_operator());
+        let until = store.deadline(Arrival::now());
+        let Ok(_turn) = time::timeout_at(until, self.explaining.lock()).await else {
+            return Err(Undecided::TooMany);
+        };
         let plan = self.draw(&by, request, HitsMeaning::Charged);
-        let readings = self.store.for_operator().read_counters(&plan.charges, Clear::No).await;
+        self.check_weight(&plan)?;
+        let readings = store.read_counters(&plan.charges, Clear::No).await;
         let mut explanation = Explanation::new(&by.rules.rules, request, &plan, now);
         explanation.foresee(plan, readings);
-        explanation
+        Ok(explanation)
     }
 
     /// Follows a reload, and forgets the rules that it has removed.

@@ -203,7 +203,8 @@ async fn explain(
         None => rls::json::request(&body, bounds)?.request,
     };
     actor.check(&call.domain, Right::Read)?;
-    let explanation = actor.limiter().explain(&call, system_clock()).await;
+    let explained = actor.limiter().explain(&call, system_clock()).await;
+    let explanation = explained.map_err(Refusal::from)?;
     Ok((status_of(explanation.incomplete.as_deref()), Json(explanation)).into_response())
 }
 

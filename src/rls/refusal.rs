@@ -77,6 +77,7 @@ impl From<Undecided> for Refusal {
     fn from(undecided: Undecided) -> Self {
         match undecided {
             Undecided::NoAnswer(error) => Self::NoAnswer(error),
+            Undecided::TooMany => Self::TooMany,
             bounded => Self::Invalid(bounded.to_string()),
         }
     }

@@ -66,6 +66,20 @@ fn without_years(text: &str) -> String {
     lines
 }
 
+#[test]
+fn a_call_whose_charges_weigh_too_much_is_not_explained() {
+    let service = Service::with(RULES).flags(&["--max-charges", "64"]).start();
+    // Each log weighs 4, and the window beside it 1.
+    for (count, status) in [(12, 200), (13, 400)] {
+        let logs: String = (0..count).map(|number| format!("&d=log={number}")).collect();
+        let path = format!("/explain?domain=shop{logs}");
+        let (found, _, body) = service.exchange_at(service.admin, "POST", &path, b"");
+        assert_eq!(found, status, "{body}");
+        let refusal = "descriptors: charges of weight 65 exceed 64 (`--max-charges`)";
+        assert_eq!(body.contains(refusal), status == 400, "{body}");
+    }
+}
+
 /// A proxy may split what it sent in one descriptor: then no rule is met, and every call passes.
 #[test]
 fn a_key_that_is_only_below_another_is_named_with_its_rule() {

@@ -224,6 +224,15 @@ fn runs_of_those_who_left(redis: &Redis, command: &str, requests: &[&str]) -> u6
     redis.runs_of(command) - before
 }
 
+/// Only the first of them reads its counter.
+#[test]
+fn one_call_is_explained_at_a_time() {
+    let redis = Redis::start();
+    let path = "POST /explain?domain=shop&d=tokens=a";
+    let runs = runs_of_those_who_left(&redis, "evalsha", &[path; 5]);
+    assert!(runs <= 1, "{runs} counters were read");
+}
+
 #[test]
 fn a_walk_of_the_keys_ends_when_its_client_has_left() {
     let redis = Redis::start();
