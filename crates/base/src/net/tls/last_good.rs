@@ -125,6 +125,7 @@ mod tests {
         assert_eq!(renew(Ok("1")), Ok((1, 2)), "the old files are back");
         assert_eq!(renew(Ok("2")), Ok((2, 4)));
     }
+
     #[test]
     fn settled_contents_are_those_of_two_calls() {
         let value = LastGood::new("the files");
