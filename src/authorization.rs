@@ -33,8 +33,8 @@ impl<T: Clone + PartialEq> OfFile<T> {
         Ok(Self { path, read, value })
     }
 
-    /// Reads the file again, and returns whether its content is in use. New content is taken once two consecutive reads
-    /// have found the same.
+    /// Reads the file again, and returns whether its content is in use. A change applies once two reads in a row find the
+    /// same content.
     fn renew(&self) -> bool {
         self.value.renew_settled((self.read)(&self.path), |value| Ok(value.clone()))
     }

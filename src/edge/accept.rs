@@ -36,7 +36,8 @@ pub(crate) async fn accept(listener: &TcpListener, metrics: &ListenerMetrics) ->
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
                 metrics.refused(RefusedConnection::Accept);
-                warn_once_a_minute(metrics, &format!("could not accept a connection: {error}"));
+                let problem = format!("could not accept a connection: {error}");
+                warn_once_a_minute(metrics, &problem, None);
                 time::sleep(RETRY_AFTER).await;
             }
         }
@@ -61,21 +62,15 @@ pub(crate) async fn secure(
         // Probes connect and leave, and the service may stop.
         if !is_end(error) && error.kind() != io::ErrorKind::Interrupted {
             metrics.refused(RefusedConnection::Tls);
-            warn_of_handshake(metrics, &of_client(error));
+            warn_once_a_minute(metrics, "a TLS handshake failed", Some(&of_client(error)));
         }
     };
     secured.inspect_err(failed).ok()
 }
 
-pub(crate) fn warn_once_a_minute(metrics: &ListenerMetrics, problem: &str) {
+/// Logs a problem at most once a minute, whatever the `error`: clients may choose that.
+pub(crate) fn warn_once_a_minute(metrics: &ListenerMetrics, problem: &str, error: Option<&str>) {
     let subject = format!("{}: {problem}", metrics.name());
-    if let Some(line) = due_line(LogCause::RefusedConnection, &subject) {
-        tracing::warn!(suppressed = line.suppressed, "{subject} (logged at most once a minute)");
-    }
-}
-
-fn warn_of_handshake(metrics: &ListenerMetrics, error: &str) {
-    let subject = format!("{}: a TLS handshake failed", metrics.name());
     if let Some(line) = due_line(LogCause::RefusedConnection, &subject) {
         tracing::warn!(
             error,

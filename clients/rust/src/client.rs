@@ -258,7 +258,7 @@ impl Client {
         Ok(decisions.into_iter().enumerate().map(decide).collect())
     }
 
-    /// The mistake, if each descriptor must meet a limit or a rule, and one has not.
+    /// The error if `require_limit` is set, and a descriptor meets neither a limit nor a rule.
     fn without_limit(&self, decision: &Decision, on: &[Descriptor]) -> Option<Error> {
         let is_free = |status: &&Status| {
             self.options.require_limit && status.limit.is_none() && status.rule.is_empty()

@@ -176,7 +176,7 @@ impl Limit {
             && self.has_free_hits()
     }
 
-    /// Whether nothing but the number of its hits decides, so that its counter holds those of the calls that it let pass.
+    /// Whether only the number of hits decides a call. The counter then holds exactly the hits of the calls that it admitted.
     pub fn has_free_hits(&self) -> bool {
         self.mode == Mode::Enforced
             && self.when_denied == WhenDenied::Free

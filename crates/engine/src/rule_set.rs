@@ -22,7 +22,7 @@ use crate::{
     text::named::named,
 };
 
-/// How many entries are tried, each at one position, to find an order of them: those of one key have many.
+/// The search for an order of entries ends after this many steps: many entries with the same key have many orders.
 const ORDER_TRIES_MAX: u32 = 100_000;
 
 /// All domains and their rules. Immutable once built: a reload builds another.
@@ -408,7 +408,8 @@ impl PathLevel {
         node
     }
 
-    /// Moves the entries to `path` in an order that leads to a rule; moves none if no order does, or after these tries.
+    /// Moves the entries to `path` in an order that leads to a rule. Moves none if no order does, or if none is found in this
+    /// many steps.
     fn leads(&self, entries: &mut Vec<Entry>, path: &mut Vec<Entry>, tries: &mut u32) -> bool {
         (0..entries.len()).any(|index| {
             let Some(left) = tries.checked_sub(1) else { return false };

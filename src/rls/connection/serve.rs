@@ -107,7 +107,7 @@ pub async fn serve(listener: Listener, workers: Arc<Workers>, stop: Cancellation
                 let memory = services.rate_limit.memory_of_a_connection();
                 let Some(slot) = slots.take(connections.len(), &metrics, memory) else {
                     metrics.refused(RefusedConnection::Full);
-                    warn_once_a_minute(&metrics, "closed a connection: --max-connections have calls");
+                    warn_once_a_minute(&metrics, "closed a connection: --max-connections have calls", None);
                     continue;
                 };
                 let Ok(stream) = stream.into_std() else { continue };

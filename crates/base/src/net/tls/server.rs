@@ -89,8 +89,8 @@ impl TlsServer {
         self.files.client_ca.is_some()
     }
 
-    /// Reads the files again. New ones are taken once two consecutive reads have found the same. If they are bad, that is
-    /// logged once, and the last good ones stay. Returns whether the files are in use.
+    /// Reads the files again. A change applies once two reads in a row find the same content. Bad files are logged once, and
+    /// the last good ones stay in use. Returns whether the files are in use.
     pub fn renew(&self) -> bool {
         self.configs.renew_settled(self.files.read(), ServerContents::configs)
     }
