@@ -57,7 +57,7 @@ fn send(
     let (answer, answered) = oneshot::channel();
     let now = Instant::now();
     let call = QueuedCall {
-        owed: Owed::new(NodeWork(number), unsent, |_| Timestamp::default()),
+        owed: Owed::new(NodeWork(number), unsent, |_| Some(Timestamp::default())),
         kind: ScriptKind,
         stale: 0,
         redis_now: None,

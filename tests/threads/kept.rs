@@ -47,7 +47,7 @@ fn leave(unsent: &Arc<Unsent>) -> Vec<thread::JoinHandle<()>> {
     let callers = (0..CALLERS).map(|caller| {
         let unsent = Arc::clone(unsent);
         thread::spawn(move || {
-            let mut owed = Owed::new(NodeWork(caller), &unsent, |_| Timestamp::default());
+            let mut owed = Owed::new(NodeWork(caller), &unsent, |_| Some(Timestamp::default()));
             owed.is(Fate::NotRun);
             drop(owed);
         })

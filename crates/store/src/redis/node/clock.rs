@@ -9,65 +9,66 @@ use tollkeeper_engine::time::Timestamp;
 #[derive(Debug)]
 pub(crate) struct RedisClock {
     clock: Clock,
-    learned: Mutex<Learned>,
+    began: Instant,
+    learned: Mutex<Option<Learned>>,
 }
 
-#[derive(Debug, Default)]
+/// What an answer has shown.
+#[derive(Debug, Clone, Copy)]
 struct Learned {
-    /// Redis's clock minus ours, in milliseconds.
+    /// Redis's clock minus the time since `began`, in milliseconds: our own clock may be set meanwhile.
     offset_ms: i64,
     /// When the request was sent from whose answer this is.
-    sent: Option<Instant>,
-}
-
-/// When a request was sent to Redis, by two clocks: the first orders requests, the second may be set.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Sent {
-    at: Instant,
-    clock: Timestamp,
+    sent: Instant,
 }
 
 impl RedisClock {
+    /// `clock` is ours, which is a guess before the first answer.
     pub(crate) fn new(clock: Clock) -> Self {
-        Self { clock, learned: Mutex::default() }
+        Self { clock, began: Instant::now(), learned: Mutex::default() }
     }
 
     /// The time that Redis's clock shows now.
     pub(crate) fn now(&self) -> Timestamp {
-        (self.clock)().shifted(self.learned.lock().offset_ms)
+        self.known_now().unwrap_or_else(self.clock)
+    }
+
+    /// The time that it shows now; `None` before the first answer.
+    pub(crate) fn known_now(&self) -> Option<Timestamp> {
+        let learned = *self.learned.lock();
+        learned.map(|learned| self.passed(Instant::now()).shifted(learned.offset_ms))
     }
 
     /// Redis's clock minus ours, in milliseconds; 0 before the first answer.
     pub(crate) fn offset_ms(&self) -> i64 {
-        self.learned.lock().offset_ms
-    }
-
-    /// Now, for a request that is about to be sent.
-    pub(crate) fn send(&self) -> Sent {
-        Sent { at: Instant::now(), clock: (self.clock)() }
+        self.known_now().map_or(0, |now| now.millis_since((self.clock)()))
     }
 
     /// Learns from an answer that has just arrived: Redis's clock showed `shown` after the request was
     /// sent and before now.
-    pub(crate) fn learn(&self, shown: Timestamp, sent: Sent) {
-        self.learned.lock().learn(shown, sent, (self.clock)());
+    pub(crate) fn learn(&self, shown: Timestamp, sent: Instant) {
+        self.learn_at(shown, sent, Instant::now());
     }
-}
 
-impl Learned {
     /// The offset changes only if the answer proves it wrong, so one that took long to arrive does not
     /// move it; and answers that are older than the last one change nothing.
-    fn learn(&mut self, shown: Timestamp, sent: Sent, received: Timestamp) {
-        if self.sent.is_some_and(|last| sent.at < last) {
-            return;
+    fn learn_at(&self, shown: Timestamp, sent: Instant, received: Instant) {
+        let least = shown.millis_since(self.passed(received));
+        // Times are cut to milliseconds.
+        let most = shown.millis_since(self.passed(sent)).saturating_add(1).max(least);
+        let mut learned = self.learned.lock();
+        let known = *learned;
+        if known.is_none_or(|known| known.sent <= sent) {
+            let known = known.map(|known| known.offset_ms);
+            let proved = known.filter(|offset_ms| (least..=most).contains(offset_ms));
+            let offset_ms = proved.unwrap_or_else(|| least.midpoint(most));
+            *learned = Some(Learned { offset_ms, sent });
         }
-        self.sent = Some(sent.at);
-        let least = shown.millis_since(received);
-        // Redis's time is cut to milliseconds.
-        let most = shown.millis_since(sent.clock).saturating_add(1).max(least);
-        if !(least..=most).contains(&self.offset_ms) {
-            self.offset_ms = least.midpoint(most);
-        }
+    }
+
+    fn passed(&self, at: Instant) -> Timestamp {
+        let passed = at.duration_since(self.began).as_millis();
+        Timestamp::from_millis(u64::try_from(passed).unwrap_or(u64::MAX))
     }
 }
 
@@ -80,14 +81,23 @@ mod tests {
     /// Learns from answers `(sent, received, shown)` in milliseconds, of which `sent` also orders them.
     #[track_caller]
     fn check(answers: &[(u64, u64, u64)], offset_ms: i64) {
-        let (began, mut learned) = (Instant::now(), Learned::default());
+        let clock = RedisClock::new(|| Timestamp::from_secs(9));
         for (sent, received, shown) in answers {
-            let at = began + Duration::from_millis(*sent);
-            let sent = Sent { at, clock: Timestamp::from_millis(*sent) };
-            let [shown, received] = [*shown, *received].map(Timestamp::from_millis);
-            learned.learn(shown, sent, received);
+            let [sent, received] =
+                [sent, received].map(|ms| clock.began + Duration::from_millis(*ms));
+            clock.learn_at(Timestamp::from_millis(*shown), sent, received);
         }
-        assert_eq!(learned.offset_ms, offset_ms, "{answers:?}");
+        let learned = clock.learned.lock().map(|learned| learned.offset_ms);
+        assert_eq!(learned, Some(offset_ms), "{answers:?}");
+    }
+
+    #[test]
+    fn our_clock_is_a_guess_only_before_the_first_answer() {
+        let clock = RedisClock::new(|| Timestamp::from_secs(9));
+        assert_eq!((clock.now(), clock.known_now()), (Timestamp::from_secs(9), None));
+        clock.learn(Timestamp::from_secs(100), Instant::now());
+        assert!(clock.now() >= Timestamp::from_secs(100));
+        assert!(clock.offset_ms() >= 91_000);
     }
 
     #[test]

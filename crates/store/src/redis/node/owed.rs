@@ -21,10 +21,27 @@ pub(crate) struct Owed {
 struct Owner {
     unsent: Arc<Unsent>,
     fate: Fate,
-    /// Redis's time when it arrived, which decides its window.
-    made: Timestamp,
+    made: Made,
     /// When it is of no use any more, if it was kept before.
     until: Option<Instant>,
+}
+
+/// When work arrived, which decides its window.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Made {
+    At(Timestamp),
+    /// Nothing was known of Redis's clock. Our own may show another window.
+    Since(Instant),
+}
+
+impl Made {
+    /// By Redis's clock. While that is not known, it is a time whose windows have ended, so that Redis tells its own.
+    fn at(self) -> Timestamp {
+        match self {
+            Self::At(made) => made,
+            Self::Since(_) => Timestamp::default(),
+        }
+    }
 }
 
 /// What is known of work.
@@ -47,14 +64,15 @@ pub(super) enum Fate {
 }
 
 impl Owed {
-    /// Work of a caller, which arrives at `made`, by Redis's clock.
+    /// Work of a caller, which arrives now: at `made` by Redis's clock, if that is known.
     pub(crate) fn new(
         work: NodeWork,
         unsent: &Arc<Unsent>,
-        made: impl FnOnce(&NodeWork) -> Timestamp,
+        made: impl FnOnce(&NodeWork) -> Option<Timestamp>,
     ) -> Self {
         let owner = work.outlives_answer().then(|| {
-            let (unsent, made) = (Arc::clone(unsent), made(&work));
+            let made = made(&work).map_or_else(|| Made::Since(Instant::now()), Made::At);
+            let unsent = Arc::clone(unsent);
             Box::new(Owner { unsent, fate: Fate::NotRun, made, until: None })
         });
         Self { work, owner }
@@ -70,7 +88,17 @@ impl Owed {
     /// in the window of now.
     pub(super) fn only_at(&self) -> Option<Timestamp> {
         let owner = self.owner.as_ref().filter(|owner| owner.until.is_some())?;
-        (!self.work.counts_once()).then_some(owner.made)
+        (!self.work.counts_once()).then(|| owner.made.at())
+    }
+
+    /// Dates it by Redis's clock, which shows `now`. `None` if that was known before.
+    pub(super) fn date(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let owner = self.owner.as_mut()?;
+        let Made::Since(arrived) = owner.made else { return None };
+        let passed = i64::try_from(arrived.elapsed().as_millis()).ok()?;
+        let made = now.shifted(-passed);
+        owner.made = Made::At(made);
+        Some(made)
     }
 
     /// Whether it was kept, and no caller waits.
@@ -100,7 +128,7 @@ impl Drop for Owed {
         let Owner { unsent, fate, made, until } = *owner;
         let (work, now) = (&self.work, Instant::now());
         let keep = |work: NodeWork, not_before: Instant| {
-            let until = until.unwrap_or_else(|| now + work.remaining(made));
+            let until = until.unwrap_or_else(|| now + work.remaining(made.at()));
             UnsentWork { work, made, until, not_before }
         };
         let kept: Vec<UnsentWork> = match fate {
@@ -110,10 +138,10 @@ impl Drop for Owed {
             Fate::Sent => {
                 let again = work.outliving().filter(NodeWork::counts_once);
                 let later = now + RELEASED_AFTER;
-                let released = work.releases(made).map(|work| keep(work, later));
+                let released = work.releases(made.at()).map(|work| keep(work, later));
                 again.map(|work| keep(work, now)).chain(released).collect()
             }
-            Fate::Failed => work.releases(made).map(|work| keep(work, now)).collect(),
+            Fate::Failed => work.releases(made.at()).map(|work| keep(work, now)).collect(),
             Fate::Admitted(at, part) => {
                 let refunds = work.refunds(at, part);
                 work.releases(at).chain(refunds).map(|work| keep(work, now)).collect()

@@ -8,8 +8,8 @@ use std::{
 };
 
 use tollkeeper_base::telemetry::{LogCause, due_line};
-use tollkeeper_engine::time::Timestamp;
 
+use super::owed::Made;
 use crate::{
     metrics::StoreMetrics,
     redis::script::work::NodeWork,
@@ -47,8 +47,7 @@ struct UnsentQueue {
 #[derive(Debug)]
 pub(crate) struct UnsentWork {
     pub(super) work: NodeWork,
-    /// Redis's time when it arrived, which decides its window.
-    pub(super) made: Timestamp,
+    pub(super) made: Made,
     pub(crate) until: Instant,
     pub(super) not_before: Instant,
 }

@@ -89,11 +89,9 @@ impl Directory {
         self.map().owner(slot).cloned().ok_or_else(|| self.no_node())
     }
 
-    /// The time by the clock of the server that does this work; without a server, by our own.
-    fn now(&self, work: &NodeWork) -> Timestamp {
-        let map = self.map();
-        let node = work.slot().and_then(|slot| map.owner(slot));
-        node.map_or_else(self.options.clock, |node| node.link.clock.now())
+    /// The time by the clock of the server that does this work, if it is known.
+    fn now(&self, work: &NodeWork) -> Option<Timestamp> {
+        self.map().owner(work.slot()?)?.link.clock.known_now()
     }
 
     pub(crate) fn server_of(&self, counter: &Counter) -> Option<String> {

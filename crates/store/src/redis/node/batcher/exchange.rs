@@ -15,6 +15,7 @@ use crate::{
     redis::{
         node::{
             batch::{Batch, ScriptKind},
+            clock::RedisClock,
             decided::{ATTEMPTS_MAX, CallAnswer, Decided, NotDecided},
             owed::Fate,
             pool::{self, Connected},
@@ -68,7 +69,7 @@ impl SharedQueue {
         }
         let address = &self.link.state.pool.server().address;
         let spans = RunSpans::begin(&calls, &batch, address, for_connection);
-        let (operation, sent) = (batch.operation(), self.link.clock.send());
+        let (operation, sent) = (batch.operation(), Instant::now());
         let answered = {
             let run = pin!(batch.run(connection, &self.link.metrics));
             let mut answer = pin!(self.link.owed(run, self.owed_within(sent_as)));
@@ -105,7 +106,7 @@ impl SharedQueue {
         let mut again = Vec::new();
         for (mut call, reply) in calls.into_iter().zip(replies) {
             match reply {
-                Ok(reply) => match call.answer_by(reply) {
+                Ok(reply) => match call.answer_by(reply, &self.link.clock) {
                     Ok(answered) => answers.push(answered),
                     Err(call) => again.push(call),
                 },
@@ -167,7 +168,11 @@ impl SharedQueue {
 impl QueuedCall {
     /// The answer that a reply is. A call that was not decided for a reason that another attempt settles comes back as it
     /// is sent again.
-    fn answer_by(mut self, Reply { now, verdict }: Reply) -> Result<(Recipient, CallAnswer), Self> {
+    fn answer_by(
+        mut self,
+        Reply { now, verdict }: Reply,
+        clock: &RedisClock,
+    ) -> Result<(Recipient, CallAnswer), Self> {
         self.redis_now = Some(now);
         match &verdict {
             ScriptVerdict::Decided(Verdict { denied: false, part, .. }) => {
@@ -188,6 +193,11 @@ impl QueuedCall {
             }
             ScriptVerdict::Read(state) => decided(Verdict::default(), Some(state), self.owed),
             ScriptVerdict::Stale if self.owed.only_at().is_some() => {
+                if let Some(made) = self.owed.date(clock.now()) {
+                    self.redis_now = Some(made);
+                    self.waits_for(WaitsFor::Window);
+                    return Err(self);
+                }
                 self.owed.settle();
                 Err(NotDecided::WindowEnded)
             }
