@@ -39,8 +39,9 @@ const KEPT: Range<u64> = 1..17;
 /// The seeds that have found a fault of the service: a reset that happened twice, since its first half ran while its slot moved;
 /// a master that was tried only every 3 s, since the packets of each handshake were lost; a breaker that stayed closed, twice,
 /// since readings of the overrides had used up the connections to a Redis that stood still; a call on a slot that moves that was
-/// too late, since it waited for the answer to ASKING.
-const FOUND: [u64; 5] = [155, 2054, 4617, 6055, 14_510];
+/// too late, since it waited for the answer to ASKING; a debit in another hour, since a replica whose clock was an hour ahead dated
+/// it while Redis loaded.
+const FOUND: [u64; 6] = [155, 2054, 4617, 6055, 14_510, 105_179];
 
 /// Panics with the shortest schedule that still breaks a promise.
 fn failed(plan: &Plan, broken: &str) -> ! {

@@ -16,6 +16,7 @@ use tollkeeper::{
     limiter::Limiter,
     net::tls::ByteStream,
     overrides::Overrides,
+    process::clock::Clock,
     rls::Service,
     rules::{self, LoadOptions, Rules},
     settings::{self, Environment},
@@ -114,9 +115,12 @@ impl Replica {
         let settings = settings::resolve(&flags, &Environment::default()).settings;
         let telemetry = Telemetry::start(&settings.telemetry.export, app::instruments()).unwrap();
         let terms = LeaseTerms { above: 20, span_ms: 50, replicas: plan.replicas as u32 };
-        let store = store(&telemetry, dial(&network), plan).with_lease_terms(terms);
+        let clock = CLOCKS[number % CLOCKS.len()];
+        let store = store(&telemetry, dial(&network), plan, clock).with_lease_terms(terms);
         let store = Arc::new(Store::Redis(store));
-        let rules = RULES.replace("LEASE", if plan.leases { "auto" } else { "off" });
+        // Every third one has rules of its own.
+        let leases = plan.leases && number % 3 != 2;
+        let rules = RULES.replace("LEASE", if leases { "auto" } else { "off" });
         let rules = rules::parse("rules", &rules, LoadOptions::default()).unwrap();
         let overrides = Arc::new(Overrides::new(Arc::clone(&store)));
         let keys = settings.calls.hold_keys.clone();
@@ -195,10 +199,19 @@ pub fn begin() {
     BEGAN.set(Some(Instant::now()));
 }
 
-/// The clock of each replica: it guesses Redis's by it, until Redis has answered.
-fn clock() -> Timestamp {
-    let passed = BEGAN.get().expect("the world has begun").elapsed();
-    Timestamp::from_millis(BEGIN_US / 1000 + passed.as_millis() as u64)
+/// The clocks of the replicas, one after the other, which guess Redis's by them until Redis has answered. They are apart, and the
+/// last one is a ten-thousandth fast until it is set back by a minute.
+const CLOCKS: [Clock; 4] =
+    [clock::<0, 0, 0>, clock::<-1700, 0, 0>, clock::<3_600_000, 0, 0>, clock::<40, 100, 60_000>];
+
+/// When clocks are set back.
+const SET_BACK_AT_US: u64 = 8_000_000;
+
+fn clock<const APART_MS: i64, const FAST_PPM: u64, const SET_BACK_MS: i64>() -> Timestamp {
+    let passed = BEGAN.get().expect("the world has begun").elapsed().as_micros() as u64;
+    let passed_ms = (passed + passed * FAST_PPM / 1_000_000) / 1000;
+    let set_back_ms = if passed < SET_BACK_AT_US { 0 } else { SET_BACK_MS };
+    Timestamp::from_millis(BEGIN_US / 1000 + passed_ms).shifted(APART_MS - set_back_ms)
 }
 
 fn dial(network: &Network) -> Dial {
@@ -210,7 +223,7 @@ fn dial(network: &Network) -> Dial {
     })
 }
 
-fn store(telemetry: &Telemetry, dial: Dial, plan: &Plan) -> RedisStore {
+fn store(telemetry: &Telemetry, dial: Dial, plan: &Plan, clock: Clock) -> RedisStore {
     let access = Arc::new(Access { dial: Some(dial), ..Access::default() });
     let server = |host: &str| {
         Server::new(Address::Tcp { host: host.to_owned(), port: 6379 }, Arc::clone(&access))
