@@ -210,16 +210,4 @@ impl AnyAccount {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::*;
-
-    #[test]
-    fn no_two_algorithms_share_a_name() {
-        let all = Algorithm::all(1, None);
-        let short_names: HashSet<_> = all.iter().map(Algorithm::short_name).collect();
-        assert_eq!(short_names.len(), all.len());
-        assert_eq!(HashSet::<_>::from_iter(Algorithm::names()).len(), all.len());
-    }
-}
+mod tests;
