@@ -468,7 +468,12 @@ impl PathLevel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{request::ENTRIES_MAX, rule::Policy};
+    use crate::{
+        descriptor_syntax,
+        hold::{Estimate, HoldPolicy},
+        request::ENTRIES_MAX,
+        rule::{FailureMode, Lease, Policy, Unit},
+    };
 
     /// The rules of envoyproxy/ratelimit's basic example, with other paths.
     fn example() -> RuleSet {
@@ -581,6 +586,147 @@ mod tests {
         domain.insert(&path, None);
         let entries = vec![Entry { key: "key".into(), value: "v".into() }; ENTRIES_MAX];
         assert_eq!(domain.ordered(entries.clone()), entries);
+    }
+
+    /// The entries of a descriptor in its text form.
+    fn entries(text: &str) -> Vec<Entry> {
+        descriptor_syntax::parse(text).unwrap()
+    }
+
+    fn sorted<'a>(texts: impl Iterator<Item = &'a [u8]>) -> String {
+        let mut texts: Vec<_> = texts.map(|text| String::from_utf8_lossy(text)).collect();
+        texts.sort();
+        texts.join(" ")
+    }
+
+    #[test]
+    fn each_step_of_a_search_shows_what_was_compared_with_the_entry() {
+        let rules = example();
+        for (descriptor, expected) in [
+            ("file=abc", "Value of file key1 key2, true, abc, a* ab* *.pdf"),
+            ("file=x.pdf", "Pattern(2) of file key1 key2, true, abc, a* ab* *.pdf"),
+            ("file=xyz", "Key of file key1 key2, true, abc, a* ab* *.pdf"),
+            ("key1=other", "Nothing of file key1 key2, true, value1, "),
+            ("key3=v", "Nothing of file key1 key2, false, , "),
+            (
+                "key1=value1,subkey1=v",
+                "Value of file key1 key2, true, value1, ; Key of subkey1, true, subvalue1, ",
+            ),
+            ("key1=other,subkey1=v", "Nothing of file key1 key2, true, value1, "),
+        ] {
+            let mut steps = Vec::new();
+            rules.domain("test").unwrap().walk(&entries(descriptor), |_, candidates, by| {
+                let (keys, values) = (sorted(candidates.keys()), sorted(candidates.values()));
+                let patterns: Vec<_> = candidates.patterns().collect();
+                let (has_key, patterns) = (candidates.has_key(), patterns.join(" "));
+                steps.push(format!("{by:?} of {keys}, {has_key}, {values}, {patterns}"));
+            });
+            assert_eq!(steps.join("; "), expected, "{descriptor}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_finds_the_rules_of_all_descriptors_that_it_may_match() {
+        let rules = example();
+        for (descriptor, expected) in [
+            ("key2=value2", "exact"),
+            ("key2=other", "default"),
+            ("key2=v*", "default exact"),
+            ("key2=x*", "default"),
+            ("file=*", "any file exact file first pattern never reached"),
+            ("file=*c", "any file exact file first pattern never reached"),
+            ("file=*,user=u", "nested below a pattern"),
+            ("key1=*,subkey1=*", "nested default nested exact"),
+            ("key1=value1", ""),
+            ("other=*", ""),
+        ] {
+            let found = rules.domain("test").unwrap().rules_for(&entries(descriptor));
+            assert_eq!(sorted(found.iter().map(|rule| rule.path.as_bytes())), expected);
+        }
+        assert!(rules.domain("test").unwrap().rules_for(&[]).is_empty());
+    }
+
+    #[test]
+    fn what_rules_there_are_is_listed_by_name() {
+        let mut rules = example();
+        let deny = Limit { on_store_failure: FailureMode::Deny, ..limit() };
+        let limits = Policy::Limited(vec![Arc::new(limit()), Arc::new(deny)]);
+        let rule = Rule::new("user", String::new(), limits);
+        rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
+        let domains: Vec<_> =
+            rules.domains().iter().map(|domain| domain.name.to_string()).collect();
+        assert_eq!(
+            (domains, rules.counts()),
+            (vec!["shop".to_owned(), "test".to_owned()], (2, 10))
+        );
+        assert_eq!(rules.failure_modes().into_iter().collect::<Vec<_>>(), ["deny", "error"]);
+        let paths = rules.domain("test").unwrap().rules();
+        let paths: Vec<_> = paths.iter().map(|rule| &*rule.path).collect();
+        let by_path = ["any file", "default", "exact", "exact file", "first pattern"];
+        assert_eq!(paths[..5], by_path);
+        let id = |domain: &str, path: &str| RuleId { domain: domain.into(), path: path.into() };
+        let ids = rules.ids();
+        assert!(ids.contains(&id("shop", "user")) && ids.contains(&id("test", "any file")));
+        assert_eq!(ids.len(), 10);
+    }
+
+    fn limit() -> Limit {
+        Limit::new(5, Unit::Minute, 1).unwrap()
+    }
+
+    /// A limit that holds hits, with the number 7 and an estimate that is learned from `first` hits on.
+    fn holding(by: HoldBy, first: u64) -> Arc<Limit> {
+        let policy = HoldPolicy { by, number: 7, ..HoldPolicy::new(1000) };
+        let learned = Some(Arc::new(LearnedEstimate::new(first)));
+        let policy =
+            HoldPolicy { estimate: Estimate { learned, ..policy.estimate.clone() }, ..policy };
+        Arc::new(Limit { hold: Some(Arc::new(policy)), ..limit() })
+    }
+
+    #[test]
+    fn answers_have_tokens_if_a_limit_holds_by_them_or_leases_and_holds_by_counter_share_a_slot() {
+        let (domain, id) = (SlotBy::Domain, SlotBy::BusinessId);
+        let leasing = Arc::new(Limit { lease: Lease::Auto, ..limit() });
+        for (limit, has_tokens, holds, slot_by) in [
+            (Arc::new(limit()), false, false, id),
+            (leasing, true, false, id),
+            (holding(HoldBy::Token, 1), true, true, id),
+            (holding(HoldBy::Id, 1), false, true, id),
+            (holding(HoldBy::Counter, 1), false, true, domain),
+        ] {
+            let mut rules = RuleSet::default();
+            rules.add_hold("shop", "user", &limit);
+            assert_eq!(rules.has_tokens(), has_tokens, "{limit:?}");
+            let found = rules.holding_limit(7);
+            let labels = found.map(|holding| (&*holding.domain, &*holding.rule, &holding.limit));
+            assert_eq!(labels, holds.then_some(("shop", "user", &limit)));
+            assert_eq!(rules.domain_mut("shop").slot_of(&[limit]), slot_by);
+            rules.add_hold("shop", "user", &Arc::new(self::limit()));
+            assert_eq!(rules.has_tokens(), has_tokens, "another limit takes none away");
+        }
+    }
+
+    #[test]
+    fn rules_inherit_what_commits_have_shown_of_limits_with_their_numbers() {
+        let (mut before, mut after) = (RuleSet::default(), RuleSet::default());
+        before.add_hold("shop", "user", &holding(HoldBy::Id, 50));
+        after.add_hold("shop", "user", &holding(HoldBy::Id, 3));
+        after.inherit(&RuleSet::default());
+        assert_eq!(after.learned(7).map(LearnedEstimate::estimate), Some(3));
+        after.inherit(&before);
+        assert_eq!(after.learned(7).map(LearnedEstimate::estimate), Some(50));
+        assert_eq!(after.learned(8).map(LearnedEstimate::estimate), None);
+    }
+
+    #[test]
+    fn rules_have_notices_if_one_of_their_limits_has() {
+        let mut rules = RuleSet::default();
+        for (notify_at, has_notices) in [(None, false), (Some([80].into()), true)] {
+            let limits = vec![Arc::new(limit()), Arc::new(Limit { notify_at, ..limit() })];
+            let rule = Rule::new("user", String::new(), Policy::Limited(limits));
+            rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
+            assert_eq!(rules.has_notices(), has_notices);
+        }
     }
 
     #[test]
