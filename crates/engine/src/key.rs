@@ -578,6 +578,87 @@ mod tests {
         assert_eq!(business_id_in(&key), None, "it is not listed as a counter");
     }
 
+    /// Otherwise a rolling upgrade would lose holds, bans and resets, and replicas would share no numbers of counters.
+    #[test]
+    fn what_belongs_to_a_counter_has_keys_and_numbers_that_are_pinned() {
+        let counter = counter("shop", &[(b"user", b"alice")]);
+        let id = HoldId::new(1);
+        for (key, expected) in [
+            (counter.open_holds_key(), "tk1:ho2:fw:60s:{shop|user=alice}"),
+            (counter.ban_key(), "tk1:bn:fw:60s:{shop|user=alice}"),
+            (counter.reset_key(), "tk1:rs:fw:60s:{shop|user=alice}"),
+            (counter.take_key(id), "tk1:ht:fw:60s:{shop|user=alice}:000000000000000000000001"),
+            (
+                counter.hold_record_key(id),
+                "tk1:hr:fw:60s:{shop|user=alice}:000000000000000000000001",
+            ),
+            (unused_key("shop"), "tk1::{shop}"),
+            (shared_key("shop"), "tk1:op:{shop}"),
+            (caller(b"a b").into(), "a%20b"),
+            (secret_caller(b"alice").into(), "%~2BD806C97F0E00AF1A1FC3328FA763A9"),
+        ] {
+            assert_eq!(key, expected);
+        }
+        assert_eq!((counter.id(), counter.id_bytes()), (0x34b2_b0a3_e5b2_35fb, 15));
+        assert_eq!(counter.business_id(), ("shop|user=alice", SlotBy::BusinessId));
+        assert!(!format!("{counter:?}").contains("alice"), "values are not logged");
+        assert!(format!("{counter:?}").contains("FixedWindow"));
+    }
+
+    #[test]
+    fn a_counter_is_in_the_slot_of_its_domain_if_its_hash_tag_is_the_domain_alone() {
+        let alice = || counter("shop", &[(b"user", b"alice")]);
+        for (counter, is_in_slot_of_domain) in [
+            (alice(), false),
+            (alice().with_slot_by(SlotBy::Domain), true),
+            (counter("shop", &[]).with_slot_by(SlotBy::Domain), false),
+        ] {
+            assert_eq!(
+                counter.is_in_slot_of_domain(),
+                is_in_slot_of_domain,
+                "{}",
+                counter.hash_tag()
+            );
+        }
+    }
+
+    #[test]
+    fn counters_are_the_same_in_all_windows_whatever_number_their_limits_have() {
+        let hasher = hashbrown::DefaultHashBuilder::default();
+        let alice = counter("shop", &[(b"user", b"alice")]);
+        let minute = || Limit::clone(&per(Unit::Minute));
+        let with = |limit| alice.with_limit(Arc::new(limit));
+        let algorithm = Algorithm::SlidingWindow;
+        for (other, is_same, has_same_id) in [
+            (with(Limit { requests_per_unit: 9, ..minute() }), true, true),
+            (with(Limit { algorithm, ..minute() }), false, true),
+            (with(Limit::clone(&per(Unit::Hour))), false, true),
+            (counter("shop", &[(b"user", b"bob")]), false, false),
+        ] {
+            let text = other.key(Timestamp::default());
+            assert_eq!(alice.same_counter(&other), is_same, "{text}");
+            let hashes = [&alice, &other].map(|counter| counter.hash_of_identity(&hasher));
+            assert_eq!(hashes[0] == hashes[1], is_same, "{text}");
+            let hashes = [&alice, &other].map(|counter| counter.hash_of_id(&hasher));
+            assert_eq!(hashes[0] == hashes[1], has_same_id, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_sliding_window_expires_one_window_later_and_all_replicas_spread_alike() {
+        let end = Timestamp::from_secs(1_795_219_200);
+        for (algorithm, unit, late_ms) in [
+            (Algorithm::FixedWindow, Unit::Second, 573),
+            (Algorithm::FixedWindow, Unit::Minute, 55_573),
+            (Algorithm::FixedWindow, Unit::Day, 295_573),
+            (Algorithm::SlidingWindow, Unit::Minute, 115_573),
+        ] {
+            let limit = Arc::new(Limit { algorithm, ..(*per(unit)).clone() });
+            let counter = counter("shop", &[(b"user", b"alice")]).with_limit(limit);
+            assert_eq!(counter.expiry(end).millis_since(end), late_ms);
+        }
+    }
+
     #[test]
     fn the_expiry_is_spread_within_one_window_and_five_minutes() {
         for user in 0..1000_u32 {
