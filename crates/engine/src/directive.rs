@@ -328,7 +328,8 @@ mod tests {
     use super::*;
     use crate::{
         descriptor_syntax,
-        rule::{Algorithm, Unit},
+        hold::HoldPolicy,
+        rule::{Algorithm, Tier, Unit},
     };
 
     /// Directives on these descriptors, each set one second after the one before; the ids are their indices.
@@ -402,6 +403,66 @@ mod tests {
             let best = matching.min_by_key(Matcher::precedence);
             let best = best.map(|matcher| matcher.directive.id.to_string());
             prop_assert_eq!(found(&directives, &descriptor).map(str::to_owned), best);
+        }
+    }
+
+    #[test]
+    fn actions_have_names_numbers_and_the_rules_that_they_apply_to() {
+        use DirectiveAction::{Allow, Ban, Limit, Shadow, Times};
+        // Whether it applies to a rule without a limit, with one, and with two.
+        for (action, text, value, applies_to) in [
+            (Limit(10), "limit 10", Some(10), [false, true, false]),
+            (Times(3), "times 3", Some(3), [false, true, true]),
+            (Shadow, "shadow", None, [false, true, true]),
+            (Allow, "allow", None, [true; 3]),
+            (Ban, "ban", None, [true; 3]),
+        ] {
+            let all = directives(&["user=alice"]);
+            let directive = Directive { action, ..Directive::clone(&all.all()[0]) };
+            assert_eq!(directive.to_string(), format!("{text} 0"));
+            assert_eq!(action.value(), value, "{text}");
+            assert_eq!([0, 1, 2].map(|limits| directive.applies_to(limits)), applies_to, "{text}");
+            assert_eq!(directive.exempts(), action == Allow, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_directive_has_a_pattern_if_one_of_its_values_has_a_star() {
+        for (text, expected) in [("user=a*", true), ("path=/,user=*", true), ("user=a", false)] {
+            assert_eq!(directives(&[text]).all()[0].has_pattern(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_time_until_its_end_is_by_the_time_that_was_last_learned() {
+        let directives = directives(&["user=alice"]);
+        for (now_ms, remaining_ms) in [(400_500, 599_500), (999_999, 1), (1_000_001, 0)] {
+            directives.learn(Timestamp::from_millis(now_ms));
+            let remaining = directives.remaining(&directives.all()[0]);
+            assert_eq!(remaining, Duration::from_millis(remaining_ms));
+        }
+    }
+
+    #[test]
+    fn what_passes_by_an_operator_holds_bans_and_tries_nothing() {
+        use DirectiveAction::{Allow, Ban, Shadow, Times};
+        let tiers = Some([Tier { at: 50, request_headers: Vec::new() }].into());
+        let hold = Some(Arc::new(HoldPolicy::new(1000)));
+        let limit = Limit::new(10, Unit::Minute, 1).unwrap();
+        let limit = Limit { hold, tiers, ban_ms: Some(9), shadow: Some(4), ..limit };
+        let (enforced, shadow) = ([Mode::Enforced; 2], [Mode::Shadow; 2]);
+        for (action, modes, tried, is_bare) in [
+            (DirectiveAction::Limit(20), enforced, None, false),
+            (Times(3), enforced, Some(12), false),
+            (Shadow, shadow, Some(4), false),
+            (Allow, shadow, None, true),
+            (Ban, enforced, Some(4), false),
+        ] {
+            let Limit { mode, mode_written, shadow, hold, tiers, ban_ms, .. } =
+                action.limit(&limit);
+            assert_eq!(([mode, mode_written], shadow), (modes, tried), "{action}");
+            let are_none = (hold.is_none(), tiers.is_none(), ban_ms.is_none());
+            assert_eq!(are_none, (is_bare, is_bare, is_bare), "{action}");
         }
     }
 

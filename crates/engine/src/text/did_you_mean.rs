@@ -82,6 +82,30 @@ mod tests {
     }
 
     #[test]
+    fn a_third_of_the_letters_may_be_wrong_three_at_most_and_of_a_variable_two() {
+        let (long, longer) = ("e".repeat(256), "e".repeat(257));
+        for (name, known, is_hint, is_misspelt) in [
+            ("ab", "abc", true, false),
+            ("abcde", "abcxy", false, false),
+            ("abcdef", "abcdxy", true, false),
+            ("abcdefg", "abcdefh", true, false),
+            ("abcdefgh", "abcdefxy", true, true),
+            ("abcdefgh", "abcdexyz", false, false),
+            ("abcdefghi", "abcdefxyz", true, false),
+            ("abcdefghijkl", "abcdefghwxyz", false, false),
+            // A letter may have four bytes.
+            ("abc", "abc𝒳", true, false),
+            ("abcdefghi", "abcdefghi𝒳𝒴", true, true),
+            ("abcdefghi", "abcdefghi𝒳𝒴𝒵", true, false),
+            (&long, &longer, true, true),
+            (&longer, &long, false, false),
+        ] {
+            assert_eq!(hint(name, [known]).is_empty(), !is_hint, "{name} {known}");
+            assert_eq!(misspelt(name, [known]), is_misspelt.then_some(known), "{name} {known}");
+        }
+    }
+
+    #[test]
     fn a_name_far_from_every_known_name_gets_no_suggestion() {
         check("fortnight", "");
         check("xyz", "");

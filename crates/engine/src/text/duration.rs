@@ -92,6 +92,46 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_duration_or_out_of_range_is_refused_with_one_that_may_have_been_meant() {
+        let minute = ("1ms", "1m");
+        let week = ("1s", "7d");
+        for ((min, max), text, expected) in [
+            (minute, "1ms", Ok(1)),
+            (minute, "60s", Ok(60_000)),
+            (minute, "0ms", Err("from 1ms to 1m")),
+            (minute, "60001ms", Err("from 1ms to 1m")),
+            (minute, "soon", Err("from 1ms to 1m")),
+            (minute, "5", Err("from 1ms to 1m; did you mean 5ms?")),
+            (minute, "60001", Err("from 1ms to 1m")),
+            (minute, "1 M", Err("from 1ms to 1m; did you mean 1m?")),
+            (week, "7d", Ok(604_800_000)),
+            (week, "5", Err("from 1s to 168h; did you mean 5s?")),
+            (("1s", "1m"), "2000", Err("from 1s to 1m; did you mean 2000ms?")),
+        ] {
+            let [min, max] = [min, max].map(|text| Duration::from_millis(millis(text).unwrap()));
+            let expected = expected.map(Duration::from_millis);
+            let expected = expected.map_err(|range| format!("must be a duration {range}"));
+            assert_eq!(duration(text, min, max), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_duration_is_written_in_the_longest_unit_up_to_hours_that_leaves_no_rest() {
+        for (millis, expected) in [
+            (0, "0s"),
+            (1, "1ms"),
+            (1_000, "1s"),
+            (1_500, "1500ms"),
+            (60_000, "1m"),
+            (90_000, "90s"),
+            (3_600_000, "1h"),
+            (604_800_000, "168h"),
+        ] {
+            assert_eq!(spelled(Duration::from_millis(millis)), expected);
+        }
+    }
+
+    #[test]
     fn a_duration_is_a_sum_of_numbers_with_units_the_longest_first() {
         for (text, expected) in [
             ("15ms", Some(15)),
