@@ -532,3 +532,6 @@ pub enum Policy {
     /// Everything passes, and nothing is counted.
     Unlimited,
 }
+
+#[cfg(test)]
+mod tests;
