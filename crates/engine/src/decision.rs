@@ -191,3 +191,60 @@ impl Outcome {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rule::{Algorithm, Policy, Unit};
+
+    fn limit() -> Arc<Limit> {
+        Arc::new(Limit::new(5, Unit::Minute, 1).unwrap())
+    }
+
+    #[test]
+    fn a_commit_is_named_by_what_has_become_of_it_and_by_what_was_used() {
+        let calls = Algorithm::InFlight { remember: None };
+        let calls = Arc::new(Limit { algorithm: calls, ..Limit::clone(&limit()) });
+        let (applied, limit) = (Some(CommitOutcome::Applied), limit());
+        for (limit, outcome, held, used, name, overrun) in [
+            (&limit, None, Some(4), Some(9), "unsent", Some((4, 9))),
+            (&limit, Some(CommitOutcome::Repeated), Some(4), Some(3), "repeated", None),
+            (&limit, Some(CommitOutcome::Late), Some(4), Some(3), "late", None),
+            (&limit, applied, Some(4), Some(0), "unused", None),
+            (&limit, applied, Some(4), Some(4), "committed", None),
+            (&limit, applied, Some(4), Some(5), "overrun", Some((4, 5))),
+            (&limit, applied, None, Some(5), "committed", None),
+            (&limit, applied, Some(4), None, "committed", None),
+            (&calls, applied, Some(1), Some(5), "committed", Some((1, 5))),
+        ] {
+            let limit = Arc::clone(limit);
+            let committed = Committed { limit, outcome, held, deadline: None, used };
+            assert_eq!((committed.name(), committed.overrun()), (name, overrun), "{committed:?}");
+        }
+    }
+
+    #[test]
+    fn an_outcome_has_a_code_a_limit_and_perhaps_no_counter() {
+        let reset = Duration::from_secs(7);
+        let over = |judged_by| Outcome::Over { limit: limit(), reset, judged_by };
+        let within = Outcome::Within { limit: limit(), remaining: 3, reset };
+        for (outcome, code, of_limit, is_by_failure_mode) in [
+            (Outcome::NoLimit, Code::Ok, None, false),
+            (Outcome::Unlimited, Code::Ok, None, false),
+            (within, Code::Ok, Some((&limit(), 3, reset)), false),
+            (over(JudgedBy::Counter), Code::OverLimit, Some((&limit(), 0, reset)), false),
+            (over(JudgedBy::Absent), Code::OverLimit, Some((&limit(), 0, reset)), true),
+            (over(JudgedBy::Corrupt), Code::OverLimit, Some((&limit(), 0, reset)), true),
+        ] {
+            assert_eq!((outcome.code(), outcome.of_limit()), (code, of_limit), "{outcome:?}");
+            assert_eq!(outcome.is_by_failure_mode(), is_by_failure_mode, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn limits_have_the_label_of_their_rule_or_of_the_request() {
+        let rule = Arc::new(Rule::new("user", String::new(), Policy::Unlimited));
+        assert_eq!(Matched::Rule("shop".into(), rule).rule_label(), "user");
+        assert_eq!(Matched::Override("shop".into()).rule_label(), "override");
+    }
+}

@@ -195,6 +195,54 @@ mod tests {
     }
 
     #[test]
+    fn a_parameter_is_harmless_if_its_value_is_a_number_or_the_end_of_a_call() {
+        for (pair, is_harmless, is_of_commit) in [
+            ("hold.used=5", true, true),
+            ("hold.used.input=5.5", true, true),
+            ("hold.used=alice", false, true),
+            ("hold.usedx=5", false, false),
+            ("hold.estimate=5", true, false),
+            ("hold.estimate.input=5", true, false),
+            ("hold.end=503", true, true),
+            ("hold.end=503,UF", true, true),
+            ("hold.end=503,UPE,URX,-", true, true),
+            ("hold.end=503,UFABCD", false, true),
+            ("hold.end=503,uf", false, true),
+            ("hold.end=5030", false, true),
+            ("hold.end=50a", false, true),
+            ("hold.end=alice", false, true),
+            ("hold.id=5", false, false),
+            ("hold.commit=5", false, true),
+            ("used=5", false, false),
+        ] {
+            let entry = &entries(pair)[0];
+            assert_eq!(Parameters::is_harmless(entry), is_harmless, "{pair}");
+            assert_eq!(Parameters::is_of_commit(entry), is_of_commit, "{pair}");
+            let is_parameter = pair.starts_with("hold.");
+            assert_eq!(Parameters::is_parameter(entry), is_parameter, "{pair}");
+            assert_eq!(Parameters::is_parameter_key(pair), is_parameter, "{pair}");
+        }
+    }
+
+    #[test]
+    fn a_commit_stands_for_its_number_or_for_nothing_or_for_all_that_was_held() {
+        for (text, commit, id, used) in [
+            ("hold.commit=token hold.used=3", Some("token"), None, 3),
+            ("hold.id=job hold.used=9", None, Some("job"), 9),
+            ("hold.id=job hold.end=UF", None, Some("job"), 0),
+            ("hold.id=job hold.end=UF hold.used=2", None, Some("job"), 2),
+            ("hold.id= hold.end=200", None, None, 4),
+            ("hold.used=many", None, None, 4),
+        ] {
+            let entries = entries(text);
+            let parameters = Parameters::of(&entries).unwrap();
+            assert_eq!(parameters.commit(), commit.map(str::as_bytes), "{text}");
+            assert_eq!(parameters.id(), id.map(str::as_bytes), "{text}");
+            assert_eq!(parameters.used_of(&HoldPolicy::new(1000), 4), used, "{text}");
+        }
+    }
+
+    #[test]
     fn kinds_are_weighed_and_a_limit_without_weights_takes_the_plain_number() {
         let usage = entries("hold.used=99 hold.used.input=10 hold.used.output=2 hold.used.other=5");
         let usage = Parameters::of(&usage).unwrap();

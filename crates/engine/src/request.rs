@@ -153,3 +153,44 @@ impl Hits {
         matches!(self, Self::Refund(_) | Self::Commit)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_exceeds_its_bound_is_refused_by_name() {
+        check_descriptors(3, 3).unwrap();
+        assert_eq!(check_descriptors(4, 3), Err("descriptors: 4 exceeds 3".to_owned()));
+        check_entries(2, 32).unwrap();
+        assert_eq!(check_entries(2, 33), Err("descriptors[2].entries: 33 exceeds 32".to_owned()));
+    }
+
+    #[test]
+    fn another_number_of_hits_replaces_those_that_are_charged() {
+        for (hits, charged, asks_nothing, expected) in [
+            (Hits::Charge(3), 3, false, Hits::Charge(7)),
+            (Hits::Check, 0, false, Hits::Check),
+            (Hits::Refund(3), 0, true, Hits::Refund(3)),
+            (Hits::Commit, 0, true, Hits::Commit),
+        ] {
+            let descriptors = vec![Descriptor::new(Vec::new(), hits)];
+            let request = Request { domain: "shop".to_owned(), descriptors };
+            assert_eq!(request.with_hits(7).descriptors[0].hits, expected);
+            assert_eq!((hits.charged(), hits.asks_nothing()), (charged, asks_nothing), "{hits:?}");
+        }
+    }
+
+    #[test]
+    fn values_of_entries_are_not_logged() {
+        let entry = Entry { key: "user".into(), value: "alice".into() };
+        assert_eq!(format!("{entry:?}"), "Entry { .. }");
+    }
+
+    #[test]
+    fn parts_leases_and_assignments_charge_as_many_hits_as_fit() {
+        use HitsMeaning::{Assigned, Charged, Checked, Done, Expected, Lease, Part, Read};
+        assert!([Part, Lease, Assigned].iter().all(|meaning| meaning.is_part()));
+        assert!(![Charged, Expected, Done, Checked, Read].iter().any(|meaning| meaning.is_part()));
+    }
+}
