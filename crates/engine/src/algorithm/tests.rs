@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::*;
 use crate::{
     algorithm::{
-        account::{COUNT_MAX, Terms},
+        account::{COUNT_MAX, Terms, real},
         hold_record::HoldState,
         in_flight::Occupant,
     },
@@ -444,6 +444,21 @@ fn a_record_of_a_hold_counts_nothing_and_one_that_closes_a_counter_ends_in_time(
         "at    call  used remaining fits ends kept
          1000  +3    0    0         now  0    -",
     );
+}
+
+#[test]
+fn a_reset_is_known_of_what_was_charged_until_then_and_of_nothing_later() {
+    let at = Timestamp::from_millis;
+    let reset = HoldRecord::of_reset(at(5000));
+    assert_eq!(reset.until, at(604_805_000));
+    assert_eq!([4999, 5000, 5001].map(|made| reset.is_reset_since(at(made))), [true, true, false]);
+    let unknown = HoldRecord { state: None, ..reset };
+    assert!(!unknown.is_reset_since(at(4999)));
+}
+
+#[test]
+fn every_count_is_exact_as_a_float() {
+    assert_eq!(real(9_007_199_254_740_991).to_string(), "9007199254740991");
 }
 
 #[test]
