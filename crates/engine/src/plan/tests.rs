@@ -32,6 +32,24 @@ fn limit(requests: u64, unit: Unit) -> Arc<Limit> {
     Arc::new(Limit::new(requests, unit, 1).unwrap())
 }
 
+/// Five hits a minute.
+fn five() -> Limit {
+    Limit::new(5, Unit::Minute, 1).unwrap()
+}
+
+/// Adds a rule with these limits for a key with any value.
+fn add(rules: &mut RuleSet, key: &str, limits: Vec<Arc<Limit>>) {
+    let rule = Rule::new("p", "f:1".into(), Policy::Limited(limits));
+    rules.domain_mut("shop").insert(&[(key, None)], Some(Arc::new(rule)));
+}
+
+/// A limit for `user`, and nothing else.
+fn rules_of(limit: impl Into<Arc<Limit>>) -> RuleSet {
+    let mut rules = RuleSet::default();
+    add(&mut rules, "user", vec![limit.into()]);
+    rules
+}
+
 fn request(domain: &str, keys: &[&'static str]) -> Request {
     let mut descriptors = Vec::new();
     for key in keys.iter().copied() {
@@ -64,11 +82,8 @@ fn only_descriptors_with_a_limit_are_charged() {
 
 #[test]
 fn a_limit_of_a_request_is_bounded_in_the_windows_of_the_rule_that_it_replaces() {
-    let bounding = Limit { override_max: Some(60), ..(*limit(5, Unit::Minute)).clone() };
-    let mut rules = RuleSet::default();
-    let policy = Policy::Limited(vec![Arc::new(bounding)]);
-    let rule = Rule::new("p", "f:1".into(), policy);
-    rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
+    let bounding = Limit { override_max: Some(60), ..five() };
+    let rules = rules_of(bounding);
     for (sent, unit, expected) in [
         (60, Unit::Minute, "60 per minute"),
         (61, Unit::Minute, "60 per minute"),
@@ -152,15 +167,12 @@ fn of_several_limits_the_tightest_is_reported() {
 
 /// The plan of a call whose descriptors are each for this limit, with hits of this meaning.
 fn plan_of(limit: Limit, meaning: HitsMeaning, request: &Request) -> Plan {
-    let mut rules = RuleSet::default();
-    let rule = Rule::new("p", "f:1".into(), Policy::Limited(vec![Arc::new(limit)]));
-    rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
-    Plan::draw_as(&rules, None, request, &[], meaning)
+    Plan::draw_as(&rules_of(limit), None, request, &[], meaning)
 }
 
 fn held(by: HoldBy, algorithm: Algorithm) -> Limit {
     let hold = Some(Arc::new(HoldPolicy { by, ..HoldPolicy::new(5000) }));
-    Limit { hold, algorithm, ..(*limit(5, Unit::Minute)).clone() }
+    Limit { hold, algorithm, ..five() }
 }
 
 #[test]
@@ -168,7 +180,7 @@ fn takes_that_a_token_names_are_refused_without_one_and_others_are_not() {
     use Algorithm::{FixedWindow, InFlight};
     let in_flight = InFlight { remember: None };
     for (limit, takes_holds, by_token) in [
-        ((*limit(5, Unit::Minute)).clone(), false, 0),
+        (five(), false, 0),
         (held(HoldBy::Token, FixedWindow), true, 1),
         (held(HoldBy::Token, in_flight), true, 1),
         (held(HoldBy::Counter, FixedWindow), true, 0),
@@ -206,10 +218,7 @@ fn a_descriptor_whose_token_names_a_hold_commits_it_and_charges_nothing_else() {
     let mut request = request_of("user=x,hold.commit=token,hold.used=3", Hits::Charge(1), false);
     request.descriptors.push(request_of("user=x", Hits::Charge(1), false).descriptors.remove(0));
     let draw = |commits: &[(usize, TakenHold)], meaning| {
-        let mut rules = RuleSet::default();
-        let rule = Rule::new("p", "f:1".into(), Policy::Limited(vec![Arc::clone(&limit)]));
-        rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
-        Plan::draw_as(&rules, None, &request, commits, meaning)
+        Plan::draw_as(&rules_of(Arc::clone(&limit)), None, &request, commits, meaning)
     };
     let deadline = made.plus_millis(5000);
     let commit = HoldAction::Commit { id, held: 4, used: 3, made, deadline };
@@ -242,7 +251,7 @@ fn a_descriptor_whose_token_names_a_hold_commits_it_and_charges_nothing_else() {
 #[test]
 fn charges_that_search_or_hold_weigh_as_much_as_four_others() {
     let log = Algorithm::SlidingLog { remember: None };
-    let plain = (*limit(5, Unit::Minute)).clone();
+    let plain = five();
     for (limit, meaning, expected) in [
         (plain.clone(), HitsMeaning::Charged, 2),
         (plain.clone(), HitsMeaning::Part, 8),
@@ -258,7 +267,7 @@ fn charges_that_search_or_hold_weigh_as_much_as_four_others() {
 
 #[test]
 fn hits_are_leased_of_limits_that_lease_and_that_one_descriptor_charges() {
-    let plain = (*limit(5, Unit::Minute)).clone();
+    let plain = five();
     let leased = Limit { lease: Lease::Auto, ..plain.clone() };
     for (limit, keys, expected) in [
         (&leased, &["user"][..], None),
@@ -275,10 +284,8 @@ fn hits_are_leased_of_limits_that_lease_and_that_one_descriptor_charges() {
 fn a_call_without_required_entries_is_refused_and_charges_only_work_that_is_done() {
     let counted = Limit { when_denied: WhenDenied::Counted, ..(*limit(5, Unit::Day)).clone() };
     let mut rules = rules();
-    let domain = rules.domain_mut("shop");
-    domain.requirement.keys = vec!["tenant".into()];
-    let rule = Rule::new("p", "f:1".into(), Policy::Limited(vec![Arc::new(counted)]));
-    domain.insert(&[("debit", None)], Some(Arc::new(rule)));
+    rules.domain_mut("shop").requirement.keys = vec!["tenant".into()];
+    add(&mut rules, "debit", vec![Arc::new(counted)]);
     for (keys, hits) in [
         (&["user", "debit"][..], &[Hits::Check, Hits::Charge(1)][..]),
         (&["user", "tenant"], &[Hits::Charge(1)]),
@@ -303,7 +310,7 @@ fn quotas_are_grouped_by_the_entries_that_a_domain_names() {
     let domain = rules.domain_mut("shop");
     domain.quota_group = vec!["model".into()];
     domain.draws_first = true;
-    let quota = Limit { mode: Mode::Quota, ..(*limit(5, Unit::Minute)).clone() };
+    let quota = Limit { mode: Mode::Quota, ..five() };
     let policy = || Policy::Limited(vec![Arc::new(quota.clone()), limit(9, Unit::Day)]);
     for path in [&[("model", None)][..], &[("model", None), ("user", None)], &[("user", None)]] {
         let rule = Rule::new("p", "f:1".into(), policy());
@@ -324,8 +331,8 @@ fn quotas_are_grouped_by_the_entries_that_a_domain_names() {
 #[test]
 fn an_operator_bans_exempts_or_shadows_descriptors() {
     use DirectiveAction::{Allow, Ban, Limit as Number, Shadow, Times};
-    let quota = Limit { mode: Mode::Quota, ..(*limit(5, Unit::Minute)).clone() };
-    let plain = (*limit(5, Unit::Minute)).clone();
+    let quota = Limit { mode: Mode::Quota, ..five() };
+    let plain = five();
     // What is charged, of how many hits, and whether it has room whatever its counter holds.
     let charged = |limit, fits| Some((Hits::Charge(1), limit, fits));
     for (limit, action, is_refused, expected) in [
@@ -338,10 +345,7 @@ fn an_operator_bans_exempts_or_shadows_descriptors() {
         (&quota, Allow, false, None),
         (&quota, Ban, true, None),
     ] {
-        let mut rules = RuleSet::default();
-        let rule = Rule::new("p", "f:1".into(), Policy::Limited(vec![Arc::new(limit.clone())]));
-        rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
-        let request = request("shop", &["user"]);
+        let (rules, request) = (rules_of(limit.clone()), request("shop", &["user"]));
         let directives = set_by_an_operator(action, &request.descriptors[0].entries);
         let charged = HitsMeaning::Charged;
         let plan = Plan::draw_as(&rules, Some(&directives), &request, &[], charged);
@@ -376,9 +380,7 @@ fn a_ban_denies_no_work_that_is_done() {
     let drawn = |limits: &[(&'static str, Limit)], request: &Request| {
         let mut rules = RuleSet::default();
         for (key, limit) in limits {
-            let rule = Policy::Limited(vec![Arc::new(limit.clone())]);
-            let rule = Rule::new("p", "f:1".into(), rule);
-            rules.domain_mut("shop").insert(&[(*key, None)], Some(Arc::new(rule)));
+            add(&mut rules, key, vec![Arc::new(limit.clone())]);
         }
         let plan = Plan::draw_as(&rules, Some(&ban), request, &[], HitsMeaning::Charged);
         (plan.is_refused(), plan.charges.iter().map(|charge| charge.hits).collect::<Vec<_>>())
@@ -396,7 +398,7 @@ fn a_ban_denies_no_work_that_is_done() {
         let limits = [("user", held(by, Algorithm::FixedWindow))];
         assert_eq!(drawn(&limits, &request), expected, "{by:?}, {descriptor}, {hits:?}");
     }
-    let plain = (*limit(5, Unit::Minute)).clone();
+    let plain = five();
     let counted = Limit { when_denied: WhenDenied::Counted, ..plain.clone() };
     let limits = [("user", plain), ("debit", counted)];
     let charged = drawn(&limits, &request("shop", &["user", "debit"]));
@@ -438,7 +440,7 @@ fn a_log_remembers_callers_and_no_secrets() {
     {
         for counted_by in [CountedBy::Value, CountedBy::Digest] {
             let mut rules = RuleSet::default();
-            let limit = Limit { algorithm: algorithm.clone(), ..(*limit(5, Unit::Minute)).clone() };
+            let limit = Limit { algorithm: algorithm.clone(), ..five() };
             let mut rule = Rule::new("p", "f:1".into(), Policy::Limited(vec![Arc::new(limit)]));
             rule.counted_by = vec![CountedBy::Value, counted_by.clone()];
             let path = [("tenant", None), ("user", None)];
@@ -461,11 +463,8 @@ fn a_call_has_the_share_of_its_class_and_a_reading_without_one_the_whole_limit()
     let shares = vec![("low".into(), 50)];
     let priority = Priority { entry: "class".into(), shares, default: 80, releases: false };
     let limit = Limit { priority: Some(Arc::new(priority)), ..(*limit(10, Unit::Minute)).clone() };
-    let mut rules = RuleSet::default();
-    let domain = rules.domain_mut("shop");
-    domain.class_keys.push("class".into());
-    let rule = Rule::new("p", "f:1".into(), Policy::Limited(vec![Arc::new(limit)]));
-    domain.insert(&[("user", None)], Some(Arc::new(rule)));
+    let mut rules = rules_of(limit);
+    rules.domain_mut("shop").class_keys.push("class".into());
     for (descriptor, meaning, expected) in [
         ("user=x,class=low", Charged, 5),
         ("user=x,class=other", Charged, 8),
@@ -484,12 +483,10 @@ fn a_call_has_the_share_of_its_class_and_a_reading_without_one_the_whole_limit()
 fn a_limit_that_another_rule_replaces_is_not_charged() {
     let mut rules = rules();
     let named = Limit { name: Some("daily".into()), ..(*limit(9, Unit::Day)).clone() };
-    let policy = || Policy::Limited(vec![limit(5, Unit::Minute), Arc::new(named.clone())]);
-    let domain = rules.domain_mut("shop");
-    domain.insert(&[("named", None)], Some(Arc::new(Rule::new("p", "f:1".into(), policy()))));
+    add(&mut rules, "named", vec![limit(5, Unit::Minute), Arc::new(named)]);
     let replacing = Rule::new("p", "f:1".into(), Policy::Limited(vec![limit(7, Unit::Hour)]));
     let replacing = Rule { replaces: vec!["daily".into()], ..replacing };
-    domain.insert(&[("replacing", None)], Some(Arc::new(replacing)));
+    rules.domain_mut("shop").insert(&[("replacing", None)], Some(Arc::new(replacing)));
     for (keys, expected) in [
         (&["named"][..], &[5, 9][..]),
         (&["named", "replacing"], &[5, 7]),
@@ -503,9 +500,9 @@ fn a_limit_that_another_rule_replaces_is_not_charged() {
 
 #[test]
 fn a_charge_closes_its_counter_or_waits_for_room_by_what_the_call_says() {
-    let banning = Limit { ban_ms: Some(3000), ..(*limit(5, Unit::Minute)).clone() };
+    let banning = Limit { ban_ms: Some(3000), ..five() };
     let bucket = Algorithm::TokenBucket { burst: 5 };
-    let bucket = Limit { algorithm: bucket, ..(*limit(5, Unit::Minute)).clone() };
+    let bucket = Limit { algorithm: bucket, ..five() };
     let ban = Some(HoldAction::Ban { for_ms: 3000 });
     use HitsMeaning::{Charged, Done, Part};
     for (limit, meaning, hits, states_hits, expected) in [
@@ -557,83 +554,54 @@ fn a_charge_holds_by_the_policy_of_its_limit_and_by_what_the_call_says() {
     use HoldBy::{Counter, Id, Token};
     let (fixed, in_flight) = (Algorithm::FixedWindow, Algorithm::InFlight { remember: None });
     let (one, two) = (Hits::Charge(1), Hits::Charge(2));
-    let refund = Hits::Refund(2);
-    for (by, algorithm, meaning, descriptor, hits, states_hits, expected) in [
-        (Token, &fixed, Charged, "user=x", one, false, "charge 4"),
-        (Token, &fixed, Charged, "user=x", two, true, "charge 4"),
-        (Token, &fixed, Charged, "user=x,hold.estimate=9", one, false, "charge 9"),
-        (Token, &fixed, Expected, "user=x", two, true, "charge 2"),
-        (Token, &fixed, Expected, "user=x", two, false, "charge 4"),
-        (Token, &fixed, Charged, "user=x", Hits::Check, false, "check"),
-        (Token, &fixed, Charged, "user=x", refund, true, "refund 2"),
-        (Token, &fixed, Done, "user=x", two, true, "charge 2"),
-        (Token, &fixed, Part, "user=x", two, true, "charge 2"),
-        (Token, &in_flight, Charged, "user=x", one, false, "charge 4, occupy"),
-        (Token, &in_flight, Done, "user=x", one, false, "check"),
-        (Token, &in_flight, Part, "user=x", one, false, "check"),
-        (Token, &in_flight, Charged, "user=x", refund, true, "refund 2"),
-        (Id, &fixed, Charged, "user=x", two, true, "charge 2"),
-        (Id, &fixed, Expected, "user=x,hold.id=7", one, false, "charge 4, by id, None, false"),
-        (Id, &fixed, Expected, "user=x,hold.id=7", two, true, "charge 4, by id, Some(2), false"),
-        (
-            Id,
-            &fixed,
-            Charged,
-            "user=x,hold.id=7,hold.used=3",
-            two,
-            true,
-            "charge 4, by id, Some(3), true",
-        ),
-        (
-            Id,
-            &fixed,
-            Charged,
-            "user=x,hold.id=7,hold.end=503 UF",
-            one,
-            false,
-            "charge 4, by id, Some(0), true",
-        ),
-        (
-            Id,
-            &fixed,
-            Charged,
-            "user=x,hold.id=7,hold.end=200",
-            one,
-            false,
-            "charge 4, by id, None, true",
-        ),
-        (
-            Id,
-            &fixed,
-            Charged,
-            "user=x,hold.id=7",
-            Hits::Check,
-            false,
-            "charge 4, by id, None, false",
-        ),
-        (Id, &fixed, Charged, "user=x", Hits::Check, false, "check"),
-        (Id, &fixed, Charged, "user=x,hold.id=7", refund, true, "refund 2"),
-        (Id, &in_flight, Charged, "user=x", one, false, "charge 1, occupy"),
-        (Counter, &fixed, Charged, "user=x", one, false, "charge 1, open 4"),
-        (Counter, &fixed, Charged, "user=x", Hits::Check, true, "check, open 4"),
-        (Counter, &fixed, Charged, "user=x", two, true, "charge 2, end oldest"),
-        (Counter, &fixed, Charged, "user=x", refund, true, "refund 2, beside"),
-        (Counter, &fixed, Done, "user=x", two, true, "charge 2, beside"),
-        (Counter, &fixed, Part, "user=x", two, false, "charge 2, beside"),
-        (Counter, &in_flight, Charged, "user=x", one, false, "charge 4, occupy"),
-        (Counter, &in_flight, Charged, "user=x", two, true, "charge 2, end oldest"),
+    let (refund, check) = (Hits::Refund(2), Hits::Check);
+    // The first call with an id, and commits that say what was used, that nothing was, and neither.
+    let (id, used) = (",hold.id=7", ",hold.id=7,hold.used=3");
+    let (unused, ended) = (",hold.id=7,hold.end=503 UF", ",hold.id=7,hold.end=200");
+    for (by, algorithm, meaning, parameters, hits, states_hits, expected) in [
+        (Token, &fixed, Charged, "", one, false, "charge 4"),
+        (Token, &fixed, Charged, "", two, true, "charge 4"),
+        (Token, &fixed, Charged, ",hold.estimate=9", one, false, "charge 9"),
+        (Token, &fixed, Expected, "", two, true, "charge 2"),
+        (Token, &fixed, Expected, "", two, false, "charge 4"),
+        (Token, &fixed, Charged, "", check, false, "check"),
+        (Token, &fixed, Charged, "", refund, true, "refund 2"),
+        (Token, &fixed, Done, "", two, true, "charge 2"),
+        (Token, &fixed, Part, "", two, true, "charge 2"),
+        (Token, &in_flight, Charged, "", one, false, "charge 4, occupy"),
+        (Token, &in_flight, Done, "", one, false, "check"),
+        (Token, &in_flight, Part, "", one, false, "check"),
+        (Token, &in_flight, Charged, "", refund, true, "refund 2"),
+        (Id, &fixed, Charged, "", two, true, "charge 2"),
+        (Id, &fixed, Expected, id, one, false, "charge 4, by id, None, false"),
+        (Id, &fixed, Expected, id, two, true, "charge 4, by id, Some(2), false"),
+        (Id, &fixed, Charged, used, two, true, "charge 4, by id, Some(3), true"),
+        (Id, &fixed, Charged, unused, one, false, "charge 4, by id, Some(0), true"),
+        (Id, &fixed, Charged, ended, one, false, "charge 4, by id, None, true"),
+        (Id, &fixed, Charged, id, check, false, "charge 4, by id, None, false"),
+        (Id, &fixed, Charged, "", check, false, "check"),
+        (Id, &fixed, Charged, id, refund, true, "refund 2"),
+        (Id, &in_flight, Charged, "", one, false, "charge 1, occupy"),
+        (Counter, &fixed, Charged, "", one, false, "charge 1, open 4"),
+        (Counter, &fixed, Charged, "", check, true, "check, open 4"),
+        (Counter, &fixed, Charged, "", two, true, "charge 2, end oldest"),
+        (Counter, &fixed, Charged, "", refund, true, "refund 2, beside"),
+        (Counter, &fixed, Done, "", two, true, "charge 2, beside"),
+        (Counter, &fixed, Part, "", two, false, "charge 2, beside"),
+        (Counter, &in_flight, Charged, "", one, false, "charge 4, occupy"),
+        (Counter, &in_flight, Charged, "", two, true, "charge 2, end oldest"),
         // A call that is only judged takes nothing.
-        (Counter, &in_flight, Checked, "user=x", Hits::Check, false, "check"),
-        (Id, &fixed, Checked, "user=x,hold.id=7", Hits::Check, false, "check"),
+        (Counter, &in_flight, Checked, "", check, false, "check"),
+        (Id, &fixed, Checked, id, check, false, "check"),
     ] {
         let limit = held(by, algorithm.clone());
         let policy = HoldPolicy::clone(limit.hold.as_ref().unwrap());
         let estimate = Estimate { default: Some(4), ..policy.estimate };
         let hold = Some(Arc::new(HoldPolicy { estimate, ..policy }));
         let limit = Limit { hold, requests_per_unit: 20, ..limit };
-        let request = request_of(descriptor, hits, states_hits);
+        let request = request_of(&format!("user=x{parameters}"), hits, states_hits);
         let plan = plan_of(limit, meaning, &request);
-        let case = format!("{by:?}, {algorithm:?}, {meaning:?}, {descriptor}, {hits:?}");
+        let case = format!("{by:?}, {algorithm:?}, {meaning:?}, {parameters}, {hits:?}");
         assert_eq!(spell(&plan.charges[0]), expected, "{case}");
     }
 }
@@ -643,7 +611,7 @@ fn a_limit_applies_to_hits_by_their_meaning() {
     use HitsMeaning::{Assigned, Charged, Done, Lease as Leased, Part};
     use WhenDenied::{Counted, Free};
     let on_store_failure = FailureMode::Allow;
-    let plain = Limit { on_store_failure, ..(*limit(5, Unit::Minute)).clone() };
+    let plain = Limit { on_store_failure, ..five() };
     let leased = Limit { lease: Lease::Auto, ..plain.clone() };
     let tried = Limit { shadow: Some(3), ..leased.clone() };
     let counted = Limit { when_denied: Counted, ..plain.clone() };
@@ -716,7 +684,7 @@ fn what_an_admitted_call_holds_by_token_is_taken_once_on_each_counter() {
         });
         assert_eq!(taken, expected, "{limit}, {hits:?}, {verdict:?}");
     }
-    let leased = Limit { lease: Lease::Auto, ..(*limit(5, Unit::Minute)).clone() };
+    let leased = Limit { lease: Lease::Auto, ..five() };
     let mut part = request("shop", &["user"]);
     part.descriptors[0].hits = Hits::Charge(4);
     let plan = plan_of(leased, HitsMeaning::Lease, &part);
@@ -772,12 +740,8 @@ fn a_group_passes_unless_a_quota_of_it_is_over_in_whose_place_none_is_charged() 
         domain.quota_group = vec!["model".into()];
         domain.draws_first = draws_first;
         let quota = |unit| Arc::new(Limit { mode: Mode::Quota, ..(*limit(5, unit)).clone() });
-        let policy = Policy::Limited(vec![quota(Unit::Minute), quota(Unit::Day)]);
-        let rule = Rule::new("p", "f:1".into(), policy);
-        domain.insert(&[("model", None)], Some(Arc::new(rule)));
-        let ungrouped = Policy::Limited(vec![quota(Unit::Hour)]);
-        let rule = Rule::new("p", "f:1".into(), ungrouped);
-        domain.insert(&[("user", None)], Some(Arc::new(rule)));
+        add(&mut rules, "model", vec![quota(Unit::Minute), quota(Unit::Day)]);
+        add(&mut rules, "user", vec![quota(Unit::Hour)]);
         let mut request = request_of("user=x", Hits::Charge(1), false);
         let grouped = request_of("model=a", Hits::Charge(1), false);
         request.descriptors.extend(grouped.descriptors);
@@ -805,7 +769,7 @@ fn the_outcome_of_each_limit_is_listed_if_asked_for() {
 
 #[test]
 fn a_limit_that_is_tried_is_reported_unless_the_descriptor_is_over() {
-    let tried = Limit { shadow: Some(3), ..(*limit(5, Unit::Minute)).clone() };
+    let tried = Limit { shadow: Some(3), ..five() };
     for (denied, tally, expected) in
         [(false, fits(1, 7), Some(3)), (false, fits(2, 7), None), (true, over(7), None)]
     {
@@ -857,11 +821,9 @@ fn an_admitted_call_carries_the_headers_of_the_tiers_that_it_reaches() {
 #[test]
 fn a_shadow_is_not_reported_beside_a_limit_that_denies_the_descriptor() {
     let mode = Mode::Shadow;
-    let shadow = Limit { mode, mode_written: mode, ..(*limit(5, Unit::Minute)).clone() };
+    let shadow = Limit { mode, mode_written: mode, ..five() };
     let mut rules = RuleSet::default();
-    let policy = Policy::Limited(vec![Arc::new(shadow), limit(20, Unit::Day)]);
-    let rule = Rule::new("p", "f:1".into(), policy);
-    rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
+    add(&mut rules, "user", vec![Arc::new(shadow), limit(20, Unit::Day)]);
     for (denied, second, is_reported) in [(false, fits(3, 7), true), (true, over(7), false)] {
         let plan = Plan::draw(&rules, &request("shop", &["user"]));
         let decision = plan.settle(verdict(denied, vec![over(7), second]));
