@@ -365,6 +365,7 @@ mod tests {
         check(&all, "user=albert", Some("1"));
         check(&all, "user=eve", Some("3"));
         check(&all, "user=bob", Some("0"));
+        check(&["user=al*", "user=*"], "user=alice", Some("0"));
         check(&all, "account=alice", None);
         check(&all, "user=alice,path=/", None);
     }
