@@ -388,6 +388,8 @@ fn a_bucket_refills_evenly_and_reports_when_it_is_full() {
         &bucket,
         "at    call      used remaining fits ends kept
          1200  ?5        0    5         now  1200 -
+         1200  -1        0    5         now  1200 -
+         1250  <1@1200   0    5         now  1250 -
          1200  ?6        0    5         1200 1200 -
          1200  +3        3    2         now  1500 2500
          1250  ?2        3    2         now  1500 2500
@@ -418,6 +420,15 @@ fn a_bucket_takes_back_no_more_than_what_it_has_not_refilled() {
          1400  +2          3    2         now  1680 2680
          1450  <9@1400     0    5         now  1450 2450
          1450  <1@1450     0    5         now  1450 2450",
+    );
+    // What is given back to no effect leaves the last charges the last.
+    check(
+        &bucket,
+        "at    call        used remaining fits ends kept
+         1200  +3          3    2         now  1500 2500
+         1200  +2          5    0         1300 1700 2700
+         1250  <1@1000     5    0         1300 1700 2700
+         1260  <2@1200     3    2         now  1500 2500",
     );
     check(
         &bucket,

@@ -146,6 +146,20 @@ fn a_limit_is_written_as_people_write_it() {
 }
 
 #[test]
+fn a_limit_of_a_request_beyond_its_bound_counts_in_the_windows_of_the_rule() {
+    let five_minutes = Limit::new(10, Unit::Minute, 5).unwrap();
+    let bounding = Limit { override_max: Some(60), ..five_minutes };
+    for (sent, bounding, expected) in [
+        (Limit::new(61, Unit::Hour, 1), &limit(), "61 per hour of 3600 s"),
+        (Limit::new(60, Unit::Hour, 1), &bounding, "60 per hour of 3600 s"),
+        (Limit::new(61, Unit::Hour, 1), &bounding, "60 per 5 minutes of 300 s"),
+    ] {
+        let found = bounding.bound(sent.unwrap());
+        assert_eq!(format!("{found} of {} s", found.window.seconds()), expected);
+    }
+}
+
+#[test]
 fn a_shadow_lets_calls_pass_without_its_store_and_in_every_mode_of_the_settings() {
     use ModeOverride::{AsWritten, Quota, Shadow};
     let shadow = Mode::Shadow;
