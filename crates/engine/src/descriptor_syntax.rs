@@ -119,6 +119,33 @@ mod tests {
     }
 
     #[test]
+    fn printable_ascii_is_written_as_it_is() {
+        let entry = Entry { key: "a=b c".into(), value: "d=e,\\\u{7f}~".into() };
+        assert_eq!(write(&[entry.clone(), entry]), r"a\x3db c=d=e\,\\\x7f~,a\x3db c=d=e\,\\\x7f~");
+    }
+
+    #[test]
+    fn sixteen_small_hexadecimal_digits_are_a_digest() {
+        for (text, expected) in [
+            ("0123456789abcdef", true),
+            ("0123456789abcde", false),
+            ("0123456789abcdef0", false),
+            ("0123456789ABCDEF", false),
+            ("0123456789abcdeg", false),
+        ] {
+            assert_eq!(is_digest(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_first_part_is_not_in_the_message_that_refuses_it_and_a_later_one_is() {
+        assert_eq!(parse("secret").unwrap_err(), "must be key=value");
+        let later = r"`bob` must be key=value; a comma in a value is `\,`";
+        assert_eq!(parse("user=alice,bob").unwrap_err(), later);
+        assert_eq!(parse("user=a,=b").unwrap_err(), "an entry needs a key before its `=`");
+    }
+
+    #[test]
     fn other_text_is_refused() {
         for text in
             ["", "user", "=alice", "user=a,", r"user=\", r"user=\n", r"user=\x0", r"user=\x+1"]
