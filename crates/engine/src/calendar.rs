@@ -423,6 +423,14 @@ mod tests {
     }
 
     #[test]
+    fn a_calendar_is_shown_by_its_name_and_every_zone_is_listed() {
+        let day = Calendar::new(Unit::Day, "Europe/Berlin").unwrap();
+        assert_eq!(format!("{day:?}"), "Calendar(day@Europe/Berlin)");
+        assert!(zone_names().contains(&"Europe/Berlin".to_owned()));
+        assert!(zone_names().iter().all(|zone| Calendar::new(Unit::Day, zone).is_ok()));
+    }
+
+    #[test]
     fn hours_and_unknown_zones_are_refused_and_the_end_of_time_does_not_panic() {
         Calendar::new(Unit::Hour, "UTC").unwrap_err();
         Calendar::new(Unit::Day, "Europe/Atlantis").unwrap_err();

@@ -191,6 +191,7 @@ mod tests {
         ] {
             assert_eq!(number(bad.as_bytes()), None, "{bad}");
         }
+        assert_eq!(number(&[b'1'; 40]), Some(COUNT_MAX));
         assert_eq!(number(&[b'1'; 41]), None);
     }
 

@@ -83,6 +83,20 @@ mod tests {
         assert!(Pattern::new("plain").is_none());
     }
 
+    #[test]
+    fn what_all_matching_values_have_is_between_the_stars() {
+        for (text, head, inner, tail) in [
+            ("*", "", &[][..], ""),
+            ("a**b", "a", &[], "b"),
+            ("foo*bar*q*baz", "foo", &["bar", "q"], "baz"),
+        ] {
+            let pattern = Pattern::new(text).unwrap();
+            assert_eq!(pattern.ends(), (head.as_bytes(), tail.as_bytes()), "{text}");
+            let inner = inner.iter().map(|part| part.as_bytes());
+            assert!(pattern.inner_parts().eq(inner), "{text}");
+        }
+    }
+
     /// A second implementation, which tries every length of every star.
     fn exhaustive(pattern: &[u8], value: &[u8]) -> bool {
         match pattern.split_first() {
