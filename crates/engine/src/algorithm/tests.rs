@@ -406,6 +406,19 @@ fn a_bucket_refills_evenly_and_reports_when_it_is_full() {
 }
 
 #[test]
+fn a_clock_that_is_set_back_refills_a_bucket_twice_only_by_more_than_a_window() {
+    check(
+        &ten(Algorithm::TokenBucket { burst: 5 }),
+        "at     call  used remaining fits  ends  kept
+         10000  +5    5    0         10100 10500 11500
+         9000   ?1    5    0         10100 10500 11500
+         10250  ?1    3    2         now   10500 11500
+         8999   ?1    5    0         9099  9499  10499
+         9250   ?1    3    2         now   9499  10499",
+    );
+}
+
+#[test]
 fn a_bucket_takes_back_no_more_than_what_it_has_not_refilled() {
     let bucket = ten(Algorithm::TokenBucket { burst: 5 });
     check(

@@ -143,20 +143,6 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_refills_nothing_twice() {
-        let limit = per_second(10, 10);
-        let mut bucket = TokenBucket::default();
-        bucket.charge(10, None, &limit.terms(Timestamp::from_millis(10_000)));
-        assert_eq!(bucket.remaining(&limit.terms(Timestamp::from_millis(9_000))), 0);
-        assert_eq!(bucket.remaining(&limit.terms(Timestamp::from_millis(10_500))), 5);
-        // By more than a window, it goes on from there.
-        bucket.set_back(&limit.terms(Timestamp::from_millis(9_000)));
-        assert_eq!(bucket.remaining(&limit.terms(Timestamp::from_millis(9_500))), 0);
-        bucket.set_back(&limit.terms(Timestamp::from_millis(8_999)));
-        assert_eq!(bucket.remaining(&limit.terms(Timestamp::from_millis(9_499))), 5);
-    }
-
-    #[test]
     fn a_bucket_whose_limit_becomes_zero_keeps_its_debt_and_reports_a_window() {
         let mut bucket = TokenBucket::default();
         bucket.charge(3, None, &per_second(10, 10).terms(Timestamp::from_millis(10_000)));
