@@ -46,6 +46,20 @@ struct Row {
     counters: Counters,
 }
 
+impl Row {
+    const fn on(self, setup: Setup) -> Self {
+        Self { setup, ..self }
+    }
+
+    const fn reaching(self, reach: Reach) -> Self {
+        Self { reach, ..self }
+    }
+
+    const fn counters(self, counters: Counters) -> Self {
+        Self { counters, ..self }
+    }
+}
+
 /// What runs, and how the service reaches Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Setup {

@@ -5,15 +5,7 @@ use crate::support::{fault_proxy::*, prelude::*};
 
 /// A row whose fault is in the proxy.
 const fn of_proxy(fault: &'static str, stage: fn(&mut World), effect: Effect) -> Row {
-    Row {
-        fault,
-        setup: Setup::Proxy,
-        stage,
-        heal: |world| world.proxy.heal(),
-        effect,
-        reach: Reach::All,
-        counters: Counters::Kept,
-    }
+    of_redis(fault, stage, |world| world.proxy.heal(), effect).on(Setup::Proxy)
 }
 
 /// A row whose fault is in Redis.
@@ -50,38 +42,32 @@ fn replies(replies: Flow) -> Faults {
 }
 
 pub(super) const ROWS: &[Row] = &[
-    Row {
-        setup: Setup::ProxyFromStart,
-        ..of_proxy(
-            "F01 Redis is absent at start",
-            |world| world.proxy.set(Faults { connect: Connect::Refuse, ..Faults::default() }),
-            Effect::Outage,
-        )
-    },
-    Row {
-        counters: Counters::Lost(1),
-        ..of_redis(
-            "F02 Redis is killed",
-            |world| world.redis.stop(),
-            |world| world.redis.start_again(),
-            Effect::Outage,
-        )
-    },
-    Row {
-        counters: Counters::Lost(3),
-        ..of_redis(
-            "F02 Redis is killed three times",
-            |world| {
-                for _ in 0..2 {
-                    world.redis.stop();
-                    world.redis.start_again();
-                }
+    of_proxy(
+        "F01 Redis is absent at start",
+        |world| world.proxy.set(Faults { connect: Connect::Refuse, ..Faults::default() }),
+        Effect::Outage,
+    )
+    .on(Setup::ProxyFromStart),
+    of_redis(
+        "F02 Redis is killed",
+        |world| world.redis.stop(),
+        |world| world.redis.start_again(),
+        Effect::Outage,
+    )
+    .counters(Counters::Lost(1)),
+    of_redis(
+        "F02 Redis is killed three times",
+        |world| {
+            for _ in 0..2 {
                 world.redis.stop();
-            },
-            |world| world.redis.start_again(),
-            Effect::Outage,
-        )
-    },
+                world.redis.start_again();
+            }
+            world.redis.stop();
+        },
+        |world| world.redis.start_again(),
+        Effect::Outage,
+    )
+    .counters(Counters::Lost(3)),
     of_proxy(
         "F03 connections are reset, new ones refused",
         |world| {
@@ -268,10 +254,8 @@ pub(super) const ROWS: &[Row] = &[
         calm,
         Effect::Served,
     ),
-    Row {
-        counters: Counters::Lost(1),
-        ..of_redis("F12 FLUSHALL", |world| world.order(&["FLUSHALL"]), nothing, Effect::Served)
-    },
+    of_redis("F12 FLUSHALL", |world| world.order(&["FLUSHALL"]), nothing, Effect::Served)
+        .counters(Counters::Lost(1)),
     of_proxy(
         "F13 the first bit of each reply is flipped",
         |world| world.proxy.set(replies(Flow::Flip(0))),
@@ -300,15 +284,13 @@ pub(super) const ROWS: &[Row] = &[
         |world| world.signal_service("CONT"),
         Effect::Mixed,
     ),
-    Row {
-        setup: Setup::Memory,
-        ..of_redis(
-            "F62 the service gets no processor time, memory",
-            |world| world.signal_service("STOP"),
-            |world| world.signal_service("CONT"),
-            Effect::Served,
-        )
-    },
+    of_redis(
+        "F62 the service gets no processor time, memory",
+        |world| world.signal_service("STOP"),
+        |world| world.signal_service("CONT"),
+        Effect::Served,
+    )
+    .on(Setup::Memory),
     of_redis(
         "F62 the service gets 10 ms of processor time in each 110 ms",
         |world| {
@@ -323,10 +305,8 @@ pub(super) const ROWS: &[Row] = &[
         Effect::Mixed,
     ),
     of_redis("F68 the rule file is cut off", cut_rules, nothing, Effect::Served),
-    Row {
-        setup: Setup::Memory,
-        ..of_redis("F68 the rule file is cut off, memory", cut_rules, nothing, Effect::Served)
-    },
+    of_redis("F68 the rule file is cut off, memory", cut_rules, nothing, Effect::Served)
+        .on(Setup::Memory),
 ];
 
 fn cut_rules(world: &mut World) {

@@ -14,7 +14,7 @@ const fn of_sentinel(
     heal: fn(&mut World),
     effect: Effect,
 ) -> Row {
-    Row { setup: Setup::Sentinel, ..of_redis(fault, stage, heal, effect) }
+    of_redis(fault, stage, heal, effect).on(Setup::Sentinel)
 }
 
 /// A row of a Cluster with replicas, whose first node fails.
@@ -24,8 +24,7 @@ const fn of_cluster(
     heal: fn(&mut World),
     effect: Effect,
 ) -> Row {
-    let row = of_redis(fault, stage, heal, effect);
-    Row { setup: Setup::Cluster, reach: Reach::FirstNode, ..row }
+    of_redis(fault, stage, heal, effect).on(Setup::Cluster).reaching(Reach::FirstNode)
 }
 
 /// A row of a Cluster without replicas, whose first node fails.
@@ -35,7 +34,7 @@ const fn of_shards(
     heal: fn(&mut World),
     effect: Effect,
 ) -> Row {
-    Row { setup: Setup::Shards, ..of_cluster(fault, stage, heal, effect) }
+    of_cluster(fault, stage, heal, effect).on(Setup::Shards)
 }
 
 fn replace_master(world: &mut World) {
@@ -46,75 +45,63 @@ fn replace_master(world: &mut World) {
 const LAST_SLOT: &str = "16383";
 
 pub(super) const ROWS: &[Row] = &[
-    Row {
-        counters: Counters::Replicated,
-        ..of_sentinel(
-            "F20 Sentinel: the master is killed and replaced",
-            |world| world.sentinels().kill_master(),
-            replace_master,
-            Effect::Outage,
-        )
-    },
-    Row {
-        // Once it is resumed it takes calls until the service has left it.
-        counters: Counters::Lost(1),
-        ..of_sentinel(
-            "F20 Sentinel: the master is stopped by SIGSTOP, replaced, and resumed",
-            |world| world.sentinels().stop_master(),
-            |world| {
-                world.deployment.replace_master();
-                world.sentinels().resume_master();
-            },
-            Effect::Outage,
-        )
-    },
-    Row {
-        // The old master takes calls until the service has left it.
-        counters: Counters::Lost(1),
-        ..of_sentinel(
-            "F20 Sentinel: a replica is promoted by hand",
-            |world| world.sentinels().failover_by_hand(),
-            replace_master,
-            Effect::Mixed,
-        )
-    },
-    Row {
-        counters: Counters::Replicated,
-        ..of_cluster(
-            "F20 Cluster: a master is killed and replaced",
-            |world| world.cluster().kill(0),
-            replace_master,
-            Effect::Outage,
-        )
-    },
-    Row {
-        // Once it is resumed it takes calls until the service has left it.
-        counters: Counters::Lost(1),
-        ..of_cluster(
-            "F20 Cluster: a master is stopped by SIGSTOP, replaced, and resumed",
-            |world| world.cluster().stop(0),
-            |world| {
-                world.deployment.replace_master();
-                world.cluster().resume(0);
-            },
-            Effect::Outage,
-        )
-    },
+    of_sentinel(
+        "F20 Sentinel: the master is killed and replaced",
+        |world| world.sentinels().kill_master(),
+        replace_master,
+        Effect::Outage,
+    )
+    .counters(Counters::Replicated),
+    // Once it is resumed it takes calls until the service has left it.
+    of_sentinel(
+        "F20 Sentinel: the master is stopped by SIGSTOP, replaced, and resumed",
+        |world| world.sentinels().stop_master(),
+        |world| {
+            world.deployment.replace_master();
+            world.sentinels().resume_master();
+        },
+        Effect::Outage,
+    )
+    .counters(Counters::Lost(1)),
+    // The old master takes calls until the service has left it.
+    of_sentinel(
+        "F20 Sentinel: a replica is promoted by hand",
+        |world| world.sentinels().failover_by_hand(),
+        replace_master,
+        Effect::Mixed,
+    )
+    .counters(Counters::Lost(1)),
+    of_cluster(
+        "F20 Cluster: a master is killed and replaced",
+        |world| world.cluster().kill(0),
+        replace_master,
+        Effect::Outage,
+    )
+    .counters(Counters::Replicated),
+    // Once it is resumed it takes calls until the service has left it.
+    of_cluster(
+        "F20 Cluster: a master is stopped by SIGSTOP, replaced, and resumed",
+        |world| world.cluster().stop(0),
+        |world| {
+            world.deployment.replace_master();
+            world.cluster().resume(0);
+        },
+        Effect::Outage,
+    )
+    .counters(Counters::Lost(1)),
     of_cluster(
         "F20 Cluster: a replica is promoted by hand",
         |world| world.cluster().failover_by_hand(0),
         replace_master,
         Effect::Mixed,
     ),
-    Row {
-        counters: Counters::Lost(1),
-        ..of_shards(
-            "F25 Cluster: a shard without replica is killed",
-            |world| world.cluster().kill(0),
-            |world| world.cluster().heal(),
-            Effect::Outage,
-        )
-    },
+    of_shards(
+        "F25 Cluster: a shard without replica is killed",
+        |world| world.cluster().kill(0),
+        |world| world.cluster().heal(),
+        Effect::Outage,
+    )
+    .counters(Counters::Lost(1)),
     of_shards(
         "F25 Cluster: a shard without replica is stopped by SIGSTOP",
         |world| world.cluster().stop(0),
@@ -133,25 +120,23 @@ pub(super) const ROWS: &[Row] = &[
         |world| world.cluster().nodes[0].accept_writes(),
         Effect::WritesRefused,
     ),
-    Row {
-        reach: Reach::All,
-        ..of_shards(
-            "F25 CLUSTERDOWN: a slot has no owner, and the nodes require full coverage",
-            |world| {
-                let cluster = world.cluster();
-                for node in &cluster.nodes {
-                    node.query::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]);
-                }
-                eventually("all nodes say CLUSTERDOWN", || cluster.forget_slot(LAST_SLOT));
-            },
-            |world| {
-                let cluster = world.cluster();
-                cluster.nodes[2].query::<()>(&["CLUSTER", "ADDSLOTS", LAST_SLOT]);
-                cluster.ready();
-            },
-            Effect::Outage,
-        )
-    },
+    of_shards(
+        "F25 CLUSTERDOWN: a slot has no owner, and the nodes require full coverage",
+        |world| {
+            let cluster = world.cluster();
+            for node in &cluster.nodes {
+                node.query::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]);
+            }
+            eventually("all nodes say CLUSTERDOWN", || cluster.forget_slot(LAST_SLOT));
+        },
+        |world| {
+            let cluster = world.cluster();
+            cluster.nodes[2].query::<()>(&["CLUSTER", "ADDSLOTS", LAST_SLOT]);
+            cluster.ready();
+        },
+        Effect::Outage,
+    )
+    .reaching(Reach::All),
     of_shards(
         "F24 MOVED: a node's counters move to another node",
         |world| {
