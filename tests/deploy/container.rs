@@ -90,8 +90,7 @@ fn workers_follow_the_cpu_quota_of_a_cgroup_v1_that_only_the_table_of_mounts_sho
 #[test]
 fn the_address_of_all_interfaces_serves_ipv4_and_ipv6() {
     let everywhere = ["--grpc-addr", "[::]:0", "--http-addr", "[::]:0"];
-    let service = Service::shop().flags(&everywhere).start();
-    service.wait_until_ready();
+    let service = Service::shop().flags(&everywhere).ready();
     for host in ["127.0.0.1", "[::1]"] {
         let address = format!("{host}:{}", service.grpc.port());
         let (code, out, error) = healthcheck(&["--addr", &address]);
@@ -138,8 +137,7 @@ fn healthcheck(flags: &[&str]) -> (Option<i32>, String, String) {
 
 #[test]
 fn healthcheck_exits_with_0_only_if_the_service_serves() {
-    let service = Service::shop().flags(&["--drain", "60s"]).start();
-    service.wait_until_ready();
+    let service = Service::shop().flags(&["--drain", "60s"]).ready();
     let address = service.grpc.to_string();
     for name in [&[][..], &["--service", ""], &["--service", "ratelimit"]] {
         let flags = [&["--addr", &address], name].concat();
@@ -170,8 +168,7 @@ fn healthcheck_exits_with_1_if_nothing_answers_and_with_2_on_bad_flags() {
 #[test]
 fn healthcheck_finds_the_address_in_the_settings_of_the_service() {
     let everywhere = ["--grpc-addr", "0.0.0.0:0"];
-    let service = Service::shop().flags(&everywhere).start();
-    service.wait_until_ready();
+    let service = Service::shop().flags(&everywhere).ready();
     for host in ["0.0.0.0", "[::]", "127.0.0.1"] {
         let address = format!("{host}:{}", service.grpc.port());
         let mut by_variable = tollkeeper();

@@ -96,12 +96,8 @@ fn rendered(install: &str) -> (Vec<Value>, String) {
     let install = install.replace("helm upgrade --install ", "helm install ");
     let script = format!("set -e\nhelm() {{ \"$HELM\" template \"${{@:2}}\"; }}\n{install}");
     shell.args(["-c", &script]).env("HELM", tool("helm")).current_dir(root());
-    let (code, yaml, error) = run(&mut shell);
-    assert_eq!(code, Some(0), "{install}: {error}");
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("objects.yaml");
-    fs::write(&file, &yaml).unwrap();
-    assert_eq!(invalid(&file), Vec::<String>::new(), "{install}");
+    let yaml = succeeds(&mut shell);
+    assert_eq!(invalid(&yaml), Vec::<String>::new(), "{install}");
     let (_, namespace) = install.split_once("--namespace ").unwrap();
     (documents(&yaml), namespace.split_whitespace().next().unwrap().to_owned())
 }

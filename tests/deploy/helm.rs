@@ -658,14 +658,11 @@ fn the_rendered_command_line_starts_the_binary() {
 
 #[test]
 fn the_values_on_the_page_of_kubernetes_are_accepted() {
-    let folder = TempDir::new().unwrap();
     let page = page("kubernetes.md");
     let samples = blocks(&page, "yaml");
     assert!(samples.len() > 1);
     for sample in samples {
-        let file = folder.path().join("values.yaml");
-        fs::write(&file, sample).unwrap();
-        render(&["--values", file.to_str().unwrap()]);
+        render(&["--values", &TextFile::new("values.yaml", sample)]);
     }
     for name in page.split("alert `").skip(1).map(|rest| rest.split('`').next().unwrap()) {
         let alerts = fs::read_to_string(root().join("helm/files/alerts.yaml")).unwrap();

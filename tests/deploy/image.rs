@@ -17,8 +17,7 @@ exec unshare --user --map-user=65532 --map-group=65532 --root="$image" --wd=/ "$
 fn image(folder: &TempDir) -> PathBuf {
     let image = folder.path().join("root");
     let binary = tollkeeper().get_program().to_owned();
-    let (code, _, error) = run(Command::new(root().join("image/root")).arg(binary).arg(&image));
-    assert_eq!(code, Some(0), "{error}");
+    succeeds(Command::new(root().join("image/root")).arg(binary).arg(&image));
     image
 }
 
@@ -79,8 +78,7 @@ fn the_image_serves_calls_from_a_read_only_root_as_an_unprivileged_user() {
     let mut by_name = tollkeeper();
     let name = format!("limiter.example:{}", service.grpc.port());
     by_name.args(["call", "--addr", &name, "--domain", "example", "user=alice"]);
-    let (code, _, error) = run(&mut in_image(&image, &by_name));
-    assert_eq!(code, Some(0), "{error}");
+    succeeds(&mut in_image(&image, &by_name));
 
     // What a probe runs in the container.
     let mut probe = tollkeeper();
@@ -127,8 +125,7 @@ fn archive(folder: &Path, umask: &str, binary: &Path) -> PathBuf {
     let mut command = Command::new("sh");
     command.args(["-c", r#"umask "$0"; exec "$@""#, umask]).arg(root().join("image/archive"));
     command.arg(binary).arg("x86_64-unknown-linux-gnu").arg(folder);
-    let (code, _, error) = run(&mut command);
-    assert_eq!(code, Some(0), "{error}");
+    succeeds(&mut command);
     folder.join(format!("{}.tar.gz", archive_name()))
 }
 
@@ -142,16 +139,13 @@ fn a_release_archive_holds_the_binary_its_documents_and_the_list_of_its_crates()
     // Debug information would take most of the time.
     let binary = folder.path().join("stripped");
     let mut strip = Command::new("strip");
-    let (code, _, error) = run(strip.arg("-o").arg(&binary).arg(tollkeeper().get_program()));
-    assert_eq!(code, Some(0), "{error}");
+    succeeds(strip.arg("-o").arg(&binary).arg(tollkeeper().get_program()));
     let archive = archive(folder.path(), "022", &binary);
     let sums = format!("{}.sha256", archive.display());
     let mut check = Command::new("sha256sum");
-    let (code, _, error) = run(check.args(["--check", &sums]).current_dir(&folder));
-    assert_eq!(code, Some(0), "{error}");
+    succeeds(check.args(["--check", &sums]).current_dir(&folder));
 
-    let (code, _, error) = run(Command::new("tar").arg("-xzf").arg(&archive).current_dir(&folder));
-    assert_eq!(code, Some(0), "{error}");
+    succeeds(Command::new("tar").arg("-xzf").arg(&archive).current_dir(&folder));
     let content = folder.path().join(archive_name());
     let expected = ["CHANGELOG.md", "LICENSE", "README.md", "sbom.cdx.json", "tollkeeper"];
     let expected = expected.map(|file| format!("/{file}"));
@@ -255,8 +249,7 @@ fn the_context_of_the_image_has_what_the_build_needs() {
     // Cargo refuses a manifest if a member or the file of a target is missing.
     let mut metadata = Command::new("cargo");
     metadata.args(["metadata", "--locked", "--format-version", "1"]).current_dir(&context);
-    let (code, _, error) = run(&mut metadata);
-    assert_eq!(code, Some(0), "{error}");
+    succeeds(&mut metadata);
     let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
     for script in ["image/build", "image/root"] {
         assert!(dockerfile.contains(script) && context.path().join(script).exists(), "{script}");

@@ -28,16 +28,7 @@ use self::{
         contour::{Contour, address_of_machine},
         release::Release,
     },
-    support::{
-        pages::{
-            DescriptorRow, blocks, descriptors, documents, page, request_of_row, requests,
-            rules_with,
-        },
-        redis_server::Redis,
-        root, run,
-        service::{Service, tollkeeper},
-        tool, wait_until,
-    },
+    support::pages::{DescriptorRow, descriptors, request_of_row, requests, rules_with},
 };
 
 use crate::support::prelude::*;
@@ -66,8 +57,7 @@ fn pods() -> Vec<Value> {
     let mut helm = Command::new(tool("helm"));
     helm.args(["template", "release"]).arg(root().join("helm"));
     helm.args(["--set", "bundledRedis.enabled=true,serviceAccount.create=false"]);
-    let (code, yaml, error) = run(&mut helm);
-    assert_eq!(code, Some(0), "{error}");
+    let yaml = succeeds(&mut helm);
     let mut pods = Vec::new();
     for object in documents(&yaml) {
         let spec = match object["kind"].as_str() {

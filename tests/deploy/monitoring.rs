@@ -8,10 +8,7 @@ const RUNBOOK: &str = "https://github.com/tollkeeper/tollkeeper/blob/main/docs/o
 /// Runs promtool, which must find nothing.
 #[track_caller]
 fn promtool(arguments: &[&str]) -> String {
-    let (code, stdout, stderr) =
-        run(Command::new(tool("promtool")).current_dir(root()).args(arguments));
-    assert_eq!(code, Some(0), "{stdout}{stderr}");
-    stdout
+    succeeds(Command::new(tool("promtool")).current_dir(root()).args(arguments))
 }
 
 /// The metrics that an expression names. Other names are functions and labels.
@@ -65,10 +62,8 @@ fn fires(name: &str, text: &str) -> Value {
 #[test]
 fn each_alert_fires_when_it_is_due_and_not_before() {
     let table = text("tests/deploy/alerts.txt");
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("alerts.yaml");
-    fs::write(&file, timelines(&table).to_string()).unwrap();
-    promtool(&["test", "rules", file.to_str().unwrap()]);
+    let file = TextFile::new("alerts.yaml", timelines(&table).to_string());
+    promtool(&["test", "rules", &file]);
     let words: BTreeSet<&str> = table.split([' ', ',', ';', '{', '\n']).collect();
     for name in alerts().keys() {
         assert!(words.contains(&**name), "no test of {name}");
@@ -198,15 +193,13 @@ fn the_chart_deploys_the_alerts_and_the_dashboard_only_if_asked() {
 
 #[test]
 fn single_alerts_are_left_out_or_changed_by_values() {
-    let folder = tempfile::TempDir::new().unwrap();
-    let file = folder.path().join("values.yaml");
     let values = "monitoring: { alerts: { enabled: true, disabled: [TollkeeperStarved], \
                   extraGroups: [{ name: mine, rules: [{ alert: Mine, expr: up == 0 }] }], \
                   overrides: { TollkeeperDecisionsLate: { for: 9m, labels: { severity: info } } } } }";
-    std::fs::write(&file, values).unwrap();
+    let file = TextFile::new("values.yaml", values);
     let all = documents(&text("helm/files/alerts.yaml")).remove(0);
     let all = all["groups"][0]["rules"].as_array().unwrap().clone();
-    let objects = render(&["--values", file.to_str().unwrap()]);
+    let objects = render(&["--values", &file]);
     let groups = object(&objects, "PrometheusRule")["spec"]["groups"].clone();
     assert_eq!(
         groups[1],

@@ -28,7 +28,7 @@ fn service(collector: &OtelCollector, protocol: &str, store: &str, logs: &str) -
 
 /// Makes a call in this trace.
 async fn call(service: &Service, trace: &str) {
-    let mut call = Request::new(request("shop", vec![descriptor(&[("user", "a")])]));
+    let mut call = Request::new(shop("user=a"));
     call.metadata_mut().insert("traceparent", format!("00-{trace}-{SPAN}-01").parse().unwrap());
     service.client().await.should_rate_limit(call).await.unwrap();
 }

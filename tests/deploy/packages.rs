@@ -2,12 +2,6 @@
 
 use crate::support::prelude::*;
 
-fn succeeds(command: &mut Command) -> String {
-    let (code, out, error) = run(command);
-    assert_eq!(code, Some(0), "{command:?}: {out}{error}");
-    out
-}
-
 /// Makes both packages in a folder.
 fn packages(binary: &Path, folder: &Path) -> [Vec<u8>; 2] {
     let nfpm = tool("nfpm");

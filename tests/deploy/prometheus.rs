@@ -92,8 +92,8 @@ async fn every_expression_of_the_alerts_and_the_dashboard_has_a_value_after_call
         ask("held").await;
         ask("hold.commit").await;
         redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-        service.ask(request("shop", vec![descriptor(&[("user", "fallback")])])).await.unwrap();
-        service.ask(request("shop", vec![descriptor(&[("log", "failing")])])).await.unwrap_err();
+        service.ask(shop("user=fallback")).await.unwrap();
+        service.ask(shop("log=failing")).await.unwrap_err();
         redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
         let hits = format!("ratelimit_hits_total{{standing=\"over\"}} >= {}", 2 + 12 * scrapes);
         wait_until("the calls are scraped", || !prometheus.query(&hits).is_empty());
@@ -156,8 +156,7 @@ async fn an_outage_of_redis_fires_the_alert_of_the_breaker_which_ends_with_the_o
     let mut client = service.client().await;
     let fires = async {
         loop {
-            let call = request("shop", vec![descriptor(&[("user", "a")])]);
-            client.should_rate_limit(call).await.unwrap();
+            client.should_rate_limit(shop("user=a")).await.unwrap();
             if let Some(alert) = prometheus.firing("TollkeeperBreakerOpen") {
                 break alert;
             }

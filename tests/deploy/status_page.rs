@@ -66,8 +66,7 @@ fn table(browser: &mut Browser, id: &str) -> Vec<Vec<String>> {
 async fn the_page_shows_the_calls_the_rules_and_the_store_and_renews_itself() {
     let redis = Redis::start();
     let store = redis.url();
-    let service = Service::shop().on(&store).flags(&["--top-keys", "values"]).start();
-    service.wait_until_ready();
+    let service = Service::shop().on(&store).flags(&["--top-keys", "values"]).ready();
     let mut browser = open(&service);
     wait_for_state(&mut browser, "All is well");
     assert!(browser.text().contains("No key was denied."));
@@ -103,8 +102,7 @@ async fn the_page_shows_the_calls_the_rules_and_the_store_and_renews_itself() {
     browser.wait_for("document.getElementById('nodes').innerText.includes('outage')");
     assert_eq!(text_of(&mut browser, "store"), "Down");
     browser.wait_for("document.getElementById('failed-note').textContent === '1 since the start'");
-    let status = service.exchange_at(service.admin, "GET", "/status", b"").2;
-    let numbers = serde_json::from_str::<Value>(&status).unwrap()["numbers"].take();
+    let numbers = service.admin("GET", "/status").1["numbers"].take();
     assert_eq!(
         (&numbers["calls"]["count"], &numbers["fallbacks"]),
         (&json!(10), &json!({ "error": 1, "deny": 0, "allow": 0, "local": 0 }))
@@ -130,8 +128,7 @@ descriptors:
   - { key: user, rate_limit: { unit: year, requests_per_unit: 1000, on_store_failure: allow } }
   - { key: card, rate_limit: { unit: year, requests_per_unit: 1000 } }
 ";
-    let service = Service::with(rules).on(&store).flags(&["--decision-budget", "1s"]).start();
-    service.wait_until_ready();
+    let service = Service::with(rules).on(&store).flags(&["--decision-budget", "1s"]).ready();
     ask(&service, "shop", "user", "alice", 2).await;
     let mut browser = open(&service);
     wait_for_state(&mut browser, "All is well");
@@ -140,9 +137,9 @@ descriptors:
     let address = format!("127.0.0.1:{}", redis.port);
     let breaker = "document.getElementById('nodes').innerText.includes('open: not asked')";
     for _ in 0..4 {
-        drop(service.ask(request("shop", vec![descriptor(&[("user", "alice")])])).await);
+        drop(service.ask(shop("user=alice")).await);
     }
-    drop(service.ask(request("shop", vec![descriptor(&[("card", "1")])])).await);
+    drop(service.ask(shop("card=1")).await);
     browser.wait_for(breaker);
     wait_for_state(&mut browser, "Failing");
     let worst = text_of(&mut browser, "worst");
@@ -195,8 +192,7 @@ descriptors:
 async fn calls_above_the_decision_budget_and_overrides_that_are_not_known_are_shown() {
     let redis = Redis::start();
     let store = redis.url();
-    let service = Service::shop().on(&store).flags(&["--decision-budget", "100ms"]).start();
-    service.wait_until_ready();
+    let service = Service::shop().on(&store).flags(&["--decision-budget", "100ms"]).ready();
     // It shows the last 10 s.
     let mut browser = open(&service);
     redis.signal("STOP");
@@ -205,8 +201,7 @@ async fn calls_above_the_decision_budget_and_overrides_that_are_not_known_are_sh
     let calls = (0..100).map(|_| {
         let mut client = client.clone();
         tokio::spawn(async move {
-            let call = request("shop", vec![descriptor(&[("user", "two")])]);
-            drop(client.should_rate_limit(call).await);
+            drop(client.should_rate_limit(shop("user=two")).await);
         })
     });
     for call in calls.collect::<Vec<_>>() {
@@ -388,13 +383,11 @@ async fn a_key_is_found_by_its_descriptor() {
 
 #[tokio::test]
 async fn an_operator_with_the_token_overrides_a_limit_and_undoes_it() {
-    let folder = tempfile::TempDir::new().unwrap();
-    let token = folder.path().join("token");
-    std::fs::write(&token, "a-token-of-16-characters").unwrap();
-    let flags = &["--admin-token-file", token.to_str().unwrap(), "--top-keys", "values"];
+    let token = TextFile::new("token", "a-token-of-16-characters");
+    let flags = &["--admin-token-file", &token, "--top-keys", "values"];
     let service = Service::shop().flags(flags).start();
     ask(&service, "shop", "user", "two", 3).await;
-    let call = || service.ask(request("shop", vec![descriptor(&[("user", "two")])]));
+    let call = || service.ask(shop("user=two"));
     let mut browser = open_any(&service);
     browser.wait_for("!document.getElementById('login').hidden");
     fill_in(&mut browser, &[("token", "a-token-of-16-characters")], "#login button");
@@ -464,10 +457,8 @@ async fn an_operator_with_the_token_overrides_a_limit_and_undoes_it() {
 
 #[test]
 fn a_page_changes_nothing_from_another_origin_or_without_the_token() {
-    let folder = tempfile::TempDir::new().unwrap();
-    let file = folder.path().join("token");
-    std::fs::write(&file, "a-token-of-16-characters").unwrap();
-    let flags = &["--admin-token-file", file.to_str().unwrap()];
+    let file = TextFile::new("token", "a-token-of-16-characters");
+    let flags = &["--admin-token-file", &file];
     let [open, guarded] = [&[][..], flags].map(|flags| Service::shop().flags(flags).start());
     let reset = "/counters/reset?domain=shop&descriptor=user%3Dtwo";
     let token = ("authorization", "Bearer a-token-of-16-characters");
@@ -590,11 +581,9 @@ async fn the_page_marks_what_is_not_current() {
 
 #[tokio::test]
 async fn the_page_asks_for_the_token_of_the_admin_address() {
-    let folder = tempfile::TempDir::new().unwrap();
-    let token = folder.path().join("token");
-    std::fs::write(&token, "a-token-of-16-characters").unwrap();
-    let service = Service::shop().flags(&["--admin-token-file", token.to_str().unwrap()]).start();
-    assert_eq!(service.exchange_at(service.admin, "GET", "/status", b"").0, 401);
+    let token = TextFile::new("token", "a-token-of-16-characters");
+    let service = Service::shop().flags(&["--admin-token-file", &token]).start();
+    assert_eq!(service.admin("GET", "/status").0, 401);
     let mut browser = Browser::start();
     browser.open(&format!("http://{}/", service.admin));
     browser.wait_for("!document.getElementById('login').hidden");

@@ -16,11 +16,9 @@ fn workflows() -> [String; 2] {
 
 /// What the linter finds in a workflow. It would also run the linters of scripts that the machine happens to have.
 fn lint(workflow: &str) -> String {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("workflow.yaml");
-    fs::write(&file, workflow).unwrap();
+    let file = TextFile::new("workflow.yaml", workflow);
     let mut linter = Command::new(tool("actionlint"));
-    run(linter.args(["-no-color", "-shellcheck=", "-pyflakes="]).arg(file)).1
+    run(linter.args(["-no-color", "-shellcheck=", "-pyflakes="]).arg(&*file)).1
 }
 
 #[test]

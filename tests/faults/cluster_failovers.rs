@@ -132,9 +132,8 @@ async fn check_failovers_in_a_cluster(
         assert!(beyond <= 50, "{kind}: {beyond} hits are lost");
     }
     for service in &services {
-        let reported = "failover from 127.0.0.1:";
-        wait_until("the cost is reported", || service.log().contains(reported));
-        assert!(service.get("/metrics").contains("ratelimit_store_charges_lost_total"));
+        service.wait_for_log("failover from 127.0.0.1:");
+        service.assert_metric("ratelimit_store_charges_lost_total");
     }
 }
 
@@ -156,10 +155,7 @@ async fn masters_that_are_replaced_together_are_each_followed_and_reported() {
     let values: Vec<String> = (0..3)
         .map(|node| values_on(&cluster, node, "fixed_window", "together", 1).remove(0))
         .collect();
-    let ask = async |value: &str| {
-        let call = request("shop", vec![descriptor(&[("fixed_window", value)])]);
-        service.ask(call).await.is_ok()
-    };
+    let ask = async |value: &str| service.ask(shop(&format!("fixed_window={value}"))).await.is_ok();
     for value in &values {
         assert!(ask(value).await, "{}", service.log());
     }
@@ -177,8 +173,7 @@ async fn masters_that_are_replaced_together_are_each_followed_and_reported() {
         }
     }
     for master in 0..3 {
-        let line = format!("failover from 127.0.0.1:{} to", cluster.nodes[master].port);
-        wait_until(&line, || service.log().contains(&line));
+        service.wait_for_log(&format!("failover from 127.0.0.1:{} to", cluster.nodes[master].port));
     }
 }
 

@@ -85,8 +85,7 @@ descriptors:
     let mut redis = Redis::start();
     let proxy = FaultProxy::start(redis.port, 1);
     let store = if outage == Disruption::BlackHole { proxy.url.clone() } else { redis.url() };
-    let service = Service::with(&rules).on(&store).flags(&["--decision-budget", &budget]).start();
-    service.wait_until_ready();
+    let service = Service::with(&rules).on(&store).flags(&["--decision-budget", &budget]).ready();
     let envoy = Envoy::start_waiting(service.grpc, &format!("{}s", waits.as_secs_f64()));
     wait_until("a call is counted", || {
         envoy.get(b"alice");

@@ -80,17 +80,12 @@ fn none_failed(report: &str) {
 #[test]
 fn grpcio_loses_no_call_when_services_end_one_after_the_other() {
     let redis = Redis::start();
-    let start = || {
-        let service = Service::with(RULES).on(&redis.url()).flags(&["--drain", "50ms"]).start();
-        service.wait_until_ready();
-        service
-    };
+    let start = || Service::with(RULES).on(&redis.url()).flags(&["--drain", "50ms"]).ready();
     for _ in 0..exits() {
         let (mut leaving, staying) = (start(), start());
         let caller = grpcio(&format!("ipv4:{},{}", leaving.grpc, staying.grpc));
         thread::sleep(Duration::from_millis(300));
-        leaving.process().signal("TERM");
-        assert!(leaving.process().0.wait().unwrap().success(), "{}", leaving.log());
+        leaving.end();
         assert!(!leaving.log().contains("did not end"), "{}", leaving.log());
         thread::sleep(Duration::from_millis(200));
         none_failed(&end(caller));
@@ -99,8 +94,7 @@ fn grpcio_loses_no_call_when_services_end_one_after_the_other() {
 
 #[test]
 fn grpcio_loses_no_call_when_its_connections_reach_their_age() {
-    let service = Service::with(RULES).flags(&["--connection-age", "1s"]).start();
-    service.wait_until_ready();
+    let service = Service::with(RULES).flags(&["--connection-age", "1s"]).ready();
     let caller = grpcio(&format!("ipv4:{}", service.grpc));
     thread::sleep(Duration::from_secs(4));
     none_failed(&end(caller));
@@ -138,8 +132,7 @@ fn envoy_loses_no_call_when_a_service_ends() {
                 })
                 .collect();
             thread::sleep(Duration::from_millis(300));
-            leaving.process().signal("TERM");
-            assert!(leaving.process().0.wait().unwrap().success());
+            leaving.end();
             thread::sleep(Duration::from_millis(200));
             ended.store(true, Ordering::Relaxed);
             threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u32>()
@@ -193,17 +186,13 @@ fn envoy(first: SocketAddr, second: SocketAddr) -> Envoy {
 /// A client that never answers the PING after which a connection may end.
 #[test]
 fn a_client_that_ignores_goaway_delays_the_exit_by_the_deadline_only() {
-    let mut service = Service::shop().start();
-    service.wait_until_ready();
+    let mut service = Service::shop().ready();
     let mut client = TcpStream::connect(service.grpc).unwrap();
     let call = http2::opening().into_iter().chain(Frames::default().headers().bytes());
     client.write_all(&call.collect::<Vec<_>>()).unwrap();
-    wait_until("it is connected", || {
-        service.get("/metrics").contains("ratelimit_connections{listener=\"grpc\"} 1")
-    });
+    service.wait_for_metric("ratelimit_connections{listener=\"grpc\"} 1");
     let began = Instant::now();
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success());
+    service.end();
     assert!(service.log().contains("were closed"), "{}", service.log());
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }

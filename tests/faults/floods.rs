@@ -23,7 +23,7 @@ fn seconds() -> u64 {
 /// Runs `attack` on two threads, again and again, while a good client makes its calls on a connection of its own.
 /// Each attack gets the addresses of gRPC and HTTP, and a flag that asks it to end.
 fn flood(name: &str, peak_max: u64, attack: impl Fn(SocketAddr, SocketAddr, &Stop) + Sync) {
-    flood_with(Options { rules: RULES, ..Options::default() }, name, peak_max, attack);
+    flood_with(Service::with(RULES), name, peak_max, attack);
 }
 
 /// Like [`flood`], on a service with these options.
@@ -33,8 +33,7 @@ fn flood_with(
     peak_max: u64,
     attack: impl Fn(SocketAddr, SocketAddr, &Stop) + Sync,
 ) {
-    let mut service = Service::start(options);
-    service.wait_until_ready();
+    let mut service = options.ready();
     let process = service.process().0.id();
     let files_before = open_files(process);
     let (stop, attacks) = (Stop::default(), AtomicUsize::new(0));
@@ -96,7 +95,7 @@ fn good_calls(service: &Service, stop: &Stop) -> Vec<Duration> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut client = service.client().await;
-        let call = request("shop", vec![descriptor(&[("good", "client")])]);
+        let call = shop("good=client");
         let end = Instant::now() + Duration::from_secs(seconds());
         let mut latencies = Vec::new();
         while Instant::now() < end || stop.sending.load(Ordering::Relaxed) > 0 {
@@ -219,7 +218,7 @@ const DEBUG_MIB: u64 = CHART_MIB + 64;
 #[test]
 fn flood_of_long_answers_that_are_not_read() {
     let (rules, flags) = (long_rules(), &["--dynamic-metadata"]);
-    let options = Options { rules: &rules, flags, ..Options::default() };
+    let options = Service::with(&rules).flags(flags);
     let sent = [0, 1].map(|window| unread_calls(window, 100, &long_call()));
     flood_with(options, "unread long answers", DEBUG_MIB, |grpc, _, stop| {
         hold_connections(grpc, 16, &[&sent[0][..], &sent[1]], stop);
@@ -260,7 +259,7 @@ fn flood_of_calls_to_the_health_service() {
 #[test]
 fn flood_of_everything_that_is_held_stays_within_the_limit_of_the_chart() {
     let (rules, flags) = (long_rules(), &["--dynamic-metadata"]);
-    let options = Options { rules: &rules, flags, ..Options::default() };
+    let options = Service::with(&rules).flags(flags);
     let [checks, watches] = open_health_calls();
     let (block, unread) = (open_header_block(), unread_calls(1, 100, &long_call()));
     let half = half_sent_messages();

@@ -167,8 +167,7 @@ async fn call(mut client: RateLimitServiceClient<Channel>, ends: Arc<AtomicBool>
     while !ends.load(Ordering::Relaxed) {
         let sent = window();
         let (key, _) = LIMITS[(sent % 3).min(1) as usize];
-        let call = request("shop", vec![descriptor(&[(key, "all")])]);
-        match client.should_rate_limit(call).await {
+        match client.should_rate_limit(shop(&format!("{key}=all"))).await {
             Ok(answer) if answer.get_ref().overall_code() == Code::Ok => {
                 admitted.push(Admitted { key, hits: 1, sent, answered: window() });
             }

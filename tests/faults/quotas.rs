@@ -61,7 +61,7 @@ async fn no_window_admits_more_while_envoys_and_redis_come_and_go() {
     );
     let start = || {
         let flags = &["--on-store-failure", "deny"];
-        Service::start(Options { rules: &rules, store: &redis.url(), flags, ..Options::default() })
+        Service::with(&rules).on(&redis.url()).flags(flags).start()
     };
     let services = [start(), start()];
     services.iter().for_each(Service::wait_until_ready);

@@ -48,8 +48,7 @@ impl Load {
                         let call = calls.fetch_add(1, Ordering::Relaxed);
                         ("narrow", format!("r{round:03}n{:06}", call / CALLS_ON_NARROW))
                     };
-                    let call = request("shop", vec![descriptor(&[(key, &value)])]);
-                    let answer = client.should_rate_limit(call).await;
+                    let answer = client.should_rate_limit(shop(&format!("{key}={value}"))).await;
                     let code = answer.ok().map(|answer| answer.into_inner().overall_code());
                     if code == Some(Code::Ok) {
                         admitted.fetch_add(1, Ordering::Relaxed);
@@ -151,8 +150,7 @@ async fn each_failover_under_load_is_over_soon_and_costs_what_was_not_replicated
     let mut sentinels = Sentinels::start();
     let store = sentinels.url();
     let flags = &["--decision-budget", "200ms"];
-    let mut service = Service::with(RULES).on(&store).flags(flags).start();
-    service.wait_until_ready();
+    let mut service = Service::with(RULES).on(&store).flags(flags).ready();
     let process = service.process().0.id();
     let mut files = 0;
     let faults = [Fault::Kill, Fault::Stop, Fault::ByHand, Fault::Paused];

@@ -93,7 +93,7 @@ fn recovery(connect: Duration, rate: f64, fault: Fault, may_fail: f64) -> Option
     let mut servers = Servers::start(connect);
     let url = servers.url(fault);
     let service = Service::with(RULES).on(&url).flags(&["--decision-budget", "40ms"]).start();
-    let message = request("shop", vec![descriptor(&[("user", "a")])]).encode_to_vec();
+    let message = shop("user=a").encode_to_vec();
     let calls = |time: Duration| {
         let mut client = RawClient::connect(service.grpc, vec![message.clone()], 8_000);
         client.send_at(rate, time);

@@ -26,10 +26,7 @@ async fn a_service_that_runs_a_few_milliseconds_at_a_time_decides_every_call_and
     let redis = Redis::start();
     // Callers announce a timeout, so the budget is for Redis alone, which the service's own stops exceed.
     let flags = ["--workers", "2", "--decision-budget", "100ms", "--decision-budget-max", "20s"];
-    let options =
-        Options { rules: RULES, store: &redis.url(), flags: &flags, ..Options::default() };
-    let mut service = Service::start(options);
-    service.wait_until_ready();
+    let mut service = Service::with(RULES).on(&redis.url()).flags(&flags).ready();
     let (mut calls, is_seen) = (JoinSet::new(), Arc::new(AtomicBool::new(false)));
     for client in 0..CLIENTS {
         let (mut service, is_seen) = (service.client().await, Arc::clone(&is_seen));

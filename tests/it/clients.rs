@@ -46,24 +46,23 @@ fn passes(folder: &str, script: &str) {
     let (faults, addresses) = faults();
     let scratch = TempDir::new().unwrap();
 
-    let (code, output, errors) = run(Command::new("sh")
-        .args(["-e", "-c", script])
-        .current_dir(root().join("clients").join(folder))
-        .env("PATH", path())
-        .env("SCRATCH", scratch.path())
-        .env("TOLLKEEPER_ADDR", service.grpc.to_string())
-        .env("TOLLKEEPER_HTTP_ADDR", service.http.to_string())
-        .env("TOLLKEEPER_TLS_ADDR", secured.grpc.to_string())
-        .env("TOLLKEEPER_CA", ca)
-        .env("TOLLKEEPER_CERT", client.certificate)
-        .env("TOLLKEEPER_KEY", client.key)
-        .env("TOLLKEEPER_GONE_ADDR", nobody().to_string())
-        .env("TOLLKEEPER_SILENT_ADDR", silent.local_addr().unwrap().to_string())
-        .env("TOLLKEEPER_FAULTS", addresses));
-
-    assert_eq!(code, Some(0), "{output}{errors}");
-    let metrics = service.get("/metrics");
-    assert!(metrics.contains("rule=\"slots\""), "the cases did not run: {output}{errors}");
+    let output = succeeds(
+        Command::new("sh")
+            .args(["-e", "-c", script])
+            .current_dir(root().join("clients").join(folder))
+            .env("PATH", path())
+            .env("SCRATCH", scratch.path())
+            .env("TOLLKEEPER_ADDR", service.grpc.to_string())
+            .env("TOLLKEEPER_HTTP_ADDR", service.http.to_string())
+            .env("TOLLKEEPER_TLS_ADDR", secured.grpc.to_string())
+            .env("TOLLKEEPER_CA", ca)
+            .env("TOLLKEEPER_CERT", client.certificate)
+            .env("TOLLKEEPER_KEY", client.key)
+            .env("TOLLKEEPER_GONE_ADDR", nobody().to_string())
+            .env("TOLLKEEPER_SILENT_ADDR", silent.local_addr().unwrap().to_string())
+            .env("TOLLKEEPER_FAULTS", addresses),
+    );
+    service.assert_metric("rule=\"slots\"");
     // Its input ends here, so it compares what it was sent, and that each row has run.
     let Output { status, stderr, .. } = faults.wait_with_output().unwrap();
     assert!(status.success(), "{output}{}", String::from_utf8_lossy(&stderr));

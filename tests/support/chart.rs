@@ -34,13 +34,13 @@ pub fn object(objects: &[Value], kind: &str) -> Value {
     objects.iter().find(ours).unwrap_or_else(|| panic!("no {kind}")).clone()
 }
 
-/// The objects in a file of which the schemas refuse something, with the reasons.
-pub fn invalid(file: &std::path::Path) -> Vec<String> {
+/// The objects of a text of which the schemas refuse something, with the reasons.
+pub fn invalid(objects: &str) -> Vec<String> {
     let schemas = root().join("target/tools/schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json");
     let output = Command::new(tool("kubeconform"))
         .args(["-strict", "-output", "json", "-verbose", "-schema-location"])
         .arg(schemas)
-        .arg(file)
+        .arg(&*TextFile::new("objects.yaml", objects))
         .stdout(Stdio::piped())
         .output()
         .unwrap();

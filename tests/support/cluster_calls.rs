@@ -33,9 +33,7 @@ pub fn rules(limit: u64, small: &[(&str, u64)]) -> String {
 }
 
 pub fn serve(cluster: &Cluster, rules: &str, flags: &[&str]) -> Service {
-    let service = Service::with(rules).on(&cluster.url()).flags(flags).start();
-    service.wait_until_ready();
-    service
+    Service::with(rules).on(&cluster.url()).flags(flags).ready()
 }
 
 /// A store on the cluster, which follows its map.

@@ -12,7 +12,7 @@ descriptors:
 ";
 
 pub fn good_message() -> Vec<u8> {
-    request("shop", vec![descriptor(&[("bad", "client")])]).encode_to_vec()
+    shop("bad=client").encode_to_vec()
 }
 
 /// Rules whose answer to [`long_call`] takes 1 MB with dynamic metadata.
@@ -23,7 +23,7 @@ pub fn long_rules() -> String {
 }
 
 pub fn long_call() -> Vec<u8> {
-    request("shop", vec![descriptor(&[("long", "v")])]).encode_to_vec()
+    shop("long=v").encode_to_vec()
 }
 
 /// Calls on a connection whose streams may send this many bytes each: h2 takes over an answer of which a byte fits.

@@ -41,11 +41,14 @@ use std::{
     fmt::Display,
     fs,
     io::{self, Write as _},
+    ops::Deref,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Output, Stdio},
     sync::{LazyLock, Mutex},
     time::{Duration, Instant},
 };
+
+use tempfile::TempDir;
 
 /// A tool that `tests/run` has installed.
 #[track_caller]
@@ -60,6 +63,14 @@ pub fn run(command: &mut Command) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (status.code(), text(stdout), text(stderr))
+}
+
+/// Runs a command, which must succeed, and returns its stdout.
+#[track_caller]
+pub fn succeeds(command: &mut Command) -> String {
+    let (code, out, error) = run(command);
+    assert_eq!(code, Some(0), "{command:?}: {out}{error}");
+    out
 }
 
 /// Runs a command whose standard input is a pipe with this text, of less than 64 KiB.
@@ -100,6 +111,29 @@ pub fn fake_clock(command: &mut Command) -> &mut Command {
     let library =
         libraries.into_iter().find(|library| library.exists()).expect("tests/run installs it");
     command.env("LD_PRELOAD", library).env("DONT_FAKE_MONOTONIC", "1")
+}
+
+/// A file of a test, which is removed with this value. It stands for the file's path.
+pub struct TextFile {
+    path: String,
+    _folder: TempDir,
+}
+
+impl TextFile {
+    pub fn new(name: &str, text: impl AsRef<[u8]>) -> Self {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        Self { path: path.display().to_string(), _folder: folder }
+    }
+}
+
+impl Deref for TextFile {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.path
+    }
 }
 
 /// A process that ends with its test, also when the test fails, and with the test binary.

@@ -30,7 +30,7 @@ pub use tollkeeper_proto::{
 pub use tonic::transport::Channel;
 
 pub use super::{
-    PATIENCE, Process,
+    PATIENCE, Process, TextFile,
     certificates::Authority,
     cluster::Cluster,
     dice::{Dice, number},
@@ -39,7 +39,9 @@ pub use super::{
     pages::{blocks, documents, page},
     redis_server::{Redis, Version, nobody},
     root, run,
-    service::{Options, Service, descriptor, hits, refund, request, serve, spell, tollkeeper},
+    service::{
+        Options, Service, descriptor, hits, refund, request, serve, shop, spell, tollkeeper,
+    },
     stores::on_every_store,
-    tool, wait_until,
+    succeeds, tool, wait_until,
 };

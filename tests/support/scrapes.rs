@@ -32,7 +32,7 @@ descriptors:
     let mut junk = with_limit(descriptor(&[("user", "b")]), 5, RateLimitUnit::Year);
     junk.limit.as_mut().unwrap().unit = 99;
     service.ask(request("shop", vec![junk])).await.unwrap();
-    let planted = || request("shop", vec![descriptor(&[("planted", "x")])]);
+    let planted = || shop("planted=x");
     service.ask(planted()).await.unwrap();
     redis.query::<String>(&["SET", &redis.key("planted=x"), "text"]);
     service.ask(planted()).await.unwrap_err();
@@ -60,7 +60,7 @@ async fn scrape_with_audit() -> String {
     let service = Service::start(options);
     let deadline = Instant::now() + PATIENCE;
     loop {
-        service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+        service.ask(shop("user=a")).await.unwrap();
         let metrics = service.get("/metrics");
         let found = ["ratelimit_audit_over_ratio", "ratelimit_candidate_decisions_total"];
         if found.iter().all(|name| metrics.contains(name)) {
@@ -76,7 +76,7 @@ async fn scrape_with_sentinel() -> String {
     let sentinel = sentinel_of(&redis);
     let store = format!("redis+sentinel://127.0.0.1:{}/{NAME}", sentinel.port);
     let service = Service::shop().on(&store).start();
-    service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    service.ask(shop("user=a")).await.unwrap();
     sentinel.query::<()>(&["SENTINEL", "REMOVE", NAME]);
     let port = other.port.to_string();
     sentinel.query::<()>(&["SENTINEL", "MONITOR", NAME, "127.0.0.1", &port, "1"]);
@@ -96,7 +96,7 @@ async fn scrape_with_memory() -> String {
     let held = "  - key: held\n    rate_limit: { unit: year, requests_per_unit: 10, hold: 1h }\n";
     let rules = &(RULES.replace("domain: shop", required) + held);
     let service = Service::with(rules).flags(flags).start();
-    service.ask(request("shop", vec![descriptor(&[("work", "a")])])).await.unwrap();
+    service.ask(shop("work=a")).await.unwrap();
     service.ask(request("shop", vec![])).await.unwrap_err();
     for part in 0..4 {
         let user = |number: u32| descriptor(&[("user", &number.to_string())]);
@@ -104,7 +104,7 @@ async fn scrape_with_memory() -> String {
         service.ask(request("shop", descriptors)).await.unwrap();
     }
     overrides::set(&service, "user=exempt", json!({ "action": "allow" }));
-    service.ask(request("shop", vec![descriptor(&[("user", "exempt")])])).await.unwrap();
+    service.ask(shop("user=exempt")).await.unwrap();
     for key in ["held", "hold.commit"] {
         service.ask(request("shop", vec![descriptor(&[(key, "bad")])])).await.unwrap();
     }

@@ -5,7 +5,7 @@ use tempfile::NamedTempFile;
 use tollkeeper_proto::{Entry, RateLimitOverride, rate_limit_response::DescriptorStatus};
 use tonic::Status;
 
-use super::{fake_clock, note, prelude::*};
+use super::{calls::descriptors, fake_clock, note, prelude::*};
 
 /// A running service.
 pub struct Service {
@@ -76,6 +76,22 @@ impl<'a> Options<'a> {
     pub fn start(self) -> Service {
         Service::start(self)
     }
+
+    /// Starts it on a Redis of its own.
+    #[track_caller]
+    pub fn on_redis(self) -> (Redis, Service) {
+        let redis = Redis::start();
+        let service = self.on(&redis.url()).start();
+        (redis, service)
+    }
+
+    /// Starts it, and waits until it is ready.
+    #[track_caller]
+    pub fn ready(self) -> Service {
+        let service = self.start();
+        service.wait_until_ready();
+        service
+    }
 }
 
 impl Service {
@@ -132,6 +148,18 @@ impl Service {
         read(&self.log)
     }
 
+    /// Waits until the log contains this text.
+    #[track_caller]
+    pub fn wait_for_log(&self, text: &str) {
+        wait_until(text, || self.log().contains(text));
+    }
+
+    /// Waits until `/metrics` contains this text.
+    #[track_caller]
+    pub fn wait_for_metric(&self, text: &str) {
+        wait_until(text, || self.get("/metrics").contains(text));
+    }
+
     /// The warnings so far, apart from those that the machine has no processor for it.
     pub fn warnings(&self) -> Vec<String> {
         let log = self.log();
@@ -149,6 +177,13 @@ impl Service {
         &mut self.process
     }
 
+    /// Ends it by SIGTERM, as its operator does.
+    #[track_caller]
+    pub fn end(&mut self) {
+        self.process.signal("TERM");
+        assert!(self.process.0.wait().unwrap().success(), "{}", self.log());
+    }
+
     pub async fn client(&self) -> RateLimitServiceClient<Channel> {
         let endpoint = Channel::from_shared(format!("http://{}", self.grpc)).unwrap();
         RateLimitServiceClient::new(endpoint.connect().await.unwrap())
@@ -157,6 +192,27 @@ impl Service {
 
     pub async fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         Ok(self.client().await.should_rate_limit(request).await?.into_inner())
+    }
+
+    /// The answer to a [`shop`] call as text, or the code of its error.
+    pub async fn answer(&self, call: &str) -> String {
+        match self.ask(shop(call)).await {
+            Ok(answer) => spell(&answer),
+            Err(status) => format!("{:?}", status.code()),
+        }
+    }
+
+    /// Repeats a [`shop`] call until the store is available, and returns the answer.
+    pub async fn answered(&self, call: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.answer(call).await;
+            if answer != "Unavailable" {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "{call}: {}", self.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// One plain HTTP exchange: status, head and body.
@@ -179,6 +235,41 @@ impl Service {
         self.exchange("GET", path, b"").2
     }
 
+    /// Posts JSON to a path of the public address, and returns the JSON that it answers with 200.
+    #[track_caller]
+    pub fn post(&self, path: &str, body: impl ToString) -> Value {
+        let (status, head, answer) = self.exchange("POST", path, body.to_string().as_bytes());
+        assert_eq!(status, 200, "{head}{answer}");
+        serde_json::from_str(&answer).unwrap()
+    }
+
+    /// Sends a request to the admin address, and returns the status and the JSON of the answer, or its text.
+    pub fn admin(&self, method: &str, path: &str) -> (u16, Value) {
+        let (status, _, body) = self.exchange_at(self.admin, method, path, b"");
+        (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+    }
+
+    /// The sum of the series on `/metrics` that begin with this text.
+    pub fn metric(&self, begin: &str) -> f64 {
+        self.metric_with(begin, &[])
+    }
+
+    /// The same of those that contain all of these texts, too.
+    pub fn metric_with(&self, begin: &str, texts: &[&str]) -> f64 {
+        let metrics = self.get("/metrics");
+        let is_asked_for =
+            |line: &&str| line.starts_with(begin) && texts.iter().all(|text| line.contains(text));
+        let values = metrics.lines().filter(is_asked_for).filter_map(|line| line.rsplit_once(' '));
+        values.map(|(_, value)| value.parse::<f64>().unwrap()).sum()
+    }
+
+    /// Checks that `/metrics` contains this text.
+    #[track_caller]
+    pub fn assert_metric(&self, text: &str) {
+        let metrics = self.get("/metrics");
+        assert!(metrics.contains(text), "{text}: {metrics}");
+    }
+
     /// Replaces the rule file, and returns when the new rules are in force.
     #[track_caller]
     pub fn reload(&self, rules: &str) {
@@ -187,8 +278,8 @@ impl Service {
         wait_until("the new rules are in force", || self.rules_version() != before);
     }
 
-    fn rules_version(&self) -> serde_json::Value {
-        let rules: serde_json::Value = serde_json::from_str(&self.get("/rules")).unwrap();
+    fn rules_version(&self) -> Value {
+        let rules: Value = serde_json::from_str(&self.get("/rules")).unwrap();
         rules["version"].clone()
     }
 
@@ -284,6 +375,11 @@ pub fn command_of(program: &Path) -> Command {
 
 pub fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
     RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+}
+
+/// A call of the domain `shop`, as text ([`descriptors`]).
+pub fn shop(call: &str) -> RateLimitRequest {
+    request("shop", descriptors(call))
 }
 
 pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {

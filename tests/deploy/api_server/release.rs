@@ -25,8 +25,7 @@ impl RunningPod {
     pub fn left(&self) -> String {
         let address = self.service.grpc.to_string();
         let call = ["call", "--addr", &address, "--domain", "shop", "--hits", "0", "user=a"];
-        let (code, out, error) = run(tollkeeper().args(call));
-        assert_eq!(code, Some(0), "{out}{error}");
+        let out = succeeds(tollkeeper().args(call));
         let (_, left) = out.split_once("user=a: OK, ").unwrap();
         left.split(',').next().unwrap().to_owned()
     }

@@ -9,8 +9,7 @@ const FILES: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
 pub fn generate(config: &Path) {
     let mut certgen = Command::new(tool("envoy-gateway"));
     certgen.args(["certgen", "--local", "--config-home"]).arg(config);
-    let (code, _, problem) = run(&mut certgen);
-    assert_eq!(code, Some(0), "{problem}");
+    succeeds(&mut certgen);
 }
 
 /// Replaces all certificates by certificates of another authority.

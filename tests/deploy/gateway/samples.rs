@@ -34,8 +34,7 @@ fn the_manifests_have_only_fields_that_their_types_have() {
 fn the_values_replace_the_image_through_the_chart_of_envoy_gateway() {
     let folder = TempDir::new().unwrap();
     let (chart, values) = (folder.path().join("chart"), folder.path().join("values.yaml"));
-    let (code, _, problem) = run(Command::new("cp").arg("-r").arg(theirs("chart")).arg(&chart));
-    assert_eq!(code, Some(0), "{problem}");
+    succeeds(Command::new("cp").arg("-r").arg(theirs("chart")).arg(&chart));
     // A release fills these in.
     let defaults = fs::read_to_string(chart.join("values.tmpl.yaml")).unwrap();
     let defaults = defaults
@@ -47,8 +46,7 @@ fn the_values_replace_the_image_through_the_chart_of_envoy_gateway() {
     let mut helm = Command::new(tool("helm"));
     helm.args(["template", "eg"]).arg(&chart).arg("--values").arg(&values);
     helm.args(["--show-only", "templates/envoy-gateway-config.yaml"]);
-    let (code, configuration, problem) = run(&mut helm);
-    assert_eq!(code, Some(0), "{problem}");
+    let configuration = succeeds(&mut helm);
     check(&configuration).unwrap();
     assert!(configuration.contains("image: registry.example/tollkeeper:0.1.0"), "{configuration}");
     assert!(!configuration.contains("envoyproxy/ratelimit"), "{configuration}");

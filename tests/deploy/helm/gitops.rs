@@ -4,10 +4,7 @@ use crate::support::{chart::*, prelude::*};
 
 /// The objects that the chart makes of the values in a sample.
 fn rendered(values: &Value) -> Vec<Value> {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("values.yaml");
-    fs::write(&file, values.to_string()).unwrap();
-    render(&["--values", file.to_str().unwrap()])
+    render(&["--values", &TextFile::new("values.yaml", values.to_string())])
 }
 
 #[test]
@@ -38,14 +35,11 @@ fn the_samples_install_this_version_of_the_chart_with_values_that_it_accepts() {
 
 #[test]
 fn argo_cd_and_flux_accept_the_samples() {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("sample.yaml");
     let page = page("gitops.md");
     let samples = blocks(&page, "yaml");
-    fs::write(&file, samples.join("\n---\n")).unwrap();
-    assert_eq!(invalid(&file), [""; 0]);
-    fs::write(&file, samples[0].replace("releaseName", "release")).unwrap();
-    assert!(invalid(&file).join("\n").contains("'release' not allowed"), "{:?}", invalid(&file));
+    assert_eq!(invalid(&samples.join("\n---\n")), [""; 0]);
+    let found = invalid(&samples[0].replace("releaseName", "release")).join("\n");
+    assert!(found.contains("'release' not allowed"), "{found}");
 }
 
 #[test]

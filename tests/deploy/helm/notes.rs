@@ -23,9 +23,7 @@ fn call_of_helm_test(service: &Service, arguments: &[&str]) -> String {
         other => other,
     });
     let mut call = Command::new(command.get_program());
-    let (code, out, error) = run(call.args(arguments.collect::<Vec<_>>()));
-    assert_eq!(code, Some(0), "{out}{error}");
-    out
+    succeeds(call.args(arguments.collect::<Vec<_>>()))
 }
 
 #[test]
@@ -33,8 +31,7 @@ fn the_next_command_of_the_notes_calls_the_service() {
     let notes = notes(&[]);
     assert!(notes.contains("helm test release --namespace default --logs"), "{notes}");
     assert!(!notes.contains("control plane") && !notes.contains("no limit"), "{notes}");
-    let service = Service::shop().start();
-    service.wait_until_ready();
+    let service = Service::shop().ready();
     assert!(call_of_helm_test(&service, &[]).starts_with("OK"));
 }
 
@@ -66,7 +63,7 @@ fn with_a_control_plane_the_notes_say_how_to_see_its_rules() {
     let quoted: Vec<&str> = notes.split('"').skip(1).step_by(2).collect();
     let [connected, loaded, without] = quoted[..] else { panic!("{quoted:?}") };
     for line in [connected, loaded] {
-        wait_until(line, || service.log().contains(line));
+        service.wait_for_log(line);
     }
     let asked = call_of_helm_test(&service, &["--set", &url]);
     assert!(asked.contains(without), "{asked}");

@@ -75,8 +75,7 @@ impl Fleet {
             "--decision-budget-max",
             budget,
         ];
-        let service = Service::with(&self.rules).on(&self.store).flags(flags).start();
-        service.wait_until_ready();
+        let service = Service::with(&self.rules).on(&self.store).flags(flags).ready();
         self.services[which] = Some(service);
     }
 
@@ -86,11 +85,8 @@ impl Fleet {
 
     /// The sum of a metric's samples whose labels contain this value, over the living replicas.
     pub fn metric(&self, name: &str, label: &str) -> u64 {
-        let pages = self.services.iter().flatten().map(|service| service.get("/metrics"));
-        pages
-            .flat_map(|page| page.lines().map(str::to_owned).collect::<Vec<_>>())
-            .filter(|line| line.starts_with(name) && line.contains(&format!("\"{label}\"")))
-            .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
-            .sum()
+        let label = format!("\"{label}\"");
+        let of = |service: &Service| service.metric_with(name, &[&label]) as u64;
+        self.services.iter().flatten().map(of).sum()
     }
 }

@@ -73,9 +73,7 @@ impl Crowd {
                 }
             });
         }
-        while let Some(ended) = all.join_next().await {
-            ended.unwrap();
-        }
+        all.join_all().await;
     }
 
     /// One request, by the plan of the next stream.

@@ -132,7 +132,7 @@ fn an_interrupted_run_reports_what_it_has_measured() {
     command.args(["bench", "--addr", &service.grpc.to_string(), "--domain", "shop"]);
     command.args(["--duration", "1h", "--json", "free=x"]).stdout(Stdio::piped());
     let mut process = Process::spawn(&mut command);
-    wait_until("the first calls", || service.get("/metrics").contains("free"));
+    service.wait_for_metric("free");
     process.signal("INT");
     let mut stdout = String::new();
     process.0.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();

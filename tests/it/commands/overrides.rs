@@ -24,8 +24,7 @@ async fn an_override_is_set_listed_shown_and_undone_and_the_audit_has_both() {
     let service = Service::shop().start();
     let mut client = service.client().await;
     for _ in 0..12 {
-        let call = request("shop", vec![descriptor(&[("user", "alice")])]);
-        client.should_rate_limit(call).await.unwrap();
+        client.should_rate_limit(shop("user=alice")).await.unwrap();
     }
     let tried = prints(&service, &[&SET[..], &["--times", "10", "--dry-run"]].concat());
     assert!(tried.contains(" decisions, ") && !tried.contains("set: "), "{tried}");
@@ -149,9 +148,7 @@ fn at_a_terminal(service: &Service, words: &[&str], answer: &str) -> String {
     let command = command(service, words);
     let mut python = Command::new(tool("python"));
     python.args(["-c", script, answer]).arg(command.get_program()).args(command.get_args());
-    let (code, stdout, stderr) = run(&mut python);
-    assert_eq!(code, Some(0), "{stderr}");
-    stdout
+    succeeds(&mut python)
 }
 
 #[test]

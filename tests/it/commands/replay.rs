@@ -47,8 +47,7 @@ impl Recorded {
     fn shown(&self, flags: &[&str]) -> Vec<Value> {
         let mut command = tollkeeper();
         command.args(["record", "show", "-o", "json"]).args(flags).arg(self.path());
-        let (code, stdout, stderr) = run(&mut command);
-        assert_eq!(code, Some(0), "{stderr}");
+        let stdout = succeeds(&mut command);
         stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
@@ -64,8 +63,7 @@ impl Recorded {
 }
 
 fn end(mut service: Service) {
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+    service.end();
 }
 
 async fn ask(service: &Service, key: &str, value: &str, calls: usize) {
@@ -174,17 +172,10 @@ async fn values_are_recorded_where_lists_show_them_but_secrets_and_tokens_are_no
     let service = recorded.service(RULES, "memory://", &["--top-keys", "values"]);
     ask(&service, "user", "alice", 1).await;
     ask(&service, "card", "4111", 1).await;
-    let take = call_json(
-        &service,
-        "/v1/decide",
-        &json!({"domain": "shop", "calls": [{"descriptors": [{"entries": [{"key": "budget", "value": "team"}]}]}]}),
-    );
+    let take = service.post("/v1/decide", json!({"domain": "shop", "calls": [{"descriptors": [{"entries": [{"key": "budget", "value": "team"}]}]}]}));
     let token = take["verdicts"][0]["hold"].as_str().unwrap().to_owned();
-    call_json(
-        &service,
-        "/v1/commit",
-        &json!({"domain": "shop", "commits": [{"hold": token, "used": "10"}]}),
-    );
+    service
+        .post("/v1/commit", json!({"domain": "shop", "commits": [{"hold": token, "used": "10"}]}));
     end(service);
     let calls = recorded.shown(&[]);
     assert_eq!(entries(&calls[0]), "user=alice");
@@ -206,26 +197,25 @@ async fn a_replay_with_the_same_rules_changes_no_verdict() {
         }
         // Two takes of 40 fit, a third only after the first has used less.
         let take = json!({"domain": "shop", "calls": [{"descriptors": [{"entries": [{"key": "budget", "value": "team"}]}]}]});
-        let taken = call_json(&service, "/v1/decide", &take);
+        let taken = service.post("/v1/decide", &take);
         let hold = &taken["verdicts"][0]["hold"];
         for _ in 0..2 {
-            call_json(&service, "/v1/decide", &take);
+            service.post("/v1/decide", &take);
         }
-        call_json(
-            &service,
+        service.post(
             "/v1/commit",
-            &json!({"domain": "shop", "commits": [{"hold": hold, "used": "5"}]}),
+            json!({"domain": "shop", "commits": [{"hold": hold, "used": "5"}]}),
         );
-        call_json(&service, "/v1/decide", &take);
+        service.post("/v1/decide", &take);
         // What is left of a lease goes back: of the takes, the last does not fit.
         let of_tenant = |mode, hits| json!({"domain": "shop", "calls": [{"mode": mode, "hits": hits, "descriptors": [{"entries": [{"key": "tenant", "value": "all"}]}]}]});
-        let leased = call_json(&service, "/v1/decide", &of_tenant("LEASE", 2));
-        call_json(&service, "/v1/decide", &of_tenant("TAKE", 38));
+        let leased = service.post("/v1/decide", of_tenant("LEASE", 2));
+        service.post("/v1/decide", of_tenant("TAKE", 38));
         let hold = &leased["verdicts"][0]["hold"];
         let commit = json!({"domain": "shop", "commits": [{"hold": hold, "used": 0}]});
-        call_json(&service, "/v1/commit", &commit);
-        call_json(&service, "/v1/decide", &of_tenant("TAKE", 2));
-        call_json(&service, "/v1/decide", &of_tenant("TAKE", 1));
+        service.post("/v1/commit", &commit);
+        service.post("/v1/decide", of_tenant("TAKE", 2));
+        service.post("/v1/decide", of_tenant("TAKE", 1));
         end(service);
         let (code, report, stderr) =
             recorded.replay(RULES, &["--fail-if", "denied > 0", "--fail-if", "admitted > 0"]);
@@ -534,8 +524,7 @@ fn calls_behind_a_clock_that_was_set_back_are_counted() {
     fs::write(folder.path().join("both.lz4"), [later, earlier].concat()).unwrap();
     fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
     let flags = ["replay", "--rules", "rules.yaml", "both.lz4"];
-    let (code, stdout, stderr) = run(tollkeeper().current_dir(folder.path()).args(flags));
-    assert_eq!(code, Some(0), "{stderr}");
+    let stdout = succeeds(tollkeeper().current_dir(folder.path()).args(flags));
     assert!(
         stdout.starts_with("10 calls from 2026-03-01T06:00:00Z to 2026-03-01T07:00:04Z\n"),
         "{stdout}"
@@ -607,11 +596,4 @@ async fn ask_in(service: &Service, domain: &str, customer: &str, calls: usize) {
         let call = request(domain, vec![descriptor(&[("customer", customer)])]);
         service.ask(call).await.unwrap();
     }
-}
-
-/// The answer of a method of the API of our own.
-fn call_json(service: &Service, path: &str, body: &Value) -> Value {
-    let (status, head, answer) = service.exchange("POST", path, body.to_string().as_bytes());
-    assert_eq!(status, 200, "{head}{answer}");
-    serde_json::from_str(&answer).unwrap()
 }

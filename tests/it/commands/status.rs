@@ -25,8 +25,7 @@ fn text(output: &Output) -> String {
 
 #[test]
 fn replicas_that_are_well_have_one_line_each() {
-    let service = Service::with(RULES).start();
-    service.wait_until_ready();
+    let service = Service::with(RULES).ready();
     let output = status(&[&service, &service], &[]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");
@@ -42,9 +41,8 @@ fn replicas_that_are_well_have_one_line_each() {
 #[tokio::test]
 async fn a_store_that_does_not_answer_is_a_problem() {
     let mut redis = Redis::start();
-    let service = Service::with(RULES).on(&redis.url()).start();
-    service.wait_until_ready();
-    let ask = || service.ask(request("shop", vec![descriptor(&[("user", "alice")])]));
+    let service = Service::with(RULES).on(&redis.url()).ready();
+    let ask = || service.ask(shop("user=alice"));
     ask().await.unwrap();
     assert!(status(&[&service], &[]).status.success());
     redis.stop();
@@ -63,8 +61,7 @@ async fn a_store_that_does_not_answer_is_a_problem() {
 #[test]
 fn an_outage_is_known_without_calls() {
     let mut redis = Redis::start();
-    let service = Service::with(RULES).on(&redis.url()).start();
-    service.wait_until_ready();
+    let service = Service::with(RULES).on(&redis.url()).ready();
     redis.stop();
     let gone = format!("red: 127.0.0.1:{} does not answer", redis.port);
     wait_until("the problem", || text(&status(&[&service], &[])).contains(&gone));
@@ -72,12 +69,10 @@ fn an_outage_is_known_without_calls() {
 
 #[tokio::test]
 async fn calls_that_are_refused_for_what_they_ask_make_no_replica_unwell() {
-    let service = Service::with(RULES).start();
-    service.wait_until_ready();
+    let service = Service::with(RULES).ready();
     let refused = service.ask(request("", vec![descriptor(&[("user", "alice")])])).await;
     assert_eq!(refused.unwrap_err().code(), tonic::Code::InvalidArgument);
-    let status = service.exchange_at(service.admin, "GET", "/status", b"").2;
-    let numbers = serde_json::from_str::<Value>(&status).unwrap()["numbers"].take();
+    let numbers = service.admin("GET", "/status").1["numbers"].take();
     assert_eq!(numbers["calls"]["count"], 1, "{numbers}");
     assert_eq!(numbers["calls_failed"], 0, "{numbers}");
 }
@@ -85,8 +80,7 @@ async fn calls_that_are_refused_for_what_they_ask_make_no_replica_unwell() {
 #[test]
 fn decisions_over_http_are_measured_as_those_over_grpc() {
     let mut redis = Redis::start();
-    let service = Service::with(RULES).on(&redis.url()).start();
-    service.wait_until_ready();
+    let service = Service::with(RULES).on(&redis.url()).ready();
     let post = |path: &str, body: &str| service.exchange("POST", path, body.as_bytes()).0;
     let check = "/check?domain=shop&d=user=two&hits=10";
     let call = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;
@@ -119,8 +113,7 @@ fn decisions_over_http_are_measured_as_those_over_grpc() {
         let series = format!("rpc_server_call_duration_seconds_count{{{labels}}} {count}\n");
         assert!(metrics.contains(&series), "{series}{metrics}");
     }
-    let status = service.exchange_at(service.admin, "GET", "/status", b"").2;
-    let numbers = serde_json::from_str::<Value>(&status).unwrap()["numbers"].take();
+    let numbers = service.admin("GET", "/status").1["numbers"].take();
     assert_eq!((&numbers["calls"]["count"], &numbers["calls_failed"]), (&json!(7), &json!(2)));
 }
 
@@ -128,13 +121,10 @@ fn decisions_over_http_are_measured_as_those_over_grpc() {
 async fn the_decisions_of_rules_that_are_removed_stay_counted() {
     let service = Service::with(RULES).start();
     for _ in 0..3 {
-        service.ask(request("shop", vec![descriptor(&[("user", "alice")])])).await.unwrap();
+        service.ask(shop("user=alice")).await.unwrap();
     }
     service.reload(&RULES.replace("user", "other"));
-    let decisions = || {
-        let status = service.exchange_at(service.admin, "GET", "/status", b"").2;
-        serde_json::from_str::<Value>(&status).unwrap()["numbers"]["decisions"].take()
-    };
+    let decisions = || service.admin("GET", "/status").1["numbers"]["decisions"].take();
     let is_removed = || !service.get("/metrics").contains("rule=\"user\"");
     wait_until("the series ends", is_removed);
     assert_eq!(decisions(), json!({ "ok": 3, "over_limit": 0, "shadow": 0 }));

@@ -191,10 +191,9 @@ fn with_json_logs_every_line_of_stdout_and_stderr_is_a_json_object() {
 fn sighup_is_ignored_and_logged() {
     let mut service = Service::shop().start();
     service.process().signal("HUP");
-    wait_until("the log line", || service.log().contains("SIGHUP ignored"));
+    service.wait_for_log("SIGHUP ignored");
     service.wait_until_ready();
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+    service.end();
 }
 
 #[test]
@@ -204,9 +203,8 @@ fn the_version_is_in_the_log_the_metrics_and_the_rules() {
     let service = Service::shop().start();
     let log = service.log();
     assert!(log.contains(&format!("tollkeeper {version} starts")), "{log}");
-    let metrics = service.get("/metrics");
     let info = format!("ratelimit_build_info{{version=\"{version}\"}} 1\n");
-    assert!(metrics.contains(&info), "{metrics}");
+    service.assert_metric(&info);
     let rules: serde_json::Value = serde_json::from_str(&service.get("/rules")).unwrap();
     assert_eq!(rules["tollkeeper_version"], version);
 }
@@ -251,8 +249,7 @@ fn the_ready_line_has_addresses_store_rules_and_a_call_to_try() {
     let middle = ", store memory://, rules examples/rules.yaml (built in) (domains: 1, rules: 4); try: tollkeeper ";
     let (addresses, call) = line.trim_end().split_once(middle).unwrap_or_else(|| panic!("{line}"));
     assert!(addresses.starts_with("tollkeeper ready: grpc 127.0.0.1:"), "{line}");
-    let (code, stdout, stderr) = run(tollkeeper().args(call.split(' ')));
-    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    let stdout = succeeds(tollkeeper().args(call.split(' ')));
     assert!(stdout.contains("left of 3 per minute"), "the call matches a rule: {stdout}");
 }
 
@@ -457,8 +454,7 @@ fn every_shell_gets_completions_and_every_command_a_manual_page() {
         (&["man", "serve"], r"tollkeeper\-serve"),
         (&["man", "counter", "list"], r"tollkeeper\-counter\-list"),
     ] {
-        let (code, stdout, _) = run(tollkeeper().args(words));
-        assert_eq!(code, Some(0));
+        let stdout = succeeds(tollkeeper().args(words));
         assert!(stdout.contains(&format!(".SH NAME\n{name}")), "{stdout}");
     }
     let (code, _, stderr) = run(tollkeeper().args(["man", "count"]));

@@ -80,8 +80,7 @@ async fn the_keys_of_all_workers_are_shown_on_memory_and_on_redis() {
     assert_eq!((&denied["error"], &denied["capacity"]), (&0.into(), &2.into()));
 
     // Most of these denials come from the over-limit cache.
-    let redis = Redis::start();
-    let service = Service::shop().on(&redis.url()).flags(flags).start();
+    let (_redis, service) = Service::shop().flags(flags).on_redis();
     calls(&service).await;
     the_calls_are_shown(&top(&service));
 }
@@ -111,14 +110,11 @@ async fn values_are_digests_unless_a_setting_shows_them() {
 fn only_the_admin_address_shows_keys() {
     let service = Service::shop().start();
     assert_eq!(service.exchange("GET", "/top", b"").0, 404);
-    let folder = tempfile::TempDir::new().unwrap();
-    let token = folder.path().join("token");
-    std::fs::write(&token, "a-token-of-16-characters").unwrap();
-    let token = token.to_str().unwrap();
-    let service = Service::shop().flags(&["--admin-token-file", token]).start();
-    assert_eq!(service.exchange_at(service.admin, "GET", "/top", b"").0, 401);
+    let token = TextFile::new("token", "a-token-of-16-characters");
+    let service = Service::shop().flags(&["--admin-token-file", &token]).start();
+    assert_eq!(service.admin("GET", "/top").0, 401);
     let addr = service.admin.to_string();
-    let words = ["top", "--addr", &addr, "--token-file", token];
+    let words = ["top", "--addr", &addr, "--token-file", &token];
     assert!(tollkeeper().args(words).output().unwrap().status.success());
 }
 
@@ -159,7 +155,7 @@ fn the_command_says_why_it_has_no_keys() {
 #[tokio::test]
 async fn the_keys_of_several_replicas_are_merged() {
     let redis = Redis::start();
-    let start = |flags| Service::shop().on(&redis.url()).flags(flags).start();
+    let start = |flags| Service::shop().flags(flags).on(&redis.url()).start();
     let top = |services: &[&Service], words: &[&str]| {
         let mut command = tollkeeper();
         command.args(["top", "--once"]).args(words);
@@ -248,8 +244,7 @@ async fn a_digest_is_the_same_on_all_replicas_and_every_command_takes_it() {
 /// Each walk asks Redis for its keys.
 #[tokio::test]
 async fn digests_are_looked_up_in_one_walk_and_only_where_a_descriptor_is_read() {
-    let redis = Redis::start();
-    let service = Service::shop().on(&redis.url()).flags(&["--max-descriptors", "3"]).start();
+    let (redis, service) = Service::shop().flags(&["--max-descriptors", "3"]).on_redis();
     // The first digest that is shown makes the key.
     drop(top(&service));
     ask(&service, "user", "alice", 2).await;

@@ -58,11 +58,9 @@ fn spans_that_start_anywhere_are_those_of_another_calendar() {
         writeln!(lines, "{zone} {} {starts} {}", unit.name(), now.as_secs()).unwrap();
         ours.push(format!("{} {}", start.as_secs(), end.as_secs()));
     }
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("cases");
-    fs::write(&file, &lines).unwrap();
+    let file = TextFile::new("cases", &lines);
     let script = root().join("tests/support/calendars.py");
-    let (code, theirs, stderr) = run(Command::new(tool("python")).arg(script).arg(&file));
+    let (code, theirs, stderr) = run(Command::new(tool("python")).arg(script).arg(&*file));
     assert_eq!((code, &*stderr), (Some(0), ""));
     assert_eq!(theirs.lines().count(), ours.len());
     let pairs = ours.iter().zip(theirs.lines()).zip(lines.lines());

@@ -28,9 +28,7 @@ descriptors:
 /// Once it is ready, calls are judged.
 fn launch(rules: &str, store: &str, candidate: &Path, flags: &[&str]) -> Service {
     let flags = &[&["--candidate", candidate.to_str().unwrap()], flags].concat();
-    let service = Service::with(rules).on(store).flags(flags).start();
-    service.wait_until_ready();
-    service
+    Service::with(rules).on(store).flags(flags).ready()
 }
 
 fn start(store: &str, candidate: &Path, flags: &[&str]) -> Service {
@@ -52,7 +50,7 @@ fn written(text: &str) -> (TempDir, PathBuf) {
 async fn admitted(service: &Service, key: &str, value: &str, calls: usize) -> usize {
     let mut admitted = 0;
     for _ in 0..calls {
-        let answer = service.ask(request("shop", vec![one(key, value)])).await.unwrap();
+        let answer = service.ask(shop(&format!("{key}={value}"))).await.unwrap();
         admitted += usize::from(answer.overall_code() == Code::Ok);
     }
     admitted
@@ -125,9 +123,8 @@ async fn the_answers_are_those_of_the_rules_and_what_the_candidate_would_change_
             assert!(Instant::now() < deadline, "{}", shown(&service));
         }
         assert_eq!(found(&shown(&service), "brief")[1], 0);
-        let metrics = service.get("/metrics");
         let series = "ratelimit_candidate_decisions_total{domain=\"shop\",result=\"denied\",rule=\"lowered\"} 2";
-        assert!(metrics.contains(series), "{metrics}");
+        service.assert_metric(series);
     }
     let keys = redis.keys();
     let of_candidate = keys.iter().filter(|key| key.starts_with("tk1:c:tk1:fw:"));

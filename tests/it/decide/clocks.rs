@@ -16,13 +16,11 @@ use crate::support::{
 async fn services_whose_clocks_are_three_hours_wrong_share_one_count_and_one_reset() {
     let rules =
         RULES.replace("unit: year, requests_per_unit: 10 ", "unit: hour, requests_per_unit: 10 ");
-    let redis = Redis::start();
-    let right = Service::with(&rules).on(&redis.url()).start();
+    let (redis, right) = Service::with(&rules).on_redis();
     let late = service_off_by("-10800", &rules, &redis);
     let early = service_off_by("+10800", &rules, &redis);
     let ask = async |service: &Service, count| {
-        let call = request("shop", vec![hits(descriptor(&[("user", "alice")]), count)]);
-        service.ask(call).await.unwrap()
+        service.ask(shop(&format!("user=alice({count})"))).await.unwrap()
     };
     // If an hour ends between two of these calls, they are made again.
     for _ in 0..2 {
@@ -88,8 +86,7 @@ async fn a_calendar_window_ends_at_midnight_of_its_time_zone() {
     for store in ["memory://", &redis.url()] {
         let service = Service::with(rules).on(store).start();
         let now = redis.query::<Vec<i64>>(&["TIME"])[0];
-        let call = request("shop", vec![descriptor(&[("user", "alice")])]);
-        let answer = service.ask(call).await.unwrap();
+        let answer = service.ask(shop("user=alice")).await.unwrap();
         // Tokyo is nine hours ahead of UTC all year.
         let left = 86_400 - (now + 9 * 3600) % 86_400;
         let reset = answer.statuses[0].duration_until_reset.unwrap().seconds;
@@ -155,8 +152,7 @@ const WINDOWS: u64 = 3;
 #[tokio::test(flavor = "multi_thread")]
 async fn each_short_window_admits_exactly_its_limit_and_no_call_fails_where_they_end() {
     let rules = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unit: second, requests_per_unit: 20 } }]";
-    let redis = Redis::start();
-    let right = Service::with(rules).on(&redis.url()).start();
+    let (redis, right) = Service::with(rules).on_redis();
     let early = service_off_by("+0.4", rules, &redis);
     // Redis has the clock of this machine.
     let second = || SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
@@ -167,9 +163,9 @@ async fn each_short_window_admits_exactly_its_limit_and_no_call_fails_where_they
         clients.spawn(async move {
             let mut answers = Vec::new();
             while second() < begin + WINDOWS {
-                let call = request("shop", vec![descriptor(&[("user", "alice")])]);
                 let sent = second();
-                let answer = client.should_rate_limit(call).await.unwrap().into_inner();
+                let answer =
+                    client.should_rate_limit(shop("user=alice")).await.unwrap().into_inner();
                 answers.push((sent, second(), answer.overall_code() == Code::Ok));
             }
             answers

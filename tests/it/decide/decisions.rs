@@ -91,8 +91,7 @@ async fn an_invalid_override_is_ignored_and_counted() {
         }
         check(scenario, vec![user("a")], "OK: OK 3/10 YEAR").await;
         // No other scenario sends one.
-        let metrics = scenario.service.get("/metrics");
-        assert!(metrics.contains("ratelimit_overrides_invalid_total 6"), "{metrics}");
+        scenario.service.assert_metric("ratelimit_overrides_invalid_total 6");
     })
     .await;
 }
@@ -201,7 +200,7 @@ descriptors:
         let service = Service::with(rules).on(store).start();
         for (key, used_by_calls) in [("bucket", 5), ("sliding", 5), ("quota", 5), ("fixed", 9)] {
             for number in 0..9 {
-                let answer = service.ask(request("shop", vec![one(key, "a")])).await.unwrap();
+                let answer = service.ask(shop(&format!("{key}=a"))).await.unwrap();
                 let denied = answer.overall_code() == Code::OverLimit;
                 assert_eq!(denied, number >= 5, "{key}");
             }
@@ -222,8 +221,7 @@ descriptors:
 
 #[tokio::test]
 async fn the_count_denied_setting_applies_to_all_rules_and_overrides() {
-    let options = Options { flags: &["--count-denied"], ..Options::default() };
-    let service = &Service::start(options);
+    let service = &Service::shop().flags(&["--count-denied"]).start();
     let scenario = &Scenario { service, domain: "shop".to_owned(), store: "memory" };
     check(scenario, vec![hits(user("two"), 3)], "OVER_LIMIT: OVER_LIMIT 0/2 YEAR").await;
     check(scenario, vec![hits(user("two"), 0)], "OVER_LIMIT: OVER_LIMIT 0/2 YEAR").await;

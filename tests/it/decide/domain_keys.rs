@@ -90,9 +90,8 @@ async fn quotas_of_a_group_have_room_together() {
     let flags = ["--dynamic-metadata"];
     on_every_store(QUOTAS, &flags, a_group_is_over_with_one_of_its_quotas).await;
     let cluster = Cluster::start();
-    let options =
-        Options { rules: QUOTAS, store: &cluster.url(), flags: &flags, ..Options::default() };
-    a_group_is_over_with_one_of_its_quotas(&Service::start(options)).await;
+    let service = Service::with(QUOTAS).on(&cluster.url()).flags(&flags).start();
+    a_group_is_over_with_one_of_its_quotas(&service).await;
 }
 
 #[tokio::test]
@@ -132,9 +131,8 @@ async fn a_call_without_the_required_entries_is_denied_and_charges_only_work_tha
         assert_eq!(spelled(ask(service, debit).await), "OVER_LIMIT: OK 5/9 YEAR, OK 3/3 YEAR");
         let good = vec![one("path", "/"), all()];
         assert_eq!(spelled(ask(service, good).await), "OK: OK 2/3 YEAR, OK 4/5 YEAR");
-        let metrics = service.get("/metrics");
         let expected = r#"ratelimit_calls_incomplete_total{domain="ai",mode="deny"} 4"#;
-        assert!(metrics.contains(expected), "{metrics}");
+        service.assert_metric(expected);
         assert_eq!(service.log().matches("has the entries that `require` names").count(), 1);
     })
     .await;
@@ -144,9 +142,8 @@ async fn a_call_without_the_required_entries_is_denied_and_charges_only_work_tha
 async fn reported_calls_without_the_required_entries_pass() {
     let service = Service::with(&(REQUIRED.to_owned() + "require_mode: report\n")).start();
     assert_eq!(spell(&ask(&service, vec![one("path", "/")]).await), "OK: OK 2/3 YEAR");
-    let metrics = service.get("/metrics");
     let expected = r#"ratelimit_calls_incomplete_total{domain="ai",mode="report"} 1"#;
-    assert!(metrics.contains(expected), "{metrics}");
+    service.assert_metric(expected);
     let (_, _, explained) = service.exchange_at(
         service.admin,
         "POST",
@@ -178,9 +175,8 @@ async fn calls_without_descriptors_are_counted_by_their_peer_and_logged_once_a_m
         let refusal = service.ask(request("shop", vec![])).await.unwrap_err();
         assert_eq!(refusal.message(), "descriptors: at least 1");
     }
-    let metrics = service.get("/metrics");
     let expected = r#"ratelimit_empty_calls_total{peer="127.0.0.1"} 3"#;
-    assert!(metrics.contains(expected), "{metrics}");
+    service.assert_metric(expected);
     let log = service.log();
     assert_eq!(log.matches("a call has no descriptors").count(), 1, "{log}");
 }
@@ -198,8 +194,7 @@ descriptors:
     let redis = Redis::start();
     let cluster = Cluster::start();
     for store in ["memory://", &redis.url(), &cluster.url()] {
-        let service = Service::with(before).on(store).start();
-        service.wait_until_ready();
+        let service = Service::with(before).on(store).ready();
         assert_eq!(spell(&ask(&service, vec![one("user", "a")]).await), "OK: OK 9/10 YEAR");
         service.reload(&(before.to_owned() + &route));
         assert_eq!(spell(&ask(&service, vec![one("user", "a")]).await), "OK: OK 8/10 YEAR");

@@ -103,8 +103,7 @@ async fn draws_with_overrides(service: &Service) {
 async fn an_override_changes_what_is_drawn() {
     on_every_store(RULES, &[], draws_with_overrides).await;
     let cluster = Cluster::start();
-    let service = Service::with(RULES).on(&cluster.url()).start();
-    service.wait_until_ready();
+    let service = Service::with(RULES).on(&cluster.url()).ready();
     draws_with_overrides(&service).await;
 }
 

@@ -22,7 +22,7 @@ async fn four_replicas_and_64_clients_admit_exactly_the_limit_and_charge_the_sib
 
 async fn four_replicas_admit_exactly_the_limit(store: &str, redis: &Redis) {
     const CALLS: usize = 5_000;
-    let start = || Service::start(Options { rules: RULES, store, ..Default::default() });
+    let start = || Service::with(RULES).on(store).start();
     let services = [start(), start(), start(), start()];
     let (asked, passed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
 
@@ -41,9 +41,7 @@ async fn four_replicas_admit_exactly_the_limit(store: &str, redis: &Redis) {
             }
         });
     }
-    while let Some(ended) = clients.join_next().await {
-        ended.unwrap();
-    }
+    clients.join_all().await;
 
     assert_eq!(passed.load(Ordering::Relaxed), 1000);
     assert_eq!(redis.query::<u64>(&["GET", &redis.key("user=everyone")]), 1000);
@@ -70,8 +68,7 @@ async fn eight_processes_admit_exactly_each_limit_of_every_algorithm() {
         );
     }
     let redis = Redis::start();
-    let start =
-        || Service::start(Options { rules: &rules, store: &redis.url(), ..Default::default() });
+    let start = || Service::with(&rules).on(&redis.url()).start();
     let services: Vec<Service> = (0..8).map(|_| start()).collect();
     let key = |number: usize| (ALGORITHMS[number % 5], format!("key{}", number / 5));
 
@@ -98,16 +95,13 @@ async fn eight_processes_admit_exactly_each_limit_of_every_algorithm() {
             }
         });
     }
-    while let Some(ended) = clients.join_next().await {
-        ended.unwrap();
-    }
+    clients.join_all().await;
 
     for (number, passed) in passed.iter().enumerate() {
         let (name, value) = key(number);
         assert_eq!(passed.load(Ordering::Relaxed), limit, "{name} {value}");
         let path = format!("/counters?domain=shop&descriptor={name}%3D{value}");
-        let (_, _, body) = services[0].exchange_at(services[0].admin, "GET", &path, b"");
-        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        let body = services[0].admin("GET", &path).1;
         assert_eq!(body["counters"][0]["used"], limit, "{name} {value}");
     }
     redis.assert_no_key_leaks();
@@ -126,9 +120,7 @@ async fn a_surge_of_fifteen_times_the_load_admits_exactly_the_limit_and_every_ca
     const LIMIT: usize = 1000;
     let redis = Redis::start();
     let flags = &["--decision-budget", "1s"];
-    let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Default::default() });
-    service.wait_until_ready();
+    let service = Service::with(RULES).on(&redis.url()).flags(flags).ready();
     let client = service.client().await;
     let ask = |key: &'static str| {
         let mut client = client.clone();

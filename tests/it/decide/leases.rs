@@ -39,9 +39,7 @@ async fn call(services: &[&Service], descriptors: &[(&'static str, &str)], calls
             }
         });
     }
-    while let Some(ended) = clients.join_next().await {
-        ended.unwrap();
-    }
+    clients.join_all().await;
     passed.load(Ordering::Relaxed)
 }
 
@@ -58,10 +56,7 @@ async fn heat(service: &Service, counter: (&'static str, &str)) -> u64 {
 
 /// The hits of leases with which this has happened.
 fn leased(service: &Service, event: &str) -> u64 {
-    let (metrics, name) =
-        (service.get("/metrics"), format!("ratelimit_lease_hits_total{{event=\"{event}\"}} "));
-    let number = metrics.lines().find_map(|line| line.strip_prefix(&*name));
-    number.map_or(0, |number| number.parse().unwrap())
+    service.metric(&format!("ratelimit_lease_hits_total{{event=\"{event}\"}} ")) as u64
 }
 
 /// Waits until the replica has no credit.
@@ -75,15 +70,14 @@ fn settled(service: &Service) {
 
 fn used(service: &Service, (key, value): (&str, &str)) -> u64 {
     let path = format!("/counters?domain=shop&descriptor={key}%3D{value}");
-    let (_, _, body) = service.exchange_at(service.admin, "GET", &path, b"");
-    let body: Value = serde_json::from_str(&body).unwrap();
+    let body = service.admin("GET", &path).1;
     assert_eq!(body["counters"][0]["lease"], "auto");
     body["counters"][0]["used"].as_u64().unwrap()
 }
 
 fn reset(service: &Service, (key, value): (&str, &str)) {
     let path = format!("/counters/reset?domain=shop&descriptor={key}%3D{value}");
-    assert_eq!(service.exchange_at(service.admin, "POST", &path, b"").0, 200);
+    assert_eq!(service.admin("POST", &path).0, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

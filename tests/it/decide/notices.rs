@@ -133,7 +133,7 @@ fn notices(service: &Service, outcome: &str) -> u64 {
 }
 
 fn start(store: &str, flags: &[&str]) -> Service {
-    Service::start(Options { rules: RULES, store, flags, ..Options::default() })
+    Service::with(RULES).on(store).flags(flags).start()
 }
 
 async fn call(service: &Service, entry: (&str, &str), count: u64) {
@@ -225,7 +225,7 @@ async fn one_of_two_replicas_tells_of_each_ban_that_closes_a_counter() {
     assert_eq!((digest.len(), ends), (16, &*until.as_second().to_string()));
 
     let path = "/counters/reset?domain=shop&descriptor=banned%3Dcanary-51e0";
-    assert_eq!(replicas[0].exchange_at(replicas[0].admin, "POST", path, b"").0, 200);
+    assert_eq!(replicas[0].admin("POST", path).0, 200);
     call_all().await;
     let events = webhook.events_by(&replicas, 2).await;
     let closings = of_type(&events, "limit.closed");
@@ -268,13 +268,10 @@ async fn a_ban_that_redis_has_no_memory_for_is_not_told() {
 async fn spend_after(time: Duration, replicas: &[Service], key: &str, used: u64) {
     let take = json!({ "domain": "shop", "calls": [{ "descriptors": [
         { "entries": [{ "key": key, "value": "canary-51e0" }] }], "hits": "2" }] });
-    let (_, _, answer) = replicas[0].exchange("POST", "/v1/decide", take.to_string().as_bytes());
-    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let answer = replicas[0].post("/v1/decide", take);
     tokio::time::sleep(time).await;
     let commit = json!({ "domain": "shop", "commits": [{ "hold": answer["verdicts"][0]["hold"], "used": used.to_string() }] });
-    let (status, _, answer) =
-        replicas[1].exchange("POST", "/v1/commit", commit.to_string().as_bytes());
-    assert_eq!(status, 200, "{answer}");
+    replicas[1].post("/v1/commit", commit);
 }
 
 async fn spend(replicas: &[Service], key: &str, used: u64) {
@@ -403,10 +400,8 @@ async fn a_jump_tells_of_every_part_that_it_reaches_and_a_commit_is_seen_by_the_
 #[tokio::test]
 async fn a_webhook_that_is_away_gets_a_notice_again_with_a_signature_of_its_bytes() {
     let (webhook, url) = Webhook::start(&[503, 429]);
-    let folder = TempDir::new().unwrap();
-    let key = folder.path().join("key");
-    fs::write(&key, format!("whsec_{}\n", BASE64.encode(KEY))).unwrap();
-    let flags = ["--notices-url", &url, "--notices-key-file", key.to_str().unwrap()];
+    let key = TextFile::new("key", format!("whsec_{}\n", BASE64.encode(KEY)));
+    let flags = ["--notices-url", &url, "--notices-key-file", &key];
     let mut service = start("memory://", &flags);
     call(&service, ("user", "alice"), 5).await;
     let requests = webhook.requests(3);
@@ -421,8 +416,7 @@ async fn a_webhook_that_is_away_gets_a_notice_again_with_a_signature_of_its_byte
     eventually("it is sent", || (notices(&service, "sent") == 1).then_some(()));
 
     call(&service, ("user", "bob"), 5).await;
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+    service.end();
     assert_eq!(webhook.requests(4).len(), 4, "what waits is sent before the service ends");
 }
 
@@ -447,8 +441,7 @@ fn exporting(store: &str, flags: &[&str], endpoint: &str, environment: &[(&str, 
 }
 
 fn end(service: &mut Service) {
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+    service.end();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -502,7 +495,7 @@ async fn each_notice_of_two_replicas_is_a_log_record_with_the_data_of_its_event(
 async fn notices_are_exported_only_if_it_is_asked_for() {
     let (receiver, endpoint) = Receiver::start().await;
     let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint)];
-    let mut service = Service::start(Options { rules: RULES, environment, ..Options::default() });
+    let mut service = Service::with(RULES).environment(environment).start();
     call(&service, ("user", "alice"), 5).await;
     eventually("it is given", || (notices(&service, "raised") == 1).then_some(()));
     end(&mut service);

@@ -26,20 +26,7 @@ descriptors:
 const ROWS: &str = include_str!("overrides.txt");
 
 fn on(store: &str) -> Service {
-    let service = Service::with(RULES).on(store).start();
-    service.wait_until_ready();
-    service
-}
-
-async fn ask(service: &Service, descriptors: Vec<RateLimitDescriptor>) -> String {
-    match service.ask(request("shop", descriptors)).await {
-        Ok(answer) => spell(&answer),
-        Err(status) => format!("{:?}", status.code()),
-    }
-}
-
-async fn one(service: &Service, key: &str, value: &str) -> String {
-    ask(service, vec![descriptor(&[(key, value)])]).await
+    Service::with(RULES).on(store).ready()
 }
 
 #[tokio::test]
@@ -47,14 +34,13 @@ async fn another_number_applies_to_the_same_counter_and_ends_with_the_override()
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
         let service = on(store);
-        assert_eq!(one(&service, "user", "alice").await, "OK: OK 2/3 YEAR");
+        assert_eq!(service.answer("user=alice").await, "OK: OK 2/3 YEAR");
         let set = set(&service, "user=alice", json!({ "limit": 10 }));
-        assert_eq!(one(&service, "user", "alice").await, "OK: OK 8/10 YEAR");
-        assert_eq!(one(&service, "user", "bob").await, "OK: OK 2/3 YEAR");
-        let much = ask(&service, vec![hits(descriptor(&[("user", "alice")]), 8)]).await;
-        assert_eq!(much, "OK: OK 0/10 YEAR");
+        assert_eq!(service.answer("user=alice").await, "OK: OK 8/10 YEAR");
+        assert_eq!(service.answer("user=bob").await, "OK: OK 2/3 YEAR");
+        assert_eq!(service.answer("user=alice(8)").await, "OK: OK 0/10 YEAR");
         end(&service, &set);
-        assert_eq!(one(&service, "user", "alice").await, "OVER_LIMIT: OVER_LIMIT 0/3 YEAR");
+        assert_eq!(service.answer("user=alice").await, "OVER_LIMIT: OVER_LIMIT 0/3 YEAR");
     }
     redis.assert_no_key_leaks();
 }
@@ -64,15 +50,15 @@ async fn another_number_applies_to_the_same_counter_and_ends_with_the_override()
 async fn a_denial_that_is_cached_ends_with_the_limit_that_it_was_made_by() {
     let redis = Redis::start();
     let service = on(&redis.url());
-    let call = || vec![hits(descriptor(&[("user", "alice")]), 3)];
-    assert_eq!(ask(&service, call()).await, "OK: OK 0/3 YEAR");
+    let call = "user=alice(3)";
+    assert_eq!(service.answer(call).await, "OK: OK 0/3 YEAR");
     for _ in 0..3 {
-        assert_eq!(ask(&service, call()).await, "OVER_LIMIT: OVER_LIMIT 0/3 YEAR");
+        assert_eq!(service.answer(call).await, "OVER_LIMIT: OVER_LIMIT 0/3 YEAR");
     }
-    assert!(service.get("/metrics").contains("ratelimit_store_cached_total"));
+    service.assert_metric("ratelimit_store_cached_total");
     set(&service, "user=alice", json!({ "times": 2 }));
-    assert_eq!(ask(&service, call()).await, "OK: OK 0/6 YEAR");
-    assert_eq!(ask(&service, call()).await, "OVER_LIMIT: OVER_LIMIT 0/6 YEAR");
+    assert_eq!(service.answer(call).await, "OK: OK 0/6 YEAR");
+    assert_eq!(service.answer(call).await, "OVER_LIMIT: OVER_LIMIT 0/6 YEAR");
 }
 
 /// LiteLLM 35247: a raise was ignored where a key has several windows.
@@ -81,13 +67,12 @@ async fn times_applies_to_each_limit_of_a_rule_and_to_a_burst() {
     let service = on("memory://");
     set(&service, "both=a", json!({ "times": 10 }));
     for _ in 0..19 {
-        assert!(one(&service, "both", "a").await.starts_with("OK"));
+        assert!(service.answer("both=a").await.starts_with("OK"));
     }
-    assert_eq!(one(&service, "both", "a").await, "OK: OK 0/20 DAY");
-    assert_eq!(one(&service, "both", "a").await, "OVER_LIMIT: OVER_LIMIT 0/20 DAY");
+    assert_eq!(service.answer("both=a").await, "OK: OK 0/20 DAY");
+    assert_eq!(service.answer("both=a").await, "OVER_LIMIT: OVER_LIMIT 0/20 DAY");
     set(&service, "bucket=a", json!({ "times": 2 }));
-    let call = vec![hits(descriptor(&[("bucket", "a")]), 6)];
-    assert_eq!(ask(&service, call).await, "OK: OK 0/4 YEAR");
+    assert_eq!(service.answer("bucket=a(6)").await, "OK: OK 0/4 YEAR");
 }
 
 #[tokio::test]
@@ -95,16 +80,18 @@ async fn a_ban_denies_without_the_store_and_charges_nothing() {
     let redis = Redis::start();
     let service = on(&redis.url());
     set(&service, "user=eve", json!({ "action": "ban" }));
-    assert_eq!(one(&service, "user", "eve").await, "OVER_LIMIT: OVER_LIMIT 0/0 YEAR");
-    let both = || vec![descriptor(&[("other", "x")]), descriptor(&[("user", "eve")])];
-    assert_eq!(ask(&service, both()).await, "OVER_LIMIT: OK -, OVER_LIMIT 0/0 YEAR");
+    assert_eq!(service.answer("user=eve").await, "OVER_LIMIT: OVER_LIMIT 0/0 YEAR");
+    let both = "other=x user=eve";
+    assert_eq!(service.answer(both).await, "OVER_LIMIT: OK -, OVER_LIMIT 0/0 YEAR");
     assert_eq!(redis.keys(), ["tk1:op:{audit}", "tk1:op:{overrides}"]);
     // Work that is done is charged nevertheless.
-    let done = vec![descriptor(&[("work", "x")]), descriptor(&[("user", "eve")])];
-    assert_eq!(ask(&service, done).await, "OVER_LIMIT: OK 2/3 YEAR, OVER_LIMIT 0/0 YEAR");
+    assert_eq!(
+        service.answer("work=x user=eve").await,
+        "OVER_LIMIT: OK 2/3 YEAR, OVER_LIMIT 0/0 YEAR"
+    );
     drop(redis);
-    assert_eq!(ask(&service, both()).await, "OVER_LIMIT: OK -, OVER_LIMIT 0/0 YEAR");
-    assert_eq!(one(&service, "user", "alice").await, "Unavailable");
+    assert_eq!(service.answer(both).await, "OVER_LIMIT: OK -, OVER_LIMIT 0/0 YEAR");
+    assert_eq!(service.answer("user=alice").await, "Unavailable");
     assert_eq!(list(&service, "")["known"], true);
 }
 
@@ -113,13 +100,13 @@ async fn allow_passes_uncharged_also_with_a_limit_that_the_call_sends() {
     let service = on("memory://");
     let set = set(&service, "user=alice", json!({ "action": "allow" }));
     for _ in 0..5 {
-        assert_eq!(one(&service, "user", "alice").await, "OK: OK unlimited");
+        assert_eq!(service.answer("user=alice").await, "OK: OK unlimited");
     }
-    let sent = || vec![with_limit(descriptor(&[("user", "alice")]), 0, RateLimitUnit::Year)];
-    assert_eq!(ask(&service, sent()).await, "OK: OK unlimited");
+    let sent = "user=alice(;0/YEAR)";
+    assert_eq!(service.answer(sent).await, "OK: OK unlimited");
     end(&service, &set);
-    assert_eq!(one(&service, "user", "alice").await, "OK: OK 2/3 YEAR");
-    assert_eq!(ask(&service, sent()).await, "OVER_LIMIT: OVER_LIMIT 0/0 YEAR");
+    assert_eq!(service.answer("user=alice").await, "OK: OK 2/3 YEAR");
+    assert_eq!(service.answer(sent).await, "OVER_LIMIT: OVER_LIMIT 0/0 YEAR");
 }
 
 #[tokio::test]
@@ -127,7 +114,7 @@ async fn shadow_counts_and_denies_nobody() {
     let service = on("memory://");
     set(&service, "user=al*", json!({ "action": "shadow" }));
     for left in [2, 1, 0, 0, 0] {
-        assert_eq!(one(&service, "user", "alice").await, format!("OK: OK {left}/3 YEAR"));
+        assert_eq!(service.answer("user=alice").await, format!("OK: OK {left}/3 YEAR"));
     }
 }
 
@@ -136,9 +123,9 @@ async fn a_ban_of_what_has_no_limit_denies_too() {
     let service = on("memory://");
     set(&service, "free=*", json!({ "action": "ban" }));
     set(&service, "unknown=x", json!({ "action": "ban" }));
-    assert_eq!(one(&service, "free", "x").await, "OVER_LIMIT: OVER_LIMIT 0/0 SECOND");
-    assert_eq!(one(&service, "unknown", "x").await, "OVER_LIMIT: OVER_LIMIT 0/0 SECOND");
-    assert_eq!(one(&service, "unknown", "y").await, "OK: OK -");
+    assert_eq!(service.answer("free=x").await, "OVER_LIMIT: OVER_LIMIT 0/0 SECOND");
+    assert_eq!(service.answer("unknown=x").await, "OVER_LIMIT: OVER_LIMIT 0/0 SECOND");
+    assert_eq!(service.answer("unknown=y").await, "OK: OK -");
 }
 
 #[tokio::test]
@@ -147,8 +134,7 @@ async fn the_local_fallback_obeys_too() {
     let service = on(&redis.url());
     set(&service, "local=x", json!({ "limit": 5 }));
     drop(redis);
-    let call = vec![hits(descriptor(&[("local", "x")]), 5)];
-    assert_eq!(ask(&service, call).await, "OK: OK 0/5 YEAR");
+    assert_eq!(service.answer("local=x(5)").await, "OK: OK 0/5 YEAR");
 }
 
 #[tokio::test]
@@ -181,17 +167,16 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 100, hold: { for: 10m, by: counter, estimate: 40 } }
 ";
     let service = Service::with(rules).start();
-    let taken = service.ask(request("shop", vec![descriptor(&[("user", "alice")])])).await.unwrap();
+    let taken = service.ask(shop("user=alice")).await.unwrap();
     let fields = taken.dynamic_metadata.unwrap().fields;
     let Some(Kind::StringValue(token)) = &fields["hold"].kind else { panic!("{fields:?}") };
-    assert_eq!(one(&service, "route", "a").await, "OK: OK 59/100 YEAR");
+    assert_eq!(service.answer("route=a").await, "OK: OK 59/100 YEAR");
     let bans = ["user=alice", "route=a"].map(|key| set(&service, key, json!({ "action": "ban" })));
-    assert!(one(&service, "user", "alice").await.starts_with("OVER_LIMIT"));
-    assert!(one(&service, "route", "a").await.starts_with("OVER_LIMIT"));
+    assert!(service.answer("user=alice").await.starts_with("OVER_LIMIT"));
+    assert!(service.answer("route=a").await.starts_with("OVER_LIMIT"));
 
-    let commit = descriptor(&[("hold.commit", token), ("hold.used", "10")]);
-    ask(&service, vec![commit]).await;
-    ask(&service, vec![hits(descriptor(&[("route", "a")]), 10)]).await;
+    service.answer(&format!("hold.commit={token},hold.used=10")).await;
+    service.answer("route=a(10)").await;
     bans.iter().for_each(|ban| end(&service, ban));
     let used = |key| {
         let path = format!("/counters?domain=shop&descriptor={key}");
@@ -207,8 +192,7 @@ async fn an_override_is_named_wherever_its_decision_is_shown() {
     let service = Service::with(RULES).flags(flags).start();
     let raised = set(&service, "user=alice", json!({ "times": 10 }));
     let banned = set(&service, "user=eve", json!({ "action": "ban" }));
-    let answer =
-        service.ask(request("shop", vec![descriptor(&[("user", "alice")])])).await.unwrap();
+    let answer = service.ask(shop("user=alice")).await.unwrap();
     let named = |set: &Value, text: &str| {
         assert!(text.contains(set["id"].as_str().unwrap()), "{set} in {text}");
     };
@@ -318,18 +302,18 @@ fn a_ban_or_exemption_to_which_no_rule_applies_has_a_hint_in_its_effect() {
 async fn the_effect_on_a_key_that_ban_for_may_have_closed_has_a_hint_and_top_names_the_override() {
     let service = on("memory://");
     for _ in 0..3 {
-        one(&service, "closes", "a").await;
+        service.answer("closes=a").await;
     }
     let (_, answer) = try_set(&service, "closes=a", json!({ "times": 100 }), "1m");
     let hint = "a counter that ban_for has closed denies until it opens, and `tollkeeper counter reset` opens it";
     assert_eq!(answer["effect"]["hint"], hint, "{answer}");
-    assert!(one(&service, "closes", "a").await.starts_with("OVER_LIMIT"));
+    assert!(service.answer("closes=a").await.starts_with("OVER_LIMIT"));
     let (_, top) = send(&service, "GET", "/top", "");
     let key = &top["hottest"][0];
     let directive = format!("times 100 {}", answer["override"]["id"].as_str().unwrap());
     assert_eq!((&key["override"], &key["limit"]), (&json!(directive), &json!("100 per year")));
     end(&service, &answer["override"]);
-    one(&service, "closes", "a").await;
+    service.answer("closes=a").await;
     assert_eq!(send(&service, "GET", "/top", "").1["hottest"][0]["override"], Value::Null);
 }
 
@@ -337,11 +321,11 @@ async fn the_effect_on_a_key_that_ban_for_may_have_closed_has_a_hint_and_top_nam
 async fn an_override_ends_by_itself() {
     let service = on("memory://");
     set_for(&service, "user=eve", json!({ "action": "ban" }), "1s");
-    assert!(one(&service, "user", "eve").await.starts_with("OVER_LIMIT"));
+    assert!(service.answer("user=eve").await.starts_with("OVER_LIMIT"));
     crate::support::wait_until("it ends", || {
         list(&service, "")["overrides"].as_array().unwrap().is_empty()
     });
-    assert_eq!(one(&service, "user", "eve").await, "OK: OK 2/3 YEAR");
+    assert_eq!(service.answer("user=eve").await, "OK: OK 2/3 YEAR");
 }
 
 /// The refusal of a reason.
@@ -382,9 +366,9 @@ fn bad_input_is_refused_by_the_name_of_its_field() {
 async fn the_effect_is_said_by_the_leading_keys_before_anything_is_set() {
     let service = Service::with(RULES).flags(&["--top-keys", "values"]).start();
     for _ in 0..5 {
-        one(&service, "user", "alice").await;
+        service.answer("user=alice").await;
     }
-    one(&service, "user", "bob").await;
+    service.answer("user=bob").await;
     for (descriptor, action, expected) in [
         ("user=alice", json!({ "limit": 4 }), json!([5, 2, 1])),
         ("user=alice", json!({ "times": 2 }), json!([5, 2, 0])),

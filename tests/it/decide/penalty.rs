@@ -82,9 +82,8 @@ async fn a_closed_counter_is_listed_once_and_reset_by_a_pattern_though_the_key_o
     let (redis, cluster) = (Redis::start(), Cluster::start());
     let alone = redis.url();
     for store in ["memory://", &alone, &cluster.url()] {
-        let service = Service::with(RULES).on(store).start();
-        service.wait_until_ready();
-        service.ask(request("shop", vec![hits(descriptor(&[("user", "a")]), 3)])).await.unwrap();
+        let service = Service::with(RULES).on(store).ready();
+        service.ask(shop("user=a(3)")).await.unwrap();
         let admin = service.admin.to_string();
         let command = |words: &[&str]| {
             let server = ["--addr", &admin, "--domain", "shop", "user=*"];
@@ -119,10 +118,8 @@ async fn a_call_that_does_not_fit_closes_the_counter_until_a_reset_or_the_end_of
 
 #[test]
 fn a_ban_is_refused_in_words_without_scripts() {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("rules.yaml");
-    std::fs::write(&file, RULES).unwrap();
-    let flags = ["serve", "--redis-scripts", "off", "--rules", file.to_str().unwrap()];
+    let file = TextFile::new("rules.yaml", RULES);
+    let flags = ["serve", "--redis-scripts", "off", "--rules", &file];
     let (code, _, stderr) = run(tollkeeper().args(flags));
     assert_eq!(code, Some(2));
     let message = "ban_for: needs scripts, but --redis-scripts is off";

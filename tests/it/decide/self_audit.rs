@@ -34,17 +34,9 @@ async fn ask(service: &Service, key: &str, count: u64) {
 
 /// The sum of a metric of a rule with this label, over replicas.
 fn metric(services: &[Service], name: &str, rule: &str, label: &str) -> f64 {
-    let of = |service: &Service| -> f64 {
-        let metrics = service.get("/metrics");
-        let is_named = |line: &&str| {
-            line.starts_with(&format!("ratelimit_audit_{name}{{"))
-                && line.contains(&format!("rule=\"{rule}\""))
-                && line.contains(&format!("=\"{label}\""))
-        };
-        let values = metrics.lines().filter(is_named).filter_map(|line| line.rsplit_once(' '));
-        values.map(|(_, value)| value.parse::<f64>().unwrap()).sum()
-    };
-    services.iter().map(of).sum()
+    let begin = format!("ratelimit_audit_{name}{{");
+    let labels = [&*format!("rule=\"{rule}\""), &*format!("=\"{label}\"")];
+    services.iter().map(|service| service.metric_with(&begin, &labels)).sum()
 }
 
 fn windows(services: &[Service], rule: &str, outcome: &str) -> f64 {
@@ -193,8 +185,7 @@ async fn a_replica_that_ends_leaves_its_sum_to_the_others_as_a_part() {
     };
     eventually("both are registered", || (sums()?.len() == 2).then_some(()));
     ask(&services[0], "long", 5).await;
-    services[0].process().signal("TERM");
-    assert!(services[0].process().0.wait().unwrap().success(), "{}", services[0].log());
+    services[0].end();
     let sums = sums().unwrap();
     let of_ended: Vec<_> = sums.iter().filter(|sum| sum.contains("\"hits\":12")).collect();
     assert_eq!(of_ended.len(), 1, "{sums:?}");

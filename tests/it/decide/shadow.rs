@@ -40,7 +40,7 @@ async fn calls_beyond_the_tried_number_pass_with_the_answer_of_the_limit_and_are
         for key in ["fixed", "first", "sliding", "log", "flight", "two"] {
             let mut answers = Vec::new();
             for _ in 0..5 {
-                let answer = service.ask(request("shop", vec![one(key, "a")])).await.unwrap();
+                let answer = service.ask(shop(&format!("{key}=a"))).await.unwrap();
                 answers.push((answer.overall_code(), answer.statuses[0].limit_remaining));
             }
             let [ok, over] = [Code::Ok, Code::OverLimit];
@@ -48,8 +48,7 @@ async fn calls_beyond_the_tried_number_pass_with_the_answer_of_the_limit_and_are
             assert_eq!(answers, expected, "{key} {store}");
             assert_eq!(decided(&service, key), [2, 2, 1], "{key} {store}");
         }
-        let (_, _, top) = service.exchange_at(service.admin, "GET", "/top", b"");
-        let top: Value = serde_json::from_str(&top).unwrap();
+        let top = service.admin("GET", "/top").1;
         let keys = top["shadow"].as_array().unwrap();
         assert_eq!(keys.len(), 6, "{top}");
         assert!(keys.iter().all(|key| key["count"] == 2), "{top}");

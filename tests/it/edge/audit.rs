@@ -109,8 +109,7 @@ fn changes_and_refusals_within_a_millisecond_are_in_their_order_in_memory() {
 #[test]
 fn a_change_without_redis_is_in_the_log_and_the_audit_has_no_answer() {
     let mut redis = Redis::start();
-    let service = Service::shop().on(&redis.url()).start();
-    service.wait_until_ready();
+    let service = Service::shop().on(&redis.url()).ready();
     redis.stop();
     assert_eq!(ask(service.admin, "POST", "/log?filter=off", &[]).0, 200);
     assert_eq!(ask(service.admin, "GET", "/audit", &[]).0, 503);
@@ -121,12 +120,11 @@ fn a_change_without_redis_is_in_the_log_and_the_audit_has_no_answer() {
 
 #[test]
 fn named_tokens_say_who_and_a_read_only_one_changes_nothing() {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("tokens");
-    fs::write(&file, "alice aaaaaaaaaaaaaaaa\nbob bbbbbbbbbbbbbbbb read-only\ncccccccccccccccc\n")
-        .unwrap();
-    let path = file.display().to_string();
-    let service = Service::shop().flags(&["--admin-token-file", &path]).start();
+    let tokens = TextFile::new(
+        "tokens",
+        "alice aaaaaaaaaaaaaaaa\nbob bbbbbbbbbbbbbbbb read-only\ncccccccccccccccc\n",
+    );
+    let service = Service::shop().flags(&["--admin-token-file", &tokens]).start();
     let admin = service.admin;
     let [alice, bob, unnamed, wrong] =
         ['a', 'b', 'c', 'd'].map(|letter| format!("Bearer {}", letter.to_string().repeat(16)));
@@ -151,7 +149,7 @@ fn named_tokens_say_who_and_a_read_only_one_changes_nothing() {
     ]);
     assert_eq!(entries(admin, "", &with(&bob)), expected, "strangers have one entry a minute");
 
-    fs::write(&file, "alice dddddddddddddddd\nalice aaaaaaaaaaaaaaaa\n").unwrap();
+    fs::write(&*tokens, "alice dddddddddddddddd\nalice aaaaaaaaaaaaaaaa\n").unwrap();
     wait_until("both tokens of alice are valid, and no other", || {
         let status = |token: &str| ask(admin, "GET", "/log", &with(token)).0;
         [&alice, &wrong, &bob].map(|token| status(token)) == [200, 200, 401]
@@ -202,10 +200,7 @@ fn every_admin_endpoint_refuses_strangers_readers_who_change_and_pages_that_it_i
         endpoints.iter().map(|(endpoint, ..)| endpoint.split('?').next().unwrap().to_owned());
     assert_eq!(walked.chain(["GET /".to_owned()]).collect::<BTreeSet<_>>(), described);
 
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("tokens");
-    fs::write(&file, "alice aaaaaaaaaaaaaaaa\nbob bbbbbbbbbbbbbbbb read-only\n").unwrap();
-    let path = file.display().to_string();
+    let path = TextFile::new("tokens", "alice aaaaaaaaaaaaaaaa\nbob bbbbbbbbbbbbbbbb read-only\n");
     let service = Service::shop().flags(&["--admin-token-file", &path]).start();
     let [alice, bob, wrong] =
         ['a', 'b', 'c'].map(|letter| format!("Bearer {}", letter.to_string().repeat(16)));
@@ -301,8 +296,7 @@ fn a_refused_request_is_an_entry_with_what_could_be_read_of_it() {
 #[test]
 fn a_cursor_that_no_answer_has_had_is_refused() {
     let redis = Redis::start();
-    let service = Service::shop().on(&redis.url()).start();
-    service.wait_until_ready();
+    let service = Service::shop().on(&redis.url()).ready();
     for (path, problem) in [
         ("/audit?after=0-0", "after: must be the id of an entry, such as 1764103200000-0"),
         ("/overrides?after=x", "after: must be the `more` of an answer"),
@@ -314,10 +308,8 @@ fn a_cursor_that_no_answer_has_had_is_refused() {
 
 #[test]
 fn each_kind_of_refusal_has_its_own_first_entry() {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("tokens");
-    fs::write(&file, "aaaaaaaaaaaaaaaa\n").unwrap();
-    let service = Service::shop().flags(&["--admin-token-file", file.to_str().unwrap()]).start();
+    let file = TextFile::new("tokens", "aaaaaaaaaaaaaaaa\n");
+    let service = Service::shop().flags(&["--admin-token-file", &file]).start();
     let token = "Bearer aaaaaaaaaaaaaaaa";
     let cross_site = [("authorization", token), ("origin", "https://evil.example")];
     for headers in [&[][..], &cross_site, &[], &cross_site, &[]] {
@@ -342,18 +334,14 @@ fn a_flood_of_refused_requests_fills_neither_the_audit_nor_the_log() {
     assert_eq!(found.len(), 2, "{found:?}");
     assert_eq!(service.log().matches("refused: ").count(), 1, "{}", service.log());
     assert!(!service.log().contains("v17"), "a stranger's text is not logged");
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success());
+    service.end();
     assert!(service.log().contains("refused: 299 further attempts"), "{}", service.log());
 }
 
 #[test]
 fn the_name_in_the_certificate_says_who() {
-    let folder = TempDir::new().unwrap();
-    let clients = folder.path().join("clients.yaml");
     let rights = "spiffe://test/envoy: [shop]\nspiffe://test/mail: [mail]\nspiffe://test/ops: { operates: ['*'] }\n";
-    fs::write(&clients, rights).unwrap();
-    let clients = clients.display().to_string();
+    let clients = TextFile::new("clients.yaml", rights);
     let secured = Secured::start(&["--tls-client-ca", "CLIENTS", "--client-domains", &clients]);
     let admin = secured.service.admin;
     let client = |name: &str| secured.authority.client_named(&[name]);
@@ -428,10 +416,8 @@ fn entries_are_escaped_and_bounded() {
 
 #[test]
 fn an_entry_names_the_client_by_the_name_that_gave_it_the_right() {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("clients.yaml");
-    fs::write(&file, "first.example: [shop]\nops.example: { operates: [shop] }\n").unwrap();
-    let file = file.display().to_string();
+    let file =
+        TextFile::new("clients.yaml", "first.example: [shop]\nops.example: { operates: [shop] }\n");
     let flags = ["--tls-client-ca", "CLIENTS", "--client-domains", &file];
     let (with_rights, without) = (Secured::start(&flags), Secured::start(&flags[..2]));
     let names = ["first.example", "ops.example"];

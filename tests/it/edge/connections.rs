@@ -23,8 +23,7 @@ fn connection(service: &Service, sent: &[u8]) -> TcpStream {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_over_the_maximum_are_closed_at_once_while_all_have_calls() {
-    let service = Service::with(RULES).flags(&["--max-connections", "2"]).start();
-    service.wait_until_ready();
+    let service = Service::with(RULES).flags(&["--max-connections", "2"]).ready();
     let open_call = [http2::opening(), Frames::default().headers().bytes()].concat();
     let open = || {
         let mut stream = connection(&service, &open_call);
@@ -39,9 +38,8 @@ async fn connections_over_the_maximum_are_closed_at_once_while_all_have_calls() 
     for _ in 0..20 {
         assert!(is_closed(&mut TcpStream::connect(service.grpc).unwrap()));
     }
-    let metrics = service.get("/metrics");
     let refused = r#"ratelimit_connections_refused_total{listener="grpc",reason="full"} 20"#;
-    assert!(metrics.contains(refused), "{metrics}");
+    service.assert_metric(refused);
     assert_eq!(service.log().matches("--max-connections").count(), 1, "{}", service.log());
     drop(busy);
     eventually("the slots are free again", || {
@@ -54,10 +52,9 @@ async fn connections_over_the_maximum_are_closed_at_once_while_all_have_calls() 
 /// Clients that speak HTTP/2, answer PING and call nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_without_calls_is_closed_for_a_further_one() {
-    let service = Service::with(RULES).flags(&["--max-connections", "3"]).start();
-    service.wait_until_ready();
+    let service = Service::with(RULES).flags(&["--max-connections", "3"]).ready();
     let mut client = service.client().await;
-    let call = || request("shop", vec![descriptor(&[("good", "client")])]);
+    let call = || shop("good=client");
     client.should_rate_limit(call()).await.unwrap();
     let mut idle = [(); 2].map(|()| {
         let mut stream = connection(&service, &http2::opening());
@@ -73,7 +70,7 @@ async fn a_connection_without_calls_is_closed_for_a_further_one() {
         let _ = std::io::copy(stream, &mut std::io::sink());
     }
     let refused = r#"ratelimit_connections_refused_total{listener="grpc",reason="full"} 0"#;
-    assert!(service.get("/metrics").contains(refused));
+    service.assert_metric(refused);
 }
 
 fn opened(address: SocketAddr, sent: &[u8]) -> TcpStream {
@@ -126,8 +123,7 @@ fn a_client_that_reads_late_gets_the_answers_of_all_its_calls() {
     let mut frames = (0..CALLS).fold(frames, |frames, _| frames.call(&long_call()));
     let mut stream = connection(&service, &[http2::opening(), frames.take_bytes()].concat());
     let series = r#"ratelimit_hits_total{domain="shop",rule="long",standing="within"}"#;
-    let decided = format!("{series} {CALLS}");
-    wait_until("the first calls are decided", || service.get("/metrics").contains(&decided));
+    service.wait_for_metric(&format!("{series} {CALLS}"));
     let more = (0..CALLS).fold(frames, |frames, _| frames.call(&long_call()));
     stream.write_all(&more.bytes()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -141,8 +137,7 @@ fn a_client_that_reads_late_gets_the_answers_of_all_its_calls() {
 
 #[test]
 fn a_connection_is_asked_to_end_at_its_age() {
-    let service = Service::with(RULES).flags(&["--connection-age", "1s"]).start();
-    service.wait_until_ready();
+    let service = Service::with(RULES).flags(&["--connection-age", "1s"]).ready();
     let mut raw = TcpStream::connect(service.grpc).unwrap();
     raw.write_all(&http2::opening()).unwrap();
     raw.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -160,10 +155,10 @@ async fn a_service_without_free_descriptors_keeps_its_connections_and_recovers()
     let mut service = Service::spawn(limited, folder);
     service.wait_until_ready();
     let mut client = service.client().await;
-    let call = || request("shop", vec![descriptor(&[("good", "client")])]);
+    let call = || shop("good=client");
     client.should_rate_limit(call()).await.unwrap();
     let full: Vec<_> = (0..100).map(|_| TcpStream::connect(service.grpc).unwrap()).collect();
-    wait_until("it has no descriptor left", || service.log().contains("os error 24"));
+    service.wait_for_log("os error 24");
     for _ in 0..100 {
         client.should_rate_limit(call()).await.unwrap();
     }
@@ -175,6 +170,5 @@ async fn a_service_without_free_descriptors_keeps_its_connections_and_recovers()
     });
     let lines = service.log().matches("grpc: could not accept").count();
     assert_eq!(lines, 1, "{}", service.log());
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success());
+    service.end();
 }

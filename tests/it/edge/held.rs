@@ -14,8 +14,7 @@ const FLAGS: &[&str] = &["--max-arriving-bytes", "128MiB"];
 const HELD_MIB: u64 = 192 + 60;
 
 fn start(rules: &str) -> (Service, u32) {
-    let mut service = Service::with(rules).flags(FLAGS).start();
-    service.wait_until_ready();
+    let mut service = Service::with(rules).flags(FLAGS).ready();
     let process = service.process().0.id();
     (service, process)
 }

@@ -84,8 +84,7 @@ async fn series_log_and_memory_do_not_grow_with_what_callers_invent() {
 
 #[tokio::test]
 async fn redis_has_keys_only_for_counters_of_rules() {
-    let redis = Redis::start();
-    let mut service = Service::shop().on(&redis.url()).start();
+    let (redis, mut service) = Service::shop().on_redis();
     send(&service, Some("shop"), 0..10_000, key).await;
     send(&service, None, 0..10_000, value).await;
     // Each ten seconds the service writes a key of its own, for a second.

@@ -18,11 +18,11 @@ descriptors:
 ";
 
 fn start(store: &str) -> Service {
-    Service::with(RULES).on(store).start()
+    Service::with(RULES).on(store).ready()
 }
 
 fn debit() -> Vec<u8> {
-    request("shop", vec![hits(descriptor(&[("tokens", "a")]), 1)]).encode_to_vec()
+    shop("tokens=a(1)").encode_to_vec()
 }
 
 /// The frames of `calls` calls on a new connection.
@@ -41,7 +41,7 @@ fn connect(service: &Service) -> TcpStream {
 /// Waits until `debits` debits are counted.
 #[track_caller]
 fn wait_until_counted(service: &Service, debits: u32) {
-    let no_hits = request("shop", vec![hits(descriptor(&[("tokens", "a")]), 0)]);
+    let no_hits = shop("tokens=a(0)");
     let runtime = tokio::runtime::Runtime::new().unwrap();
     wait_until(&format!("{debits} debits are counted"), || {
         let answer = runtime.block_on(service.ask(no_hits.clone())).unwrap();
@@ -109,13 +109,12 @@ fn a_whole_message_is_counted_even_if_its_stream_did_not_end() {
 fn calls_that_wait_for_redis_are_counted_though_the_client_leaves_and_the_service_ends() {
     let redis = Redis::start();
     let mut service = start(&redis.url());
-    service.wait_until_ready();
     redis.signal("STOP");
     let mut client = connect(&service);
     client.write_all(&debits(300)).unwrap();
     client.shutdown(Shutdown::Both).unwrap();
     service.process().signal("TERM");
-    wait_until("it drains", || service.log().contains("draining"));
+    service.wait_for_log("draining");
     redis.signal("CONT");
     assert!(service.process().0.wait().unwrap().success());
     assert_eq!(redis.query::<u32>(&["GET", &redis.key("tokens=a")]), 300);
@@ -125,7 +124,6 @@ fn calls_that_wait_for_redis_are_counted_though_the_client_leaves_and_the_servic
 fn a_lease_goes_back_whose_client_leaves_before_the_answer() {
     let redis = Redis::start();
     let service = start(&redis.url());
-    service.wait_until_ready();
     redis.signal("STOP");
     let mut client = connect(&service);
     let descriptors = vec![one("hot", "a")];
@@ -139,11 +137,9 @@ fn a_lease_goes_back_whose_client_leaves_before_the_answer() {
     client.write_all(&frames.bytes()).unwrap();
     while http2::read_frame(&mut client).0 != http2::PING {}
     redis.signal("CONT");
-    let line = "ratelimit_lease_hits_total{event=\"given_back\"} 50\n";
-    eventually("all is given back", || service.get("/metrics").contains(line).then_some(()));
+    service.wait_for_metric("ratelimit_lease_hits_total{event=\"given_back\"} 50\n");
     let path = "/counters?domain=shop&descriptor=hot%3Da";
-    let (_, _, shown) = service.exchange_at(service.admin, "GET", path, b"");
-    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let shown = service.admin("GET", path).1;
     assert_eq!(shown["counters"][0]["used"], 0, "{shown}");
 }
 
@@ -152,8 +148,7 @@ fn a_lease_goes_back_whose_client_leaves_before_the_answer() {
 fn a_batch_whose_client_has_left_reads_no_further_counters() {
     let redis = Redis::start();
     let mut service =
-        Service::with(RULES).on(&redis.url()).flags(&["--decision-budget", "1m"]).start();
-    service.wait_until_ready();
+        Service::with(RULES).on(&redis.url()).flags(&["--decision-budget", "1m"]).ready();
     let before = redis.runs_of("evalsha");
     redis.signal("STOP");
     let mut client = connect(&service);
@@ -167,8 +162,7 @@ fn a_batch_whose_client_has_left_reads_no_further_counters() {
     client.write_all(&frames.data(&message).reset().ping().bytes()).unwrap();
     while http2::read_frame(&mut client).0 != http2::PING {}
     redis.signal("CONT");
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success());
+    service.end();
     let runs = redis.runs_of("evalsha") - before;
     assert!(runs <= 16, "{runs} of 80 counters were read");
 }
@@ -178,7 +172,6 @@ fn a_batch_whose_client_has_left_reads_no_further_counters() {
 fn an_http_call_whose_client_has_left_is_counted() {
     let redis = Redis::start();
     let service = start(&redis.url());
-    service.wait_until_ready();
     redis.signal("STOP");
     let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"tokens","value":"a"}]}]}"#;
     let head = format!("POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: {}", body.len());
@@ -196,13 +189,11 @@ fn an_http_call_whose_client_has_left_is_counted() {
 #[track_caller]
 fn runs_of_those_who_left(redis: &Redis, command: &str, requests: &[&str]) -> u64 {
     let mut service = start(&redis.url());
-    service.wait_until_ready();
     // Its digests have a key from now on.
     let path = "/counters?domain=shop&descriptor=0123456789abcdef";
-    assert_eq!(service.exchange_at(service.admin, "GET", path, b"").0, 404);
+    assert_eq!(service.admin("GET", path).0, 404);
     let are_open = |count: usize| {
-        let line = format!("ratelimit_connections{{listener=\"admin\"}} {count}\n");
-        eventually("connections", || service.get("/metrics").contains(&line).then_some(()));
+        service.wait_for_metric(&format!("ratelimit_connections{{listener=\"admin\"}} {count}\n"));
     };
     are_open(0);
     let before = redis.runs_of(command);
@@ -219,8 +210,7 @@ fn runs_of_those_who_left(redis: &Redis, command: &str, requests: &[&str]) -> u6
     drop(clients);
     are_open(0);
     redis.signal("CONT");
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success());
+    service.end();
     redis.runs_of(command) - before
 }
 

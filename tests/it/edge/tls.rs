@@ -36,8 +36,7 @@ fn every_address_speaks_tls_and_nothing_else() {
     let mut counter = tollkeeper();
     counter.args(["counter", "show", "--addr", &service.admin.to_string()]);
     add_tls(&mut counter, &secured.authority.certificate, None);
-    let (code, stdout, stderr) = run(counter.args(["--domain", "shop", "user=a"]));
-    assert_eq!(code, Some(0), "{stderr}");
+    let stdout = succeeds(counter.args(["--domain", "shop", "user=a"]));
     assert!(stdout.contains("1 used"), "{stdout}");
     let mut bench = tollkeeper();
     bench.args(["bench", "--addr", &service.grpc.to_string(), "--calls", "10", "--json"]);
@@ -127,8 +126,7 @@ fn a_chain_of_a_client_has_bounds_before_it_is_verified() {
         assert_eq!(stream.read_exact(&mut [0; 12]).is_ok(), problem.is_none(), "{problem:?}");
     }
     // The log has one line a minute.
-    let line = "the client's certificate has over 8 certificates in its chain";
-    wait_until("the first one is logged", || service.log().contains(line));
+    service.wait_for_log("the client's certificate has over 8 certificates in its chain");
 }
 
 /// Probes of the port connect and leave.
@@ -159,10 +157,8 @@ fn handshakes_that_fail_are_counted_and_logged_and_probes_are_not() {
 
 #[test]
 fn a_client_may_ask_only_about_its_domains_and_the_file_may_change() {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("clients.yaml");
-    fs::write(&file, "spiffe://test/shop: [shop]\nother.example: [mail]\n").unwrap();
-    let flags = ["--tls-client-ca", "CLIENTS", "--client-domains", &file.display().to_string()];
+    let file = TextFile::new("clients.yaml", "spiffe://test/shop: [shop]\nother.example: [mail]\n");
+    let flags = ["--tls-client-ca", "CLIENTS", "--client-domains", &file];
     let secured = Secured::start(&flags);
     let shop = secured.authority.client_named(&["spiffe://test/shop"]);
     let other = secured.authority.client_named(&["other.example"]);
@@ -173,16 +169,12 @@ fn a_client_may_ask_only_about_its_domains_and_the_file_may_change() {
         assert_eq!(code, Some(1));
         assert!(stderr.contains(denied), "{stderr}");
     }
-    fs::write(&file, "other.example: [mail").unwrap();
-    wait_until("the bad file is logged", || {
-        secured.service.log().contains("cannot be used, the last good ones stay")
-    });
-    fs::write(&file, "").unwrap();
-    wait_until("the empty file is logged", || {
-        secured.service.log().contains("clients.yaml: must name a client")
-    });
+    fs::write(&*file, "other.example: [mail").unwrap();
+    secured.service.wait_for_log("cannot be used, the last good ones stay");
+    fs::write(&*file, "").unwrap();
+    secured.service.wait_for_log("clients.yaml: must name a client");
     assert_eq!(run(&mut secured.call(Some(&shop))).0, Some(0), "the last good file is in use");
-    fs::write(&file, "other.example: ['*']\n").unwrap();
+    fs::write(&*file, "other.example: ['*']\n").unwrap();
     wait_until("the new file is in use", || run(&mut secured.call(Some(&other))).0 == Some(0));
     assert_eq!(run(&mut secured.call(Some(&shop))).0, Some(1));
 }
@@ -327,7 +319,7 @@ fn a_renewed_certificate_is_used_and_a_bad_pair_is_not() {
     eventually("the new certificate is in use", || (in_use(&secured)? == second).then_some(()));
     wait_until("the metric", || metrics().contains(r#"in_use{files="certificates"} 1"#));
     install(&secured.authority.expired_server(&["127.0.0.1"]), secured.folder.path());
-    wait_until("the expired one is refused", || secured.service.log().contains("has expired"));
+    secured.service.wait_for_log("has expired");
     assert_eq!(in_use(&secured), Some(second));
 }
 
@@ -479,8 +471,7 @@ fn an_unfinished_handshake_delays_neither_calls_nor_the_exit() {
     let mut finished = TcpStream::connect(grpc).unwrap();
     secured.connection(None).complete_io(&mut finished).unwrap();
     assert_eq!(run(&mut secured.call(None)).0, Some(0));
-    secured.service.process().signal("TERM");
-    assert!(secured.service.process().0.wait().unwrap().success());
+    secured.service.end();
     let log = secured.service.log();
     assert!(!log.contains("did not end"), "{log}");
 }
@@ -497,8 +488,7 @@ fn unfinished_handshakes_on_all_connections_keep_no_new_client_out() {
         })
         .collect();
     for _ in 0..10 {
-        let (code, _, stderr) = run(&mut secured.call(None));
-        assert_eq!(code, Some(0), "{stderr}");
+        succeeds(&mut secured.call(None));
     }
     drop(unfinished);
 }
@@ -516,7 +506,7 @@ fn a_handshake_that_begins_after_the_stop_is_finished() {
         metrics.contains("ratelimit_connections{listener=\"grpc\"} 1").then_some(())
     });
     secured.service.process().signal("TERM");
-    wait_until("it stops", || secured.service.log().contains("draining"));
+    secured.service.wait_for_log("draining");
     stream.write_all(&hello[20..]).unwrap();
     connection.complete_io(&mut stream).unwrap();
     assert!(!connection.is_handshaking());
@@ -548,8 +538,7 @@ fn decisions_over_tls_cost_little_more() {
         if let Some(ca) = ca {
             add_tls(&mut bench, ca, None);
         }
-        let (code, stdout, stderr) = run(&mut bench);
-        assert_eq!(code, Some(0), "{stderr}");
+        let stdout = succeeds(&mut bench);
         let report: serde_json::Value = serde_json::from_str(&stdout).unwrap();
         let calls = report["calls"].as_u64().unwrap();
         (ticks(process) - before) as f64 * 10_000.0 / calls as f64

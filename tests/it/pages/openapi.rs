@@ -531,8 +531,7 @@ fn real_services_answer_as_the_document_describes() {
     std::fs::write(&candidate, RULES).unwrap();
     let paths = [folder.path(), &candidate].map(|path| path.to_str().unwrap());
     let flags = [&flags[..], &["--record", paths[0], "--candidate", paths[1]]].concat();
-    let service = Service::with(RULES).flags(&flags).start();
-    service.wait_until_ready();
+    let service = Service::with(RULES).flags(&flags).ready();
     let (compat, debug) = in_place_of_envoyproxy();
     for (name, (server, _)) in operations() {
         let (request, body) = example(&name);

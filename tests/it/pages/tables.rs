@@ -153,8 +153,7 @@ fn the_failure_modes_are_on_the_page_of_failures() {
 
 #[test]
 fn the_checks_at_connect_are_on_the_page_of_redis() {
-    let redis = Redis::start();
-    let service = Service::shop().on(&redis.url()).start();
+    let (_redis, service) = Service::shop().on_redis();
     let metrics = service.get("/metrics");
     let series = metrics.split("ratelimit_store_check_failed{check=\"").skip(1);
     let checks = series.map(|line| line.split('"').next().unwrap()).collect();

@@ -21,7 +21,7 @@ fn wait_for_limit(service: &Service, limit: u32) {
 }
 
 async fn ask(service: &Service) -> RateLimitResponse {
-    service.ask(request("shop", vec![descriptor(&[("user", "alice")])])).await.unwrap()
+    service.ask(shop("user=alice")).await.unwrap()
 }
 
 #[tokio::test]
@@ -83,10 +83,10 @@ async fn bad_rules_are_reported_in_log_metric_and_page_and_the_last_good_ones_st
     let log = service.log();
     assert!(log.contains("rules not loaded (1 problem); the previous ones stay"), "{log}");
     assert!(log.contains("unknown key `limits`"), "{log}");
-    assert!(service.get("/metrics").contains("ratelimit_rules_last_reload_successful 0"));
+    service.assert_metric("ratelimit_rules_last_reload_successful 0");
 
     fs::remove_file(&service.rules).unwrap();
-    wait_until("the missing file is logged", || service.log().contains("No such file"));
+    service.wait_for_log("No such file");
     assert_eq!(spell(&ask(&service).await), "OK: OK 1/3 YEAR");
 
     fs::write(&service.rules, rules(7)).unwrap();
@@ -139,8 +139,7 @@ async fn no_call_fails_while_rules_change_for_good_and_bad() {
     let calls = tokio::spawn(async move {
         let mut count = 0;
         while stopped.try_recv().is_err() {
-            let call = request("shop", vec![descriptor(&[("user", "alice")])]);
-            let answer = client.should_rate_limit(call).await.unwrap().into_inner();
+            let answer = client.should_rate_limit(shop("user=alice")).await.unwrap().into_inner();
             assert!(spell(&answer).starts_with("OK: OK "), "{}", spell(&answer));
             count += 1;
         }
@@ -160,14 +159,13 @@ async fn no_call_fails_while_rules_change_for_good_and_bad() {
 
 #[tokio::test]
 async fn an_overlay_lies_over_files_and_follows_its_own() {
-    let folder = TempDir::new().unwrap();
-    let overlay = folder.path().join("overlay.yaml");
-    fs::write(&overlay, "domain: shop\ndefaults: { algorithm: sliding_window }\n").unwrap();
-    let flags = ["--rules-overlay", overlay.to_str().unwrap()];
+    let overlay =
+        TextFile::new("overlay.yaml", "domain: shop\ndefaults: { algorithm: sliding_window }\n");
+    let flags = ["--rules-overlay", &overlay];
     let service = Service::with(&rules(3)).flags(&flags).start();
     let limit = || in_force(&service)["domains"][0]["rules"][0]["limit"].clone();
     assert_eq!(limit(), "3 per year by sliding_window");
-    assert_eq!(in_force(&service)["files"][1], overlay.display().to_string());
-    fs::write(&overlay, "domain: shop\n").unwrap();
+    assert_eq!(in_force(&service)["files"][1], *overlay);
+    fs::write(&*overlay, "domain: shop\n").unwrap();
     wait_until("without the overlay", || limit() == "3 per year");
 }

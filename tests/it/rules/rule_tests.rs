@@ -393,9 +393,7 @@ fn cases(text: &str) -> String {
                 \x20 print(case.get('classname'), case.get('name'), inner)";
     let (code, stdout, stderr) = test_file("a.test.yaml", text, &["--format", "junit"]);
     assert_eq!((code, stderr.as_str()), (Some(1), ""));
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("report.xml");
-    std::fs::write(&file, stdout).unwrap();
-    let report = std::fs::File::open(file).unwrap();
+    let file = TextFile::new("report.xml", stdout);
+    let report = std::fs::File::open(&*file).unwrap();
     run(std::process::Command::new(tool("python")).args(["-c", read]).stdin(report)).1
 }

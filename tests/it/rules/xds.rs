@@ -9,7 +9,7 @@ mod shapes;
 mod stream;
 mod updates;
 
-use crate::support::prelude::*;
+use crate::support::{ads::FakeAds, prelude::*};
 
 /// A service that takes its rules from this URL.
 fn start(url: &str, flags: &[&str]) -> Service {
@@ -21,6 +21,22 @@ fn start_on(store: &str, url: &str, flags: &[&str]) -> Service {
     command.args(["--store", store, "--decision-budget", "10s", "--drain", "0s", "--rules", url]);
     command.args(flags);
     Service::spawn(command, TempDir::new().unwrap())
+}
+
+/// A control plane, and a service that has asked it for its rules.
+fn follow() -> (FakeAds, Service) {
+    let ads = FakeAds::start();
+    let service = start(&ads.url(), &[]);
+    ads.request();
+    (ads, service)
+}
+
+/// Like [`follow`], and it has answered the first response, with the nonce `n1`.
+fn start_with(version: &str, resources: &[Value]) -> (FakeAds, Service) {
+    let (ads, service) = follow();
+    ads.respond(version, "n1", resources);
+    ads.request();
+    (ads, service)
 }
 
 /// A resource that limits `key` in a domain to a number of calls a year.

@@ -12,8 +12,8 @@ fn service(store: &str, flags: &[&str]) -> Service {
 /// Waits until the metric of a check has this value.
 #[track_caller]
 fn eventually_failed(service: &Service, check: &str, value: u8) {
-    let line = format!("ratelimit_store_check_failed{{check=\"{check}\"}} {value}\n");
-    wait_until("the check", || service.get("/metrics").contains(&line));
+    service
+        .wait_for_metric(&format!("ratelimit_store_check_failed{{check=\"{check}\"}} {value}\n"));
 }
 
 /// Closes the service's connections, so that it opens others.
@@ -77,11 +77,9 @@ static_resources:
     let config = CONFIG.replace("@PORT@", &redis.port.to_string());
     let proxy = Envoy::run(&config, TempDir::new().unwrap());
     let service = service(&format!("redis://{}", proxy.public), &[]);
-    let call = request("shop", vec![descriptor(&[("user", "a")])]);
-    service.ask(call).await.expect_err("Envoy is no Redis");
+    service.ask(shop("user=a")).await.expect_err("Envoy is no Redis");
     eventually_failed(&service, "time", 1);
-    let sentence = "a proxy such as Envoy's redis_proxy answers TIME instead of Redis";
-    wait_until("the sentence", || service.log().contains(sentence));
+    service.wait_for_log("a proxy such as Envoy's redis_proxy answers TIME instead of Redis");
     assert_eq!(redis.keys(), [""; 0]);
 }
 
@@ -105,10 +103,8 @@ async fn a_proxy_that_closes_the_connection_at_info_is_named() {
     let _proxy = Process::spawn(&mut proxy);
     eventually("twemproxy", || UnixStream::connect(&socket).ok());
     let service = service(&format!("redis+unix://{}", socket.display()), &[]);
-    let call = request("shop", vec![descriptor(&[("user", "a")])]);
-    service.ask(call).await.expect_err("twemproxy is no Redis");
-    let sentence = "the connection was closed at INFO, as a proxy such as twemproxy does";
-    wait_until("the sentence", || service.log().contains(sentence));
+    service.ask(shop("user=a")).await.expect_err("twemproxy is no Redis");
+    service.wait_for_log("the connection was closed at INFO, as a proxy such as twemproxy does");
 }
 
 #[test]
@@ -135,7 +131,7 @@ fn a_server_of_another_mode_than_the_url_says_fails_a_check_and_the_log_has_the_
     ] {
         let service = service(&store, &[]);
         eventually_failed(&service, "mode", 1);
-        wait_until(advice, || service.log().contains(advice));
+        service.wait_for_log(advice);
     }
 }
 
@@ -145,7 +141,7 @@ async fn a_sentinel_that_is_none_fails_the_check_of_the_mode_beside_one_that_is(
     let sentinel = sentinel_of(&redis);
     let hosts = format!("127.0.0.1:{},127.0.0.1:{}", redis.port, sentinel.port);
     let service = service(&format!("redis+sentinel://{hosts}/{NAME}"), &[]);
-    service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    service.ask(shop("user=a")).await.unwrap();
     eventually_failed(&service, "mode", 1);
     let line = format!("Redis at 127.0.0.1:{} is not a Sentinel", redis.port);
     assert_eq!(service.log().matches(&line).count(), 1, "{}", service.log());
@@ -198,7 +194,7 @@ async fn a_user_who_may_not_run_info_is_trusted_with_a_warning() {
     redis.allow("For a single server:");
     redis.query::<()>(&["ACL", "SETUSER", "tollkeeper", "-info"]);
     let service = service(&format!("redis://tollkeeper:secret@127.0.0.1:{}", redis.port), &[]);
-    service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    service.ask(shop("user=a")).await.unwrap();
     eventually_failed(&service, "info", 1);
     let log = service.log();
     assert_eq!(log.matches("the user `tollkeeper` may not run INFO").count(), 1, "{log}");

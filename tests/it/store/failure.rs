@@ -26,43 +26,25 @@ descriptors:
       { unit: year, requests_per_unit: 10, algorithm: token_bucket, on_store_failure: deny }
 ";
 
-fn one(key: &str) -> RateLimitDescriptor {
-    descriptor(&[(key, "x")])
-}
-
-/// Sends a call, and spells the answer or the error's code.
-async fn ask(service: &Service, descriptors: Vec<RateLimitDescriptor>) -> String {
-    match service.ask(request("shop", descriptors)).await {
-        Ok(answer) => spell(&answer),
-        Err(status) => format!("{:?}", status.code()),
-    }
-}
-
-macro_rules! check {
-    ($service:expr, [$($descriptor:expr),*], $expected:expr) => {
-        assert_eq!(ask($service, vec![$($descriptor),*]).await, $expected)
-    };
-}
-
 #[tokio::test]
 async fn without_redis_the_strictest_failure_mode_of_the_call_decides() {
     let redis = Redis::absent();
     let flags = &["--decision-budget", "50ms"];
     let service = Service::with(RULES).on(&redis.url()).flags(flags).start();
-    check!(&service, [one("error")], "Unavailable");
-    check!(&service, [one("deny")], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
-    check!(&service, [one("allow")], "OK: OK 10/10 YEAR");
-    check!(&service, [one("local")], "OK: OK 9/10 YEAR");
-    check!(&service, [one("local"), one("allow")], "OK: OK 8/10 YEAR, OK 10/10 YEAR");
-    check!(&service, [one("local"), one("error")], "Unavailable");
+    assert_eq!(service.answer("error=x").await, "Unavailable");
+    assert_eq!(service.answer("deny=x").await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    assert_eq!(service.answer("allow=x").await, "OK: OK 10/10 YEAR");
+    assert_eq!(service.answer("local=x").await, "OK: OK 9/10 YEAR");
+    assert_eq!(service.answer("local=x allow=x").await, "OK: OK 8/10 YEAR, OK 10/10 YEAR");
+    assert_eq!(service.answer("local=x error=x").await, "Unavailable");
     let denied = "OVER_LIMIT: OK 10/10 YEAR, OVER_LIMIT 0/10 YEAR";
-    check!(&service, [one("error"), one("deny")], denied);
-    check!(&service, [one("local"), one("deny")], denied);
-    check!(&service, [hits(one("local"), 0)], "OK: OK 8/10 YEAR");
-    check!(&service, [refund(one("local"), 1)], "OK: OK 9/10 YEAR");
-    check!(&service, [refund(one("deny"), 1)], "Unavailable");
-    check!(&service, [refund(one("allow"), 1)], "OK: OK 10/10 YEAR");
-    check!(&service, [hits(one("local"), 10)], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    assert_eq!(service.answer("error=x deny=x").await, denied);
+    assert_eq!(service.answer("local=x deny=x").await, denied);
+    assert_eq!(service.answer("local=x(0)").await, "OK: OK 8/10 YEAR");
+    assert_eq!(service.answer("local=x(-1)").await, "OK: OK 9/10 YEAR");
+    assert_eq!(service.answer("deny=x(-1)").await, "Unavailable");
+    assert_eq!(service.answer("allow=x(-1)").await, "OK: OK 10/10 YEAR");
+    assert_eq!(service.answer("local=x(10)").await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
 }
 
 #[tokio::test]
@@ -71,10 +53,10 @@ async fn each_replica_counts_its_share_of_the_limit() {
     let flags = &["--decision-budget", "50ms", "--replicas", "4"];
     let service = Service::with(RULES).on(&redis.url()).flags(flags).start();
     // A quarter of ten, rounded up; the answer has the whole limit.
-    check!(&service, [hits(one("local"), 3)], "OK: OK 0/10 YEAR");
-    check!(&service, [one("local")], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
-    check!(&service, [hits(one("bucket"), 3)], "OK: OK 0/9 YEAR");
-    check!(&service, [one("bucket")], "OVER_LIMIT: OVER_LIMIT 0/9 YEAR");
+    assert_eq!(service.answer("local=x(3)").await, "OK: OK 0/10 YEAR");
+    assert_eq!(service.answer("local=x").await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    assert_eq!(service.answer("bucket=x(3)").await, "OK: OK 0/9 YEAR");
+    assert_eq!(service.answer("bucket=x").await, "OVER_LIMIT: OVER_LIMIT 0/9 YEAR");
 }
 
 #[tokio::test]
@@ -82,25 +64,23 @@ async fn the_setting_applies_to_limits_without_on_store_failure() {
     let redis = Redis::absent();
     let flags = &["--decision-budget", "50ms", "--on-store-failure", "allow"];
     let service = Service::with(RULES).on(&redis.url()).flags(flags).start();
-    check!(&service, [one("error")], "OK: OK 10/10 YEAR");
-    check!(&service, [one("deny")], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    assert_eq!(service.answer("error=x").await, "OK: OK 10/10 YEAR");
+    assert_eq!(service.answer("deny=x").await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
 }
 
 #[tokio::test]
 async fn metrics_show_an_outage_by_server_and_what_was_decided_without_it_by_rule_and_mode() {
     let redis = Redis::start();
-    let service = Service::with(RULES).on(&redis.url()).start();
-    service.wait_until_ready();
+    let service = Service::with(RULES).on(&redis.url()).ready();
     let server = format!("{{server=\"127.0.0.1:{}\"}}", redis.port);
     let shows = |name: &str, value: u64| {
-        let line = format!("ratelimit_store_{name}{server} {value}\n");
-        wait_until(&line, || service.get("/metrics").contains(&line));
+        service.wait_for_metric(&format!("ratelimit_store_{name}{server} {value}\n"));
     };
     shows("up", 1);
     redis.signal("STOP");
     while !service.get("/metrics").contains(&format!("ratelimit_store_breaker_open{server} 1")) {
         for key in ["error", "deny", "allow", "local"] {
-            drop(service.ask(request("shop", vec![one(key)])).await);
+            drop(service.ask(shop(&format!("{key}=x"))).await);
         }
     }
     shows("up", 0);
@@ -120,7 +100,7 @@ async fn metrics_show_an_outage_by_server_and_what_was_decided_without_it_by_rul
 #[tokio::test]
 async fn with_ready_needs_store_the_service_is_ready_only_while_the_store_answers() {
     let mut redis = Redis::start();
-    let start = |flags: &[&str]| Service::with(RULES).on(&redis.url()).flags(flags).start();
+    let start = |flags: &[&str]| Service::with(RULES).flags(flags).on(&redis.url()).start();
     let (follows, stays) = (start(&["--ready-needs-store"]), start(&[]));
     let is = |service: &Service, status: u16| {
         wait_until("readiness changes", || service.exchange("GET", "/readyz", b"").0 == status);
@@ -129,7 +109,7 @@ async fn with_ready_needs_store_the_service_is_ready_only_while_the_store_answer
     is(&stays, 200);
     redis.stop();
     for service in [&follows, &stays] {
-        drop(service.ask(request("shop", vec![one("error")])).await);
+        drop(service.ask(shop("error=x")).await);
     }
     is(&follows, 503);
     is(&stays, 200);
@@ -141,10 +121,9 @@ async fn with_ready_needs_store_the_service_is_ready_only_while_the_store_answer
 async fn a_caller_who_waits_less_than_the_budget_gets_the_answer_of_the_failure_mode_in_time() {
     let redis = Redis::start();
     let flags = &["--decision-budget", "30s"];
-    let service = Service::with(RULES).on(&redis.url()).flags(flags).start();
-    service.wait_until_ready();
+    let service = Service::with(RULES).on(&redis.url()).flags(flags).ready();
     redis.signal("STOP");
-    let mut call = tonic::Request::new(request("shop", vec![one("deny")]));
+    let mut call = tonic::Request::new(shop("deny=x"));
     call.set_timeout(Duration::from_secs(4));
     let answer = service.client().await.should_rate_limit(call).await.unwrap();
     assert_eq!(spell(answer.get_ref()), "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
@@ -164,31 +143,36 @@ async fn the_failure_mode_decides_for_a_corrupt_counter_and_siblings_are_judged_
     // Every call must reach Redis.
     let service = Service::with(RULES).on(&redis.url()).flags(&["--over-limit-cache", "0"]).start();
     for name in ["error", "deny", "allow", "local"] {
-        check!(&service, [one(name)], "OK: OK 9/10 YEAR");
+        assert_eq!(service.answer(&format!("{name}=x")).await, "OK: OK 9/10 YEAR");
     }
     plant(&redis, &["error", "deny", "allow", "local"]);
-    let sibling = |count| hits(descriptor(&[("error", "sibling")]), count);
-
-    check!(&service, [sibling(1), one("error")], "Unavailable");
-    check!(&service, [sibling(1), one("deny")], "OVER_LIMIT: OK 10/10 YEAR, OVER_LIMIT 0/10 YEAR");
-    check!(&service, [sibling(1), one("allow")], "OK: OK 9/10 YEAR, OK 10/10 YEAR");
-    check!(&service, [one("local"), sibling(1)], "OK: OK 9/10 YEAR, OK 8/10 YEAR");
-    check!(&service, [sibling(0)], "OK: OK 8/10 YEAR");
+    assert_eq!(service.answer("error=sibling(1) error=x").await, "Unavailable");
+    assert_eq!(
+        service.answer("error=sibling(1) deny=x").await,
+        "OVER_LIMIT: OK 10/10 YEAR, OVER_LIMIT 0/10 YEAR"
+    );
+    assert_eq!(service.answer("error=sibling(1) allow=x").await, "OK: OK 9/10 YEAR, OK 10/10 YEAR");
+    assert_eq!(service.answer("local=x error=sibling(1)").await, "OK: OK 9/10 YEAR, OK 8/10 YEAR");
+    assert_eq!(service.answer("error=sibling(0)").await, "OK: OK 8/10 YEAR");
 
     // A sibling that is over denies the call; the call fails only if no other charge denies it.
     let over = "OVER_LIMIT: OVER_LIMIT 0/10 YEAR";
-    check!(&service, [sibling(9), one("error")], format!("{over}, OK 10/10 YEAR"));
+    assert_eq!(service.answer("error=sibling(9) error=x").await, format!("{over}, OK 10/10 YEAR"));
     // A charge that memory admitted is refunded if a sibling denies the call.
-    check!(&service, [sibling(9), one("local")], format!("{over}, OK 8/10 YEAR"));
-    check!(&service, [hits(one("local"), 0)], "OK: OK 9/10 YEAR");
-    check!(&service, [hits(one("local"), 10), sibling(1)], format!("{over}, OK 8/10 YEAR"));
+    assert_eq!(service.answer("error=sibling(9) local=x").await, format!("{over}, OK 8/10 YEAR"));
+    assert_eq!(service.answer("local=x(0)").await, "OK: OK 9/10 YEAR");
+    assert_eq!(
+        service.answer("local=x(10) error=sibling(1)").await,
+        format!("{over}, OK 8/10 YEAR")
+    );
     // Refunds and `count_denied` charges apply even in a call that the corrupt counter denies.
-    let call = vec![one("work"), refund(sibling(1), 1), one("deny")];
     let expected = "OVER_LIMIT: OK 9/10 YEAR, OK 9/10 YEAR, OVER_LIMIT 0/10 YEAR";
-    assert_eq!(ask(&service, call).await, expected);
-    let call = vec![one("work"), refund(sibling(1), 1), one("error")];
-    assert_eq!(ask(&service, call).await, "Unavailable");
-    check!(&service, [hits(one("work"), 0), sibling(0)], "OK: OK 9/10 YEAR, OK 9/10 YEAR");
+    assert_eq!(service.answer("work=x error=sibling(-1) deny=x").await, expected);
+    assert_eq!(service.answer("work=x error=sibling(-1) error=x").await, "Unavailable");
+    assert_eq!(
+        service.answer("work=x(0) error=sibling(0)").await,
+        "OK: OK 9/10 YEAR, OK 9/10 YEAR"
+    );
 
     let metrics = service.get("/metrics");
     for rule in ["error", "deny", "allow", "local"] {
@@ -201,11 +185,9 @@ async fn the_failure_mode_decides_for_a_corrupt_counter_and_siblings_are_judged_
 
 #[tokio::test]
 async fn each_rule_whose_counter_is_corrupt_is_logged_and_a_call_asks_redis_twice_at_most() {
-    let redis = Redis::start();
-    let service = Service::with(RULES).on(&redis.url()).start();
-    check!(
-        &service,
-        [one("error"), one("deny"), one("local")],
+    let (redis, service) = Service::with(RULES).on_redis();
+    assert_eq!(
+        service.answer("error=x deny=x local=x").await,
         "OK: OK 9/10 YEAR, OK 9/10 YEAR, OK 9/10 YEAR"
     );
     plant(&redis, &["error", "deny", "local"]);
@@ -214,14 +196,12 @@ async fn each_rule_whose_counter_is_corrupt_is_logged_and_a_call_asks_redis_twic
         ("deny", "OVER_LIMIT: OVER_LIMIT 0/10 YEAR"),
         ("local", "OK: OK 9/10 YEAR"),
     ] {
-        check!(&service, [one(name)], expected);
-        let line = format!("holds something other than a count rule=\"{name}\"");
-        wait_until("the rule is logged", || service.log().contains(&line));
+        assert_eq!(service.answer(&format!("{name}=x")).await, expected);
+        service.wait_for_log(&format!("holds something other than a count rule=\"{name}\""));
     }
     let before = redis.runs_of("evalsha");
-    check!(
-        &service,
-        [one("deny"), one("error")],
+    assert_eq!(
+        service.answer("deny=x error=x").await,
         "OVER_LIMIT: OVER_LIMIT 0/10 YEAR, OK 10/10 YEAR"
     );
     assert_eq!(
@@ -233,12 +213,10 @@ async fn each_rule_whose_counter_is_corrupt_is_logged_and_a_call_asks_redis_twic
 
 #[tokio::test]
 async fn every_algorithm_treats_values_that_it_never_writes_as_corrupt() {
-    let redis = Redis::start();
-    let service = Service::with(RULES).on(&redis.url()).start();
+    let (redis, service) = Service::with(RULES).on_redis();
     for name in ["deny", "first", "log", "sliding", "gcra"] {
-        check!(&service, [one(name)], "OK: OK 9/10 YEAR");
+        assert_eq!(service.answer(&format!("{name}=x")).await, "OK: OK 9/10 YEAR");
         let key = redis.key(&format!("|{name}="));
-        let sibling = || hits(descriptor(&[("work", name)]), 0);
         let mut plants: Vec<Vec<&str>> =
             vec![vec!["HSET", &key, "x", "1"], vec!["SADD", &key, "1"]];
         match name {
@@ -281,7 +259,11 @@ async fn every_algorithm_treats_values_that_it_never_writes_as_corrupt() {
             redis.query::<i64>(&["DEL", &key]);
             redis.query::<redis::Value>(&plant);
             let expected = "OVER_LIMIT: OVER_LIMIT 0/10 YEAR, OK 10/10 YEAR";
-            assert_eq!(ask(&service, vec![one(name), sibling()]).await, expected, "{plant:?}");
+            assert_eq!(
+                service.answer(&format!("{name}=x work={name}(0)")).await,
+                expected,
+                "{plant:?}"
+            );
         }
     }
 }
@@ -289,9 +271,8 @@ async fn every_algorithm_treats_values_that_it_never_writes_as_corrupt() {
 /// Logs whose entries contradict each other: a script that reads only some of the entries may miss that.
 #[tokio::test]
 async fn a_refund_on_a_corrupt_log_is_not_an_outage_and_admits_no_more() {
-    let redis = Redis::start();
-    let service = Service::with(RULES).on(&redis.url()).start();
-    check!(&service, [one("log")], "OK: OK 9/10 YEAR");
+    let (redis, service) = Service::with(RULES).on_redis();
+    assert_eq!(service.answer("log=x").await, "OK: OK 9/10 YEAR");
     let key = redis.key("|log=");
     let now = redis.query::<Vec<u64>>(&["TIME"])[0] * 1000;
     for entries in [["5 5", "1000 0"], ["100 1", "5 1"], ["5 5", "6 6"], ["1 1", "x"]] {
@@ -300,10 +281,9 @@ async fn a_refund_on_a_corrupt_log_is_not_an_outage_and_admits_no_more() {
             redis.query::<i64>(&["RPUSH", &key, &format!("{now} {entry}")]);
         }
         redis.query::<i64>(&["EXPIRE", &key, "1000"]);
-        let call = vec![refund(one("log"), 100), hits(descriptor(&[("work", "x")]), 0)];
-        ask(&service, call).await;
+        service.answer("log=x(-100) work=x(0)").await;
         // Whatever the log holds, more than the limit must not pass.
-        assert!(!ask(&service, vec![hits(one("log"), 11)]).await.starts_with("OK"));
+        assert!(!service.answer("log=x(11)").await.starts_with("OK"));
     }
     assert!(!service.log().contains("is unusable"), "{}", service.log());
 }
@@ -319,8 +299,7 @@ descriptors:
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
         let service = Service::with(rules).on(store).start();
-        let call = request("shop", vec![hits(one("tokens"), u64::MAX)]);
-        let answer = service.ask(call).await.unwrap();
+        let answer = service.ask(shop(&format!("tokens=x({})", u64::MAX))).await.unwrap();
         let reset = answer.statuses[0].duration_until_reset.unwrap().seconds;
         assert!((1..=315_576_000_000).contains(&reset), "{reset}");
     }
@@ -332,9 +311,8 @@ descriptors:
 #[tokio::test]
 async fn a_bucket_whose_rate_is_lowered_keeps_its_debt() {
     let rules = "domain: shop\ndescriptors: [{ key: k, rate_limit: { unit: hour, requests_per_unit: 108000, burst: 30, algorithm: token_bucket } }]";
-    let redis = Redis::start();
-    let service = Service::with(rules).on(&redis.url()).start();
-    check!(&service, [hits(one("k"), 30)], "OK: OK 0/108000 HOUR");
+    let (redis, service) = Service::with(rules).on_redis();
+    assert_eq!(service.answer("k=x(30)").await, "OK: OK 0/108000 HOUR");
     // The bucket refills within a second, and yet its key stays for an hour more.
     let ttl: i64 = redis.query(&["TTL", &redis.key("|k=")]);
     assert!((3590..=3602).contains(&ttl), "{ttl}");

@@ -52,6 +52,11 @@ fn fit(answer: &Result<Verdict, StoreError>) -> Fit {
     answer.as_ref().unwrap().tallies[0].fit
 }
 
+/// Charges hits on a limit of `requests`, and returns their fit.
+async fn charged(store: &RedisStore, user: &str, hits: u64, requests: u64) -> Fit {
+    fit(&store.charge(&[charge_hits(user, hits, requests)], redis_store::soon()).await)
+}
+
 fn verdicts(answer: &Result<Verdict, StoreError>) -> Vec<Fit> {
     answer.as_ref().unwrap().tallies.iter().map(|tally| tally.fit).collect()
 }
@@ -95,10 +100,7 @@ fn three_hours_fast() -> Timestamp {
 async fn twenty_calls_share_a_script_run_and_failures_of_some_do_not_affect_the_others() {
     let redis = Redis::start();
     // Loads the script into Redis.
-    let full = store(&redis, system_clock, TIMEOUT)
-        .charge(&[charge_hits("full", 5, 5)], redis_store::soon())
-        .await;
-    assert_eq!(fit(&full), fits(0));
+    assert_eq!(charged(&store(&redis, system_clock, TIMEOUT), "full", 5, 5).await, fits(0));
     let poisoned = charge_hits("poisoned", 1, 10);
     let key = redis.key("full").replace("full", "poisoned");
     redis.query::<()>(&["RPUSH", &key, "planted"]);
@@ -470,10 +472,7 @@ async fn a_call_does_not_wait_for_the_late_answer_of_another() {
 async fn a_redis_that_refuses_writes_keeps_its_connections() {
     let redis = Redis::start();
     let store = store(&redis, system_clock, TIMEOUT);
-    assert_eq!(
-        fit(&store.charge(&[charge_hits("old", 1, 10)], redis_store::soon()).await),
-        fits(9)
-    );
+    assert_eq!(charged(&store, "old", 1, 10).await, fits(9));
     let before = redis.clients();
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     for user in ["old", "new"].repeat(10) {
@@ -484,10 +483,7 @@ async fn a_redis_that_refuses_writes_keeps_its_connections() {
         assert!(refused.to_string().contains("out of memory (OOM)"), "{refused}");
     }
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(
-        fit(&store.charge(&[charge_hits("old", 1, 10)], redis_store::soon()).await),
-        fits(8)
-    );
+    assert_eq!(charged(&store, "old", 1, 10).await, fits(8));
     // Probes open and close connections of their own.
     let after = redis.clients();
     assert!(!before.is_empty() && before.is_subset(&after), "{before:?}, {after:?}");
@@ -567,10 +563,7 @@ async fn a_call_given_up_while_its_batch_waits_for_a_connection_is_not_charged_b
         }
     }
     proxy.set(Faults::default());
-    assert_eq!(
-        fit(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
-        fits(9)
-    );
+    assert_eq!(charged(&store, "alice", 1, 10).await, fits(9));
     wait_until("the debit is charged", || {
         redis.keys().into_iter().any(|key| key.contains("carol"))
     });
@@ -595,10 +588,7 @@ async fn a_debit_whose_caller_has_gone_is_charged_and_any_other_call_is_not() {
     let redis = Redis::start();
     let store = Arc::new(store(&redis, system_clock, TIMEOUT));
     let _sends = sends_what_it_keeps(&store);
-    assert_eq!(
-        fit(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
-        fits(9)
-    );
+    assert_eq!(charged(&store, "alice", 1, 10).await, fits(9));
     for _ in 0..5 {
         for call in [[charge_hits("alice", 1, 10)], [debit("carol")]] {
             let mut given_up = pin!(store.charge(&call, redis_store::soon()));
@@ -616,10 +606,7 @@ async fn a_debit_whose_caller_has_gone_is_charged_and_any_other_call_is_not() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(debits(), 5);
-    assert_eq!(
-        fit(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
-        fits(8)
-    );
+    assert_eq!(charged(&store, "alice", 1, 10).await, fits(8));
 }
 
 /// A late answer carries an old time of Redis; the next calls must not be refused as stale for that.

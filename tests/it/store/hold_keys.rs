@@ -36,19 +36,15 @@ fn replica(store: &str, flags: &[&str]) -> Service {
 
 /// Takes a hold of 100, and returns its token.
 fn take(service: &Service) -> Option<String> {
-    let body = br#"{"domain":"shop","calls":[{"descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}]}"#;
-    let (status, _, answer) = service.exchange("POST", "/v1/decide", body);
-    assert_eq!(status, 200, "{answer}");
-    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    let body = r#"{"domain":"shop","calls":[{"descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}]}"#;
+    let answer = service.post("/v1/decide", body);
     Some(answer["verdicts"][0]["hold"].as_str()?.to_owned())
 }
 
 /// What becomes of the commit of 1 hit.
 fn commit(service: &Service, token: &str) -> String {
     let body = format!(r#"{{"domain":"shop","commits":[{{"hold":"{token}","used":1}}]}}"#);
-    let (status, _, answer) = service.exchange("POST", "/v1/commit", body.as_bytes());
-    assert_eq!(status, 200, "{answer}");
-    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    let answer = service.post("/v1/commit", body);
     answer["results"][0]["charges"][0]["outcome"].as_str().unwrap_or("none").to_owned()
 }
 
@@ -95,8 +91,7 @@ domain: shop
 descriptors:
   - { key: user, rate_limit: { unit: year, requests_per_unit: 4 } }
 ";
-    let service = Service::with(rules).on(&store).start();
-    service.wait_until_ready();
+    let service = Service::with(rules).on(&store).ready();
     let call = |token: &str| {
         request("shop", vec![descriptor(&[("user", "alice"), ("hold.commit", token)])])
     };
@@ -115,8 +110,7 @@ descriptors:
 fn a_replica_without_holds_by_token_commits_those_of_others() {
     let redis = Redis::start();
     let store = redis.url();
-    let without = Service::shop().on(&store).start();
-    without.wait_until_ready();
+    let without = Service::shop().on(&store).ready();
     let [before, ..] = foreign();
     assert_eq!(commit(&without, &before), "none");
     let with = replica(&store, &[]);
@@ -191,8 +185,9 @@ fn a_changed_file_of_keys_is_in_use_without_a_restart_and_a_bad_one_is_not() {
         wait_until(line, has_changed);
     };
     let in_use = |value: u8| {
-        let line = format!("ratelimit_tls_files_in_use{{files=\"hold_keys\"}} {value}\n");
-        wait_until(&line, || service.get("/metrics").contains(&line));
+        service.wait_for_metric(&format!(
+            "ratelimit_tls_files_in_use{{files=\"hold_keys\"}} {value}\n"
+        ));
     };
     in_use(1);
     let first = take();

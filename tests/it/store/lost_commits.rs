@@ -22,10 +22,7 @@ impl Reached {
         let redis = Redis::start();
         let proxy = FaultProxy::start(redis.port, 1);
         let flags: Vec<_> = ["--decision-budget", "1s"].iter().chain(flags).copied().collect();
-        let options =
-            Options { rules: RULES, store: &proxy.url, flags: &flags, ..Options::default() };
-        let service = Service::start(options);
-        service.wait_until_ready();
+        let service = Service::with(RULES).on(&proxy.url).flags(&flags).ready();
         Self { redis, proxy, service }
     }
 
@@ -50,9 +47,7 @@ impl Reached {
 
     /// The number of commits that wait.
     fn queued(&self) -> u64 {
-        let metrics = self.service.get("/metrics");
-        let line = metrics.lines().find(|line| line.starts_with("ratelimit_commits_queued "));
-        line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+        self.service.metric("ratelimit_commits_queued ") as u64
     }
 
     /// What Redis counts for a user.

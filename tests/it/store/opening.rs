@@ -37,8 +37,7 @@ impl Failing {
         let redis = Redis::start();
         let proxy = FaultProxy::start(redis.port, 1);
         let flags = &["--decision-budget", budget];
-        let service = Service::with(RULES).on(&proxy.url).flags(flags).start();
-        service.wait_until_ready();
+        let service = Service::with(RULES).on(&proxy.url).flags(flags).ready();
         let admin = redis.connect();
         Self { redis, proxy, service, admin }
     }
@@ -62,31 +61,18 @@ impl Failing {
         }
     }
 
-    fn metric(&self, begin: &str) -> f64 {
-        let metrics = self.service.get("/metrics");
-        let lines = metrics.lines().filter(|line| line.starts_with(begin));
-        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
-    }
-
     fn is_open(&self) -> bool {
-        self.metric("ratelimit_store_breaker_open{") == 1.0
+        self.service.metric("ratelimit_store_breaker_open{") == 1.0
     }
 
     /// Number of connections that carry a batch.
     fn busy(&self) -> f64 {
-        let metrics = self.service.get("/metrics");
-        let busy = metrics.lines().filter(|line| line.contains("state=\"busy\""));
-        busy.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+        self.service.metric_with("", &["state=\"busy\""])
     }
 
     /// Number of batches that Redis was sent. Probes are other commands.
     fn batches(&self) -> f64 {
-        let all = self.service.get("/metrics");
-        let lines = all.lines().filter(|line| {
-            line.starts_with("db_client_operation_duration_seconds_count{")
-                && line.contains("EVALSHA")
-        });
-        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+        self.service.metric_with("db_client_operation_duration_seconds_count{", &["EVALSHA"])
     }
 }
 
@@ -94,7 +80,7 @@ impl Failing {
 async fn the_third_failure_opens_the_breaker_and_no_later_call_is_sent_to_redis() {
     for failure in FAILURES_OF_REDIS {
         let mut failing = Failing::start("300ms");
-        let call = || request("shop", vec![descriptor(&[("user", "a")])]);
+        let call = || shop("user=a");
         failing.service.ask(call()).await.unwrap();
         failing.fail(failure);
         // One after the other; more than one call may be needed for a failure that was not sent.
@@ -104,7 +90,8 @@ async fn the_third_failure_opens_the_breaker_and_no_later_call_is_sent_to_redis(
         wait_until("the breaker opens", || failing.is_open());
         // Those that were sent before are listened to for a while.
         wait_until("no batch is under way", || {
-            failing.metric("ratelimit_store_connections_waiting{") == 0.0 && failing.busy() == 0.0
+            failing.service.metric("ratelimit_store_connections_waiting{") == 0.0
+                && failing.busy() == 0.0
         });
         let sent = failing.batches();
         let mut client = failing.service.client().await;
@@ -142,7 +129,7 @@ fn breaker_opens_soon() {
 fn opening(failure: Failure) -> (Duration, usize) {
     const WAITS: Duration = Duration::from_millis(5);
     let mut failing = Failing::start("15ms");
-    let message = request("shop", vec![descriptor(&[("user", "a")])]).encode_to_vec();
+    let message = shop("user=a").encode_to_vec();
     let mut client = RawClient::connect(failing.service.grpc, vec![message], 4_000);
     let sender = thread::spawn(move || {
         client.send_at(2000.0, Duration::from_secs(2));

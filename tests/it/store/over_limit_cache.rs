@@ -8,7 +8,7 @@ use tollkeeper::{
     },
 };
 
-use crate::support::{backends::memory, charges::prelude::*, prelude::*, service::with_limit};
+use crate::support::{backends::memory, charges::prelude::*, prelude::*};
 
 /// Limit for waits that should end within a second; a busy test machine may take longer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -17,28 +17,17 @@ fn service(redis: &Redis) -> Service {
     Service::shop().on(&redis.url()).start()
 }
 
-async fn ask(service: &Service, descriptors: Vec<RateLimitDescriptor>) -> String {
-    spell(&service.ask(request("shop", descriptors)).await.unwrap())
-}
-
-fn two() -> RateLimitDescriptor {
-    descriptor(&[("user", "two")])
-}
-
 const OVER: &str = "OVER_LIMIT: OVER_LIMIT 0/2 YEAR";
 
 /// Exhausts the limit, and is denied once.
 async fn use_up(service: &Service) {
-    assert_eq!(ask(service, vec![hits(two(), 2)]).await, "OK: OK 0/2 YEAR");
-    assert_eq!(ask(service, vec![two()]).await, OVER);
+    assert_eq!(service.answer("user=two(2)").await, "OK: OK 0/2 YEAR");
+    assert_eq!(service.answer("user=two").await, OVER);
 }
 
 /// The number of calls that the cache has answered.
 fn cached(service: &Service) -> u64 {
-    let metrics = service.get("/metrics");
-    let number =
-        metrics.lines().find_map(|line| line.strip_prefix("ratelimit_store_cached_total "));
-    number.map_or(0, |number| number.parse().unwrap())
+    service.metric("ratelimit_store_cached_total ") as u64
 }
 
 #[tokio::test]
@@ -48,7 +37,7 @@ async fn of_denied_calls_one_a_second_reaches_redis() {
     use_up(&service).await;
     let (before, began) = (redis.runs_of("evalsha"), Instant::now());
     for _ in 0..100 {
-        assert_eq!(ask(&service, vec![two()]).await, OVER);
+        assert_eq!(service.answer("user=two").await, OVER);
     }
     let asked = redis.runs_of("evalsha") - before;
     assert_eq!(asked + cached(&service), 100);
@@ -57,16 +46,15 @@ async fn of_denied_calls_one_a_second_reaches_redis() {
 
 #[tokio::test]
 async fn a_size_of_0_turns_the_cache_off_and_so_does_a_redis_without_scripts() {
-    let redis = Redis::start();
     let flags = &["--over-limit-cache", "0"];
-    let off = Service::shop().on(&redis.url()).flags(flags).start();
+    let (redis, off) = Service::shop().flags(flags).on_redis();
     let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
     let plain = Service::shop().on(&store).flags(flags).start();
     use_up(&off).await;
     for (service, command) in [(off, "evalsha"), (plain, "exec")] {
         let before = redis.runs_of(command);
         for _ in 0..10 {
-            assert_eq!(ask(&service, vec![two()]).await, OVER);
+            assert_eq!(service.answer("user=two").await, OVER);
         }
         assert!(redis.runs_of(command) - before >= 10);
         assert_eq!(cached(&service), 0);
@@ -78,14 +66,14 @@ async fn a_refund_is_seen_at_once_by_its_replica_and_soon_by_others() {
     let redis = Redis::start();
     let (here, elsewhere) = (service(&redis), service(&redis));
     use_up(&here).await;
-    assert_eq!(ask(&elsewhere, vec![two()]).await, OVER);
-    assert_eq!(ask(&here, vec![refund(two(), 1)]).await, "OK: OK 1/2 YEAR");
-    assert_eq!(ask(&here, vec![two()]).await, "OK: OK 0/2 YEAR");
+    assert_eq!(elsewhere.answer("user=two").await, OVER);
+    assert_eq!(here.answer("user=two(-1)").await, "OK: OK 1/2 YEAR");
+    assert_eq!(here.answer("user=two").await, "OK: OK 0/2 YEAR");
 
-    assert_eq!(ask(&here, vec![two()]).await, OVER);
-    ask(&elsewhere, vec![refund(two(), 1)]).await;
+    assert_eq!(here.answer("user=two").await, OVER);
+    elsewhere.answer("user=two(-1)").await;
     let began = Instant::now();
-    while ask(&here, vec![two()]).await == OVER {
+    while here.answer("user=two").await == OVER {
         assert!(began.elapsed() < TIMEOUT, "the refund has no effect");
     }
 }
@@ -98,7 +86,7 @@ async fn a_counter_admits_hits_at_once_after_its_reset() {
     let addr = service.admin.to_string();
     let words = ["counter", "reset", "--addr", &addr, "--domain", "shop", "user=two"];
     assert!(tollkeeper().args(words).status().unwrap().success());
-    assert_eq!(ask(&service, vec![two()]).await, "OK: OK 1/2 YEAR");
+    assert_eq!(service.answer("user=two").await, "OK: OK 1/2 YEAR");
 }
 
 /// One counter may be over the rule's limit and over a larger override.
@@ -106,50 +94,43 @@ async fn a_counter_admits_hits_at_once_after_its_reset() {
 async fn a_refund_or_a_reset_under_one_limit_is_seen_under_the_others() {
     let redis = Redis::start();
     let service = service(&redis);
-    let by = |limit, hits_of: fn(RateLimitDescriptor) -> RateLimitDescriptor| {
-        vec![with_limit(hits_of(descriptor(&[("user", "a")])), limit, RateLimitUnit::Year)]
-    };
-    let rule = || vec![descriptor(&[("user", "a")])];
     let over = "OVER_LIMIT: OVER_LIMIT 0/10 YEAR";
-    assert_eq!(ask(&service, by(20, |one| hits(one, 20))).await, "OK: OK 0/20 YEAR");
-    assert_eq!(ask(&service, rule()).await, over);
-    assert_eq!(ask(&service, by(20, |one| refund(one, 15))).await, "OK: OK 15/20 YEAR");
-    assert_eq!(ask(&service, rule()).await, "OK: OK 4/10 YEAR");
+    assert_eq!(service.answer("user=a(20;20/YEAR)").await, "OK: OK 0/20 YEAR");
+    assert_eq!(service.answer("user=a").await, over);
+    assert_eq!(service.answer("user=a(-15;20/YEAR)").await, "OK: OK 15/20 YEAR");
+    assert_eq!(service.answer("user=a").await, "OK: OK 4/10 YEAR");
 
-    assert_eq!(ask(&service, by(20, |one| hits(one, 14))).await, "OK: OK 0/20 YEAR");
-    assert_eq!(ask(&service, rule()).await, over);
-    assert_eq!(ask(&service, by(20, |one| one)).await, "OVER_LIMIT: OVER_LIMIT 0/20 YEAR");
+    assert_eq!(service.answer("user=a(14;20/YEAR)").await, "OK: OK 0/20 YEAR");
+    assert_eq!(service.answer("user=a").await, over);
+    assert_eq!(service.answer("user=a(;20/YEAR)").await, "OVER_LIMIT: OVER_LIMIT 0/20 YEAR");
     let addr = service.admin.to_string();
     let words = ["counter", "reset", "--addr", &addr, "--domain", "shop", "user=a"];
     assert!(tollkeeper().args(words).status().unwrap().success());
-    assert_eq!(ask(&service, by(20, |one| one)).await, "OK: OK 19/20 YEAR");
+    assert_eq!(service.answer("user=a(;20/YEAR)").await, "OK: OK 19/20 YEAR");
 }
 
 #[tokio::test]
 async fn a_cached_denial_holds_only_for_as_many_hits_on_the_same_limit() {
     let redis = Redis::start();
     let service = service(&redis);
-    let user = |count| vec![hits(descriptor(&[("user", "a")]), count)];
-    assert_eq!(ask(&service, user(7)).await, "OK: OK 3/10 YEAR");
-    assert_eq!(ask(&service, user(4)).await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
-    assert_eq!(ask(&service, user(3)).await, "OK: OK 0/10 YEAR");
-    assert_eq!(ask(&service, user(1)).await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    assert_eq!(service.answer("user=a(7)").await, "OK: OK 3/10 YEAR");
+    assert_eq!(service.answer("user=a(4)").await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    assert_eq!(service.answer("user=a(3)").await, "OK: OK 0/10 YEAR");
+    assert_eq!(service.answer("user=a(1)").await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
     // The same counter, on another limit.
-    let wide = with_limit(descriptor(&[("user", "a")]), 12, RateLimitUnit::Year);
-    assert_eq!(ask(&service, vec![wide]).await, "OK: OK 1/12 YEAR");
+    assert_eq!(service.answer("user=a(;12/YEAR)").await, "OK: OK 1/12 YEAR");
 }
 
 #[tokio::test]
 async fn a_sibling_of_a_cached_denial_is_not_charged_and_shows_what_is_left() {
     let redis = Redis::start();
     let service = service(&redis);
-    let tenant = || descriptor(&[("tenant", "acme")]);
-    assert_eq!(ask(&service, vec![hits(tenant(), 300)]).await, "OK: OK 700/1000 MONTH");
+    assert_eq!(service.answer("tenant=acme(300)").await, "OK: OK 700/1000 MONTH");
     use_up(&service).await;
     let expected = "OVER_LIMIT: OK 700/1000 MONTH, OVER_LIMIT 0/2 YEAR";
     let began = Instant::now();
     // The cache does not know the tenant's count until both descriptors have been sent to Redis.
-    while ask(&service, vec![tenant(), two()]).await != expected || cached(&service) == 0 {
+    while service.answer("tenant=acme user=two").await != expected || cached(&service) == 0 {
         assert!(began.elapsed() < TIMEOUT, "the cache does not show what is left for the sibling");
     }
     assert_eq!(redis.query::<u64>(&["GET", &redis.key("tenant=acme")]), 300);
@@ -164,7 +145,7 @@ async fn count_denied_charges_every_hit_despite_the_cache() {
     use_up(&service).await;
     for _ in 0..10 {
         let expected = "OVER_LIMIT: OVER_LIMIT 0/2 YEAR";
-        let answer = ask(&service, vec![two(), descriptor(&[("tokens", "a")])]).await;
+        let answer = service.answer("user=two tokens=a").await;
         assert!(answer.starts_with(expected), "{answer}");
     }
     assert_eq!(redis.query::<u64>(&["GET", &redis.key("tokens=a")]), 10);

@@ -242,13 +242,13 @@ fn a_replica_that_starts_without_redis_says_that_it_knows_no_overrides_until_it_
     let second = replica(&redis.url(), &["--decision-budget", "100ms"]);
     let line =
         "overrides are not known, and calls are decided without them until the store answers";
-    wait_until("the log says so", || second.log().contains(line));
+    second.wait_for_log(line);
     assert_eq!(list(&second, "")["known"], false);
-    assert!(second.get("/metrics").contains("ratelimit_overrides_known 0\n"));
+    second.assert_metric("ratelimit_overrides_known 0\n");
     redis.signal("CONT");
     wait_until("it has read them", || is_denied(&second, "eve"));
     assert_eq!(list(&second, "")["known"], true);
-    assert!(second.get("/metrics").contains("ratelimit_overrides_known 1\n"));
+    second.assert_metric("ratelimit_overrides_known 1\n");
     assert!(second.log().contains("overrides are known: 1 in force"), "{}", second.log());
     assert_eq!(second.log().matches(line).count(), 1);
 }
@@ -315,7 +315,7 @@ fn without_the_rights_overrides_are_off_and_decisions_go_on() {
     redis.query::<()>(&["ACL", "SETUSER", "tollkeeper", "-hget"]);
     let service = replica(&store, &[]);
     let line = "overrides are off: the user `tollkeeper` may not run a command that is needed";
-    wait_until("the log says so", || service.log().contains(line));
+    service.wait_for_log(line);
     assert!(!is_denied(&service, "eve"));
     let (status, _) = try_set(&service, "user=eve", ban(), "1m");
     assert_eq!(status, 200);

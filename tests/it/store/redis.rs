@@ -40,8 +40,7 @@ fn fits(remaining: u64) -> Vec<Fit> {
 
 #[tokio::test]
 async fn a_key_is_readable_and_ends_after_its_window() {
-    let redis = Redis::start();
-    let service = Service::shop().on(&redis.url()).start();
+    let (redis, service) = Service::shop().on_redis();
     let descriptors = vec![descriptor(&[("user", "alice")])];
     let answer = service.ask(request("shop", descriptors)).await.unwrap();
     let reset = answer.statuses[0].duration_until_reset.unwrap().seconds;
@@ -59,8 +58,7 @@ async fn a_key_is_readable_and_ends_after_its_window() {
 
 #[tokio::test]
 async fn checks_refunds_and_denied_calls_create_no_key() {
-    let redis = Redis::start();
-    let service = Service::shop().on(&redis.url()).start();
+    let (redis, service) = Service::shop().on_redis();
     let user = || descriptor(&[("user", "alice")]);
     for one in [hits(user(), 0), refund(user(), 5), hits(user(), 11)] {
         service.ask(request("shop", vec![one])).await.unwrap();
@@ -70,8 +68,7 @@ async fn checks_refunds_and_denied_calls_create_no_key() {
 
 #[tokio::test]
 async fn one_call_of_many_descriptors_is_one_script_run() {
-    let redis = Redis::start();
-    let service = Service::shop().on(&redis.url()).start();
+    let (redis, service) = Service::shop().on_redis();
     let call =
         || request("shop", ["a", "b", "c"].map(|name| descriptor(&[("user", name)])).to_vec());
     // The first call loads the script into Redis.
@@ -83,12 +80,10 @@ async fn one_call_of_many_descriptors_is_one_script_run() {
 
 #[tokio::test]
 async fn a_flushed_script_is_sent_again_and_charges_once() {
-    let redis = Redis::start();
-    let service = Service::shop().on(&redis.url()).start();
+    let (redis, service) = Service::shop().on_redis();
     for left in (0..10).rev() {
         redis.query::<()>(&["SCRIPT", "FLUSH"]);
-        let call = request("shop", vec![descriptor(&[("user", "alice")])]);
-        let answer = spell(&service.ask(call).await.unwrap());
+        let answer = service.answer("user=alice").await;
         assert_eq!(answer, format!("OK: OK {left}/10 YEAR"));
     }
 }
@@ -204,8 +199,7 @@ fn each_call_of_one_run_is_judged_by_itself() {
 
 #[tokio::test]
 async fn a_corrupt_counter_affects_only_its_own_call() {
-    let redis = Redis::start();
-    let service = Service::shop().on(&redis.url()).start();
+    let (redis, service) = Service::shop().on_redis();
     let user = |name: &str| descriptor(&[("user", name)]);
     service.ask(request("shop", vec![user("planted")])).await.unwrap();
     let key = redis.key("planted");
@@ -226,15 +220,13 @@ async fn a_corrupt_counter_affects_only_its_own_call() {
         let alone = service.ask(request("shop", vec![hits(user("sibling"), 0)])).await.unwrap();
         assert_eq!(spell(&alone), "OK: OK 10/10 YEAR", "for {plant:?}");
     }
-    let metrics = service.get("/metrics");
-    assert!(metrics.contains(r#"ratelimit_counters_corrupt_total{rule="user"} 6"#), "{metrics}");
+    service.assert_metric(r#"ratelimit_counters_corrupt_total{rule="user"} 6"#);
     assert!(!service.log().contains("planted"), "{}", service.log());
 }
 
 #[tokio::test]
 async fn the_largest_valid_count_is_over_every_limit() {
-    let redis = Redis::start();
-    let service = Service::shop().on(&redis.url()).start();
+    let (redis, service) = Service::shop().on_redis();
     let user = || descriptor(&[("user", "planted")]);
     service.ask(request("shop", vec![user()])).await.unwrap();
     redis.query::<()>(&["SET", &redis.key("planted"), "9007199254740991", "KEEPTTL"]);
@@ -246,27 +238,15 @@ async fn the_largest_valid_count_is_over_every_limit() {
 async fn without_redis_the_service_starts_answers_in_time_and_recovers() {
     let mut redis = Redis::absent();
     let service = Service::shop().on(&redis.url()).flags(&["--decision-budget", "50ms"]).start();
-    let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
-    let status = service.ask(call()).await.expect_err("there is no redis");
-    assert_eq!(status.code(), Code::Unavailable);
-    wait_until("the outage is logged", || service.log().contains("is unusable"));
+    assert_eq!(service.answer("user=alice").await, "Unavailable");
+    service.wait_for_log("is unusable");
 
     // A call without counters does not need Redis.
-    let free = service.ask(request("shop", vec![descriptor(&[("free", "x")])])).await.unwrap();
-    assert_eq!(spell(&free), "OK: OK unlimited");
+    assert_eq!(service.answer("free=x").await, "OK: OK unlimited");
 
     redis.start_again();
     // Calls fail until the service has connected again.
-    let mut client = service.client().await;
-    let mut first = client.should_rate_limit(call()).await;
-    for _ in 0..200 {
-        if first.is_ok() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        first = client.should_rate_limit(call()).await;
-    }
-    assert_eq!(first.unwrap().into_inner().overall_code().as_str_name(), "OK");
+    assert!(service.answered("user=alice").await.starts_with("OK: "));
     service.wait_until_ready();
 }
 
@@ -274,10 +254,9 @@ async fn without_redis_the_service_starts_answers_in_time_and_recovers() {
 async fn a_stalled_redis_costs_the_budget_and_its_connections_are_replaced() {
     let redis = Redis::start();
     let flags = &["--decision-budget", "50ms", "--store-pool-size", "2"];
-    let service = Service::shop().on(&redis.url()).flags(flags).start();
-    service.wait_until_ready();
-    let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
-    eventually_ok(&service).await;
+    let service = Service::shop().on(&redis.url()).flags(flags).ready();
+    let call = || shop("user=alice");
+    service.answered("user=other(0)").await;
 
     redis.signal("STOP");
     let began = Instant::now();
@@ -288,40 +267,27 @@ async fn a_stalled_redis_costs_the_budget_and_its_connections_are_replaced() {
     // Generous: without a timeout each call would wait without end.
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     redis.signal("CONT");
-    eventually_ok(&service).await;
+    service.answered("user=other(0)").await;
     wait_until("only the pool's two are open", || redis.clients().len() <= 2);
-}
-
-async fn eventually_ok(service: &Service) {
-    for _ in 0..500 {
-        let free = request("shop", vec![hits(descriptor(&[("user", "other")]), 0)]);
-        if service.ask(free).await.is_ok() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("no answer within 10 s of redis's return");
 }
 
 #[tokio::test]
 async fn an_outage_is_one_line_in_the_log_and_its_end_another() {
-    let redis = Redis::start();
-    let service = Service::shop().on(&redis.url()).start();
+    let (redis, service) = Service::shop().on_redis();
     let logged = |line: &str| service.log().matches(line).count();
-    eventually_ok(&service).await;
+    service.answered("user=other(0)").await;
     // Without memory Redis still reads: checks pass, and charges on new counters fail.
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     for number in 0..5 {
         let user = format!("new{number}");
-        let call = request("shop", vec![descriptor(&[("user", &user)])]);
-        assert_eq!(service.ask(call).await.expect_err("no memory").code(), Code::Unavailable);
-        eventually_ok(&service).await;
+        assert_eq!(service.answer(&format!("user={user}")).await, "Unavailable");
+        service.answered("user=other(0)").await;
     }
     assert_eq!(logged("is unusable"), 1, "{}", service.log());
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     // The first look that passes ends the outage.
     for _ in 0..500 {
-        eventually_ok(&service).await;
+        service.answered("user=other(0)").await;
         if logged("answers again") == 1 {
             return;
         }
@@ -332,16 +298,15 @@ async fn an_outage_is_one_line_in_the_log_and_its_end_another() {
 
 #[tokio::test]
 async fn a_read_only_replica_is_unavailable_and_its_connection_is_not_kept() {
-    let redis = Redis::start();
-    let service = Service::shop().on(&redis.url()).flags(&["--store-pool-size", "1"]).start();
-    let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
+    let (redis, service) = Service::shop().flags(&["--store-pool-size", "1"]).on_redis();
+    let call = || shop("user=alice");
     service.ask(call()).await.unwrap();
     let before = redis.clients();
     assert_eq!(before.len(), 1);
     redis.query::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
     assert_eq!(service.ask(call()).await.expect_err("read-only").code(), Code::Unavailable);
     redis.query::<()>(&["REPLICAOF", "NO", "ONE"]);
-    eventually_ok(&service).await;
+    service.answered("user=other(0)").await;
     assert!(
         redis.clients().is_disjoint(&before),
         "a connection to what was a replica is still in use"
@@ -350,9 +315,8 @@ async fn a_read_only_replica_is_unavailable_and_its_connection_is_not_kept() {
 
 #[tokio::test]
 async fn a_connection_that_redis_closed_while_idle_costs_no_call() {
-    let redis = Redis::start();
-    let service = Service::shop().on(&redis.url()).start();
-    let call = || request("shop", vec![hits(descriptor(&[("user", "alice")]), 0)]);
+    let (redis, service) = Service::shop().on_redis();
+    let call = || shop("user=alice(0)");
     for _ in 0..5 {
         service.ask(call()).await.unwrap();
         let ours = redis.clients();
@@ -390,13 +354,10 @@ async fn a_call_given_up_half_way_leaves_no_reply_to_the_next() {
 async fn a_password_is_read_from_a_file_and_never_shown() {
     let redis = Redis::start();
     redis.query::<()>(&["CONFIG", "SET", "requirepass", "s3cret-canary"]);
-    let folder = tempfile::TempDir::new().unwrap();
-    let file = folder.path().join("password");
-    std::fs::write(&file, "s3cret-canary\n").unwrap();
-    let flags = &["--store-password-file", file.to_str().unwrap(), "--log-level", "debug"];
+    let file = TextFile::new("password", "s3cret-canary\n");
+    let flags = &["--store-password-file", &file, "--log-level", "debug"];
     let service = Service::shop().on(&redis.url()).flags(flags).start();
-    let answer = service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
-    assert_eq!(spell(&answer), "OK: OK 9/10 YEAR");
+    assert_eq!(service.answer("user=a").await, "OK: OK 9/10 YEAR");
     assert!(!service.log().contains("s3cret"), "{}", service.log());
     assert!(!service.get("/metrics").contains("s3cret"));
 }
@@ -404,7 +365,7 @@ async fn a_password_is_read_from_a_file_and_never_shown() {
 #[tokio::test]
 async fn a_service_that_is_killed_leaves_its_counts_to_the_next_one() {
     let redis = Redis::start();
-    let call = || request("shop", vec![descriptor(&[("user", "a")])]);
+    let call = || shop("user=a");
     for left in [9, 8, 7] {
         let service = Service::shop().on(&redis.url()).start();
         let answer = service.ask(call()).await.unwrap();
@@ -419,8 +380,7 @@ async fn a_service_that_is_killed_leaves_its_counts_to_the_next_one() {
 async fn a_redis_in_cluster_mode_is_refused_with_its_reason() {
     let redis = Redis::start_with(&["--cluster-enabled", "yes"]);
     let service = Service::shop().on(&redis.url()).start();
-    let call = request("shop", vec![descriptor(&[("user", "a")])]);
-    assert_eq!(service.ask(call).await.expect_err("refused").code(), Code::Unavailable);
+    assert_eq!(service.answer("user=a").await, "Unavailable");
     let expected = "it runs in cluster mode: write redis+cluster://";
     assert!(service.log().contains(expected), "{}", service.log());
 }
@@ -428,11 +388,10 @@ async fn a_redis_in_cluster_mode_is_refused_with_its_reason() {
 #[tokio::test]
 async fn a_redis_that_may_evict_counters_is_one_warning() {
     let redis = Redis::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
-    let service = Service::shop().on(&redis.url()).start();
-    service.wait_until_ready();
+    let service = Service::shop().on(&redis.url()).ready();
     for _ in 0..5 {
         redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
-        eventually_ok(&service).await;
+        service.answered("user=other(0)").await;
     }
     let log = service.log();
     assert_eq!(log.matches("may evict counters").count(), 1, "{log}");
@@ -442,11 +401,10 @@ async fn a_redis_that_may_evict_counters_is_one_warning() {
 #[tokio::test]
 async fn a_redis_that_takes_too_few_clients_for_all_replicas_is_one_warning() {
     let redis = Redis::start_with(&["--maxclients", "100"]);
-    let service = Service::shop().on(&redis.url()).flags(&["--replicas", "7"]).start();
-    service.wait_until_ready();
+    let service = Service::shop().on(&redis.url()).flags(&["--replicas", "7"]).ready();
     for _ in 0..3 {
         redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
-        eventually_ok(&service).await;
+        service.answered("user=other(0)").await;
     }
     let log = service.log();
     let line = "takes 100 clients (maxclients), and all replicas of this service may open 112";
@@ -459,12 +417,11 @@ async fn a_new_cause_of_an_outage_is_logged() {
     redis.query::<()>(&["CONFIG", "SET", "requirepass", "right"]);
     let store = format!("redis://:right@127.0.0.1:{}", redis.port);
     let service = Service::shop().on(&store).flags(&["--decision-budget", "200ms"]).start();
-    eventually_ok(&service).await;
+    service.answered("user=other(0)").await;
     redis.stop();
     let until_logged = async |line: &str| {
         for _ in 0..500 {
-            let call = request("shop", vec![descriptor(&[("user", "a")])]);
-            service.ask(call).await.expect_err("an outage");
+            service.ask(shop("user=a")).await.expect_err("an outage");
             if service.log().contains(line) {
                 return;
             }
@@ -484,8 +441,7 @@ async fn log_without_login(version: Version, login: &str) -> String {
     let store = format!("redis://{login}127.0.0.1:{}", redis.port);
     let service = Service::shop().on(&store).flags(&["--decision-budget", "200ms"]).start();
     for _ in 0..3 {
-        let call = request("shop", vec![descriptor(&[("user", "a")])]);
-        assert_eq!(service.ask(call).await.expect_err("no login").code(), Code::Unavailable);
+        assert_eq!(service.answer("user=a").await, "Unavailable");
     }
     service.log()
 }
@@ -586,13 +542,9 @@ async fn charges_that_no_replica_has_are_counted() {
     // Makes a charge, and returns how many are counted once Redis has said which replicas have it.
     let count_after_charge = async || {
         let waits = redis.runs_of("wait");
-        service.ask(request("shop", vec![descriptor(&[("work", "a")])])).await.unwrap();
+        service.ask(shop("work=a")).await.unwrap();
         wait_until("the service waits for replicas", || redis.runs_of("wait") > waits);
-        let metrics = service.get("/metrics");
-        let counted = metrics
-            .lines()
-            .find_map(|line| line.strip_prefix("ratelimit_store_charges_unreplicated_total "));
-        counted.map_or(0, |counted| counted.parse::<u64>().unwrap())
+        service.metric("ratelimit_store_charges_unreplicated_total ") as u64
     };
     let mut counted = 0;
     while counted < 3 {

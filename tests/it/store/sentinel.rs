@@ -13,45 +13,17 @@ fn start(store: &str, flags: &[&str]) -> Service {
     Service::with(RULES).on(store).flags(&[&["--decision-budget", "2s"], flags].concat()).start()
 }
 
-fn user(name: &str) -> Vec<RateLimitDescriptor> {
-    vec![descriptor(&[("user", name)])]
-}
-
-/// Sends a call, and spells the answer or the error's code.
-async fn ask(service: &Service, name: &str) -> String {
-    match service.ask(request("shop", user(name))).await {
-        Ok(answer) => spell(&answer),
-        Err(status) => format!("{:?}", status.code()),
-    }
-}
-
-/// Sends calls until one is answered.
-async fn answered(service: &Service, name: &str) -> String {
-    loop {
-        let answer = ask(service, name).await;
-        if answer != "Unavailable" {
-            return answer;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-#[track_caller]
-fn logs(service: &Service, line: &str) {
-    wait_until(line, || service.log().contains(line));
-}
-
 #[tokio::test]
 async fn a_failover_is_followed_with_and_without_scripts() {
     let mut sentinels = Sentinels::start();
     // Without scripts there are only fixed windows.
     let rules = &RULES[..RULES.find("  - { key: bucket").unwrap()];
     let (url, flags) = (sentinels.url(), &["--redis-scripts", "off"]);
-    let plain = Options { rules, store: &url, flags, ..Options::default() };
+    let plain = Service::with(rules).on(&url).flags(flags);
     let services = [start(&url, &[]), Service::start(plain)];
     let before = sentinels.master().port;
     for (service, left) in services.iter().zip([9, 8]) {
-        assert_eq!(answered(service, "a").await, format!("OK: OK {left}/10 YEAR"));
+        assert_eq!(service.answered("user=a").await, format!("OK: OK {left}/10 YEAR"));
     }
     sentinels.kill_master();
     sentinels.announced();
@@ -59,11 +31,11 @@ async fn a_failover_is_followed_with_and_without_scripts() {
     let follows = |service: &Service| {
         let line =
             format!("failover of `{NAME}` from 127.0.0.1:{before} to 127.0.0.1:{after}, in epoch ");
-        logs(service, &line);
+        service.wait_for_log(&line);
     };
     for (service, left) in services.iter().zip([7, 6]) {
         follows(service);
-        assert_eq!(answered(service, "a").await, format!("OK: OK {left}/10 YEAR"));
+        assert_eq!(service.answered("user=a").await, format!("OK: OK {left}/10 YEAR"));
     }
 }
 
@@ -71,24 +43,24 @@ async fn a_failover_is_followed_with_and_without_scripts() {
 async fn an_unknown_master_name_is_told_in_words() {
     let sentinels = Sentinels::start();
     let service = start(&format!("redis+sentinel://{}/other", sentinels.hosts()), &[]);
-    logs(&service, "the Sentinels know no master named `other`");
-    assert_eq!(ask(&service, "a").await, "Unavailable");
+    service.wait_for_log("the Sentinels know no master named `other`");
+    assert_eq!(service.answer("user=a").await, "Unavailable");
 }
 
 #[tokio::test]
 async fn a_failover_is_followed_although_one_sentinel_hangs() {
     let mut sentinels = Sentinels::start();
     let service = start(&sentinels.url(), &[]);
-    assert_eq!(answered(&service, "a").await, "OK: OK 9/10 YEAR");
+    assert_eq!(service.answered("user=a").await, "OK: OK 9/10 YEAR");
     let master = sentinels.master().port;
     let hanging = |sentinels: &Sentinels, signal| sentinels.sentinels[0].signal(signal);
     hanging(&sentinels, "STOP");
     let index = sentinels.redises.iter().position(|redis| redis.port == master).unwrap();
     sentinels.redises[index].stop();
-    assert_eq!(answered(&service, "a").await, "OK: OK 8/10 YEAR");
+    assert_eq!(service.answered("user=a").await, "OK: OK 8/10 YEAR");
     // It still names the old master when it goes on.
     hanging(&sentinels, "CONT");
-    assert_eq!(ask(&service, "a").await, "OK: OK 7/10 YEAR");
+    assert_eq!(service.answer("user=a").await, "OK: OK 7/10 YEAR");
     assert_eq!(service.log().matches("failover of").count(), 1);
 }
 
@@ -96,15 +68,15 @@ async fn a_failover_is_followed_although_one_sentinel_hangs() {
 async fn without_sentinels_the_present_master_is_kept() {
     let mut sentinels = Sentinels::start();
     let service = start(&sentinels.url(), &[]);
-    assert_eq!(answered(&service, "a").await, "OK: OK 9/10 YEAR");
+    assert_eq!(service.answered("user=a").await, "OK: OK 9/10 YEAR");
     sentinels.sentinels.iter_mut().for_each(Redis::stop);
-    logs(&service, "no Sentinel answers: 127.0.0.1:");
+    service.wait_for_log("no Sentinel answers: 127.0.0.1:");
     let late = start(&sentinels.url(), &[]);
-    assert_eq!(ask(&service, "a").await, "OK: OK 8/10 YEAR");
-    assert_eq!(ask(&late, "a").await, "Unavailable");
+    assert_eq!(service.answer("user=a").await, "OK: OK 8/10 YEAR");
+    assert_eq!(late.answer("user=a").await, "Unavailable");
     sentinels.sentinels.iter_mut().for_each(Redis::start_again);
-    logs(&service, "the master `counters` is known and answers");
-    assert_eq!(answered(&late, "a").await, "OK: OK 7/10 YEAR");
+    service.wait_for_log("the master `counters` is known and answers");
+    assert_eq!(late.answered("user=a").await, "OK: OK 7/10 YEAR");
     // One line each, however often they are asked meanwhile.
     assert_eq!(service.log().matches("no Sentinel answers").count(), 1);
 }
@@ -136,27 +108,25 @@ async fn documented_rights_passwords_and_tls_are_enough() {
     for sentinel in &sentinels.sentinels {
         set_user(sentinel, "tollkeeper-sentinel", "&+switch-master");
     }
-    let folder = TempDir::new().unwrap();
-    let password = folder.path().join("password");
-    std::fs::write(&password, "secret").unwrap();
+    let password = TextFile::new("password", "secret");
     let client = authority.client();
     let url = format!("rediss+sentinel://tollkeeper:secret@{}/{NAME}", sentinels.hosts());
-    let paths = [&authority.certificate, &client.certificate, &client.key, &password];
-    let [authority, certificate, key, password] = paths.map(|path| path.to_str().unwrap());
+    let paths = [&authority.certificate, &client.certificate, &client.key];
+    let [authority, certificate, key] = paths.map(|path| path.to_str().unwrap());
     let access = [
         ["--store-tls-ca", authority],
         ["--store-tls-cert", certificate],
         ["--store-tls-key", key],
         ["--store-sentinel-user", "tollkeeper-sentinel"],
-        ["--store-sentinel-password-file", password],
+        ["--store-sentinel-password-file", &password],
     ];
     let service = start(&url, access.as_flattened());
-    assert_eq!(answered(&service, "a").await, "OK: OK 9/10 YEAR");
+    assert_eq!(service.answered("user=a").await, "OK: OK 9/10 YEAR");
     sentinels.replicated();
     sentinels.kill_master();
     sentinels.announced();
-    logs(&service, "failover of `counters`");
-    assert_eq!(answered(&service, "a").await, "OK: OK 8/10 YEAR");
+    service.wait_for_log("failover of `counters`");
+    assert_eq!(service.answered("user=a").await, "OK: OK 8/10 YEAR");
     assert!(
         service.log().contains("no acknowledged write is known to be lost"),
         "{}",
@@ -165,5 +135,5 @@ async fn documented_rights_passwords_and_tls_are_enough() {
 
     // The same without the Sentinels' password.
     let refused = start(&url, access[..3].as_flattened());
-    logs(&refused, "it requires a login");
+    refused.wait_for_log("it requires a login");
 }

@@ -13,23 +13,10 @@ fn service(store: &str, flags: &[&str]) -> Service {
     Service::shop().on(store).flags(&flags).start()
 }
 
-/// Makes checks until Redis answers.
-async fn eventually_ok(service: &Service) {
-    for _ in 0..30 {
-        let checks = request("shop", vec![hits(descriptor(&[("user", "a")]), 0)]);
-        if service.ask(checks).await.is_ok() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("Redis never answers: {}", service.log());
-}
-
 /// Asks until the log says why there is no answer.
 async fn refused(service: &Service, line: &str) {
     for _ in 0..30 {
-        let call = request("shop", vec![descriptor(&[("user", "b")])]);
-        let answer = service.ask(call).await;
+        let answer = service.ask(shop("user=b")).await;
         if service.log().contains(line) {
             assert!(answer.is_err(), "{answer:?}");
             return;
@@ -56,9 +43,8 @@ async fn a_unix_socket_is_a_store_like_any_other() {
     redis.query::<()>(&["CONFIG", "SET", "requirepass", "s3cret"]);
     let store = format!("redis+unix://:s3cret@{}?db=3", text(&socket));
     let service = service(&store, &[]);
-    eventually_ok(&service).await;
-    let call = request("shop", vec![descriptor(&[("user", "a")])]);
-    assert_eq!(spell(&service.ask(call).await.unwrap()), "OK: OK 9/10 YEAR");
+    service.answered("user=a(0)").await;
+    assert_eq!(service.answer("user=a").await, "OK: OK 9/10 YEAR");
     let client = redis::Client::open(format!("redis://:s3cret@127.0.0.1:{}/3", redis.port));
     let mut connection = client.unwrap().get_connection().unwrap();
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
@@ -76,11 +62,11 @@ async fn tls_connections_are_verified_and_used_again() {
     let authority = Authority::new();
     let (redis, store) = tls_redis(&authority, &authority.server(&["127.0.0.1"]), "no");
     let service = service(&store, &["--store-tls-ca", text(&authority.certificate)]);
-    eventually_ok(&service).await;
+    service.answered("user=a(0)").await;
     let open =
         eventually("two connections", || Some(redis.clients()).filter(|open| open.len() == 2));
     for _ in 0..20 {
-        eventually_ok(&service).await;
+        service.answered("user=a(0)").await;
     }
     assert_eq!(redis.clients(), open, "session tickets are no reason to close one");
 }
@@ -115,7 +101,7 @@ async fn a_ca_of_envoyproxy_ratelimits_environment_leaves_those_of_the_system_tr
         let environment = [&common, variables].concat();
         Service::shop().on(&store).environment(&environment).start()
     };
-    eventually_ok(&start(&[("REDIS_TLS_CACERT", text(&other.certificate))])).await;
+    start(&[("REDIS_TLS_CACERT", text(&other.certificate))]).answered("user=a(0)").await;
     let ours = start(&[("TOLLKEEPER_STORE_TLS_CA", text(&other.certificate))]);
     refused(&ours, "not signed by a trusted CA").await;
 }
@@ -131,7 +117,7 @@ async fn a_certificate_for_another_name_is_refused_unless_that_name_is_expected(
                 connect to one of its names, or set --store-tls-name";
     refused(&by_host, line).await;
     let by_name = service(&store, &[&ca[..], &["--store-tls-name", "redis.example"]].concat());
-    eventually_ok(&by_name).await;
+    by_name.answered("user=a(0)").await;
 }
 
 #[tokio::test]
@@ -171,7 +157,7 @@ async fn a_server_may_demand_a_client_certificate() {
         service(&store, &[&ca[..], &identity].concat())
     };
     refused(&with(&other.client()), "the server refused our client certificate").await;
-    eventually_ok(&with(&authority.client())).await;
+    with(&authority.client()).answered("user=a(0)").await;
 }
 
 #[tokio::test]
@@ -198,13 +184,13 @@ async fn renewed_certificates_are_used_and_bad_ones_are_not() {
             text(&key),
         ],
     );
-    eventually_ok(&service).await;
+    service.answered("user=a(0)").await;
     eventually_in_use(&service, "store_certificates", 1);
 
     fs::write(&ca, "no certificate").unwrap();
     for _ in 0..3 {
         close_all(&redis);
-        eventually_ok(&service).await;
+        service.answered("user=a(0)").await;
     }
     let line = "the TLS files of Redis cannot be used, the last good ones stay";
     eventually_in_use(&service, "store_certificates", 0);
@@ -224,7 +210,7 @@ async fn renewed_certificates_are_used_and_bad_ones_are_not() {
     close_all(&redis);
     refused(&service, "the server's certificate is not signed by a trusted CA").await;
     issue(&new);
-    eventually_ok(&service).await;
+    service.answered("user=a(0)").await;
     assert!(service.log().contains("the TLS files of Redis have changed"), "{}", service.log());
     eventually_in_use(&service, "store_certificates", 1);
 }
@@ -246,7 +232,7 @@ impl PasswordFile {
         fs::write(&file, "first\n").unwrap();
         let store = format!("redis://app@127.0.0.1:{}", redis.port);
         let service = service(&store, &["--store-password-file", text(&file)]);
-        eventually_ok(&service).await;
+        service.answered("user=a(0)").await;
         Self { redis, file, service, _folder: folder }
     }
 }
@@ -266,7 +252,7 @@ async fn the_expiry_of_the_certificate_that_redis_is_shown_is_measured_also_afte
     let ca = text(&authority.certificate);
     let identity = ["--store-tls-cert", text(&certificate), "--store-tls-key", text(&key)];
     let service = service(&store, &[&["--store-tls-ca", ca][..], &identity].concat());
-    eventually_ok(&service).await;
+    service.answered("user=a(0)").await;
     // The Unix times of the first day of these years.
     for (year, end) in [(2090, 3_786_912_000.0), (2095, 3_944_678_400.0)] {
         issue(year);
@@ -328,7 +314,7 @@ async fn a_changed_password_file_is_read_at_the_next_connection() {
     close_all(&redis);
     refused(&service, "login refused for the user `app`").await;
     fs::write(&file, "second\n").unwrap();
-    eventually_ok(&service).await;
+    service.answered("user=a(0)").await;
     assert!(!service.log().contains("second"), "{}", service.log());
 }
 
@@ -345,7 +331,7 @@ async fn a_password_file_that_is_missing_or_empty_is_one_warning_and_the_last_go
         break_it();
         for _ in 0..3 {
             close_all(&redis);
-            eventually_ok(&service).await;
+            service.answered("user=a(0)").await;
         }
         eventually_in_use(&service, "store_password", 0);
         let line = format!("--store-password-file: {}: {problem}", text(&file));
@@ -364,18 +350,18 @@ async fn a_password_that_redis_does_not_accept_leaves_the_last_that_it_accepted_
     fs::write(&file, "second").unwrap();
     for _ in 0..3 {
         close_all(&redis);
-        eventually_ok(&service).await;
+        service.answered("user=a(0)").await;
     }
     eventually_in_use(&service, "store_password", 0);
     let line = "a server refuses the password in it; the last good password stays in use";
     assert_eq!(service.log().matches(line).count(), 1, "{}", service.log());
     fs::remove_file(&file).unwrap();
     close_all(&redis);
-    eventually_ok(&service).await;
+    service.answered("user=a(0)").await;
     fs::write(&file, "second").unwrap();
     redis.query::<()>(&["ACL", "SETUSER", "app", "resetpass", ">second"]);
     close_all(&redis);
-    eventually_ok(&service).await;
+    service.answered("user=a(0)").await;
     eventually_in_use(&service, "store_password", 1);
     assert!(!service.log().contains("login refused"), "{}", service.log());
     assert!(!service.log().contains("second"), "{}", service.log());
@@ -384,8 +370,7 @@ async fn a_password_that_redis_does_not_accept_leaves_the_last_that_it_accepted_
 /// Waits until the metric of files of the store has this value.
 #[track_caller]
 fn eventually_in_use(service: &Service, files: &str, value: u8) {
-    let line = format!("ratelimit_tls_files_in_use{{files=\"{files}\"}} {value}\n");
-    wait_until(&line, || service.get("/metrics").contains(&line));
+    service.wait_for_metric(&format!("ratelimit_tls_files_in_use{{files=\"{files}\"}} {value}\n"));
 }
 
 #[tokio::test]

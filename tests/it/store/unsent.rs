@@ -36,9 +36,7 @@ impl InOutage {
         let flags: Vec<_> = ["--decision-budget", "200ms"].iter().chain(flags).copied().collect();
         let places = if flags.contains(&"off") { "" } else { PLACES };
         let (rules, store) = (&*(RULES.to_owned() + places), &*redis.url());
-        let options = Options { rules, store, flags: &flags, ..Options::default() };
-        let service = Service::start(options);
-        service.wait_until_ready();
+        let service = Service::with(rules).on(store).flags(&flags).ready();
         let outage = Self { redis, service };
         outage.debit("alice", 10).await.unwrap();
         outage
@@ -62,8 +60,7 @@ impl InOutage {
 
     /// The token of what alice takes.
     async fn take(&self, key: &str) -> String {
-        let take = request("shop", vec![descriptor(&[(key, "alice")])]);
-        metadata(&self.service.ask(take).await.unwrap(), "hold").unwrap()
+        metadata(&self.service.ask(shop(&format!("{key}=alice"))).await.unwrap(), "hold").unwrap()
     }
 
     async fn debit(&self, user: &str, count: u64) -> Result<(), tonic::Status> {
@@ -72,9 +69,7 @@ impl InOutage {
 
     /// The sum of the series that begin so.
     fn metric(&self, begin: &str) -> u64 {
-        let metrics = self.service.get("/metrics");
-        let series = metrics.lines().filter(|line| line.starts_with(begin));
-        series.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+        self.service.metric(begin) as u64
     }
 
     fn queued(&self) -> u64 {

@@ -33,16 +33,14 @@ async fn of_300_calls_by_16_clients_on_a_limit_of_100_exactly_100_pass() {
         let (asked, passed) = (Arc::clone(&asked), Arc::clone(&passed));
         clients.spawn(async move {
             while asked.fetch_add(1, Ordering::Relaxed) < 300 {
-                let call = request("shop", vec![descriptor(&[("user", "everyone")])]);
-                let answer = client.should_rate_limit(call).await.unwrap().into_inner();
+                let answer =
+                    client.should_rate_limit(shop("user=everyone")).await.unwrap().into_inner();
                 let ok = usize::from(answer.overall_code() == Code::Ok);
                 passed.fetch_add(ok, Ordering::Relaxed);
             }
         });
     }
-    while let Some(ended) = clients.join_next().await {
-        ended.unwrap();
-    }
+    clients.join_all().await;
     assert_eq!(passed.load(Ordering::Relaxed), 100);
     assert_eq!(redis.query::<u64>(&["GET", &redis.key("everyone")]), 100);
 }
@@ -63,9 +61,7 @@ async fn concurrent_charges_and_refunds_keep_a_counter_between_zero_and_its_limi
             }
         });
     }
-    while let Some(ended) = clients.join_next().await {
-        ended.unwrap();
-    }
+    clients.join_all().await;
     for key in redis.keys() {
         let used: i64 = redis.query(&["GET", &key]);
         assert!((0..=100).contains(&used), "{used} are used");
@@ -93,7 +89,7 @@ async fn a_denied_calls_charges_are_refunded_before_the_answer() {
 async fn a_call_on_a_corrupt_counter_charges_no_sibling() {
     let redis = Redis::start();
     let service = service(&redis);
-    let both = || request("shop", vec![descriptor(&[("user", "a")]), descriptor(&[("deny", "b")])]);
+    let both = || shop("user=a deny=b");
     assert_eq!(spell(&service.ask(both()).await.unwrap()), "OK: OK 99/100 YEAR, OK 9/10 YEAR");
     let key = redis.key("deny=b");
     let plants: [&[&str]; 4] = [
@@ -126,8 +122,7 @@ async fn a_negative_count_is_read_as_0_and_repaired_by_the_next_write() {
     assert_eq!(spell(&service.ask(one(40)).await.unwrap()), "OK: OK 60/100 YEAR");
     assert_eq!(redis.query::<i64>(&["GET", &key]), 40);
     redis.query::<()>(&["SET", &key, "-7", "KEEPTTL"]);
-    let refund = request("shop", vec![refund(descriptor(&[("user", "a")]), 3)]);
-    assert_eq!(spell(&service.ask(refund).await.unwrap()), "OK: OK 100/100 YEAR");
+    assert_eq!(service.answer("user=a(-3)").await, "OK: OK 100/100 YEAR");
     assert_eq!(redis.query::<i64>(&["GET", &key]), 0);
 }
 
@@ -314,14 +309,10 @@ fn fixed_windows() -> Vec<Limit> {
 
 #[test]
 fn any_other_algorithm_and_a_lease_are_refused_at_load_with_the_reason() {
-    let folder = tempfile::TempDir::new().unwrap();
-    let file = folder.path().join("rules.yaml");
     let rules = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: 1, algorithm: sliding_log }\n  - key: l\n    rate_limit: { unit: day, requests_per_unit: 1, lease: auto }\n";
-    std::fs::write(&file, rules).unwrap();
-    let output = tollkeeper()
-        .args(["serve", "--redis-scripts", "off", "--rules", file.to_str().unwrap()])
-        .output()
-        .unwrap();
+    let file = TextFile::new("rules.yaml", rules);
+    let output =
+        tollkeeper().args(["serve", "--redis-scripts", "off", "--rules", &file]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains(":4:17: algorithm: sliding_log needs scripts"), "{stderr}");

@@ -24,15 +24,13 @@ async fn cause_within(
     if let Some(ca) = ca {
         environment.push(("OTEL_EXPORTER_OTLP_CERTIFICATE", ca.certificate.to_str().unwrap()));
     }
-    let mut service = Service::shop().environment(&environment).start();
-    service.wait_until_ready();
+    let mut service = Service::shop().environment(&environment).ready();
     for _ in 0..3 {
-        service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
-        wait_until("the outage is logged", || service.log().contains("OTLP"));
+        service.ask(shop("user=a")).await.unwrap();
+        service.wait_for_log("OTLP");
     }
     // What is left is sent at the end.
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success());
+    service.end();
     let log = service.log();
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("OTLP")).collect();
     let [line] = lines[..] else { panic!("{lines:#?}") };

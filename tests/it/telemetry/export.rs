@@ -15,15 +15,13 @@ async fn metrics_are_on_the_page_and_by_otlp_without_a_value_of_a_request() {
         .on(&redis.url())
         .flags(&["--log-level", "debug"])
         .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)])
-        .start();
-    service.wait_until_ready();
+        .ready();
     let descriptors = vec![descriptor(&[("user", CANARY)]), descriptor(&[(CANARY, CANARY)])];
     service.ask(request("shop", descriptors)).await.unwrap();
     service.ask(request(CANARY, vec![descriptor(&[("user", CANARY)])])).await.unwrap();
     let scraped = service.get("/metrics");
 
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+    service.end();
 
     let exported = format!("{:?}", receiver.metrics.lock().unwrap());
     for name in ["rpc.server.call.duration", "db.client.operation.duration", "ratelimit.decisions"]
@@ -53,8 +51,7 @@ async fn replicas_differ_by_their_instance_in_what_they_export() {
         &[endpoint, ("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=mine,host.name=here")],
     ] {
         let mut service = Service::shop().environment(environment).start();
-        service.process().signal("TERM");
-        assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+        service.end();
     }
 
     let received = receiver.metrics.lock().unwrap();
@@ -116,10 +113,9 @@ async fn an_unreachable_collector_affects_no_decision_and_delays_no_exit() {
     let endpoint = format!("http://{gone}");
     let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
     let mut service = Service::shop().environment(environment).start();
-    service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    service.ask(shop("user=a")).await.unwrap();
     service.wait_until_ready();
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success());
+    service.end();
     // The flush at the end tries to send traces and metrics.
     wait_until("the outage is logged", || outages(&service) == (1, 0));
 }
@@ -152,8 +148,7 @@ async fn an_outage_of_the_collector_is_one_line_and_its_end_another() {
                 "not within {PATIENCE:?}: {what}: {}",
                 service.log()
             );
-            let call = request("shop", vec![descriptor(&[("user", "a")])]);
-            client.should_rate_limit(call).await.unwrap();
+            client.should_rate_limit(shop("user=a")).await.unwrap();
         }
     };
     for outage in 1..=2 {
@@ -351,7 +346,7 @@ descriptors:
         let call = vec![hits(descriptor(&[("user", "x")]), count)];
         service.ask(request("shop", call)).await.unwrap();
     }
-    service.ask(request("shop", vec![hits(descriptor(&[("shadow", "x")]), 2)])).await.unwrap();
+    service.ask(shop("shadow=x(2)")).await.unwrap();
     let metrics = service.get("/metrics");
     for (rule, standing, count) in
         [("user", "within", 12), ("user", "near", 1), ("user", "over", 9), ("shadow", "shadow", 2)]
@@ -394,13 +389,12 @@ async fn a_silent_collector_delays_the_exit_and_a_second_signal_ends_the_wait() 
     let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
     let mut took = Vec::new();
     for second in [None, Some("INT")] {
-        let mut service = Service::shop().environment(environment).start();
-        service.wait_until_ready();
-        service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+        let mut service = Service::shop().environment(environment).ready();
+        service.ask(shop("user=a")).await.unwrap();
         let began = Instant::now();
         service.process().signal("TERM");
         if let Some(second) = second {
-            wait_until("the drain begins", || service.log().contains("draining"));
+            service.wait_for_log("draining");
             service.process().signal(second);
         }
         assert!(service.process().0.wait().unwrap().success(), "{}", service.log());

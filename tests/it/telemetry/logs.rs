@@ -93,7 +93,7 @@ async fn a_json_line_of_a_sampled_call_has_the_ids_of_its_trace() {
         .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)])
         .start();
     for flags in ["01", "00"] {
-        let mut call = Request::new(request("shop", vec![descriptor(&[("user", "a")])]));
+        let mut call = Request::new(shop("user=a"));
         let parent = format!("00-{TRACE}-b7ad6b7169203331-{flags}");
         call.metadata_mut().insert("traceparent", parent.parse().unwrap());
         service.client().await.should_rate_limit(call).await.unwrap();
@@ -159,7 +159,7 @@ async fn denials_are_logged_at_the_rate_that_was_asked_for_and_without_values() 
     }
     assert!(!service.log().contains(CANARY));
     let shown = ask(&["--log-denials", "1/m", "--top-keys", "values"]).await;
-    wait_until("its value", || shown.log().contains(CANARY));
+    shown.wait_for_log(CANARY);
     let silent = ask(&[]).await;
     assert!(!silent.log().contains("denied"), "{}", silent.log());
 }
@@ -177,8 +177,7 @@ async fn a_denial_without_an_answer_of_redis_names_no_limit_as_used_up() {
         "--denied-body",
         "problem",
     ];
-    let options = Options { store: "redis://127.0.0.1:1", flags, ..Options::default() };
-    let service = Service::start(options);
+    let service = Service::shop().on("redis://127.0.0.1:1").flags(flags).start();
     let call = request("shop", vec![descriptor(&[("user", CANARY)])]);
     let answer = service.ask(call).await.unwrap();
     assert_eq!(answer.overall_code(), Code::OverLimit);
@@ -187,6 +186,6 @@ async fn a_denial_without_an_answer_of_redis_names_no_limit_as_used_up() {
     let body = String::from_utf8(answer.raw_body).unwrap();
     assert!(body.contains("#temporary-reduced-capacity"), "{body}");
     for part in [r#"by="on_store_failure""#, ", by on_store_failure, caller "] {
-        wait_until(part, || service.log().contains(part));
+        service.wait_for_log(part);
     }
 }

@@ -64,7 +64,7 @@ async fn statsd_gets_by_how_much_each_counter_has_grown() {
     let address = statsd.local_addr().unwrap().to_string();
     let environment = &[("TOLLKEEPER_STATSD_ADDR", &*address)];
     let service = Service::with(RULES).environment(environment).start();
-    let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
+    let call = || shop("user=alice");
     let next = || {
         let mut lines = String::new();
         statsd.accept().unwrap().0.read_to_string(&mut lines).unwrap();
@@ -151,7 +151,7 @@ async fn the_clock_offset_and_stale_windows_show_a_clock_that_is_wrong() {
     let rules =
         RULES.replace("unit: year, requests_per_unit: 10 ", "unit: hour, requests_per_unit: 10 ");
     let service = service_off_by("-10800", &rules, &redis);
-    service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    service.ask(shop("user=a")).await.unwrap();
     let scrape = service.get("/metrics");
     assert!(value(&scrape, "ratelimit_store_stale_total") >= 1.0, "{scrape}");
     let server = format!("server=\"127.0.0.1:{}\"", redis.port);
@@ -161,9 +161,8 @@ async fn the_clock_offset_and_stale_windows_show_a_clock_that_is_wrong() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_waits_is_open_and_its_connection_busy() {
-    let redis = Redis::start();
-    let service = Service::shop().on(&redis.url()).start();
-    let call = || request("shop", vec![descriptor(&[("user", "a")])]);
+    let (redis, service) = Service::shop().on_redis();
+    let call = || shop("user=a");
     service.ask(call()).await.unwrap();
     wait_until("no call is open", || {
         value(&service.get("/metrics"), "ratelimit_calls_open") == 0.0
@@ -190,7 +189,7 @@ async fn a_call_that_waits_is_open_and_its_connection_busy() {
 async fn a_reload_shows_its_version_and_keeps_the_counts_of_its_rules() {
     let service = Service::shop().start();
     let ask = async || {
-        service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+        service.ask(shop("user=a")).await.unwrap();
     };
     ask().await;
     let before = service.get("/metrics");
@@ -244,8 +243,7 @@ async fn memory_and_the_process_are_measured() {
 #[test]
 fn metrics_with_the_names_of_envoyproxy_ratelimit_are_shown_before_the_first_call() {
     let service = Service::shop().flags(&["--metrics-compat", "envoyproxy"]).start();
-    let metrics = service.get("/metrics");
-    assert!(metrics.contains("\nprocess_cpu_seconds_total "), "{metrics}");
+    service.assert_metric("\nprocess_cpu_seconds_total ");
 }
 
 /// Counts the hits of its own calls, by rule and standing, and compares them with the names of envoyproxy/ratelimit.

@@ -43,8 +43,7 @@ async fn a_call_is_a_server_span_with_rules_and_verdict_and_its_script_run_a_chi
         .on(&redis.url())
         .flags(&["--log-level", "debug"])
         .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON])
-        .start();
-    service.wait_until_ready();
+        .ready();
     let parent = format!("00-{TRACE}-{SPAN}-01");
     let descriptors = vec![
         descriptor(&[("user", CANARY)]),
@@ -91,8 +90,7 @@ async fn a_call_is_a_server_span_with_rules_and_verdict_and_its_script_run_a_chi
     assert_eq!(server.links[0].span_id, run.span_id, "the call links to its run");
     assert_eq!(run.links[0].span_id, server.span_id, "the run links to its call");
 
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+    service.end();
     let log = service.log();
     let line = log.lines().find(|line| line.contains("matched no rule")).expect(&log);
     assert!(line.contains(TRACE) && line.contains(&hex(&server.span_id)), "{line}");
@@ -164,8 +162,7 @@ async fn a_call_of_json_is_a_server_span_by_the_conventions_for_http() {
     let service = Service::shop()
         .on(&redis.url())
         .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON])
-        .start();
-    service.wait_until_ready();
+        .ready();
     let ask = |number: u8, (key, hits): (&str, u8), expected: &str| {
         let trace = format!("{number}{}", &TRACE[1..]);
         let parent = format!("traceparent: 00-{trace}-{SPAN}-01");
@@ -215,8 +212,7 @@ async fn a_call_of_json_is_a_server_span_by_the_conventions_for_http() {
 async fn a_batch_in_json_is_one_span_which_shows_the_decision_of_a_single_call() {
     let (receiver, endpoint) = Receiver::start().await;
     let service =
-        Service::shop().environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON]).start();
-    service.wait_until_ready();
+        Service::shop().environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON]).ready();
     let call = json!({ "descriptors": [{ "entries": [{ "key": "user", "value": CANARY }] }] });
     for (count, rules) in [(1, "user"), (2, "")] {
         let trace = format!("{count}{}", &TRACE[1..]);
@@ -239,8 +235,7 @@ async fn the_run_of_a_batch_and_each_of_its_calls_are_linked() {
     let service = Service::shop()
         .on(&redis.url())
         .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON])
-        .start();
-    service.wait_until_ready();
+        .ready();
     let client = service.client().await;
     let mut calls = tokio::task::JoinSet::new();
     // While Redis is stopped, the others wait for the batch of the first.
@@ -332,8 +327,7 @@ async fn a_call_that_is_denied_from_memory_says_so_and_has_no_run() {
     let service = Service::shop()
         .on(&redis.url())
         .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON])
-        .start();
-    service.wait_until_ready();
+        .ready();
     let mut client = service.client().await;
     let mut number = 0;
     // The cache holds for a second.
@@ -377,8 +371,7 @@ async fn span_by(receiver: &Receiver, endpoint: &str, environment: &[(&str, &str
     let parent = format!("00-{TRACE}-{SPAN}-01");
     call(&mut client, &[("traceparent", &parent)], user("a")).await;
     receiver.span(METHOD, TRACE);
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+    service.end();
     assert!(!receiver.metrics.lock().unwrap().is_empty(), "metrics arrive too: {}", service.log());
 }
 
@@ -425,9 +418,7 @@ async fn both_protocols_work_with_tls_to_a_collector_that_the_given_ca_vouches_f
             ])
             .start();
         call(&mut service.client().await, &[], user("a")).await;
-        wait_until("the outage is logged", || {
-            service.log().contains("the OTLP collector is not reachable")
-        });
+        service.wait_for_log("the OTLP collector is not reachable");
         assert!(receiver.spans().is_empty());
     }
 }
@@ -454,9 +445,7 @@ async fn a_collector_that_never_answers_or_refuses_is_one_warning_and_no_call_wa
             for _ in 0..300 {
                 call(&mut client, &[], user("a")).await;
             }
-            wait_until("the outage is logged", || {
-                service.log().contains("the OTLP collector is not reachable")
-            });
+            service.wait_for_log("the OTLP collector is not reachable");
             for _ in 0..300 {
                 call(&mut client, &[], user("a")).await;
             }

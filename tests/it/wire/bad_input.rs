@@ -121,7 +121,7 @@ async fn a_message_of_the_largest_configurable_size_is_accepted() {
 #[tokio::test]
 async fn a_message_may_arrive_in_pieces() {
     let service = Service::shop().start();
-    let message = request("shop", vec![descriptor(&[("user", "in-pieces")])]).encode_to_vec();
+    let message = shop("user=in-pieces").encode_to_vec();
     for size in [1, 4, 5, 6, 1000] {
         let pieces: Vec<Bytes> =
             framed(&message).chunks(size).map(Bytes::copy_from_slice).collect();
@@ -134,7 +134,7 @@ async fn a_message_may_arrive_in_pieces() {
             "pieces of {size}"
         );
     }
-    let answer = service.ask(request("shop", vec![descriptor(&[("user", "in-pieces")])])).await;
+    let answer = service.ask(shop("user=in-pieces")).await;
     assert_eq!(spell(&answer.unwrap()), "OK: OK 4/10 YEAR", "each message has counted once");
 }
 
@@ -166,14 +166,13 @@ async fn messages_that_arrive_in_parts_are_bounded_in_memory_for_each_connection
     assert_eq!(refused.message(), "unfinished messages and unread answers: over 68157440 bytes");
 
     let mut client = RateLimitServiceClient::new(channel.clone());
-    let whole = request("shop", vec![descriptor(&[("user", "a")])]);
-    client.should_rate_limit(whole).await.expect("a message in one part is answered");
+    client.should_rate_limit(shop("user=a")).await.expect("a message in one part is answered");
 }
 
 #[tokio::test]
 async fn what_is_no_grpc_is_refused_and_charges_nothing() {
     let service = Service::shop().start();
-    let call = framed(&request("shop", vec![descriptor(&[("user", "a")])]).encode_to_vec());
+    let call = framed(&shop("user=a").encode_to_vec());
     let body = || Body::new(Full::new(Bytes::from(call.clone())));
     let others = ["-web", "-web-text", "-web+proto", "x", "+json", "+", "+protox"];
     let others = others.map(|end| format!("application/grpc{end}"));
@@ -196,7 +195,7 @@ async fn what_is_no_grpc_is_refused_and_charges_nothing() {
         let (response, status) = post(&service, content_type, body()).await;
         assert_eq!((response, status.unwrap().code()), (StatusCode::OK, Code::Ok));
     }
-    assert!(service.get("/metrics").contains(&format!("{charged} 2")));
+    service.assert_metric(&format!("{charged} 2"));
 }
 
 #[tokio::test]
@@ -228,7 +227,7 @@ async fn unknown_fields_and_a_split_message_are_accepted() {
     message.extend(b"\x12\x0b\x0a\x09\x0a\x04user\x12\x01a");
     message.extend(b"\x0a\x04shop");
     assert_eq!(send(&service, METHOD_PATH, framed(&message)).await.code(), Code::Ok);
-    assert!(service.get("/metrics").contains(r#"domain="shop",rule="user"} 1"#));
+    service.assert_metric(r#"domain="shop",rule="user"} 1"#);
 }
 
 /// A connection to the gRPC address on which these bytes have been sent.
@@ -261,14 +260,12 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 // The client closes its connection on another thread while this test waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_connections_are_bounded_and_delay_neither_calls_nor_the_exit() {
-    let mut service = Service::shop().start();
-    service.wait_until_ready();
+    let mut service = Service::shop().ready();
     let mut silent: Vec<_> = (0..620)
         .map(|number| connect(&service, if number % 2 == 0 { b"" } else { b"PRI * HTTP" }))
         .collect();
     let service_id = service.process().0.id();
-    let answer = service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
-    assert_eq!(spell(&answer), "OK: OK 9/10 YEAR");
+    assert_eq!(service.answer("user=a").await, "OK: OK 9/10 YEAR");
     wait_until("the bound holds", || (512..544).contains(&open_files(service_id)));
     for stream in &silent {
         stream.set_nonblocking(true).unwrap();
@@ -282,8 +279,7 @@ async fn silent_connections_are_bounded_and_delay_neither_calls_nor_the_exit() {
     assert!(!open[..80].contains(&true), "those that were silent longest are closed");
     assert!(!open[150..].contains(&false), "the others are open");
 
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success());
+    service.end();
     assert!(!service.log().contains("did not end"), "{}", service.log());
     drop(silent);
 }

@@ -62,9 +62,8 @@ descriptors:
     assert_eq!(tiers(), (200, String::new()));
     assert_eq!(tiers(), (200, "x-tier: half, x-of: year".to_owned()));
     assert_eq!(tiers(), (200, "x-tier: most".to_owned()));
-    let body = br#"{"domain":"web","descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}"#;
-    let (_, _, json) = service.exchange("POST", "/json", body);
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let body = r#"{"domain":"web","descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}"#;
+    let json = service.post("/json", body);
     let expected = serde_json::json!([{ "key": "x-tier", "value": "most" }]);
     assert_eq!(json["requestHeadersToAdd"], expected, "{json}");
     // A request that is denied goes nowhere.

@@ -93,8 +93,7 @@ fn a_python_client_gets_the_same_answers() {
 
 #[tokio::test]
 async fn grpc_health_answers_to_three_names_and_reports_the_drain() {
-    let mut service = Service::shop().flags(&["--drain", "60s"]).start();
-    service.wait_until_ready();
+    let mut service = Service::shop().flags(&["--drain", "60s"]).ready();
     let mut client = HealthClient::new(channel(&service).await);
     let mut statuses = async || {
         let mut statuses = Vec::new();
@@ -118,8 +117,7 @@ async fn grpc_health_answers_to_three_names_and_reports_the_drain() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_call_fails_on_a_connection_that_stays_open_during_the_drain() {
-    let mut service = Service::shop().flags(&["--drain", "5s"]).start();
-    service.wait_until_ready();
+    let mut service = Service::shop().flags(&["--drain", "5s"]).ready();
     let mut clients = Vec::new();
     for _ in 0..4 {
         clients.push(service.client().await);

@@ -64,9 +64,8 @@ descriptors:
 
 #[test]
 fn routes_drive_shadows_replaced_limits_quotas_hits_and_overrides() {
-    let redis = Redis::start();
     let flags = &["--headers", "both", "--dynamic-metadata"];
-    let service = Service::with(CASES).on(&redis.url()).flags(flags).start();
+    let (_redis, service) = Service::with(CASES).flags(flags).on_redis();
     let envoy = Envoy::start(service.grpc);
     assert_eq!(envoy.statuses_at("/shadow"), [200; 4]);
     assert_eq!(envoy.statuses_at("/banned"), [429; 2]);
@@ -86,8 +85,7 @@ fn routes_drive_shadows_replaced_limits_quotas_hits_and_overrides() {
     assert_eq!(retry_after, 1, "only ours, without a second one from Envoy: {}", denied.head);
 
     envoy.get(b"alice");
-    let metrics = service.get("/metrics");
-    assert!(metrics.contains("rule=\"generic_key=api|user=alice\""), "{metrics}");
+    service.assert_metric("rule=\"generic_key=api|user=alice\"");
 
     let log = eventually("the access log", || {
         let log = std::fs::read_to_string(envoy.folder.path().join("access.log")).ok()?;
@@ -104,8 +102,7 @@ fn routes_drive_shadows_replaced_limits_quotas_hits_and_overrides() {
 /// Envoy checks before the request, and debits 600 of 1,000 hits when its stream ends.
 #[test]
 fn debits_at_the_end_of_streams_deny_the_third_request() {
-    let redis = Redis::start();
-    let service = Service::with(CASES).on(&redis.url()).start();
+    let (redis, service) = Service::with(CASES).on_redis();
     let envoy = Envoy::start(service.grpc);
     for debits in 1..=2 {
         assert_eq!(envoy.get_at("/tokens", b"x").status, 200);
@@ -153,8 +150,7 @@ async fn endless(listener: tokio::net::UnixListener) {
 /// `TOLLKEEPER_EXITS=20 cargo test --test it the_debits_of_all_open_streams` ends as many of each size.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_debits_of_all_open_streams_are_counted_when_envoy_shuts_down() {
-    let redis = Redis::start();
-    let service = Service::with(CASES).on(&redis.url()).start();
+    let (redis, service) = Service::with(CASES).on_redis();
     let mut debits = 0;
     let times = std::env::var("TOLLKEEPER_EXITS").map_or(1, |text| text.parse().unwrap());
     for streams in [300, 1_500, 2_000].repeat(times) {
@@ -177,8 +173,7 @@ async fn the_debits_of_all_open_streams_are_counted_when_envoy_shuts_down() {
 
 #[test]
 fn a_tracing_header_of_a_client_does_not_disable_its_limit() {
-    let redis = Redis::start();
-    let service = Service::with(RULES).on(&redis.url()).start();
+    let (redis, service) = Service::with(RULES).on_redis();
     let envoy = Envoy::start(service.grpc);
     for kilobytes in [0, 17, 50, 1_000] {
         let user = format!("with-{kilobytes}");
@@ -199,8 +194,7 @@ fn a_tracing_header_of_a_client_does_not_disable_its_limit() {
 
 #[test]
 fn envoy_allows_requests_up_to_the_limit_and_then_answers_429_with_headers() {
-    let redis = Redis::start();
-    let service = Service::with(RULES).on(&redis.url()).start();
+    let (redis, service) = Service::with(RULES).on_redis();
     let envoy = Envoy::start(service.grpc);
 
     let first = envoy.get(b"alice");
@@ -310,8 +304,7 @@ descriptors:
             - { at: 100, request_headers: { X-Tier: warn } }
             - { at: 50, request_headers: { x-tier: low } }
 ";
-    let redis = Redis::start();
-    let service = Service::with(rules).on(&redis.url()).start();
+    let (_redis, service) = Service::with(rules).on_redis();
     let envoy = envoy_before(&service, "");
     assert_eq!(tiers_seen(&envoy, "alice"), [vec![], vec!["low"], vec!["low"], vec!["warn"]]);
     let [one, two, _, four] = tiers_seen(&envoy, "bob\r\nx-tier: client");
@@ -328,8 +321,7 @@ descriptors:
 
 #[test]
 fn a_denied_client_is_allowed_in_the_next_window() {
-    let redis = Redis::start();
-    let service = Service::with(RULES).on(&redis.url()).start();
+    let (redis, service) = Service::with(RULES).on_redis();
     let envoy = Envoy::start(service.grpc);
     // The limit is one per second. So both answers occur in time, and each second in Redis counts one hit.
     wait_until("a denial", || envoy.get(b"hasty").status == 429);
@@ -342,8 +334,7 @@ fn a_denied_client_is_allowed_in_the_next_window() {
 
 #[test]
 fn a_header_that_is_not_utf8_is_limited_like_others() {
-    let redis = Redis::start();
-    let service = Service::with(RULES).on(&redis.url()).start();
+    let (redis, service) = Service::with(RULES).on_redis();
     let envoy = Envoy::start(service.grpc);
     assert_eq!(envoy.statuses(b"a\xff\xfeb"), [200, 200, 200, 429]);
     assert_eq!(envoy.get(b"a\xff\xffb").status, 200, "other bytes are another client");

@@ -145,8 +145,7 @@ fn health_follows_readiness_but_liveness_does_not() {
     assert_eq!(get("/readyz"), (503, "not ready".into()));
     assert_eq!(get("/healthcheck"), (500, String::new()));
 
-    let ready = Service::shop().start();
-    ready.wait_until_ready();
+    let ready = Service::shop().ready();
     assert_eq!(ready.get("/readyz"), "OK");
     assert_eq!(ready.get("/healthcheck"), "OK");
 }
@@ -203,8 +202,7 @@ fn answer(stream: &mut TcpStream) -> String {
 
 #[test]
 fn probes_are_answered_while_idle_clients_hold_all_connections() {
-    let service = Service::shop().flags(CROWD).start();
-    service.wait_until_ready();
+    let service = Service::shop().flags(CROWD).ready();
     let call = head(CALL.len()) + CALL;
     // One after the other: one that is closed for another has its answer.
     let keep = |_| {
@@ -223,8 +221,7 @@ fn probes_are_answered_while_idle_clients_hold_all_connections() {
 /// So that the next request of the client does not meet a connection that is closed for others.
 #[test]
 fn while_all_connections_are_taken_an_answer_asks_its_client_to_close() {
-    let service = Service::shop().flags(&["--max-connections", "1"]).start();
-    service.wait_until_ready();
+    let service = Service::shop().flags(&["--max-connections", "1"]).ready();
     let call = head(CALL.len()) + CALL;
     wait_until("it is asked to close", || {
         let mut client = connect(&service, &call);
@@ -236,8 +233,7 @@ fn while_all_connections_are_taken_an_answer_asks_its_client_to_close() {
 /// The others have waited longer.
 #[test]
 fn while_all_connections_are_taken_a_client_that_asks_often_keeps_its_own() {
-    let service = Service::shop().flags(&["--max-connections", "3"]).start();
-    service.wait_until_ready();
+    let service = Service::shop().flags(&["--max-connections", "3"]).ready();
     let call = head(CALL.len()) + CALL;
     let ask = |client: &mut TcpStream| {
         client.write_all(call.as_bytes()).unwrap();
@@ -257,8 +253,7 @@ fn while_all_connections_are_taken_a_client_that_asks_often_keeps_its_own() {
 
 #[test]
 fn probes_are_answered_while_silent_clients_hold_all_connections() {
-    let service = Service::shop().flags(CROWD).start();
-    service.wait_until_ready();
+    let service = Service::shop().flags(CROWD).ready();
     let silent: Vec<_> = (0..300).map(|_| connect(&service, "")).collect();
     probes_are_answered(&service);
     let open = silent.iter().filter(|client| still_waits(client)).count();
@@ -267,8 +262,7 @@ fn probes_are_answered_while_silent_clients_hold_all_connections() {
 
 #[test]
 fn probes_are_answered_while_clients_are_half_way_through_a_body() {
-    let service = Service::shop().flags(CROWD).start();
-    service.wait_until_ready();
+    let service = Service::shop().flags(CROWD).ready();
     let half: Vec<_> = (0..300).map(|_| connect(&service, &(head(9) + "{"))).collect();
     probes_are_answered(&service);
     let read = half.iter().filter(|client| still_waits(client)).count();
@@ -277,8 +271,7 @@ fn probes_are_answered_while_clients_are_half_way_through_a_body() {
 
 #[test]
 fn probes_are_answered_while_a_long_body_is_read() {
-    let service = Service::shop().environment(&[("TOKIO_WORKER_THREADS", "1")]).start();
-    service.wait_until_ready();
+    let service = Service::shop().environment(&[("TOKIO_WORKER_THREADS", "1")]).ready();
     let body = format!(r#"{{"domain":"shop","descriptors":[{}{{}}]}}"#, "{},".repeat(1_300_000));
     let (begin, end) = body.split_at(body.len() - 1);
     let mut client = connect(&service, &(head(body.len()) + begin));
@@ -293,8 +286,7 @@ fn probes_are_answered_while_a_long_body_is_read() {
 
 #[test]
 fn bodies_that_do_not_arrive_keep_no_other_request_out() {
-    let mut service = Service::shop().start();
-    service.wait_until_ready();
+    let mut service = Service::shop().ready();
     let half: Vec<_> = (0..200).map(|_| connect(&service, &(head(9) + "{"))).collect();
     wait_until("they are read", || open_files(service.process().0.id()) > 200);
     assert_eq!(post(&service, CALL).0, 200);
@@ -320,8 +312,7 @@ fn probes_are_answered_while_others_wait_for_reports() {
     for number in 0..5000 {
         rules += &format!("- {{ key: k{number}, rate_limit: {{ unlimited: true }} }}\n");
     }
-    let service = Service::with(&rules).start();
-    service.wait_until_ready();
+    let service = Service::with(&rules).ready();
     let asked = "GET /rules HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n";
     let reports: Vec<_> = (0..32).map(|_| connect(&service, asked)).collect();
     let mut probes = 0;
@@ -336,8 +327,7 @@ fn probes_are_answered_while_others_wait_for_reports() {
 fn clients_that_do_not_read_share_a_report_are_closed_and_keep_nobody_from_others() {
     // More than the system takes from a client that does not read.
     let rules = long_rules(4000);
-    let mut service = Service::with(&rules).start();
-    service.wait_until_ready();
+    let mut service = Service::with(&rules).ready();
     let resident = |service: &Service| {
         let metrics = service.get("/metrics");
         let line = metrics.lines().find(|line| line.starts_with("process_resident_memory_bytes "));
@@ -360,8 +350,7 @@ fn clients_that_do_not_read_share_a_report_are_closed_and_keep_nobody_from_other
 
 #[tokio::test]
 async fn a_client_that_does_not_read_answers_without_a_body_is_closed() {
-    let mut service = Service::shop().flags(&["--headers", "both"]).start();
-    service.wait_until_ready();
+    let mut service = Service::shop().flags(&["--headers", "both"]).ready();
     let files = open_files(service.process().0.id());
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(2048).unwrap();
@@ -376,8 +365,7 @@ async fn a_client_that_does_not_read_answers_without_a_body_is_closed() {
 
 #[test]
 fn a_client_in_the_middle_of_a_request_is_not_closed_for_others() {
-    let service = Service::shop().start();
-    service.wait_until_ready();
+    let service = Service::shop().ready();
     let mut slow = connect(&service, &(head(CALL.len()) + &CALL[..9]));
     let silent: Vec<_> = (0..600).map(|_| connect(&service, "")).collect();
     wait_until("others are closed", || !still_waits(&silent[0]));
@@ -387,8 +375,7 @@ fn a_client_in_the_middle_of_a_request_is_not_closed_for_others() {
 
 #[tokio::test]
 async fn idle_and_slow_connections_are_bounded_and_closed() {
-    let mut service = Service::shop().flags(CROWD).start();
-    service.wait_until_ready();
+    let mut service = Service::shop().flags(CROWD).ready();
     let slow_head = connect(&service, "GET /healthz HTTP/1.1\r\nhost: test\r\n");
     let slow_body = connect(
         &service,
@@ -398,8 +385,7 @@ async fn idle_and_slow_connections_are_bounded_and_closed() {
 
     let service_id = service.process().0.id();
     wait_until("the bound is reached", || open_files(service_id) >= 256);
-    let answer = service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
-    assert_eq!(spell(&answer), "OK: OK 9/10 YEAR");
+    assert_eq!(service.answer("user=a").await, "OK: OK 9/10 YEAR");
     let open = open_files(service_id);
     assert!(open < 300, "{open} open files");
 
@@ -411,8 +397,7 @@ async fn idle_and_slow_connections_are_bounded_and_closed() {
 
 #[test]
 fn a_connection_serves_several_requests_and_ends_with_the_service() {
-    let mut service = Service::shop().start();
-    service.wait_until_ready();
+    let mut service = Service::shop().ready();
     let mut kept = connect(&service, "");
     for _ in 0..2 {
         kept.write_all(b"GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
@@ -425,8 +410,7 @@ fn a_connection_serves_several_requests_and_ends_with_the_service() {
         }
     }
     let idle = connect(&service, "");
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success());
+    service.end();
     assert_eq!((rest(kept), rest(idle)), (String::new(), String::new()));
     assert!(!service.log().contains("did not end"), "{}", service.log());
 }
@@ -447,11 +431,10 @@ fn an_empty_query_is_no_parameter() {
 
 #[test]
 fn endpoints_of_others_ignore_parameters_as_theirs_do() {
-    let service = Service::shop().flags(&["--metrics-compat", "envoyproxy"]).start();
-    service.wait_until_ready();
+    let service = Service::shop().flags(&["--metrics-compat", "envoyproxy"]).ready();
     for path in ["/metrics", "/healthz", "/readyz", "/healthcheck"] {
         assert_eq!(service.exchange("GET", &format!("{path}?x=y"), b"").0, 200, "{path}");
     }
     assert_eq!(service.exchange("POST", "/json?x=y", br#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}"#).0, 200);
-    assert_eq!(service.exchange_at(service.admin, "GET", "/stats?x=y", b"").0, 200);
+    assert_eq!(service.admin("GET", "/stats?x=y").0, 200);
 }

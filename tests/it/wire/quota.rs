@@ -151,8 +151,7 @@ fn wait_for_used(service: &Service, counter: &str, used: u64) {
 async fn on_both_stores(scenario: impl AsyncFn(&Service)) {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::start(Options { rules: RULES, store, ..Options::default() });
-        service.wait_until_ready();
+        let service = Service::with(RULES).on(store).ready();
         scenario(&service).await;
     }
     redis.assert_no_key_leaks();
@@ -267,7 +266,7 @@ async fn a_bucket_whose_limit_can_no_longer_be_assigned_is_given_up_with_the_nex
         let rule = format!("{{ unit: hour, requests_per_unit: 10, algorithm: {algorithm} }}");
         format!("domain: shop\ndescriptors: [{{ key: user, rate_limit: {rule} }}]")
     };
-    let service = Service::start(Options { rules: &rules("fixed_window"), ..Options::default() });
+    let service = Service::with(&rules("fixed_window")).start();
     let mut proxy = proxy(&service, &[("user=a", 0, 1, 0)]).await;
     assert_eq!(proxy.told().await.unwrap(), ["user=a: 5"]);
     service.reload(&rules("sliding_window"));
@@ -279,7 +278,7 @@ async fn a_bucket_whose_limit_can_no_longer_be_assigned_is_given_up_with_the_nex
 
 #[tokio::test]
 async fn buckets_beyond_the_bounds_are_given_up_and_the_others_are_served() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     let (long, longest) = ("x".repeat(1_017), "x".repeat(1_021));
     let long = format!("nothing={long}");
     let mut proxy =
@@ -299,7 +298,7 @@ async fn buckets_beyond_the_bounds_are_given_up_and_the_others_are_served() {
 
 #[tokio::test]
 async fn bad_reports_end_the_stream_with_the_field_and_the_bound() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     let many: Vec<_> = (0..33).map(|key| format!("k{key}=v")).collect();
     let of_many = many.join(" ");
     let field = "bucket_quota_usages[1].bucket_id.bucket: ";
@@ -363,7 +362,7 @@ async fn a_ban_ends_with_the_next_report_what_a_proxy_has() {
 
 #[tokio::test]
 async fn a_connection_may_have_a_hundred_streams() {
-    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let service = Service::with(RULES).start();
     let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
     let channel = endpoint.connect().await.unwrap();
     let mut streams = Vec::new();
@@ -402,14 +401,14 @@ async fn streams_whose_clients_end_them_behind_a_report_are_answered_and_end() {
         });
         futures_util::future::join_all(streams).await;
         admitted(service, &[("user", "other")]).await;
-        assert!(service.get("/metrics").contains("ratelimit_quota_buckets 0\n"));
+        service.assert_metric("ratelimit_quota_buckets 0\n");
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_stream_ends_when_the_service_stops() {
-    let mut service = Service::start(Options { rules: RULES, ..Options::default() });
+    let mut service = Service::with(RULES).start();
     let mut proxy = proxy(&service, &[("user=a", 0, 1, 0)]).await;
     proxy.told().await.unwrap();
     service.process().signal("TERM");
@@ -422,9 +421,7 @@ async fn a_stream_ends_when_the_service_stops() {
 async fn a_stock_envoy_admits_the_limit_in_all_and_no_more() {
     let redis = Redis::start();
     let rules = example("envoy/quota-rules.yaml").replace("minute", "year").replace("600", "30");
-    let service =
-        Service::start(Options { rules: &rules, store: &redis.url(), ..Options::default() });
-    service.wait_until_ready();
+    let service = Service::with(&rules).on(&redis.url()).ready();
     let config = example("envoy/quota.yaml").replace("ALLOW_ALL", "DENY_ALL");
     let proxies = [(); 2].map(|()| envoy(&config, PUBLIC, RLS, &service));
     let (mut passed, mut last) = (0, Instant::now());

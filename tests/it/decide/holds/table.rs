@@ -176,9 +176,8 @@ impl Running<'_> {
         let descriptor: String = format!("{}={value}", self.key);
         let descriptor = descriptor.replace('=', "%3D").replace(' ', "%20");
         let path = format!("{path}?domain=llm&descriptor={descriptor}");
-        let (status, _, body) = self.service.exchange_at(self.service.admin, method, &path, b"");
+        let (status, body) = self.service.admin(method, &path);
         assert_eq!(status, 200, "{body}");
-        let body: Value = serde_json::from_str(&body).unwrap();
         let spell = |counter: &Value| match counter["held"].as_u64() {
             Some(held @ 1..) => format!("{} + {held}", counter["used"]),
             _ => counter["used"].to_string(),
@@ -299,8 +298,7 @@ async fn perform_all(service: &Service, rules: &str, store: &str) {
 /// Performs all scenarios on a store.
 async fn perform_on(store: &str, name: &str) {
     for rules in [BY_TOKEN.to_owned() + FURTHER, BY_COUNTER.to_owned()] {
-        let service = Service::with(&rules).on(store).start();
-        service.wait_until_ready();
+        let service = Service::with(&rules).on(store).ready();
         perform_all(&service, &rules, name).await;
     }
 }
@@ -335,14 +333,11 @@ async fn the_scenarios_by_token_have_their_answers_without_scripts() {
 
 #[test]
 fn every_other_rule_of_the_table_is_refused_in_words_without_scripts() {
-    let folder = tempfile::TempDir::new().unwrap();
-    let file = folder.path().join("rules.yaml");
-    std::fs::write(
-        &file,
+    let file = TextFile::new(
+        "rules.yaml",
         [BY_TOKEN, FURTHER].concat() + BY_COUNTER.split_once("descriptors:").unwrap().1,
-    )
-    .unwrap();
-    let flags = ["serve", "--redis-scripts", "off", "--rules", file.to_str().unwrap()];
+    );
+    let flags = ["serve", "--redis-scripts", "off", "--rules", &file];
     let (code, _, stderr) = run(tollkeeper().args(flags));
     assert_eq!(code, Some(2));
     let by_token = "hold: needs scripts unless it is `by: token`, but --redis-scripts is off";

@@ -74,7 +74,7 @@ fn that_rules_stay_is_logged_only_once_there_are_some() {
     ads.respond("1", "n1", &[]);
     ads.request();
     drop(ads);
-    wait_until("the loss", || service.log().contains("the rules stay"));
+    service.wait_for_log("the rules stay");
     let log = service.log();
     assert_eq!(log.matches("connected to the control plane").count(), 1, "{log}");
 }

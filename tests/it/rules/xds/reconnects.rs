@@ -1,15 +1,11 @@
 //! Streams that end, control planes that restart, and what is in force meanwhile.
 
-use super::{ask, limit, metric, rules, start};
+use super::{ask, limit, metric, rules, start, start_with};
 use crate::support::{ads::*, prelude::*};
 
 #[tokio::test]
 async fn another_stream_asks_for_the_whole_state_and_the_rules_stay_meanwhile() {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
-    ads.respond("7", "n1", &[limit("shop", "user", 3)]);
-    ads.request();
+    let (ads, service) = start_with("7", &[limit("shop", "user", 3)]);
     ads.cut();
     assert_eq!(ask(&service, "shop", "user=a").await, "OK: OK 2/3 YEAR");
     let again = ads.request();
@@ -23,11 +19,7 @@ async fn another_stream_asks_for_the_whole_state_and_the_rules_stay_meanwhile() 
 
 #[tokio::test]
 async fn the_rules_survive_the_loss_of_the_control_plane() {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
-    ads.respond("1", "n1", &[limit("shop", "user", 3)]);
-    ads.request();
+    let (ads, service) = start_with("1", &[limit("shop", "user", 3)]);
     let port = ads.port;
     drop(ads);
     wait_until("failed attempts", || {
@@ -51,12 +43,8 @@ async fn the_rules_survive_the_loss_of_the_control_plane() {
 /// A restarted Envoy Gateway sends one Gateway after the other.
 #[tokio::test]
 async fn a_domain_that_vanishes_after_a_reconnect_stays_for_a_while() {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
     let (one, other) = (limit("one", "user", 3), limit("other", "user", 3));
-    ads.respond("5", "n1", &[one.clone(), other.clone()]);
-    ads.request();
+    let (ads, service) = start_with("5", &[one.clone(), other.clone()]);
     ask(&service, "other", "user=a").await;
     ads.cut();
     ads.request();
@@ -80,11 +68,7 @@ async fn a_domain_that_vanishes_after_a_reconnect_stays_for_a_while() {
 
 #[tokio::test]
 async fn without_a_reconnect_a_domain_that_vanishes_is_gone_at_once() {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
-    ads.respond("1", "n1", &[limit("one", "user", 3), limit("other", "user", 3)]);
-    ads.request();
+    let (ads, service) = start_with("1", &[limit("one", "user", 3), limit("other", "user", 3)]);
     ads.respond("2", "n2", &[limit("one", "user", 3)]);
     ads.request();
     assert_eq!(ask(&service, "other", "user=a").await, "OK: OK -");

@@ -2,7 +2,7 @@
 
 use envoy_types::pb::google::protobuf::Any;
 
-use super::{ask, rules, shapes::entry, start};
+use super::{ask, follow, rules, shapes::entry, start};
 use crate::support::{
     ads::{self, FakeAds, TYPE_URL},
     prelude::*,
@@ -15,9 +15,7 @@ fn config(descriptors: Value) -> Value {
 /// A service that has accepted this resource.
 #[track_caller]
 fn accepted(config: &Value) -> (FakeAds, Service) {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
+    let (ads, service) = follow();
     ads.respond("1", "n1", std::slice::from_ref(config));
     assert_eq!(ads.request().error, None);
     (ads, service)
@@ -112,9 +110,7 @@ fn resources_that_are_no_rules_are_refused() {
 
 #[tokio::test]
 async fn fields_of_a_newer_control_plane_are_ignored_with_a_warning() {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
+    let (ads, service) = follow();
     let limit = json!({ "key": "user", "rateLimit": { "unit": "YEAR", "requestsPerUnit": 1 } });
     let mut resource = ads::resource(&config(json!([limit])));
     // Field 100, a number.
@@ -143,17 +139,14 @@ async fn fields_of_a_newer_control_plane_are_ignored_with_a_warning() {
 
 #[test]
 fn many_problems_are_a_bounded_number_of_lines() {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
+    let (ads, service) = follow();
     let bad: Vec<Value> = (0..500).map(|number| super::bad(&format!("d{number}"))).collect();
     ads.respond("1", "n1", &bad);
     assert!(ads.request().error.is_some());
     let log = service.log();
     assert!(log.contains("rules not loaded (1000 problems)"), "{log}");
     assert!(log.contains("980 more like these") && log.lines().count() < 60, "{log}");
-    let status = service.exchange_at(service.admin, "GET", "/status", b"").2;
-    let status: Value = serde_json::from_str(&status).unwrap();
+    let status = service.admin("GET", "/status").1;
     let shown = status["rules"]["problems"].as_array().unwrap();
     assert_eq!((shown.len(), &shown[20]), (21, &json!("980 more like these")));
     assert_eq!(super::rules(&service)["problems"].as_array().unwrap().len(), 1000);

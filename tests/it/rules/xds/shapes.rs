@@ -1,6 +1,6 @@
 //! The shapes that Envoy Gateway 1.9 and AI Gateway generate, and the verdicts for the calls that their Envoys send.
 
-use super::{ask, start};
+use super::{ask, follow, start};
 use crate::support::{ads::FakeAds, prelude::*};
 
 const ROUTE: &str = "httproute/default/http-ratelimit/rule/0/match/0/ratelimit_example";
@@ -33,9 +33,7 @@ fn route(rules: Vec<Value>) -> Value {
 
 /// Starts a service with these resources.
 fn with(configs: &[Value]) -> (FakeAds, Service) {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
+    let (ads, service) = follow();
     ads.respond("1", "n1", configs);
     assert_eq!(ads.request().error, None);
     (ads, service)

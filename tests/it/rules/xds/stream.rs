@@ -2,7 +2,7 @@
 
 use tonic::Status;
 
-use super::{ask, bad, limit, metric, rules, start, wait_for};
+use super::{ask, bad, follow, limit, metric, rules, start, start_with, wait_for};
 use crate::support::{ads::*, fault_proxy::Cut, prelude::*};
 
 fn request(version: &str, nonce: &str) -> Asked {
@@ -39,9 +39,7 @@ async fn the_first_request_subscribes_and_the_next_accepts_the_response() {
 
 #[tokio::test]
 async fn while_the_control_plane_is_silent_every_call_passes_and_the_service_becomes_ready() {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
+    let (ads, service) = follow();
     assert_eq!(ask(&service, "shop", "user=a").await, "OK: OK -");
     service.wait_until_ready();
     assert_eq!(ads.unread(), [], "silence is no reason to ask again");
@@ -53,9 +51,7 @@ async fn while_the_control_plane_is_silent_every_call_passes_and_the_service_bec
 
 #[tokio::test]
 async fn the_service_is_ready_once_rules_have_arrived() {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
+    let (ads, service) = follow();
     ads.respond("v1", "n1", &[]);
     wait_for(&service, "v1");
     service.wait_until_ready();
@@ -67,7 +63,7 @@ fn a_service_that_needs_rules_is_ready_only_with_them() {
     let service = start(&ads.url(), &["--ready-needs-rules", "always"]);
     let ready = || service.exchange("GET", "/readyz", b"").0 == 200;
     ads.request();
-    wait_until("the time for others", || service.log().contains("no rules within"));
+    service.wait_for_log("no rules within");
     assert!(!ready());
     ads.respond("v1", "n1", &[]);
     wait_for(&service, "v1");
@@ -85,11 +81,7 @@ fn a_service_that_needs_rules_is_ready_only_with_them() {
 #[tokio::test]
 async fn a_bad_resource_refuses_the_whole_response_with_every_problem_and_the_last_good_rules_stay()
 {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
-    ads.respond("v1", "n1", &[limit("shop", "user", 2)]);
-    ads.request();
+    let (ads, service) = start_with("v1", &[limit("shop", "user", 2)]);
     ads.respond("v2", "n2", &[limit("shop", "user", 9), limit("new", "user", 9), bad("other")]);
     let problems = [
         "other: : key: must not be empty",
@@ -116,9 +108,7 @@ async fn a_bad_resource_refuses_the_whole_response_with_every_problem_and_the_la
 
 #[test]
 fn the_same_bad_response_again_is_refused_later() {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
+    let (ads, service) = follow();
     ads.respond("v1", "n1", &[bad("shop")]);
     assert_eq!(ads.request().nonce, "n1", "the control plane hears of a problem at once");
     ads.respond("v1", "n2", &[bad("shop")]);
@@ -131,11 +121,7 @@ fn the_same_bad_response_again_is_refused_later() {
 
 #[test]
 fn a_newer_response_is_answered_in_place_of_a_refusal_that_waits() {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
-    ads.respond("v1", "n1", &[bad("shop")]);
-    ads.request();
+    let (ads, service) = start_with("v1", &[bad("shop")]);
     ads.respond("v1", "n2", &[bad("shop")]);
     ads.respond("v2", "n3", &[limit("shop", "user", 1)]);
     assert_eq!(ads.request(), request("v2", "n3"));
@@ -144,12 +130,8 @@ fn a_newer_response_is_answered_in_place_of_a_refusal_that_waits() {
 
 #[tokio::test]
 async fn the_same_content_in_another_order_under_a_new_version_changes_nothing() {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
     let (one, other) = (limit("one", "user", 2), limit("other", "user", 2));
-    ads.respond("1", "n1", &[one.clone(), other.clone()]);
-    ads.request();
+    let (ads, service) = start_with("1", &[one.clone(), other.clone()]);
     let before = rules(&service);
     ask(&service, "one", "user=a").await;
     ads.respond("2", "n2", &[other, one]);
@@ -167,15 +149,11 @@ async fn the_same_content_in_another_order_under_a_new_version_changes_nothing()
 
 #[tokio::test]
 async fn the_descriptors_of_a_resource_have_no_order_but_its_patterns_do() {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
     let entry = |value: &str, requests: u32| json!({ "key": "k", "value": value, "rateLimit": { "unit": "YEAR", "requestsPerUnit": requests } });
     let config = |entries: Vec<_>| json!({ "name": "d", "domain": "d", "descriptors": entries });
     let all = [entry("a*", 1), entry("b", 2), entry("*", 3), entry("c", 4)];
     let of = |order: [usize; 4]| config(order.iter().map(|index| all[*index].clone()).collect());
-    ads.respond("1", "n1", &[of([0, 1, 2, 3])]);
-    ads.request();
+    let (ads, service) = start_with("1", &[of([0, 1, 2, 3])]);
     let version = rules(&service)["version"].clone();
     ads.respond("2", "n2", &[of([3, 0, 2, 1])]);
     ads.request();
@@ -189,11 +167,7 @@ async fn the_descriptors_of_a_resource_have_no_order_but_its_patterns_do() {
 
 #[tokio::test]
 async fn an_empty_set_ends_all_limits() {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
-    ads.respond("1", "n1", &[limit("shop", "user", 0)]);
-    ads.request();
+    let (ads, service) = start_with("1", &[limit("shop", "user", 0)]);
     assert_eq!(ask(&service, "shop", "user=a").await, "OVER_LIMIT: OVER_LIMIT 0/0 YEAR");
     // Envoy Gateway names no version when its last Gateway is gone.
     ads.respond("", "n2", &[]);
@@ -231,9 +205,7 @@ async fn half_a_response_changes_nothing_and_the_next_stream_gets_the_whole() {
 
 #[tokio::test]
 async fn rules_of_10_mb_are_accepted() {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
+    let (ads, service) = follow();
     let value = "v".repeat(100);
     let entries: Vec<_> = (0..90_000)
         .map(|number| json!({ "key": "k", "value": format!("{value}{number}"), "rateLimit": { "unit": "YEAR", "requestsPerUnit": 7 } }))
@@ -247,9 +219,7 @@ async fn rules_of_10_mb_are_accepted() {
 
 #[test]
 fn a_stream_that_ends_with_a_status_shows_it() {
-    let ads = FakeAds::start();
-    let service = start(&ads.url(), &[]);
-    ads.request();
+    let (ads, service) = follow();
     ads.send(Err(Status::unavailable("no snapshot\nyet")));
     let failure = eventually("the failure", || {
         rules(&service)["control_plane"]["failure"].as_str().map(str::to_owned)

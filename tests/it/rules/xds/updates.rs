@@ -30,8 +30,7 @@ async fn a_thousand_updates_under_load_fail_no_call_and_keep_the_counters() {
         let (stop, admitted) = (Arc::clone(&stop), Arc::clone(&admitted));
         callers.spawn(async move {
             while !stop.load(Ordering::Relaxed) {
-                let call = request("shop", vec![descriptor(&[("user", "a")])]);
-                let answer = client.should_rate_limit(call).await.unwrap().into_inner();
+                let answer = client.should_rate_limit(shop("user=a")).await.unwrap().into_inner();
                 assert!(answer.statuses[0].current_limit.is_some(), "the rule was missing");
                 admitted.fetch_add(1, Ordering::Relaxed);
             }
@@ -44,9 +43,7 @@ async fn a_thousand_updates_under_load_fail_no_call_and_keep_the_counters() {
         assert_eq!(answer.error.is_some(), number % 10 == 3, "{answer:?}");
     }
     stop.store(true, Ordering::Relaxed);
-    while let Some(ended) = callers.join_next().await {
-        ended.unwrap();
-    }
+    callers.join_all().await;
     let admitted = admitted.load(Ordering::Relaxed);
     assert!(admitted > 0, "no call");
     let left = 1_000_000 - admitted - 1;

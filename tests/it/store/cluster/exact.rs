@@ -133,8 +133,7 @@ descriptors:
 
 fn used_and_held(service: &Service) -> (u64, u64) {
     let path = "/counters?domain=shop&descriptor=route%3Dr";
-    let (_, _, body) = service.exchange_at(service.admin, "GET", path, b"");
-    let body: Value = serde_json::from_str(&body).unwrap();
+    let body = service.admin("GET", path).1;
     let counter = &body["counters"][0];
     (counter["used"].as_u64().unwrap(), counter["held"].as_u64().unwrap_or(0))
 }
@@ -163,9 +162,7 @@ descriptors:
             .collect();
         let call = json!({ "mode": "PART", "hits": hits, "descriptors": descriptors });
         let body = json!({ "domain": "shop", "calls": [call] }).to_string();
-        let (status, _, answer) = service.exchange("POST", "/v1/decide", body.as_bytes());
-        assert_eq!(status, 200, "{answer}");
-        let answer: Value = serde_json::from_str(&answer).unwrap();
+        let answer = service.post("/v1/decide", &body);
         answer["verdicts"][0]["hits"].as_u64().unwrap_or(0)
     };
     let all = ["small", "large", "quota"];

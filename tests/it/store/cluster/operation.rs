@@ -8,34 +8,20 @@ use crate::support::{
     service::open_files,
 };
 
-/// Makes a call with one descriptor; the answer as text.
-async fn ask(service: &Service, key: &str, value: &str) -> String {
-    match service.ask(request("shop", vec![descriptor(&[(key, value)])])).await {
-        Ok(response) => spell(&response),
-        Err(status) => status.to_string(),
-    }
-}
-
 /// The system accepts the connections, and no program answers on them.
 #[test]
 fn a_seed_that_says_nothing_is_logged_with_the_time_that_was_waited() {
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = mute.local_addr().unwrap();
     let service = Service::shop().on(&format!("redis+cluster://{address}")).start();
-    let cause = format!("the map of the cluster cannot be read: {address}: no answer within 3.5s");
-    wait_until(&cause, || service.log().contains(&cause));
+    service.wait_for_log(&format!(
+        "the map of the cluster cannot be read: {address}: no answer within 3.5s"
+    ));
 }
 
 async fn is_served(service: &Service, key: &str, value: &str) {
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    loop {
-        let answer = ask(service, key, value).await;
-        if answer.starts_with("OK") {
-            return;
-        }
-        assert!(std::time::Instant::now() < deadline, "{answer}\n{}", service.log());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let answer = service.answered(&format!("{key}={value}")).await;
+    assert!(answer.starts_with("OK"), "{answer}");
 }
 
 /// The rights that docs/redis.md lists for a cluster.
@@ -76,15 +62,14 @@ async fn a_user_with_the_least_rights_decides_moves_and_fails_over() {
         node.query::<()>(&[&user[..], &RIGHTS, &["+asking", "resetchannels"]].concat());
     }
     let store = cluster.url().replace("cluster://", "cluster://least:least@");
-    let service = Service::with(&rules(100, &[])).on(&store).start();
-    service.wait_until_ready();
+    let service = Service::with(&rules(100, &[])).on(&store).ready();
     for name in ALGORITHMS {
         let value = values_on(&cluster, 0, name, "least", 1).remove(0);
-        assert_eq!(ask(&service, name, &value).await, "OK: OK 99/100 YEAR");
+        assert_eq!(service.answer(&format!("{name}={value}")).await, "OK: OK 99/100 YEAR");
         let migration = cluster.begin_move(slot_of(&cluster, name, &value), 1);
         if name != "sliding_window" {
-            assert_eq!(ask(&service, name, &value).await, "OK: OK 98/100 YEAR");
-            assert_eq!(ask(&service, name, &(value.clone() + "new")).await, "OK: OK 99/100 YEAR");
+            assert_eq!(service.answer(&format!("{name}={value}")).await, "OK: OK 98/100 YEAR");
+            assert_eq!(service.answer(&format!("{name}={value}new")).await, "OK: OK 99/100 YEAR");
         }
         migration.move_keys();
         migration.finish();
@@ -95,10 +80,10 @@ async fn a_user_with_the_least_rights_decides_moves_and_fails_over() {
     }
     cluster.failover_by_hand(0);
     for name in ALGORITHMS {
-        assert_eq!(ask(&service, name, "after").await, "OK: OK 99/100 YEAR");
+        assert_eq!(service.answer(&format!("{name}=after")).await, "OK: OK 99/100 YEAR");
     }
     let path = "/counters/reset?domain=shop&descriptor=fixed_window%3Dafter";
-    assert_eq!(service.exchange_at(service.admin, "POST", path, b"").0, 200);
+    assert_eq!(service.admin("POST", path).0, 200);
     assert_eq!(used(&service, "fixed_window", "after"), 0);
 }
 
@@ -115,7 +100,7 @@ async fn counters_are_shown_and_reset_wherever_they_are() {
         for node in 0..3 {
             let value = values_on(&cluster, node, name, "shown", 1).remove(0);
             let descriptor = format!("{name}={value}");
-            ask(&service, name, &value).await;
+            service.answer(&format!("{name}={value}")).await;
             let slot = slot_of(&cluster, name, &value);
             cluster.move_slot(slot, (node + 1) % 3);
             let shown = counter("show", &descriptor);
@@ -163,14 +148,12 @@ async fn a_cluster_with_a_password_and_tls_is_followed() {
         .map(|path| path.to_str().unwrap());
     let flags = ["--store-tls-ca", ca, "--store-tls-cert", certificate, "--store-tls-key", key];
     let rules = rules(10, &[]);
-    let options = Options { rules: &rules, store: &store, flags: &flags, ..Options::default() };
-    let service = Service::start(options);
-    service.wait_until_ready();
+    let service = Service::with(&rules).on(&store).flags(&flags).ready();
     for node in 0..3 {
         let value = values_on(&cluster, node, "fixed_window", "tls", 1).remove(0);
-        assert_eq!(ask(&service, "fixed_window", &value).await, "OK: OK 9/10 YEAR");
+        assert_eq!(service.answer(&format!("fixed_window={value}")).await, "OK: OK 9/10 YEAR");
         cluster.move_slot(slot_of(&cluster, "fixed_window", &value), (node + 1) % 3);
-        assert_eq!(ask(&service, "fixed_window", &value).await, "OK: OK 8/10 YEAR");
+        assert_eq!(service.answer(&format!("fixed_window={value}")).await, "OK: OK 8/10 YEAR");
     }
 }
 
@@ -192,15 +175,13 @@ async fn a_failover_is_followed_where_certificates_are_for_announced_host_names(
         vec!["--store-tls-ca", ca, "--store-tls-cert", certificate, "--store-tls-key", key];
     flags.extend(["--decision-budget", "5s"]);
     let rules = rules(10, &[]);
-    let options = Options { rules: &rules, store: &store, flags: &flags, ..Options::default() };
-    let service = Service::start(options);
-    service.wait_until_ready();
+    let service = Service::with(&rules).on(&store).flags(&flags).ready();
     let value = values_on(&cluster, 0, "fixed_window", "host", 1).remove(0);
-    assert_eq!(ask(&service, "fixed_window", &value).await, "OK: OK 9/10 YEAR");
+    assert_eq!(service.answer(&format!("fixed_window={value}")).await, "OK: OK 9/10 YEAR");
     cluster.failover_by_hand(0);
     cluster.announced(slot_of(&cluster, "fixed_window", &value), 0);
     assert_eq!(
-        ask(&service, "fixed_window", &value).await,
+        service.answer(&format!("fixed_window={value}")).await,
         "OK: OK 8/10 YEAR",
         "{}",
         service.log()
@@ -215,7 +196,7 @@ async fn a_cluster_that_was_down_as_a_whole_is_served_again() {
     for node in &mut cluster.nodes {
         node.stop();
     }
-    assert!(ask(&service, "fixed_window", "a").await.contains("unavailable"));
+    assert_eq!(service.answer("fixed_window=a").await, "Unavailable");
     for node in &mut cluster.nodes {
         node.start_again();
     }
@@ -233,8 +214,8 @@ async fn the_url_must_say_whether_it_is_a_cluster() {
     let flags = ["--decision-budget", "300ms"];
     let check = async |store: &str, expected: &str| {
         let service = Service::with(&rules(10, &[])).on(store).flags(&flags).start();
-        assert!(ask(&service, "fixed_window", "a").await.contains("unavailable"));
-        wait_until(expected, || service.log().contains(expected));
+        assert_eq!(service.answer("fixed_window=a").await, "Unavailable");
+        service.wait_for_log(expected);
     };
     check(&cluster.nodes[0].url(), "it runs in cluster mode: write redis+cluster://").await;
     let store = single.url().replace("redis://", "redis+cluster://");
@@ -313,10 +294,8 @@ async fn a_service_that_starts_before_its_cluster_serves_it_once_it_is_there() {
         node.stop();
     }
     let rules = rules(10, &[]);
-    let options =
-        Options { rules: &rules, store: &cluster.url(), flags: &flags, ..Options::default() };
-    let service = Service::start(options);
-    assert!(ask(&service, "fixed_window", "a").await.contains("unavailable"));
+    let service = Service::with(&rules).on(&cluster.url()).flags(&flags).start();
+    assert_eq!(service.answer("fixed_window=a").await, "Unavailable");
     for node in &mut cluster.nodes {
         node.start_again();
     }
@@ -335,7 +314,7 @@ async fn a_denial_is_remembered_and_explained_on_a_cluster() {
         !metrics.contains("ratelimit_store_cached_total 0\n")
     };
     for round in 0.. {
-        let answer = ask(&service, "fixed_window", "a").await;
+        let answer = service.answer("fixed_window=a").await;
         assert!(answer.contains("OVER_LIMIT"), "{answer}");
         if is_cached() {
             break;
@@ -391,9 +370,8 @@ async fn counters_of_living_shards_are_shown_and_the_others_name_their_node() {
     assert!(code == Some(0) && stdout.contains("1 used of 10 per year"), "{stdout}");
 
     let path = format!("/counters?domain=shop&descriptor=user%3D{dead}");
-    let (status, _, body) = service.exchange_at(service.admin, "GET", &path, b"");
+    let (status, body) = service.admin("GET", &path);
     assert_eq!(status, 503, "{body}");
-    let body: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(body["counters"][0]["error"], refused);
     assert_eq!(body["incomplete"], "1 of 1 counters gave no answer");
 }
@@ -412,10 +390,10 @@ async fn a_cluster_that_needs_all_slots_and_lacks_some_is_logged_with_its_code()
     let line = "Redis is unusable: CLUSTERDOWN: its nodes consider the cluster down";
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while !service.log().contains(line) && std::time::Instant::now() < deadline {
-        ask(&service, "fixed_window", &living).await;
+        service.answer(&format!("fixed_window={living}")).await;
     }
     for _ in 0..10 {
-        ask(&service, "fixed_window", &living).await;
+        service.answer(&format!("fixed_window={living}")).await;
     }
     assert_eq!(service.log().matches(line).count(), 1, "{}", service.log());
     let node = cluster.nodes[1].port;
@@ -427,7 +405,6 @@ async fn a_cluster_that_needs_all_slots_and_lacks_some_is_logged_with_its_code()
         .on(&cluster.nodes[1].url().replace("redis://", "redis+cluster://"))
         .flags(&["--decision-budget", "300ms"])
         .start();
-    ask(&late, "fixed_window", &living).await;
-    let line = format!("127.0.0.1:{}: CLUSTERDOWN", cluster.nodes[1].port);
-    wait_until(&line, || late.log().contains(&line));
+    late.answer(&format!("fixed_window={living}")).await;
+    late.wait_for_log(&format!("127.0.0.1:{}: CLUSTERDOWN", cluster.nodes[1].port));
 }

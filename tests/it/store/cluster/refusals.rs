@@ -15,7 +15,7 @@ descriptors:
 const LONGER_THAN_QUIET: Duration = Duration::from_millis(2500);
 
 async fn passes(service: &Service, user: &str) -> bool {
-    let answer = service.ask(request("shop", vec![descriptor(&[("user", user)])])).await;
+    let answer = service.ask(shop(&format!("user={user}"))).await;
     answer.unwrap().overall_code() == Code::Ok
 }
 

@@ -205,5 +205,5 @@ async fn a_slot_without_an_owner_is_one_outage_however_often_the_map_is_read() {
     );
     assert!(!log.contains("answers again"), "{log}");
     cluster.nodes[0].query::<()>(&["CLUSTER", "ADDSLOTS", &slot]);
-    wait_until("the outage is over", || service.log().contains("answers again"));
+    service.wait_for_log("answers again");
 }

@@ -149,10 +149,8 @@ async fn each_build_counts_its_own_calls_in_flight_so_at_most_twice_the_limit() 
 #[tokio::test]
 async fn each_build_holds_by_counter_for_itself_and_both_count_what_was_used() {
     let world = World::start(BY_COUNTER);
-    let call = async |build: usize, count| {
-        let call = request("shop", vec![hits(descriptor(&[("route", "a")]), count)]);
-        spell(&world.builds[build].ask(call).await.unwrap())
-    };
+    let call =
+        async |build: usize, count| world.builds[build].answer(&format!("route=a({count})")).await;
     for build in [0, 1] {
         assert_eq!(call(build, 0).await, "OK: OK 600/1000 YEAR", "a take by {build}");
         assert_eq!(call(build, 0).await, "OK: OK 200/1000 YEAR", "a take by {build}");

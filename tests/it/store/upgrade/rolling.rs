@@ -31,8 +31,7 @@ async fn call(
     let (mut admitted, mut denied) = (Vec::new(), BTreeSet::new());
     while denied.len() < seconds {
         let sent = now_ms();
-        let call = request("shop", vec![descriptor(&[(key, "all")])]);
-        let answer = client.should_rate_limit(call).await.unwrap();
+        let answer = client.should_rate_limit(shop(&format!("{key}=all"))).await.unwrap();
         match answer.get_ref().overall_code() {
             Code::Ok => admitted.push((sent, now_ms())),
             _ => drop(denied.insert(sent / 1000)),
@@ -205,8 +204,10 @@ descriptors:
                 assert_eq!(commit().await.as_deref(), Some("repeated"), "{step}");
                 used += 7;
             }
-            let take = request("shop", vec![descriptor(&[("budget", "a")])]);
-            tokens.insert(0, metadata(&service.ask(take).await.unwrap(), "hold").unwrap());
+            tokens.insert(
+                0,
+                metadata(&service.ask(shop("budget=a")).await.unwrap(), "hold").unwrap(),
+            );
             let held = used + 100 * tokens.len() as u64;
             assert_eq!(shown(service, "GET", "", "budget", "a").0, held, "{step}");
             obeys(service, "eve", "OVER_LIMIT: OVER_LIMIT 0/0 YEAR").await;
@@ -215,8 +216,7 @@ descriptors:
         let program = if step < STEPS / 2 { tollkeeper() } else { before() };
         replicas.push_back(replica(program, &options));
         let mut ends = replicas.pop_front().unwrap();
-        ends.process().signal("TERM");
-        assert!(ends.process().0.wait().unwrap().success(), "{}", ends.log());
+        ends.end();
     }
     redis.assert_no_key_leaks();
 }

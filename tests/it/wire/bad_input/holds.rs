@@ -170,10 +170,8 @@ fn token(response: &RateLimitResponse) -> Option<String> {
 
 #[tokio::test]
 async fn a_bad_token_changes_nothing() {
-    let folder = tempfile::TempDir::new().unwrap();
-    let keys = folder.path().join("keys");
-    std::fs::write(&keys, "0123456789abcdef0123456789abcdef\n").unwrap();
-    let tried = Tried::start(&["--hold-key-file", keys.to_str().unwrap()]);
+    let keys = TextFile::new("keys", "0123456789abcdef0123456789abcdef\n");
+    let tried = Tried::start(&["--hold-key-file", &keys]);
     let token = tried.take(&[("user", "alice")]).await;
     for (case, spoil) in TOKENS {
         let bad = spoil(token.as_bytes());

@@ -14,8 +14,7 @@ async fn a_call_through_envoy_is_one_trace_from_envoys_span_to_the_script_run() 
     let service = Service::with(RULES)
         .on(&redis.url())
         .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)])
-        .start();
-    service.wait_until_ready();
+        .ready();
     let folder = TempDir::new().unwrap();
     // Where Envoy's tracer sends its spans by OTLP over gRPC.
     let envoys = Receiver::start_on(UnixListener::bind(folder.path().join("nobody.sock")).unwrap());
