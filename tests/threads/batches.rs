@@ -8,6 +8,7 @@ use tokio_util::task::TaskTracker;
 use tollkeeper_engine::time::Timestamp;
 
 use crate::{
+    heavy::HeavyCalls,
     in_many_orders,
     owed::Owed,
     peers::{
@@ -31,6 +32,7 @@ const CALLS: usize = 4;
 fn queue() -> Arc<SharedQueue> {
     let queue = Queue {
         waiting: VecDeque::new(),
+        heavy: HeavyCalls::default(),
         leader: None,
         runs: Runs,
         batches: 0,

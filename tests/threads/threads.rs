@@ -25,6 +25,8 @@ mod sync;
 mod arrivals;
 #[path = "../../crates/store/src/redis/node/batcher/dispatcher.rs"]
 mod dispatcher;
+#[path = "../../crates/store/src/redis/node/batcher/heavy.rs"]
+mod heavy;
 #[path = "../../crates/store/src/redis/node/owed.rs"]
 mod owed;
 #[path = "../../crates/store/src/redis/node/batcher/queue.rs"]

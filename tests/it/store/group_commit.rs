@@ -263,7 +263,7 @@ async fn a_call_that_fills_a_batch_goes_behind_lighter_ones_if_another_has_just_
     // Redis knows the script then.
     store.charge(&light("known"), redis_store::soon()).await.unwrap();
     let calls =
-        [light("a"), heavy("b"), heavy("c"), heavy("d"), light("e"), heavy("f"), light("g")];
+        [heavy("a"), heavy("b"), heavy("c"), light("d"), light("e"), heavy("f"), light("g")];
     let monitor = Monitor::start(&redis);
     for answer in join_all(calls.iter().map(|call| store.charge(call, redis_store::soon()))).await {
         assert!(!answer.unwrap().denied);
@@ -274,7 +274,7 @@ async fn a_call_that_fills_a_batch_goes_behind_lighter_ones_if_another_has_just_
         names.collect::<String>()
     };
     let runs: Vec<String> = commands.iter().map(named).collect();
-    assert_eq!(runs, ["a", "b", "e", "c", "g", "d", "f"]);
+    assert_eq!(runs, ["a", "deg", "b", "c", "f"]);
 }
 
 /// The limit of each user.

@@ -7,6 +7,7 @@
 mod arrivals;
 mod dispatcher;
 mod exchange;
+mod heavy;
 mod queue;
 mod spans;
 mod waiting;
@@ -19,6 +20,7 @@ use tollkeeper_base::{process::workers, telemetry::current};
 
 pub(crate) use self::queue::{QueuedCall, SentAs};
 use self::{
+    heavy::HeavyCalls,
     queue::{Mailbox, Queue, Recipient, SharedQueue},
     waiting::CallInQueue,
 };
@@ -46,6 +48,7 @@ impl Batcher {
         let mailboxes = (0..=link.state.pool.workers()).map(|_| Mailbox::default()).collect();
         let queue = Mutex::new(Queue {
             waiting: VecDeque::new(),
+            heavy: HeavyCalls::default(),
             leader: None,
             runs,
             batches: 0,
@@ -146,7 +149,7 @@ impl Batcher {
 
     /// Number of calls that wait to be sent.
     pub(crate) fn queued(&self) -> usize {
-        self.0.queue.lock().waiting.len()
+        self.0.queue.lock().len()
     }
 
     pub(crate) fn runs(&self) -> Runs {

@@ -1,6 +1,6 @@
 //! How calls come into the queue, until the node leaves.
 
-use std::{mem, sync::Arc};
+use std::sync::Arc;
 
 use super::{
     dispatcher::Dispatcher,
@@ -26,7 +26,7 @@ impl SharedQueue {
         {
             span.waits_for = WaitsFor::Batch;
         }
-        queue.waiting.push_back(call);
+        queue.waiting_like(&call).push_back(call);
         self.find_leader(&mut queue, index, now);
         Ok(())
     }
@@ -35,9 +35,9 @@ impl SharedQueue {
     pub(super) fn close(&self) -> Vec<QueuedCall> {
         let mut queue = self.queue.lock();
         queue.is_closed = true;
-        let waiting = mem::take(&mut queue.waiting);
+        let waiting = queue.take_all();
         drop(queue);
         self.wake_all();
-        waiting.into()
+        waiting
     }
 }

@@ -7,7 +7,7 @@ use tokio::select;
 
 use super::{
     exchange::Exchanged,
-    queue::{LATE_DIVISOR, Leader, Mailbox, QueuedCall, Recipient, SentAs, SharedQueue},
+    queue::{LATE_DIVISOR, Leader, Mailbox, Queue, QueuedCall, Recipient, SentAs, SharedQueue},
 };
 use crate::{
     StoreError, lateness,
@@ -126,7 +126,7 @@ impl Dispatcher {
         }
         let leader = queue.leader.filter(|leader| leader.mailbox != self.index);
         let now = Instant::now();
-        match leader.filter(|_| !queue.waiting.is_empty()) {
+        match leader.filter(|_| queue.len() > 0) {
             Some(leader) if now <= leader.due => {
                 return Some(leader.due + Duration::from_millis(1));
             }
@@ -150,11 +150,11 @@ impl Dispatcher {
                 if !queue.is_led_by(self.index) {
                     return false;
                 }
-                if queue.waiting.is_empty() {
+                if queue.heavy_is_next(Instant::now()).is_none() {
                     queue.leader = None;
                     return false;
                 }
-                queue.waiting.len()
+                queue.len()
             };
             if waiting <= known || waiting >= WEIGHT_MAX {
                 return true;
@@ -172,12 +172,14 @@ impl SharedQueue {
         let mut sent = SentBatch { number, took: None, acknowledged: None };
         let began = Instant::now();
         if let Some(mut connection) = self.connection(own).await
-            && let Some(calls) = self.next(own, round_trip)
+            && let Some((calls, full_batches)) = self.next(own, round_trip)
         {
             let waited = began.elapsed();
             let runs = self.queue.lock().runs;
             let batch = Batch::new(runs, runs.keys(), &self.key_prefix);
             let exchanged = self.exchange(&mut connection, batch, calls, waited).await;
+            let took = began.elapsed() - waited;
+            let answered_in = exchanged.is_some().then_some(took);
             if let Some(Exchanged { answers, again, charges }) = exchanged {
                 self.hand_out(own, answers.into_iter());
                 self.enqueue_again(again, own);
@@ -185,8 +187,8 @@ impl SharedQueue {
                     sent.acknowledged = Some(Acknowledged { connection, charges });
                 }
             }
-            sent.took = Some(began.elapsed() - waited);
-            self.batch_ended();
+            sent.took = (full_batches == 1).then_some(took);
+            self.batch_ended(own, full_batches, answered_in);
         }
         sent
     }
@@ -200,49 +202,59 @@ impl SharedQueue {
         opened.map_err(|error| self.refuse(own, error)).ok()
     }
 
-    /// The calls of the next batch, at least one; `None` if none waits, and then no dispatcher leads.
+    /// The calls of the next batch, at least one, and how many full batches weigh as much; `None` if none goes.
     ///
     /// Calls whose answer would come too late are not sent. Otherwise all answers would be late where
-    /// more calls arrive than Redis can decide. Of calls that fill a batch by themselves, one goes at a time, and then those that
-    /// do not: else all others would wait for them.
-    fn next(&self, own: usize, round_trip: Duration) -> Option<Vec<QueuedCall>> {
+    /// more calls arrive than Redis can decide. A light one goes if its caller has half of its time left, though answers were
+    /// late: these show when they are not.
+    fn next(&self, own: usize, round_trip: Duration) -> Option<(Vec<QueuedCall>, u32)> {
         let now = Instant::now();
         if self.refuse_waiting(own) {
             return None;
         }
         let mut queue = self.queue.lock();
-        let mut calls = Vec::with_capacity(queue.waiting.len().min(WEIGHT_MAX));
-        let (mut weight, runs, mut shed) = (0, queue.runs, Vec::new());
-        let weight_of = |call: &QueuedCall| call.kind.weight(&call.owed.work, runs);
-        let is_light = |call: &QueuedCall| weight_of(call) <= WEIGHT_MAX;
-        let was_heavy = queue.full_batches > 1;
-        let light = was_heavy.then(|| queue.waiting.iter().position(is_light)).flatten();
-        let next = light.unwrap_or(0);
-        while let Some(call) = queue.waiting.get(next) {
-            let added = weight_of(call);
-            if !call.is_awaited(now, round_trip) {
-                shed.extend(queue.waiting.remove(next));
+        let is_heavy = queue.heavy_is_next(now)?;
+        let Queue { waiting, heavy, runs, .. } = &mut *queue;
+        let takes = heavy.takes(now);
+        let waiting = if is_heavy { &mut heavy.waiting } else { waiting };
+        let mut calls = Vec::with_capacity(waiting.len().min(WEIGHT_MAX));
+        let (mut weight, mut shed) = (0, Vec::new());
+        while let Some(call) = waiting.front() {
+            let added = call.weight(*runs);
+            let answer = match is_heavy {
+                true => takes * full_batches(added),
+                false => round_trip.min(call.until.saturating_duration_since(call.since) / 2),
+            };
+            if !call.is_awaited(now, answer) {
+                shed.extend(waiting.pop_front());
             } else if calls.is_empty() || weight + added <= WEIGHT_MAX {
                 weight += added;
-                calls.extend(queue.waiting.remove(next));
+                calls.extend(waiting.pop_front());
             } else {
                 break;
             }
         }
-        queue.full_batches = full_batches(weight);
-        let due = now + self.late_after() * (1 + queue.full_batches);
-        queue.leader = (!calls.is_empty()).then_some(Leader { mailbox: own, due });
-        queue.batches += usize::from(!calls.is_empty());
+        let full_batches = full_batches(weight);
+        // One may be answered within the whole timeout.
+        queue.full_batches = full_batches.min(LATE_DIVISOR);
+        if full_batches > 1 {
+            queue.heavy.until = Some(now + 2 * self.link.state.pool.timeout());
+        }
+        if !calls.is_empty() {
+            let due = now + self.late_after() * (1 + queue.full_batches);
+            queue.leader = Some(Leader { mailbox: own, due });
+            queue.batches += 1;
+        }
         drop(queue);
         self.link.metrics.shed(shed.len());
         drop(shed);
-        (!calls.is_empty()).then_some(calls)
+        (!calls.is_empty()).then_some((calls, full_batches))
     }
 }
 
-/// How many full batches weigh as much, at least 1. One may be answered within the whole timeout.
+/// How many full batches weigh as much, at least 1.
 fn full_batches(weight: usize) -> u32 {
-    u32::try_from(weight.div_ceil(WEIGHT_MAX)).unwrap_or(LATE_DIVISOR).clamp(1, LATE_DIVISOR)
+    u32::try_from(weight.div_ceil(WEIGHT_MAX)).unwrap_or(u32::MAX).max(1)
 }
 
 struct SentBatch<'pool> {
@@ -279,7 +291,7 @@ impl SharedQueue {
     fn refuse(&self, own: usize, error: StoreError) {
         let mut queue = self.queue.lock();
         queue.leader = None;
-        let waiting = mem::take(&mut queue.waiting);
+        let waiting = queue.take_all();
         drop(queue);
         let refused = |call: QueuedCall| (call.caller, Err(NotDecided::Failed(error.clone())));
         self.hand_out(own, waiting.into_iter().map(refused));

@@ -34,10 +34,11 @@ pub(super) struct Exchanged {
 }
 
 impl SharedQueue {
-    /// How long the server may take before it is considered late. A caller that sends its call by itself must still be
-    /// there to see that.
+    /// How long the server may take before it is considered late: twice as long while it has a heavy call. A caller that
+    /// sends its call by itself must still be there to see that.
     pub(super) fn owed_within(&self, sent_as: SentAs) -> Duration {
-        let timeout = self.link.state.pool.timeout();
+        let has_heavy = self.queue.lock().heavy.is_under_way(Instant::now());
+        let timeout = self.link.state.pool.timeout() * (1 + u32::from(has_heavy));
         match sent_as {
             SentAs::Call | SentAs::Part => timeout,
             SentAs::Lone => timeout / 4 * 3,
@@ -53,10 +54,10 @@ impl SharedQueue {
         mut calls: Vec<QueuedCall>,
         for_connection: Duration,
     ) -> Option<Exchanged> {
-        let (now, timeout) = (Instant::now(), self.link.state.pool.timeout());
         let QueuedCall { since, sent_as, .. } = *calls.first()?;
+        let (now, limit) = (Instant::now(), self.owed_within(sent_as));
         // Long enough to see that the server is late.
-        let until = calls.iter().map(|call| call.until).max()?.max(now + 2 * timeout);
+        let until = calls.iter().map(|call| call.until).max()?.max(now + 2 * limit);
         let assumed_now = self.link.clock.now();
         for QueuedCall { owed, kind, redis_now, .. } in &mut calls {
             owed.work.lose_leases(|made| self.has_lost(made.until(assumed_now)));
@@ -72,7 +73,7 @@ impl SharedQueue {
         let (operation, sent) = (batch.operation(), Instant::now());
         let answered = {
             let run = pin!(batch.run(connection, &self.link.metrics));
-            let mut answer = pin!(self.link.owed(run, self.owed_within(sent_as)));
+            let mut answer = pin!(self.link.owed(run, limit));
             select! {
                 biased;
                 answered = lateness::until(until, answer.as_mut()) => answered,

@@ -1,14 +1,17 @@
 //! The queue of calls, which of the dispatchers leads, and where answers are put for the others.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, mem, time::Duration};
 
 use tokio_util::task::TaskTracker;
 use tollkeeper_engine::time::Timestamp;
 
-use super::waiting::{CallInQueue, WaitsFor};
+use super::{
+    heavy::HeavyCalls,
+    waiting::{CallInQueue, WaitsFor},
+};
 use crate::{
     redis::node::{
-        batch::{Runs, ScriptKind},
+        batch::{Runs, ScriptKind, WEIGHT_MAX},
         decided::{CallAnswer, NotDecided},
         link::Link,
         owed::Owed,
@@ -38,7 +41,9 @@ pub(super) struct SharedQueue {
 
 #[derive(Debug)]
 pub(super) struct Queue {
+    /// The calls that fit into a batch with others.
     pub(super) waiting: VecDeque<QueuedCall>,
+    pub(super) heavy: HeavyCalls,
     /// The dispatcher that sends the next batch. It leads until no call waits.
     pub(super) leader: Option<Leader>,
     /// How the next batch is put into runs.
@@ -106,10 +111,13 @@ pub(crate) enum SentAs {
 }
 
 impl QueuedCall {
-    /// Whether its caller can still use an answer, which takes this time or less than half of the caller's.
+    /// Whether its caller can still use an answer, which takes this time.
     pub(super) fn is_awaited(&self, now: Instant, answer: Duration) -> bool {
-        let answer = answer.min(self.until.saturating_duration_since(self.since) / 2);
         !self.caller.answer.is_closed() && now + answer <= self.until
+    }
+
+    pub(super) fn weight(&self, runs: Runs) -> usize {
+        self.kind.weight(&self.owed.work, runs)
     }
 
     /// Notes why it is sent again.
@@ -135,7 +143,7 @@ impl SharedQueue {
             return;
         }
         for call in calls.into_iter().rev() {
-            queue.waiting.push_front(call);
+            queue.waiting_like(&call).push_front(call);
         }
         self.find_leader(&mut queue, mailbox, Instant::now());
     }
@@ -165,10 +173,16 @@ impl SharedQueue {
         }
     }
 
-    /// Notes that a batch is no longer under way.
-    pub(super) fn batch_ended(&self) {
-        let mut queue = self.queue.lock();
+    /// Notes that a batch that weighs as much as these full batches is no longer under way.
+    pub(super) fn batch_ended(&self, own: usize, full_batches: u32, answered_in: Option<Duration>) {
+        let (mut queue, now) = (self.queue.lock(), Instant::now());
         queue.batches -= 1;
+        if full_batches > 1 {
+            queue.heavy.ended(full_batches, answered_in, now);
+            if queue.heavy_is_next(now).is_some() {
+                self.find_leader(&mut queue, own, now);
+            }
+        }
         let is_over = queue.is_over();
         drop(queue);
         if is_over {
@@ -183,6 +197,35 @@ impl SharedQueue {
 }
 
 impl Queue {
+    /// Where calls wait that are as heavy as this one.
+    pub(super) fn waiting_like(&mut self, call: &QueuedCall) -> &mut VecDeque<QueuedCall> {
+        match call.weight(self.runs) {
+            ..=WEIGHT_MAX => &mut self.waiting,
+            _ => &mut self.heavy.waiting,
+        }
+    }
+
+    /// Whether a heavy call goes next, rather than lighter ones; `None` if no call may go.
+    pub(super) fn heavy_is_next(&self, now: Instant) -> Option<bool> {
+        let heavy = self.heavy.waiting.front().filter(|_| !self.heavy.is_under_way(now));
+        match (self.waiting.front(), heavy) {
+            (None, None) => None,
+            (Some(light), Some(heavy)) => {
+                Some(self.full_batches <= 1 && heavy.since <= light.since)
+            }
+            (light, _) => Some(light.is_none()),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len() + self.heavy.waiting.len()
+    }
+
+    pub(super) fn take_all(&mut self) -> Vec<QueuedCall> {
+        let heavy = mem::take(&mut self.heavy.waiting);
+        mem::take(&mut self.waiting).into_iter().chain(heavy).collect()
+    }
+
     /// Whether the node has left, and every batch is answered.
     pub(super) const fn is_over(&self) -> bool {
         self.is_closed && self.batches == 0
