@@ -104,6 +104,10 @@ pub struct Host {
     /// It does nothing until then.
     pub stopped_until: Cell<Option<Instant>>,
     resumed: Notify,
+    /// How long it runs a message, by its bytes above a KiB, one after the other. Handshakes take no time, as if connections
+    /// had been there.
+    pub ns_per_byte: Cell<u64>,
+    free_at: Cell<Option<Instant>>,
     /// When something was last wrong here.
     pub troubled: Cell<Option<Instant>>,
     /// Changes when all connections are cut.
@@ -122,6 +126,8 @@ impl Host {
             weather: RefCell::default(),
             stopped_until: Cell::new(None),
             resumed: Notify::new(),
+            ns_per_byte: Cell::new(0),
+            free_at: Cell::new(None),
             troubled: Cell::new(None),
             cuts: watch::Sender::new(0),
             forgotten: watch::Sender::new(0),
@@ -180,6 +186,17 @@ impl Host {
         }
     }
 
+    async fn works(&self, bytes: usize) {
+        let takes =
+            Duration::from_nanos(self.ns_per_byte.get() * bytes.saturating_sub(1024) as u64);
+        if takes > Duration::ZERO {
+            let now = Instant::now();
+            let free_at = self.free_at.get().map_or(now, |free_at| free_at.max(now)) + takes;
+            self.free_at.set(Some(free_at));
+            time::sleep_until(free_at).await;
+        }
+    }
+
     fn fate(&self) -> Option<Fate> {
         let weather = self.weather.borrow();
         self.dice.hits(weather.share).then(|| *self.dice.one_of(&weather.fates))
@@ -233,6 +250,7 @@ impl Host {
                 _ => {}
             }
             self.runs().await;
+            self.works(bytes.len()).await;
             let mut replies = self.run(&mut session, &mut bytes, fate == Some(Fate::CutInside));
             match fate {
                 Some(Fate::CutAfter) => return Ok(()),

@@ -6,6 +6,7 @@
 mod clients;
 mod cluster;
 mod faults;
+mod heavy;
 mod histories;
 mod ledger;
 mod linearizable;
@@ -40,7 +41,13 @@ use tollkeeper_sim::{
     },
 };
 
-use self::{clients::Client, histories::Watcher, ledger::Ledger, proxies::Proxy, replica::Replica};
+use self::{
+    clients::Client,
+    histories::Watcher,
+    ledger::Ledger,
+    proxies::Proxy,
+    replica::{CONNECTIONS_MAX, Replica},
+};
 
 /// When the world begins, in Unix microseconds: late in a minute.
 const BEGIN_US: u64 = 1_900_000_015_250_000;
@@ -64,6 +71,8 @@ pub struct Plan {
     pub seed: u64,
     pub replicas: usize,
     pub clients: usize,
+    /// The most connections of a replica to one server.
+    pub connections_max: u32,
     /// How long faults happen.
     pub lasts: Duration,
     /// How many faults begin, at most.
@@ -100,6 +109,7 @@ impl Plan {
             seed,
             replicas,
             clients,
+            connections_max: CONNECTIONS_MAX,
             lasts: Duration::from_secs(15),
             faults_max,
             plant: None,

@@ -242,7 +242,7 @@ fn store(telemetry: &Telemetry, dial: Dial, plan: &Plan, clock: Clock) -> RedisS
     let metrics = StoreMetrics::new(&telemetry.meter());
     let options = NodeOptions {
         expected: Expected { mode, clients: 64, runs_scripts: true },
-        connections_max: CONNECTIONS_MAX,
+        connections_max: plan.connections_max,
         workers: 1,
         timeout: Duration::from_millis(15),
         clock,
