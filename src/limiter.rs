@@ -43,7 +43,7 @@ use crate::{
     self_audit::SelfAudit,
     store::{
         AtOnce, Clear, CounterReading, StoreError,
-        guard::{Arrival, Guard, ReadTurns},
+        guard::{Arrival, Guard},
         outage,
     },
     telemetry::{LogCause, due_line, with_call},
@@ -119,6 +119,8 @@ pub struct Limiter {
     refused_debits: RefusedDebits,
     /// Locked while a request is explained.
     explaining: Mutex<()>,
+    /// Locked while the keys are walked for a request.
+    walking: Mutex<()>,
 }
 
 impl Limiter {
@@ -149,6 +151,7 @@ impl Limiter {
             lists_limits,
             refused_debits,
             explaining: Mutex::new(()),
+            walking: Mutex::new(()),
         };
         limiter.rules_changed();
         limiter
@@ -397,12 +400,7 @@ impl Limiter {
         request: &Request,
         clear: Clear,
     ) -> Vec<(Charge, CounterReading)> {
-        let by = self.deciding();
-        let mut plan = self.draw(&by, request, HitsMeaning::Read);
-        // Exempt and banned descriptors still have counters; calls do not charge them.
-        if plan.charges.is_empty() {
-            plan = Plan::draw_as(&by.rules.rules, None, request, &[], HitsMeaning::Read);
-        }
+        let plan = self.plan_of_reading(&self.deciding(), request);
         if clear == Clear::Yes {
             self.note_changes(request, |_| true);
         }
@@ -414,6 +412,15 @@ impl Limiter {
         let store = self.store.for_operator();
         let (readings, ()) = tokio::join!(store.read_counters(&plan.charges, clear), of_candidate);
         plan.charges.into_iter().zip(readings).collect()
+    }
+
+    fn plan_of_reading(&self, by: &Deciding, request: &Request) -> Plan {
+        let plan = self.draw(by, request, HitsMeaning::Read);
+        // Exempt and banned descriptors still have counters; calls do not charge them.
+        if plan.charges.is_empty() {
+            return Plan::draw_as(&by.rules.rules, None, request, &[], HitsMeaning::Read);
+        }
+        plan
     }
 
     /// Sets what a counter of a request has used in one step, and returns what it holds then. Hits that are counted later are
@@ -466,21 +473,20 @@ impl Limiter {
         }
     }
 
-    /// The counters of each limit of each descriptor, if all can be read in the time of a decision.
+    /// The counters of each limit of each descriptor, if all can be read in the time that their caller waits.
     pub async fn usage(
         &self,
         by: &Deciding,
         request: &Request,
         arrival: Arrival,
-        turns: &ReadTurns,
     ) -> Result<Vec<LimitUsage>, Undecided> {
-        let until = self.store.deadline(arrival);
+        let until = self.store.for_operator().deadline(arrival);
         if self.store.reads_no_more(until) {
             return Err(StoreError::TimedOut.into());
         }
         let plan = self.draw(by, request, HitsMeaning::Charged);
         self.check_weight(&plan)?;
-        let states = self.store.states(&plan.charges, turns, until).await?;
+        let states = self.store.states(&plan.charges, until).await?;
         let charges = plan.by_descriptor().enumerate();
         let descriptors = charges.flat_map(|(index, own)| iter::repeat_n(index, own.len()));
         let of_each = descriptors.zip(plan.matched_charges()).zip(states);
@@ -535,16 +541,18 @@ impl Limiter {
     pub async fn top(&self) -> Option<TopReport> {
         self.prepare_digests().await;
         let mut report = self.top_keys.report(Instant::now(), |id| self.holds.digest(id))?;
+        let store = self.store.for_operator();
         let readings = report.keys_mut().map(async |key| {
             let Some(counter) = &key.counter else { return };
             if counter.limit.lease == Lease::Auto {
                 key.credit = self.store.credit(counter);
             }
-            if counter.limit.has_open_holds()
-                && let CounterReading::State(state) =
-                    self.store.read_counter(counter, Clear::No).await
-            {
-                key.held = Some(state.held);
+            if counter.limit.has_open_holds() {
+                let charge = Charge::reading(counter.clone());
+                let readings = store.read_counters(&[charge], Clear::No).await;
+                if let [CounterReading::State(state)] = &readings[..] {
+                    key.held = Some(state.held);
+                }
             }
         });
         join_all(readings).await;

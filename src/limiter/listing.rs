@@ -3,9 +3,12 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use futures_util::future::join_all;
-use tokio::time::Instant;
+use tokio::{
+    sync::MutexGuard,
+    time::{self, Instant},
+};
 
-use super::{Limiter, once::ID_KEY};
+use super::{Deciding, Limiter, Undecided, once::ID_KEY};
 use crate::{
     engine::{
         descriptor_syntax, key,
@@ -15,8 +18,11 @@ use crate::{
         rule::Limit,
     },
     explain::incomplete,
-    store::{Clear, CounterReading, StoreError},
+    store::{Clear, CounterReading},
 };
+
+/// How long the walks before one may take.
+const WALKS_AFTER: Duration = Duration::from_secs(1);
 
 const FIND_WITHIN: Duration = Duration::from_secs(2);
 
@@ -25,7 +31,7 @@ const READ_WITHIN: Duration = Duration::from_secs(3);
 
 const READ_MAX: usize = 10_000;
 
-const AT_A_TIME: usize = 64;
+const AT_A_TIME: usize = 16;
 
 #[derive(Debug)]
 pub struct Listing {
@@ -46,36 +52,45 @@ pub struct Listed {
     pub more: bool,
     /// How many of the counters that were read gave no answer, as a sentence.
     pub incomplete: Option<String>,
-    /// The number of keys from which the values cannot be read, since one of them is too long.
+    /// The number of keys that were met from which the values cannot be read, since one of them is too long.
     pub digests: u64,
 }
 
 impl Limiter {
     /// The counters that match, as they are now. Counters without a rule in force are left out.
-    pub async fn list(&self, listing: &Listing) -> Result<Listed, StoreError> {
-        let (patterns, mut listed) = (listing.patterns(), Listed::default());
+    pub async fn list(&self, listing: &Listing) -> Result<Listed, Undecided> {
         let started = Instant::now();
+        let _turn = self.walk().await?;
+        let (patterns, mut listed) = (listing.patterns(), Listed::default());
+        let by = self.deciding();
         let mut found: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
         let is_all = {
-            let mut note = |name: &str| match key::counted(name) {
-                Some((domain, entries))
-                    if domain == listing.domain.as_bytes()
-                        && matches(&patterns, &entries)
-                        && entries.first().is_none_or(|entry| *entry.key != *ID_KEY) =>
-                {
-                    if found.len() < READ_MAX {
-                        found.insert(descriptor_syntax::write(&entries), entries);
-                    } else {
-                        listed.more = true;
+            // Whether a counter has used so much is known when it is read.
+            let wanted = listing.over.map_or(listing.limit + 1, |_| READ_MAX);
+            let mut note = |name: &str| {
+                match key::counted(name) {
+                    Some((domain, entries))
+                        if domain == listing.domain.as_bytes()
+                            && matches(&patterns, &entries)
+                            && entries.first().is_none_or(|entry| *entry.key != *ID_KEY) =>
+                    {
+                        let descriptor = descriptor_syntax::write(&entries);
+                        if found.len() < READ_MAX
+                            && !found.contains_key(&descriptor)
+                            && self.has_limit(&by, &listing.domain, &entries)
+                        {
+                            found.insert(descriptor, entries);
+                        }
                     }
+                    None if key::has_digest(name) => listed.digests += 1,
+                    _ => {}
                 }
-                None if key::has_digest(name) => listed.digests += 1,
-                _ => {}
+                found.len() < wanted
             };
             let domain = key::caller(listing.domain.as_bytes());
             self.store.keys(&domain, &mut note, started + FIND_WITHIN).await?
         };
-        listed.more |= !is_all;
+        listed.more |= !is_all || found.len() == READ_MAX;
         let found: Vec<(String, Vec<Entry>)> = found.into_iter().collect();
         let mut shown = 0;
         for some in found.chunks(AT_A_TIME) {
@@ -115,7 +130,8 @@ impl Limiter {
         &self,
         domain: &str,
         digests: &[&str],
-    ) -> Result<Vec<Option<Option<Vec<Entry>>>>, StoreError> {
+    ) -> Result<Vec<Option<Option<Vec<Entry>>>>, Undecided> {
+        let _turn = self.walk().await?;
         self.holds.prepare_digests().await;
         let (domain, mut found) = (key::caller(domain.as_bytes()), vec![None; digests.len()]);
         let mut note = |name: &str| {
@@ -129,16 +145,30 @@ impl Limiter {
                     }
                 }
             }
+            found.contains(&None)
         };
         self.store.keys(&domain, &mut note, Instant::now() + FIND_WITHIN).await?;
         Ok(found)
     }
 
-    async fn read_one(&self, domain: &str, entries: &[Entry]) -> Vec<(Charge, CounterReading)> {
-        let descriptor = Descriptor::new(entries.to_vec(), Hits::Check);
-        let request = Request { domain: domain.to_owned(), descriptors: vec![descriptor] };
-        self.read_counters(&request, Clear::No).await
+    /// The turn to walk the keys, which one request has at a time.
+    async fn walk(&self) -> Result<MutexGuard<'_, ()>, Undecided> {
+        let turn = time::timeout(WALKS_AFTER, self.walking.lock()).await;
+        turn.map_err(|_| Undecided::TooMany)
     }
+
+    fn has_limit(&self, by: &Deciding, domain: &str, entries: &[Entry]) -> bool {
+        !self.plan_of_reading(by, &reading(domain, entries)).charges.is_empty()
+    }
+
+    async fn read_one(&self, domain: &str, entries: &[Entry]) -> Vec<(Charge, CounterReading)> {
+        self.read_counters(&reading(domain, entries), Clear::No).await
+    }
+}
+
+fn reading(domain: &str, entries: &[Entry]) -> Request {
+    let descriptor = Descriptor::new(entries.to_vec(), Hits::Check);
+    Request { domain: domain.to_owned(), descriptors: vec![descriptor] }
 }
 
 impl Listing {

@@ -5,11 +5,8 @@ mod failure_mode;
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use futures_util::future::{join_all, try_join_all};
-use tokio::{
-    sync::Semaphore,
-    time::{self, Instant},
-};
+use futures_util::future::join_all;
+use tokio::time::{self, Instant};
 use tollkeeper_base::process::calls::client_has_left;
 use tollkeeper_engine::{
     key::Counter,
@@ -18,8 +15,13 @@ use tollkeeper_engine::{
 };
 
 use super::{
-    AtOnce, Clear, CounterReading, Store, StoreError, fallback::Fallback, lateness,
-    metrics::StoreMetrics, over_limit_cache::OverLimitCache, redis::RedisStore,
+    AtOnce, Clear, CounterReading, Store, StoreError,
+    fallback::Fallback,
+    lateness,
+    metrics::StoreMetrics,
+    over_limit_cache::OverLimitCache,
+    read_turns::{READ_AT_A_TIME, ReadTurns},
+    redis::RedisStore,
 };
 
 /// When a call arrived, and how long its caller waits, if that is announced.
@@ -38,19 +40,13 @@ const DECISION_PART: (u32, u32) = (3, 4);
 /// asked about when the store is slow.
 const OPERATOR_WAITS: Duration = Duration::from_secs(1);
 
-/// The most counters that are read at a time for one request, so that the calls of others come in between.
-const READ_AT_A_TIME: usize = 16;
-
-/// The counters that one request reads now: at most [`READ_AT_A_TIME`].
-#[derive(Debug)]
-pub struct ReadTurns(Semaphore);
-
 /// A store whose calls have a time limit, and an answer if it fails.
 #[derive(Debug, Clone)]
 pub struct Guard {
     store: Arc<Store>,
     over_limit: Arc<OverLimitCache>,
     fallback: Arc<Fallback>,
+    read_turns: Arc<ReadTurns>,
     timeouts: Timeouts,
     metrics: StoreMetrics,
     began: Instant,
@@ -71,12 +67,6 @@ impl Arrival {
     }
 }
 
-impl Default for ReadTurns {
-    fn default() -> Self {
-        Self(Semaphore::new(READ_AT_A_TIME))
-    }
-}
-
 impl Guard {
     /// Guards `store`: no call waits longer than `timeouts` says. `over_limit` answers first, and `fallback` if
     /// the store fails.
@@ -88,10 +78,11 @@ impl Guard {
         metrics: StoreMetrics,
     ) -> Self {
         let (over_limit, fallback) = (Arc::new(over_limit), Arc::new(fallback));
-        Self { store, over_limit, fallback, timeouts, metrics, began: Instant::now() }
+        let (read_turns, began) = (Arc::default(), Instant::now());
+        Self { store, over_limit, fallback, read_turns, timeouts, metrics, began }
     }
 
-    /// The same store for an operator, who waits for a second.
+    /// The same store for an operator, who waits for a second, as others do who read counters and announce no timeout.
     #[must_use]
     pub fn for_operator(&self) -> Self {
         let budget = self.timeouts.budget.max(OPERATOR_WAITS);
@@ -196,57 +187,73 @@ impl Guard {
         self.store.servers().is_none() && self.began.elapsed() < charged
     }
 
-    /// Like [`Store::keys`].
+    /// Shows the keys of the counters of a domain, in the form of a key, and perhaps others, as long as `found` wants more.
+    /// Returns whether these are all.
     pub async fn keys(
         &self,
         domain_part: &str,
-        found: &mut (dyn FnMut(&str) + Send),
+        found: &mut (dyn FnMut(&str) -> bool + Send),
         until: Instant,
     ) -> Result<bool, StoreError> {
-        self.store.keys(domain_part, found, until).await
+        self.store.keys(domain_part, found, &self.read_turns, until).await
     }
 
-    /// The states of the counters of these charges. None is read after `until`, or when the client has left.
+    /// The states of the counters of these charges, in turns. None is read after `until`, or when the client has left.
     pub async fn states(
         &self,
         charges: &[Charge],
-        turns: &ReadTurns,
         until: Instant,
     ) -> Result<Vec<CounterState>, StoreError> {
-        let read = |charge| self.read_in_turn(charge, Clear::No, turns, until);
-        try_join_all(charges.iter().map(read)).await
+        let mut states = Vec::with_capacity(charges.len());
+        for some in charges.chunks(READ_AT_A_TIME) {
+            for answer in self.read_in_turn(some, Clear::No, until).await {
+                states.push(answer?);
+            }
+        }
+        Ok(states)
     }
 
-    /// Like [`read_counter`](Self::read_counter), of the counters of all these charges, within one budget.
+    /// Like [`read_counter`](Self::read_counter), of the counters of all these charges, in turns and within one budget.
     pub async fn read_counters(&self, charges: &[Charge], clear: Clear) -> Vec<CounterReading> {
-        let (turns, until) = (&ReadTurns::default(), Instant::now() + self.timeouts.budget);
-        let read = |charge| self.read_in_turn(charge, clear, turns, until);
-        let answers = join_all(charges.iter().map(read)).await;
-        let reading = |(charge, answer): (&Charge, _)| self.reading(&charge.counter, clear, answer);
-        charges.iter().zip(answers).map(reading).collect()
+        let until = Instant::now() + self.timeouts.budget;
+        let mut readings = Vec::with_capacity(charges.len());
+        for some in charges.chunks(READ_AT_A_TIME) {
+            let answers = self.read_in_turn(some, clear, until).await;
+            let reading =
+                |(charge, answer): (&Charge, _)| self.reading(&charge.counter, clear, answer);
+            readings.extend(some.iter().zip(answers).map(reading));
+        }
+        readings
     }
 
-    /// Like [`Store::read_counter`], within the budget.
+    /// Like [`Store::read_counter`], at once and within the budget.
     pub async fn read_counter(&self, counter: &Counter, clear: Clear) -> CounterReading {
         let answer =
             time::timeout(self.timeouts.budget, self.store.read_counter(counter, clear)).await;
         self.reading(counter, clear, answer.unwrap_or(Err(StoreError::TimedOut)))
     }
 
+    /// Reads the counters of at most [`READ_AT_A_TIME`] charges together.
     async fn read_in_turn(
         &self,
-        charge: &Charge,
+        charges: &[Charge],
         clear: Clear,
-        turns: &ReadTurns,
         until: Instant,
-    ) -> Result<CounterState, StoreError> {
-        let _turn = turns.0.acquire().await;
-        // A reset is done also for a client that has left.
-        if !clear.ends_holds() && self.reads_no_more(until) {
-            return Err(StoreError::TimedOut);
+    ) -> Vec<Result<CounterState, StoreError>> {
+        let read = async |charge: &Charge| {
+            // A reset is done also for a client that has left.
+            if !clear.ends_holds() && self.reads_no_more(until) {
+                return Err(StoreError::TimedOut);
+            }
+            let answer = self.store.read_counter(&charge.counter, clear);
+            time::timeout_at(until, answer).await.unwrap_or(Err(StoreError::TimedOut))
+        };
+        let reading = join_all(charges.iter().map(read));
+        if self.servers().is_none() {
+            return reading.await;
         }
-        let answer = self.store.read_counter(&charge.counter, clear);
-        time::timeout_at(until, answer).await.unwrap_or(Err(StoreError::TimedOut))
+        let read = self.read_turns.read(charges.len(), until, reading).await;
+        read.unwrap_or_else(|| vec![Err(StoreError::TimedOut); charges.len()])
     }
 
     /// Whether nothing is to be read any more for the request of this task, which has time until then.

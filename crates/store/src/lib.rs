@@ -13,6 +13,7 @@ pub mod memory;
 pub mod metrics;
 pub mod outage;
 pub mod over_limit_cache;
+mod read_turns;
 mod reading;
 pub mod redis;
 pub mod report;
@@ -25,6 +26,7 @@ use tollkeeper_engine::{
     time::Timestamp,
 };
 
+use self::read_turns::ReadTurns;
 pub use self::{
     error::StoreError,
     reading::{Clear, CounterReading},
@@ -109,20 +111,18 @@ impl Store {
         }
     }
 
-    /// Shows the keys of the counters of a domain, in the form of a key, and perhaps others. Returns whether these are
-    /// all.
-    pub async fn keys(
+    /// Shows the keys of the counters of a domain, in the form of a key, and perhaps others, as long as `found` wants more.
+    /// Returns whether these are all.
+    pub(crate) async fn keys(
         &self,
         domain_part: &str,
-        found: &mut (dyn FnMut(&str) + Send),
+        found: &mut (dyn FnMut(&str) -> bool + Send),
+        turns: &ReadTurns,
         until: Instant,
     ) -> Result<bool, StoreError> {
         match self {
-            Self::Memory(store) => {
-                store.keys(found);
-                Ok(true)
-            }
-            Self::Redis(store) => store.keys(domain_part, found, until).await,
+            Self::Memory(store) => Ok(store.keys(found)),
+            Self::Redis(store) => store.keys(domain_part, found, turns, until).await,
         }
     }
 

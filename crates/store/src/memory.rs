@@ -229,11 +229,11 @@ impl MemoryStore {
         state
     }
 
-    /// Shows the key of each counter, including expired ones that are not yet dropped.
-    pub fn keys(&self, found: &mut (dyn FnMut(&str) + Send)) {
-        for shard in &*self.shards {
-            shard.lock().keys().for_each(&mut *found);
-        }
+    /// Shows the key of each counter, including expired ones that are not yet dropped, until `found` wants no more. Returns
+    /// whether these are all.
+    pub fn keys(&self, found: &mut (dyn FnMut(&str) -> bool + Send)) -> bool {
+        let mut shards = self.shards.iter();
+        shards.all(|shard| shard.lock().keys().fold(true, |_, key| found(key)))
     }
 
     /// The number of counters, including expired ones that are not yet dropped.

@@ -36,7 +36,11 @@ use self::{
     },
     wire::{hash_slot::HashSlot, query_connection::KeptConnection},
 };
-use super::{Clear, StoreError, report::ServerReport};
+use super::{
+    Clear, StoreError,
+    read_turns::{READ_AT_A_TIME, ReadTurns},
+    report::ServerReport,
+};
 
 /// How often a store is tried that is absent at the start.
 const REACH_EVERY: Duration = Duration::from_millis(250);
@@ -165,12 +169,13 @@ impl RedisStore {
         decided.state.ok_or_else(|| StoreError::Unavailable("it has read no counter".to_owned()))
     }
 
-    /// Shows the keys of the counters of a domain on all servers, without their prefix. Returns whether these are all,
-    /// or `until` has passed, or the client has left.
-    pub async fn keys(
+    /// Shows the keys of the counters of a domain on all servers, without their prefix, in turns. Returns whether these are
+    /// all, or `found` wants no more, `until` has passed, or the client has left.
+    pub(crate) async fn keys(
         &self,
         domain_part: &str,
-        found: &mut (dyn FnMut(&str) + Send),
+        found: &mut (dyn FnMut(&str) -> bool + Send),
+        turns: &ReadTurns,
         until: Instant,
     ) -> Result<bool, StoreError> {
         let prefix = &self.directory.options.key_prefix;
@@ -183,19 +188,25 @@ impl RedisStore {
             let mut connection = KeptConnection::new(node.server.clone());
             let mut cursor = 0_u64;
             loop {
-                if Instant::now() >= until || client_has_left() {
-                    return Ok(false);
-                }
                 let mut step = redis::cmd("SCAN");
                 step.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(KEYS_A_STEP);
-                let answer = connection.query(&step, READ_WITHIN).await;
+                let query = async {
+                    let goes_on = Instant::now() < until && !client_has_left();
+                    if goes_on { Some(connection.query(&step, READ_WITHIN).await) } else { None }
+                };
+                let answer = turns.read(READ_AT_A_TIME, until, query).await.flatten();
+                let Some(answer) = answer else { return Ok(false) };
                 let (next, keys): (u64, Vec<Vec<u8>>) =
                     answer.map_err(|error| unavailable(&error))?;
                 let keys = keys.iter().filter_map(|key| std::str::from_utf8(key).ok());
-                keys.filter_map(|key| key.strip_prefix(&**prefix)).for_each(&mut *found);
+                let keys = keys.filter_map(|key| key.strip_prefix(&**prefix));
+                let wants_more = keys.fold(true, |_, key| found(key));
                 cursor = next;
                 if cursor == 0 {
                     break;
+                }
+                if !wants_more {
+                    return Ok(false);
                 }
             }
         }

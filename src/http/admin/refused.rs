@@ -8,7 +8,8 @@ use axum::{
 use serde_json::json;
 
 use crate::{
-    audit::RefusalKind, overrides::OverrideError, rls::refusal::Refusal, store::StoreError,
+    audit::RefusalKind, limiter::Undecided, overrides::OverrideError, rls::refusal::Refusal,
+    store::StoreError,
 };
 
 /// A request that is refused, with the reason, and its kind if the status does not tell. A text alone is a bad request.
@@ -78,6 +79,15 @@ impl From<Refusal> for Refused {
 impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Self {
         Self::unavailable(format!("the store gives no answer: {error}"))
+    }
+}
+
+impl From<Undecided> for Refused {
+    fn from(undecided: Undecided) -> Self {
+        match undecided {
+            Undecided::NoAnswer(error) => error.into(),
+            other => Refusal::from(other).into(),
+        }
     }
 }
 

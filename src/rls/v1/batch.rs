@@ -14,10 +14,7 @@ use crate::{
         refusal::Refusal,
         service::{BatchContext, Service},
     },
-    store::{
-        AtOnce,
-        guard::{Arrival, ReadTurns},
-    },
+    store::{AtOnce, guard::Arrival},
     telemetry::in_call,
 };
 
@@ -41,7 +38,6 @@ pub(crate) struct ItemContext<'call> {
     pub(super) arrival: Arrival,
     /// A batch is decided by the rules and overrides of its arrival.
     pub(super) by: Deciding,
-    pub(super) read_turns: ReadTurns,
     /// The store, if it answers at once, with the time of the batch's arrival.
     pub(super) at_once: Option<AtOnce<'call>>,
 }
@@ -94,8 +90,7 @@ impl Service {
         }
         let (mut by, at_once) = (self.limiter.deciding(), self.limiter.at_once());
         by.keeps_order = count > 1;
-        let read_turns = ReadTurns::default();
-        let batch = &ItemContext { service: self, domain, arrival, by, read_turns, at_once };
+        let batch = &ItemContext { service: self, domain, arrival, by, at_once };
         let written = |index: usize, answer: Result<Vec<u8>, Refusal>| {
             answer.unwrap_or_else(|refusal| Item::failed(error(Item::FIELD, index, &refusal)))
         };

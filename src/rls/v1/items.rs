@@ -125,7 +125,7 @@ impl ItemContext<'_> {
         limiter.metrics().overrides_ignored(call.overrides_ignored);
         let request = &call.request;
         if call.mode == Mode::Read {
-            let usage = Box::pin(limiter.usage(by, request, *arrival, &self.read_turns)).await?;
+            let usage = Box::pin(limiter.usage(by, request, *arrival)).await?;
             return Ok(encode::usage(usage));
         }
         // Not as a variable first: a future of this size would be moved.

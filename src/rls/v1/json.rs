@@ -27,7 +27,7 @@ use crate::{
         refusal::Refusal,
         service::{BatchContext, Service},
     },
-    store::guard::{Arrival, ReadTurns},
+    store::guard::Arrival,
 };
 
 /// The request of any method. Its items are read one by one.
@@ -196,8 +196,7 @@ impl Service {
         for (index, descriptor) in request.descriptors.iter().enumerate() {
             self.bounds.check_entries(index, descriptor.entries.len())?;
         }
-        let (by, turns) = (self.limiter.deciding(), ReadTurns::default());
-        let usage = self.limiter.usage(&by, request, arrival, &turns).await?;
+        let usage = self.limiter.usage(&self.limiter.deciding(), request, arrival).await?;
         Ok(verdict(&read(&encode::usage(usage))))
     }
 }

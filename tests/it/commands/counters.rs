@@ -521,6 +521,8 @@ async fn counters_are_shown_reset_set_and_listed_while_redis_is_slow() {
     assert_eq!(output(&service, "show", "many=x"), shown);
     assert_eq!(listed(&service, &["many=*"]), [format!("many=x: {shown}")]);
     assert_eq!(listed(&service, &["many=*", "--over"]), ["no counter matches"]);
+    let (status, _, body) = service.exchange("GET", "/v1/usage?domain=shop&d=many=x", b"");
+    assert_eq!((status, body.contains("\"used\":3")), (200, true), "{body}");
     let set = set(&service, &["many=x", "--used", "7"]);
     assert_eq!(set.unwrap(), "fixed_window: 7 used (was 3) of 1000000 per year, 999993 left");
     let reset = output(&service, "reset", "many=x");
@@ -560,6 +562,30 @@ fn a_listing_says_that_the_store_does_not_answer() {
     redis.query::<String>(&["ACL", "SETUSER", "default", "-scan"]);
     let (status, _, body) = ask();
     assert!(status == 503 && body.contains("scan"), "{status} {body}");
+    redis.query::<String>(&["ACL", "SETUSER", "default", "+scan"]);
+    redis.signal("STOP");
+    let (status, _, body) = ask();
+    redis.signal("CONT");
+    assert!(status == 503 && body.contains("the store gives no answer"), "{status} {body}");
+}
+
+#[tokio::test]
+async fn a_listing_that_has_enough_looks_at_no_further_keys() {
+    let redis = Redis::start();
+    let service = Service::with(RULES).on(&redis.url()).start();
+    ask(&service, descriptor(&[("many", "0")])).await;
+    let key = redis.key("many=0");
+    let copy = "for number = 1, 50000 do
+        redis.call('SET', string.gsub(KEYS[1], 'many=0', 'many=' .. number), 1, 'EX', 1000)
+    end";
+    redis.query::<()>(&["EVAL", copy, "1", &key]);
+    let before = redis.runs_of("scan");
+    let path = "/counters/list?domain=shop&descriptor=many=*&limit=2";
+    let (status, _, body) = service.exchange_at(service.admin, "GET", path, b"");
+    let listed: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((status, &listed["more"]), (200, &json!(true)), "{body}");
+    assert_eq!(listed["counters"].as_array().unwrap().len(), 2, "{body}");
+    assert_eq!(redis.runs_of("scan") - before, 1);
 }
 
 #[tokio::test]

@@ -5,7 +5,9 @@ use std::{slice, vec};
 
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::time::Instant;
-use tollkeeper_engine::{ledger::Charge, rule::Algorithm, text::named::named, time::Timestamp};
+use tollkeeper_engine::{
+    key::Counter, ledger::Charge, rule::Algorithm, text::named::named, time::Timestamp,
+};
 
 use crate::{
     metrics::{StoreMetrics, redis_error_type},
@@ -95,13 +97,21 @@ impl ScriptKind {
             Self::Ledger => {
                 work.charges().iter().map(ledger_weight).sum::<usize>().max(LEDGER_WEIGHT)
             }
-            Self::Counter => SEARCH_WEIGHT,
+            Self::Counter => work.counters().map(reading_weight).sum(),
         };
         match runs {
             Runs::Single | Runs::NodeWide | Runs::Transactions => weight,
             Runs::PerSlot => weight.max(RUN_WEIGHT),
         }
     }
+}
+
+/// A run of its own, which may look at all that is open or remembered.
+fn reading_weight(counter: &Counter) -> usize {
+    let limit = &*counter.limit;
+    let searches = limit.counts_calls() || limit.has_open_holds();
+    let is_log = matches!(limit.algorithm, Algorithm::SlidingLog { .. });
+    if searches || is_log { SEARCH_WEIGHT } else { 2 * LEDGER_WEIGHT }
 }
 
 fn ledger_weight(charge: &Charge) -> usize {
@@ -375,5 +385,30 @@ pub(crate) fn refusal(reply: &RedisResult<Reply>) -> Option<WriteRefusal> {
     match reply {
         Ok(Reply { verdict: ScriptVerdict::WriteRefused(refusal), .. }) => Some(*refusal),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tollkeeper_engine::rule::{Limit, Unit};
+
+    use super::*;
+    use crate::Clear;
+
+    #[test]
+    fn eight_plain_counters_and_two_logs_are_read_in_a_batch() {
+        for (algorithm, runs) in [
+            (Algorithm::FixedWindow, 8),
+            (Algorithm::SlidingWindow, 8),
+            (Algorithm::SlidingLog { remember: None }, 2),
+        ] {
+            let limit = Limit { algorithm, ..Limit::new(1, Unit::Day, 1).unwrap() };
+            let counter = Counter::new("shop", &[], Arc::new(limit));
+            let work = NodeWork::Read(Box::new(counter), Clear::No);
+            let weight = ScriptKind::of(&work).weight(&work, Runs::Single);
+            assert_eq!(WEIGHT_MAX / weight, runs, "{work:?}");
+        }
     }
 }
