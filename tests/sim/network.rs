@@ -189,9 +189,9 @@ impl Host {
     async fn works(&self, bytes: usize) {
         let takes =
             Duration::from_nanos(self.ns_per_byte.get() * bytes.saturating_sub(1024) as u64);
-        if takes > Duration::ZERO {
-            let now = Instant::now();
-            let free_at = self.free_at.get().map_or(now, |free_at| free_at.max(now)) + takes;
+        let now = Instant::now();
+        let free_at = self.free_at.get().map_or(now, |free_at| free_at.max(now)) + takes;
+        if free_at > now {
             self.free_at.set(Some(free_at));
             time::sleep_until(free_at).await;
         }
