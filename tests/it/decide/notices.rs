@@ -263,8 +263,7 @@ async fn a_ban_that_redis_has_no_memory_for_is_not_told() {
     eventually("a ban", || (of_type(&webhook.events(), "limit.closed").len() == 1).then_some(()));
 }
 
-/// Takes a hold of 2 on one replica, and commits it on the other one.
-/// Takes a hold of 2 by token, and commits it after a time.
+/// Takes a hold of 2 by token on one replica, and commits it on the other one after a time.
 async fn spend_after(time: Duration, replicas: &[Service], key: &str, used: u64) {
     let take = json!({ "domain": "shop", "calls": [{ "descriptors": [
         { "entries": [{ "key": key, "value": "canary-51e0" }] }], "hits": "2" }] });
