@@ -32,6 +32,7 @@ const CALLS: usize = 4;
 fn queue() -> Arc<SharedQueue> {
     let queue = Queue {
         waiting: VecDeque::new(),
+        waiting_heavy: VecDeque::new(),
         heavy: HeavyCalls::default(),
         leader: None,
         runs: Runs,

@@ -48,6 +48,7 @@ impl Batcher {
         let mailboxes = (0..=link.state.pool.workers()).map(|_| Mailbox::default()).collect();
         let queue = Mutex::new(Queue {
             waiting: VecDeque::new(),
+            waiting_heavy: VecDeque::new(),
             heavy: HeavyCalls::default(),
             leader: None,
             runs,

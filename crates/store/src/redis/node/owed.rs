@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tollkeeper_engine::time::Timestamp;
 
-use super::unsent::{RELEASED_AFTER, Unsent, UnsentWork};
+use super::unsent::{Made, RELEASED_AFTER, Unsent, UnsentWork};
 use crate::{redis::script::work::NodeWork, sync::time::Instant};
 
 /// Work, and the queue that keeps what remains of it.
@@ -24,24 +24,6 @@ struct Owner {
     made: Made,
     /// When it is of no use any more, if it was kept before.
     until: Option<Instant>,
-}
-
-/// When work arrived, which decides its window.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Made {
-    At(Timestamp),
-    /// Nothing was known of Redis's clock. Our own may show another window.
-    Since(Instant),
-}
-
-impl Made {
-    /// By Redis's clock. While that is not known, it is a time whose windows have ended, so that Redis tells its own.
-    fn at(self) -> Timestamp {
-        match self {
-            Self::At(made) => made,
-            Self::Since(_) => Timestamp::default(),
-        }
-    }
 }
 
 /// What is known of work.

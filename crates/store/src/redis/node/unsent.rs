@@ -8,8 +8,8 @@ use std::{
 };
 
 use tollkeeper_base::telemetry::{LogCause, due_line};
+use tollkeeper_engine::time::Timestamp;
 
-use super::owed::Made;
 use crate::{
     metrics::StoreMetrics,
     redis::script::work::NodeWork,
@@ -50,6 +50,24 @@ pub(crate) struct UnsentWork {
     pub(super) made: Made,
     pub(crate) until: Instant,
     pub(super) not_before: Instant,
+}
+
+/// When work arrived, which decides its window.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Made {
+    At(Timestamp),
+    /// Nothing was known of Redis's clock. Our own may show another window.
+    Since(Instant),
+}
+
+impl Made {
+    /// By Redis's clock. While that is not known, it is a time whose windows have ended, so that Redis tells its own.
+    pub(super) fn at(self) -> Timestamp {
+        match self {
+            Self::At(made) => made,
+            Self::Since(_) => Timestamp::default(),
+        }
+    }
 }
 
 impl Unsent {

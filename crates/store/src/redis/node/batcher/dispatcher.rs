@@ -214,9 +214,9 @@ impl SharedQueue {
         }
         let mut queue = self.queue.lock();
         let is_heavy = queue.heavy_is_next(now)?;
-        let Queue { waiting, heavy, runs, .. } = &mut *queue;
+        let Queue { waiting, waiting_heavy, heavy, runs, .. } = &mut *queue;
         let takes = heavy.takes(now);
-        let waiting = if is_heavy { &mut heavy.waiting } else { waiting };
+        let waiting = if is_heavy { waiting_heavy } else { waiting };
         let mut calls = Vec::with_capacity(waiting.len().min(WEIGHT_MAX));
         let (mut weight, mut shed) = (0, Vec::new());
         while let Some(call) = waiting.front() {

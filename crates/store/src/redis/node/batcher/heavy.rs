@@ -1,8 +1,7 @@
 //! Calls that are heavier than a full batch. A server has one at a time, or those of one client would keep it from all others.
 
-use std::{collections::VecDeque, time::Duration};
+use std::time::Duration;
 
-use super::queue::QueuedCall;
 use crate::sync::time::Instant;
 
 /// When it no longer counts how long they took: then one is tried again.
@@ -10,7 +9,6 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct HeavyCalls {
-    pub(super) waiting: VecDeque<QueuedCall>,
     /// Until when one is under way, if it has no answer before.
     pub(super) until: Option<Instant>,
     /// How long the weight of a full batch took, on average, and when that was last measured.

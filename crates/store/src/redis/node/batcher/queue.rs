@@ -43,6 +43,8 @@ pub(super) struct SharedQueue {
 pub(super) struct Queue {
     /// The calls that fit into a batch with others.
     pub(super) waiting: VecDeque<QueuedCall>,
+    /// Those that are heavier than a batch.
+    pub(super) waiting_heavy: VecDeque<QueuedCall>,
     pub(super) heavy: HeavyCalls,
     /// The dispatcher that sends the next batch. It leads until no call waits.
     pub(super) leader: Option<Leader>,
@@ -201,13 +203,13 @@ impl Queue {
     pub(super) fn waiting_like(&mut self, call: &QueuedCall) -> &mut VecDeque<QueuedCall> {
         match call.weight(self.runs) {
             ..=WEIGHT_MAX => &mut self.waiting,
-            _ => &mut self.heavy.waiting,
+            _ => &mut self.waiting_heavy,
         }
     }
 
     /// Whether a heavy call goes next, rather than lighter ones; `None` if no call may go.
     pub(super) fn heavy_is_next(&self, now: Instant) -> Option<bool> {
-        let heavy = self.heavy.waiting.front().filter(|_| !self.heavy.is_under_way(now));
+        let heavy = self.waiting_heavy.front().filter(|_| !self.heavy.is_under_way(now));
         match (self.waiting.front(), heavy) {
             (None, None) => None,
             (Some(light), Some(heavy)) => {
@@ -218,11 +220,11 @@ impl Queue {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.waiting.len() + self.heavy.waiting.len()
+        self.waiting.len() + self.waiting_heavy.len()
     }
 
     pub(super) fn take_all(&mut self) -> Vec<QueuedCall> {
-        let heavy = mem::take(&mut self.heavy.waiting);
+        let heavy = mem::take(&mut self.waiting_heavy);
         mem::take(&mut self.waiting).into_iter().chain(heavy).collect()
     }
 
