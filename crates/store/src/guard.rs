@@ -6,7 +6,10 @@ mod failure_mode;
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use tokio::time::{self, Instant};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::{self, Instant},
+};
 use tollkeeper_base::process::calls::client_has_left;
 use tollkeeper_engine::{
     key::Counter,
@@ -40,6 +43,9 @@ const DECISION_PART: (u32, u32) = (3, 4);
 /// asked about when the store is slow.
 const OPERATOR_WAITS: Duration = Duration::from_secs(1);
 
+/// The most charges that wait for the store: some 150 MiB, if each call has many.
+const WAITING_MAX: usize = 1 << 18;
+
 /// A store whose calls have a time limit, and an answer if it fails.
 #[derive(Debug, Clone)]
 pub struct Guard {
@@ -47,6 +53,10 @@ pub struct Guard {
     over_limit: Arc<OverLimitCache>,
     fallback: Arc<Fallback>,
     read_turns: Arc<ReadTurns>,
+    /// Callers keep no operator waiting.
+    operator_turns: Arc<ReadTurns>,
+    /// One permit for each charge that may wait for the store.
+    waiting: Arc<Semaphore>,
     timeouts: Timeouts,
     metrics: StoreMetrics,
     began: Instant,
@@ -78,8 +88,17 @@ impl Guard {
         metrics: StoreMetrics,
     ) -> Self {
         let (over_limit, fallback) = (Arc::new(over_limit), Arc::new(fallback));
-        let (read_turns, began) = (Arc::default(), Instant::now());
-        Self { store, over_limit, fallback, read_turns, timeouts, metrics, began }
+        Self {
+            store,
+            over_limit,
+            fallback,
+            read_turns: Arc::default(),
+            operator_turns: Arc::default(),
+            waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+            timeouts,
+            metrics,
+            began: Instant::now(),
+        }
     }
 
     /// The same store for an operator, who waits for a second, as others do who read counters and announce no timeout.
@@ -146,6 +165,9 @@ impl Guard {
         {
             return Ok(Verdict { denied: true, tallies, ..Verdict::default() });
         }
+        let Some(_waiting) = self.may_wait(charges) else {
+            return Err(StoreError::Unavailable("too many calls wait for the store".to_owned()));
+        };
         let until = self.deadline(arrival);
         // Boxed, so that it does not enlarge the future of a call in memory.
         let asked = Box::pin(async {
@@ -160,6 +182,13 @@ impl Guard {
             self.over_limit.forget_refunded(charges, Instant::now());
         }
         answer
+    }
+
+    /// `None` if too many charges wait for the store. What counts for work that is done always may: else it was lost.
+    fn may_wait(&self, charges: &[Charge]) -> Option<SemaphorePermit<'_>> {
+        let is_done = |charge: &Charge| charge.applies_when_denied() || charge.is_commit();
+        let count = if charges.iter().any(is_done) { 0 } else { charges.len() };
+        self.waiting.try_acquire_many(u32::try_from(count).ok()?).ok()
     }
 
     /// Until when a call that arrived so is decided.
@@ -195,7 +224,7 @@ impl Guard {
         found: &mut (dyn FnMut(&str) -> bool + Send),
         until: Instant,
     ) -> Result<bool, StoreError> {
-        self.store.keys(domain_part, found, &self.read_turns, until).await
+        self.store.keys(domain_part, found, &self.operator_turns, until).await
     }
 
     /// The states of the counters of these charges, in turns. None is read after `until`, or when the client has left.
@@ -206,7 +235,7 @@ impl Guard {
     ) -> Result<Vec<CounterState>, StoreError> {
         let mut states = Vec::with_capacity(charges.len());
         for some in charges.chunks(READ_AT_A_TIME) {
-            for answer in self.read_in_turn(some, Clear::No, until).await {
+            for answer in self.read_in_turn(&self.read_turns, some, Clear::No, until).await {
                 states.push(answer?);
             }
         }
@@ -218,7 +247,7 @@ impl Guard {
         let until = Instant::now() + self.timeouts.budget;
         let mut readings = Vec::with_capacity(charges.len());
         for some in charges.chunks(READ_AT_A_TIME) {
-            let answers = self.read_in_turn(some, clear, until).await;
+            let answers = self.read_in_turn(&self.operator_turns, some, clear, until).await;
             let reading =
                 |(charge, answer): (&Charge, _)| self.reading(&charge.counter, clear, answer);
             readings.extend(some.iter().zip(answers).map(reading));
@@ -236,6 +265,7 @@ impl Guard {
     /// Reads the counters of at most [`READ_AT_A_TIME`] charges together.
     async fn read_in_turn(
         &self,
+        turns: &ReadTurns,
         charges: &[Charge],
         clear: Clear,
         until: Instant,
@@ -252,7 +282,7 @@ impl Guard {
         if self.servers().is_none() {
             return reading.await;
         }
-        let read = self.read_turns.read(charges.len(), until, reading).await;
+        let read = turns.read(charges.len(), until, reading).await;
         read.unwrap_or_else(|| vec![Err(StoreError::TimedOut); charges.len()])
     }
 

@@ -1,16 +1,19 @@
 //! Readings of counters and steps of walks take turns, so that decisions come in between.
 
+use std::time::Duration;
+
 use parking_lot::Mutex;
 use tokio::{
     sync::Semaphore,
     time::{self, Instant},
 };
+use tollkeeper_base::process::calls::client_has_left;
 
 /// The most counters that are read at a time, over all requests. A step of a walk counts as so many.
 pub(crate) const READ_AT_A_TIME: usize = 16;
 
-/// After a reading, the store is left to decisions for this many times as long.
-const PAUSE: u32 = 1;
+/// After a reading, the store is left to decisions for as long, but no longer than this: then it was the store that stood still.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(crate) struct ReadTurns {
@@ -35,15 +38,20 @@ impl ReadTurns {
     ) -> Option<T> {
         let counters = u32::try_from(counters.min(READ_AT_A_TIME)).ok()?;
         let turn = async {
-            let turn = self.counters.acquire_many(counters).await;
+            let turn = self.counters.acquire_many(counters).await.ok()?;
             let paused_until = *self.paused_until.lock();
-            time::sleep_until(paused_until).await;
-            turn
+            if client_has_left() {
+                return None;
+            }
+            if paused_until > Instant::now() {
+                time::sleep_until(paused_until).await;
+            }
+            Some(turn)
         };
-        let _turn = time::timeout_at(until, turn).await.ok()?.ok()?;
+        let _turn = time::timeout_at(until, turn).await.ok()??;
         let began = Instant::now();
         let found = reading.await;
-        let pause = began.elapsed() * PAUSE;
+        let pause = began.elapsed().min(PAUSE_MAX);
         let mut paused_until = self.paused_until.lock();
         *paused_until = (Instant::now() + pause).max(*paused_until);
         Some(found)
@@ -55,7 +63,6 @@ mod tests {
     use std::{
         future::pending,
         sync::atomic::{AtomicUsize, Ordering::Relaxed},
-        time::Duration,
     };
 
     use futures_util::{FutureExt as _, future::join_all};

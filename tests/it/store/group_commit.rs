@@ -1,7 +1,7 @@
 //! Group commit: calls that wait are sent to Redis in one batch, and each is still decided by itself: all or
 //! nothing, with its own answer, failure and timeout.
 
-use std::pin::pin;
+use std::{iter, pin::pin};
 
 use proptest::{
     prelude::*,
@@ -635,20 +635,38 @@ async fn no_call_fails_if_answers_are_late_and_windows_end_every_second() {
     tasks.join_all().await;
 }
 
+fn guard(redis: &Redis) -> Guard {
+    let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
+    Guard::new(
+        Arc::new(Store::Redis(store(redis, system_clock, TIMEOUT))),
+        OverLimitCache::new(100, Denials::Exact, metrics.clone()),
+        Fallback::new(MemoryStore::new(system_clock), 1),
+        Timeouts { budget: TIMEOUT, announced_max: TIMEOUT },
+        metrics,
+    )
+}
+
+#[tokio::test]
+async fn of_262_145_charges_at_once_one_does_not_wait_unless_it_counts_for_work_that_is_done() {
+    let mut redis = Redis::start();
+    let guard = guard(&redis);
+    redis.stop();
+    let many: Vec<_> = (0..512).map(|user| charge_hits(&user.to_string(), 1, 5)).collect();
+    let limit = Arc::new(Limit::new(5, Unit::Year, 100).unwrap());
+    for (last, refused) in [(Hits::Charge(1), 1), (Hits::Refund(1), 0)] {
+        let last = [charge("alice", last, &limit)];
+        let calls = iter::repeat_n(&many[..], 512).chain([&last[..]]);
+        let answers = join_all(calls.map(|call| guard.charge(call, Arrival::now()))).await;
+        let is_refused = |answer: &&Result<Verdict, StoreError>| matches!(answer, Err(error) if error.to_string() == "too many calls wait for the store");
+        assert_eq!(answers.iter().filter(is_refused).count(), refused, "{last:?}");
+    }
+}
+
 /// A batch runs the script for fixed windows first, so that a refund that was queued earlier runs later.
 #[tokio::test]
 async fn a_refund_in_the_batch_of_a_denial_removes_the_cached_denial() {
     let redis = Redis::start();
-    let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
-    let store = Arc::new(Store::Redis(store(&redis, system_clock, TIMEOUT)));
-    let local = MemoryStore::new(system_clock);
-    let guard = Guard::new(
-        store,
-        OverLimitCache::new(100, Denials::Exact, metrics.clone()),
-        Fallback::new(local, 1),
-        Timeouts { budget: TIMEOUT, announced_max: TIMEOUT },
-        metrics,
-    );
+    let guard = guard(&redis);
     let charge_all =
         async |charges: &[Charge]| guard.charge(charges, Arrival::now()).await.unwrap();
     assert!(!charge_all(&[charge_hits("alice", 5, 5)]).await.denied);

@@ -103,6 +103,17 @@ fn heavy_calls_of_one_client_do_not_open_the_breaker_for_others() {
 }
 
 #[test]
+fn heavy_calls_that_wait_long_open_it_too() {
+    with_replica(async |host, replica| {
+        host.stop(Duration::from_secs(10));
+        let calls = (0..8).map(|_| heavy(replica, 1000));
+        for (is_decided, took) in join_all(calls).await {
+            assert!(!is_decided && took <= 3 * 2 * Duration::from_millis(15), "{took:?}");
+        }
+    });
+}
+
+#[test]
 fn heavy_calls_alone_open_the_breaker_of_a_redis_that_stands_still() {
     with_replica(async |host, replica| {
         host.stop(Duration::from_secs(10));

@@ -177,9 +177,11 @@ impl SharedQueue {
             let waited = began.elapsed();
             let runs = self.queue.lock().runs;
             let batch = Batch::new(runs, runs.keys(), &self.key_prefix);
-            let exchanged = self.exchange(&mut connection, batch, calls, waited).await;
-            let took = began.elapsed() - waited;
-            let answered_in = exchanged.is_some().then_some(took);
+            let exchanging = self.exchange(&mut connection, batch, calls, waited);
+            let exchanged = match full_batches {
+                1 => exchanging.await,
+                _ => self.heavy(own, full_batches, exchanging).await,
+            };
             if let Some(Exchanged { answers, again, charges }) = exchanged {
                 self.hand_out(own, answers.into_iter());
                 self.enqueue_again(again, own);
@@ -187,10 +189,31 @@ impl SharedQueue {
                     sent.acknowledged = Some(Acknowledged { connection, charges });
                 }
             }
-            sent.took = (full_batches == 1).then_some(took);
-            self.batch_ended(own, full_batches, answered_in);
+            sent.took = (full_batches == 1).then(|| began.elapsed() - waited);
+            self.batch_ended();
         }
         sent
+    }
+
+    /// The answer to a heavy call. If it is late, the next one may go before.
+    async fn heavy<T>(
+        &self,
+        own: usize,
+        full_batches: u32,
+        exchanging: impl Future<Output = Option<T>>,
+    ) -> Option<T> {
+        let (began, mut exchanging) = (Instant::now(), pin!(exchanging));
+        match time::timeout(self.heavy_within(), exchanging.as_mut()).await {
+            Ok(exchanged) => {
+                let answered_in = exchanged.is_some().then(|| began.elapsed());
+                self.heavy_ended(own, full_batches, answered_in);
+                exchanged
+            }
+            Err(_) => {
+                self.heavy_ended(own, full_batches, None);
+                exchanging.await
+            }
+        }
     }
 
     /// A connection. If none can be opened, the calls that wait fail.
@@ -238,7 +261,7 @@ impl SharedQueue {
         // One may be answered within the whole timeout.
         queue.full_batches = full_batches.min(LATE_DIVISOR);
         if full_batches > 1 {
-            queue.heavy.until = Some(now + 2 * self.link.state.pool.timeout());
+            queue.heavy.until = Some(now + self.heavy_within());
         }
         if !calls.is_empty() {
             let due = now + self.late_after() * (1 + queue.full_batches);

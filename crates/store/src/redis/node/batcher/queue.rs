@@ -175,16 +175,25 @@ impl SharedQueue {
         }
     }
 
-    /// Notes that a batch that weighs as much as these full batches is no longer under way.
-    pub(super) fn batch_ended(&self, own: usize, full_batches: u32, answered_in: Option<Duration>) {
+    /// Notes that the next heavy call may go: one that weighs as much as these full batches was answered in this time, or is
+    /// not waited for any longer.
+    pub(super) fn heavy_ended(&self, own: usize, full_batches: u32, answered_in: Option<Duration>) {
         let (mut queue, now) = (self.queue.lock(), Instant::now());
-        queue.batches -= 1;
-        if full_batches > 1 {
-            queue.heavy.ended(full_batches, answered_in, now);
-            if queue.heavy_is_next(now).is_some() {
-                self.find_leader(&mut queue, own, now);
-            }
+        queue.heavy.ended(full_batches, answered_in, now);
+        if queue.heavy_is_next(now).is_some() {
+            self.find_leader(&mut queue, own, now);
         }
+    }
+
+    /// How long a heavy call keeps others of its kind waiting.
+    pub(super) fn heavy_within(&self) -> Duration {
+        2 * self.link.state.pool.timeout()
+    }
+
+    /// Notes that a batch is no longer under way.
+    pub(super) fn batch_ended(&self) {
+        let mut queue = self.queue.lock();
+        queue.batches -= 1;
         let is_over = queue.is_over();
         drop(queue);
         if is_over {
