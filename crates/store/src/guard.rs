@@ -43,8 +43,11 @@ const DECISION_PART: (u32, u32) = (3, 4);
 /// asked about when the store is slow.
 const OPERATOR_WAITS: Duration = Duration::from_secs(1);
 
-/// The most charges that wait for the store: some 150 MiB, if each call has many.
-const WAITING_MAX: usize = 1 << 18;
+/// The most charges that wait for the store, in calls of at most [`FEW`] and as many again in larger ones: some 150 MiB in all.
+const WAITING_MAX: usize = 1 << 17;
+
+/// Calls with more charges keep none waiting that has few.
+const FEW: usize = 32;
 
 /// A store whose calls have a time limit, and an answer if it fails.
 #[derive(Debug, Clone)]
@@ -55,8 +58,8 @@ pub struct Guard {
     read_turns: Arc<ReadTurns>,
     /// Callers keep no operator waiting.
     operator_turns: Arc<ReadTurns>,
-    /// One permit for each charge that may wait for the store.
-    waiting: Arc<Semaphore>,
+    /// One permit for each charge that may wait for the store, in calls of few and of many.
+    waiting: Arc<[Semaphore; 2]>,
     timeouts: Timeouts,
     metrics: StoreMetrics,
     began: Instant,
@@ -94,7 +97,7 @@ impl Guard {
             fallback,
             read_turns: Arc::default(),
             operator_turns: Arc::default(),
-            waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+            waiting: Arc::new([(); 2].map(|()| Semaphore::new(WAITING_MAX))),
             timeouts,
             metrics,
             began: Instant::now(),
@@ -188,7 +191,9 @@ impl Guard {
     fn may_wait(&self, charges: &[Charge]) -> Option<SemaphorePermit<'_>> {
         let is_done = |charge: &Charge| charge.applies_when_denied() || charge.is_commit();
         let count = if charges.iter().any(is_done) { 0 } else { charges.len() };
-        self.waiting.try_acquire_many(u32::try_from(count).ok()?).ok()
+        let [of_few, of_many] = &*self.waiting;
+        let waiting = if count > FEW { of_many } else { of_few };
+        waiting.try_acquire_many(u32::try_from(count).ok()?).ok()
     }
 
     /// Until when a call that arrived so is decided.
