@@ -45,9 +45,6 @@ use crate::{
 const LONG_BODIES_MAX: usize = 16;
 const LONG_BODY_WAITS: Duration = Duration::from_secs(1);
 
-/// After this time, a batch waits for the store rather than uses a worker, and leaves its turn to others.
-const TURN_LASTS: Duration = Duration::from_millis(20);
-
 /// A body of at most this many bytes does not wait for a turn: its calls take little time.
 const FEW_CALLS_BYTES: usize = 4 << 10;
 
@@ -212,9 +209,9 @@ pub(super) async fn decide_batch(
     let memory = decisions.memory(&request);
     // Only here, where no proxy passes on the headers of its end users.
     let timeout = timeout::of(request.headers());
-    let (body, (_bytes, text_turn)) = decisions.body(request).await?;
+    let (body, _held) = decisions.body(request).await?;
     let received = Instant::now();
-    let turn = decisions.turn(body.len(), timeout).await?;
+    let _turn = decisions.turn(body.len(), timeout).await?;
     let service = Arc::clone(&decisions.service);
     let items = decisions.decoded(body, move |text| service.read_json(method, text)).await?;
     // This time is part of the caller's timeout, and not of the budget.
@@ -222,14 +219,8 @@ pub(super) async fn decide_batch(
     let arrival = Arrival { at: Instant::now(), timeout };
     let (client, span) = (client.as_ref(), span.as_ref());
     let context = BatchContext { client, arrival, span };
-    let mut answered = Box::pin(decisions.service.answer_json(method, items, &memory, context));
-    let answer = match time::timeout(TURN_LASTS, answered.as_mut()).await {
-        Ok(answer) => answer?,
-        Err(_) => {
-            drop((turn, text_turn));
-            answered.await?
-        }
-    };
+    let answered = decisions.service.answer_json(method, items, &memory, context);
+    let answer = Box::pin(answered).await?;
     Ok(([(CONTENT_TYPE, "application/json")], answer).into_response())
 }
 

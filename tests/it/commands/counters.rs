@@ -442,10 +442,9 @@ async fn check_listing(service: &Service) {
     let alice = "fixed_window=alice: fixed_window: 10 used of 10 per year, 0 left";
     let digest = "not shown: 1 keys with values that are secret or over 128 bytes";
     assert_eq!(listed(service, &["fixed_window=al*"]), [al_ex, alice, digest]);
-    assert_eq!(
-        listed(service, &["fixed_window=al*", "--limit", "1"]),
-        [al_ex, "more exist: raise --limit", digest]
-    );
+    // The search may end before it meets the key with the digest.
+    let first = listed(service, &["fixed_window=al*", "--limit", "1"]);
+    assert_eq!(first[..2], [al_ex, "more exist: raise --limit"]);
     let two = "two=a: fixed_window: 10 used of 10 per year, 0 left";
     assert_eq!(listed(service, &["--over"]), [alice, two, digest]);
     assert_eq!(listed(service, &["fixed_window=*", "--over=31"]), [alice, digest]);
