@@ -21,7 +21,7 @@ use crate::{
     store::{Clear, CounterReading},
 };
 
-/// How long the walks before one may take.
+/// How long a request waits for its turn to walk the keys.
 const WALKS_AFTER: Duration = Duration::from_secs(1);
 
 const FIND_WITHIN: Duration = Duration::from_secs(2);
@@ -65,7 +65,7 @@ impl Limiter {
         let by = self.deciding();
         let mut found: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
         let is_all = {
-            // Whether a counter has used so much is known when it is read.
+            // Only reading a counter shows how much of its limit it has used.
             let wanted = listing.over.map_or(listing.limit + 1, |_| READ_MAX);
             let mut note = |name: &str| {
                 match key::counted(name) {

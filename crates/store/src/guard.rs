@@ -43,10 +43,11 @@ const DECISION_PART: (u32, u32) = (3, 4);
 /// asked about when the store is slow.
 const OPERATOR_WAITS: Duration = Duration::from_secs(1);
 
-/// The most charges that wait for the store, in calls of at most [`FEW`] and as many again in larger ones: some 150 MiB in all.
+/// How many charges may wait for the store in calls that have at most [`FEW`]. Larger calls may have as many again: some 150 MiB
+/// in all.
 const WAITING_MAX: usize = 1 << 17;
 
-/// Calls with more charges keep none waiting that has few.
+/// Calls with more charges than this have a bound of their own, so that they do not keep small calls out.
 const FEW: usize = 32;
 
 /// A store whose calls have a time limit, and an answer if it fails.
@@ -56,7 +57,7 @@ pub struct Guard {
     over_limit: Arc<OverLimitCache>,
     fallback: Arc<Fallback>,
     read_turns: Arc<ReadTurns>,
-    /// Callers keep no operator waiting.
+    /// For operators, so that the readings of callers do not delay theirs.
     operator_turns: Arc<ReadTurns>,
     /// One permit for each charge that may wait for the store, in calls of few and of many.
     waiting: Arc<[Semaphore; 2]>,
@@ -187,7 +188,8 @@ impl Guard {
         answer
     }
 
-    /// `None` if too many charges wait for the store. What counts for work that is done always may: else it was lost.
+    /// A permit for these charges to wait for the store, or `None` if too many wait. Calls that count work that is done always get
+    /// one, since that work would be lost.
     fn may_wait(&self, charges: &[Charge]) -> Option<SemaphorePermit<'_>> {
         let is_done = |charge: &Charge| charge.applies_when_denied() || charge.is_commit();
         let count = if charges.iter().any(is_done) { 0 } else { charges.len() };

@@ -9,10 +9,11 @@ use tokio::{
 };
 use tollkeeper_base::process::calls::client_has_left;
 
-/// The most counters that are read at a time, over all requests. A step of a walk counts as so many.
+/// How many counters all requests together read at a time. A step of a walk over the keys counts as this many.
 pub(crate) const READ_AT_A_TIME: usize = 16;
 
-/// After a reading, the store is left to decisions for as long, but no longer than this: then it was the store that stood still.
+/// After a reading, decisions have the store to themselves for as long as the reading took, but at most for this time: if it took
+/// longer, the store stood still.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
@@ -29,7 +30,8 @@ impl Default for ReadTurns {
 }
 
 impl ReadTurns {
-    /// What `reading` so many counters finds in its turn; `None` if that does not come `until` then.
+    /// Runs `reading`, which reads this many counters, when its turn comes, and returns what it found. `None` if the turn does not
+    /// come before `until`, or the client leaves before.
     pub(crate) async fn read<T>(
         &self,
         counters: usize,

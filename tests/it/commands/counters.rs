@@ -442,7 +442,7 @@ async fn check_listing(service: &Service) {
     let alice = "fixed_window=alice: fixed_window: 10 used of 10 per year, 0 left";
     let digest = "not shown: 1 keys with values that are secret or over 128 bytes";
     assert_eq!(listed(service, &["fixed_window=al*"]), [al_ex, alice, digest]);
-    // The search may end before it meets the key with the digest.
+    // The search stops at the limit, perhaps before it comes to the key with the digest.
     let first = listed(service, &["fixed_window=al*", "--limit", "1"]);
     assert_eq!(first[..2], [al_ex, "more exist: raise --limit"]);
     let two = "two=a: fixed_window: 10 used of 10 per year, 0 left";

@@ -71,7 +71,7 @@ fn clients_need_a_certificate_of_the_given_authority_except_for_health() {
     assert_eq!(secured.get(service.admin, show, "", Some(&client)).unwrap().0, 200);
 }
 
-/// A resumed session would be accepted although the client's certificate has expired, or its CA is no longer trusted.
+/// If sessions were resumed, a client would still get in after its certificate has expired, or its CA was removed.
 #[test]
 fn each_connection_of_a_client_with_a_certificate_shows_it() {
     for (flags, again) in [(&["--tls-client-ca", "CLIENTS"][..], Full), (&[][..], Resumed)] {

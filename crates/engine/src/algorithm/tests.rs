@@ -22,8 +22,9 @@ use crate::{
 /// `<2/5@1200` 2 of its 5. The name behind a colon is the caller. In flight, `+3#1/500` occupies 3 places for a call with the
 /// id 1 for 500 ms, which `end#1` ends, `oldest` ends the oldest call, and `expire` drops those whose time has passed.
 ///
-/// Behind each call: the hits used and remaining, when so many as are asked, else one, will fit, when the counter ends and
-/// until when it is kept, `-` if it is as good as new; each hit or call that is remembered; and what the call returns.
+/// After each call, a row has the hits used, the hits remaining, the time when the hits asked for (or else one hit) will fit, the
+/// time when the counter ends, and the time until which it is kept, or `-` if it equals a new one. Then come the hits or calls
+/// that it remembers, and what the call returns.
 #[track_caller]
 fn check_from(mut account: AnyAccount, limit: &Limit, table: &str) {
     let rows = table.lines().map(|row| row.split_whitespace().collect::<Vec<_>>());

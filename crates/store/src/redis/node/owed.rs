@@ -73,7 +73,7 @@ impl Owed {
         (!self.work.counts_once()).then(|| owner.made.at())
     }
 
-    /// Dates it by Redis's clock, which shows `now`. `None` if that was known before.
+    /// Dates work that arrived before Redis's clock was known, which shows `now`. `None` if the work has a date.
     pub(super) fn date(&mut self, now: Timestamp) -> Option<Timestamp> {
         let owner = self.owner.as_mut()?;
         let Made::Since(arrived) = owner.made else { return None };

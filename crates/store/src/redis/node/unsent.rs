@@ -61,7 +61,8 @@ pub(super) enum Made {
 }
 
 impl Made {
-    /// By Redis's clock. While that is not known, it is a time whose windows have ended, so that Redis tells its own.
+    /// The time by Redis's clock. While that clock is not known, it is the year 1970: its windows have ended, so Redis refuses the
+    /// work and tells its time.
     pub(super) fn at(self) -> Timestamp {
         match self {
             Self::At(made) => made,

@@ -1,10 +1,11 @@
-//! Calls that are heavier than a full batch. A server has one at a time, or those of one client would keep it from all others.
+//! Calls that are heavier than a full batch. A server gets one of them at a time, since several would delay the calls of all other
+//! clients.
 
 use std::time::Duration;
 
 use crate::sync::time::Instant;
 
-/// When it no longer counts how long they took: then one is tried again.
+/// How long a measured time counts. Then a heavy call is tried again.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
