@@ -34,6 +34,9 @@ const HOLD: Duration = Duration::from_millis(800);
 /// The most parts of a fault that are measured.
 const PARTS_MAX: u32 = 10;
 
+/// Fewer calls that the fault spares do not tell how they fare.
+const SPARED_MIN: usize = 60;
+
 /// One fault.
 struct Row {
     /// Its number in docs/internals/reliability.md, and its name.
@@ -278,7 +281,7 @@ fn run(row: &Row, seed: u64) -> Outcome {
     }
     let staged = Instant::now();
     load.wait(HOLD / 2);
-    let in_fault = measure(&world, row, &load);
+    let in_fault = measure(&world, row, &load, staged);
     let heals = Instant::now();
     (row.heal)(&mut world);
     let healed = Instant::now();
@@ -288,16 +291,17 @@ fn run(row: &Row, seed: u64) -> Outcome {
     outcome::judge(row, &mut world, &before, &ledger, &times, in_fault)
 }
 
-/// The service's measure of the calls in a part of the fault: the first part in which most are answered at once, since a
-/// busy machine may take longer to see that Redis has failed.
-fn measure(world: &World, row: &Row, load: &Load) -> Durations {
+/// The service's measure of the calls in a part of the fault: the first part in which most are answered at once and that
+/// leaves [`SPARED_MIN`] calls behind it, since a busy machine may take longer to see that Redis has failed.
+fn measure(world: &World, row: &Row, load: &Load, staged: Instant) -> Durations {
     let mut before = durations(world, row);
     let last = Instant::now() + PARTS_MAX * (HOLD / 2);
     loop {
         load.wait(HOLD / 2);
         let now = durations(world, row);
         let part = now.since(&before);
-        if part.are_at_once() || Instant::now() >= last {
+        let is_sample = row.reach == Reach::All || load.spared_since(staged) >= SPARED_MIN;
+        if (part.are_at_once() && is_sample) || Instant::now() >= last {
             return part;
         }
         before = now;

@@ -107,6 +107,12 @@ impl Load {
         std::mem::take(&mut *self.ledger.lock().unwrap())
     }
 
+    /// The number of calls after `from` that the fault spares and that are answered.
+    pub(super) fn spared_since(&self, from: Instant) -> usize {
+        let ledger = self.ledger.lock().unwrap();
+        ledger.iter().filter(|call| call.is_spared() && call.sent >= from).count()
+    }
+
     /// Waits for the answers to all calls.
     pub(super) fn stop(self) -> Ledger {
         self.stop.send_replace(true);

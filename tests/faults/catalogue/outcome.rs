@@ -261,7 +261,7 @@ fn modes(row: &Row, ledger: &Ledger, times: &Times) -> Option<String> {
         // requests fails all of its calls.
         let is_served = |call: &Call| effect_on(row, call) == Effect::Served;
         let served = within.clone().filter(|call| is_served(call)).count();
-        if 3 * wrong.iter().filter(|call| is_served(call)).count() < served {
+        if 2 * wrong.iter().filter(|call| is_served(call)).count() < served {
             wrong.retain(|call| !is_served(call));
         }
     }
