@@ -45,6 +45,9 @@ use crate::{
 const LONG_BODIES_MAX: usize = 16;
 const LONG_BODY_WAITS: Duration = Duration::from_secs(1);
 
+/// Maximum number of long bodies with calls that read counters. They are apart from those that decide, as they may wait for long.
+const LONG_READINGS_MAX: usize = 16;
+
 /// A body of at most this many bytes does not wait for a turn: its calls take little time.
 const FEW_CALLS_BYTES: usize = 4 << 10;
 
@@ -77,6 +80,8 @@ pub struct Decisions {
     scheme: &'static str,
     /// One permit for each long body that is being decided.
     turns: Arc<Semaphore>,
+    /// One permit for each long body that reads counters.
+    read_turns: Arc<Semaphore>,
     /// One permit for each long text that arrives or is decided.
     long_texts: Arc<Semaphore>,
     /// The permit to read a long text.
@@ -88,12 +93,21 @@ pub struct Decisions {
 impl Decisions {
     pub fn new(service: Arc<rls::Service>, needs_certificate: bool, is_tls: bool) -> Self {
         let scheme = if is_tls { "https" } else { "http" };
-        let turns = Arc::new(Semaphore::new(LONG_BODIES_MAX));
+        let permits = [LONG_BODIES_MAX, LONG_READINGS_MAX, LONG_TEXTS_MAX, 1];
+        let [turns, read_turns, long_texts, reading] =
+            permits.map(|permits| Arc::new(Semaphore::new(permits)));
         let durations = CALLS.map(|name| service.limiter.metrics().http_durations(name));
         let durations = Arc::new(durations);
-        let long_texts = Arc::new(Semaphore::new(LONG_TEXTS_MAX));
-        let reading = Arc::new(Semaphore::new(1));
-        Self { service, needs_certificate, scheme, turns, long_texts, reading, durations }
+        Self {
+            service,
+            needs_certificate,
+            scheme,
+            turns,
+            read_turns,
+            long_texts,
+            reading,
+            durations,
+        }
     }
 
     pub(super) async fn body(&self, request: Request) -> Result<(Bytes, HeldBody), Refusal> {
@@ -209,11 +223,18 @@ pub(super) async fn decide_batch(
     let memory = decisions.memory(&request);
     // Only here, where no proxy passes on the headers of its end users.
     let timeout = timeout::of(request.headers());
-    let (body, _held) = decisions.body(request).await?;
+    let (body, mut held) = decisions.body(request).await?;
     let received = Instant::now();
-    let _turn = decisions.turn(body.len(), timeout).await?;
+    let turn = decisions.turn(body.len(), timeout).await?;
     let service = Arc::clone(&decisions.service);
     let items = decisions.decoded(body, move |text| service.read_json(method, text)).await?;
+    let _turn = match turn {
+        Some(to_decide) if items.reads => {
+            drop((to_decide, held.1.take()));
+            Some(decisions.read_turns.try_acquire().map_err(|_| Refusal::TooMany)?)
+        }
+        turn => turn,
+    };
     // This time is part of the caller's timeout, and not of the budget.
     let timeout = timeout.map(|timeout| timeout.saturating_sub(received.elapsed()));
     let arrival = Arrival { at: Instant::now(), timeout };

@@ -23,7 +23,10 @@ use crate::{
     rls::{
         decode::Bounds,
         json::{self, AtMost, DESCRIPTORS_MAX, JsonDescriptor, MapAtMost, Object, Scalar},
-        pb::{google::rpc, v1},
+        pb::{
+            google::rpc,
+            v1::{self, call::Mode},
+        },
         refusal::Refusal,
         service::{BatchContext, Service},
     },
@@ -76,6 +79,8 @@ struct JsonRenewal {
 /// A request whose text has been read. Its items are in Protobuf, which takes no more memory than their text.
 pub struct JsonItems {
     domain: String,
+    /// Whether a call reads counters, and so may wait for the turns of others that read.
+    pub reads: bool,
     items: Vec<Result<Bytes, Refusal>>,
 }
 
@@ -102,20 +107,25 @@ impl Service {
                 None => {}
             }
         }
+        let mut reads = false;
         let in_protobuf = |one: &RawValue| match method {
             ServedMethod::Commit => Ok(commit(item(one)?)?.encode_to_vec()),
             ServedMethod::Renew => Ok(renewal(item(one)?, bounds)?.encode_to_vec()),
-            _ => Ok(call(item(one)?, bounds)?.encode_to_vec()),
+            _ => {
+                let call = call(item(one)?, bounds)?;
+                reads |= call.mode() == Mode::Read;
+                Ok(call.encode_to_vec())
+            }
         };
-        let items = items.into_iter().map(|one| in_protobuf(one).map(Bytes::from)).collect();
-        Ok(JsonItems { domain, items })
+        let items = items.into_iter().map(in_protobuf).map(|one| one.map(Bytes::from)).collect();
+        Ok(JsonItems { domain, reads, items })
     }
 
     /// The answer to a request of this method.
     pub async fn answer_json(
         &self,
         method: ServedMethod,
-        JsonItems { domain, items }: JsonItems,
+        JsonItems { domain, items, .. }: JsonItems,
         memory: &Arc<ConnectionBudget>,
         context: BatchContext<'_>,
     ) -> Result<Vec<u8>, Refusal> {
@@ -204,7 +214,7 @@ impl Service {
 fn call(written: JsonCall, bounds: Bounds) -> Result<v1::Call, Refusal> {
     let mode = match written.mode {
         None => Some(0),
-        Some(Scalar::Text(name)) => v1::call::Mode::from_str_name(&name).map(i32::from),
+        Some(Scalar::Text(name)) => Mode::from_str_name(&name).map(i32::from),
         Some(Scalar::Number(number)) => number.as_i64().and_then(|one| i32::try_from(one).ok()),
     };
     Ok(v1::Call {

@@ -494,6 +494,36 @@ fn long_bodies_take_turns_over_http() {
     assert!(answers.iter().any(|(_, (status, ..))| *status == 200), "{answers:?}");
 }
 
+/// While Redis stands still, each batch that reads waits for it for a second.
+#[test]
+fn long_bodies_that_read_leave_their_turns_to_those_that_decide() {
+    let rules = "{ domain: shop, descriptors: [{ key: user, rate_limit: \
+        { unit: hour, requests_per_unit: 5, on_store_failure: allow } }] }";
+    let redis = Redis::start();
+    let service = Service::with(rules).on(&redis.url()).start();
+    service.wait_until_ready();
+    redis.signal("STOP");
+    let body = |mode: &str| {
+        let call = r#""descriptors":[{"entries":[{"key":"user","value":"a"}]}]"#;
+        let spaces = " ".repeat(8 << 10);
+        format!(r#"{{"domain":"shop","calls":[{{"mode":"{mode}",{call}}}{spaces}]}}"#)
+    };
+    let (reads, takes) = (body("READ"), body("TAKE"));
+    let send = |body: &str, headers: &[(&str, &str)]| {
+        exchange_with(service.http, "POST", "/v1/decide", headers, body.as_bytes())
+    };
+    let decided = thread::scope(|scope| {
+        for _ in 0..40 {
+            scope.spawn(|| send(&reads, &[]));
+        }
+        // Those that are not refused wait for Redis then.
+        thread::sleep(Duration::from_millis(200));
+        send(&takes, &[("grpc-timeout", "600m")])
+    });
+    redis.signal("CONT");
+    assert!(decided.0 == 200 && decided.2.contains("OK"), "{decided:?}");
+}
+
 const HOLDS: &str = "
 domain: llm
 descriptors:
