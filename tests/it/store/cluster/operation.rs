@@ -339,6 +339,8 @@ async fn counters_of_living_shards_are_shown_and_the_others_name_their_node() {
     let [dead, living] = [0, 1].map(|node| values_on(&cluster, node, "user", "u", 1).remove(0));
     is_served(&service, "user", &living).await;
     is_served(&service, "user", &dead).await;
+    // A call that a busy machine answers too late is counted, and made again.
+    let used = used(&service, "user", &living);
     cluster.kill(0);
     let refused = format!(
         "no answer from Redis at 127.0.0.1:{}: Connection refused (os error 111)",
@@ -353,7 +355,7 @@ async fn counters_of_living_shards_are_shown_and_the_others_name_their_node() {
     });
     let (code, stdout, stderr) = explained();
     assert_eq!(code, Some(1), "{stdout}");
-    assert!(stdout.contains("    1 used, 9 left\n"), "{stdout}");
+    assert!(stdout.contains(&format!("    {used} used, {} left\n", 10 - used)), "{stdout}");
     assert!(!stdout.contains("verdict"), "{stdout}");
     assert_eq!(stderr, format!("{admin}: 1 of 2 counters gave no answer\n"));
 
@@ -367,7 +369,7 @@ async fn counters_of_living_shards_are_shown_and_the_others_name_their_node() {
         assert_eq!(stderr, format!("{admin}: 1 of 1 counters gave no answer\n"));
     }
     let (code, stdout, _) = counter("show", &descriptors[1]);
-    assert!(code == Some(0) && stdout.contains("1 used of 10 per year"), "{stdout}");
+    assert!(code == Some(0) && stdout.contains(&format!("{used} used of 10 per year")), "{stdout}");
 
     let path = format!("/counters?domain=shop&descriptor=user%3D{dead}");
     let (status, body) = service.admin("GET", &path);
