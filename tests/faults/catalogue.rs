@@ -61,6 +61,15 @@ impl Row {
     const fn counters(self, counters: Counters) -> Self {
         Self { counters, ..self }
     }
+
+    /// The decision budget. Six servers keep a small machine busy, and a healthy server must answer in time.
+    fn budget(&self) -> Duration {
+        match (self.effect, self.setup) {
+            (Effect::Served, _) => Duration::from_secs(2),
+            (_, Setup::Cluster | Setup::Shards) => Duration::from_millis(500),
+            _ => BUDGET,
+        }
+    }
 }
 
 /// What runs, and how the service reaches Redis.
@@ -78,17 +87,6 @@ enum Setup {
     Cluster,
     /// A Cluster of three masters without replicas.
     Shards,
-}
-
-impl Setup {
-    /// The decision budget. Six servers keep a small machine busy, and a healthy node must answer in time.
-    fn budget(self) -> Duration {
-        if matches!(self, Self::Cluster | Self::Shards) {
-            Duration::from_millis(500)
-        } else {
-            BUDGET
-        }
-    }
 }
 
 /// What calls get while the fault lasts.
@@ -160,7 +158,7 @@ struct World {
 }
 
 impl World {
-    fn start(setup: Setup, stage: fn(&mut Self), seed: u64) -> Self {
+    fn start(setup: Setup, budget: Duration, stage: fn(&mut Self), seed: u64) -> Self {
         let redis = Redis::start();
         let proxy = FaultProxy::start(redis.port, seed);
         let admin = redis.connect();
@@ -177,7 +175,7 @@ impl World {
             Setup::Memory => "memory://".to_owned(),
             Setup::Sentinel | Setup::Cluster | Setup::Shards => world.deployment.url(),
         };
-        world.service = Some(service(&store, setup.budget()));
+        world.service = Some(service(&store, budget));
         world
     }
 
@@ -269,7 +267,7 @@ fn service(store: &str, budget: Duration) -> Service {
 
 /// Stages the fault of a row once, and checks everything.
 fn run(row: &Row, seed: u64) -> Outcome {
-    let mut world = World::start(row.setup, row.stage, seed);
+    let mut world = World::start(row.setup, row.budget(), row.stage, seed);
     let load = Load::start(world.service().grpc, row.reach);
     if row.setup != Setup::ProxyFromStart {
         load.wait(Duration::from_millis(300));

@@ -1,7 +1,7 @@
 //! A long run with a random fault every 30 seconds.
 
 use super::{
-    Counters, Reach, SMALL, Setup, World,
+    BUDGET, Counters, Reach, SMALL, Setup, World,
     load::{Answer, Load, MODES},
     number,
     outcome::{Process, memory},
@@ -17,7 +17,7 @@ fn soak_with_random_faults() {
     let minutes = number("FAULT_SOAK_MINUTES", 60);
     let pause = Duration::from_secs(number("FAULT_SOAK_SECONDS", 30));
     let mut dice = number("FAULT_SEED", 1);
-    let mut world = World::start(Setup::Proxy, |_| {}, dice);
+    let mut world = World::start(Setup::Proxy, BUDGET, |_| {}, dice);
     let rows: Vec<_> = ROWS.iter().filter(|row| row.setup != Setup::Memory).collect();
     let load = Load::start(world.service().grpc, Reach::All);
     let begin = Instant::now();
