@@ -4,7 +4,7 @@ mod import;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::{
     admin::instant,
@@ -17,6 +17,7 @@ use crate::{
         request::{Descriptor, Entry, Hits, HitsMeaning},
         time::Timestamp,
     },
+    members::present,
     text::printable::printable,
 };
 
@@ -61,28 +62,6 @@ fn instant_of(text: &str) -> Result<Timestamp, &'static str> {
     instant.ok_or("must be a time with its zone, such as 2026-03-01T02:30:00Z")
 }
 
-/// A call, as JSON has it.
-#[derive(Serialize)]
-struct ShownCall<'call> {
-    at: String,
-    domain: &'call str,
-    descriptors: Vec<ShownDescriptor>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<&'static str>,
-    denied: bool,
-    over: &'call [Over],
-    #[serde(skip_serializing_if = "str::is_empty")]
-    hold: &'call str,
-    without_store: bool,
-    overridden: bool,
-}
-
-#[derive(Serialize)]
-struct ShownDescriptor {
-    entries: String,
-    hits: i64,
-}
-
 pub(super) fn main(action: RecordAction) -> Ended {
     match action {
         RecordAction::Show(flags) => show(&flags),
@@ -124,22 +103,22 @@ impl ShowFlags {
 }
 
 fn json(call: &Call) -> String {
-    let shown = |descriptor: &Descriptor| ShownDescriptor {
-        entries: descriptor_syntax::write(&descriptor.entries),
-        hits: signed(descriptor.hits),
+    let shown = |descriptor: &Descriptor| {
+        let entries = descriptor_syntax::write(&descriptor.entries);
+        json!({ "entries": entries, "hits": signed(descriptor.hits) })
     };
-    let shown = ShownCall {
-        at: instant(call.at.as_millis()),
-        domain: &call.request.domain,
-        descriptors: call.request.descriptors.iter().map(shown).collect(),
-        mode: mode(call.meaning),
-        denied: call.denied,
-        over: &call.over,
-        hold: &call.hold,
-        without_store: call.without_store,
-        overridden: call.overridden,
-    };
-    printable_json(&serde_json::to_string(&shown).unwrap_or_default()) + "\n"
+    let shown = present(json!({
+        "at": instant(call.at.as_millis()),
+        "domain": call.request.domain,
+        "descriptors": call.request.descriptors.iter().map(shown).collect::<Value>(),
+        "mode": mode(call.meaning),
+        "denied": call.denied,
+        "over": call.over,
+        "hold": Some(&call.hold).filter(|hold| !hold.is_empty()),
+        "without_store": call.without_store,
+        "overridden": call.overridden,
+    }));
+    printable_json(&shown.to_string()) + "\n"
 }
 
 fn text(call: &Call) -> String {
