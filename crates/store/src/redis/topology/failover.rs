@@ -5,8 +5,12 @@
 use std::{io, time::Duration};
 
 use redis::RedisResult;
+use tollkeeper_base::telemetry::{EventKind, happened};
 
-use crate::redis::wire::{endpoint::Server, query_connection::KeptConnection};
+use crate::{
+    metrics::StoreMetrics,
+    redis::wire::{endpoint::Server, query_connection::KeptConnection},
+};
 
 /// How long a master may take to answer, with the time to connect.
 const ANSWER_WITHIN: Duration = Duration::from_millis(300);
@@ -58,8 +62,15 @@ pub(crate) struct Cost {
     pub(crate) charges: u64,
 }
 
-/// For a log line.
-pub(crate) fn in_words(cost: Option<Cost>) -> String {
+/// Logs a failover, and counts what it has cost.
+pub(super) fn report(failover: &str, cost: Option<Cost>, metrics: &StoreMetrics) {
+    let text = format!("{failover}: {}", in_words(cost));
+    tracing::warn!("{text}");
+    happened(EventKind::Failover, text);
+    metrics.failed_over(cost.map_or(0, |cost| cost.charges));
+}
+
+fn in_words(cost: Option<Cost>) -> String {
     match cost {
         Some(Cost { bytes: 0, .. }) => "no acknowledged write is known to be lost".to_owned(),
         Some(Cost { bytes, charges }) => format!(

@@ -11,10 +11,7 @@ use tokio::{
     select,
     time::{self, Instant},
 };
-use tollkeeper_base::{
-    process::pause::Pause,
-    telemetry::{EventKind, happened},
-};
+use tollkeeper_base::process::pause::Pause;
 
 use self::one::{Named, NotNamed, PAUSE_MAX, PAUSE_MIN, Sentinel};
 use super::{
@@ -189,14 +186,10 @@ impl<'store> Resolver<'store> {
         match self.present.replace(Present { named, node, watch }) {
             Some(mut old) => {
                 let cost = old.cost(replication.as_ref()).await;
-                let text = format!(
-                    "failover of `{name}` from {} to {address}, in epoch {epoch}: {}",
-                    old.named.address,
-                    failover::in_words(cost)
-                );
-                tracing::warn!("{text}");
-                happened(EventKind::Failover, text);
-                old.node.link.metrics.failed_over(cost.map_or(0, |cost| cost.charges));
+                let from = &old.named.address;
+                let text =
+                    format!("failover of `{name}` from {from} to {address}, in epoch {epoch}");
+                failover::report(&text, cost, &old.node.link.metrics);
             }
             None => tracing::info!("the master `{name}` is {address}, in epoch {epoch}"),
         }

@@ -5,7 +5,6 @@ use std::{mem, sync::Arc, time::Duration};
 
 use futures_util::future::{join, join_all};
 use tokio::time::{self, Instant};
-use tollkeeper_base::telemetry::{EventKind, happened};
 
 use crate::redis::{
     node::RedisNode,
@@ -91,11 +90,8 @@ async fn report(mut retired: Vec<WatchedMaster>, new: Vec<WatchedMaster>) {
             .map(|old| (old, old.watch.cost(old.node.link.acknowledged(), &replication)));
         if let Some((old, Some(cost))) = costs.find(|(_, cost)| cost.is_some()) {
             let (from, to) = (&old.node.server.address, &next.node.server.address);
-            let cost_in_words = failover::in_words(Some(cost));
-            let text = format!("failover from {from} to {to}: {cost_in_words}");
-            tracing::warn!("{text}");
-            happened(EventKind::Failover, text);
-            next.node.link.metrics.failed_over(cost.charges);
+            let text = format!("failover from {from} to {to}");
+            failover::report(&text, Some(cost), &next.node.link.metrics);
         }
     }
 }
