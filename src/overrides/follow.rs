@@ -74,9 +74,11 @@ impl Overrides {
                 known.is_reported = false;
                 tracing::info!("overrides are known: {count} in force");
             }
-            Err(error @ StoreError::NotPermitted(_)) if !known.is_reported => {
+            Err(error @ StoreError::NotPermitted(_)) => {
                 known.is_reported = true;
-                tracing::warn!("overrides are off: {error}");
+                // They are read again once they may be.
+                known.fields = usize::MAX;
+                known.note_problem(Some(format!("overrides are off: {error}")));
             }
             Err(error) if !known.is_known && !known.is_reported => {
                 known.is_reported = true;

@@ -15,8 +15,8 @@ pub enum StoreError {
     /// The store answers, and takes no writes now.
     #[error("{0}")]
     TakesNoWrites(String),
-    /// The user may not run a command, and nothing was done; the text names the user.
-    #[error("{0} may not run a command that is needed: docs/redis.md lists the rights")]
+    /// The user may not run a command, and nothing was done; the text names both.
+    #[error("{0}: docs/redis.md lists the rights")]
     NotPermitted(String),
     /// The store answers this call with an error that concerns no other. It may have been charged.
     #[error("a command of the call failed in the store")]

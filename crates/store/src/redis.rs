@@ -25,7 +25,13 @@ use tollkeeper_engine::{
 
 use self::{
     leases::{LeaseTerms, Leases},
-    node::{NodeOptions, batcher::SentAs, decided::NotDecided, owed::Owed, pool::unavailable},
+    node::{
+        NodeOptions,
+        batcher::SentAs,
+        decided::NotDecided,
+        owed::Owed,
+        pool::{not_permitted, unavailable},
+    },
     script::work::NodeWork,
     topology::{
         by_key::{self, Steps},
@@ -196,8 +202,9 @@ impl RedisStore {
                 };
                 let answer = turns.read(READ_AT_A_TIME, until, query).await.flatten();
                 let Some(answer) = answer else { return Ok(false) };
-                let (next, keys): (u64, Vec<Vec<u8>>) =
-                    answer.map_err(|error| unavailable(&error))?;
+                let (next, keys): (u64, Vec<Vec<u8>>) = answer.map_err(|error| {
+                    not_permitted(&error, &node.server).unwrap_or_else(|| unavailable(&error))
+                })?;
                 let keys = keys.iter().filter_map(|key| std::str::from_utf8(key).ok());
                 let keys = keys.filter_map(|key| key.strip_prefix(&**prefix));
                 let wants_more = keys.fold(true, |_, key| found(key));

@@ -560,7 +560,7 @@ fn a_listing_says_that_the_store_does_not_answer() {
     assert_eq!(ask().0, 200);
     redis.query::<String>(&["ACL", "SETUSER", "default", "-scan"]);
     let (status, _, body) = ask();
-    assert!(status == 503 && body.contains("scan"), "{status} {body}");
+    assert!(status == 503 && body.contains("may not run SCAN"), "{status} {body}");
     redis.query::<String>(&["ACL", "SETUSER", "default", "+scan"]);
     redis.signal("STOP");
     let (status, _, body) = ask();

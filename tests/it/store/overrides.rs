@@ -314,8 +314,9 @@ fn without_the_rights_overrides_are_off_and_decisions_go_on() {
     let store = redis.url_with_minimal_rights();
     redis.query::<()>(&["ACL", "SETUSER", "tollkeeper", "-hget"]);
     let service = replica(&store, &[]);
-    let line = "overrides are off: the user `tollkeeper` may not run a command that is needed";
+    let line = "overrides are off: the user `tollkeeper` may not run HGET: docs/redis.md lists";
     service.wait_for_log(line);
+    assert!(condition(&service).is_some_and(|text| text.starts_with(line)));
     assert!(!is_denied(&service, "eve"));
     let (status, _) = try_set(&service, "user=eve", ban(), "1m");
     assert_eq!(status, 200);

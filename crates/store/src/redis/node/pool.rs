@@ -291,6 +291,20 @@ pub(crate) fn unavailable(error: &RedisError) -> StoreError {
     })
 }
 
+/// What to say of a command that the server refuses to its user. The server's own text also names the user, as it pleases.
+pub(crate) fn not_permitted(error: &RedisError, server: &Server) -> Option<StoreError> {
+    if error.code() != Some("NOPERM") {
+        return None;
+    }
+    let command = error.detail().and_then(|text| text.split('\'').nth(1));
+    let is_name =
+        |text: &&str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'|');
+    let command = command.filter(is_name).map(str::to_ascii_uppercase);
+    let command = command.unwrap_or_else(|| "a command that is needed".to_owned());
+    let user = server.access.user_in_words();
+    Some(StoreError::NotPermitted(format!("{user} may not run {command}")))
+}
+
 /// Makes connections for the pool, and judges them when they come back.
 pub(crate) struct Manager {
     server: Server,

@@ -13,7 +13,10 @@ use super::{
 use crate::{
     StoreError,
     redis::{
-        node::{RedisNode, pool::unavailable},
+        node::{
+            RedisNode,
+            pool::{not_permitted, unavailable},
+        },
         script::{self, WriteRefusal},
         wire::{hash_slot::HashSlot, resp},
     },
@@ -50,10 +53,8 @@ pub(crate) async fn run(
             Ok(answers) => return Ok(answers),
             Err(error) => error,
         };
-        if error.code() == Some("NOPERM") {
-            let user = node.server.access.user_in_words();
-            // The server's text repeats the name of the user.
-            return Err(StoreError::NotPermitted(user));
+        if let Some(refusal) = not_permitted(&error, &node.server) {
+            return Err(refusal);
         }
         if error.code() == Some("WRONGTYPE") {
             return Err(StoreError::WrongType);
