@@ -14,7 +14,7 @@ use crate::{
         parameters::Parameters,
         plan::Plan,
         request::{Descriptor, Entry, Hits, Request},
-        rule::{Algorithm, Lease, Mode, Policy, WhenDenied},
+        rule::{Algorithm, Mode, Policy, WhenDenied},
         rule_set::{Candidates, Domain, Found, MatchedBy, RuleSet},
         time::Timestamp,
     },
@@ -496,7 +496,7 @@ fn details(charge: &Charge, all: &[Charge]) -> String {
     if let Some(requests) = limit.shadow {
         details.push(format!("shadow {requests}"));
     }
-    if limit.lease == Lease::Auto {
+    if limit.leases() {
         details.push("lease auto".to_owned());
     }
     details.push(format!("on_store_failure {}", limit.on_store_failure.name()));

@@ -56,6 +56,8 @@ descriptors:
   - key: Authorization
     rate_limit: { unit: day, requests_per_unit: 1 }
   - { key: api_key, secret: true, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - key: hot
+    rate_limit: { unit: day, requests_per_unit: 1, lease: auto, ban_for: 1m }
 ",
         "\
 warning: rules.yaml:6:5: never matches: all its values match the pattern `a*` in line 3 first
@@ -65,6 +67,7 @@ warning: rules.yaml:18:9: this descriptor has no limit and none below it, so it 
 warning: rules.yaml:20:71: replaces: no limit in this domain is named `guest`
 warning: rules.yaml:22:17: count_denied: on a token_bucket only for calls with a number of hits, or a steady client would be denied for good
 warning: rules.yaml:23:5: key: its values look like credentials, which everybody who reads the store sees; set `secret: true`
+warning: rules.yaml:27:59: lease: has no effect on a limit with hold, priority, count_denied, ban_for, shadow_mode or quota_mode
 ",
     );
 }

@@ -80,6 +80,11 @@ pub(super) fn compile(
         );
         reader.warning(*location, message);
     }
+    let as_written = Limit { mode: mode_written, ..limit.clone() };
+    if let Some(key) = value.leases.filter(|_| !as_written.has_free_hits()) {
+        let message = "lease: has no effect on a limit with hold, priority, count_denied, ban_for, shadow_mode or quota_mode";
+        reader.warning(key, message);
+    }
     super::hold::check(&limit, value, *location, reader);
     check_size(&limit, *location, reader);
     match &limit.algorithm {
