@@ -47,6 +47,7 @@ use crate::{
         outage,
     },
     telemetry::{LogCause, due_line, with_call},
+    text::{did_you_mean::hint, printable::printable_start},
     top_keys::{TopKeys, TopReport},
 };
 use tokio::{
@@ -54,6 +55,9 @@ use tokio::{
     time::{self, Instant},
 };
 use tokio_util::sync::CancellationToken;
+
+/// A longer name of a domain is cut in a log line.
+const DOMAIN_BYTES_SHOWN: usize = 64;
 
 /// The counter of one limit of a descriptor.
 #[derive(Debug)]
@@ -655,10 +659,15 @@ impl Limiter {
         if decision.statuses.iter().any(is_unmatched)
             && let Some(line) = due_line(LogCause::Unmatched, "")
         {
+            let (name, domains) = (&request.domain, by.rules.rules.domains());
+            let is_known = domains.iter().any(|domain| *domain.name == **name);
+            let names = domains.iter().map(|domain| &*domain.name);
             tracing::warn!(
                 suppressed = line.suppressed,
-                "a descriptor matched no rule and passed; see \
-                 ratelimit_decisions_total{{rule=\"other\"}} for the domain (logged at most once a minute)"
+                "a descriptor of the {} domain `{}` matched no rule and passed{} (logged at most once a minute)",
+                if is_known { "known" } else { "unknown" },
+                printable_start(name.as_bytes(), DOMAIN_BYTES_SHOWN),
+                if is_known { String::new() } else { hint(name, names) }
             );
         }
     }

@@ -104,6 +104,9 @@ async fn random_names_create_no_series() {
         }
     }
     assert_eq!(new, [""; 0]);
+    let line =
+        "a descriptor of the unknown domain `first` matched no rule and passed (logged at most";
+    assert!(service.log().contains(line), "{}", service.log());
     assert_eq!(service.log().matches("matched no rule").count(), 1, "logged once a minute");
 }
 
