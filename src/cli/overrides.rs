@@ -220,8 +220,10 @@ fn line(one: &Value) -> String {
     let left = one.get("seconds_left").and_then(Value::as_f64).unwrap_or(0.0);
     let left = in_words(std::time::Duration::from_secs_f64(left.clamp(0.0, 1e9)).as_secs());
     let until = text(one, "until");
+    let hidden = one.get("hidden_by").and_then(Value::as_str);
+    let hidden = hidden.map(|id| format!(", hidden by {id}")).unwrap_or_default();
     format!(
-        "{id}: {action}{value} for {descriptor} in {domain}, {left} left, until {until}, by {by}: {because}\n"
+        "{id}: {action}{value} for {descriptor} in {domain}{hidden}, {left} left, until {until}, by {by}: {because}\n"
     )
 }
 

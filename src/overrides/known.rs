@@ -71,10 +71,8 @@ impl KnownOverrides {
 
     /// The one in force that applies in place of this one once it has ended: the newest for the same target, if older.
     pub(super) fn superseded_by(&self, new: &Directive) -> Option<Arc<Override>> {
-        let is_other = |one: &&Arc<Override>| {
-            let one = &one.directive;
-            one.id != new.id && one.domain == new.domain && one.entries == new.entries
-        };
+        let is_other =
+            |one: &&Arc<Override>| one.directive.id != new.id && one.directive.has_target_of(new);
         self.in_force().find(is_other).filter(|one| one.directive.set_at < new.set_at).cloned()
     }
 

@@ -125,6 +125,11 @@ impl Directive {
         matches!(self.action, DirectiveAction::Allow)
     }
 
+    /// Whether both are for the same descriptors: then the one that was set later applies.
+    pub fn has_target_of(&self, other: &Self) -> bool {
+        self.domain == other.domain && self.entries == other.entries
+    }
+
     /// Whether it is for several values.
     pub fn has_pattern(&self) -> bool {
         self.entries.iter().any(|entry| Pattern::of(&entry.value).is_some())

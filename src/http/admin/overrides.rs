@@ -59,7 +59,16 @@ pub(super) async fn list(
     let mut shown: Vec<&Arc<Override>> = found.take(limit.saturating_add(1)).collect();
     let more = shown.len() > limit;
     shown.truncate(limit);
-    let overrides: Vec<Value> = shown.iter().map(|one| one.json(now)).collect();
+    let in_list = |one: &&Arc<Override>| {
+        let is_alike = |other: &&Arc<Override>| other.directive.has_target_of(&one.directive);
+        let newest = all.iter().find(is_alike).filter(|newest| !Arc::ptr_eq(newest, one));
+        let mut shown = one.json(now);
+        if let Some(newest) = newest {
+            set_member(&mut shown, "hidden_by", &*newest.directive.id);
+        }
+        shown
+    };
+    let overrides: Vec<Value> = shown.iter().map(in_list).collect();
     let problem = actor.limiter().overrides().list_problem();
     let more = shown.last().filter(|_| more).map(|last| cursor(last));
     let answer =

@@ -119,6 +119,9 @@ fn set_and_undo_name_the_other_override_of_the_target() {
     assert!(trial.contains(&named) && second.contains(&named), "{trial}{second}");
     assert!(second.contains(", by 127.0.0.1: INC-42\nset: "), "{second}");
     let (_, second) = second.split_once("\nset: ").unwrap();
+    let hidden =
+        format!("for user=alice in shop, hidden by {}, ", second.split_once(':').unwrap().0);
+    assert_eq!(prints(&service, &["override", "list"]).matches(&hidden).count(), 1);
     let undone = prints(&service, &["override", "undo", second.split_once(':').unwrap().0]);
     assert!(undone.contains(&format!("\nin force again: {id}: times 10 for ")), "{undone}");
     let hinted = prints(

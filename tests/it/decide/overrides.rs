@@ -277,6 +277,11 @@ fn the_answers_name_the_override_that_is_superseded_and_the_one_that_is_in_force
     assert_eq!(answer("user=al*", json!({ "action": "ban" }))["supersedes"], Value::Null);
     let third = answer("user=alice", json!({ "action": "shadow" }));
     assert_eq!(third["supersedes"]["id"], second["override"]["id"]);
+    let listed = list(&service, "");
+    let hidden_by: Vec<_> =
+        listed["overrides"].as_array().unwrap().iter().map(|one| &one["hidden_by"]).collect();
+    let newest = &third["override"]["id"];
+    assert_eq!(hidden_by, [&Value::Null, &Value::Null, newest, newest]);
 
     let undo = |set: &Value| {
         let path = format!("/overrides/{}", set["override"]["id"].as_str().unwrap());
