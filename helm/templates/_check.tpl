@@ -136,6 +136,9 @@
 {{- if and (eq .Values.monitoring.scrape.kind "ServiceMonitor") (not .Values.service.headless) (not (include "tollkeeper.servesHttp" .)) }}
 - monitoring.scrape.kind ServiceMonitor needs service.headless or service.http, since no Service has the port of /metrics
 {{- end }}
+{{- if and (ne .Values.monitoring.scrape.kind "none") .Values.tls.clientCaSecret.name (not .Values.monitoring.scrape.tlsConfig) (ne (index .Values.settings "tls-scope" | default "") "grpc") }}
+- monitoring.scrape.tlsConfig is missing: with tls.clientCaSecret, Prometheus needs a certificate, unless settings.tls-scope is grpc
+{{- end }}
 {{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.clients) }}
 - networkPolicy.clients is empty, which would admit everyone: list who calls, such as namespaceSelector: {} for all pods
 {{- end }}

@@ -11,7 +11,7 @@ const SWITCHES: [&str; 31] = [
     "topologySpreadConstraints: [{ maxSkew: 2, topologyKey: zone, whenUnsatisfiable: DoNotSchedule }]",
     "networkPolicy: { enabled: true, clients: [{ podSelector: {} }], scrapers: [{ namespaceSelector: {} }] }",
     "serviceAccount: { create: false }",
-    "monitoring: { scrape: { kind: ServiceMonitor, namespace: watchers, annotations: { a: b } } }",
+    "monitoring: { scrape: { kind: ServiceMonitor, namespace: watchers, annotations: { a: b }, tlsConfig: { insecureSkipVerify: true } } }",
     "monitoring: { scrape: { kind: PodMonitor, labels: { a: b }, tlsConfig: { insecureSkipVerify: true } } }",
     "monitoring: { alerts: { enabled: true, extraGroups: [{ name: mine, rules: [{ record: up:sum, expr: sum(up) }] }], namespace: watchers, annotations: { a: b } } }",
     "monitoring: { dashboard: { enabled: true, namespace: watchers, annotations: { grafana_folder: Gateways } } }",
