@@ -43,8 +43,8 @@ const DECISION_PART: (u32, u32) = (3, 4);
 /// asked about when the store is slow.
 const OPERATOR_WAITS: Duration = Duration::from_secs(1);
 
-/// How many charges may wait for the store in calls that have at most [`FEW`]. Larger calls may have as many again: some 150 MiB
-/// in all.
+/// How many charges may wait for the store in calls that have at most [`FEW`]. Larger calls may have as many again; those that count
+/// work that is done, and those of callers that read counters, half as many each: some 220 MiB in all.
 const WAITING_MAX: usize = 1 << 17;
 
 /// Calls with more charges than this have a bound of their own, so that they do not keep small calls out.
@@ -59,11 +59,20 @@ pub struct Guard {
     read_turns: Arc<ReadTurns>,
     /// For operators, so that the readings of callers do not delay theirs.
     operator_turns: Arc<ReadTurns>,
-    /// One permit for each charge that may wait for the store, in calls of few and of many.
-    waiting: Arc<[Semaphore; 2]>,
+    waiting: Arc<Waiting>,
     timeouts: Timeouts,
     metrics: StoreMetrics,
     began: Instant,
+}
+
+/// One permit for each charge that may wait for the store.
+#[derive(Debug)]
+struct Waiting {
+    in_few: Semaphore,
+    in_many: Semaphore,
+    /// In calls that count work that is done.
+    with_done: Semaphore,
+    readings: Semaphore,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -78,6 +87,17 @@ impl Arrival {
     /// A call that arrives now, of a caller who waits as long as it takes.
     pub fn now() -> Self {
         Self { at: Instant::now(), timeout: None }
+    }
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self {
+            in_few: Semaphore::new(WAITING_MAX),
+            in_many: Semaphore::new(WAITING_MAX),
+            with_done: Semaphore::new(WAITING_MAX / 2),
+            readings: Semaphore::new(WAITING_MAX / 2),
+        }
     }
 }
 
@@ -98,7 +118,7 @@ impl Guard {
             fallback,
             read_turns: Arc::default(),
             operator_turns: Arc::default(),
-            waiting: Arc::new([(); 2].map(|()| Semaphore::new(WAITING_MAX))),
+            waiting: Arc::default(),
             timeouts,
             metrics,
             began: Instant::now(),
@@ -169,12 +189,13 @@ impl Guard {
         {
             return Ok(Verdict { denied: true, tallies, ..Verdict::default() });
         }
-        let Some(_waiting) = self.may_wait(charges) else {
-            return Err(StoreError::Unavailable("too many calls wait for the store".to_owned()));
-        };
         let until = self.deadline(arrival);
         // Boxed, so that it does not enlarge the future of a call in memory.
         let asked = Box::pin(async {
+            let Some(_waiting) = self.may_wait(charges) else {
+                self.store.keep(charges);
+                return Ok(Err(too_many_wait()));
+            };
             lateness::until(until, pin!(self.ask(charges, arrival.at, until))).await
         });
         let answer = asked.await.unwrap_or_else(|late| {
@@ -188,14 +209,15 @@ impl Guard {
         answer
     }
 
-    /// A permit for these charges to wait for the store, or `None` if too many wait. Calls that count work that is done always get
-    /// one, since that work would be lost.
+    /// A permit for these charges to wait for the store, or `None` if too many wait.
     fn may_wait(&self, charges: &[Charge]) -> Option<SemaphorePermit<'_>> {
         let is_done = |charge: &Charge| charge.applies_when_denied() || charge.is_commit();
-        let count = if charges.iter().any(is_done) { 0 } else { charges.len() };
-        let [of_few, of_many] = &*self.waiting;
-        let waiting = if count > FEW { of_many } else { of_few };
-        waiting.try_acquire_many(u32::try_from(count).ok()?).ok()
+        let waiting = match charges.len() {
+            _ if charges.iter().any(is_done) => &self.waiting.with_done,
+            0..=FEW => &self.waiting.in_few,
+            _ => &self.waiting.in_many,
+        };
+        waiting.try_acquire_many(u32::try_from(charges.len()).ok()?).ok()
     }
 
     /// Until when a call that arrived so is decided.
@@ -240,6 +262,10 @@ impl Guard {
         charges: &[Charge],
         until: Instant,
     ) -> Result<Vec<CounterState>, StoreError> {
+        let count = u32::try_from(charges.len()).unwrap_or(u32::MAX);
+        let Ok(_waiting) = self.waiting.readings.try_acquire_many(count) else {
+            return Err(too_many_wait());
+        };
         let mut states = Vec::with_capacity(charges.len());
         for some in charges.chunks(READ_AT_A_TIME) {
             for answer in self.read_in_turn(&self.read_turns, some, Clear::No, until).await {
@@ -339,6 +365,10 @@ impl Guard {
         }
         answer
     }
+}
+
+fn too_many_wait() -> StoreError {
+    StoreError::Unavailable("too many calls wait for the store".to_owned())
 }
 
 fn failure_mode(charges: &[Charge], index: usize) -> FailureMode {

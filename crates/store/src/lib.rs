@@ -75,6 +75,13 @@ impl Store {
         }
     }
 
+    /// Keeps what must not be lost of charges that are not made now, until the store can make them.
+    pub fn keep(&self, charges: &[Charge]) {
+        if let Self::Redis(store) = self {
+            store.keep(charges);
+        }
+    }
+
     /// Decides a call with hits that were charged in advance, if the store has them at hand; see [`redis::leases`].
     pub fn spend(&self, charges: &[Charge]) -> Option<Verdict> {
         match self {

@@ -122,6 +122,11 @@ impl RedisStore {
         answer
     }
 
+    /// Keeps what counts work that is done, to be sent later.
+    pub fn keep(&self, charges: &[Charge]) {
+        drop(self.directory.owe(NodeWork::Charges(charges.into())));
+    }
+
     /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`: their
     /// `on_store_failure` applies.
     pub async fn charge_without(

@@ -646,9 +646,12 @@ fn guard(redis: &Redis) -> Guard {
     )
 }
 
+fn is_too_many<T>(answer: &&Result<T, StoreError>) -> bool {
+    matches!(answer, Err(error) if error.to_string() == "too many calls wait for the store")
+}
+
 #[tokio::test]
-async fn of_131_105_charges_in_large_calls_a_call_does_not_wait_unless_it_has_few_or_counts_for_work()
- {
+async fn of_131_105_charges_in_large_calls_a_call_does_not_wait_unless_it_has_few_or_counts_work() {
     let mut redis = Redis::start();
     let guard = guard(&redis);
     redis.stop();
@@ -659,9 +662,45 @@ async fn of_131_105_charges_in_large_calls_a_call_does_not_wait_unless_it_has_fe
     for (last, refused) in [(&many[..33], 1), (&many[..32], 0), (&with_refund[..], 0)] {
         let calls = iter::repeat_n(&many[..], 256).chain([last]);
         let answers = join_all(calls.map(|call| guard.charge(call, Arrival::now()))).await;
-        let is_refused = |answer: &&Result<Verdict, StoreError>| matches!(answer, Err(error) if error.to_string() == "too many calls wait for the store");
-        assert_eq!(answers.iter().filter(is_refused).count(), refused, "{} charges", last.len());
+        assert_eq!(answers.iter().filter(is_too_many).count(), refused, "{} charges", last.len());
     }
+}
+
+#[tokio::test]
+async fn of_65_537_charges_in_calls_that_count_work_the_last_waits_elsewhere_and_is_not_lost() {
+    let mut redis = Redis::start();
+    let guard = Arc::new(guard(&redis));
+    redis.stop();
+    let others = (0..511).map(|user| charge_hits(&user.to_string(), 1, 5));
+    let many: Vec<_> = others.chain([debit("carol")]).collect();
+    let last = [debit("dave")];
+    let calls = iter::repeat_n(&many[..], 128).chain([&last[..]]);
+    let answers = join_all(calls.map(|call| guard.charge(call, Arrival::now()))).await;
+    assert_eq!(answers.iter().filter(is_too_many).count(), 1);
+    assert!(is_too_many(&answers.last().unwrap()));
+    redis.start_again();
+    let mut sends = JoinSet::new();
+    sends.spawn(async move { guard.servers().unwrap().follow().await });
+    let is_charged = || redis.keys().iter().any(|key| key.contains("dave"));
+    for _ in 0..3000 {
+        if is_charged() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(is_charged());
+}
+
+#[tokio::test]
+async fn of_65_537_charges_to_be_read_the_last_does_not_wait() {
+    let mut redis = Redis::start();
+    let guard = guard(&redis);
+    redis.stop();
+    let many: Vec<_> = (0..512).map(|user| charge_hits(&user.to_string(), 1, 5)).collect();
+    let until = tokio::time::Instant::now() + TIMEOUT;
+    let calls = iter::repeat_n(&many[..], 128).chain([&many[..1]]);
+    let answers = join_all(calls.map(|call| guard.states(call, until))).await;
+    assert_eq!(answers.iter().filter(is_too_many).count(), 1);
 }
 
 /// A batch runs the script for fixed windows first, so that a refund that was queued earlier runs later.
