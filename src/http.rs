@@ -35,6 +35,7 @@ pub use self::{
 use crate::{
     edge::health::Health,
     net::{grpc::ServedMethod, tls::server::Identity},
+    rls::refusal::Refusal,
 };
 
 pub fn router(decisions: Decisions, reports: Reports, health: Health) -> Router {
@@ -50,18 +51,23 @@ pub fn router(decisions: Decisions, reports: Reports, health: Health) -> Router 
     };
     let json = Router::new()
         .route("/json", post(json::decide))
-        .route("/check", get(check::check))
-        .route("/check", post(check::check))
         .route("/v1/decide", post(batches(ServedMethod::Decide)))
         .route("/v1/commit", post(batches(ServedMethod::Commit)))
         .route("/v1/renew", post(batches(ServedMethod::Renew)))
+        .method_not_allowed_fallback(async || Refusal::OtherMethod("POST"))
+        .route("/check", get(check::check))
+        .route("/check", post(check::check))
+        .method_not_allowed_fallback(async || Refusal::OtherMethod("GET or POST"))
         .route("/v1/usage", get(json::usage))
+        .method_not_allowed_fallback(use_get)
+        .fallback(async || Refusal::UnknownPath)
         .route_layer(web_pages_refused)
         .route_layer(measured)
         .with_state(decisions);
     let reports = Router::new()
         .route("/metrics", get(metrics))
         .route("/rules", get(rules::rules))
+        .method_not_allowed_fallback(use_get)
         .with_state(reports);
     // Probes have no certificate.
     json.layer(json_needs_certificate)
@@ -69,6 +75,7 @@ pub fn router(decisions: Decisions, reports: Reports, health: Health) -> Router 
         .route("/healthz", get(|| async { "OK" }))
         .route("/readyz", get(readyz))
         .route("/healthcheck", get(healthcheck))
+        .method_not_allowed_fallback(use_get)
         .with_state(health)
 }
 
@@ -88,6 +95,10 @@ pub fn metrics_router(reports: Reports, path: Arc<str>) -> Router {
 /// What envoyproxy/ratelimit serves on its debug port, and has an equivalent here.
 pub fn debug_router(reports: Reports) -> Router {
     Router::new().route("/rlconfig", get(rlconfig::list)).with_state(reports)
+}
+
+async fn use_get() -> Refusal {
+    Refusal::OtherMethod("GET")
 }
 
 /// Where clients identify themselves, one without a certificate may only query health.

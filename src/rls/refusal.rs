@@ -9,6 +9,7 @@
 //! | a client that left before its message was complete | CANCELLED | 400 |
 //! | a message that took too long to arrive | DEADLINE_EXCEEDED | 408 |
 //! | too many requests, or too much data that is unfinished or not read | RESOURCE_EXHAUSTED | 503 |
+//! | an unknown path, or a method that a path does not have | UNIMPLEMENTED | 404, 405 |
 //! | a request made by a web page, or about a domain of others | PERMISSION_DENIED | 403 |
 //! | no answer from the store, or none yet to the first of two calls with one id | UNAVAILABLE | 503 |
 //! | a bug: the call panicked | INTERNAL | 500 |
@@ -61,6 +62,11 @@ pub enum Refusal {
     /// It may be a web page's request.
     #[error("GET needs the header `X-Forwarded-Method`, which web pages cannot send; or use POST")]
     Unmarked,
+    #[error("the path is unknown")]
+    UnknownPath,
+    /// The path has only these methods.
+    #[error("use {0}")]
+    OtherMethod(&'static str),
     /// The store gave no answer, and a rule's failure mode is `error`. Redis's own text may name hosts, so it
     /// only goes to the log.
     #[error("store unavailable{}", detail(.0))]
@@ -117,6 +123,8 @@ impl Refusal {
             Self::WebPage | Self::Unmarked | Self::Forbidden(_) => {
                 (Code::PermissionDenied, StatusCode::FORBIDDEN)
             }
+            Self::UnknownPath => (Code::Unimplemented, StatusCode::NOT_FOUND),
+            Self::OtherMethod(_) => (Code::Unimplemented, StatusCode::METHOD_NOT_ALLOWED),
             Self::NoAnswer(_) | Self::Unanswered => {
                 (Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE)
             }
