@@ -14,6 +14,7 @@ use crate::{
         precheck::{check_counts, repeated, varint},
         refusal::Refusal,
     },
+    text::printable::printable_start,
 };
 
 pub(super) struct DecodedCall {
@@ -105,6 +106,14 @@ fn message<M: Message + Default>(bytes: Bytes) -> Result<M, Refusal> {
     M::decode(bytes).map_err(|error| Refusal::Malformed(error.to_string()))
 }
 
+pub(super) fn unknown_mode(written: &str) -> Refusal {
+    const SHOWN_BYTES_MAX: usize = 64;
+    let modes = (0..).map_while(|mode| Mode::try_from(mode).ok());
+    let names: Vec<&str> = modes.map(|mode| mode.as_str_name()).collect();
+    let (names, written) = (names.join(", "), printable_start(written.as_bytes(), SHOWN_BYTES_MAX));
+    Refusal::Invalid(format!("mode: must be one of: {names}; not `{written}`"))
+}
+
 pub(super) fn check_kinds(field: &str, count: usize) -> Result<(), Refusal> {
     if count > ENTRIES_MAX {
         return Err(Refusal::Invalid(format!("{field}: {count} exceeds {ENTRIES_MAX}")));
@@ -123,7 +132,7 @@ impl DecodedCall {
     /// Checks a call, and fills in its defaults.
     pub(super) fn new(call: v1::Call, domain: &str) -> Result<Self, Refusal> {
         let Ok(mode) = Mode::try_from(call.mode) else {
-            return Err(Refusal::Invalid(format!("mode: {} is not known", call.mode)));
+            return Err(unknown_mode(&call.mode.to_string()));
         };
         if call.descriptors.is_empty() {
             return Err(Refusal::Empty);

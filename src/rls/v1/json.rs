@@ -212,14 +212,17 @@ impl Service {
 }
 
 fn call(written: JsonCall, bounds: Bounds) -> Result<v1::Call, Refusal> {
-    let mode = match written.mode {
-        None => Some(0),
-        Some(Scalar::Text(name)) => Mode::from_str_name(&name).map(i32::from),
-        Some(Scalar::Number(number)) => number.as_i64().and_then(|one| i32::try_from(one).ok()),
+    let mode = match &written.mode {
+        None => Ok(0),
+        Some(Scalar::Text(name)) => Mode::from_str_name(name).map(i32::from).ok_or(name.clone()),
+        Some(Scalar::Number(number)) => {
+            let mode = number.as_i64().and_then(|one| i32::try_from(one).ok());
+            mode.ok_or_else(|| number.to_string())
+        }
     };
     Ok(v1::Call {
         descriptors: json::descriptors(written.descriptors, bounds)?,
-        mode: mode.ok_or_else(|| Refusal::Invalid("mode: not known".to_owned()))?,
+        mode: mode.map_err(|written| decode::unknown_mode(&written))?,
         hits: json::number(written.hits, "hits", Hits::MAX)?,
         hits_by_kind: kinds(written.hits_by_kind, "hits_by_kind")?,
         id: written.id.unwrap_or_default(),

@@ -173,7 +173,10 @@ async fn a_refused_call_is_named_by_its_index_and_the_others_are_decided() {
         ("", "InvalidArgument: calls[2].descriptors: 3 exceeds 2"),
         ("", "InvalidArgument: calls[3].descriptors[0].entries: 33 exceeds 32"),
         ("", "InvalidArgument: calls[4].descriptors[1].entries[0].key: must not be empty"),
-        ("", "InvalidArgument: calls[5].mode: 99 is not known"),
+        (
+            "",
+            "InvalidArgument: calls[5].mode: must be one of: TAKE, CHECK, READ, DEBIT, PART, LEASE; not `99`",
+        ),
         ("", "InvalidArgument: calls[6].hits: must be absent with mode CHECK"),
         ("", "InvalidArgument: calls[7].descriptors[0].hits_addend: must be absent with mode READ"),
         ("", "OK: OK user 8/10"),
@@ -831,6 +834,8 @@ fn json_calls_are_refused_one_by_one() {
         call(r#","hits":"3","mode":"TAKE""#),
         call(r#","hits":-1"#),
         call(r#","mode":"GIVE""#),
+        call(&format!(r#","mode":"\u001b{}""#, "x".repeat(1000))),
+        call(r#","mode":0.5"#),
         call(r#","mode":1"#),
         "{}".to_owned(),
         call(r#","mode":"READ""#),
@@ -842,14 +847,17 @@ fn json_calls_are_refused_one_by_one() {
         message => message.clone(),
     };
     let shown: Vec<Value> = answer["verdicts"].as_array().unwrap().iter().map(shown).collect();
+    let modes = "mode: must be one of: TAKE, CHECK, READ, DEBIT, PART, LEASE";
     let expected = json!([
         7,
         "calls[1].hits: must be a whole number from 0 to 9007199254740991",
-        "calls[2].mode: not known",
+        format!("calls[2].{modes}; not `GIVE`"),
+        format!("calls[3].{modes}; not `\\x1b{}…`", "x".repeat(60)),
+        format!("calls[4].{modes}; not `0.5`"),
         7,
-        "calls[4].descriptors: at least 1",
+        "calls[6].descriptors: at least 1",
         7,
-        "calls[6]: duplicate key at line 1 column 92"
+        "calls[8]: duplicate key at line 1 column 92"
     ]);
     assert_eq!((status, Value::Array(shown)), (200, expected));
 }
