@@ -130,10 +130,13 @@ impl CallFlags {
                 "commit: bad: the token was not made by this service, or not for this domain\n"
                     .to_owned()
             }
-            (None, None) if !self.hold.is_empty() => {
-                "hold: none: no limit of this call has let it take a hold by token\n".to_owned()
+            (None, None) if self.hold.is_empty() => String::new(),
+            (None, None) if response.overall_code() == Code::OverLimit => {
+                "hold: none: the call was denied\n".to_owned()
             }
-            (None, None) => String::new(),
+            (None, None) => {
+                "hold: none: no limit that counted this call has holds by token\n".to_owned()
+            }
         }
     }
 }

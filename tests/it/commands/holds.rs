@@ -99,8 +99,11 @@ fn a_commit_without_an_effect_says_so_and_exits_with_1() {
     let late = (Some(1), "OK\ncommit: late".to_owned());
     wait_until("the hold's end", || call(&service, &["--commit", &token]) == late);
     let none = "OK\n  plain=a: OK, 999 left of 1000 per year\n\
-                hold: none: no limit of this call has let it take a hold by token";
+                hold: none: no limit that counted this call has holds by token";
     assert_eq!(call(&service, &["--hold", "5", "plain=a"]), (Some(0), none.to_owned()));
+    let denied = "OVER_LIMIT\n  short=b: OVER_LIMIT, 0 left of 1000 per year\n\
+                  hold: none: the call was denied";
+    assert_eq!(call(&service, &["--hold", "1001", "short=b"]), (Some(3), denied.to_owned()));
 }
 
 #[test]
