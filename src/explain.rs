@@ -19,7 +19,11 @@ use crate::{
         time::Timestamp,
     },
     store::CounterReading,
-    text::{did_you_mean::hint, duration::spelled, printable::printable},
+    text::{
+        did_you_mean::hint,
+        duration::{in_words, spelled},
+        printable::printable,
+    },
 };
 
 /// What a call would match and charge. It holds values of the request, so it has no `Debug`.
@@ -219,8 +223,9 @@ impl Explanation {
                     charge.held = Some(state.held).filter(|held| *held > 0);
                     charge.credit = Some(state.credit).filter(|credit| *credit > 0);
                     charge.remaining = Some(state.remaining);
+                    let seconds = state.reset.as_secs() + u64::from(state.reset.subsec_nanos() > 0);
                     charge.closed =
-                        state.closed.then(|| format!("closed for {}", spelled(state.reset)));
+                        state.closed.then(|| format!("closed for {}", in_words(seconds)));
                     states.push(state);
                 }
                 CounterReading::Corrupt => charge.problem = Some(CORRUPT.to_owned()),

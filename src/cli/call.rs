@@ -252,9 +252,11 @@ fn describe_limit(status: &DescriptorStatus) -> String {
     match &status.current_limit {
         Some(limit) => {
             let reset = status.duration_until_reset.unwrap_or_default().seconds;
-            let reset = in_words(u64::try_from(reset).unwrap_or(0));
-            let remaining = number(status.limit_remaining);
-            format!("{remaining} left of {}, resets in {reset}", spell(limit))
+            let reset = match u64::try_from(reset).unwrap_or(0) {
+                0 => String::new(),
+                seconds => format!(", resets in {}", in_words(seconds)),
+            };
+            format!("{} left of {}{reset}", number(status.limit_remaining), spell(limit))
         }
         None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
         None => "no limit".to_owned(),

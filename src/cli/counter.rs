@@ -14,7 +14,7 @@ use crate::{
     },
     members::set_member,
     settings::{Environment, whole_numbers},
-    text::{duration::in_words, printable::printable},
+    text::{counted, duration::in_words, printable::printable},
 };
 
 #[derive(Debug, clap::Subcommand)]
@@ -254,14 +254,19 @@ fn describe_counter(counter: &Value, method: &Method) -> String {
     if reset {
         return format!("{algorithm}: {used} of {limit} were used; now 0\n");
     }
-    let resets_in = in_words(number(counter, "reset_ms").div_ceil(1000));
-    let held = match counter.get("open_holds").and_then(Value::as_u64) {
-        Some(open) => format!(", {} held by {open} open holds", number(counter, "held")),
-        None => String::new(),
+    let held = match number(counter, "open_holds") {
+        0 => String::new(),
+        open => {
+            let holds = counted(usize::try_from(open).unwrap_or(usize::MAX), "open hold");
+            format!(", {} held by {holds}", number(counter, "held"))
+        }
     };
     let was = counter.get("was").map(|was| format!(" (was {was})")).unwrap_or_default();
-    let is_closed = counter.get("closed").is_some();
-    let until = if is_closed { "closed by `ban_for`, opens" } else { "resets" };
+    let until = match (counter.get("closed"), number(counter, "reset_ms").div_ceil(1000)) {
+        (Some(_), seconds) => format!(", closed by `ban_for`, opens in {}", in_words(seconds)),
+        (None, 0) => String::new(),
+        (None, seconds) => format!(", resets in {}", in_words(seconds)),
+    };
     let leased = match counter.get("credit").and_then(Value::as_u64) {
         Some(credit) => format!(", with the credit of replicas ({credit} of this one)"),
         None => String::new(),
@@ -271,7 +276,7 @@ fn describe_counter(counter: &Value, method: &Method) -> String {
         None => String::new(),
     };
     let mut lines = format!(
-        "{algorithm}: {used} used{was} of {limit}{held}{leased}{assigned}, {remaining} left, {until} in {resets_in}\n"
+        "{algorithm}: {used} used{was} of {limit}{held}{leased}{assigned}, {remaining} left{until}\n"
     );
     for entry in list(counter, "remembered") {
         let hits = number(entry, "hits");

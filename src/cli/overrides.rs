@@ -197,7 +197,11 @@ fn list_all(server: &AdminServer<'_>, flags: &ListOverrideFlags) -> Result<ExitC
     let answer = present(answer);
     Ok(flags.admin.show(server, &answer, |answer| {
         let lines = match list(answer, "overrides") {
-            [] if known != Some(Value::Bool(false)) => "no override matches\n".to_owned(),
+            [] if incomplete.is_some() => String::new(),
+            [] if flags.domain.is_none() && flags.text.is_none() => {
+                "no override is in force\n".to_owned()
+            }
+            [] => "no override matches\n".to_owned(),
             overrides => overrides.iter().map(line).collect(),
         };
         match text(answer, "problem") {

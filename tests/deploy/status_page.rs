@@ -152,7 +152,7 @@ descriptors:
         "charges/s pass without a limit (on_store_failure: allow)",
         "charges/s get an error, so their callers decide",
         "calls/s fail",
-        "openings of breakers in the last 10 minutes: 1",
+        "1 breaker opening in the last 10 minutes",
     ] {
         assert!(all.contains(expected), "{expected}: {all}");
     }

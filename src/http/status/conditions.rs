@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{history::Recent, numbers::ServerStatus};
-use crate::{edge::health::Phase, engine::rule::FailureMode, rules::xds::ControlPlaneReport};
+use crate::{
+    edge::health::Phase, engine::rule::FailureMode, rules::xds::ControlPlaneReport, text::counted,
+};
 
 /// Shares of calls from which calls that fail, or that are decided without the store, are grave; and from which late calls
 /// are reported and grave.
@@ -64,6 +66,8 @@ impl Situation<'_> {
         let failure =
             lost.and_then(|report| report.failure.as_deref()).unwrap_or("not connected yet");
 
+        let openings = usize::try_from(recent.breaker_openings).unwrap_or(usize::MAX);
+
         #[rustfmt::skip]
         let table = [
             (self.phase == Phase::Starting, "phase", Amber, "starting: waiting for the store or the control plane".to_owned()),
@@ -73,7 +77,7 @@ impl Situation<'_> {
             (recent.failed > 0.0, "failed", if failed < FAILED_RED { Amber } else { Red }, format!("{} calls/s fail", shown(recent.failed))),
             (late >= LATE_AMBER, "late", if late < LATE_RED { Amber } else { Red }, format!("{} calls/s are decided after their caller has given up", shown(recent.late))),
             (p99 > budget, "p99", Amber, format!("p99 is {:.1} ms, above the decision budget of {budget:?}", 1e3 * p99.as_secs_f64())),
-            (recent.breaker_openings > 0, "breaker", Amber, format!("openings of breakers in the last 10 minutes: {}", recent.breaker_openings)),
+            (recent.breaker_openings > 0, "breaker", Amber, format!("{} in the last 10 minutes", counted(openings, "breaker opening"))),
             (!self.has_rules, "rules", Red, "there are no rules, so every call passes".to_owned()),
             (refused.is_some(), "rules", Amber, format!("newer rules are not in force: {}", refused.map_or("", String::as_str))),
             (self.override_problem.is_some(), "overrides", Amber, self.override_problem.clone().unwrap_or_default()),
@@ -223,7 +227,7 @@ mod tests {
         let expected = [
             "there are no rules, so every call passes",
             "p99 is 68.0 ms, above the decision budget of 15ms",
-            "openings of breakers in the last 10 minutes: 20",
+            "20 breaker openings in the last 10 minutes",
             "no connection to the control plane: refused",
         ];
         assert_eq!(texts, expected);

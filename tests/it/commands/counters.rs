@@ -300,6 +300,10 @@ async fn one_of_several_limits_is_set_and_calls_in_flight_are_not() {
     let shown = "fixed_window: 0 used of 10 per year, 10 left\n\
                  token_bucket: 5 used of 20 per year, 15 left";
     assert_eq!(output(&service, "show", "two=x"), shown);
+    let addr = service.admin.to_string();
+    let show = ["counter", "show", "--domain", "shop", "--addr", &addr, "slots=x"];
+    let (_, shown, _) = run(tollkeeper().args(show));
+    assert_eq!(shown, "in_flight: 0 used of 2 at once, 2 left\n", "which never resets");
     for (words, problem) in [
         (
             &["slots=x", "--used", "1"][..],

@@ -28,7 +28,7 @@ async fn an_override_is_set_listed_shown_and_undone_and_the_audit_has_both() {
     }
     let tried = prints(&service, &[&SET[..], &["--times", "10", "--dry-run"]].concat());
     assert!(tried.contains(" decisions, ") && !tried.contains("set: "), "{tried}");
-    assert_eq!(prints(&service, &["override", "list"]), "no override matches\n");
+    assert_eq!(prints(&service, &["override", "list"]), "no override is in force\n");
 
     let set = prints(&service, &[&SET[..], &["--times", "10"]].concat());
     let (effect, set) = set.split_once("set: ").unwrap();
@@ -104,7 +104,7 @@ fn what_an_override_does_for_how_long_and_why_are_required() {
         let (code, _, stderr) = run(&mut command(&service, words));
         assert!(code == Some(2) && stderr.contains("ID: must be letters and digits"), "{stderr}");
     }
-    assert_eq!(prints(&service, &["override", "list"]), "no override matches\n");
+    assert_eq!(prints(&service, &["override", "list"]), "no override is in force\n");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn at_a_terminal_set_shows_the_effect_and_asks() {
     let ban = [&SET[..], &["--ban"]].concat();
     let refused = at_a_terminal(&service, &ban, "n");
     assert!(refused.contains(" decisions, ") && refused.contains("nothing was set"), "{refused}");
-    assert_eq!(prints(&service, &["override", "list"]), "no override matches\n");
+    assert_eq!(prints(&service, &["override", "list"]), "no override is in force\n");
     assert!(at_a_terminal(&service, &ban, "y").contains("set: "));
     let sure = at_a_terminal(&service, &[&ban[..], &["--yes"]].concat(), "");
     assert!(sure.contains("set: ") && !sure.contains("[y/N]"), "{sure}");
