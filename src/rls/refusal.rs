@@ -31,7 +31,7 @@ pub enum Refusal {
     /// A field is outside of its bound, or missing. The text names both.
     #[error("{0}")]
     Invalid(String),
-    #[error("descriptors: at least 1")]
+    #[error("descriptors: must have at least 1 item")]
     Empty,
     /// The bytes are not such a message.
     #[error("{0}")]

@@ -153,7 +153,7 @@ func (c Call) encode() (*pb.Call, *ArgumentError) {
 		return nil, mistake("id", "must be UTF-8 of at most %d bytes, and has %d", idBytesMax, len(c.id))
 	}
 	if len(c.descriptors) == 0 {
-		return nil, mistake("descriptors", "must be at least 1")
+		return nil, mistake("descriptors", "must have at least 1 item")
 	}
 	call := &pb.Call{Mode: c.mode, Id: c.id, HitsByKind: make(map[string]uint64, len(c.hitsByKind))}
 	for kind, hits := range c.hitsByKind {
@@ -181,7 +181,7 @@ func (c Call) encode() (*pb.Call, *ArgumentError) {
 
 func (d Descriptor) encode() (*pb.Descriptor, *ArgumentError) {
 	if len(d.Entries) == 0 {
-		return nil, mistake("entries", "must be at least 1")
+		return nil, mistake("entries", "must have at least 1 item")
 	}
 	encoded := &pb.Descriptor{}
 	for i, entry := range d.Entries {

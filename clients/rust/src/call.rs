@@ -82,7 +82,7 @@ impl Descriptor {
     fn validate(&self) -> Result<(), Error> {
         check_hits("hits_addend", self.message.hits_addend)?;
         if self.text.is_empty() {
-            return Err(Error("entries: must be at least 1".to_owned()));
+            return Err(Error("entries: must have at least 1 item".to_owned()));
         }
         match self.entries().position(|(key, _)| key.is_empty()) {
             Some(index) => Err(Error(format!("entries[{index}].key: must not be empty"))),
@@ -234,7 +234,7 @@ impl Call {
             return Err(Error(format!("id: must be at most {ID_BYTES_MAX} bytes, and is {bytes}")));
         }
         if self.descriptors.is_empty() {
-            return Err(Error("descriptors: must be at least 1".to_owned()));
+            return Err(Error("descriptors: must have at least 1 item".to_owned()));
         }
         let mut descriptors = self.descriptors.iter().enumerate();
         descriptors.try_for_each(|(index, descriptor)| {

@@ -576,7 +576,7 @@ async fn mistakes_of_the_caller_name_the_field_and_the_bound() {
         ),
         (
             text(client.decide_all(calls(Call::check(Descriptor::default()))).await),
-            "calls[1].descriptors[0].entries: must be at least 1".to_owned(),
+            "calls[1].descriptors[0].entries: must have at least 1 item".to_owned(),
         ),
         (text(client.commit(Commit::new("", HITS_MAX + 1)).await), format!("used: {bound}")),
         (text(hold.commit(HITS_MAX + 1).await), format!("used: {bound}")),

@@ -129,7 +129,7 @@ async fn other_calls_go_to_the_service_as_they_are() {
         assert!(fake.calls().contains(&call), "{call:?}");
     }
     let mistake = limiter.decide(Vec::new()).await.unwrap_err().to_string();
-    assert_eq!(mistake, "descriptors: must be at least 1");
+    assert_eq!(mistake, "descriptors: must have at least 1 item");
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ async fn a_prepared_call_spends_what_other_calls_on_its_descriptors_have_leased(
         assert!(fake.calls().contains(&call), "{call:?}");
     }
     let mistake = limiter.prepare(Vec::new()).err().unwrap().to_string();
-    assert_eq!(mistake, "descriptors: must be at least 1");
+    assert_eq!(mistake, "descriptors: must have at least 1 item");
 }
 
 #[tokio::test]

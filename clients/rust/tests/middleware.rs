@@ -79,7 +79,7 @@ async fn check(client: &Client, key: &str, value: &str, status: u16, expected: &
     assert_eq!((kind.as_str(), text.as_str()), ("text/plain; charset=utf-8", expected));
     let reason = match key {
         "mistake" => {
-            "tollkeeper: a request was not served: descriptors[0].entries: must be at least 1"
+            "tollkeeper: a request was not served: descriptors[0].entries: must have at least 1 item"
         }
         // A second mistake within a minute is not logged.
         _ => "",

@@ -64,7 +64,7 @@ export function encodeCall(call: Call, path: string): v1.Call {
   const size = utf8.encode(id).length;
   if (size > ID_BYTES_MAX) throw new RangeError(`${path}id: must be at most ${ID_BYTES_MAX} bytes, not ${size}`);
   const list = listOf(descriptors);
-  if (list.length === 0) throw new RangeError(`${path}descriptors: at least 1`);
+  if (list.length === 0) throw new RangeError(`${path}descriptors: must have at least 1 item`);
   return {
     descriptors: list.map((descriptor, index) =>
       encodeDescriptor(descriptor, `${path}descriptors[${index}]`, mode === "refund"),
@@ -107,7 +107,7 @@ function encodeDescriptor(descriptor: Descriptor, path: string, isNegativeHits: 
 
 function encodeEntries(entries: Entries, path: string): v1.Descriptor_Entry[] {
   const pairs = pairsOf(entries, path);
-  if (pairs.length === 0) throw new RangeError(`${path}.entries: at least 1`);
+  if (pairs.length === 0) throw new RangeError(`${path}.entries: must have at least 1 item`);
   return pairs.map(([key, value], index) => {
     const entry = `${path}.entries[${index}]`;
     if (key.length === 0) throw new RangeError(`${entry}.key: must not be empty`);

@@ -64,7 +64,7 @@ pub(crate) trait BatchItem: Send + Sized {
 
 pub(super) fn check_items(field: &str, count: usize, domain: &str) -> Result<(), Refusal> {
     match count {
-        0 => Err(Refusal::Invalid(format!("{field}: at least 1"))),
+        0 => Err(Refusal::Invalid(format!("{field}: must have 1 to {ITEMS_MAX} items"))),
         1..=ITEMS_MAX if domain.is_empty() => {
             Err(Refusal::Invalid("domain: must not be empty".to_owned()))
         }

@@ -173,7 +173,7 @@ async fn calls_without_descriptors_are_counted_by_their_peer_and_logged_once_a_m
     let service = Service::shop().start();
     for _ in 0..3 {
         let refusal = service.ask(request("shop", vec![])).await.unwrap_err();
-        assert_eq!(refusal.message(), "descriptors: at least 1");
+        assert_eq!(refusal.message(), "descriptors: must have at least 1 item");
     }
     let expected = r#"ratelimit_empty_calls_total{peer="127.0.0.1"} 3"#;
     service.assert_metric(expected);

@@ -169,7 +169,7 @@ async fn a_refused_call_is_named_by_its_index_and_the_others_are_decided() {
     ];
     let expected = [
         ("", "OK: OK user 9/10"),
-        ("", "InvalidArgument: calls[1].descriptors: at least 1"),
+        ("", "InvalidArgument: calls[1].descriptors: must have at least 1 item"),
         ("", "InvalidArgument: calls[2].descriptors: 3 exceeds 2"),
         ("", "InvalidArgument: calls[3].descriptors[0].entries: 33 exceeds 32"),
         ("", "InvalidArgument: calls[4].descriptors[1].entries[0].key: must not be empty"),
@@ -298,7 +298,7 @@ async fn nothing_is_read_after_the_deadline_of_a_batch() {
 async fn a_request_without_items_or_with_too_many_is_refused_whole() {
     let service = Service::shop().start();
     for (domain, count, refusal) in [
-        ("shop", 0, "InvalidArgument: calls: at least 1"),
+        ("shop", 0, "InvalidArgument: calls: must have 1 to 1000 items"),
         ("", 1, "InvalidArgument: domain: must not be empty"),
         ("shop", 1001, "InvalidArgument: calls: 1001 exceeds 1000"),
     ] {
@@ -855,7 +855,7 @@ fn json_calls_are_refused_one_by_one() {
         format!("calls[3].{modes}; not `\\x1b{}…`", "x".repeat(60)),
         format!("calls[4].{modes}; not `0.5`"),
         7,
-        "calls[6].descriptors: at least 1",
+        "calls[6].descriptors: must have at least 1 item",
         7,
         "calls[8]: duplicate key at line 1 column 92"
     ]);

@@ -116,7 +116,7 @@ def encode(call: Call, path: str = "") -> tollkeeper_pb2.Call:
     """The message of a call. Errors name the field below `path`."""
     descriptors = listed(call.descriptors)
     if not descriptors:
-        raise ValueError(f"{path}descriptors: at least 1")
+        raise ValueError(f"{path}descriptors: must have at least 1 item")
     hits = None if call.mode in (Mode.CHECK, Mode.READ) else call.hits
     check_hits(f"{path}hits", hits)
     check_kinds(f"{path}hits_by_kind", call.hits_by_kind)
@@ -156,7 +156,7 @@ def _pairs(descriptor: Descriptor) -> list[tuple[Text, Text]]:
 def _entries(descriptor: Descriptor, path: str) -> list[tuple[bytes, bytes]]:
     pairs = _pairs(descriptor)
     if not pairs:
-        raise ValueError(f"{path}.entries: at least 1")
+        raise ValueError(f"{path}.entries: must have at least 1 item")
     entries = []
     for index, (key, value) in enumerate(pairs):
         field = f"{path}.entries[{index}]"

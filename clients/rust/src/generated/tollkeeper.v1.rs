@@ -462,7 +462,7 @@ pub mod tollkeeper_client {
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
     /// Every method takes 1 to 1,000 items, and answers each in its order. Items do not depend on each other: one that fails
-    /// has an `error` of its own, whose text begins with its index, such as `calls[3].descriptors: at least 1`.
+    /// has an `error` of its own, whose text begins with its index, such as `calls[3].descriptors: must have at least 1 item`.
     ///
     /// A whole request fails with INVALID_ARGUMENT (no domain, no item, or too many), PERMISSION_DENIED (the client may not
     /// use the domain), OUT_OF_RANGE (over `--max-message-bytes`) or RESOURCE_EXHAUSTED (too many at a time).

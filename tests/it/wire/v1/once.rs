@@ -115,7 +115,7 @@ async fn an_id_is_bounded_and_only_for_calls_that_charge() {
         ("", "InvalidArgument: calls[2].id: must be absent with mode CHECK"),
         ("", "InvalidArgument: calls[3].id: must be absent with mode READ"),
         ("", "OK: OK user 9/10"),
-        ("", "InvalidArgument: calls[5].descriptors: at least 1"),
+        ("", "InvalidArgument: calls[5].descriptors: must have at least 1 item"),
     ];
     check(decide(&service, "shop", calls).await, &expected);
     // In another domain it is another id, and JSON and gRPC are one API.

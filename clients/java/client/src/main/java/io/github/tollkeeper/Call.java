@@ -110,7 +110,7 @@ public record Call(
         checkKinds(path + "hitsByKind", hitsByKind);
         int idBytes = id.getBytes(StandardCharsets.UTF_8).length;
         require(idBytes <= ID_BYTES_MAX, path + "id: must be at most " + ID_BYTES_MAX + " bytes, not " + idBytes);
-        require(!descriptors.isEmpty(), path + "descriptors: must be at least 1");
+        require(!descriptors.isEmpty(), path + "descriptors: must have at least 1 item");
         tollkeeper.v1.Call.Builder call = tollkeeper.v1.Call.newBuilder().putAllHitsByKind(hitsByKind).setId(id);
         if (mode != Mode.REFUND) {
             call.setMode(tollkeeper.v1.Call.Mode.valueOf(mode.name()));

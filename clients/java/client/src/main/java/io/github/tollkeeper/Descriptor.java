@@ -81,7 +81,7 @@ public record Descriptor(List<Entry> entries, Optional<Limit> limit) {
     }
 
     void encode(String path, tollkeeper.v1.Descriptor.Builder descriptor) {
-        Call.require(!entries.isEmpty(), path + ".entries: must be at least 1");
+        Call.require(!entries.isEmpty(), path + ".entries: must have at least 1 item");
         for (int i = 0; i < entries.size(); i++) {
             Entry entry = entries.get(i);
             Call.require(!entry.key().isEmpty(), path + ".entries[" + i + "].key: must not be empty");
