@@ -25,6 +25,9 @@ use crate::{
 /// Numbers from here on are milliseconds: as seconds, they would be in the year 5138.
 const MILLIS_FROM: f64 = 1e11;
 
+/// Most bad lines that are named.
+const NAMED_MAX: usize = 10;
+
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct ImportFlags {
     /// Access log; `-` is standard input
@@ -52,8 +55,6 @@ struct Lines {
     /// Without a descriptor.
     empty: usize,
     bad: usize,
-    /// What was wrong with the first bad one.
-    problem: Option<String>,
 }
 
 pub(super) fn main(flags: &ImportFlags) -> Ended {
@@ -105,16 +106,18 @@ pub(super) fn main(flags: &ImportFlags) -> Ended {
             Ok(false) => lines.empty += 1,
             Err(problem) => {
                 lines.bad += 1;
-                lines.problem.get_or_insert_with(|| format!("{name}:{number}: {problem}"));
+                if lines.bad <= NAMED_MAX {
+                    complain(format_args!("{name}:{number}: {problem}"));
+                }
             }
         }
     }
     let written = if lines.calls > 0 { recording.write(&flags.to) } else { Ok(()) };
     written.map_err(|error| failure(format_args!("{}: {error}", flags.to.display())))?;
-    let Lines { calls, empty, bad, problem } = lines;
+    let Lines { calls, empty, bad } = lines;
     let code = if bad == 0 && calls > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    if let Some(problem) = problem {
-        complain(format_args!("{problem}; {} in all", counted(bad, "bad line")));
+    if bad > NAMED_MAX {
+        complain(format_args!("{} in all", counted(bad, "bad line")));
     }
     let (calls, empty) = (counted(calls, "call"), counted(empty, "line"));
     Ok(say(&format!("{calls}, {empty} without a descriptor\n"), code))

@@ -268,6 +268,14 @@ fn an_import_names_what_it_leaves_out_and_leaves_no_part_of_a_file() {
         (code, &*stderr),
         (Some(1), "calls.lz4: already exists; --to must name a new file\n")
     );
+    fs::remove_file(folder.path().join("calls.lz4")).unwrap();
+    for (bad, named, last) in [(10, 10, "access.log:10: "), (12, 11, "12 bad lines in all")] {
+        fs::write(folder.path().join("access.log"), "[]\n".repeat(bad) + &line("alice")).unwrap();
+        let (code, _, stderr) = import();
+        assert_eq!((code, stderr.lines().count()), (Some(1), named), "{stderr}");
+        assert!(stderr.lines().last().unwrap().starts_with(last), "{stderr}");
+        fs::remove_file(folder.path().join("calls.lz4")).unwrap();
+    }
 }
 
 #[tokio::test]
