@@ -91,10 +91,15 @@ fn run(rules: &RuleSet, case: &Case) -> Result<(), String> {
         let TestCall { location, at, now, written, request, hold, .. } = call;
         let hold = hold.as_ref().map(String::as_bytes);
         let decision = service.decide(request, HitsMeaning::Charged, *now, hold);
-        let difference = difference(call, &decision).or_else(|| unmatched(rules, call, &decision));
-        let difference = difference.or_else(|| no_hold(call, &decision));
-        if let Some(difference) = difference {
-            return Err(format!("{location}, at {at}: {}\n{difference}", written.join(" ")));
+        // A typo explains a difference.
+        let found = [difference(call, &decision), unmatched(rules, call, &decision)];
+        let mut found: Vec<String> = found.into_iter().flatten().collect();
+        if found.is_empty() {
+            found.extend(no_hold(call, &decision));
+        }
+        if !found.is_empty() {
+            let (written, found) = (written.join(" "), found.join("\n"));
+            return Err(format!("{location}, at {at}: {written}\n{found}"));
         }
     }
     Ok(())
@@ -123,10 +128,14 @@ fn no_hold(call: &TestCall, decision: &Decision) -> Option<String> {
 
 /// The difference if a descriptor matches no rule: that is probably a typo, unless the test expects it.
 fn unmatched(rules: &RuleSet, call: &TestCall, decision: &Decision) -> Option<String> {
-    if call.rules.is_some() || is_commit(decision) {
+    if is_commit(decision) {
         return None;
     }
-    let index = decision.statuses.iter().position(|status| matched(status) == NO_RULE)?;
+    let expected = |index| call.rules.as_ref().and_then(|rules| rules.get(index));
+    let mut statuses = decision.statuses.iter().enumerate();
+    let index = statuses.position(|(index, status)| {
+        matched(status) == NO_RULE && expected(index).is_none_or(|rule| rule != NO_RULE)
+    })?;
     let problem = match decision.statuses.get(index)?.matched {
         Matched::NoDomain => {
             let domains = rules.domains();

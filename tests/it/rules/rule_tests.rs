@@ -215,6 +215,13 @@ fn a_descriptor_that_matches_no_rule_fails_unless_the_test_says_so() {
     assert_eq!(code, Some(1));
     let problem = "no rule file has the domain `dd`; did you mean `d`?";
     assert!(stdout.contains(problem), "{stdout}");
+    for expected in ["remaining: 3", "rule: k"] {
+        let text = text.replace("shop", "dd").replace("a=b", &format!("a=b, {expected}"));
+        let (code, stdout, _) = test_file("a.test.yaml", &text, &[]);
+        assert_eq!(code, Some(1));
+        let [difference, named] = ["actual: ", problem].map(|part| stdout.find(part).unwrap());
+        assert!(difference < named, "{stdout}");
+    }
     let meant = text.replace("a=b", "a=b, rule: none");
     assert_eq!(test_file("a.test.yaml", &meant, &[]).0, Some(0));
 }
