@@ -133,6 +133,12 @@ const OTHER_NAMES: [(&str, &str); 7] = [
     ("start", "`tollkeeper serve`"),
 ];
 
+/// Services whose limits people try to import, and what they do in place of it.
+const OTHER_SERVICES: [(&str, &str); 2] = [
+    ("ratelimit", "rule files of envoyproxy/ratelimit work unchanged; run `tollkeeper check`"),
+    ("gubernator", "rules take the place of its limits, as docs/gubernator.md shows"),
+];
+
 impl Arguments {
     fn read() -> Self {
         Self::try_parse().unwrap_or_else(|error| with_our_hint(error).exit())
@@ -151,9 +157,13 @@ fn with_our_hint(mut error: Error) -> Error {
     let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else {
         return error;
     };
-    if let Some((_, meant)) = OTHER_NAMES.iter().find(|(other, _)| other == name) {
+    let of = |table: &[(&str, &'static str)]| {
+        table.iter().find(|(other, _)| other == name).map(|(_, meant)| *meant)
+    };
+    let meant = of(&OTHER_NAMES).map(|meant| format!("did you mean {meant}?"));
+    if let Some(hint) = meant.or_else(|| of(&OTHER_SERVICES).map(str::to_owned)) {
         error.remove(ContextKind::SuggestedSubcommand);
-        let hint = StyledStr::from(format!("did you mean {meant}?"));
+        let hint = StyledStr::from(hint);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint]));
     }
     error
