@@ -346,5 +346,5 @@ fn entries(text: &str) -> Result<Vec<Entry>, String> {
 
 fn lasts(text: &str) -> Result<Duration, String> {
     duration::duration(text, Duration::from_secs(1), LASTS_MAX)
-        .map_err(|_| "for: must be a duration from 1s to 30d".to_owned())
+        .map_err(|problem| format!("for: {problem}"))
 }

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+const DAY_MS: u64 = 86_400_000;
+
 /// Units of time in milliseconds, longest first.
 const UNITS: [(&str, u64); 5] =
-    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+    [("d", DAY_MS), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
 /// Reads a duration such as `15ms`, `5s`, `2m`, `1h30m` or `7d`.
 ///
@@ -43,10 +45,11 @@ fn millis(text: &str) -> Option<u64> {
     }
 }
 
-/// Writes a duration of whole milliseconds as [`duration`] reads it, in hours at most.
+/// Writes a duration of whole milliseconds as [`duration`] reads it, in days only if it has several.
 pub fn spelled(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    for (name, unit) in UNITS.into_iter().skip(1) {
+    let is_long = millis > DAY_MS;
+    for (name, unit) in UNITS.into_iter().skip(usize::from(!is_long)) {
         if millis >= unit && millis.is_multiple_of(unit) {
             return format!("{}{name}", millis / unit);
         }
@@ -105,7 +108,7 @@ mod tests {
             (minute, "60001", Err("from 1ms to 1m")),
             (minute, "1 M", Err("from 1ms to 1m; did you mean 1m?")),
             (week, "7d", Ok(604_800_000)),
-            (week, "5", Err("from 1s to 168h; did you mean 5s?")),
+            (week, "5", Err("from 1s to 7d; did you mean 5s?")),
             (("1s", "1m"), "2000", Err("from 1s to 1m; did you mean 2000ms?")),
         ] {
             let [min, max] = [min, max].map(|text| Duration::from_millis(millis(text).unwrap()));
@@ -116,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_is_written_in_the_longest_unit_up_to_hours_that_leaves_no_rest() {
+    fn a_duration_is_written_in_the_longest_unit_that_leaves_no_rest_and_one_day_in_hours() {
         for (millis, expected) in [
             (0, "0s"),
             (1, "1ms"),
@@ -125,7 +128,9 @@ mod tests {
             (60_000, "1m"),
             (90_000, "90s"),
             (3_600_000, "1h"),
-            (604_800_000, "168h"),
+            (86_400_000, "24h"),
+            (90_000_000, "25h"),
+            (604_800_000, "7d"),
         ] {
             assert_eq!(spelled(Duration::from_millis(millis)), expected);
         }
