@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     audit::{Attempt, AuditQuery, RefusalKind, bounded},
+    candidate::OrderKind,
     http::parameters,
     members::set_member,
     telemetry::{EventKind, happened},
@@ -87,6 +88,9 @@ pub(super) async fn note_change(
         }
         happened(kind, bounded(&format!("{text}by {}", actor.name())));
     }
+    let order = details.get("order").and_then(Value::as_str).and_then(OrderKind::named);
+    let order = order.map(|order| format!("{} candidate", order.name()));
+    let action = order.as_deref().unwrap_or(action);
     actor.admin.audit.note(Attempt { who: actor.name(), action, details, refused }).await;
     answer
 }

@@ -179,7 +179,10 @@ async fn a_promoted_candidate_is_in_force_on_all_replicas_until_new_rules_or_an_
     assert_eq!(judged["version"], promoted["version"], "{judged}");
     assert_eq!(shown(&services[0])["state"], "in_force");
     let (_, audit) = send(&services[0], "GET", "/audit", "");
-    let orders = audit["entries"].as_array().unwrap().iter().map(|entry| &entry["order"]);
+    let orders = audit["entries"].as_array().unwrap().iter().map(|entry| {
+        assert_eq!(entry["action"], format!("{} candidate", entry["order"].as_str().unwrap()));
+        &entry["order"]
+    });
     assert_eq!(orders.collect::<Vec<_>>(), ["promote", "judge", "abort", "promote"]);
 }
 
