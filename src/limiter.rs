@@ -488,6 +488,8 @@ impl Limiter {
         if self.store.reads_no_more(until) {
             return Err(StoreError::TimedOut.into());
         }
+        // Most descriptors have a counter: those that could not wait need no plan.
+        self.store.may_read(request.descriptors.len())?;
         let plan = self.draw(by, request, HitsMeaning::Charged);
         self.check_weight(&plan)?;
         let states = self.store.states(&plan.charges, until).await?;

@@ -263,9 +263,8 @@ impl Guard {
         until: Instant,
     ) -> Result<Vec<CounterState>, StoreError> {
         let count = u32::try_from(charges.len()).unwrap_or(u32::MAX);
-        let Ok(_waiting) = self.waiting.readings.try_acquire_many(count) else {
-            return Err(too_many_wait());
-        };
+        let waiting = self.waiting.readings.try_acquire_many(count);
+        let _waiting = waiting.map_err(|_| too_many_wait())?;
         let mut states = Vec::with_capacity(charges.len());
         for some in charges.chunks(READ_AT_A_TIME) {
             for answer in self.read_in_turn(&self.read_turns, some, Clear::No, until).await {
@@ -317,6 +316,15 @@ impl Guard {
         }
         let read = turns.read(charges.len(), until, reading).await;
         read.unwrap_or_else(|| vec![Err(StoreError::TimedOut); charges.len()])
+    }
+
+    /// Whether so many counters may wait to be read now.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] if too many others wait.
+    pub fn may_read(&self, counters: usize) -> Result<(), StoreError> {
+        let may_wait = self.waiting.readings.available_permits() >= counters;
+        may_wait.then_some(()).ok_or_else(too_many_wait)
     }
 
     /// Whether nothing is to be read any more for the request of this task, which has time until then.
