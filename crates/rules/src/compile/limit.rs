@@ -80,8 +80,8 @@ pub(super) fn compile(
         );
         reader.warning(*location, message);
     }
-    let as_written = Limit { mode: mode_written, ..limit.clone() };
-    if let Some(key) = value.leases.filter(|_| !as_written.has_free_hits()) {
+    let leases = || Limit { mode: mode_written, ..limit.clone() }.has_free_hits();
+    if let Some(key) = value.leases.filter(|_| !leases()) {
         let message = "lease: has no effect on a limit with hold, priority, count_denied, ban_for, shadow_mode or quota_mode";
         reader.warning(key, message);
     }
