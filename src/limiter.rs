@@ -47,7 +47,7 @@ use crate::{
         outage,
     },
     telemetry::{LogCause, due_line, with_call},
-    text::{did_you_mean::hint, printable::printable_start},
+    text::did_you_mean::hint,
     top_keys::{TopKeys, TopReport},
 };
 use tokio::{
@@ -55,9 +55,6 @@ use tokio::{
     time::{self, Instant},
 };
 use tokio_util::sync::CancellationToken;
-
-/// A longer name of a domain is cut in a log line.
-const DOMAIN_BYTES_SHOWN: usize = 64;
 
 /// The counter of one limit of a descriptor.
 #[derive(Debug)]
@@ -661,15 +658,18 @@ impl Limiter {
         if decision.statuses.iter().any(is_unmatched)
             && let Some(line) = due_line(LogCause::Unmatched, "")
         {
-            let (name, domains) = (&request.domain, by.rules.rules.domains());
-            let is_known = domains.iter().any(|domain| *domain.name == **name);
-            let names = domains.iter().map(|domain| &*domain.name);
+            let (name, rules) = (&request.domain, &by.rules.rules);
+            // A domain that no rule has may be anything, and so is not shown.
+            let domain = match rules.domain(name) {
+                Some(domain) => format!("the domain `{}`", domain.name),
+                None => {
+                    let names = rules.domains().into_iter().map(|domain| &*domain.name);
+                    format!("a domain that no rule has{}", hint(name, names))
+                }
+            };
             tracing::warn!(
                 suppressed = line.suppressed,
-                "a descriptor of the {} domain `{}` matched no rule and passed{} (logged at most once a minute)",
-                if is_known { "known" } else { "unknown" },
-                printable_start(name.as_bytes(), DOMAIN_BYTES_SHOWN),
-                if is_known { String::new() } else { hint(name, names) }
+                "a descriptor matched no rule and passed: it is of {domain} (logged at most once a minute)"
             );
         }
     }
