@@ -78,7 +78,12 @@ impl Overrides {
                 known.is_reported = true;
                 // They are read again once they may be.
                 known.fields = usize::MAX;
-                known.note_problem(Some(format!("overrides are off: {error}")));
+                let state = if known.is_known {
+                    "the last known overrides apply"
+                } else {
+                    "overrides are off"
+                };
+                known.note_problem(Some(format!("{state}: {error}")));
             }
             Err(error) if !known.is_known && !known.is_reported => {
                 known.is_reported = true;

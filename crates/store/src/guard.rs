@@ -43,8 +43,8 @@ const DECISION_PART: (u32, u32) = (3, 4);
 /// asked about when the store is slow.
 const OPERATOR_WAITS: Duration = Duration::from_secs(1);
 
-/// How many charges may wait for the store in calls that have at most [`FEW`]. Larger calls may have as many again; those that count
-/// work that is done, and those of callers that read counters, half as many each: some 220 MiB in all.
+/// How many charges may wait for the store in calls that have at most [`FEW`]. Larger calls may have as many again; larger ones that
+/// count work that is done, and those that read counters, half as many each: some 220 MiB in all.
 const WAITING_MAX: usize = 1 << 17;
 
 /// Calls with more charges than this have a bound of their own, so that they do not keep small calls out.
@@ -70,7 +70,7 @@ pub struct Guard {
 struct Waiting {
     in_few: Semaphore,
     in_many: Semaphore,
-    /// In calls that count work that is done.
+    /// In calls of many that count work that is done.
     with_done: Semaphore,
     readings: Semaphore,
 }
@@ -213,8 +213,8 @@ impl Guard {
     fn may_wait(&self, charges: &[Charge]) -> Option<SemaphorePermit<'_>> {
         let is_done = |charge: &Charge| charge.applies_when_denied() || charge.is_commit();
         let waiting = match charges.len() {
-            _ if charges.iter().any(is_done) => &self.waiting.with_done,
             0..=FEW => &self.waiting.in_few,
+            _ if charges.iter().any(is_done) => &self.waiting.with_done,
             _ => &self.waiting.in_many,
         };
         waiting.try_acquire_many(u32::try_from(charges.len()).ok()?).ok()

@@ -296,13 +296,17 @@ pub(crate) fn not_permitted(error: &RedisError, server: &Server) -> Option<Store
     if error.code() != Some("NOPERM") {
         return None;
     }
-    let command = error.detail().and_then(|text| text.split('\'').nth(1));
+    // The last quoted word: a name may have quotes, too.
+    let command = error.detail().and_then(|text| text.rsplit('\'').nth(1));
     let is_name =
         |text: &&str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'|');
     let command = command.filter(is_name).map(str::to_ascii_uppercase);
-    let command = command.unwrap_or_else(|| "a command that is needed".to_owned());
+    let refused = command.map_or_else(
+        || "use a key or a command that is needed".to_owned(),
+        |command| format!("run {command}"),
+    );
     let user = server.access.user_in_words();
-    Some(StoreError::NotPermitted(format!("{user} may not run {command}")))
+    Some(StoreError::NotPermitted(format!("{user} may not {refused}")))
 }
 
 /// Makes connections for the pool, and judges them when they come back.
