@@ -307,6 +307,22 @@ fn fixed_windows() -> Vec<Limit> {
     ]
 }
 
+#[tokio::test]
+async fn of_65_537_charges_that_outlive_their_callers_the_last_is_kept() {
+    let mut redis = Redis::start();
+    let store = redis_store::transactions(&redis.url(), TIMEOUT);
+    redis.stop();
+    let counted = &fixed_windows()[3];
+    let debit = |user: usize| {
+        charges::charge(&user.to_string(), Hits::Charge(1), &Arc::new(counted.clone()))
+    };
+    let many: Vec<_> = (0..512).map(debit).collect();
+    let calls = std::iter::repeat_n(&many[..], 128).chain([&many[..1]]);
+    let answers = join_all(calls.map(|call| store.charge(call, redis_store::soon()))).await;
+    let is_kept = |answer: &&Result<Verdict, tollkeeper::store::StoreError>| matches!(answer, Err(error) if error.to_string() == "too many calls go on without their callers");
+    assert_eq!(answers.iter().filter(is_kept).count(), 1);
+}
+
 #[test]
 fn any_other_algorithm_and_a_lease_are_refused_at_load_with_the_reason() {
     let rules = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: 1, algorithm: sliding_log }\n  - key: l\n    rate_limit: { unit: day, requests_per_unit: 1, lease: auto }\n";

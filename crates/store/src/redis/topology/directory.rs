@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::task::TaskTracker;
 use tollkeeper_engine::{key::Counter, time::Timestamp};
 
@@ -38,6 +38,8 @@ pub(crate) struct Directory {
     searched: watch::Sender<bool>,
     /// Work that goes on although its caller has gone.
     pub(crate) outliving: TaskTracker,
+    /// One permit for each charge of lone work that may outlive its caller.
+    pub(super) outliving_charges: Arc<Semaphore>,
     /// Is notified when the nodes may have changed.
     pub(crate) search_due: Arc<Notify>,
 }
@@ -45,6 +47,9 @@ pub(crate) struct Directory {
 /// Why a cluster serves no key, by what its nodes answer.
 pub(super) const DOWN: &str = "CLUSTERDOWN: its nodes consider the cluster down; with \
     cluster-require-full-coverage yes, one hash slot without a server is enough";
+
+/// How many charges of lone work may outlive their callers, some 40 MiB. Further ones are kept.
+const OUTLIVING_MAX: usize = 1 << 16;
 
 impl fmt::Debug for Directory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -65,6 +70,7 @@ impl Directory {
             moved_to: Mutex::default(),
             searched: watch::Sender::default(),
             outliving: TaskTracker::new(),
+            outliving_charges: Arc::new(Semaphore::new(OUTLIVING_MAX)),
             search_due: Arc::default(),
         }
     }

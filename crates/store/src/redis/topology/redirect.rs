@@ -41,9 +41,16 @@ pub(crate) async fn decide_alone(
     work: NodeWork,
 ) -> Result<Decided, StoreError> {
     let outlives_caller = work.outlives_caller();
+    let count = u32::try_from(work.len()).unwrap_or(u32::MAX);
     let (owed, owned) = (directory.owe(work), Arc::clone(directory));
     let until = Instant::now() + OUTLIVES_BY;
+    let permits = Arc::clone(&directory.outliving_charges);
+    let permit = outlives_caller.then(|| permits.try_acquire_many_owned(count)).transpose();
+    let permit = permit.map_err(|_| {
+        StoreError::Unavailable("too many calls go on without their callers".to_owned())
+    })?;
     let deciding = async move {
+        let _permit = permit;
         let answer = redirected(&owned, slot, owed, until).await;
         answer.map_err(|not_decided| not_decided.into_store_error(|| owned.no_node()))
     };
