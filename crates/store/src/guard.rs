@@ -318,7 +318,7 @@ impl Guard {
         read.unwrap_or_else(|| vec![Err(StoreError::TimedOut); charges.len()])
     }
 
-    /// Whether so many counters may wait to be read now.
+    /// Checks that there is room for this many counters to wait until they are read.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] if too many others wait.

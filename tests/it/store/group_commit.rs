@@ -582,6 +582,12 @@ fn debit(user: &str) -> Charge {
     charge_on(user, 1, Limit { when_denied: WhenDenied::Counted, ..limit })
 }
 
+/// The hits in the counter of this user; 0 without one.
+fn count_of(redis: &Redis, user: &str) -> u64 {
+    let key = redis.keys().into_iter().find(|key| key.contains(user));
+    key.map_or(0, |key| redis.query(&["GET", &key]))
+}
+
 /// A debit is for work already done, so it must be charged though its client has left.
 #[tokio::test]
 async fn a_debit_whose_caller_has_gone_is_charged_and_any_other_call_is_not() {
@@ -595,17 +601,13 @@ async fn a_debit_whose_caller_has_gone_is_charged_and_any_other_call_is_not() {
             assert!(futures_util::poll!(&mut given_up).is_pending());
         }
     }
-    let debits = || {
-        let key = redis.keys().into_iter().find(|key| key.contains("carol"));
-        key.map_or(0, |key| redis.query::<u64>(&["GET", &key]))
-    };
     for _ in 0..1000 {
-        if debits() == 5 {
+        if count_of(&redis, "carol") == 5 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(debits(), 5);
+    assert_eq!(count_of(&redis, "carol"), 5);
     assert_eq!(charged(&store, "alice", 1, 10).await, fits(8));
 }
 
@@ -682,17 +684,13 @@ async fn of_65_569_charges_in_large_calls_that_count_work_the_last_are_kept_unle
     redis.start_again();
     let mut sends = JoinSet::new();
     sends.spawn(async move { guard.servers().unwrap().follow().await });
-    let debits = || {
-        let key = redis.keys().into_iter().find(|key| key.contains("dave"));
-        key.map_or(0, |key| redis.query::<u64>(&["GET", &key]))
-    };
     for _ in 0..3000 {
-        if debits() == 2 {
+        if count_of(&redis, "dave") == 2 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(debits(), 2);
+    assert_eq!(count_of(&redis, "dave"), 2);
 }
 
 #[tokio::test]

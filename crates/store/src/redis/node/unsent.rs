@@ -61,8 +61,8 @@ pub(super) enum Made {
 }
 
 impl Made {
-    /// The time by Redis's clock. While that clock is not known, it is the year 1970: its windows have ended, so Redis refuses the
-    /// work and tells its time.
+    /// The time by Redis's clock. Before Redis has told its time, this is 1970, whose windows have all ended: Redis refuses the
+    /// work then, and its answer has the time.
     pub(super) fn at(self) -> Timestamp {
         match self {
             Self::At(made) => made,

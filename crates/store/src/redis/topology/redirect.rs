@@ -44,9 +44,8 @@ pub(crate) async fn decide_alone(
     let count = u32::try_from(work.len()).unwrap_or(u32::MAX);
     let (owed, owned) = (directory.owe(work), Arc::clone(directory));
     let until = Instant::now() + OUTLIVES_BY;
-    let permits = Arc::clone(&directory.outliving_charges);
-    let permit = outlives_caller.then(|| permits.try_acquire_many_owned(count)).transpose();
-    let permit = permit.map_err(|_| {
+    let permit = || Arc::clone(&directory.outliving_charges).try_acquire_many_owned(count);
+    let permit = outlives_caller.then(permit).transpose().map_err(|_| {
         StoreError::Unavailable("too many calls go on without their callers".to_owned())
     })?;
     let deciding = async move {
