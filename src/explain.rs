@@ -21,7 +21,7 @@ use crate::{
     store::CounterReading,
     text::{
         did_you_mean::hint,
-        duration::{in_words, spelled},
+        duration::{in_words, seconds_up, spelled},
         printable::printable,
     },
 };
@@ -223,9 +223,8 @@ impl Explanation {
                     charge.held = Some(state.held).filter(|held| *held > 0);
                     charge.credit = Some(state.credit).filter(|credit| *credit > 0);
                     charge.remaining = Some(state.remaining);
-                    let seconds = state.reset.as_secs() + u64::from(state.reset.subsec_nanos() > 0);
-                    charge.closed =
-                        state.closed.then(|| format!("closed for {}", in_words(seconds)));
+                    let closed = || format!("closed for {}", in_words(seconds_up(state.reset)));
+                    charge.closed = state.closed.then(closed);
                     states.push(state);
                 }
                 CounterReading::Corrupt => charge.problem = Some(CORRUPT.to_owned()),

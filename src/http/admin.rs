@@ -49,7 +49,7 @@ use crate::{
         EventKind::{CounterSet, CountersReset, LogFilterSet},
         LogFilter,
     },
-    text::duration::duration,
+    text::duration::{duration, seconds_up},
 };
 
 /// The longest time for which calls are recorded when it is asked for.
@@ -279,7 +279,7 @@ async fn show_recording(State(admin): State<Admin>) -> Result<Json<Value>, Refus
     Ok(Json(json!({
         "folder": recorder.folder_path().display().to_string(),
         "recording": left != Some(Duration::ZERO),
-        "seconds_left": left.map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0)),
+        "seconds_left": left.map(seconds_up),
     })))
 }
 

@@ -57,6 +57,11 @@ pub fn spelled(duration: Duration) -> String {
     "0s".to_owned()
 }
 
+/// The whole seconds in which a duration has ended: its seconds, rounded up.
+pub fn seconds_up(duration: Duration) -> u64 {
+    duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
+}
+
 /// Seconds in the two longest units that fit, such as `4 h 37 min`.
 pub fn in_words(seconds: u64) -> String {
     const UNITS: [(&str, u64); 4] = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)];
@@ -115,6 +120,13 @@ mod tests {
             let expected = expected.map(Duration::from_millis);
             let expected = expected.map_err(|range| format!("must be a duration {range}"));
             assert_eq!(duration(text, min, max), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_second_is_a_second() {
+        for (millis, seconds) in [(0, 0), (1, 1), (999, 1), (1000, 1), (1001, 2)] {
+            assert_eq!(seconds_up(Duration::from_millis(millis)), seconds);
         }
     }
 
