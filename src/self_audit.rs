@@ -36,7 +36,7 @@ use crate::{
     engine::{
         decision::Matched,
         key::Counter,
-        ledger::{JudgedBy, Verdict},
+        ledger::{Asked, JudgedBy, Verdict},
         plan::Plan,
         rule::Algorithm,
         time::Timestamp,
@@ -176,7 +176,7 @@ impl SelfAudit {
         now: impl Fn() -> Timestamp,
         digest: impl Fn(u64) -> String,
     ) {
-        let now = LazyCell::new(now);
+        let (now, asked) = (LazyCell::new(now), Asked::by(&plan.charges));
         for (index, (matched, directive, charge)) in plan.matched_charges().enumerate() {
             let counter = &charge.counter;
             if counter.limit.algorithm != Algorithm::FixedWindow {
@@ -197,7 +197,7 @@ impl SelfAudit {
             for (earlier, at) in times.into_iter().flatten().enumerate() {
                 if self.is_audited(counter, at)
                     && let Some(answered) =
-                        Answered::new((matched, directive), index, &plan.charges, verdict)
+                        Answered::new((matched, directive, charge), index, &asked, verdict)
                 {
                     // Its hits count once.
                     let answered = if earlier > 0 { answered.without_hits() } else { answered };

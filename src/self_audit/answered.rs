@@ -8,7 +8,7 @@ use crate::{
     engine::{
         decision::Matched,
         directive::Directive,
-        ledger::{self, Charge, Fit, JudgedBy, Verdict},
+        ledger::{Asked, Charge, Fit, JudgedBy, Verdict},
         request::Hits,
         rule::{Lease, Limit},
     },
@@ -59,12 +59,11 @@ impl Answered {
 
     /// What the charge of this index of a call was answered; `None` if that says nothing, or its rule is never audited.
     pub(super) fn new(
-        (matched, directive): (&Matched, Option<&Arc<Directive>>),
+        (matched, directive, charge): (&Matched, Option<&Arc<Directive>>, &Charge),
         index: usize,
-        charges: &[Charge],
+        asked: &Asked<'_>,
         verdict: Option<&Verdict>,
     ) -> Option<Self> {
-        let charge = charges.get(index)?;
         let limit = &*charge.counter.limit;
         let is_same =
             |own: &&Arc<Limit>| own.window == limit.window && own.algorithm == limit.algorithm;
@@ -96,7 +95,7 @@ impl Answered {
             Some(Fit::Over) if by_counter && denied => {
                 // Others may have leased what would have fitted.
                 let is_leased = limit.lease == Lease::Auto;
-                let denied = (!is_leased).then(|| ledger::asked(charge, charges));
+                let denied = (!is_leased).then(|| asked.of(charge));
                 Self { least_denied: denied, ..changed }
             }
             _ => changed,

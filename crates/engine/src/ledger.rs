@@ -24,7 +24,7 @@ use self::{
     vote::{FitKind, Vote, VoteResult},
 };
 pub use self::{
-    charge::{Charge, asked},
+    charge::{Asked, Charge},
     counter_state::{CounterState, foresee},
     give_back::GiveBack,
     hold_action::{CommitOutcome, HoldAction},

@@ -15,6 +15,7 @@ use std::{
     sync::Arc,
 };
 
+use hashbrown::HashTable;
 use tollkeeper_base::process::clock::Clock;
 use tollkeeper_engine::{
     algorithm::{Algorithm, AnyAccount, account::Terms, hold_record::HoldRecord},
@@ -97,21 +98,22 @@ impl MemoryStore {
         {
             return self.charge_one(charge, now);
         }
-        let mut counters: Few<LocatedCounter<'_>> = Few::new();
+        let mut counters = CalledCounters::of_charges(charges.len());
         let mut postings: Few<Posting<'_>> = Few::new();
         for charge in charges {
             let terms = charge.terms(now);
             let is_committed = matches!(charge.hold, Some(HoldAction::Commit { .. }));
             let counter = LocatedCounter { is_committed, ..self.locate(&charge.counter, terms) };
-            let account = Some(index_of(&mut counters, counter));
+            let account = Some(counters.index_of(counter));
             let hold = self.locate_hold(&charge.counter, charge.hold, terms);
-            let hold = hold.map(|hold| index_of(&mut counters, hold));
+            let hold = hold.map(|hold| counters.index_of(hold));
             let commits =
                 matches!(charge.hold, Some(HoldAction::Commit { .. } | HoldAction::ById { .. }));
             let reset = commits.then(|| self.locate_reset(&charge.counter, terms));
-            let reset = reset.map(|reset| index_of(&mut counters, reset));
+            let reset = reset.map(|reset| counters.index_of(reset));
             postings.push(Posting { account, hold, reset, hits: charge.hits, charge, terms });
         }
+        let counters = counters.each;
 
         let ends = |charge: &Charge| matches!(charge.hold, Some(HoldAction::EndOldest { .. }));
         let _ending = charges.iter().any(ends).then(|| self.open_takes.ending());
@@ -311,16 +313,37 @@ impl MemoryStore {
     }
 }
 
-/// The index of a counter in the list, to which it is added if it is new.
-fn index_of<'call>(
-    counters: &mut Few<LocatedCounter<'call>>,
-    counter: LocatedCounter<'call>,
-) -> usize {
-    let known = counters.iter().position(|known| known.key == counter.key);
-    known.unwrap_or_else(|| {
-        counters.push(counter);
-        counters.len() - 1
-    })
+/// The counters of a call, and what is kept beside them, each once.
+struct CalledCounters<'call> {
+    each: Few<LocatedCounter<'call>>,
+    /// Their indices by their hashes, for a call of many charges.
+    by_hash: Option<HashTable<usize>>,
+}
+
+impl<'call> CalledCounters<'call> {
+    /// Of so many charges, of which few are each compared with all others.
+    fn of_charges(count: usize) -> Self {
+        Self { each: Few::new(), by_hash: (count > 16).then(|| HashTable::with_capacity(count)) }
+    }
+
+    /// The index of a counter, which is added if it is new.
+    fn index_of(&mut self, counter: LocatedCounter<'call>) -> usize {
+        let Self { each, by_hash } = self;
+        let (new, hash) = (each.len(), counter.key.hash);
+        let is_same =
+            |index: &usize| each.get(*index).is_some_and(|known| known.key == counter.key);
+        let index = match by_hash {
+            None => (0..new).find(is_same).unwrap_or(new),
+            Some(by_hash) => {
+                let hash_of = |index: &usize| each.get(*index).map_or(0, |known| known.key.hash);
+                *by_hash.entry(hash, is_same, hash_of).or_insert(new).get()
+            }
+        };
+        if index == new {
+            each.push(counter);
+        }
+        index
+    }
 }
 
 /// The shards that a call needs, locked until it ends.

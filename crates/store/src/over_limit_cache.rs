@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use tollkeeper_engine::{
     key::Counter,
-    ledger::{self, Charge, Fit, JudgedBy, Tally, Verdict},
+    ledger::{self, Asked, Charge, Fit, JudgedBy, Tally, Verdict},
     request::Hits,
     rule::Lease,
 };
@@ -84,15 +84,15 @@ impl OverLimitCache {
             return None;
         }
         // Nothing is allocated for a call that goes on to the store.
-        if !charges.iter().any(|charge| self.is_known_to_deny(charge, charges, now)) {
+        let asked = Asked::by(charges);
+        if !charges.iter().any(|charge| self.is_known_to_deny(charge, &asked, now)) {
             return None;
         }
         let mut tallies = Vec::with_capacity(charges.len());
         for charge in charges {
-            let asked = ledger::asked(charge, charges);
-            let tally = self.known(charge, charges, now)?;
+            let tally = self.known(charge, &asked, now)?;
             if let Fit::Fits { remaining } = tally.fit
-                && asked > remaining
+                && asked.of(charge) > remaining
             {
                 // More than it last had: only the store knows whether that fits now.
                 return None;
@@ -114,11 +114,12 @@ impl OverLimitCache {
         if !denied && self.is_quiet(sent) {
             return;
         }
+        let asked = Asked::by(charges);
         for (charge, tally) in charges.iter().zip(&verdict.tallies) {
             if tally.judged_by != JudgedBy::Counter || charge.is_part || is_held(charge) {
                 continue;
             }
-            let mut tally = CachedTally::new(*tally, || ledger::asked(charge, charges), sent);
+            let mut tally = CachedTally::new(*tally, || asked.of(charge), sent);
             if self.denials == Denials::MayBeReserved && !charge.counter.is_in_slot_of_domain() {
                 tally = tally.unsure();
             }
@@ -151,16 +152,15 @@ impl OverLimitCache {
         }
     }
 
-    fn is_known_to_deny(&self, charge: &Charge, charges: &[Charge], now: Instant) -> bool {
-        self.known(charge, charges, now)
-            .is_some_and(|tally| ledger::denies_uncharged(charge, &tally))
+    fn is_known_to_deny(&self, charge: &Charge, asked: &Asked<'_>, now: Instant) -> bool {
+        self.known(charge, asked, now).is_some_and(|tally| ledger::denies_uncharged(charge, &tally))
     }
 
     /// The tally of one of these charges by its entry, if it has one.
-    fn known(&self, charge: &Charge, charges: &[Charge], now: Instant) -> Option<Tally> {
+    fn known(&self, charge: &Charge, asked: &Asked<'_>, now: Instant) -> Option<Tally> {
         let (hash, entries) = self.entries(&charge.counter)?;
         let known = entries.find(hash, &charge.counter, now)?;
-        Some(known.tally(|| ledger::asked(charge, charges), &charge.counter.limit, now))
+        Some(known.tally(|| asked.of(charge), &charge.counter.limit, now))
     }
 
     /// Whether it has no entry that counts at `now` or later.

@@ -1,5 +1,9 @@
 //! Charges: the hits that descriptors charge to counters.
 
+use std::{cell::OnceCell, hash::RandomState};
+
+use hashbrown::HashTable;
+
 use super::hold_action::HoldAction;
 use crate::{
     algorithm::account::Terms,
@@ -183,10 +187,57 @@ pub(super) fn applied_failure_mode(charge: &Charge) -> FailureMode {
     }
 }
 
-/// The hits that must fit for `charge` to fit, in a call of these charges: the sum on its counter, what its limit
-/// requires of a check, 0 for a refund or a commit.
-pub fn asked(charge: &Charge, charges: &[Charge]) -> u64 {
-    required(charge, charge.hits, || sum(charges, &charge.counter, Hits::charged))
+/// The most charges of a call that are each compared with all others.
+const FEW: usize = 16;
+
+/// What the charges of one call ask for together.
+pub struct Asked<'call> {
+    charges: &'call [Charge],
+    /// The hits that are charged to each counter of a call of more than [`FEW`] charges.
+    sums: OnceCell<Sums<'call>>,
+}
+
+struct Sums<'call> {
+    by_counter: HashTable<(&'call Counter, u64)>,
+    /// It has a secret key, since end users choose values.
+    hasher: RandomState,
+}
+
+impl<'call> Asked<'call> {
+    /// Of the charges of a call.
+    pub const fn by(charges: &'call [Charge]) -> Self {
+        Self { charges, sums: OnceCell::new() }
+    }
+
+    /// The hits that must fit for one of the charges to fit: the sum on its counter, what its limit requires of a check, 0 for a
+    /// refund or a commit.
+    pub fn of(&self, charge: &Charge) -> u64 {
+        required(charge, charge.hits, || match self.charges.len() {
+            ..=FEW => sum(self.charges, &charge.counter, Hits::charged),
+            _ => self.sums.get_or_init(|| Sums::of(self.charges)).on(&charge.counter),
+        })
+    }
+}
+
+impl<'call> Sums<'call> {
+    fn of(charges: &'call [Charge]) -> Self {
+        let (mut by_counter, hasher) =
+            (HashTable::with_capacity(charges.len()), RandomState::new());
+        for Charge { counter, hits, .. } in charges {
+            let is_same = |(known, _): &(&Counter, u64)| known.same_counter(counter);
+            let hash_of = |(counter, _): &(&Counter, u64)| counter.hash_of_identity(&hasher);
+            let entry = by_counter.entry(counter.hash_of_identity(&hasher), is_same, hash_of);
+            let (_, sum) = entry.or_insert((counter, 0)).into_mut();
+            *sum = sum.saturating_add(hits.charged());
+        }
+        Self { by_counter, hasher }
+    }
+
+    fn on(&self, counter: &Counter) -> u64 {
+        let hash = counter.hash_of_identity(&self.hasher);
+        let sum = self.by_counter.find(hash, |(known, _)| known.same_counter(counter));
+        sum.map_or(0, |(_, sum)| *sum)
+    }
 }
 
 /// The hits that must fit for these hits of a charge to fit. `sum` are those that are charged to its counter.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Posting,
-    charge::{Charge, asked, refunded},
+    charge::{Asked, Charge, refunded},
     holds,
     tally::{Fit, Tally},
 };
@@ -98,10 +98,10 @@ fn remembered(at: Timestamp, Occupant { hits, caller, .. }: &Occupant) -> Rememb
 /// The tallies that these charges would get on counters in these states, refunds first. The fits are
 /// exact; each reset is the reset of the counter.
 pub fn foresee(charges: &[Charge], states: &[CounterState]) -> Vec<Tally> {
-    let mut tallies = Vec::with_capacity(charges.len());
+    let (asked, mut tallies) = (Asked::by(charges), Vec::with_capacity(charges.len()));
     for (charge, state) in charges.iter().zip(states) {
         let remaining = remaining_after_refunds(charge, charges, state);
-        let remaining = remaining.checked_sub(asked(charge, charges));
+        let remaining = remaining.checked_sub(asked.of(charge));
         let fit = remaining.map_or(Fit::Over, |remaining| Fit::Fits { remaining });
         tallies.push(Tally::new(fit, state.reset));
     }

@@ -75,7 +75,7 @@ pub(super) struct LocatedCounter<'call> {
 }
 
 pub(super) struct HashedKey<'call> {
-    hash: u64,
+    pub(super) hash: u64,
     name: KeySource<'call>,
 }
 

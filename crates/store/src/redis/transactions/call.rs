@@ -1,5 +1,7 @@
 //! One call as transactions: what it charges, and what it corrects when the answers are known.
 
+use std::collections::HashMap;
+
 use redis::{Pipeline, RedisResult, Value};
 use tollkeeper_engine::{
     algorithm::{
@@ -54,6 +56,7 @@ impl<'call> TransactionCall<'call> {
         let (counters, counter_of) = (Vec::new(), Vec::new());
         let (records, resets) = (Vec::new(), Vec::new());
         let mut call = Self { charges, counters, counter_of, records, resets, assumed_now };
+        let mut known = HashMap::new();
         for (index, charge) in charges.iter().enumerate() {
             if let Some(hold @ HoldAction::Commit { deadline, .. }) = charge.hold {
                 let key = hold.key_beside(&charge.counter);
@@ -62,11 +65,10 @@ impl<'call> TransactionCall<'call> {
             }
             let span = charge.terms(assumed_now).span;
             let key = key_prefix.to_owned() + &charge.counter.key(span.start);
-            let known = call.counters.iter().position(|counter| counter.key == key);
-            let index = known.unwrap_or_else(|| {
+            let index = *known.entry(key).or_insert_with_key(|key| {
                 let expiry = charge.counter.expiry(span.end).as_millis();
                 let ttl_ms = expiry.saturating_sub(assumed_now.as_millis()).max(1);
-                call.counters.push(CountedKey { key, ttl_ms, charged: 0 });
+                call.counters.push(CountedKey { key: key.clone(), ttl_ms, charged: 0 });
                 call.counters.len() - 1
             });
             call.counter_of.push(index);
