@@ -441,6 +441,7 @@ pub fn service(
     let guard = stores::guard(settings, &meter, store);
     let weight_max = calls.weight_max;
     let limiter = Limiter::new(rules, overrides, guard, metrics, top_keys, holds, weight_max)
+        .on_workers(settings.process.workers)
         .listing_limits(calls.headers.draft)
         .giving(Notices::new(settings.telemetry.top_keys, &telemetry.meter()))
         .recording(recorder)

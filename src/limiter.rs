@@ -38,6 +38,7 @@ use crate::{
     explain::Explanation,
     notices::Notices,
     overrides::Overrides,
+    process::turns::WorkTurns,
     recording::{Recorded, Recorder},
     rules::{InForce, Rules},
     self_audit::SelfAudit,
@@ -122,7 +123,15 @@ pub struct Limiter {
     explaining: Mutex<()>,
     /// Locked while the keys are walked for a request.
     walking: Mutex<()>,
+    /// The turns of large calls.
+    turns: WorkTurns,
 }
+
+/// A call of more descriptors waits for its turn, so that it delays small calls little.
+pub(crate) const FEW_DESCRIPTORS: usize = 16;
+
+/// The most charges of a call that is settled without a turn.
+const FEW_CHARGES: usize = 32;
 
 impl Limiter {
     /// A limiter with these rules and overrides, on this store.
@@ -153,6 +162,7 @@ impl Limiter {
             refused_debits,
             explaining: Mutex::new(()),
             walking: Mutex::new(()),
+            turns: WorkTurns::of_workers(0),
         };
         limiter.rules_changed();
         limiter
@@ -168,6 +178,16 @@ impl Limiter {
     #[must_use]
     pub fn giving(self, notices: Notices) -> Self {
         Self { notices: Some(notices), ..self }
+    }
+
+    /// Decides large calls of this number of workers in turns.
+    #[must_use]
+    pub fn on_workers(self, count: usize) -> Self {
+        Self { turns: WorkTurns::of_workers(count), ..self }
+    }
+
+    pub(crate) const fn turns(&self) -> &WorkTurns {
+        &self.turns
     }
 
     /// Also records calls.
@@ -257,6 +277,10 @@ impl Limiter {
             Some(error) if !can_read && plan.charges.is_empty() => Err(error),
             None => self.store.charge(&plan.charges, arrival).await,
             Some(error) => self.store.without_answer(&plan.charges, error),
+        };
+        let _turn = match plan.charges.len() {
+            ..=FEW_CHARGES => None,
+            _ => Some(self.turns.take().await),
         };
         self.settle(by, request, meaning, arrival, plan, verdict)
     }

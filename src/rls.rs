@@ -8,6 +8,7 @@ pub mod encode;
 mod framing;
 pub mod headers;
 pub mod json;
+mod large_calls;
 mod metadata;
 pub mod precheck;
 mod quota;

@@ -30,7 +30,7 @@ use crate::{
         arriving::{ConnectionBudget, HeldBuffer, HeldBytes},
         panics::caught,
     },
-    limiter::metrics::CallDurations,
+    limiter::{FEW_DESCRIPTORS, metrics::CallDurations},
     net::{
         grpc::{ServedMethod, is_server_error, status_name, timeout},
         tls::server::Identity,
@@ -141,7 +141,11 @@ impl Decisions {
         body: Bytes,
         read: impl FnOnce(&[u8]) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
+        if body.len() <= FEW_CALLS_BYTES {
+            return read(&body);
+        }
         if body.len() <= SHORT_TEXT_BYTES {
+            let _turn = self.service.limiter.turns().take().await;
             return read(&body);
         }
         // The thread keeps the permit also when the client leaves. A worker frees the body, as its allocator reuses that at once.
@@ -298,7 +302,12 @@ pub(super) async fn decide(
     let _turn = decisions.turn(body.len(), None).await?;
     let decoded = decisions.decoded(body, move |text| rls::json::request(text, bounds)).await?;
     let arrival = Arrival::now();
-    let answer = decisions.service.decide(decoded, client.as_ref(), arrival).await?;
+    let is_large = decoded.request.descriptors.len() > FEW_DESCRIPTORS;
+    let decided = decisions.service.decide(decoded, client.as_ref(), arrival);
+    let answer = match is_large {
+        true => decisions.service.limiter.turns().take().await.begin(decided).await,
+        false => decided.await,
+    }?;
     let status = match rls::json::retry_after(&answer) {
         None => StatusCode::OK,
         Some(_) => StatusCode::TOO_MANY_REQUESTS,

@@ -35,8 +35,8 @@ use crate::{
 
 pub(super) const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 
-/// About what a call takes that waits for its message, in bytes.
-const WAITING_CALL_BYTES: usize = 4 << 10;
+/// About what a call takes that waits for its message, or for its turn, in bytes.
+pub(super) const WAITING_CALL_BYTES: usize = 4 << 10;
 
 /// Unread data that a client may send for one call, in bytes.
 pub(super) const STREAM_WINDOW_BYTES: u32 = 1 << 20;

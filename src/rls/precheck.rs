@@ -11,6 +11,7 @@ use super::{
     pb,
     refusal::Refusal,
 };
+use crate::limiter::FEW_DESCRIPTORS;
 
 /// Decodes a request that is within `bounds`.
 pub fn request(message: Bytes, bounds: Bounds) -> Result<Decoded, Refusal> {
@@ -23,6 +24,15 @@ pub fn request(message: Bytes, bounds: Bounds) -> Result<Decoded, Refusal> {
 /// The field numbers of `RateLimitRequest.descriptors` and `RateLimitDescriptor.entries`.
 const DESCRIPTORS: u32 = 2;
 const ENTRIES: u32 = 1;
+
+/// A longer message is large whatever it holds, in bytes.
+const SMALL_BYTES: usize = 4 << 10;
+
+/// Whether a call, or a batch, is so large that it waits for its turn.
+pub(super) fn is_large(message: &[u8]) -> bool {
+    // The items of a batch have the same number.
+    message.len() > SMALL_BYTES || repeated(message, DESCRIPTORS).nth(FEW_DESCRIPTORS).is_some()
+}
 
 /// Refuses a call with too many descriptors, or a descriptor with too many entries. Malformed bytes are left to the
 /// decoder.

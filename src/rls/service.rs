@@ -13,8 +13,9 @@ use super::{
     claims::Claims,
     decode::{Bounds, Decoded},
     encode,
-    framing::{self, AnswerBody},
+    framing::{self, AnswerBody, WAITING_CALL_BYTES},
     headers::Headers,
+    large_calls::LargeCalls,
     pb, precheck,
     refusal::Refusal,
 };
@@ -29,7 +30,7 @@ use crate::{
         grpc::{ServedMethod, timeout},
         tls::server::Identity,
     },
-    process::calls::CallTracker,
+    process::{calls::CallTracker, turns::Turn},
     store::guard::Arrival,
     telemetry::{CallSpan, Tracer, in_call},
     text::printable::printable,
@@ -76,6 +77,8 @@ impl BatchContext<'_> {
 
 pub(super) struct ConnectedClient {
     pub(super) calls: CallTracker,
+    /// Those that wait for their turn, and the large batches.
+    pub(super) large_calls: LargeCalls,
     /// The memory that it may make us hold.
     pub(super) memory: Arc<ConnectionBudget>,
     /// One permit for each call of another service, or of RLQS, that it may have open.
@@ -150,22 +153,38 @@ impl Service {
         let (message, _held) = framing::read(body, self.message_bytes_max, &client.memory).await?;
         // A message that comes in parts has arrived when all of it is there.
         let arrival = Arrival { at: started + reads.elapsed(), timeout };
+        let is_large = precheck::is_large(&message);
         if method != ServedMethod::ShouldRateLimit {
+            let _large = is_large.then(|| client.large_calls.add());
             let context = BatchContext { client: client.identity.as_ref(), arrival, span };
             let answered = Box::pin(self.answer_batch(method, message, &client.memory, context));
             return Ok(framing::answer(AnswerBody::Message(answered.await?)));
         }
-        let request = precheck::request(message, self.bounds).inspect_err(|refusal| {
-            if matches!(refusal, Refusal::Empty) {
-                self.limiter.empty_call(client.peer());
-            }
-        })?;
-        let decided = self.decide(request, client.identity.as_ref(), arrival);
-        let response = match span {
-            Some(span) => Box::pin(in_call(Arc::clone(span), decided)).await,
-            None => decided.await,
-        }?;
-        framing::write(&response, &client.memory).map_err(Refusal::Busy)
+        let turn = if is_large { Some(self.turn(client).await?) } else { None };
+        let answer = async {
+            let request = precheck::request(message, self.bounds).inspect_err(|refusal| {
+                if matches!(refusal, Refusal::Empty) {
+                    self.limiter.empty_call(client.peer());
+                }
+            })?;
+            let decided = self.decide(request, client.identity.as_ref(), arrival);
+            let response = match span {
+                Some(span) => Box::pin(in_call(Arc::clone(span), decided)).await,
+                None => decided.await,
+            }?;
+            framing::write(&response, &client.memory).map_err(Refusal::Busy)
+        };
+        match turn {
+            Some(turn) => Box::pin(turn.begin(answer)).await,
+            None => answer.await,
+        }
+    }
+
+    /// The turn of a large call of this client.
+    async fn turn(&self, client: &ConnectedClient) -> Result<Turn<'_>, Refusal> {
+        let (_large, mut waiting) = (client.large_calls.add(), client.memory.reserve());
+        waiting.add(WAITING_CALL_BYTES)?;
+        Ok(self.limiter.turns().take().await)
     }
 
     /// Decides a decoded call of this client: the part that gRPC and HTTP share.

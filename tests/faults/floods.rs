@@ -200,6 +200,18 @@ fn flood_of_whole_calls() {
     });
 }
 
+/// Each is revoked at once, and counts all the same: what waits for its turn must not pile up.
+#[test]
+fn flood_of_large_calls_that_are_reset() {
+    let long = [(); 17].map(|()| descriptor(&[("bad", &"x".repeat(150))]));
+    let large = request("shop", long.into()).encode_to_vec();
+    let calls = (0..2_000).fold(Frames::default(), |frames, _| frames.call(&large).reset());
+    let calls = calls.bytes();
+    flood("large calls and RST_STREAM", 100, |grpc, _, stop| {
+        send_and_discard(grpc, &[&http2::opening(), &calls], stop);
+    });
+}
+
 /// Clients that take no answer: each leaves as many calls open as it may.
 #[test]
 fn flood_of_calls_whose_answers_are_not_read() {

@@ -4,5 +4,6 @@ mod audit;
 mod connections;
 mod held;
 mod invented;
+mod large_calls;
 mod peer_gone;
 mod tls;

@@ -3,4 +3,5 @@
 pub mod calls;
 pub mod clock;
 pub mod pause;
+pub mod turns;
 pub mod workers;

@@ -40,6 +40,7 @@ use crate::{
     process::{calls::CallTracker, workers::Workers},
     rls::{
         framing::{ARRIVES_WITHIN, AnswerBody, OtherCall, STREAM_WINDOW_BYTES},
+        large_calls::LargeCalls,
         refusal::Refusal,
         service::{ConnectedClient, Service},
     },
@@ -155,7 +156,8 @@ async fn serve_connection(
     let calls = CallTracker::on_this_runtime();
     drop(slot.calls.set(calls.clone()));
     let gate = slot.gate.clone();
-    let socket = Socket::new(stream, gate.clone(), Arc::clone(&slot.memory));
+    let large_calls = LargeCalls::default();
+    let socket = Socket::new(stream, gate.clone(), large_calls.clone(), Arc::clone(&slot.memory));
     let mut server = http2::Builder::new(calls.clone());
     server
         .timer(TokioTimer::new())
@@ -172,6 +174,7 @@ async fn serve_connection(
     let ending = CancellationToken::new();
     let client = Arc::new(ConnectedClient {
         calls,
+        large_calls,
         memory: Arc::clone(&slot.memory),
         other_calls: Arc::new(Semaphore::new(OTHER_CALLS_MAX)),
         quota_turns: Arc::new(Semaphore::new(1)),

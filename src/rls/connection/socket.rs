@@ -35,6 +35,7 @@ use super::header_blocks::{HeaderBlocks, PREFACE};
 use crate::{
     edge::arriving::{ConnectionBudget, HeldBytes},
     net::tls::ByteStream,
+    rls::large_calls::LargeCalls,
 };
 
 /// A socket that shows the end of its input only when [`InputGate::run`] allows it.
@@ -47,6 +48,7 @@ pub(crate) struct Socket {
     /// Whether the stream has ended, or failed, behind `ahead`.
     ended: bool,
     gate: InputGate,
+    large_calls: LargeCalls,
     output: Output,
     /// The reader, while it waits for room for output.
     waits: Option<Waker>,
@@ -95,6 +97,7 @@ impl Socket {
     pub(crate) fn new(
         stream: Box<dyn ByteStream>,
         gate: InputGate,
+        large_calls: LargeCalls,
         memory: Arc<ConnectionBudget>,
     ) -> Self {
         Self {
@@ -103,6 +106,7 @@ impl Socket {
             held: memory.reserve(),
             ended: false,
             gate,
+            large_calls,
             output: Output::Open,
             waits: None,
             preface_remaining: PREFACE.len() as u64,
@@ -200,6 +204,7 @@ impl AsyncRead for Socket {
             self.read_ahead(context);
             return Poll::Pending;
         }
+        ready!(self.large_calls.poll_room(context));
         if !gate.reached.load(Ordering::Relaxed) {
             let turn = gate.turn.load(Ordering::Relaxed);
             if turn == 0 {

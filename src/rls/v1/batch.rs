@@ -8,7 +8,7 @@ use tokio::task;
 use tonic::Code;
 
 use crate::{
-    limiter::Deciding,
+    limiter::{Deciding, FEW_DESCRIPTORS},
     rls::{
         pb::google::rpc,
         refusal::Refusal,
@@ -113,14 +113,18 @@ impl Service {
         let mut next = items.next();
         while next.is_some() {
             let (mut size, mut weight, mut taken, mut is_full) = (0, 0, 0, false);
-            poll_fn(|context| {
+            let weight_of = |item: &Result<Item, Refusal>| item.as_ref().map_or(1, Item::weight);
+            let is_large = count > FEW_DESCRIPTORS
+                || next.as_ref().is_some_and(|(_, item)| weight_of(item) > FEW_DESCRIPTORS);
+            let most = if is_large { WEIGHT_AT_A_TIME } else { FEW_DESCRIPTORS };
+            let answered = poll_fn(|context| {
                 let mut pending = 0;
                 for place in places.iter_mut().take(taken) {
                     pending += usize::from(place.as_mut().poll(context).is_pending());
                 }
                 let mut fits = |(_, item): &mut (usize, Result<Item, Refusal>)| {
-                    weight += item.as_ref().map_or(1, Item::weight);
-                    is_full |= size == CALLS_AT_A_TIME || size > 0 && weight > WEIGHT_AT_A_TIME;
+                    weight += weight_of(item);
+                    is_full |= size == CALLS_AT_A_TIME || size > 0 && weight > most;
                     size += usize::from(!is_full);
                     !is_full
                 };
@@ -143,12 +147,17 @@ impl Service {
                     taken += 1;
                 }
                 if pending == 0 { Poll::Ready(()) } else { Poll::Pending }
-            })
-            .await;
+            });
+            match is_large {
+                true => self.limiter.turns().take().await.begin(answered).await,
+                false => answered.await,
+            }
             let answered = places.iter_mut().take(taken);
             answered.filter_map(|place| place.as_mut().take_output()).for_each(&mut to);
             self.limiter.report_late(arrival, size as u64);
-            task::yield_now().await;
+            if !is_large {
+                task::yield_now().await;
+            }
         }
         Ok(())
     }

@@ -1,0 +1,64 @@
+//! Calls of many descriptors.
+
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
+
+use futures_util::future::join_all;
+
+use crate::support::{prelude::*, stores::one};
+
+const CLIENTS: usize = 40;
+
+/// Each call counts a hit of the same descriptor, so that what is left of its limit tells how many were decided before.
+#[tokio::test(flavor = "multi_thread")]
+async fn between_two_small_calls_few_of_the_large_calls_of_others_are_decided() {
+    let rules = "{ domain: shop, descriptors: [{ key: all, rate_limit: { unit: year, \
+                 requests_per_unit: 1000000000 } }, { key: part, rate_limit: { unit: year, \
+                 requests_per_unit: 1000000000 } }] }";
+    let service = Service::with(rules).flags(&["--workers", "1"]).ready();
+    let parts = (0..63).map(|part| one("part", &part.to_string()));
+    let large = request("shop", parts.chain([one("all", "calls")]).collect());
+    let (service, large, is_over) = (&service, &large, &AtomicBool::new(false));
+    let flood = join_all((0..CLIENTS).map(async |_| {
+        let client = service.client().await;
+        while !is_over.load(Relaxed) {
+            let calls = (0..4).map(async |_| client.clone().should_rate_limit(large.clone()).await);
+            join_all(calls).await.into_iter().for_each(|answer| drop(answer.unwrap()));
+        }
+    }));
+    let small = async {
+        let mut client = service.client().await;
+        let mut left = Vec::new();
+        for _ in 0..20 {
+            let answer = client.should_rate_limit(shop("all=calls")).await.unwrap();
+            left.push(answer.into_inner().statuses[0].limit_remaining);
+        }
+        is_over.store(true, Relaxed);
+        left.windows(2).map(|left| left[0] - left[1]).min().unwrap()
+    };
+    let (_, between) = tokio::join!(flood, small);
+    assert!(between < CLIENTS as u32 / 2, "{between} calls were decided in between");
+}
+
+/// Few charges are compared with each other, and those of many are found by their hashes.
+#[tokio::test]
+async fn descriptors_on_the_same_counter_ask_for_their_sum_in_a_call_of_two_and_in_one_of_forty() {
+    let rules = "{ domain: shop, descriptors: [{ key: user, rate_limit: { unit: year, \
+                 requests_per_unit: 5 } }] }";
+    on_every_store(rules, &[], async |service| {
+        let twice =
+            |users: Range<u32>| users.flat_map(|user| vec![one("user", &user.to_string()); 2]);
+        for expected in ["OK 3/5 YEAR", "OK 1/5 YEAR", "OVER_LIMIT 0/5 YEAR", "OVER_LIMIT 0/5 YEAR"]
+        {
+            for users in [0..1, 1..21] {
+                let call = request("shop", twice(users.clone()).collect());
+                let answer = spell(&service.ask(call).await.unwrap());
+                let (_, statuses) = answer.split_once(": ").unwrap();
+                assert_eq!(statuses, vec![expected; 2 * users.len()].join(", "));
+            }
+        }
+    })
+    .await;
+}
