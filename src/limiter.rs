@@ -240,6 +240,12 @@ impl Limiter {
             None => self.decide_by(&by, request, meaning, arrival, None).await,
         };
         self.report_late(arrival, 1);
+        if let Ok(decision) = &decided
+            && let Some(commit) = holds::commit_of_unheard(request, decision)
+        {
+            // In a box, since it is rare.
+            drop(Box::pin(self.decide_by(&by, &commit, meaning, Arrival::now(), None)).await);
+        }
         decided
     }
 
@@ -252,8 +258,8 @@ impl Limiter {
         }
     }
 
-    /// Decides one call whose hits have this meaning. If the store is `away`, it is not asked, and `on_store_failure`
-    /// decides.
+    /// Decides one call whose hits have this meaning. If the store is `away` for a call that its client may repeat, it is
+    /// not asked, nothing is kept for later, and `on_store_failure` decides.
     pub async fn decide_by(
         &self,
         by: &Deciding,
@@ -268,6 +274,7 @@ impl Limiter {
         };
         let can_read = self.holds.can_read(request, until).await;
         let plan = self.plan(by, request, meaning)?;
+        let is_repeated = away.is_some();
         let away = match away {
             None if !can_read || !self.holds.can_sign(&plan, until).await => Some(unknown()),
             away => away,
@@ -276,7 +283,12 @@ impl Limiter {
             // It only commits.
             Some(error) if !can_read && plan.charges.is_empty() => Err(error),
             None => self.store.charge(&plan.charges, arrival).await,
-            Some(error) => self.store.without_answer(&plan.charges, error),
+            Some(error) => {
+                if !is_repeated {
+                    self.store.keep(&plan.charges);
+                }
+                self.store.without_answer(&plan.charges, error)
+            }
         };
         let _turn = match plan.charges.len() {
             ..=FEW_CHARGES => None,

@@ -29,13 +29,13 @@ use crate::{
         ledger::{CommitOutcome, TakenHold},
         parameters::Parameters,
         plan::Plan,
-        request::{Descriptor, Request},
+        request::{Descriptor, Entry, Hits, Request},
         rule::Limit,
         rule_set::RuleSet,
         time::Timestamp,
     },
     limiter::metrics::rule_series::RuleSeries,
-    process::pause::random,
+    process::{calls::client_has_left, pause::random},
     telemetry::{LogCause, current, due_line, with_call},
 };
 
@@ -241,6 +241,15 @@ impl Holds {
     fn next_id(&self) -> HoldId {
         self.first_id.plus(self.taken.fetch_add(1, Ordering::Relaxed))
     }
+}
+
+/// What gives back the hold of a decision whose client has left: only its token could, which nobody has.
+pub(crate) fn commit_of_unheard(request: &Request, decision: &Decision) -> Option<Request> {
+    let hold = decision.token.as_ref().filter(|_| client_has_left())?;
+    let entry = |key: &'static str, value| Entry { key: key.into(), value };
+    let entries = vec![entry("hold.commit", hold.clone().into()), entry("hold.used", "0".into())];
+    let descriptor = Descriptor { entries, hits: Hits::Check, states_hits: true, limit: None };
+    Some(Request { domain: request.domain.clone(), descriptors: vec![descriptor] })
 }
 
 /// Whether all counters are of this domain: a client may be limited to some.

@@ -156,6 +156,11 @@ impl Guard {
         self.fallback.answer(charges, error)
     }
 
+    /// Keeps what counts work that is done, where the store is not asked.
+    pub fn keep(&self, charges: &[Charge]) {
+        self.store.keep(charges);
+    }
+
     /// The store, if it answers at once, and so needs no guard.
     pub fn at_once(&self) -> Option<AtOnce<'_>> {
         self.store.at_once()

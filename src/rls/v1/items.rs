@@ -14,9 +14,9 @@ use crate::{
     },
     limiter::{
         Undecided,
+        holds::commit_of_unheard,
         once::{Begun, Once},
     },
-    process::calls::client_has_left,
     rls::{
         pb::{
             google::rpc,
@@ -70,7 +70,7 @@ impl BatchItem for ReadCall {
         };
         let call = batch.checked(self.decoded(batch.domain)?, once.is_some())?;
         match once {
-            None => batch.decide_call(call, None).await,
+            None => batch.decide_call(call, false, None).await,
             Some(once) => Box::pin(batch.decide_once(&once, call)).await,
         }
     }
@@ -100,11 +100,23 @@ impl ItemContext<'_> {
         self.service.limiter.decide_by(&self.by, request, meaning, self.arrival, None).await
     }
 
+    /// Gives back what a call has taken whose client has left.
+    async fn release_unheard(&self, request: &Request, decision: &Decision) {
+        if let Some(commit) = commit_of_unheard(request, decision) {
+            drop(Box::pin(self.decide(&commit, HitsMeaning::Charged)).await);
+        }
+    }
+
     fn decide_at_once(&self, store: AtOnce<'_>, call: &DecodedCall) -> Result<Vec<u8>, Refusal> {
         let Self { service: Service { limiter, .. }, arrival, by, .. } = self;
         limiter.metrics().overrides_ignored(call.overrides_ignored);
-        let decided = limiter.decide_at_once(store, by, &call.request, call.meaning, *arrival);
-        Ok(call.verdict(&decided?))
+        let decide =
+            |request, meaning| limiter.decide_at_once(store, by, request, meaning, *arrival);
+        let decision = decide(&call.request, call.meaning)?;
+        if let Some(commit) = commit_of_unheard(&call.request, &decision) {
+            drop(decide(&commit, HitsMeaning::Charged));
+        }
+        Ok(call.verdict(&decision))
     }
 
     /// Refuses what no call may ask for, before anything is noted of a call with an id.
@@ -115,10 +127,11 @@ impl ItemContext<'_> {
         Ok(call)
     }
 
-    /// The verdict on a call. If the store is `away`, it is not asked.
+    /// The verdict on a call. Who repeats one that has an id gets its token then. If the store is `away`, it is not asked.
     async fn decide_call(
         &self,
         call: DecodedCall,
+        has_id: bool,
         away: Option<StoreError>,
     ) -> Result<Vec<u8>, Refusal> {
         let Self { service: Service { limiter, .. }, arrival, by, .. } = self;
@@ -130,22 +143,17 @@ impl ItemContext<'_> {
         }
         // Not as a variable first: a future of this size would be moved.
         let decision = limiter.decide_by(by, request, call.meaning, *arrival, away).await?;
-        let verdict = call.verdict(&decision);
-        if call.mode == Mode::Lease
-            && client_has_left()
-            && let Some(hold) = decision.token
-        {
-            let unused = v1::Commit { hold, used: Some(0), ..v1::Commit::default() };
-            drop(Box::pin(unused.answer(self)).await);
+        if !has_id {
+            self.release_unheard(request, &decision).await;
         }
-        Ok(verdict)
+        Ok(call.verdict(&decision))
     }
 
     /// The verdict on a call with an id: the first one, if it is repeated.
     async fn decide_once(&self, once: &Once, call: DecodedCall) -> Result<Vec<u8>, Refusal> {
         match self.service.limiter.begin(once, self.arrival).await {
             Ok(Begun::Now) => {
-                let verdict = self.decide_call(call, None).await?;
+                let verdict = self.decide_call(call, true, None).await?;
                 let mut noted = verdict.clone();
                 if verdict.len() > REPEATED_BYTES_MAX
                     && let Ok(long) = v1::Verdict::decode(&*verdict)
@@ -161,7 +169,7 @@ impl ItemContext<'_> {
                 "id: another call had the same id within the last 60 s".to_owned(),
             )),
             // A later attempt must not find that this one was charged.
-            Err(error) => self.decide_call(call, Some(error)).await,
+            Err(error) => self.decide_call(call, true, Some(error)).await,
         }
     }
 }
@@ -215,6 +223,7 @@ impl BatchItem for v1::Renewal {
         batch.service.limiter.metrics().overrides_ignored(call.overrides_ignored);
         let decided = batch.decide(&call.request, call.meaning).await;
         let mut decision = decided.map_err(|undecided| in_field("call")(undecided.into()))?;
+        batch.release_unheard(&call.request, &decision).await;
         // The last is the status of the commit.
         decision.statuses.pop();
         let commit = encode::commit_result(&decision.commits);

@@ -14,6 +14,8 @@ const RULES: &str = "
 domain: shop
 descriptors:
   - { key: tokens, rate_limit: { unit: year, requests_per_unit: 1000000, count_denied: true } }
+  - { key: place, rate_limit: { algorithm: in_flight, requests_per_unit: 50, hold: 10m } }
+  - { key: budget, rate_limit: { unit: year, requests_per_unit: 5000, hold: { for: 10m, estimate: 100 } } }
   - { key: hot, rate_limit: { unit: year, requests_per_unit: 1000, lease: auto } }
 ";
 
@@ -118,6 +120,25 @@ fn calls_that_wait_for_redis_are_counted_though_the_client_leaves_and_the_servic
     redis.signal("CONT");
     assert!(service.process().0.wait().unwrap().success());
     assert_eq!(redis.query::<u32>(&["GET", &redis.key("tokens=a")]), 300);
+}
+
+/// Nobody else has its token.
+#[test]
+fn what_a_call_takes_whose_client_leaves_before_the_answer_is_given_back() {
+    let redis = Redis::start();
+    let service = start(&redis.url());
+    wait_until_counted(&service, 0);
+    redis.signal("STOP");
+    let mut client = connect(&service);
+    let take = request("shop", vec![one("place", "a"), one("budget", "a")]).encode_to_vec();
+    let takes = (0..10).fold(Frames::default(), |frames, _| frames.call(&take).reset());
+    client.write_all(&takes.ping().bytes()).unwrap();
+    while http2::read_frame(&mut client).0 != http2::PING {}
+    redis.signal("CONT");
+    for rule in ["place", "budget"] {
+        let unused = format!("ratelimit_holds_total{{outcome=\"unused\",rule=\"{rule}\"}} 10\n");
+        service.wait_for_metric(&unused);
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tollkeeper::{
 use tonic::Code;
 
 use crate::{
-    support::{prelude::*, redis_store},
+    support::{prelude::*, redis_store, stores::one},
     wire::fuzz::targets::forged,
 };
 
@@ -17,6 +17,7 @@ domain: shop
 descriptors:
   - key: user
     rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, estimate: 100 } }
+  - { key: done, rate_limit: { unit: year, requests_per_unit: 1000, count_denied: true } }
   - key: open
     rate_limit:
       { unit: year, requests_per_unit: 1000, on_store_failure: allow, hold: { for: 10m, estimate: 100 } }
@@ -138,6 +139,9 @@ async fn until_the_keys_are_read_a_token_is_no_error_of_what_else_its_call_has()
         assert!(spell(&denied).starts_with("OVER_LIMIT"), "{}", spell(&denied));
     }
     let [none, .., token] = foreign();
+    let debit = vec![one("done", "alice"), one("hold.commit", &token)];
+    let kept = service.ask(request("shop", debit)).await.unwrap_err();
+    assert_eq!(kept.code(), Code::Unavailable);
     assert!(ask(&[("hold.commit", &none)]).await.is_ok(), "it is no token");
     assert_eq!(ask(&[("hold.commit", &token)]).await.unwrap_err().code(), Code::Unavailable);
     let unsent = r#"ratelimit_holds_total{outcome="unsent",rule="other"} "#;
@@ -145,7 +149,10 @@ async fn until_the_keys_are_read_a_token_is_no_error_of_what_else_its_call_has()
     redis.start_again();
     for _ in 0..500 {
         if ask(&[("hold.commit", &token)]).await.is_ok() {
-            return;
+            return wait_until("the debit counts", || {
+                let done = redis.keys().into_iter().find(|key| key.contains("done=alice"));
+                done.is_some_and(|done| redis.query::<u32>(&["GET", &done]) == 1)
+            });
         }
     }
     panic!("the keys are not read");
