@@ -11,6 +11,8 @@ mod grants;
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
+    future::pending,
+    mem,
     sync::Arc,
     time::Duration,
 };
@@ -87,6 +89,9 @@ const LONG_USAGE_BYTES: usize = 64 << 10;
 /// The task yields to other calls after it has read this many fields of a report, or 64 times as many bytes.
 const FIELDS_AT_A_TIME: usize = 256;
 
+/// How long what a proxy has reported is settled once it has left, twice.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+
 /// Most reports that are answered as one.
 const REPORTS_MAX: usize = 1_000;
 
@@ -155,6 +160,8 @@ pub struct QuotaStream<'service> {
     count: usize,
     name_bytes: usize,
     buckets: HashMap<Arc<BucketName>, Bucket>,
+    /// Calls of buckets for which there was no room, to be charged at the end.
+    beyond: Vec<(BucketName, u64)>,
 }
 
 impl Service {
@@ -173,7 +180,9 @@ impl Service {
             let turns = Arc::clone(&client.quota_turns);
             let mut stream =
                 QuotaStream { memory, identity, turns, ..QuotaStream::of_anyone(&self) };
-            stream.answer_all(body, &client.ending, &answers).await
+            let answered = stream.answer_all(body, &client.ending, &answers).await;
+            drop(time::timeout(ENDS_WITHIN, stream.end()).await);
+            answered
         })
     }
 }
@@ -190,6 +199,7 @@ impl<'service> QuotaStream<'service> {
             count: 0,
             name_bytes: 0,
             buckets: HashMap::new(),
+            beyond: Vec::new(),
         }
     }
 
@@ -206,7 +216,7 @@ impl<'service> QuotaStream<'service> {
             let renewal = async {
                 match due {
                     Some(due) => time::sleep_until(due).await,
-                    None => std::future::pending().await,
+                    None => pending().await,
                 }
             };
             let first = select! {
@@ -250,6 +260,9 @@ impl<'service> QuotaStream<'service> {
                         break Ok(false);
                     }
                 };
+                if let Ok(false) = end {
+                    drop(time::timeout(ENDS_WITHIN, self.take_in(&mut reports)).await);
+                }
                 drop(held);
                 let code = end.as_ref().map_or_else(|refusal| refusal.codes().0, |_| Code::Ok);
                 (0..count).for_each(|_| service.limiter.metrics().call_of(METHOD, began, code));
@@ -291,36 +304,41 @@ impl<'service> QuotaStream<'service> {
         let (mut taken, mut beyond) = (Vec::with_capacity(TURN_BUCKETS), Vec::new());
         for (name, usage) in usages {
             match self.take(name) {
-                Ok(bucket) => taken.push((bucket, Some(usage))),
-                Err(name) => beyond.push((name, usage)),
+                Ok(mut bucket) => {
+                    bucket.report(usage);
+                    taken.push((bucket, true));
+                }
+                Err(name) => beyond.push((name, usage.allowed)),
             }
         }
         if taken.is_empty() && beyond.is_empty() {
             let is_due = |bucket: &Bucket| bucket.due().is_some_and(|due| due <= reports.began);
             let due = self.buckets.extract_if(|_, bucket| is_due(bucket)).take(TURN_BUCKETS);
-            taken.extend(due.map(|(_, bucket)| (bucket, None)));
+            taken.extend(due.map(|(_, bucket)| (bucket, false)));
             if taken.is_empty() {
                 return Ok(None);
             }
         }
         let (service, domain) = (self.service, &*self.domain);
         let followed = async {
-            let followed = taken.into_iter().map(async |(mut bucket, usage)| {
-                let change = bucket.follow(service, domain, usage).await;
-                (bucket, change)
+            let followed = taken.iter_mut().map(async |(bucket, is_reported)| {
+                bucket.follow(service, domain, *is_reported).await
             });
-            let given_up = beyond.into_iter().map(async |(name, usage)| {
-                bucket::count(&service.limiter, domain, &name, usage.allowed).await;
+            let given_up = beyond.iter().map(async |(name, calls)| {
+                bucket::count(&service.limiter, domain, name, *calls).await;
                 service.quotas.count(Told::Abandoned, 1);
-                name
             });
-            join(join_all(followed), join_all(given_up)).await
+            join(join_all(followed), join_all(given_up)).await.0
         };
-        let followed = service.quotas.in_turn(&self.turns, leaves, followed).await;
-        let Some((followed, given_up)) = followed else { return Ok(None) };
+        let Some(changes) = service.quotas.in_turn(&self.turns, leaves, followed).await else {
+            self.beyond.extend(beyond);
+            let taken = taken.into_iter().map(|(bucket, _)| bucket);
+            self.buckets.extend(taken.map(|bucket| (Arc::clone(&bucket.name), bucket)));
+            return Ok(None);
+        };
         // An assignment lasts from when it is sent.
-        let (now, mut actions) = (Instant::now(), Vec::with_capacity(followed.len()));
-        for (mut bucket, change) in followed {
+        let (now, mut actions) = (Instant::now(), Vec::with_capacity(taken.len()));
+        for ((mut bucket, _), change) in taken.into_iter().zip(changes) {
             let is_given_up = matches!(change, Some(Change::Abandon));
             let told = change.map(|change| bucket.tell(service, change, now));
             let told = told.into_iter().flatten();
@@ -334,9 +352,48 @@ impl<'service> QuotaStream<'service> {
         }
         let abandon = BucketAction::AbandonAction(AbandonAction {});
         // Only of names that the proxy could read.
-        let given_up = given_up.into_iter().filter(bucket::is_text);
+        let given_up = beyond.into_iter().map(|(name, _)| name).filter(bucket::is_text);
         actions.extend(given_up.map(|name| action(name, abandon)));
         Ok(Some(actions))
+    }
+
+    /// Takes in the rest of the reports of a proxy that has left.
+    async fn take_in(&mut self, reports: &mut Reports) -> Result<(), Refusal> {
+        loop {
+            let usages = self.next_turn(reports, &mut self.memory.reserve()).await?;
+            if usages.is_empty() {
+                return Ok(());
+            }
+            for (name, usage) in usages {
+                match self.take(name) {
+                    Ok(mut bucket) => {
+                        bucket.report(usage);
+                        self.buckets.insert(Arc::clone(&bucket.name), bucket);
+                    }
+                    Err(name) => self.count_beyond(vec![(name, usage.allowed)]).await,
+                }
+            }
+        }
+    }
+
+    /// Charges calls of buckets for which there is no room.
+    async fn count_beyond(&self, beyond: Vec<(BucketName, u64)>) {
+        let (limiter, domain) = (&*self.service.limiter, &*self.domain);
+        let count = beyond.iter().map(|(name, calls)| bucket::count(limiter, domain, name, *calls));
+        self.service.quotas.in_turn(&self.turns, pending(), join_all(count)).await;
+    }
+
+    /// Charges what was reported, and was not charged while the stream was open.
+    async fn end(mut self) {
+        let (buckets, beyond) = (mem::take(&mut self.buckets), mem::take(&mut self.beyond));
+        let (limiter, domain) = (&*self.service.limiter, &*self.domain);
+        let mut unsettled = buckets.into_values().filter(Bucket::is_unsettled).peekable();
+        while unsettled.peek().is_some() {
+            let some = unsettled.by_ref().take(TURN_BUCKETS);
+            let ends = join_all(some.map(|bucket| bucket.end(limiter, domain)));
+            self.service.quotas.in_turn(&self.turns, pending(), ends).await;
+        }
+        self.count_beyond(beyond).await;
     }
 
     /// Takes a bucket out, or makes it.

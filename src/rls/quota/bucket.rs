@@ -104,9 +104,11 @@ pub(super) struct Bucket {
     pub(super) name: Arc<BucketName>,
     claim: Claim,
     grants: Grants,
+    /// Assignments that have ended, and are to be settled.
+    ended: Vec<Grant>,
     assigned: Option<Instant>,
-    /// Whether the proxy has reported the bucket before.
-    is_reported: bool,
+    /// How often the proxy has reported the bucket.
+    reports: u64,
     /// Whether the proxy has got an answer about the bucket.
     is_told: bool,
     /// When the next assignment is due, if not with a report.
@@ -143,7 +145,8 @@ impl Bucket {
             name,
             grants: Grants::default(),
             assigned: None,
-            is_reported: false,
+            reports: 0,
+            ended: Vec::new(),
             is_told: false,
             due: None,
             called: Instant::now(),
@@ -158,37 +161,57 @@ impl Bucket {
         self.due
     }
 
-    /// Takes in what the proxy has reported, or renews an assignment that is due; returns what becomes of the bucket.
+    /// Takes in what the proxy has reported; it is settled by [`follow`](Self::follow), or by [`end`](Self::end).
+    pub(super) fn report(&mut self, Usage { allowed, denied, elapsed, is_first }: Usage) {
+        let now = Instant::now();
+        self.reports += 1;
+        let uncovered = self.grants.spend(allowed);
+        self.ended.extend(self.grants.ended(elapsed, now));
+        let calls = allowed.saturating_add(denied);
+        if calls > 0 {
+            self.called = now;
+        }
+        self.calls = self.calls.saturating_add(calls);
+        // An assignment of another stream may have covered the first ones.
+        if self.reports > 1 || is_first {
+            self.uncounted = self.uncounted.saturating_add(uncovered);
+        }
+    }
+
+    /// Gives back what was not used of assignments that have ended.
+    async fn commit_ended(&mut self, limiter: &Limiter, domain: &str) {
+        for grant in mem::take(&mut self.ended) {
+            if let (Some(used), Some((token, _))) = (grant.committed(Instant::now()), grant.token) {
+                commit(limiter, domain, token.into(), used).await;
+            }
+        }
+    }
+
+    /// Charges what the proxy has reported, and was not charged.
+    pub(super) async fn end(mut self, limiter: &Limiter, domain: &str) {
+        self.commit_ended(limiter, domain).await;
+        count(limiter, domain, &self.name, self.uncounted).await;
+    }
+
+    /// Whether something is left to be charged or given back at the end.
+    pub(super) const fn is_unsettled(&self) -> bool {
+        self.uncounted > 0 || !self.ended.is_empty()
+    }
+
+    /// Follows a report, or renews an assignment that is due; returns what becomes of the bucket.
     pub(super) async fn follow(
         &mut self,
         service: &Service,
         domain: &str,
-        usage: Option<Usage>,
+        is_reported: bool,
     ) -> Option<Change> {
         let (limiter, now) = (&*service.limiter, Instant::now());
-        let is_new = !mem::replace(&mut self.is_reported, true);
-        if let Some(Usage { allowed, denied, elapsed, is_first }) = usage {
-            let uncovered = self.grants.spend(allowed);
-            for grant in self.grants.ended(elapsed, now) {
-                if let (Some(used), Some((token, _))) = (grant.committed(now), grant.token) {
-                    commit(limiter, domain, token.into(), used).await;
-                }
-            }
-            let calls = allowed.saturating_add(denied);
-            if calls > 0 {
-                self.called = now;
-            }
-            self.calls = self.calls.saturating_add(calls);
-            // An assignment of another stream may have covered the first ones.
-            if !is_new || is_first {
-                self.uncounted = self.uncounted.saturating_add(uncovered);
-            }
-        }
+        self.commit_ended(limiter, domain).await;
         let is_idle = now.duration_since(self.called) > KEPT_FOR;
         if is_idle && self.grants.is_empty() {
             return Some(Change::Abandon);
         }
-        let is_due = usage.is_none()
+        let is_due = !is_reported
             || self.assigned.is_none_or(|assigned| now.duration_since(assigned) >= ASSIGNED_EVERY);
         let mut change = None;
         if is_due {
@@ -196,7 +219,7 @@ impl Bucket {
         }
         if is_due && !is_idle && self.is_text {
             // Until there is a second report, it is not known how many calls there are.
-            if usage.is_some() && !is_new {
+            if is_reported && self.reports > 1 {
                 self.claim.set_needs(mem::take(&mut self.calls).saturating_mul(2).max(1));
             }
             self.claim.set_unused(self.grants.unused(now));

@@ -406,6 +406,29 @@ async fn streams_whose_clients_end_them_behind_a_report_are_answered_and_end() {
     .await;
 }
 
+/// Some of them while their turn has not come.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_proxies_have_reported_counts_though_they_leave_before_the_store_answers() {
+    let redis = Redis::start();
+    let service = Service::with(RULES).on(&redis.url()).ready();
+    redis.signal("STOP");
+    let mut leaving = Vec::new();
+    for number in 0..12 {
+        leaving.push(proxy(&service, &[(&format!("user=leaves{number}"), 0, 3, 0)]).await);
+    }
+    service.wait_for_metric("ratelimit_quota_buckets 12\n");
+    drop(leaving);
+    redis.signal("CONT");
+    // Some were also assigned hits, which nobody gives back.
+    for number in 0..12 {
+        let path = format!("/counters?domain=shop&descriptor=user=leaves{number}");
+        eventually("the reported calls are counted", || {
+            let (_, shown) = send(&service, "GET", &path, "");
+            (shown["counters"][0]["used"].as_u64()? >= 3).then_some(())
+        });
+    }
+}
+
 #[tokio::test]
 async fn a_stream_ends_when_the_service_stops() {
     let mut service = Service::with(RULES).start();
