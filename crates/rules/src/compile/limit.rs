@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollkeeper_engine::{
     calendar::{self, Calendar, CalendarError},
     hold::HoldBy,
-    rule::{Algorithm, Lease, Limit, Mode, STORED_HITS_MAX, Unit, WhenDenied},
+    rule::{Algorithm, FailureMode, Lease, Limit, Mode, STORED_HITS_MAX, Unit, WhenDenied},
     text::did_you_mean::hint,
     window::Window,
 };
@@ -136,6 +136,12 @@ fn check_combinations(
             hold,
             !has_scripts && !is_by_token,
             "hold: needs scripts unless it is `by: token`, but --redis-scripts is off",
+        ),
+        (
+            hold,
+            limit.counts_calls() && is_by_token && limit.on_store_failure == FailureMode::Local,
+            "on_store_failure: not local for in_flight with a hold `by: token`, since no commit frees a place that a replica \
+             counts alone; write error, deny or allow here, or hold `by: id`",
         ),
         (leases, !has_scripts, "lease: needs scripts, but --redis-scripts is off"),
         (notify_at, limit.counts_calls(), "notify_at: not with in_flight, which has no window"),
