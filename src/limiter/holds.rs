@@ -154,7 +154,8 @@ impl Holds {
     }
 
     async fn have_by(&self, until: Instant, can: fn(&HoldKeys) -> bool) -> bool {
-        self.keys.within(until.saturating_duration_since(Instant::now()), can).await
+        self.keys.may_come()
+            && self.keys.within(until.saturating_duration_since(Instant::now()), can).await
     }
 
     fn taken(&self, rules: &RuleSet, limit: &Limit, hits: u64, at: Option<Timestamp>) {

@@ -66,6 +66,8 @@ struct KnownKeys {
     missed: Notify,
     /// Whether digests were shown, which need a key too.
     makes_digests: AtomicBool,
+    /// Whether the store gave none when it was last queried, since it has failed or takes no writes.
+    are_refused: AtomicBool,
     /// Makes digests until a key is known.
     own: RandomState,
     /// Whether the log says why none is known.
@@ -237,6 +239,11 @@ impl HoldKeys {
         self.0.keys.load().as_ref().is_some_and(|keys| keys.signing.is_some())
     }
 
+    /// Whether they may be known soon: the store has not failed to give them when it was last queried.
+    pub fn may_come(&self) -> bool {
+        !self.0.are_refused.load(Ordering::Relaxed)
+    }
+
     /// Waits until they can do this, for this long at most. Returns whether they can.
     pub async fn within(&self, span: Duration, can: fn(&Self) -> bool) -> bool {
         self.0.needed.notify_one();
@@ -261,6 +268,7 @@ impl HoldKeys {
             let signs = are_needed();
             let makes = signs || self.0.makes_digests.load(Ordering::Relaxed);
             let polled = self.poll(servers, makes).await;
+            self.0.are_refused.store(polled.is_err(), Ordering::Relaxed);
             if signs {
                 self.report(&polled);
             }

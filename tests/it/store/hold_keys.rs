@@ -244,6 +244,19 @@ async fn a_take_is_answered_by_its_failure_mode_until_the_key_is_known() {
     assert!(!shown.contains(&*String::from_utf8_lossy(&secret)));
 }
 
+#[tokio::test]
+async fn a_take_does_not_wait_for_a_key_that_the_store_did_not_give_when_it_was_last_asked() {
+    let full = Redis::start();
+    full.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    for store in ["redis://127.0.0.1:1", &full.url()] {
+        let service = replica(store, &["--decision-budget", "1m"]);
+        service.wait_for_log("the key that signs tokens of holds is not known");
+        let call = request("shop", vec![descriptor(&[("open", "alice")])]);
+        let answer = tokio::time::timeout(Duration::from_secs(30), service.ask(call)).await;
+        assert!(spell(&answer.expect("it waits").expect("allowed")).starts_with("OK"));
+    }
+}
+
 /// The key that signs now.
 fn current_key(redis: &Redis) -> String {
     redis.keys().into_iter().find(|key| key.contains("hold-key")).expect("a key")
