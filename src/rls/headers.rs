@@ -115,16 +115,17 @@ fn denied(status: &LimitedStatus<'_>, body: DeniedBody) -> Option<(&'static str,
     let limit = status.limit.requests_per_unit;
     Some(match body {
         DeniedBody::None => return None,
+        // A limit of 0 never admits, whether its counter can be read or not.
+        DeniedBody::Problem if status.by_failure_mode && limit > 0 => {
+            let what = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+            let title = "The limit cannot be judged now";
+            ("application/problem+json", json!({ "type": what, "title": title }))
+        }
         DeniedBody::Problem if limit == 0 || status.limit.ban_ms.is_some() => {
             let what = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
             let problem =
                 json!({ "type": what, "title": "Calls such as this one are not admitted" });
             ("application/problem+json", problem)
-        }
-        DeniedBody::Problem if status.by_failure_mode => {
-            let what = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
-            let title = "The limit cannot be judged now";
-            ("application/problem+json", json!({ "type": what, "title": title }))
         }
         DeniedBody::Problem => {
             let what = "https://iana.org/assignments/http-problem-types#quota-exceeded";

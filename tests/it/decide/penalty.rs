@@ -128,3 +128,12 @@ fn a_ban_is_refused_in_words_without_scripts() {
     let message = "ban_for: needs scripts, but --redis-scripts is off";
     assert_eq!(stderr.matches(message).count(), 2, "{stderr}");
 }
+
+#[tokio::test]
+async fn a_denial_without_redis_shows_no_ban() {
+    let flags = &["--on-store-failure", "deny", "--denied-body", "problem"];
+    let service = Service::with(RULES).on("redis://127.0.0.1:1").flags(flags).start();
+    let call = request("shop", vec![descriptor(&[("user", "a")])]);
+    let body = String::from_utf8(service.ask(call).await.unwrap().raw_body).unwrap();
+    assert!(body.contains("#temporary-reduced-capacity"), "{body}");
+}
