@@ -470,15 +470,13 @@ impl Limiter {
     ) -> Result<CounterReading, String> {
         self.note_changes(request, |other| other.same_counter(counter));
         let store = self.store.for_operator();
-        match counter.limit.algorithm {
+        let clear = match counter.limit.algorithm {
             // The hits of the window before count too, and no refund takes them back.
-            Algorithm::SlidingWindow => drop(store.read_counter(counter, Clear::Yes).await),
-            // What was leased would go back behind it, although the rules may not lease any more.
-            Algorithm::FixedWindow if counter.limit.hold.is_none() => {
-                drop(store.read_counter(counter, Clear::Holds).await);
-            }
-            _ => {}
-        }
+            Algorithm::SlidingWindow => Clear::Yes,
+            // What was held or leased would go back behind it, although the rules may not hold or lease any more.
+            _ => Clear::Holds,
+        };
+        drop(store.read_counter(counter, clear).await);
         let limit = Limit {
             when_denied: WhenDenied::Counted,
             mode: Mode::Enforced,

@@ -175,7 +175,7 @@ impl Running<'_> {
     fn counters(&self, method: &str, path: &str, value: &str) -> String {
         let descriptor: String = format!("{}={value}", self.key);
         let descriptor = descriptor.replace('=', "%3D").replace(' ', "%20");
-        let path = format!("{path}?domain=llm&descriptor={descriptor}");
+        let path = format!("{path}domain=llm&descriptor={descriptor}");
         let (status, body) = self.service.admin(method, &path);
         assert_eq!(status, 200, "{body}");
         let spell = |counter: &Value| match counter["held"].as_u64() {
@@ -206,18 +206,21 @@ impl Running<'_> {
             "take" | "twice" => spell(&self.take(&words).await),
             "all" => self.take(&words).await.overall_code().as_str_name().to_owned(),
             "commit" => self.commit(&words).await,
-            "counter" => self.counters("GET", "/counters", &self.value),
+            "counter" => self.counters("GET", "/counters?", &self.value),
             "others" => {
                 let values = self.values();
                 let others = values[1..].iter();
-                let all = others.map(|value| self.counters("GET", "/counters", value));
+                let all = others.map(|value| self.counters("GET", "/counters?", value));
                 all.collect::<Vec<_>>().join(", ")
             }
             "refund" => {
                 let back = refund(self.of(&self.value, "", &[]), words[1].parse().unwrap());
                 spell(&self.ask(vec![back]).await)
             }
-            "reset" => self.counters("POST", "/counters/reset", &self.value),
+            "reset" => self.counters("POST", "/counters/reset?", &self.value),
+            "set" => {
+                self.counters("POST", &format!("/counters/set?used={}&", words[1]), &self.value)
+            }
             "limit" => {
                 self.reload(Some(words[1]));
                 String::new()
