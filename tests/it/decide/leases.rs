@@ -241,6 +241,28 @@ async fn a_replica_that_stops_gives_its_credit_back() {
     wait_until("its credit is back", || used(&other, hot) == passed);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_denied_call_of_many_hits_ends_no_credit() {
+    let redis = Redis::start();
+    let rules = RULES.replace("4000", "100000");
+    // Each of these denials is Redis's.
+    let flags = ["--over-limit-cache", "0"];
+    let service = Service::with(&rules).on(&redis.url()).flags(&flags).start();
+    let hot = ("hot", "denied");
+    heat(&service, hot).await;
+    let denied = async {
+        for _ in 0..50 {
+            let all = hits(descriptor(&[hot]), 100_000);
+            let answer = service.ask(request("shop", vec![all])).await.unwrap();
+            assert_eq!(answer.overall_code(), Code::OverLimit);
+        }
+    };
+    let (services, counters) = ([&service], [hot]);
+    tokio::join!(call(&services, &counters, 2000), denied);
+    settled(&service);
+    assert_eq!(leased(&service, "stranded"), 0);
+}
+
 #[tokio::test]
 async fn a_counter_that_is_not_hot_sends_redis_the_same_as_without_leases() {
     let sent = [RULES.to_owned(), RULES.replace(", lease: auto", "")].map(async |rules| {

@@ -167,18 +167,18 @@ impl Leases {
                 continue;
             }
             let (limit, hits) = (&charge.counter.limit, charge.hits.charged());
-            let (left, charged) = match tally.fit {
-                Fit::Fits { remaining } => (remaining, if verdict.denied { 0 } else { hits }),
-                Fit::Over => (hits.saturating_sub(1), 0),
-                Fit::Commit(_) => continue,
-            };
             let mut counters = self.counters.lock();
             let Some(known) = self.known(&mut counters, &charge.counter) else { continue };
-            if !known.learn(left, charged, limit, at, seen) {
-                self.strand(known.end(seen));
-            }
-            if let Fit::Fits { remaining } = &mut tally.fit {
-                *remaining = remaining.saturating_add(known.credit(limit.requests_per_unit));
+            match &mut tally.fit {
+                Fit::Fits { remaining } => {
+                    let charged = if verdict.denied { 0 } else { hits };
+                    if !known.learn(*remaining, charged, limit, at, seen) {
+                        self.strand(known.end(seen));
+                    }
+                    *remaining = remaining.saturating_add(known.credit(limit.requests_per_unit));
+                }
+                Fit::Over => known.lacks(hits, limit, at, seen),
+                Fit::Commit(_) => {}
             }
         }
     }

@@ -325,6 +325,12 @@ impl LeasedCounter {
         requests_per_unit.saturating_sub(hits) >= in_hand.saturating_add(charged)
     }
 
+    /// Learns that Redis had fewer hits left than were asked for. That shows how many at most, so it never shows a reset.
+    pub(super) fn lacks(&mut self, hits: u64, limit: &Limit, at: Timestamp, seen: Instant) {
+        let left = self.left(limit, seen).min(hits.saturating_sub(1));
+        self.learn(left, 0, limit, at, seen);
+    }
+
     /// Notes that a question has no answer, or was granted nothing.
     pub(super) fn failed(&mut self, now: Instant) {
         self.is_asking = false;
@@ -525,6 +531,14 @@ mod tests {
             let mut world = World::new();
             assert!(world.learns(left, 50));
             assert_eq!(world.asks(100, 100), want, "{left} left");
+        }
+        // What did not fit shows only how much is left at most.
+        for (hits, want) in [(1000, Some(10)), (41, Some(2)), (40, None)] {
+            let mut world = World::new();
+            world.learns(200, 50);
+            let (seen, limit) = (world.at(60).at, Arc::clone(&world.limit));
+            world.counter.lacks(hits, &limit, BEGIN.plus_millis(60), seen);
+            assert_eq!(world.asks(100, 100), want, "{hits} hits did not fit");
         }
         // What is left of another window says nothing.
         let mut world = World::new();
