@@ -15,7 +15,6 @@ mod owed;
 mod redis;
 mod sentinel;
 mod simulated;
-mod topologies;
 mod transport;
 mod unsent;
 mod upgrade;

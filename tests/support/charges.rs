@@ -6,7 +6,7 @@ use tollkeeper::engine::{
     key::Counter,
     ledger::{Charge, Fit, Tally},
     request::{Entry, Hits},
-    rule::{Algorithm, Limit, Unit},
+    rule::{Algorithm, Limit, Unit, WhenDenied},
     time::Timestamp,
 };
 
@@ -20,6 +20,24 @@ pub fn charge(user: &str, hits: Hits, limit: &Arc<Limit>) -> Charge {
 
 pub fn limit(requests: u64, unit: Unit, algorithm: Algorithm) -> Limit {
     Limit { algorithm, ..Limit::new(requests, unit, 1).unwrap() }
+}
+
+/// The charges of a call on this limit as text, such as `charge 3 to a, refund 1 of b, check c`; `debit 3 to a` counts when it
+/// is denied.
+pub fn call(text: &str, limit: &Limit) -> Vec<Charge> {
+    let one = |text: &str| {
+        let words: Vec<&str> = text.split(' ').collect();
+        let count = || words[1].parse().expect(text);
+        let (hits, when_denied) = match words[0] {
+            "charge" => (Hits::Charge(count()), WhenDenied::Free),
+            "debit" => (Hits::Charge(count()), WhenDenied::Counted),
+            "refund" => (Hits::Refund(count()), WhenDenied::Free),
+            "check" => (Hits::Check, WhenDenied::Free),
+            _ => panic!("{text}"),
+        };
+        charge(words[words.len() - 1], hits, &Arc::new(Limit { when_denied, ..limit.clone() }))
+    };
+    text.split(", ").map(one).collect()
 }
 
 pub const LOG: Algorithm = Algorithm::SlidingLog { remember: None };

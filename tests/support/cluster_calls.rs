@@ -79,10 +79,8 @@ pub fn charge(key: &str, value: &str, hits: Hits, limit: &Arc<Limit>) -> Charge 
 }
 
 pub async fn ask(store: &RedisStore, charges: &[Charge]) -> Verdict {
-    store
-        .charge(charges, redis_store::soon())
-        .await
-        .unwrap_or_else(|error| panic!("{error}: {charges:?}"))
+    let answer = redis_store::answer(store, charges).await;
+    answer.unwrap_or_else(|error| panic!("{error}: {charges:?}"))
 }
 
 /// How much of a counter is used.

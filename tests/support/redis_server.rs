@@ -311,6 +311,18 @@ impl Redis {
         found.remove(0)
     }
 
+    /// The count in the only key whose name contains `part`; 0 without one.
+    #[track_caller]
+    pub fn count(&self, part: &str) -> u64 {
+        let found = self.keys().into_iter().any(|key| key.contains(part));
+        if found { self.query(&["GET", &self.key(part)]) } else { 0 }
+    }
+
+    /// Closes all connections of others, so that they must open new ones.
+    pub fn close_connections(&self) {
+        self.query::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    }
+
     /// Promise "a time to live": fails if a key has no TTL.
     #[track_caller]
     pub fn assert_no_key_leaks(&self) {
@@ -357,18 +369,9 @@ pub fn free_port() -> u16 {
 
 /// A Redis with a TLS port, and its URL.
 pub fn tls_redis(authority: &Authority, server: &Issued, clients: &str) -> (Redis, String) {
-    let port = free_port();
-    let redis = Redis::start_with(&[
-        "--tls-port",
-        &port.to_string(),
-        "--tls-cert-file",
-        server.certificate.to_str().unwrap(),
-        "--tls-key-file",
-        server.key.to_str().unwrap(),
-        "--tls-ca-cert-file",
-        authority.certificate.to_str().unwrap(),
-        "--tls-auth-clients",
-        clients,
-    ]);
-    (redis, format!("rediss://127.0.0.1:{port}"))
+    let tls = Issued { authority: authority.certificate.clone(), ..server.clone() };
+    let setup = Setup { tls: Some(tls), ..Setup::default() };
+    let redis = Redis::start_as(setup.with(&["--tls-auth-clients", clients]));
+    let url = format!("rediss://127.0.0.1:{}", redis.tls_port);
+    (redis, url)
 }

@@ -4,18 +4,16 @@ use redis::{Cmd, Value};
 use tollkeeper::store::{
     StoreError,
     redis::{RedisStore, topology::by_key::Steps},
-    system_clock,
 };
 
-use crate::support::{cluster_calls::*, prelude::*, redis_store};
+use crate::support::{
+    cluster_calls::*,
+    prelude::*,
+    redis_store::{PATIENT, patient},
+};
 
 const TAG: &str = "shared";
 const KEY: &str = "tk1:op:{shared}";
-const WITHIN: Duration = Duration::from_secs(20);
-
-fn store(url: &str) -> Arc<RedisStore> {
-    Arc::new(redis_store::store(url, 0, system_clock, WITHIN))
-}
 
 fn write(key: &str) -> Vec<Cmd> {
     let write = redis::cmd("HSET").arg(key).arg("field").arg("value").take();
@@ -28,16 +26,16 @@ fn read(key: &str) -> Vec<Cmd> {
 
 async fn writes_and_reads(store: &RedisStore) {
     for steps in [Steps::One, Steps::Several] {
-        let written = store.run(TAG, WITHIN, steps, write).await.unwrap();
+        let written = store.run(TAG, PATIENT, steps, write).await.unwrap();
         assert_eq!(written.len(), 2, "{written:?}");
-        let answers = store.run(TAG, WITHIN, steps, read).await.unwrap();
+        let answers = store.run(TAG, PATIENT, steps, read).await.unwrap();
         let [Value::BulkString(field), Value::Array(time)] = &answers[..] else {
             panic!("{answers:?}");
         };
         assert_eq!((&field[..], time.len()), (&b"value"[..], 2));
     }
     let alone = |key: &str| vec![redis::cmd("HGET").arg(key).arg("none").take()];
-    assert_eq!(store.run(TAG, WITHIN, Steps::One, alone).await.unwrap(), [Value::Nil]);
+    assert_eq!(store.run(TAG, PATIENT, Steps::One, alone).await.unwrap(), [Value::Nil]);
 }
 
 #[tokio::test]
@@ -45,7 +43,7 @@ async fn a_user_with_the_documented_rights_writes_and_reads() {
     for version in Version::ALL {
         let redis = Redis::start_version(version);
         for url in [redis.url_with_minimal_rights(), redis.url_without_scripts()] {
-            writes_and_reads(&store(&url)).await;
+            writes_and_reads(&patient(&url)).await;
         }
         assert_eq!(redis.keys(), [KEY]);
         redis.assert_no_key_leaks();
@@ -57,7 +55,7 @@ async fn nothing_is_done_for_a_user_without_one_of_the_rights() {
     let redis = Redis::start();
     let url = redis.url_with_minimal_rights();
     redis.query::<()>(&["ACL", "SETUSER", "tollkeeper", "-pexpire"]);
-    let refused = store(&url).run(TAG, WITHIN, Steps::One, write).await.unwrap_err();
+    let refused = patient(&url).run(TAG, PATIENT, Steps::One, write).await.unwrap_err();
     assert!(matches!(refused, StoreError::NotPermitted(_)), "{refused:?}");
     assert!(refused.to_string().starts_with("the user `tollkeeper` may not run"), "{refused}");
     assert_eq!(redis.keys(), [""; 0]);
@@ -67,14 +65,14 @@ async fn nothing_is_done_for_a_user_without_one_of_the_rights() {
 async fn a_key_of_another_type_is_an_error() {
     let redis = Redis::start();
     redis.query::<()>(&["SET", KEY, "1"]);
-    let refused = store(&redis.url()).run(TAG, WITHIN, Steps::One, read).await.unwrap_err();
+    let refused = patient(&redis.url()).run(TAG, PATIENT, Steps::One, read).await.unwrap_err();
     assert!(refused.to_string().contains("a value of another type"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_follow_a_slot_that_moves() {
     let cluster = masters(Version::Redis7);
-    let store = follow(&cluster.url_with_minimal_rights(), WITHIN);
+    let store = follow(&cluster.url_with_minimal_rights(), PATIENT);
     writes_and_reads(&store).await;
     let slot = cluster.slot_of(KEY);
     let to = (cluster.node_of(slot) + 1) % 3;

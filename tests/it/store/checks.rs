@@ -16,11 +16,6 @@ fn eventually_failed(service: &Service, check: &str, value: u8) {
         .wait_for_metric(&format!("ratelimit_store_check_failed{{check=\"{check}\"}} {value}\n"));
 }
 
-/// Closes the service's connections, so that it opens others.
-fn close_all(redis: &Redis) {
-    redis.query::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-}
-
 #[tokio::test]
 async fn a_replica_is_one_warning_and_a_metric_until_it_is_a_master() {
     let redis = Redis::start();
@@ -38,7 +33,7 @@ async fn a_replica_is_one_warning_and_a_metric_until_it_is_a_master() {
     );
     redis.query::<()>(&["REPLICAOF", "NO", "ONE"]);
     wait_until("the service has connected again", || {
-        close_all(&redis);
+        redis.close_connections();
         let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;
         service.exchange("POST", "/json", body.as_bytes());
         let metrics = service.get("/metrics");
@@ -107,8 +102,8 @@ async fn a_proxy_that_closes_the_connection_at_info_is_named() {
     service.wait_for_log("the connection was closed at INFO, as a proxy such as twemproxy does");
 }
 
-#[test]
-fn a_server_of_another_mode_than_the_url_says_fails_a_check_and_the_log_has_the_right_url() {
+#[tokio::test]
+async fn a_server_of_another_mode_than_the_url_says_fails_a_check_and_the_log_has_the_right_url() {
     let redis = Redis::start();
     let cluster = Redis::start_with(&["--cluster-enabled", "yes"]);
     let sentinel = sentinel_of(&redis);
@@ -129,7 +124,8 @@ fn a_server_of_another_mode_than_the_url_says_fails_a_check_and_the_log_has_the_
         (format!("redis+sentinel://127.0.0.1:{single}/{NAME}"), &of_single),
         (format!("redis+sentinel://127.0.0.1:{node}/{NAME}"), &of_cluster),
     ] {
-        let service = service(&store, &[]);
+        let service = service(&store, &["--decision-budget", "300ms"]);
+        assert_eq!(service.answer("user=a").await, "Unavailable", "{store}");
         eventually_failed(&service, "mode", 1);
         service.wait_for_log(advice);
     }
@@ -198,28 +194,4 @@ async fn a_user_who_may_not_run_info_is_trusted_with_a_warning() {
     eventually_failed(&service, "info", 1);
     let log = service.log();
     assert_eq!(log.matches("the user `tollkeeper` may not run INFO").count(), 1, "{log}");
-}
-
-/// What a client needs to follow a master, and no more than that.
-#[test]
-fn the_documented_rights_suffice_towards_sentinels_and_their_master() {
-    let sentinels = Sentinels::start_as(&SentinelSetup::default());
-    let connect = |redis: &Redis| {
-        let url = format!("redis://tollkeeper:secret@127.0.0.1:{}", redis.port);
-        redis::Client::open(url).unwrap().get_connection().unwrap()
-    };
-    let master = sentinels.master();
-    master.allow("For a single server:");
-    let replication = redis::cmd("INFO").arg("replication").take();
-    let replication: String = replication.query(&mut connect(master)).unwrap();
-    assert!(replication.contains("role:master"), "{replication}");
-
-    let sentinel = &sentinels.sentinels[0];
-    sentinel.allow("Sentinels that have users of their own need this one:");
-    let mut connection = connect(sentinel);
-    for question in ["MASTER", "SENTINELS"] {
-        let asked = redis::cmd("SENTINEL").arg(question).arg(NAME).exec(&mut connection);
-        asked.unwrap_or_else(|error| panic!("{question}: {error}"));
-    }
-    redis::cmd("SUBSCRIBE").arg("+switch-master").exec(&mut connection).unwrap();
 }

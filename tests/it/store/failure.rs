@@ -13,6 +13,7 @@ descriptors:
     rate_limit:
       { unit: year, requests_per_unit: 9, algorithm: token_bucket, on_store_failure: local }
   - { key: work, rate_limit: { unit: year, requests_per_unit: 10, count_denied: true } }
+  - { key: free, rate_limit: { unlimited: true } }
   - key: log
     rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log, on_store_failure: deny }
   - key: first
@@ -32,6 +33,7 @@ async fn without_redis_the_strictest_failure_mode_of_the_call_decides() {
     let flags = &["--decision-budget", "50ms"];
     let service = Service::with(RULES).on(&redis.url()).flags(flags).start();
     assert_eq!(service.answer("error=x").await, "Unavailable");
+    assert_eq!(service.answer("free=x").await, "OK: OK unlimited", "it needs no Redis");
     assert_eq!(service.answer("deny=x").await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
     assert_eq!(service.answer("allow=x").await, "OK: OK 10/10 YEAR");
     assert_eq!(service.answer("local=x").await, "OK: OK 9/10 YEAR");
@@ -179,7 +181,8 @@ async fn the_failure_mode_decides_for_a_corrupt_counter_and_siblings_are_judged_
         let series = format!(r#"ratelimit_counters_corrupt_total{{rule="{rule}"}}"#);
         assert!(metrics.contains(&series), "{series}: {metrics}");
     }
-    assert!(!service.log().contains("is unusable"), "{}", service.log());
+    let log = service.log();
+    assert!(!log.contains("is unusable") && !log.contains("planted"), "{log}");
     redis.assert_no_key_leaks();
 }
 
@@ -246,6 +249,7 @@ async fn every_algorithm_treats_values_that_it_never_writes_as_corrupt() {
                         "x",
                         "-1",
                         "1.5",
+                        "1e3",
                         "9007199254740992",
                         "9223372036854775807",
                         "1 2 3 4",
@@ -255,9 +259,9 @@ async fn every_algorithm_treats_values_that_it_never_writes_as_corrupt() {
                 );
             }
         }
-        for plant in plants {
+        for plant in &plants {
             redis.query::<i64>(&["DEL", &key]);
-            redis.query::<redis::Value>(&plant);
+            redis.query::<redis::Value>(plant);
             let expected = "OVER_LIMIT: OVER_LIMIT 0/10 YEAR, OK 10/10 YEAR";
             assert_eq!(
                 service.answer(&format!("{name}=x work={name}(0)")).await,
@@ -265,6 +269,9 @@ async fn every_algorithm_treats_values_that_it_never_writes_as_corrupt() {
                 "{plant:?}"
             );
         }
+        let count = plants.len();
+        let counted = format!("ratelimit_counters_corrupt_total{{rule=\"{name}\"}} {count}\n");
+        service.assert_metric(&counted);
     }
 }
 

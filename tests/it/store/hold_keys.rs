@@ -269,8 +269,7 @@ async fn knows(keys: &HoldKeys, store: &RedisStore, now: Timestamp) {
 #[tokio::test]
 async fn a_key_is_replaced_in_time_and_accepted_as_long_as_its_tokens_live() {
     let redis = Redis::start();
-    let store =
-        Arc::new(redis_store::store(&redis.url(), 0, system_clock, Duration::from_secs(20)));
+    let store = Arc::new(redis_store::patient(&redis.url()));
     let [first, second, late] = [(); 3].map(|()| HoldKeys::default());
     assert!(first.sealed(forged(&[], NOW)).is_none(), "no key is known");
     knows(&first, &store, NOW).await;
@@ -307,8 +306,7 @@ async fn a_key_is_replaced_in_time_and_accepted_as_long_as_its_tokens_live() {
 #[tokio::test]
 async fn a_store_that_has_lost_the_key_gets_it_back() {
     let redis = Redis::start();
-    let store =
-        Arc::new(redis_store::store(&redis.url(), 0, system_clock, Duration::from_secs(20)));
+    let store = Arc::new(redis_store::patient(&redis.url()));
     let [first, second] = [(); 2].map(|()| HoldKeys::default());
     knows(&first, &store, NOW).await;
     let token = first.sealed(forged(&[], NOW)).unwrap();

@@ -9,12 +9,16 @@ use tollkeeper::{
     store::{Clear, redis::RedisStore},
 };
 
-use crate::support::{charges::prelude::*, cluster_calls, prelude::*, redis_store};
+use crate::support::{
+    charges::prelude::*,
+    cluster_calls,
+    prelude::*,
+    redis_store::{self, PATIENT},
+};
 
 const LIFETIME_MS: u64 = 600_000;
 
-/// Far longer than any call takes; the time that a server may take; and how soon a caller leaves.
-const PATIENT: Duration = Duration::from_secs(20);
+/// The time that a server may take, and how soon a caller leaves.
 const LATE: Duration = Duration::from_millis(100);
 const IMPATIENT: Duration = Duration::from_millis(20);
 
@@ -170,8 +174,8 @@ impl DoneWork {
 }
 
 fn stores(redis: &Redis) -> [(RedisStore, bool); 2] {
-    let with_scripts = redis_store::store(&redis.url(), 0, system_clock, PATIENT);
-    [(with_scripts, true), (redis_store::transactions(&redis.url(), PATIENT), false)]
+    let with_scripts = redis_store::patient(&redis.url());
+    [(with_scripts, true), (redis_store::transactions(&redis.url()), false)]
 }
 
 #[tokio::test]
@@ -292,9 +296,9 @@ async fn done_work_that_finds_no_connection_is_counted_once_there_is_one() {
 #[tokio::test]
 async fn debits_without_scripts_that_wait_for_a_connection_are_counted_once_there_is_one() {
     let redis = Redis::start();
-    let store = redis_store::transactions(&redis.url(), PATIENT);
+    let store = redis_store::transactions(&redis.url());
     assert_eq!(ask(&store, &debit("debited", 1)).await, Some(true));
-    redis.query::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    redis.close_connections();
     // What is written to a connection before it is known to be closed may have run.
     ask(&store, &refund("nobody", 0)).await;
     redis.signal("STOP");
@@ -310,7 +314,7 @@ async fn debits_without_scripts_that_wait_for_a_connection_are_counted_once_ther
 #[tokio::test]
 async fn done_work_that_redis_answers_with_an_unknown_error_is_not_sent_again() {
     let redis = Redis::start_with(&["--rename-command", "INCRBY", ""]);
-    let store = redis_store::store(&redis.url(), 0, system_clock, PATIENT);
+    let store = redis_store::patient(&redis.url());
     let done = DoneWork::new(true);
     done.begin(&store).await;
     assert_eq!(ask(&store, &debit("debited", 1)).await, Some(true));
@@ -326,7 +330,7 @@ async fn done_work_that_redis_answers_with_an_unknown_error_is_not_sent_again() 
 #[tokio::test]
 async fn kept_work_outlives_the_task_that_sends_it() {
     let redis = Redis::start();
-    let store = redis_store::store(&redis.url(), 0, system_clock, PATIENT);
+    let store = redis_store::patient(&redis.url());
     let done = DoneWork::new(true);
     done.begin(&store).await;
     redis.refuse_writes("OOM");
@@ -385,7 +389,7 @@ async fn what_a_caller_without_an_answer_has_taken_is_given_back() {
 #[tokio::test]
 async fn a_call_that_is_answered_keeps_what_it_has_taken() {
     let redis = Redis::start();
-    let store = redis_store::store(&redis.url(), 0, system_clock, PATIENT);
+    let store = redis_store::patient(&redis.url());
     assert_eq!(ask(&store, &occupy("place", 1)).await, Some(true));
     assert_eq!(ask(&store, &take("estimate")).await, Some(true));
     assert_eq!(ask(&store, &open("held")).await, Some(true));
@@ -399,7 +403,7 @@ async fn a_call_that_is_answered_keeps_what_it_has_taken() {
 #[tokio::test]
 async fn a_long_queue_leaves_a_redis_alone_that_refuses_writes() {
     let redis = Redis::start();
-    let store = redis_store::store(&redis.url(), 0, system_clock, PATIENT);
+    let store = redis_store::patient(&redis.url());
     assert_eq!(ask(&store, &debit("connects", 1)).await, Some(true));
     redis.refuse_writes("READONLY");
     let commits: Vec<Charge> = (0..900).map(|user| commit(&format!("user{user}"))).collect();
@@ -425,7 +429,7 @@ async fn a_long_queue_leaves_a_redis_alone_that_refuses_writes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_debit_that_hears_too_late_where_its_slot_is_counts_there() {
     let cluster = cluster_calls::masters(Version::Redis7);
-    let store = redis_store::store(&cluster.url(), 0, system_clock, PATIENT);
+    let store = redis_store::patient(&cluster.url());
     let debit = debit("moved", 7);
     let slot = cluster.slot_of(&debit.counter.key(Timestamp::from_millis(0)));
     let from = cluster.node_of(slot);
@@ -452,7 +456,7 @@ async fn a_debit_that_hears_too_late_where_its_slot_is_counts_there() {
 #[tokio::test(flavor = "multi_thread")]
 async fn done_work_whose_slot_is_half_moved_counts_where_the_slot_is_then() {
     let cluster = cluster_calls::masters(Version::Redis7);
-    let store = redis_store::store(&cluster.url(), 0, system_clock, PATIENT);
+    let store = redis_store::patient(&cluster.url());
     let in_one_slot = |charge: &Charge| {
         let counter = charge.counter.clone().with_slot_by(SlotBy::Domain);
         Charge { counter, ..charge.clone() }

@@ -1,41 +1,34 @@
 //! The service and a real Redis: keys, clocks, scripts, outages.
 
-use proptest::prelude::*;
-use tollkeeper::store::{
-    Clock,
-    memory::MemoryStore,
-    redis::{RedisStore, script},
-};
+use tollkeeper::store::redis::{RedisStore, script};
 use tonic::Code;
 
 use crate::support::{
     charges::{self, prelude::*},
     prelude::*,
-    redis_store,
+    redis_store::{self, PATIENT, answer, judges_as_memory, long_limits},
 };
 
 fn the_script() -> String {
     script::ledger(script::CLOCK, script::KeyDeclaration::Declared)
 }
 
-fn store(redis: &Redis, clock: Clock) -> RedisStore {
-    redis_store::store(&redis.url(), 0, clock, Duration::from_secs(10))
-}
-
 fn charge(user: &str, unit: Unit, hits: Hits, requests: u64) -> Charge {
-    charge_by(user, hits, Limit::new(requests, unit, 1).unwrap())
+    charges::charge(user, hits, &Arc::new(Limit::new(requests, unit, 1).unwrap()))
 }
 
-fn charge_by(user: &str, hits: Hits, limit: Limit) -> Charge {
-    charges::charge(user, hits, &Arc::new(limit))
-}
-
-fn verdicts(verdict: Verdict) -> Vec<Fit> {
-    verdict.tallies.into_iter().map(|tally| tally.fit).collect()
-}
-
-fn fits(remaining: u64) -> Vec<Fit> {
-    vec![Fit::Fits { remaining }]
+#[test]
+fn each_installed_server_is_of_the_version_that_its_name_says() {
+    for version in Version::ALL {
+        let info: String = Redis::start_version(version).query(&["INFO"]);
+        let line = match version {
+            Version::Redis6 => "redis_version:6.2.14",
+            Version::Redis7 => "redis_version:7.0.",
+            Version::Redis8 => "redis_version:8.2.3",
+            Version::Valkey9 => "valkey_version:9.1.2",
+        };
+        assert!(info.contains(line), "{version:?}: {info}");
+    }
 }
 
 #[tokio::test]
@@ -67,18 +60,6 @@ async fn checks_refunds_and_denied_calls_create_no_key() {
 }
 
 #[tokio::test]
-async fn one_call_of_many_descriptors_is_one_script_run() {
-    let (redis, service) = Service::shop().on_redis();
-    let call =
-        || request("shop", ["a", "b", "c"].map(|name| descriptor(&[("user", name)])).to_vec());
-    // The first call loads the script into Redis.
-    service.ask(call()).await.unwrap();
-    let before = redis.runs_of("evalsha");
-    service.ask(call()).await.unwrap();
-    assert_eq!(redis.runs_of("evalsha") - before, 1);
-}
-
-#[tokio::test]
 async fn a_flushed_script_is_sent_again_and_charges_once() {
     let (redis, service) = Service::shop().on_redis();
     for left in (0..10).rev() {
@@ -93,43 +74,39 @@ fn three_hours_fast() -> Timestamp {
     system_clock().shifted(3 * 3_600_000)
 }
 
+fn in_three_hours(redis: &Redis) -> RedisStore {
+    redis_store::store(&redis.url(), 0, three_hours_fast, PATIENT)
+}
+
+async fn fit(store: &RedisStore, charge: Charge) -> Fit {
+    answer(store, [charge]).await.unwrap().tallies[0].fit
+}
+
 #[tokio::test]
 async fn redis_time_decides_whatever_the_services_clock_shows() {
     let redis = Redis::start();
-    let (right, wrong) = (store(&redis, system_clock), store(&redis, three_hours_fast));
+    let (right, wrong) = (redis_store::patient(&redis.url()), in_three_hours(&redis));
     // A new window between two of these calls would start another count, which is rare with weeks.
-    let week = |hits| [charge("alice", Unit::Week, hits, 10)];
-    let hour = [charge("bob", Unit::Hour, Hits::Check, 10)];
-    assert_eq!(
-        verdicts(right.charge(&week(Hits::Charge(3)), redis_store::soon()).await.unwrap()),
-        fits(7)
-    );
-    assert_eq!(
-        verdicts(wrong.charge(&week(Hits::Charge(3)), redis_store::soon()).await.unwrap()),
-        fits(4)
-    );
-    assert_eq!(
-        verdicts(right.charge(&week(Hits::Charge(3)), redis_store::soon()).await.unwrap()),
-        fits(1)
-    );
-    assert_eq!(
-        verdicts(wrong.charge(&week(Hits::Charge(3)), redis_store::soon()).await.unwrap()),
-        [Fit::Over]
-    );
+    let week = || charge("alice", Unit::Week, Hits::Charge(3), 10);
+    for (store, remaining) in [(&right, 7), (&wrong, 4), (&right, 1)] {
+        assert_eq!(fit(store, week()).await, Fit::Fits { remaining });
+    }
+    assert_eq!(fit(&wrong, week()).await, Fit::Over);
 
-    let reset = wrong.charge(&hour, redis_store::soon()).await.unwrap().tallies[0].reset;
+    let hour = [charge("bob", Unit::Hour, Hits::Check, 10)];
+    let reset = answer(&wrong, &hour).await.unwrap().tallies[0].reset;
     assert!(reset <= Duration::from_secs(3600), "{reset:?} is longer than the window");
 }
 
 #[tokio::test]
 async fn a_stale_call_is_refused_and_sent_once_more() {
     let redis = Redis::start();
-    let wrong = store(&redis, three_hours_fast);
-    let call = [charge("alice", Unit::Hour, Hits::Charge(1), 10)];
+    let wrong = in_three_hours(&redis);
+    let call = || charge("alice", Unit::Hour, Hits::Charge(1), 10);
     redis.query::<String>(&["SCRIPT", "LOAD", &the_script()]);
-    assert_eq!(verdicts(wrong.charge(&call, redis_store::soon()).await.unwrap()), fits(9));
+    assert_eq!(fit(&wrong, call()).await, Fit::Fits { remaining: 9 });
     assert_eq!(redis.runs_of("evalsha"), 2, "refused, then sent with Redis's time");
-    wrong.charge(&call, redis_store::soon()).await.unwrap();
+    fit(&wrong, call()).await;
     assert!(redis.runs_of("evalsha") <= 4, "the clocks' difference is known now");
 }
 
@@ -198,33 +175,6 @@ fn each_call_of_one_run_is_judged_by_itself() {
 }
 
 #[tokio::test]
-async fn a_corrupt_counter_affects_only_its_own_call() {
-    let (redis, service) = Service::shop().on_redis();
-    let user = |name: &str| descriptor(&[("user", name)]);
-    service.ask(request("shop", vec![user("planted")])).await.unwrap();
-    let key = redis.key("planted");
-    let plants: [&[&str]; 6] = [
-        &["RPUSH", &key, "x"],
-        &["HSET", &key, "x", "1"],
-        &["SET", &key, "text"],
-        &["SET", &key, "-5"],
-        &["SET", &key, "1e3"],
-        &["SET", &key, "9007199254740992"],
-    ];
-    for plant in plants {
-        redis.query::<i64>(&["DEL", &key]);
-        redis.query::<redis::Value>(plant);
-        let both = request("shop", vec![user("planted"), user("sibling")]);
-        let status = service.ask(both).await.expect_err("no count");
-        assert_eq!(status.code(), Code::Unavailable, "for {plant:?}");
-        let alone = service.ask(request("shop", vec![hits(user("sibling"), 0)])).await.unwrap();
-        assert_eq!(spell(&alone), "OK: OK 10/10 YEAR", "for {plant:?}");
-    }
-    service.assert_metric(r#"ratelimit_counters_corrupt_total{rule="user"} 6"#);
-    assert!(!service.log().contains("planted"), "{}", service.log());
-}
-
-#[tokio::test]
 async fn the_largest_valid_count_is_over_every_limit() {
     let (redis, service) = Service::shop().on_redis();
     let user = || descriptor(&[("user", "planted")]);
@@ -232,43 +182,6 @@ async fn the_largest_valid_count_is_over_every_limit() {
     redis.query::<()>(&["SET", &redis.key("planted"), "9007199254740991", "KEEPTTL"]);
     let answer = service.ask(request("shop", vec![hits(user(), u64::MAX)])).await.unwrap();
     assert_eq!(spell(&answer), "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
-}
-
-#[tokio::test]
-async fn without_redis_the_service_starts_answers_in_time_and_recovers() {
-    let mut redis = Redis::absent();
-    let service = Service::shop().on(&redis.url()).flags(&["--decision-budget", "50ms"]).start();
-    assert_eq!(service.answer("user=alice").await, "Unavailable");
-    service.wait_for_log("is unusable");
-
-    // A call without counters does not need Redis.
-    assert_eq!(service.answer("free=x").await, "OK: OK unlimited");
-
-    redis.start_again();
-    // Calls fail until the service has connected again.
-    assert!(service.answered("user=alice").await.starts_with("OK: "));
-    service.wait_until_ready();
-}
-
-#[tokio::test]
-async fn a_stalled_redis_costs_the_budget_and_its_connections_are_replaced() {
-    let redis = Redis::start();
-    let flags = &["--decision-budget", "50ms", "--store-pool-size", "2"];
-    let service = Service::shop().on(&redis.url()).flags(flags).ready();
-    let call = || shop("user=alice");
-    service.answered("user=other(0)").await;
-
-    redis.signal("STOP");
-    let began = Instant::now();
-    for _ in 0..4 {
-        let status = service.ask(call()).await.expect_err("redis is stopped");
-        assert_eq!(status.code(), Code::Unavailable);
-    }
-    // Generous: without a timeout each call would wait without end.
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    redis.signal("CONT");
-    service.answered("user=other(0)").await;
-    wait_until("only the pool's two are open", || redis.clients().len() <= 2);
 }
 
 #[tokio::test]
@@ -320,7 +233,7 @@ async fn a_connection_that_redis_closed_while_idle_costs_no_call() {
     for _ in 0..5 {
         service.ask(call()).await.unwrap();
         let ours = redis.clients();
-        redis.query::<i64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        redis.close_connections();
         // Wait until the service has closed its side: a call before that would use the closed socket.
         wait_until("the connection is gone", || {
             let inodes = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -331,22 +244,6 @@ async fn a_connection_that_redis_closed_while_idle_costs_no_call() {
             !ours.iter().any(open)
         });
         tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
-#[tokio::test]
-async fn a_call_given_up_half_way_leaves_no_reply_to_the_next() {
-    let redis = Redis::start();
-    let store = store(&redis, system_clock);
-    let big = [charge("big", Unit::Year, Hits::Charge(1), 1_000_000)];
-    let small = [charge("small", Unit::Year, Hits::Check, 7)];
-    for _ in 0..200 {
-        tokio::select! {
-            biased;
-            _ = store.charge(&big, redis_store::soon()) => {}
-            () = tokio::task::yield_now() => {}
-        }
-        assert_eq!(verdicts(store.charge(&small, redis_store::soon()).await.unwrap()), fits(7));
     }
 }
 
@@ -377,20 +274,11 @@ async fn a_service_that_is_killed_leaves_its_counts_to_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_redis_in_cluster_mode_is_refused_with_its_reason() {
-    let redis = Redis::start_with(&["--cluster-enabled", "yes"]);
-    let service = Service::shop().on(&redis.url()).start();
-    assert_eq!(service.answer("user=a").await, "Unavailable");
-    let expected = "it runs in cluster mode: write redis+cluster://";
-    assert!(service.log().contains(expected), "{}", service.log());
-}
-
-#[tokio::test]
 async fn a_redis_that_may_evict_counters_is_one_warning() {
     let redis = Redis::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     let service = Service::shop().on(&redis.url()).ready();
     for _ in 0..5 {
-        redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
+        redis.close_connections();
         service.answered("user=other(0)").await;
     }
     let log = service.log();
@@ -403,7 +291,7 @@ async fn a_redis_that_takes_too_few_clients_for_all_replicas_is_one_warning() {
     let redis = Redis::start_with(&["--maxclients", "100"]);
     let service = Service::shop().on(&redis.url()).flags(&["--replicas", "7"]).ready();
     for _ in 0..3 {
-        redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
+        redis.close_connections();
         service.answered("user=other(0)").await;
     }
     let log = service.log();
@@ -466,73 +354,12 @@ async fn a_server_that_requires_a_login_is_said_to_when_no_password_is_given() {
     }
 }
 
-#[test]
-fn a_window_in_memory_ends_by_the_time_that_is_passed_in() {
-    let store = MemoryStore::new(|| Timestamp::from_secs(0));
-    let at = |ms, hits| {
-        let tallies = store
-            .charge_at(&[charge("a", Unit::Second, hits, 2)], Timestamp::from_millis(ms))
-            .tallies;
-        (tallies[0].fit, tallies[0].reset.as_millis())
-    };
-    assert_eq!(at(5_000, Hits::Charge(2)), (Fit::Fits { remaining: 0 }, 1000));
-    assert_eq!(at(5_999, Hits::Charge(1)), (Fit::Over, 1));
-    assert_eq!(at(6_000, Hits::Charge(1)), (Fit::Fits { remaining: 1 }, 1000));
-}
-
-#[test]
-fn ended_counters_in_memory_are_swept() {
-    let store = MemoryStore::new(|| Timestamp::from_secs(0));
-    for second in 0..100 {
-        for user in 0..100 {
-            let charge = charge(&user.to_string(), Unit::Second, Hits::Charge(1), 1);
-            store.charge_at(&[charge], Timestamp::from_secs(second));
-        }
-    }
-    assert!(store.counters() <= 2048, "{} counters are kept", store.counters());
-}
-
-fn any_charge() -> impl Strategy<Value = Charge> {
-    let hits = prop_oneof![
-        5 => (1..6_u64).prop_map(Hits::Charge),
-        1 => Just(Hits::Charge(Hits::MAX)),
-        2 => Just(Hits::Check),
-        2 => (0..6_u64).prop_map(Hits::Refund),
-        1 => Just(Hits::Refund(Hits::MAX)),
-    ];
-    ("[abc]", hits, prop_oneof![0..12_u64, Just(Hits::MAX)], prop::bool::weighted(0.2)).prop_map(
-        |(user, hits, limit, counted)| {
-            let when_denied = if counted { WhenDenied::Counted } else { WhenDenied::Free };
-            let limit = Limit { when_denied, ..Limit::new(limit, Unit::Year, 1).unwrap() };
-            charge_by(&user, hits, limit)
-        },
-    )
-}
-
-/// Promise "the same on every store".
-#[test]
-fn memory_and_redis_agree_step_by_step() {
+#[tokio::test]
+async fn calls_are_judged_as_in_memory() {
     let redis = Redis::start();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let in_redis = runtime.block_on(async { store(&redis, system_clock) });
-    let calls = prop::collection::vec(prop::collection::vec(any_charge(), 1..5), 1..30);
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
-        cases: 100,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    });
-    let outcome = runner.run(&calls, |calls| {
-        redis.query::<()>(&["FLUSHALL"]);
-        let in_memory = MemoryStore::new(system_clock);
-        for call in calls {
-            let ours = verdicts(in_memory.charge(&call));
-            let theirs = runtime.block_on(in_redis.charge(&call, redis_store::soon()));
-            prop_assert_eq!(ours, verdicts(theirs.unwrap()), "for {:?}", call);
-        }
-        redis.assert_no_key_leaks();
-        Ok(())
-    });
-    outcome.unwrap();
+    let store = redis_store::patient(&redis.url());
+    judges_as_memory(&store, &long_limits(), Hits::MAX).await;
+    redis.assert_no_key_leaks();
 }
 
 #[tokio::test]

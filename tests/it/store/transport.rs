@@ -3,7 +3,11 @@
 use std::time::SystemTime;
 
 use crate::support::{
-    certificates::Issued, charges::prelude::*, prelude::*, redis_server::tls_redis, redis_store,
+    certificates::Issued,
+    charges::prelude::*,
+    prelude::*,
+    redis_server::tls_redis,
+    redis_store::{self, answer},
 };
 
 /// Starts a service with few connections.
@@ -28,11 +32,6 @@ async fn refused(service: &Service, line: &str) {
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
-}
-
-/// Closes all connections of the service, so that it must open others.
-fn close_all(redis: &Redis) {
-    redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
 }
 
 #[tokio::test]
@@ -189,7 +188,7 @@ async fn renewed_certificates_are_used_and_bad_ones_are_not() {
 
     fs::write(&ca, "no certificate").unwrap();
     for _ in 0..3 {
-        close_all(&redis);
+        redis.close_connections();
         service.answered("user=a(0)").await;
     }
     let line = "the TLS files of Redis cannot be used, the last good ones stay";
@@ -207,7 +206,7 @@ async fn renewed_certificates_are_used_and_bad_ones_are_not() {
         "tls-ca-cert-file",
         text(&new.certificate),
     ]);
-    close_all(&redis);
+    redis.close_connections();
     refused(&service, "the server's certificate is not signed by a trusted CA").await;
     issue(&new);
     service.answered("user=a(0)").await;
@@ -311,7 +310,7 @@ fn the_expiry_of_the_certificates_that_a_control_plane_and_collectors_are_shown_
 async fn a_changed_password_file_is_read_at_the_next_connection() {
     let PasswordFile { redis, file, service, _folder } = PasswordFile::start().await;
     redis.query::<()>(&["ACL", "SETUSER", "app", "resetpass", ">second"]);
-    close_all(&redis);
+    redis.close_connections();
     refused(&service, "login refused for the user `app`").await;
     fs::write(&file, "second\n").unwrap();
     service.answered("user=a(0)").await;
@@ -330,7 +329,7 @@ async fn a_password_file_that_is_missing_or_empty_is_one_warning_and_the_last_go
     for (break_it, problem) in breaks {
         break_it();
         for _ in 0..3 {
-            close_all(&redis);
+            redis.close_connections();
             service.answered("user=a(0)").await;
         }
         eventually_in_use(&service, "store_password", 0);
@@ -349,18 +348,18 @@ async fn a_password_that_redis_does_not_accept_leaves_the_last_that_it_accepted_
     let PasswordFile { redis, file, service, _folder } = PasswordFile::start().await;
     fs::write(&file, "second").unwrap();
     for _ in 0..3 {
-        close_all(&redis);
+        redis.close_connections();
         service.answered("user=a(0)").await;
     }
     eventually_in_use(&service, "store_password", 0);
     let line = "a server refuses the password in it; the last good password stays in use";
     assert_eq!(service.log().matches(line).count(), 1, "{}", service.log());
     fs::remove_file(&file).unwrap();
-    close_all(&redis);
+    redis.close_connections();
     service.answered("user=a(0)").await;
     fs::write(&file, "second").unwrap();
     redis.query::<()>(&["ACL", "SETUSER", "app", "resetpass", ">second"]);
-    close_all(&redis);
+    redis.close_connections();
     service.answered("user=a(0)").await;
     eventually_in_use(&service, "store_password", 1);
     assert!(!service.log().contains("login refused"), "{}", service.log());
@@ -390,12 +389,12 @@ async fn a_connection_that_was_idle_for_30_seconds_is_tried_before_a_call_uses_i
     let limit = Limit::new(1000, Unit::Year, 40).unwrap();
     let charge = [charge("alice", Hits::Charge(1), &limit.into())];
     for _ in 0..3 {
-        store.charge(&charge, redis_store::soon()).await.unwrap();
+        answer(&store, &charge).await.unwrap();
     }
     tokio::time::sleep(Duration::from_secs(31)).await;
     proxy.set(Faults { requests: Flow::Drop, spares_new: true, ..Faults::default() });
     for _ in 0..3 {
-        store.charge(&charge, redis_store::soon()).await.unwrap();
+        answer(&store, &charge).await.unwrap();
     }
-    assert_eq!(redis.query::<String>(&["GET", &redis.key("alice")]), "6");
+    assert_eq!(redis.count("alice"), 6);
 }

@@ -1,15 +1,11 @@
 //! `--redis-scripts off`, on a Redis whose ACL forbids scripts.
 
-use tollkeeper::store::memory::MemoryStore;
-
 use crate::support::{
     charges::{self, prelude::*},
+    cluster_load::Load,
     prelude::*,
-    redis_store,
+    redis_store::{self, answer, judges_as_memory},
 };
-
-/// Far longer than any call takes.
-const TIMEOUT: Duration = Duration::from_secs(20);
 
 const RULES: &str = "
 domain: shop
@@ -26,23 +22,10 @@ fn service(redis: &Redis) -> Service {
 async fn of_300_calls_by_16_clients_on_a_limit_of_100_exactly_100_pass() {
     let redis = Redis::start();
     let service = service(&redis);
-    let (asked, passed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let mut clients = tokio::task::JoinSet::new();
-    for _ in 0..16 {
-        let mut client = service.client().await;
-        let (asked, passed) = (Arc::clone(&asked), Arc::clone(&passed));
-        clients.spawn(async move {
-            while asked.fetch_add(1, Ordering::Relaxed) < 300 {
-                let answer =
-                    client.should_rate_limit(shop("user=everyone")).await.unwrap().into_inner();
-                let ok = usize::from(answer.overall_code() == Code::Ok);
-                passed.fetch_add(ok, Ordering::Relaxed);
-            }
-        });
-    }
-    clients.join_all().await;
-    assert_eq!(passed.load(Ordering::Relaxed), 100);
-    assert_eq!(redis.query::<u64>(&["GET", &redis.key("everyone")]), 100);
+    let everyone = ("user", "everyone".to_owned());
+    let ledger = Load::start(&[&service], 16, vec![vec![everyone.clone()]], 300).await.end().await;
+    assert_eq!((ledger.failed, ledger.calls), (vec![], 300));
+    assert_eq!((ledger.admitted[&everyone], redis.count("everyone")), (100, 100));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,8 +64,7 @@ async fn a_denied_calls_charges_are_refunded_before_the_answer() {
     let call = request("shop", vec![user("a", 40), user("b", 40)]);
     let denied = "OVER_LIMIT: OK 40/100 YEAR, OVER_LIMIT 0/100 YEAR";
     assert_eq!(spell(&service.ask(call).await.unwrap()), denied);
-    let used = |name| redis.query::<u64>(&["GET", &redis.key(name)]);
-    assert_eq!((used("user=a"), used("user=b")), (60, 61));
+    assert_eq!((redis.count("user=a"), redis.count("user=b")), (60, 61));
 }
 
 #[tokio::test]
@@ -106,7 +88,7 @@ async fn a_call_on_a_corrupt_counter_charges_no_sibling() {
         assert_eq!(answer, "OVER_LIMIT: OK 99/100 YEAR, OVER_LIMIT 0/10 YEAR", "{plant:?}");
         assert_eq!(redis.query::<redis::Value>(&["DUMP", &key]), before, "{plant:?}");
     }
-    assert_eq!(redis.query::<u64>(&["GET", &redis.key("user=a")]), 1);
+    assert_eq!(redis.count("user=a"), 1);
 }
 
 #[tokio::test]
@@ -150,19 +132,19 @@ async fn in_every_order(
     let (mut orders, mut tried) = (vec![String::new()], 0);
     while let Some(fixed) = orders.pop() {
         redis.query::<()>(&["FLUSHALL"]);
-        let direct = redis_store::transactions(&redis.url(), TIMEOUT);
+        let direct = redis_store::transactions(&redis.url());
         if used > 0 {
             let call = [charge_of((' ', i64::try_from(used).unwrap()))];
-            assert!(!direct.charge(&call, redis_store::soon()).await.unwrap().denied);
+            assert!(!answer(&direct, &call).await.unwrap().denied);
         }
         let mut running = Vec::new();
         for caller in callers {
             let gate = FaultProxy::start(redis.port, 0);
-            let store = redis_store::transactions(&gate.url, TIMEOUT);
+            let store = redis_store::transactions(&gate.url);
             store.reached().await;
             gate.step();
             let call = [charge_of(*caller)];
-            let task = tokio::spawn(async move { store.charge(&call, redis_store::soon()).await });
+            let task = tokio::spawn(async move { answer(&store, &call).await });
             running.push((caller.0, gate, task));
         }
         let mut order = String::new();
@@ -201,11 +183,6 @@ async fn in_every_order(
         tried += 1;
     }
     tried
-}
-
-/// The number in an environment variable such as `TRANSACTION_STEPS`; docs/internals/correctness.md has long runs.
-fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |text| text.parse().expect("a whole number"))
 }
 
 /// In every order no call fails. If the refunds do not exceed what was used before, the count is exactly what
@@ -257,37 +234,9 @@ async fn in_every_order_of_transactions_no_call_fails_and_counts_are_exact() {
 #[tokio::test]
 async fn transactions_do_what_memory_does() {
     let redis = Redis::start();
-    let store = redis_store::transactions(&redis.url(), TIMEOUT);
-    let mut dice = Dice(9);
-    let limits: Vec<Arc<Limit>> = fixed_windows().into_iter().map(Arc::new).collect();
-    let mut memory = MemoryStore::new(system_clock);
-    for step in 0..number("TRANSACTION_STEPS", 2000) {
-        if step % 50 == 0 {
-            redis.query::<()>(&["FLUSHALL"]);
-            memory = MemoryStore::new(system_clock);
-        }
-        let mut charges = Vec::new();
-        for _ in 0..1 + dice.below(3) {
-            let limit = &limits[dice.below(limits.len() as u64) as usize];
-            let hits = match dice.below(10) {
-                0..=5 => Hits::Charge(1 + dice.below(4)),
-                6 => Hits::Charge(Hits::MAX),
-                7 => Hits::Check,
-                _ => Hits::Refund(dice.below(9)),
-            };
-            charges.push(charges::charge(["a", "b"][dice.below(2) as usize], hits, limit));
-        }
-        let (ours, mut theirs) = (
-            memory.charge(&charges),
-            store.charge(&charges, redis_store::soon()).await.expect("an answer"),
-        );
-        // The two calls are made at different times, so their resets differ.
-        for (ours, theirs) in ours.tallies.iter().zip(&mut theirs.tallies) {
-            theirs.reset = ours.reset;
-        }
-        theirs.at.clone_from(&ours.at);
-        assert_eq!(ours, theirs, "step {step}: {charges:?}");
-    }
+    let store = redis_store::transactions(&redis.url());
+    let limits: Vec<_> = fixed_windows().into_iter().map(Arc::new).collect();
+    judges_as_memory(&store, &limits, Hits::MAX).await;
     redis.assert_no_key_leaks();
 }
 
@@ -310,7 +259,7 @@ fn fixed_windows() -> Vec<Limit> {
 #[tokio::test]
 async fn of_65_537_charges_that_outlive_their_callers_the_last_is_kept() {
     let mut redis = Redis::start();
-    let store = redis_store::transactions(&redis.url(), TIMEOUT);
+    let store = redis_store::transactions(&redis.url());
     redis.stop();
     let counted = &fixed_windows()[3];
     let debit = |user: usize| {
@@ -318,7 +267,7 @@ async fn of_65_537_charges_that_outlive_their_callers_the_last_is_kept() {
     };
     let many: Vec<_> = (0..512).map(debit).collect();
     let calls = std::iter::repeat_n(&many[..], 128).chain([&many[..1]]);
-    let answers = join_all(calls.map(|call| store.charge(call, redis_store::soon()))).await;
+    let answers = join_all(calls.map(|call| answer(&store, call))).await;
     let is_kept = |answer: &&Result<Verdict, tollkeeper::store::StoreError>| matches!(answer, Err(error) if error.to_string() == "too many calls go on without their callers");
     assert_eq!(answers.iter().filter(is_kept).count(), 1);
 }

@@ -1,35 +1,42 @@
 //! Promise "an answer in time": a denial needs no write. While Redis refuses writes, calls over their limit are still denied, and
 //! only calls that would pass fail, each by itself.
 
-use tollkeeper::store::StoreError;
+use tollkeeper::store::{StoreError, redis::RedisStore};
 
-use crate::support::{charges::prelude::*, prelude::*, redis_store};
+use crate::support::{
+    charges::{self, prelude::*},
+    prelude::*,
+    redis_store::{self, answer, answers},
+};
 
 const REFUSALS: [&str; 4] = ["OOM", "NOREPLICAS", "MISCONF", "READONLY"];
 
-/// Far longer than any call takes.
-const TIMEOUT: Duration = Duration::from_secs(20);
-
-/// A charge on a limit of 5 in forty years.
-fn charge_on(algorithm: Algorithm, when_denied: WhenDenied, user: &str, hits: Hits) -> Charge {
-    let limit = Limit::new(5, Unit::Year, 40).unwrap();
-    charge(user, hits, &Arc::new(Limit { algorithm, when_denied, ..limit }))
+/// Five hits in forty years.
+fn five(algorithm: Algorithm) -> Limit {
+    Limit { algorithm, ..Limit::new(5, Unit::Year, 40).unwrap() }
 }
 
-fn charge_hits(user: &str, hits: u64) -> Charge {
-    charge_on(Algorithm::FixedWindow, WhenDenied::Free, user, Hits::Charge(hits))
-}
-
-/// `denied`, `admitted`, or the code of the refusal.
-fn spell(answer: &Result<Verdict, StoreError>) -> String {
+/// `denied`, `admitted`, `failed` by itself, or the code of the refusal.
+fn spell(answer: &Result<Verdict, StoreError>) -> &'static str {
     match answer {
-        Ok(Verdict { denied: true, .. }) => "denied".to_owned(),
-        Ok(_) => "admitted".to_owned(),
+        Ok(Verdict { denied: true, .. }) => "denied",
+        Ok(_) => "admitted",
+        Err(StoreError::CallFailed) => "failed",
         Err(error) => {
             let text = error.to_string();
             let code = REFUSALS.into_iter().find(|code| text.contains(&format!("({code})")));
-            code.unwrap_or_else(|| panic!("{text}")).to_owned()
+            code.unwrap_or_else(|| panic!("{text}"))
         }
+    }
+}
+
+/// Makes these calls at once, as [`charges::call`] reads them, and checks what each gets.
+async fn check(store: &RedisStore, algorithm: Algorithm, calls: &[(impl AsRef<str>, &str)]) {
+    let limit = five(algorithm);
+    let asked = calls.iter().map(|(call, _)| charges::call(call.as_ref(), &limit));
+    let answers = answers(store, asked).await;
+    for ((call, expected), answer) in calls.iter().zip(&answers) {
+        assert_eq!(spell(answer), *expected, "{}: {}", limit.algorithm.name(), call.as_ref());
     }
 }
 
@@ -37,50 +44,37 @@ fn spell(answer: &Result<Verdict, StoreError>) -> String {
 async fn exhausted_limits_deny_and_what_counts_nevertheless_is_counted_later() {
     for code in REFUSALS {
         let redis = Redis::start();
-        let store = redis_store::store(&redis.url(), 0, system_clock, TIMEOUT);
-        for call in [[charge_hits("full", 5)], [charge_hits("used", 3)]] {
-            assert_eq!(spell(&store.charge(&call, redis_store::soon()).await), "admitted");
-        }
+        let store = redis_store::patient(&redis.url());
+        let check =
+            async |calls: &[(&str, &str)]| check(&store, Algorithm::FixedWindow, calls).await;
+        check(&[("charge 5 to full", "admitted"), ("charge 3 to used", "admitted")]).await;
         redis.refuse_writes(code);
-        let no_hits = charge_on(Algorithm::FixedWindow, WhenDenied::Free, "new", Hits::Check);
-        let debit = charge_on(Algorithm::FixedWindow, WhenDenied::Counted, "full", Hits::Charge(3));
-        let refund =
-            |user| charge_on(Algorithm::FixedWindow, WhenDenied::Free, user, Hits::Refund(1));
-        let calls = [
-            (vec![charge_hits("full", 1)], "denied"),
-            (vec![charge_hits("new", 1)], code),
-            (vec![charge_hits("used", 2)], code),
-            (vec![charge_hits("used", 3)], "denied"),
-            (vec![charge_hits("new", 1), charge_hits("full", 1)], "denied"),
-            (vec![charge_hits("full", 1), charge_hits("new", 1)], "denied"),
-            (vec![charge_hits("used", 1), charge_hits("new", 1)], code),
+        check(&[
+            ("charge 1 to full", "denied"),
+            ("charge 1 to new", code),
+            ("charge 2 to used", code),
+            ("charge 3 to used", "denied"),
+            ("charge 1 to new, charge 1 to full", "denied"),
+            ("charge 1 to full, charge 1 to new", "denied"),
+            ("charge 1 to used, charge 1 to new", code),
             // Equal calls are one item of the script.
-            (vec![charge_hits("used", 2)], code),
-            (vec![charge_hits("used", 2)], code),
+            ("charge 2 to used", code),
+            ("charge 2 to used", code),
             // Calls for the ledger script.
-            (vec![no_hits], "admitted"),
-            (vec![debit], "denied"),
-            (vec![charge_hits("new", 6)], "denied"),
-            (vec![refund("full")], code),
-            (vec![refund("used"), charge_hits("full", 1)], "denied"),
-        ];
-        let answers =
-            join_all(calls.iter().map(|(call, _)| store.charge(call, redis_store::soon()))).await;
-        for ((call, expected), answer) in calls.iter().zip(&answers) {
-            assert_eq!(spell(answer), *expected, "{code}: {call:?}");
-        }
+            ("check new", "admitted"),
+            ("debit 3 to full", "denied"),
+            ("charge 6 to new", "denied"),
+            ("refund 1 of full", code),
+            ("refund 1 of used, charge 1 to full", "denied"),
+        ])
+        .await;
         // What was kept is refused once more.
         tokio::time::sleep(Duration::from_millis(200)).await;
         redis.accept_writes();
         store.ended().await;
-        assert_eq!(
-            spell(&store.charge(&[charge_hits("used", 2)], redis_store::soon()).await),
-            "admitted",
-            "{code}"
-        );
-        assert_eq!(redis.query::<String>(&["GET", &redis.key("used")]), "4", "{code}");
-        // 5, a debit of 3 and a refund of 1.
-        assert_eq!(redis.query::<String>(&["GET", &redis.key("full")]), "7", "{code}");
+        check(&[("charge 2 to used", "admitted")]).await;
+        // Of `full`: 5, a debit of 3 and a refund of 1.
+        assert_eq!((redis.count("used"), redis.count("full")), (4, 7), "{code}");
         redis.assert_no_key_leaks();
     }
 }
@@ -90,42 +84,23 @@ async fn every_algorithm_denies_without_a_write() {
     let algorithms = Algorithm::of_time(5, None);
     for code in REFUSALS {
         let redis = Redis::start();
-        let store = redis_store::store(&redis.url(), 0, system_clock, TIMEOUT);
-        // The look makes each call one for the ledger script, also on fixed windows.
-        let call = |algorithm: &Algorithm, user: &str, hits| {
-            let charge =
-                |user: &str, hits| charge_on(algorithm.clone(), WhenDenied::Free, user, hits);
-            [charge(user, Hits::Charge(hits)), charge("looked at", Hits::Check)]
+        let store = redis_store::patient(&redis.url());
+        // The check makes each call one for the ledger script, also on fixed windows.
+        let each = async |calls: &[(&str, &str)]| {
+            join_all(algorithms.iter().map(|one| check(&store, one.clone(), calls))).await;
         };
-        for algorithm in &algorithms {
-            assert_eq!(
-                spell(&store.charge(&call(algorithm, "full", 5), redis_store::soon()).await),
-                "admitted"
-            );
-            assert_eq!(
-                spell(&store.charge(&call(algorithm, "used", 4), redis_store::soon()).await),
-                "admitted"
-            );
-        }
+        let admitted = ["charge 5 to full, check seen", "charge 4 to used, check seen"];
+        each(&admitted.map(|call| (call, "admitted"))).await;
         redis.refuse_writes(code);
-        let calls: Vec<_> = algorithms
-            .iter()
-            .flat_map(|algorithm| {
-                let users = [("full", 1), ("new", 1), ("used", 1), ("used", 2)];
-                users.map(|(user, hits)| call(algorithm, user, hits))
-            })
-            .collect();
-        let answers =
-            join_all(calls.iter().map(|call| store.charge(call, redis_store::soon()))).await;
-        for (answers, algorithm) in answers.chunks(4).zip(&algorithms) {
-            let spelled: Vec<String> = answers.iter().map(spell).collect();
-            assert_eq!(spelled, ["denied", code, code, "denied"], "{}", algorithm.name());
-        }
+        each(&[
+            ("charge 1 to full, check seen", "denied"),
+            ("charge 1 to new, check seen", code),
+            ("charge 1 to used, check seen", code),
+            ("charge 2 to used, check seen", "denied"),
+        ])
+        .await;
         redis.accept_writes();
-        for algorithm in &algorithms {
-            let last = store.charge(&call(algorithm, "used", 1), redis_store::soon()).await;
-            assert_eq!(spell(&last), "admitted", "{code}: {}", algorithm.name());
-        }
+        each(&[("charge 1 to used, check seen", "admitted")]).await;
         redis.assert_no_key_leaks();
     }
 }
@@ -134,41 +109,25 @@ async fn every_algorithm_denies_without_a_write() {
 #[tokio::test]
 async fn a_command_that_fails_for_an_unknown_reason_fails_its_call_alone() {
     let redis = Redis::start_with(&["--rename-command", "INCRBY", ""]);
-    let store = redis_store::store(&redis.url(), 0, system_clock, TIMEOUT);
-    let debit = |user: &str, hits| {
-        charge_on(Algorithm::FixedWindow, WhenDenied::Counted, user, Hits::Charge(hits))
-    };
-    for user in ["used", "debited"] {
-        let answer = store.charge(&[charge_hits(user, 1)], redis_store::soon()).await;
-        assert_eq!(spell(&answer), "admitted");
-    }
+    let store = redis_store::patient(&redis.url());
+    let begin = ["charge 1 to used", "charge 1 to debited"].map(|call| (call, "admitted"));
+    check(&store, Algorithm::FixedWindow, &begin).await;
     // More than the breaker stands of failures in a row.
     for round in 0..5 {
-        let new = |name: &str| format!("{name} {round}");
         let calls = [
-            (vec![charge_hits(&new("first"), 2)], "admitted"),
-            (vec![charge_hits("used", 2)], "failed"),
-            (vec![charge_hits(&new("beside"), 1), charge_hits("used", 2)], "failed"),
-            (vec![charge_hits(&new("last"), 1)], "admitted"),
+            ("charge 2 to first@", "admitted"),
+            ("charge 2 to used", "failed"),
+            ("charge 1 to beside@, charge 2 to used", "failed"),
+            ("charge 1 to last@", "admitted"),
             // Calls for the ledger script.
-            (vec![debit(&new("debit"), 2)], "admitted"),
-            (vec![debit("debited", 1)], "failed"),
-            (vec![debit(&new("last debit"), 1)], "admitted"),
+            ("debit 2 to debit@", "admitted"),
+            ("debit 1 to debited", "failed"),
+            ("debit 1 to after@", "admitted"),
         ];
-        let answers =
-            join_all(calls.iter().map(|(call, _)| store.charge(call, redis_store::soon()))).await;
-        for ((call, expected), answer) in calls.iter().zip(&answers) {
-            let spelled = match answer {
-                Err(StoreError::CallFailed) => "failed".to_owned(),
-                answer => spell(answer),
-            };
-            assert_eq!(spelled, *expected, "{round}: {call:?}");
-        }
+        let calls = calls.map(|(call, gets)| (call.replace('@', &round.to_string()), gets));
+        check(&store, Algorithm::FixedWindow, &calls).await;
     }
-    for user in ["used", "debited"] {
-        assert_eq!(redis.query::<String>(&["GET", &redis.key(user)]), "1", "{user}");
-    }
-    assert!(!redis.keys().iter().any(|key| key.contains("beside")));
+    assert_eq!(["used", "debited", "beside"].map(|user| redis.count(user)), [1, 1, 0]);
     redis.assert_no_key_leaks();
 }
 
@@ -176,34 +135,19 @@ async fn a_command_that_fails_for_an_unknown_reason_fails_its_call_alone() {
 async fn transactions_deny_without_a_write() {
     for code in REFUSALS {
         let redis = Redis::start();
-        let store = redis_store::transactions(&redis.url(), TIMEOUT);
-        assert_eq!(
-            spell(&store.charge(&[charge_hits("full", 5)], redis_store::soon()).await),
-            "admitted"
-        );
+        let store = redis_store::transactions(&redis.url());
+        let check =
+            async |call: &str, gets| check(&store, Algorithm::FixedWindow, &[(call, gets)]).await;
+        check("charge 5 to full", "admitted").await;
         redis.refuse_writes(code);
-        let refund =
-            |user| charge_on(Algorithm::FixedWindow, WhenDenied::Free, user, Hits::Refund(1));
-        for (call, expected) in [
-            (vec![charge_hits("full", 1)], "denied"),
-            (vec![charge_hits("new", 1)], code),
-            (vec![charge_hits("new", 1), charge_hits("full", 1)], "denied"),
-            (vec![refund("full")], code),
-            (vec![refund("new")], "admitted"),
-        ] {
-            assert_eq!(
-                spell(&store.charge(&call, redis_store::soon()).await),
-                expected,
-                "{code}: {call:?}"
-            );
-        }
+        check("charge 1 to full", "denied").await;
+        check("charge 1 to new", code).await;
+        check("charge 1 to new, charge 1 to full", "denied").await;
+        check("refund 1 of full", code).await;
+        check("refund 1 of new", "admitted").await;
         redis.accept_writes();
-        assert_eq!(
-            spell(&store.charge(&[refund("full")], redis_store::soon()).await),
-            "admitted",
-            "{code}"
-        );
-        assert_eq!(redis.query::<String>(&["GET", &redis.key("full")]), "4", "{code}");
+        check("refund 1 of full", "admitted").await;
+        assert_eq!(redis.count("full"), 4, "{code}");
         redis.assert_no_key_leaks();
     }
 }
@@ -214,13 +158,12 @@ async fn a_missing_right_fails_the_calls_of_its_algorithm_alone() {
     for version in Version::ALL {
         for lacking in ["-pexpireat", "-rpush", "-ltrim", "-lindex", "-llen", "-pexpireat -ltrim"] {
             let redis = Redis::start_version(version);
-            let store =
-                redis_store::store(&redis.url_with_minimal_rights(), 0, system_clock, TIMEOUT);
+            let store = redis_store::patient(&redis.url_with_minimal_rights());
             let user = format!("ACL SETUSER tollkeeper {lacking}");
             redis.query::<()>(&user.split(' ').collect::<Vec<_>>());
-            let log = [charge_on(LOG, WhenDenied::Free, "log", Hits::Charge(1))];
+            let log = charges::call("charge 1 to log", &five(LOG));
             for _ in 0..5 {
-                let answer = store.charge(&log, redis_store::soon()).await;
+                let answer = answer(&store, &log).await;
                 let is_named = match &answer {
                     Err(StoreError::TakesNoWrites(text)) => text.contains("(NOPERM)"),
                     Err(StoreError::Corrupt(_)) => ["-lindex", "-llen"].contains(&lacking),
@@ -229,8 +172,7 @@ async fn a_missing_right_fails_the_calls_of_its_algorithm_alone() {
                 };
                 assert!(is_named, "{version:?} {lacking}: {answer:?}");
             }
-            let answer = store.charge(&[charge_hits("fixed", 1)], redis_store::soon()).await;
-            assert_eq!(spell(&answer), "admitted", "{version:?} {lacking}");
+            check(&store, Algorithm::FixedWindow, &[("charge 1 to fixed", "admitted")]).await;
             redis.assert_no_key_leaks();
         }
     }

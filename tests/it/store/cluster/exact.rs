@@ -3,11 +3,11 @@
 use tollkeeper::store::redis::RedisStore;
 
 use crate::support::{
-    backends::memory,
     charges::prelude::*,
     cluster_calls::{ALGORITHMS, ask, charge, follow, masters, rules, serve, used, values_on},
     cluster_load::{Counted, Load},
     prelude::*,
+    redis_store::{judges_as_memory, long_limits},
 };
 
 /// Over three nodes, on every algorithm.
@@ -180,78 +180,12 @@ descriptors:
     }
 }
 
-/// Limits in windows so long that no time passes in them during a test.
-fn long_limits() -> Vec<Arc<Limit>> {
-    let mut limits = Vec::new();
-    for algorithm in Algorithm::of_time(7, None) {
-        let per = |requests, years| Limit {
-            algorithm: algorithm.clone(),
-            ..Limit::new(requests, Unit::Year, years).unwrap()
-        };
-        limits.extend([per(7, 1), Limit { mode: Mode::Shadow, ..per(5, 2) }]);
-        if algorithm != LOG {
-            let counted = WhenDenied::Counted;
-            limits.extend([
-                Limit { when_denied: counted, ..per(6, 3) },
-                Limit { mode: Mode::Quota, ..per(4, 4) },
-                Limit { mode: Mode::Quota, ..per(8, 5) },
-                Limit { mode: Mode::Shadow, when_denied: counted, ..per(5, 6) },
-            ]);
-        }
-    }
-    limits.into_iter().map(Arc::new).collect()
-}
-
-fn any_call(dice: &mut Dice, limits: &[Arc<Limit>]) -> Vec<Charge> {
-    let count = 1 + dice.below(4);
-    let charge = |_| {
-        let limit = &limits[dice.below(limits.len() as u64) as usize];
-        let user = ["a", "b", "c", "d", "e", "f"][dice.below(6) as usize];
-        let hits = match dice.below(20) {
-            0..=13 => Hits::Charge(1 + dice.below(2)),
-            14 => Hits::Charge(1 + dice.below(9)),
-            15..=16 => Hits::Check,
-            _ => Hits::Refund(dice.below(4)),
-        };
-        charge("user", user, hits, limit)
-    };
-    (0..count).map(charge).collect()
-}
-
-/// Resets may differ by the time that passes between the two. The reset of a quota that is over its limit may also
-/// differ by the hits that were reserved.
-fn same(charge: &Charge, ours: &Tally, theirs: &Tally) -> bool {
-    let is_over_quota = charge.counter.limit.mode == Mode::Quota && theirs.fit == Fit::Over;
-    let is_reset_same = ours.reset.abs_diff(theirs.reset) < Duration::from_secs(20);
-    (ours.fit, ours.judged_by) == (theirs.fit, theirs.judged_by) && (is_over_quota || is_reset_same)
-}
-
-/// Makes the same calls one after the other on the cluster and in memory.
-async fn compare(store: &RedisStore, calls: u64, seed: u64) {
-    let (mut dice, limits, memory) = (Dice(seed), long_limits(), memory());
-    let mut several = 0;
-    for number in 0..calls {
-        let call = any_call(&mut dice, &limits);
-        let theirs = memory.charge_at(&call, system_clock());
-        let ours = ask(store, &call).await;
-        let is_same = ours.denied == theirs.denied
-            && (call.iter().zip(&ours.tallies).zip(&theirs.tallies))
-                .all(|((charge, ours), theirs)| same(charge, ours, theirs));
-        assert!(
-            is_same,
-            "step {number} of seed {seed}: the cluster says {ours:?}, and memory {theirs:?}: {call:?}"
-        );
-        several += u64::from(call.len() > 1);
-    }
-    assert!(several > calls / 2);
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_over_several_nodes_are_judged_as_in_memory() {
     let cluster = masters(Version::Redis7);
     let store = follow(&cluster.url(), Duration::from_secs(10));
-    let (steps, seed) = (number("CLUSTER_STEPS", 3_000), number("SEED", 1));
-    compare(&store, steps, seed).await;
+    // A count that has stopped at its maximum gives back nothing that was reserved.
+    judges_as_memory(&store, &long_limits(), 9).await;
     cluster.assert_no_key_leaks();
 }
 
@@ -306,21 +240,8 @@ async fn check_node_wide_runs(version: Version) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_6_decides_calls_on_many_slots_in_one_run() {
-    check_node_wide_runs(Version::Redis6).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn redis_7_decides_calls_on_many_slots_in_one_run() {
-    check_node_wide_runs(Version::Redis7).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn redis_8_decides_calls_on_many_slots_in_one_run() {
-    check_node_wide_runs(Version::Redis8).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn valkey_9_decides_calls_on_many_slots_in_one_run() {
-    check_node_wide_runs(Version::Valkey9).await;
+async fn every_version_decides_calls_on_many_slots_in_one_run() {
+    for version in Version::ALL {
+        check_node_wide_runs(version).await;
+    }
 }

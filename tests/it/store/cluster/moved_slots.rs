@@ -146,13 +146,10 @@ async fn check_half_moved_slot(version: Version) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_of_redis_6_that_is_half_moved_serves_every_algorithm() {
-    check_half_moved_slot(Version::Redis6).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_slot_of_redis_7_that_is_half_moved_serves_every_algorithm() {
-    check_half_moved_slot(Version::Redis7).await;
+async fn a_slot_that_is_half_moved_serves_every_algorithm() {
+    for version in Version::ALL {
+        check_half_moved_slot(version).await;
+    }
 }
 
 /// The old owner has the key, and could not create it again: the run would fail half-way, and all of its calls would be
@@ -183,7 +180,7 @@ async fn a_log_that_a_refund_empties_is_charged_in_a_slot_that_moves() {
 /// So it is after a move that was given up. A `sliding_window` needs two keys, of which neither exists.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_stays_half_moved_serves_new_counters_of_every_algorithm() {
-    for version in [Version::Redis6, Version::Redis7, Version::Valkey9] {
+    for version in Version::ALL {
         let cluster = masters(version);
         let store = follow(&cluster.url(), Duration::from_secs(5));
         for (round, year) in years(100).into_iter().enumerate() {

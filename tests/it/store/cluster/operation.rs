@@ -24,44 +24,10 @@ async fn is_served(service: &Service, key: &str, value: &str) {
     assert!(answer.starts_with("OK"), "{answer}");
 }
 
-/// The rights that docs/redis.md lists for a cluster.
-const RIGHTS: [&str; 26] = [
-    "+auth",
-    "+info",
-    "+ping",
-    "+evalsha",
-    "+eval",
-    "+exists",
-    "+get",
-    "+incr",
-    "+incrby",
-    "+set",
-    "+time",
-    "+llen",
-    "+lindex",
-    "+lrange",
-    "+lset",
-    "+ltrim",
-    "+rpush",
-    "+zadd",
-    "+zcount",
-    "+zrange",
-    "+zrem",
-    "+zscore",
-    "+pexpireat",
-    "+del",
-    "+cluster|slots",
-    "+cluster|info",
-];
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_with_the_least_rights_decides_moves_and_fails_over() {
     let cluster = Cluster::start();
-    for node in &cluster.nodes {
-        let user = ["ACL", "SETUSER", "least", "on", ">least", "resetkeys", "~tk1:*", "-@all"];
-        node.query::<()>(&[&user[..], &RIGHTS, &["+asking", "resetchannels"]].concat());
-    }
-    let store = cluster.url().replace("cluster://", "cluster://least:least@");
+    let store = cluster.url_with_minimal_rights();
     let service = Service::with(&rules(100, &[])).on(&store).ready();
     for name in ALGORITHMS {
         let value = values_on(&cluster, 0, name, "least", 1).remove(0);
@@ -205,21 +171,6 @@ async fn a_cluster_that_was_down_as_a_whole_is_served_again() {
         let value = values_on(&cluster, node, "fixed_window", "up", 1).remove(0);
         is_served(&service, "fixed_window", &value).await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_url_must_say_whether_it_is_a_cluster() {
-    let cluster = masters(Version::Redis7);
-    let single = Redis::start();
-    let flags = ["--decision-budget", "300ms"];
-    let check = async |store: &str, expected: &str| {
-        let service = Service::with(&rules(10, &[])).on(store).flags(&flags).start();
-        assert_eq!(service.answer("fixed_window=a").await, "Unavailable");
-        service.wait_for_log(expected);
-    };
-    check(&cluster.nodes[0].url(), "it runs in cluster mode: write redis+cluster://").await;
-    let store = single.url().replace("redis://", "redis+cluster://");
-    check(&store, "it does not run in cluster mode: write redis://").await;
 }
 
 /// Clients that call, each of which may have the service open one more connection to a node.

@@ -117,7 +117,7 @@ async fn calls_over_nodes_whose_connections_are_cut_never_admit_too_much() {
             tokio::time::sleep(Duration::from_millis(250)).await;
             node.signal("CONT");
         } else {
-            node.query::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+            node.close_connections();
         }
         tokio::time::sleep(Duration::from_millis(dice.below(30))).await;
     }
