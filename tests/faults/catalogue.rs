@@ -351,8 +351,3 @@ fn every_fault_is_answered_by_its_mode_and_full_service_returns() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     outcome::update_page(&lines, filter.is_empty());
 }
-
-/// The number in an environment variable.
-fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |text| text.parse().expect("a whole number"))
-}

@@ -76,11 +76,8 @@ descriptors:
         rate_limit: {{ unit: year, requests_per_unit: 1000000, on_store_failure: {mode} }}
 "
     );
-    let number = |name: &str, default: u32| {
-        std::env::var(name).map_or(default, |text| text.parse().unwrap())
-    };
-    let waits = Duration::from_millis(number("ENVOY_WAITS_MS", 2000).into());
-    let pause = Duration::from_secs(1) * CLIENTS / number("ENVOY_RATE", 500);
+    let waits = Duration::from_millis(number("ENVOY_WAITS_MS", 2000));
+    let pause = Duration::from_secs(1) * CLIENTS / number("ENVOY_RATE", 500) as u32;
     let budget = format!("{}ms", waits.as_millis() * 3 / 4);
     let mut redis = Redis::start();
     let proxy = FaultProxy::start(redis.port, 1);

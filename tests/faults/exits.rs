@@ -11,8 +11,8 @@ use crate::support::{
 };
 
 /// How often a service is ended.
-fn exits() -> usize {
-    std::env::var("TOLLKEEPER_EXITS").map_or(3, |text| text.parse().unwrap())
+fn exits() -> u64 {
+    number("TOLLKEEPER_EXITS", 3)
 }
 
 /// grpcio, another implementation than ours: it calls until its stdin ends, and a hundred times at least, and prints its failures and its calls.

@@ -16,10 +16,6 @@ use crate::support::{
 /// The pause between two calls of the good client.
 const CALL_EVERY: Duration = Duration::from_millis(5);
 
-fn seconds() -> u64 {
-    std::env::var("TOLLKEEPER_FLOOD_SECONDS").map_or(1, |text| text.parse().unwrap())
-}
-
 /// Runs `attack` on two threads, again and again, while a good client makes its calls on a connection of its own.
 /// Each attack gets the addresses of gRPC and HTTP, and a flag that asks it to end.
 fn flood(name: &str, peak_max: u64, attack: impl Fn(SocketAddr, SocketAddr, &Stop) + Sync) {
@@ -96,7 +92,7 @@ fn good_calls(service: &Service, stop: &Stop) -> Vec<Duration> {
     runtime.block_on(async {
         let mut client = service.client().await;
         let call = shop("good=client");
-        let end = Instant::now() + Duration::from_secs(seconds());
+        let end = Instant::now() + Duration::from_secs(number("TOLLKEEPER_FLOOD_SECONDS", 1));
         let mut latencies = Vec::new();
         while Instant::now() < end || stop.sending.load(Ordering::Relaxed) > 0 {
             let began = Instant::now();

@@ -1,13 +1,15 @@
 //! Promise "exactly the limit", while four replicas and two processes lease the hits of one counter: no window admits more,
-//! whatever happens to a replica or to Redis. What is admitted is counted by the windows in which a call was sent and answered. Redis has the clock of
-//! this machine. `LEASE_ROUNDS` sets how often the faults happen; docs/internals/correctness.md has a long run.
-
-use std::time::SystemTime;
+//! whatever happens to a replica or to Redis. `LEASE_ROUNDS` sets how often the faults happen; docs/internals/correctness.md has a long run.
 
 use tokio::{task::JoinSet, time::sleep};
 use tollkeeper_client::{Client, Limiter, OnFailure, on};
 
-use crate::support::{prelude::*, sentinels::Sentinels, service::service_at};
+use crate::support::{
+    prelude::*,
+    sentinels::Sentinels,
+    service::service_at,
+    windows::{self, Admitted, now_ms},
+};
 
 /// Of three windows, calls use up the limit of the first. In the second, credit is in hand when it ends. In the third, one
 /// call takes all that is left as soon as it begins, so that each hit of older credit is one too many.
@@ -25,30 +27,19 @@ const CLIENTS: usize = 16;
 const PROCESSES: usize = 2;
 const TASKS: usize = 4;
 
-/// Milliseconds since 1970.
-fn now_ms() -> u64 {
-    SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64
-}
-
 fn window() -> u64 {
     now_ms() / 1000
 }
 
-/// Hits that were admitted: of which key, and in which windows their call was sent and answered.
-#[derive(Clone, Copy)]
-struct Admitted {
-    key: &'static str,
-    hits: u64,
-    sent: u64,
-    answered: u64,
-}
+/// What was admitted of which key.
+type OfKey = (&'static str, Admitted);
 
 /// Four replicas, and clients that call them until it ends.
 struct World {
     replicas: Vec<Service>,
     ends: Arc<AtomicBool>,
-    clients: JoinSet<Vec<Admitted>>,
-    admitted: Vec<Admitted>,
+    clients: JoinSet<Vec<OfKey>>,
+    admitted: Vec<OfKey>,
     /// The windows in which Redis may have lost its data, by the first and the last for each time.
     losses: Vec<(u64, u64)>,
 }
@@ -102,7 +93,7 @@ impl World {
         let (_, _, answer) = self.replicas[0].exchange("POST", "/v1/decide", body.as_bytes());
         let answer: Value = serde_json::from_str(&answer).unwrap();
         let hits = answer["verdicts"][0]["hits"].as_u64().unwrap_or(0);
-        self.admitted.push(Admitted { key, hits, sent, answered: window() });
+        self.admitted.push((key, Admitted { hits, sent, answered: window() }));
     }
 
     /// Redis loses its data by this.
@@ -116,22 +107,10 @@ impl World {
     async fn check(mut self) {
         self.ends.store(true, Ordering::Relaxed);
         self.admitted.extend(self.clients.join_all().await.concat());
-        let begin = self.admitted.iter().map(|one| one.sent).min().unwrap();
-        let end = window();
         for (key, limit) in LIMITS {
-            let of_key: Vec<_> = self.admitted.iter().filter(|one| one.key == key).collect();
-            for (first, last) in
-                (begin..=end).flat_map(|first| (first..=end).map(move |last| (first, last)))
-            {
-                let within = of_key.iter().filter(|one| first <= one.sent && one.answered <= last);
-                let hits: u64 = within.map(|one| one.hits).sum();
-                let losses = self.losses.iter().filter(|(from, to)| *from <= last && first <= *to);
-                let most = limit * (last - first + 1 + losses.count() as u64);
-                assert!(
-                    hits <= most,
-                    "{key}: {hits} of {most} in windows {first} to {last}, from {begin}"
-                );
-            }
+            let of_key = self.admitted.iter().filter(|(of, _)| *of == key);
+            let of_key: Vec<_> = of_key.map(|(_, admitted)| *admitted).collect();
+            windows::check(key, limit, &of_key, &self.losses);
         }
     }
 }
@@ -139,21 +118,17 @@ impl World {
 /// Waits until something has become of hits that a replica has leased or lent.
 fn has_happened(replica: &Service, event: &str) {
     let name = format!("ratelimit_lease_hits_total{{event=\"{event}\"}} ");
-    wait_until(event, || {
-        let metrics = replica.get("/metrics");
-        let mut lines = metrics.lines();
-        lines.any(|line| line.starts_with(&name) && !line.ends_with(" 0"))
-    });
+    wait_until(event, || replica.metric(&name) > 0.0);
 }
 
 /// Decides calls in this process until `ends`, and returns what was admitted.
-async fn decide(limiter: Limiter, ends: Arc<AtomicBool>) -> Vec<Admitted> {
+async fn decide(limiter: Limiter, ends: Arc<AtomicBool>) -> Vec<OfKey> {
     let mut admitted = Vec::new();
     while !ends.load(Ordering::Relaxed) {
         let sent = window();
         let (key, _) = LIMITS[(sent % 3).min(1) as usize];
         if limiter.decide(on(key, "all")).await.unwrap().allowed {
-            admitted.push(Admitted { key, hits: 1, sent, answered: window() });
+            admitted.push((key, Admitted { hits: 1, sent, answered: window() }));
         }
         // More would use up `plenty`, and keep the replicas from their CPU.
         sleep(Duration::from_micros(500)).await;
@@ -162,14 +137,14 @@ async fn decide(limiter: Limiter, ends: Arc<AtomicBool>) -> Vec<Admitted> {
 }
 
 /// Calls one replica until `ends`, and returns what was admitted.
-async fn call(mut client: RateLimitServiceClient<Channel>, ends: Arc<AtomicBool>) -> Vec<Admitted> {
+async fn call(mut client: RateLimitServiceClient<Channel>, ends: Arc<AtomicBool>) -> Vec<OfKey> {
     let mut admitted = Vec::new();
     while !ends.load(Ordering::Relaxed) {
         let sent = window();
         let (key, _) = LIMITS[(sent % 3).min(1) as usize];
         match client.should_rate_limit(shop(&format!("{key}=all"))).await {
             Ok(answer) if answer.get_ref().overall_code() == Code::Ok => {
-                admitted.push(Admitted { key, hits: 1, sent, answered: window() });
+                admitted.push((key, Admitted { hits: 1, sent, answered: window() }));
             }
             Ok(_) => {}
             // It was killed, or Redis is away.
@@ -184,8 +159,7 @@ async fn no_window_admits_more_than_its_limit_whatever_happens_to_replicas_that_
 {
     let redis = Redis::start();
     let mut world = World::start(&redis.url()).await;
-    let rounds = std::env::var("LEASE_ROUNDS").map_or(1, |text| text.parse().unwrap());
-    for _ in 0..rounds {
+    for _ in 0..number("LEASE_ROUNDS", 1) {
         world.before_the_end(|_| {}).await;
         world.take_what_is_left();
 

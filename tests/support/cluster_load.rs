@@ -1,6 +1,7 @@
 //! Clients that call without pause, and what they were answered.
 
 use tokio::{sync::watch, task::JoinSet};
+use tonic::{Response, Status};
 
 use super::{cluster_calls::described, prelude::*};
 
@@ -12,12 +13,46 @@ pub type Counted = (&'static str, String);
 pub struct Ledger {
     /// Number of calls that were admitted, by what they charged.
     pub admitted: BTreeMap<Counted, u64>,
+    /// Number of calls that failed, by what they may have charged.
+    pub uncertain: BTreeMap<Counted, u64>,
+    /// The longest time between two admitted calls, and its end.
+    pub gap: Option<(Duration, Instant)>,
+    last_admitted: Option<Instant>,
     pub calls: usize,
     pub denied: usize,
     /// When calls that failed were answered, and how.
     pub failed: Vec<(Instant, String)>,
     /// The longest time to an answer.
     pub longest: Duration,
+}
+
+impl Ledger {
+    /// Adds a call that has just been answered.
+    fn add(
+        &mut self,
+        call: &[Counted],
+        sent: Instant,
+        answer: Result<Response<RateLimitResponse>, Status>,
+    ) {
+        let now = Instant::now();
+        self.calls += 1;
+        self.longest = self.longest.max(now - sent);
+        let count = |of: &mut BTreeMap<Counted, u64>| {
+            call.iter().for_each(|counted| *of.entry(counted.clone()).or_default() += 1);
+        };
+        match answer {
+            Ok(answer) if answer.get_ref().overall_code() == Code::Ok => {
+                count(&mut self.admitted);
+                let last = self.last_admitted.replace(now);
+                self.gap = self.gap.max(last.map(|last| (now - last, now)));
+            }
+            Ok(_) => self.denied += 1,
+            Err(status) => {
+                self.failed.push((now, status.to_string()));
+                count(&mut self.uncertain);
+            }
+        }
+    }
 }
 
 pub struct Load {
@@ -34,6 +69,17 @@ impl Load {
         clients: usize,
         calls: Vec<Vec<Counted>>,
         rounds: usize,
+    ) -> Self {
+        Self::paced(services, clients, calls, rounds, Duration::ZERO).await
+    }
+
+    /// The same, where each client pauses between its calls.
+    pub async fn paced(
+        services: &[&Service],
+        clients: usize,
+        calls: Vec<Vec<Counted>>,
+        rounds: usize,
+        pause: Duration,
     ) -> Self {
         let stop = watch::channel(false).0;
         let (calls, next) = (Arc::new(calls), Arc::new(AtomicUsize::new(0)));
@@ -53,23 +99,21 @@ impl Load {
                     let descriptors = call.iter().map(described).collect();
                     let sent = Instant::now();
                     let answer = client.should_rate_limit(request("shop", descriptors)).await;
-                    let answered = Instant::now();
-                    let mut ledger = ledger.lock().unwrap();
-                    ledger.calls += 1;
-                    ledger.longest = ledger.longest.max(answered - sent);
-                    match answer {
-                        Ok(answer) if answer.get_ref().overall_code() == Code::Ok => {
-                            for counted in call {
-                                *ledger.admitted.entry(counted.clone()).or_default() += 1;
-                            }
-                        }
-                        Ok(_) => ledger.denied += 1,
-                        Err(status) => ledger.failed.push((answered, status.to_string())),
+                    ledger.lock().unwrap().add(call, sent, answer);
+                    if !pause.is_zero() {
+                        tokio::time::sleep(pause).await;
                     }
                 }
             });
         }
         load
+    }
+
+    /// Waits until some more calls are admitted.
+    pub fn goes_on(&self) {
+        let admitted = || self.ledger.lock().unwrap().admitted.values().sum::<u64>();
+        let before = admitted();
+        wait_until("calls are admitted", || admitted() > before + 20);
     }
 
     /// Stops, and waits for the answers to all calls.

@@ -308,7 +308,8 @@ impl Link {
     ) -> Result<(), Cut> {
         let mut orders = self.orders.clone();
         let mut bytes = vec![0; 65_536];
-        let mut dice = self.shared.seed ^ ((self.number as u64 * 2 + direction as u64 + 1) << 32);
+        let mut dice =
+            Dice(self.shared.seed ^ ((self.number as u64 * 2 + direction as u64 + 1) << 32));
         // Which faults apply, and the number of bytes since they were set.
         let (mut sets, mut passed) = (0, 0);
         while let Ok(count @ 1..) = from.read(&mut bytes).await {
@@ -324,8 +325,8 @@ impl Link {
                 let sent = match self.flow(&control, direction) {
                     Flow::Forward => to.write_all(piece).await,
                     Flow::Delay { ms, jitter, percent } => {
-                        if below(&mut dice, 100) < percent {
-                            sleep(Duration::from_millis(ms + below(&mut dice, jitter + 1))).await;
+                        if dice.below(100) < percent {
+                            sleep(Duration::from_millis(ms + dice.below(jitter + 1))).await;
                         }
                         to.write_all(piece).await
                     }
@@ -375,13 +376,4 @@ async fn drip(to: &mut WriteHalf<'_>, piece: &[u8], bytes: usize, pause: u64) ->
         sleep(Duration::from_millis(pause)).await;
     }
     Ok(())
-}
-
-/// A pseudorandom number below `bound`.
-pub fn below(dice: &mut u64, bound: u64) -> u64 {
-    *dice = dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *dice;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (mixed ^ (mixed >> 31)) % bound
 }

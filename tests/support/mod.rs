@@ -35,6 +35,7 @@ pub mod secured;
 pub mod sentinels;
 pub mod service;
 pub mod stores;
+pub mod windows;
 
 use std::{
     collections::BTreeSet,

@@ -3,11 +3,10 @@
 use super::{
     BUDGET, Counters, Reach, SMALL, Setup, World,
     load::{Answer, Load, MODES},
-    number,
     outcome::{Process, memory},
     rows::ROWS,
 };
-use crate::support::{fault_proxy::below, prelude::*};
+use crate::support::prelude::*;
 
 /// `FAULT_SOAK_MINUTES` (60) sets how long it runs, and `FAULT_SEED` the seed. `FAULT_SOAK_SECONDS` is the time between
 /// faults. It prints how memory and descriptors develop, and violations.
@@ -16,8 +15,9 @@ use crate::support::{fault_proxy::below, prelude::*};
 fn soak_with_random_faults() {
     let minutes = number("FAULT_SOAK_MINUTES", 60);
     let pause = Duration::from_secs(number("FAULT_SOAK_SECONDS", 30));
-    let mut dice = number("FAULT_SEED", 1);
-    let mut world = World::start(Setup::Proxy, BUDGET, |_| {}, dice);
+    let seed = number("FAULT_SEED", 1);
+    let mut dice = Dice(seed);
+    let mut world = World::start(Setup::Proxy, BUDGET, |_| {}, seed);
     let rows: Vec<_> = ROWS.iter().filter(|row| row.setup != Setup::Memory).collect();
     let load = Load::start(world.service().grpc, Reach::All);
     let begin = Instant::now();
@@ -26,7 +26,7 @@ fn soak_with_random_faults() {
     let (mut admitted, mut promised) = ([0; 2], SMALL);
     let (mut calls, mut faults) = (0, 0);
     while begin.elapsed() < Duration::from_secs(minutes * 60) {
-        let row = rows[below(&mut dice, rows.len() as u64) as usize];
+        let row = rows[dice.below(rows.len() as u64) as usize];
         std::thread::sleep(pause);
         (row.stage)(&mut world);
         std::thread::sleep(super::HOLD);
