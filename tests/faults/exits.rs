@@ -5,7 +5,7 @@
 use std::process::Child;
 
 use crate::support::{
-    envoy::Envoy,
+    envoy::{Envoy, exchange},
     http2::{self, Frames},
     prelude::*,
 };
@@ -144,11 +144,8 @@ fn envoy_loses_no_call_when_a_service_ends() {
 
 /// The status of a request to Envoy; `None` while it does not listen.
 fn status(address: SocketAddr) -> Option<u16> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    answer.split(' ').nth(1)?.parse().ok()
+    let request = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    exchange(address, request)?.split(' ').nth(1)?.parse().ok()
 }
 
 /// An Envoy that denies what fails, with these two replicas.

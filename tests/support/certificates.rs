@@ -25,6 +25,13 @@ pub struct Issued {
 }
 
 impl Issued {
+    /// The flags of a service that shows this certificate to its Redis.
+    pub fn store_flags(&self) -> [&str; 6] {
+        let [ca, certificate, key] =
+            [&self.authority, &self.certificate, &self.key].map(|path| path.to_str().unwrap());
+        ["--store-tls-ca", ca, "--store-tls-cert", certificate, "--store-tls-key", key]
+    }
+
     /// Copies the files to a folder, under the names that Envoy Gateway gives them.
     pub fn install(&self, folder: &Path) {
         fs::copy(&self.key, folder.join("tls.key")).unwrap();

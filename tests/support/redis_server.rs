@@ -311,11 +311,13 @@ impl Redis {
         found.remove(0)
     }
 
-    /// The count in the only key whose name contains `part`; 0 without one.
+    /// The hits in the only counter of a fixed window whose key contains `part`; 0 without one.
     #[track_caller]
     pub fn count(&self, part: &str) -> u64 {
-        let found = self.keys().into_iter().any(|key| key.contains(part));
-        if found { self.query(&["GET", &self.key(part)]) } else { 0 }
+        let is_counter = |key: &String| key.starts_with("tk1:fw:") && key.contains(part);
+        let found: Vec<_> = self.keys().into_iter().filter(is_counter).collect();
+        assert!(found.len() <= 1, "counters with `{part}`: {found:?}");
+        found.first().map_or(0, |key| self.query(&["GET", key]))
     }
 
     /// Closes all connections of others, so that they must open new ones.

@@ -249,6 +249,17 @@ impl Service {
         (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
     }
 
+    /// The counter of a descriptor such as `user=a`, as the admin address shows it once its store answers.
+    #[track_caller]
+    pub fn counter(&self, domain: &str, descriptor: &str) -> Value {
+        let descriptor = descriptor.replace('%', "%25").replace(' ', "%20").replace('=', "%3D");
+        let path = format!("/counters?domain={domain}&descriptor={descriptor}");
+        eventually("the counter is shown", || {
+            let counter = self.admin("GET", &path).1["counters"][0].take();
+            counter["used"].is_u64().then_some(counter)
+        })
+    }
+
     /// The sum of the series on `/metrics` that begin with this text.
     pub fn metric(&self, begin: &str) -> f64 {
         self.metric_with(begin, &[])

@@ -395,12 +395,7 @@ fn differs(ledger: &Ledger, metrics: &str) -> Option<String> {
 
 /// The count of a mode's large limit.
 fn used(service: &Service, mode: &str) -> u64 {
-    let path = format!("/counters?domain=faults&descriptor={mode}%3Dlarge");
-    eventually("the counter is shown", || {
-        let (_, _, body) = service.exchange_at(service.admin, "GET", &path, b"");
-        let body: serde_json::Value = serde_json::from_str(&body).ok()?;
-        body["counters"][0]["used"].as_u64()
-    })
+    service.counter("faults", &format!("{mode}=large"))["used"].as_u64().unwrap()
 }
 
 fn leaks(row: &Row, world: &World, before: &Process) -> Option<String> {

@@ -52,10 +52,7 @@ impl Reached {
 
     /// What Redis counts for a user.
     fn counted(&self, user: &str) -> u64 {
-        let key = self.redis.keys().into_iter();
-        let key = key.filter(|key| key.starts_with("tk1:fw:"));
-        let key = key.filter(|key| key.contains(&format!("user={user}}}"))).collect::<Vec<_>>();
-        self.redis.query(&["GET", &key[0]])
+        self.redis.count(&format!("user={user}}}"))
     }
 }
 

@@ -89,68 +89,6 @@ async fn a_counter_admits_hits_at_once_after_its_reset() {
     assert_eq!(service.answer("user=two").await, "OK: OK 1/2 YEAR");
 }
 
-/// One counter may be over the rule's limit and over a larger override.
-#[tokio::test]
-async fn a_refund_or_a_reset_under_one_limit_is_seen_under_the_others() {
-    let redis = Redis::start();
-    let service = service(&redis);
-    let over = "OVER_LIMIT: OVER_LIMIT 0/10 YEAR";
-    assert_eq!(service.answer("user=a(20;20/YEAR)").await, "OK: OK 0/20 YEAR");
-    assert_eq!(service.answer("user=a").await, over);
-    assert_eq!(service.answer("user=a(-15;20/YEAR)").await, "OK: OK 15/20 YEAR");
-    assert_eq!(service.answer("user=a").await, "OK: OK 4/10 YEAR");
-
-    assert_eq!(service.answer("user=a(14;20/YEAR)").await, "OK: OK 0/20 YEAR");
-    assert_eq!(service.answer("user=a").await, over);
-    assert_eq!(service.answer("user=a(;20/YEAR)").await, "OVER_LIMIT: OVER_LIMIT 0/20 YEAR");
-    let addr = service.admin.to_string();
-    let words = ["counter", "reset", "--addr", &addr, "--domain", "shop", "user=a"];
-    assert!(tollkeeper().args(words).status().unwrap().success());
-    assert_eq!(service.answer("user=a(;20/YEAR)").await, "OK: OK 19/20 YEAR");
-}
-
-#[tokio::test]
-async fn a_cached_denial_holds_only_for_as_many_hits_on_the_same_limit() {
-    let redis = Redis::start();
-    let service = service(&redis);
-    assert_eq!(service.answer("user=a(7)").await, "OK: OK 3/10 YEAR");
-    assert_eq!(service.answer("user=a(4)").await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
-    assert_eq!(service.answer("user=a(3)").await, "OK: OK 0/10 YEAR");
-    assert_eq!(service.answer("user=a(1)").await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
-    // The same counter, on another limit.
-    assert_eq!(service.answer("user=a(;12/YEAR)").await, "OK: OK 1/12 YEAR");
-}
-
-#[tokio::test]
-async fn a_sibling_of_a_cached_denial_is_not_charged_and_shows_what_is_left() {
-    let redis = Redis::start();
-    let service = service(&redis);
-    assert_eq!(service.answer("tenant=acme(300)").await, "OK: OK 700/1000 MONTH");
-    use_up(&service).await;
-    let expected = "OVER_LIMIT: OK 700/1000 MONTH, OVER_LIMIT 0/2 YEAR";
-    let began = Instant::now();
-    // The cache does not know the tenant's count until both descriptors have been sent to Redis.
-    while service.answer("tenant=acme user=two").await != expected || cached(&service) == 0 {
-        assert!(began.elapsed() < TIMEOUT, "the cache does not show what is left for the sibling");
-    }
-    assert_eq!(redis.query::<u64>(&["GET", &redis.key("tenant=acme")]), 300);
-    redis.assert_no_key_leaks();
-}
-
-/// Such hits are charged in denied calls too, so every call must reach Redis.
-#[tokio::test]
-async fn count_denied_charges_every_hit_despite_the_cache() {
-    let redis = Redis::start();
-    let service = service(&redis);
-    use_up(&service).await;
-    for _ in 0..10 {
-        let expected = "OVER_LIMIT: OVER_LIMIT 0/2 YEAR";
-        let answer = service.answer("user=two tokens=a").await;
-        assert!(answer.starts_with(expected), "{answer}");
-    }
-    assert_eq!(redis.query::<u64>(&["GET", &redis.key("tokens=a")]), 10);
-}
-
 /// Limits of every algorithm, with a counter each, that are soon exhausted.
 fn limits() -> Vec<Arc<Limit>> {
     let of = |algorithm: Algorithm| {

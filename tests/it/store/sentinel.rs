@@ -111,16 +111,9 @@ async fn documented_rights_passwords_and_tls_are_enough() {
     let password = TextFile::new("password", "secret");
     let client = authority.client();
     let url = format!("rediss+sentinel://tollkeeper:secret@{}/{NAME}", sentinels.hosts());
-    let paths = [&authority.certificate, &client.certificate, &client.key];
-    let [authority, certificate, key] = paths.map(|path| path.to_str().unwrap());
-    let access = [
-        ["--store-tls-ca", authority],
-        ["--store-tls-cert", certificate],
-        ["--store-tls-key", key],
-        ["--store-sentinel-user", "tollkeeper-sentinel"],
-        ["--store-sentinel-password-file", &password],
-    ];
-    let service = start(&url, access.as_flattened());
+    let of_sentinels = ["--store-sentinel-user", "tollkeeper-sentinel"];
+    let login = [&of_sentinels[..], &["--store-sentinel-password-file", &password]].concat();
+    let service = start(&url, &[&client.store_flags()[..], &login].concat());
     assert_eq!(service.answered("user=a").await, "OK: OK 9/10 YEAR");
     sentinels.replicated();
     sentinels.kill_master();
@@ -134,6 +127,6 @@ async fn documented_rights_passwords_and_tls_are_enough() {
     );
 
     // The same without the Sentinels' password.
-    let refused = start(&url, access[..3].as_flattened());
+    let refused = start(&url, &client.store_flags());
     refused.wait_for_log("it requires a login");
 }

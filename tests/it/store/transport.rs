@@ -150,12 +150,9 @@ async fn a_server_may_demand_a_client_certificate() {
     let (_redis, store) = tls_redis(&authority, &authority.server(&["127.0.0.1"]), "yes");
     let ca = ["--store-tls-ca", text(&authority.certificate)];
     refused(&service(&store, &ca), "the server demands a client certificate").await;
-    let with = |client: &Issued| {
-        let identity =
-            ["--store-tls-cert", text(&client.certificate), "--store-tls-key", text(&client.key)];
-        service(&store, &[&ca[..], &identity].concat())
-    };
-    refused(&with(&other.client()), "the server refused our client certificate").await;
+    let of_other = Issued { authority: authority.certificate.clone(), ..other.client() };
+    let with = |client: &Issued| service(&store, &client.store_flags());
+    refused(&with(&of_other), "the server refused our client certificate").await;
     with(&authority.client()).answered("user=a(0)").await;
 }
 
@@ -172,17 +169,9 @@ async fn renewed_certificates_are_used_and_bad_ones_are_not() {
         fs::copy(&client.key, &key).unwrap();
     };
     issue(&old);
-    let service = service(
-        &store,
-        &[
-            "--store-tls-ca",
-            text(&ca),
-            "--store-tls-cert",
-            text(&certificate),
-            "--store-tls-key",
-            text(&key),
-        ],
-    );
+    let files =
+        Issued { authority: ca.clone(), certificate: certificate.clone(), key: key.clone() };
+    let service = service(&store, &files.store_flags());
     service.answered("user=a(0)").await;
     eventually_in_use(&service, "store_certificates", 1);
 
@@ -248,9 +237,12 @@ async fn the_expiry_of_the_certificate_that_redis_is_shown_is_measured_also_afte
         fs::copy(&client.certificate, &certificate).unwrap();
     };
     issue(2090);
-    let ca = text(&authority.certificate);
-    let identity = ["--store-tls-cert", text(&certificate), "--store-tls-key", text(&key)];
-    let service = service(&store, &[&["--store-tls-ca", ca][..], &identity].concat());
+    let files = Issued {
+        authority: authority.certificate.clone(),
+        certificate: certificate.clone(),
+        key: key.clone(),
+    };
+    let service = service(&store, &files.store_flags());
     service.answered("user=a(0)").await;
     // The Unix times of the first day of these years.
     for (year, end) in [(2090, 3_786_912_000.0), (2095, 3_944_678_400.0)] {

@@ -3,11 +3,11 @@
 use tollkeeper::store::redis::RedisStore;
 
 use crate::support::{
-    charges::prelude::*,
+    charges::{left, prelude::*},
     cluster_calls::{ALGORITHMS, ask, charge, follow, masters, rules, serve, used, values_on},
     cluster_load::{Counted, Load},
     prelude::*,
-    redis_store::{judges_as_memory, long_limits},
+    redis_store::{answers, judges_as_memory, long_limits},
 };
 
 /// Over three nodes, on every algorithm.
@@ -132,9 +132,7 @@ descriptors:
 }
 
 fn used_and_held(service: &Service) -> (u64, u64) {
-    let path = "/counters?domain=shop&descriptor=route%3Dr";
-    let body = service.admin("GET", path).1;
-    let counter = &body["counters"][0];
+    let counter = service.counter("shop", "route=r");
     (counter["used"].as_u64().unwrap(), counter["held"].as_u64().unwrap_or(0))
 }
 
@@ -210,31 +208,22 @@ async fn check_node_wide_runs(version: Version) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let limit = Arc::new(Limit::new(20, Unit::Year, 2).unwrap());
-    let calls = (0..300).map(|number| {
-        let user = |of: usize| charge("user", &users[(number + of) % 5], Hits::Charge(1), &limit);
-        if number % 2 == 0 { vec![user(0)] } else { vec![user(0), user(1), user(2)] }
-    });
-    let calls: Vec<_> = calls.collect();
-    let answers = join_all(calls.iter().map(|call| ask(&store, call))).await;
-    let mut admitted = std::collections::BTreeMap::new();
-    for (call, answer) in calls.iter().zip(&answers) {
-        for charge in call.iter().filter(|_| !answer.denied) {
-            *admitted
-                .entry(format!("{:?}", charge.counter.key(limit.window.at(system_clock()).start)))
-                .or_insert(0) += 1;
+    let users_of =
+        |number| if number % 2 == 0 { 0..1 } else { 0..3 }.map(move |of| (number + of) % 5);
+    let one = |user: usize| charge("user", &users[user], Hits::Charge(1), &limit);
+    let calls = (0..300).map(|number| users_of(number).map(one).collect::<Vec<_>>());
+    let answers = answers(&store, calls).await;
+    let mut admitted = [0; 5];
+    for (number, answer) in answers.iter().enumerate() {
+        if !answer.as_ref().unwrap().denied {
+            users_of(number).for_each(|user| admitted[user] += 1);
         }
     }
     // Whatever the order, single hits of the next calls fill every limit.
-    assert!(admitted.values().all(|admitted| *admitted <= 20), "{admitted:?}");
-    for user in &users[..5] {
-        let one = [charge("user", user, Hits::Charge(1), &limit)];
-        let key = format!("{:?}", one[0].counter.key(limit.window.at(system_clock()).start));
-        let verdict = ask(&store, &[charge("user", user, Hits::Check, &limit)]).await;
-        let left = match verdict.tallies[0].fit {
-            Fit::Fits { remaining } => remaining,
-            Fit::Over | Fit::Commit(_) => 0,
-        };
-        assert_eq!(left, 20 - admitted[&key], "{user}");
+    assert!(admitted.iter().all(|admitted| *admitted <= 20), "{admitted:?}");
+    for (user, admitted) in admitted.into_iter().enumerate() {
+        let verdict = ask(&store, &[Charge { hits: Hits::Check, ..one(user) }]).await;
+        assert_eq!(left(&verdict.tallies[0]).unwrap_or(0), 20 - admitted, "{user}");
     }
     cluster.assert_no_key_leaks();
 }

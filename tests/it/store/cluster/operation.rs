@@ -110,11 +110,8 @@ async fn a_cluster_with_a_password_and_tls_is_followed() {
     });
     let client = authority.client();
     let store = format!("rediss+cluster://:counters-password@{}", cluster.hosts());
-    let [ca, certificate, key] = [&authority.certificate, &client.certificate, &client.key]
-        .map(|path| path.to_str().unwrap());
-    let flags = ["--store-tls-ca", ca, "--store-tls-cert", certificate, "--store-tls-key", key];
     let rules = rules(10, &[]);
-    let service = Service::with(&rules).on(&store).flags(&flags).ready();
+    let service = Service::with(&rules).on(&store).flags(&client.store_flags()).ready();
     for node in 0..3 {
         let value = values_on(&cluster, node, "fixed_window", "tls", 1).remove(0);
         assert_eq!(service.answer(&format!("fixed_window={value}")).await, "OK: OK 9/10 YEAR");
@@ -135,11 +132,7 @@ async fn a_failover_is_followed_where_certificates_are_for_announced_host_names(
     cluster.notice_after(Duration::from_secs(60));
     let client = authority.client();
     let store = format!("rediss+cluster://{}", cluster.hosts().replace("127.0.0.1", "localhost"));
-    let [ca, certificate, key] = [&authority.certificate, &client.certificate, &client.key]
-        .map(|path| path.to_str().unwrap());
-    let mut flags =
-        vec!["--store-tls-ca", ca, "--store-tls-cert", certificate, "--store-tls-key", key];
-    flags.extend(["--decision-budget", "5s"]);
+    let flags = [&client.store_flags()[..], &["--decision-budget", "5s"]].concat();
     let rules = rules(10, &[]);
     let service = Service::with(&rules).on(&store).flags(&flags).ready();
     let value = values_on(&cluster, 0, "fixed_window", "host", 1).remove(0);
