@@ -1,27 +1,16 @@
-//! Calls in flight: never more than the limit at once, on every store, however the calls end.
+//! Calls in flight: never more than the limit at once, on every store, however the calls end. `holds/steps.rs` has random ones
+//! on simulated time.
 
-use tollkeeper::{
-    engine::{
-        hold::Abandoned,
-        ledger::{self, GiveBack},
-    },
-    store::{
-        StoreError,
-        fallback::Fallback,
-        redis::script::{KeyDeclaration, ScriptVerdict},
-    },
-};
+use tollkeeper::store::{StoreError, fallback::Fallback, redis::script::ScriptVerdict};
 
 use crate::support::{
-    backends::{Backend, ScriptInRedis, memory},
+    backends::{Backend as _, ScriptInRedis},
     charges::prelude::*,
     cluster::ClusterSetup,
-    model::Model,
     prelude::*,
 };
 
 const LIFETIME_MS: u64 = 60_000;
-const STEPS_OF_A_CASE: u64 = 300;
 const IN_FLIGHT: Algorithm = Algorithm::InFlight { remember: None };
 
 /// A limit on calls that a commit finds in this way.
@@ -32,175 +21,6 @@ fn at_once(calls: u64, by: HoldBy) -> Arc<Limit> {
 
 fn id(number: u64) -> HoldId {
     HoldId::from_caller(&number.to_be_bytes())
-}
-
-/// The limits of the steps, and the calls that may still be committed.
-struct Steps {
-    dice: Dice,
-    /// Two limits of one counter, as if the rule had changed meanwhile.
-    limits: [[Arc<Limit>; 2]; 3],
-    fixed: Arc<Limit>,
-    taken: Vec<(Charge, HoldId, Timestamp)>,
-    reserved: Vec<GiveBack>,
-    next_id: u64,
-}
-
-impl Steps {
-    fn new(seed: u64) -> Self {
-        Self {
-            dice: Dice(seed),
-            limits: HoldBy::ALL.map(|by| [at_once(4, by), at_once(7, by)]),
-            fixed: Arc::new(limit(9, Unit::Minute, Algorithm::FixedWindow)),
-            taken: Vec::new(),
-            reserved: Vec::new(),
-            next_id: 0,
-        }
-    }
-
-    fn restart(&mut self) {
-        (self.taken, self.reserved) = (Vec::new(), Vec::new());
-    }
-
-    /// A charge of any kind on a counter of any form.
-    fn charge(&mut self, call_id: HoldId, now: Timestamp) -> Charge {
-        let form = self.dice.below(3) as usize;
-        let limit = Arc::clone(&self.limits[form][self.dice.below(5) as usize / 4]);
-        let user = format!("{form}{}", self.dice.below(2));
-        let with =
-            |hits, hold: HoldAction| Charge { hold: Some(hold), ..charge(&user, hits, &limit) };
-        let places = Hits::Charge(1 + self.dice.below(6) / 3);
-        match (self.dice.below(12), HoldBy::ALL[form]) {
-            (0, _) => charge(&user, Hits::Check, &limit),
-            (1, _) => charge(&user, Hits::Refund(self.dice.below(3)), &limit),
-            (2..=5, HoldBy::Token) => {
-                self.commit(now).unwrap_or(charge(&user, Hits::Check, &limit))
-            }
-            (2..=5, HoldBy::Counter) => {
-                with(places, HoldAction::EndOldest { abandoned: Abandoned::Keep })
-            }
-            (_, HoldBy::Id) => {
-                let id = id(1_000_000 + self.dice.below(12));
-                with(
-                    places,
-                    HoldAction::ById { id, used: None, is_end: false, lifetime_ms: LIFETIME_MS },
-                )
-            }
-            _ => with(places, HoldAction::Occupy { id: call_id, lifetime_ms: LIFETIME_MS }),
-        }
-    }
-
-    /// Commits a call that was taken, a second time, or one that nobody took.
-    fn commit(&mut self, now: Timestamp) -> Option<Charge> {
-        let index = self.dice.below(self.taken.len().max(1) as u64) as usize;
-        let (taken, known, made) = self.taken.get(index)?.clone();
-        let deadline = made.plus_millis(LIFETIME_MS);
-        let (id, made) = if self.dice.below(9) == 0 { (id(7), now) } else { (known, made) };
-        let hold = HoldAction::Commit { id, held: 1, used: 1, made, deadline };
-        Some(Charge { hits: Hits::Commit, hold: Some(hold), caller: None, ..taken })
-    }
-
-    fn call(&mut self, now: Timestamp) -> Vec<Charge> {
-        self.next_id += 1;
-        let call_id = id(self.next_id);
-        let count = 1 + self.dice.below(5) / 3;
-        let mut charges: Vec<_> = (0..count).map(|_| self.charge(call_id, now)).collect();
-        let ids = charges.iter().filter(|one| matches!(one.hold, Some(HoldAction::ById { .. })));
-        if ids.count() > 1 {
-            charges.truncate(1);
-        }
-        // What another limit refuses occupies nothing.
-        if self.dice.below(3) == 0 {
-            charges.push(charge("0", Hits::Charge(1 + self.dice.below(4)), &self.fixed));
-        }
-        charges
-    }
-
-    /// Notes what an admitted call has taken.
-    fn learn(&mut self, charges: &[Charge], tallies: &[Tally], now: Timestamp) {
-        if ledger::denies(charges, tallies) {
-            return;
-        }
-        for (charge, tally) in charges.iter().zip(tallies) {
-            let (Some(hold), Hits::Charge(hits)) = (charge.hold, charge.hits) else { continue };
-            if !matches!(tally.fit, Fit::Fits { .. }) {
-                continue;
-            }
-            if let HoldAction::Occupy { id, .. } = hold {
-                self.taken.push((charge.clone(), id, now));
-            }
-            let counter = charge.counter.clone();
-            self.reserved.push(GiveBack {
-                counter,
-                hits,
-                made: now,
-                caller: None,
-                hold: Some(hold),
-            });
-        }
-        self.taken.drain(..self.taken.len().saturating_sub(12));
-        self.reserved.drain(..self.reserved.len().saturating_sub(4));
-    }
-}
-
-/// Runs this number of steps on both, and panics where they differ.
-fn compare(steps: u64, seed: u64, one: &mut dyn Backend, other: &mut dyn Backend) {
-    let (mut random, mut now) = (Steps::new(seed), BEGIN);
-    let (mut over, mut commits) = (0, 0);
-    for step in 0..steps {
-        if step % STEPS_OF_A_CASE == 0 {
-            one.clear();
-            other.clear();
-            random.restart();
-            now = BEGIN;
-        }
-        let passed = match random.dice.below(20) {
-            0..=8 => 0,
-            9..=15 => random.dice.below(9_000) as i64,
-            16..=17 => random.dice.below(70_000) as i64,
-            18 => 60_000,
-            _ => -(random.dice.below(90_000) as i64),
-        };
-        now = now.shifted(passed);
-        if random.dice.below(12) == 0
-            && let Some(give_back) = random.reserved.pop()
-        {
-            let tallies = [one.give_back(&give_back, now), other.give_back(&give_back, now)];
-            assert!(tallies[0].is_none() || tallies[0] == tallies[1], "{give_back:?}: {tallies:?}");
-        }
-        let call = random.call(now);
-        let (ours, theirs) = (one.charge(&call, now), other.charge(&call, now));
-        let (one, other) = (one.name(), other.name());
-        assert_eq!(
-            ours, theirs,
-            "{one}, {other} at step {step} of seed {seed}: {call:?} at {now:?}"
-        );
-        over += ours.iter().filter(|tally| tally.fit == Fit::Over).count();
-        commits += ours.iter().filter(|tally| matches!(tally.fit, Fit::Commit(_))).count();
-        random.learn(&call, &ours, now);
-    }
-    assert!(
-        over as u64 > steps / 20 && commits as u64 > steps / 20,
-        "{over} over, {commits} commits"
-    );
-}
-
-fn seed() -> u64 {
-    number("SEED", 1).max(1)
-}
-
-#[test]
-fn memory_counts_calls_in_flight_as_the_model_does() {
-    compare(number("MODEL_STEPS", 20_000), seed(), &mut Model::default(), &mut memory());
-}
-
-#[test]
-fn redis_counts_calls_in_flight_as_memory_does() {
-    let steps = number("REDIS_STEPS", 10_000);
-    for keys in [KeyDeclaration::Declared, KeyDeclaration::Undeclared] {
-        let mut redis = ScriptInRedis::start_with(keys);
-        compare(steps, seed(), &mut memory(), &mut redis);
-        redis.redis.assert_no_key_leaks();
-    }
 }
 
 #[test]

@@ -69,7 +69,12 @@ fn holding_limits() -> Vec<Reloaded> {
             }
         }
     }
-    let in_flight = Algorithm::InFlight { remember: None };
+    limits.extend(in_flight_limits());
+    limits
+}
+
+fn in_flight_limits() -> Vec<Reloaded> {
+    let (mut limits, in_flight) = (Vec::new(), Algorithm::InFlight { remember: None });
     for by in HoldBy::ALL {
         for (calls, unit, lifetime_ms, mode) in
             [(4, Unit::Second, 5000, Mode::Enforced), (3, Unit::Minute, 60_000, Mode::Shadow)]
@@ -140,7 +145,11 @@ impl Caller<'_> {
             38 => self.dice.below(200_000),
             _ => self.dice.below(8_000_000),
         } as i64;
-        if self.dice.below(60) == 0 { -passed } else { passed }
+        match self.dice.below(60) {
+            0 => -passed,
+            1 => -(self.dice.below(90_000) as i64),
+            _ => passed,
+        }
     }
 
     fn any_limit(&mut self, limits: &[Reloaded]) -> Arc<Limit> {
@@ -203,11 +212,12 @@ impl Caller<'_> {
         }
     }
 
-    /// Commits one charge of a token, or all, as the service does.
-    fn commits(&mut self) -> Vec<Charge> {
+    /// Commits one charge of a token, or all, as the service does; or a call in flight that nobody took.
+    fn commits(&mut self, now: Timestamp) -> Vec<Charge> {
         let index = self.dice.below(self.tokens.len() as u64) as usize;
         let (share, whole) = (self.dice.below(8), self.dice.below(2) == 0);
         let id = self.tokens[index].id;
+        let (is_unknown, unknown) = (self.dice.below(9) == 0, self.nonce());
         let tokens = self.tokens.iter().enumerate();
         let named = tokens.filter(|(at, token)| *at == index || whole && token.id == id);
         let commit = |Token { charge, hits: held, made, .. }: &Token| {
@@ -217,21 +227,23 @@ impl Caller<'_> {
                 share => 2 * held * (share - 3) / 5,
             };
             let lifetime_ms = charge.counter.limit.hold.as_ref().unwrap().lifetime_ms;
+            let is_unknown = is_unknown && charge.counter.limit.counts_calls();
+            let (id, made) = if is_unknown { (unknown, now) } else { (id, *made) };
             let deadline = made.plus_millis(lifetime_ms);
-            let hold = HoldAction::Commit { id, held: *held, used, made: *made, deadline };
+            let hold = HoldAction::Commit { id, held: *held, used, made, deadline };
             Charge { hold: Some(hold), ..Charge::new(charge.counter.clone(), Hits::Commit) }
         };
         named.map(|(_, token)| commit(token)).collect()
     }
 
     /// A call, and the id of what it takes.
-    fn call(&mut self, limits: &[Reloaded]) -> (Vec<Charge>, HoldId) {
+    fn call(&mut self, limits: &[Reloaded], now: Timestamp) -> (Vec<Charge>, HoldId) {
         let (count, take) = (1 + self.dice.below(3), self.nonce());
         let commits = self.dice.below(8) == 0;
         let mut call = Vec::new();
         for _ in 0..count {
             if !self.tokens.is_empty() && (commits || self.dice.below(4) == 0) {
-                call.extend(self.commits());
+                call.extend(self.commits(now));
             } else {
                 call.push(self.any_charge(limits, take));
             }
@@ -361,6 +373,7 @@ impl Compared<'_> {
 /// Runs this number of steps on all, and panics where they differ from the first. Each case has users of its own.
 fn compare(steps: u64, seed: u64, users: &[[String; 2]], backends: Vec<&mut dyn Backend>) {
     let (began, limits, plain) = (Instant::now(), holding_limits(), plain_limits());
+    let in_flight = in_flight_limits();
     let (mut dice, mut now, mut outcomes) = (Dice(seed), BEGIN, [0_u64; 5]);
     let names: Vec<_> = backends.iter().map(|backend| backend.name()).collect();
     let mut compared = Compared { backends, number: 0, seed, recent: Vec::new() };
@@ -382,6 +395,9 @@ fn compare(steps: u64, seed: u64, users: &[[String; 2]], backends: Vec<&mut dyn 
             of_case.extend((0..dice.below(3)).map(|_| any(&plain, &mut dice)));
             // Commits on fixed windows have a script of their own.
             of_case.extend(limits.get((number / STEPS_OF_A_CASE % 8) as usize).cloned());
+            if dice.below(2) == 0 {
+                of_case.extend([any(&in_flight, &mut dice), any(&in_flight, &mut dice)]);
+            }
         }
         now = now.shifted(caller.passed());
         match caller.administration(&of_case) {
@@ -401,7 +417,7 @@ fn compare(steps: u64, seed: u64, users: &[[String; 2]], backends: Vec<&mut dyn 
                 compared.recent.push(step());
             }
         }
-        let (call, take) = caller.call(&of_case);
+        let (call, take) = caller.call(&of_case, now);
         if call.is_empty() {
             continue;
         }
