@@ -7,7 +7,6 @@ mod clocks;
 mod corrupt_counters;
 mod decisions;
 mod domain_keys;
-mod draw;
 mod exactness;
 mod give_back;
 mod holds;

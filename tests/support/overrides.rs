@@ -16,8 +16,18 @@ pub fn set_for(service: &Service, descriptor: &str, action: Value, lasts: &str) 
 }
 
 pub fn try_set(service: &Service, descriptor: &str, action: Value, lasts: &str) -> (u16, Value) {
+    try_set_in(service, "shop", descriptor, action, lasts)
+}
+
+pub fn try_set_in(
+    service: &Service,
+    domain: &str,
+    descriptor: &str,
+    action: Value,
+    lasts: &str,
+) -> (u16, Value) {
     let mut body = json!({
-        "domain": "shop", "descriptor": descriptor, "for": lasts, "because": "INC-42",
+        "domain": domain, "descriptor": descriptor, "for": lasts, "because": "INC-42",
     });
     body.as_object_mut().unwrap().extend(action.as_object().unwrap().clone());
     send(service, "POST", "/overrides", &body.to_string())

@@ -14,7 +14,7 @@ pub fn rows<const PARTS: usize>(text: &str, section: &str) -> Vec<[String; PARTS
 }
 
 /// What an escaped text stands for.
-fn plain(escaped: &str) -> String {
+pub fn plain(escaped: &str) -> String {
     let Some((before, escape)) = escaped.split_once('\\') else { return escaped.to_owned() };
     let (kind, rest) = escape.split_at(1);
     let (text, rest) = match kind {

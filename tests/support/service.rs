@@ -1,6 +1,6 @@
 //! A real tollkeeper, started as its users start it.
 
-use prost_types::value::Kind;
+use prost_types::{Struct, value::Kind};
 use tempfile::NamedTempFile;
 use tollkeeper_proto::{Entry, RateLimitOverride, rate_limit_response::DescriptorStatus};
 use tonic::Status;
@@ -431,6 +431,23 @@ pub fn with_limit(
 pub fn spell(response: &RateLimitResponse) -> String {
     let statuses: Vec<_> = response.statuses.iter().map(spell_status).collect();
     format!("{}: {}", response.overall_code().as_str_name(), statuses.join(", "))
+}
+
+/// Metadata as JSON.
+pub fn json_of(tree: &Struct) -> Value {
+    tree.fields.iter().map(|(name, value)| (name.clone(), json_of_value(value))).collect()
+}
+
+fn json_of_value(value: &prost_types::Value) -> Value {
+    match value.kind.as_ref().unwrap() {
+        Kind::NullValue(_) => Value::Null,
+        Kind::NumberValue(number) if number.fract() == 0.0 => json!(*number as i64),
+        Kind::NumberValue(number) => json!(number),
+        Kind::StringValue(text) => json!(text),
+        Kind::BoolValue(boolean) => json!(boolean),
+        Kind::StructValue(tree) => json_of(tree),
+        Kind::ListValue(list) => list.values.iter().map(json_of_value).collect(),
+    }
 }
 
 /// A text of an answer's metadata, such as the token of a hold.

@@ -1,4 +1,4 @@
-//! Classes of calls share a limit, and each gets its share to the hit.
+//! Classes of calls share a limit, and each gets its share to the hit: over time, and with several replicas.
 
 use tokio::task::JoinSet;
 
@@ -12,96 +12,11 @@ descriptors:
       unit: year
       requests_per_unit: 10
       priority: { entry: class, share: { critical: 100, standard: 80, batch: 50 } }
-  - { key: free, rate_limit: { unit: year, requests_per_unit: 10 } }
 ";
 
 /// A hit of a user, of a class.
 fn of(user: &str, class: &str) -> RateLimitDescriptor {
     descriptor(&[("user", user), ("class", class)])
-}
-
-async fn check(service: &Service, descriptor: RateLimitDescriptor, expected: &str) {
-    let answer = service.ask(request("shop", vec![descriptor])).await.unwrap();
-    assert_eq!(spell(&answer), expected);
-}
-
-#[tokio::test]
-async fn each_class_is_admitted_up_to_its_share_on_one_counter() {
-    on_every_store(RULES, &[], async |service| {
-        // Three classes: five of ten, then three more, then two more. The answer has the limit of the class.
-        check(service, hits(of("a", "batch"), 6), "OVER_LIMIT: OVER_LIMIT 0/5 YEAR").await;
-        check(service, hits(of("a", "batch"), 5), "OK: OK 0/5 YEAR").await;
-        check(service, of("a", "batch"), "OVER_LIMIT: OVER_LIMIT 0/5 YEAR").await;
-        check(service, hits(of("a", "standard"), 3), "OK: OK 0/8 YEAR").await;
-        check(service, of("a", "standard"), "OVER_LIMIT: OVER_LIMIT 0/8 YEAR").await;
-        check(service, of("a", "batch"), "OVER_LIMIT: OVER_LIMIT 0/5 YEAR").await;
-        check(service, of("a", "critical"), "OK: OK 1/10 YEAR").await;
-        check(service, of("a", "critical"), "OK: OK 0/10 YEAR").await;
-        check(service, of("a", "critical"), "OVER_LIMIT: OVER_LIMIT 0/10 YEAR").await;
-        // Operators who name no class see the whole limit.
-        let admin = service.admin.to_string();
-        for (action, descriptor, limit) in [
-            ("show", "user=a", "fixed_window: 10 used of 10 per year, 0 left"),
-            ("show", "user=a,class=batch", "fixed_window: 10 used of 5 per year, 0 left"),
-        ] {
-            let words = ["counter", action, "--addr", &admin, "--domain", "shop", descriptor];
-            let (_, text, problem) = run(tollkeeper().args(words));
-            assert!(text.starts_with(limit), "{text}{problem}");
-        }
-        // Alone it gets all.
-        check(service, hits(of("b", "critical"), 10), "OK: OK 0/10 YEAR").await;
-        // Without a class, or of an unknown one, the lowest share; its entry may be anywhere.
-        let unclassed = [
-            descriptor(&[("user", "c")]),
-            of("c", "gold"),
-            of("c", ""),
-            descriptor(&[("class", "batch"), ("user", "c")]),
-        ];
-        for (rest, descriptor) in (1..5).rev().zip(unclassed) {
-            check(service, descriptor, &format!("OK: OK {rest}/5 YEAR")).await;
-        }
-        // The entry of the class is part of no counter in the domain, and of no rule.
-        check(service, descriptor(&[("free", "x"), ("class", "batch")]), "OK: OK 9/10 YEAR").await;
-        check(service, descriptor(&[("free", "x")]), "OK: OK 8/10 YEAR").await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn all_algorithms_have_classes_and_a_bucket_has_them_of_its_burst() {
-    let limits = [
-        ("sliding_window", "unit: year"),
-        ("sliding_log", "unit: year"),
-        ("first_hit_window", "unit: year"),
-        ("token_bucket", "unit: year, burst: 10"),
-        ("in_flight", "hold: 10m"),
-    ];
-    let mut rules = "domain: shop\ndescriptors:\n".to_owned();
-    for (algorithm, keys) in limits {
-        rules += &format!(
-            "- key: {algorithm}\n  rate_limit: {{ {keys}, requests_per_unit: 10, algorithm: {algorithm}, \
-             priority: {{ entry: class, share: {{ high: 100, low: 45 }}, default: 1 }} }}\n"
-        );
-    }
-    let redis = Redis::start();
-    for store in ["memory://", &redis.url()] {
-        let service = Service::with(&rules).on(store).start();
-        for (algorithm, _) in limits {
-            let mut passed = Vec::new();
-            for class in ["low", "other", "high"] {
-                let one = || descriptor(&[(algorithm, "x"), ("class", class)]);
-                let mut count = 0;
-                while service.ask(request("shop", vec![one()])).await.unwrap().overall_code()
-                    == Code::Ok
-                {
-                    count += 1;
-                }
-                passed.push(count);
-            }
-            // 45 % of ten, rounded down. One percent is one hit, which others have.
-            assert_eq!(passed, [4, 0, 6], "{algorithm} on {store}");
-        }
-    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Rule files of envoyproxy/ratelimit are read alike here, or docs/migrating-reference.md lists the difference.
 
-use super::{ask, check, headers, json};
-use crate::support::{prelude::*, rows::rows, service::with_limit, stores::one};
+use super::{ask, headers, metadata};
+use crate::support::{prelude::*, rows::rows};
 
 const ROWS: &str = include_str!("differences.txt");
 
@@ -55,9 +55,9 @@ descriptors:
         ("odd", "OK: OK unlimited"),
         ("unknown", "OK: OK unlimited"),
     ] {
-        check(&service, &[one(key, "x")], expected).await;
+        assert_eq!(service.answer(&format!("{key}=x")).await, expected, "{key}");
     }
-    check(&service, &[one("octal", "exact")], "OK: OK 7/8 YEAR").await;
+    assert_eq!(service.answer("octal=exact").await, "OK: OK 7/8 YEAR");
 
     let (good, warnings) = checked(rules);
     let expected = [
@@ -81,9 +81,9 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 1 }
 ";
     let service = Service::with(rules).flags(&["--dynamic-metadata"]).start();
-    let metadata = ask(&service, vec![one("one", "x")]).await.dynamic_metadata.unwrap();
+    let metadata = metadata(&service, shop("one=x")).await;
     let expected = r#""metadata":{"a":8,"b":true,"c":1000,"d":null,"e":"2024-01-01","g":16,"i":true,"j":1000,"k":"tRUE","on":"5"}}"#;
-    assert!(json(&metadata).ends_with(expected), "{}", json(&metadata));
+    assert!(metadata.ends_with(expected), "{metadata}");
 }
 
 /// Each case has its message, and a part of the page's row that gives the reason.
@@ -133,32 +133,28 @@ descriptors:
     };
 
     // In envoyproxy/ratelimit, it matches the second pattern.
-    check(&service, &[one("file", "ab*")], "OK: OK 4/5 YEAR").await;
+    assert_eq!(service.answer("file=ab*").await, "OK: OK 4/5 YEAR");
     listed("a value that spells a later pattern");
 
     // In envoyproxy/ratelimit, 2 are left for the first descriptor and 1 for the second.
-    let twice = [one("user", "x"), one("user", "x")];
-    check(&service, &twice, "OK: OK 1/3 YEAR, OK 1/3 YEAR").await;
-    check(&service, &twice, "OVER_LIMIT: OVER_LIMIT 0/3 YEAR, OVER_LIMIT 0/3 YEAR").await;
+    let twice = "user=x user=x";
+    assert_eq!(service.answer(twice).await, "OK: OK 1/3 YEAR, OK 1/3 YEAR");
+    let over = "OVER_LIMIT: OVER_LIMIT 0/3 YEAR, OVER_LIMIT 0/3 YEAR";
+    assert_eq!(service.answer(twice).await, over);
     listed("one counter twice in a call");
 
-    let entries = vec![("user", "x"); 33];
-    let call = request("shop", vec![descriptor(&entries)]);
-    let refused = service.ask(call).await.unwrap_err();
-    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    assert_eq!(service.answer(&"user=x,".repeat(33)).await, "InvalidArgument");
     listed("at most 64 descriptors (`--max-descriptors`) of 32 entries, no empty key");
 
-    let long = "k".repeat(257);
-    check(&service, &[one(&long, "x")], "OK: OK -").await;
+    assert_eq!(service.answer(&format!("{}=x", "k".repeat(257))).await, "OK: OK -");
     listed("keys and values of any length");
 
-    let denied = headers(&ask(&service, twice.to_vec()).await);
+    let denied = headers(&ask(&service, twice).await);
     assert!(denied.ends_with("Retry-After: N"), "{denied}");
     listed("in a denial also `Retry-After`");
 
-    let overridden = with_limit(one("user", "x"), 5, RateLimitUnit::Minute);
-    let metadata = ask(&service, vec![overridden]).await.dynamic_metadata.unwrap();
+    let metadata = metadata(&service, shop("user=x(;5/MINUTE)")).await;
     let limit = "requests_per_unit:5 unit:MINUTE";
-    assert!(json(&metadata).contains(&format!("\"limit\":\"{limit}\"")), "{}", json(&metadata));
+    assert!(metadata.contains(&format!("\"limit\":\"{limit}\"")), "{metadata}");
     listed(limit);
 }

@@ -79,7 +79,8 @@ async fn a_bad_request_gets_its_code_and_message_and_a_strange_one_a_decision() 
     };
     let user = |value: &str| descriptor(&[("user", value)]);
     for [name, domain] in rows(ROWS, "domains") {
-        check(&name, request(&domain, vec![user("a")]), "OK: OK -").await;
+        let call = request(&domain, descriptors("user=a no=rule(;5/YEAR)"));
+        check(&name, call, "OK: OK -, OK -").await;
     }
     for [name, value] in rows(ROWS, "values") {
         check(&name, request("shop", vec![user(&value)]), "OK: OK 9/10 YEAR").await;
@@ -91,6 +92,7 @@ async fn a_bad_request_gets_its_code_and_message_and_a_strange_one_a_decision() 
     for [name, call, expected] in rows(ROWS, "requests") {
         check(&name, request("shop", descriptors(&call)), &expected).await;
     }
+    service.assert_metric("ratelimit_overrides_invalid_total 6");
     let no_domain = request("", vec![user("a")]);
     check("no domain", no_domain, "InvalidArgument: domain: must not be empty").await;
     for hits_addend in [11, u32::MAX] {
