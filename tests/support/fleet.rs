@@ -46,6 +46,11 @@ impl Store {
         self.name != WITHOUT_SCRIPTS
     }
 
+    /// Whether it decides the calls of a batch on the same counters in their order.
+    pub fn keeps_order(&self) -> bool {
+        self.has_scripts() && self.servers.len() < 2
+    }
+
     /// Starts a service on it, with these rule files.
     pub fn serve(&self, rules: &[String], flags: &[&str]) -> Service {
         let folder = TempDir::new().unwrap();

@@ -30,6 +30,7 @@ pub mod raw_load;
 pub mod redis_server;
 pub mod redis_store;
 pub mod rows;
+pub mod scenarios;
 pub mod scrapes;
 pub mod secured;
 pub mod sentinels;

@@ -9,8 +9,8 @@ use crate::support::{
     fleet::{STORES, Store},
     overrides::{end, send, try_set_in},
     prelude::*,
-    rows::plain,
-    service::{RULES, json_of},
+    scenarios::{Scenario, run, scenarios},
+    service::json_of,
     stores::one,
 };
 
@@ -21,56 +21,12 @@ const TABLES: [&str; 3] = [
     include_str!("decisions/quotas.txt"),
 ];
 
-/// A scenario, and what it runs on.
-#[derive(Clone, Copy)]
-struct Scenario {
-    flags: &'static str,
-    rules: &'static str,
-    name: &'static str,
-    steps: &'static str,
-}
-
-fn scenarios() -> Vec<Scenario> {
-    let mut scenarios = Vec::new();
-    for table in TABLES {
-        let (mut flags, mut rules) = ("", RULES);
-        for block in table.trim_end().split("\n\n").filter(|block| !block.starts_with('#')) {
-            let (first, rest) = block.split_once('\n').unwrap_or((block, rules));
-            if first.starts_with("domain: ") {
-                (flags, rules) = ("", block);
-            } else if let Some(of_rules) = first.strip_prefix("flags: ") {
-                (flags, rules) = (of_rules, rest);
-            } else {
-                scenarios.push(Scenario { flags, rules, name: first, steps: rest });
-            }
-        }
-    }
-    scenarios
-}
-
-impl Scenario {
-    /// Whether its rules are refused on a Redis that runs no scripts.
-    fn needs_scripts(&self) -> bool {
-        ["algorithm: ", "ban_for: "].iter().any(|key| self.rules.contains(key))
-    }
-
-    /// Each step, and its answer if it has one.
-    fn steps(&self) -> impl Iterator<Item = (String, Option<String>)> {
-        self.steps.lines().filter(|line| !line.starts_with('#')).map(|line| {
-            let step = line.split_once(" = ").map(|(step, answer)| (step, Some(plain(answer))));
-            let (step, answer) = step.unwrap_or((line, None));
-            (plain(step), answer)
-        })
-    }
-
-    fn can_run(&self, store: &Store, api: Api) -> bool {
-        let is_call = |(step, answer): &(String, Option<String>)| {
-            answer.is_some() && !step.starts_with("counter ")
-        };
-        let mut calls = self.steps().filter(is_call);
-        (store.has_scripts() || !self.needs_scripts())
-            && calls.all(|(step, _)| api.can_send(&call(&step).descriptors))
-    }
+fn can_send(api: Api, scenario: &Scenario) -> bool {
+    let is_call = |(step, answer): &&(String, Option<String>)| {
+        answer.is_some() && !step.starts_with("counter ")
+    };
+    let mut calls = scenario.steps.iter().filter(is_call);
+    calls.all(|(step, _)| api.can_send(&call(step).descriptors))
 }
 
 /// A call in no domain.
@@ -130,20 +86,19 @@ impl Running<'_> {
     /// Runs the steps, and returns those that have other answers. By other APIs than Envoy's, only codes are compared.
     async fn differences(mut self, scenario: &Scenario) -> Vec<String> {
         let mut differences = Vec::new();
-        for (step, expected) in scenario.steps() {
+        for (step, expected) in &scenario.steps {
             let Some(expected) = expected else {
-                self.administer(&step);
+                self.administer(step);
                 continue;
             };
             let found = match step.strip_prefix("counter ") {
                 Some(descriptor) => self.counter(descriptor),
-                None => self.answer(&step).await,
+                None => self.answer(step).await,
             };
             let is_of_code = self.api != Api::Envoy || !expected.contains(' ');
-            let is_same = found == expected || is_of_code && code(&found) == code(&expected);
+            let is_same = found == *expected || is_of_code && code(&found) == code(expected);
             if !is_same {
-                let (name, api) = (scenario.name, self.api);
-                differences.push(format!("{name}, by {api:?}: {step} = {found}, not {expected}"));
+                differences.push(format!("{step} = {found}, not {expected}"));
             }
         }
         differences
@@ -154,39 +109,25 @@ fn code(answer: &str) -> &str {
     answer.split_once(':').map_or(answer, |(code, _)| code)
 }
 
-/// Runs all scenarios that can run on a store by an API.
-async fn run(store: &Store, api: Api) {
-    let scenarios: Vec<_> =
-        scenarios().into_iter().filter(|one| one.can_run(store, api)).enumerate().collect();
-    println!("{} scenarios on {} by {api:?}", scenarios.len(), store.name);
-    assert!(scenarios.len() > 30);
-    let mut differences = Vec::new();
-    for flags in scenarios.iter().map(|(_, scenario)| scenario.flags).collect::<BTreeSet<_>>() {
-        let of_flags = || scenarios.iter().filter(|(_, scenario)| scenario.flags == flags);
-        let domain = |number: &usize| format!("{api:?}-{number}");
-        let rules = of_flags().map(|(number, scenario)| {
-            scenario.rules.replace("domain: shop", &format!("domain: {}", domain(number)))
-        });
-        let flags: Vec<_> = flags.split_terminator(' ').collect();
-        let service = &store.serve(&rules.collect::<Vec<_>>(), &flags);
-        for (number, scenario) in of_flags() {
-            let (client, set) = (service.client().await, HashMap::new());
-            let running = Running { service, client, api, domain: domain(number), set };
-            differences.extend(running.differences(scenario).await);
-        }
-    }
-    assert!(differences.is_empty(), "on {}:\n{}", store.name, differences.join("\n"));
-    store.assert_no_key_leaks();
+/// Runs all scenarios on a store that can run by an API.
+async fn run_by(api: Api, store: &Store) {
+    let scenarios: Vec<_> = TABLES.into_iter().flat_map(scenarios).collect();
+    let can_run = scenarios.into_iter().filter(|one| can_send(api, one)).collect();
+    run(store, &format!("{api:?}"), can_run, async |service, domain, scenario| {
+        let (client, set) = (service.client().await, HashMap::new());
+        Running { service, client, api, domain, set }.differences(scenario).await
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn every_scenario_has_its_answers_on_every_store() {
-    join_all(STORES.iter().map(|store| run(store, Api::Envoy))).await;
+    join_all(STORES.iter().map(|store| run_by(Api::Envoy, store))).await;
 }
 
 #[tokio::test]
 async fn every_scenario_has_its_codes_by_every_api() {
-    join_all([Api::Json, Api::V1, Api::Check].map(|api| run(&STORES[0], api))).await;
+    join_all([Api::Json, Api::V1, Api::Check].map(|api| run_by(api, &STORES[0]))).await;
 }
 
 #[tokio::test]

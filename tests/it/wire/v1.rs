@@ -3,6 +3,7 @@
 mod lease;
 mod once;
 mod part;
+mod table;
 
 use tollkeeper_proto::v1::{
     Call, Commit, CommitRequest, CommitResult, DecideRequest, RenewRequest, Renewal, Status,
@@ -10,17 +11,18 @@ use tollkeeper_proto::v1::{
 };
 use tonic::Code;
 
-use crate::support::{prelude::*, secured::Secured, service::*, stores::one};
+use crate::support::{calls::descriptors, prelude::*, secured::Secured, service::*, stores::one};
 
-/// A call: descriptors, a mode and hits.
+/// A call in the form of `v1/table.txt`.
 fn call(text: &str) -> Call {
     let mut call = Call::default();
     for word in text.split(' ') {
-        match (word.parse(), Mode::from_str_name(word), word.split_once('=')) {
+        match (word.parse(), Mode::from_str_name(word), word.split_once(':')) {
             (Ok(number), ..) => call.hits = Some(number),
             (_, Some(mode), _) => call.mode = mode.into(),
-            (.., Some((key, value))) => call.descriptors.push(one(key, value)),
-            (.., None) => panic!("{word}"),
+            (.., Some(("id", id))) => id.clone_into(&mut call.id),
+            (.., Some(("mode", number))) => call.mode = number.parse().unwrap(),
+            _ => call.descriptors.extend(descriptors(word)),
         }
     }
     call
@@ -83,87 +85,13 @@ async fn check_each(service: &Service, domain: &str, expected: &[(&str, &str)]) 
 }
 
 #[tokio::test]
-async fn each_mode_charges_what_it_says() {
-    on_every_store(RULES, &[], async |service| {
-        let batch = [
-            ("user=a CHECK", "OK: OK user 10/10"),
-            ("user=a 4 TAKE", "OK: OK user 6/10"),
-            ("user=a 0", "OK: OK user 6/10"),
-            ("user=a 7", "OVER_LIMIT: OVER_LIMIT user 0/10"),
-            ("user=a 7 DEBIT", "OVER_LIMIT: OVER_LIMIT user 0/10"),
-            ("user=a CHECK", "OVER_LIMIT: OVER_LIMIT user 0/10"),
-            ("user=b 3 DEBIT", "OK: OK user 7/10"),
-            // A sibling that is over does not keep a debit from its counters.
-            ("user=two work=w 3 DEBIT", "OVER_LIMIT: OVER_LIMIT user=two 0/2, OK work 997/1000"),
-        ];
-        check_each(service, "shop", &batch).await;
-        let after = [
-            ("user=b READ", "OK: OK user 7/10 used 3"),
-            ("work=w READ", "OK: OK work 997/1000 used 3"),
-            ("user=a READ", "OK: OVER_LIMIT user 0/10 used 11"),
-            ("free=x READ", "OK: "),
-        ];
-        check_batch(service, "shop", &after).await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn numbers_have_64_bits_and_descriptors_are_those_of_envoy() {
-    let rules = "
-domain: large
-descriptors:
-  - { key: money, rate_limit: { name: budget, unit: year, requests_per_unit: 9007199254740991 } }
-";
+async fn a_limit_is_shown_with_its_name_and_unit() {
+    let rules = "{ domain: shop, descriptors: [{ key: money, rate_limit: \
+        { name: budget, unit: year, requests_per_unit: 5 } }] }";
     let service = Service::with(rules).start();
-    check_batch(
-        &service,
-        "large",
-        &[
-            ("money=a 9007199254740990", "OK: OK money 1/9007199254740991"),
-            ("money=a 2", "OVER_LIMIT: OVER_LIMIT money 0/9007199254740991"),
-        ],
-    )
-    .await;
-    let own = Call { descriptors: vec![hits(one("money", "b"), 5)], ..call("money=x 7") };
-    let back = Call { descriptors: vec![refund(one("money", "b"), 2)], ..Call::default() };
-    let verdicts = decide(&service, "large", vec![own, back]).await.unwrap();
-    let left = |index: usize| verdicts[index].statuses[0].limit_remaining;
-    assert_eq!([left(0), left(1)], [9_007_199_254_740_986, 9_007_199_254_740_988]);
+    let verdicts = decide(&service, "shop", vec![call("money=a")]).await.unwrap();
     let limit = verdicts[0].statuses[0].current_limit.clone().unwrap();
     assert_eq!((&*limit.name, limit.unit().as_str_name()), ("budget", "YEAR"));
-}
-
-#[tokio::test]
-async fn a_refused_call_is_named_by_its_index_and_the_others_are_decided() {
-    let service = Service::shop().flags(&["--max-descriptors", "2"]).start();
-    let entries = vec![("user", "a"); 33];
-    let calls = vec![
-        call("user=a"),
-        Call::default(),
-        call("user=a user=b user=c"),
-        Call { descriptors: vec![descriptor(&entries)], ..Call::default() },
-        Call { descriptors: vec![one("user", "a"), descriptor(&[("", "x")])], ..Call::default() },
-        Call { mode: 99, ..call("user=a") },
-        call("user=a 2 CHECK"),
-        Call { descriptors: vec![refund(one("user", "a"), 1)], ..call("user=a READ") },
-        call("user=a"),
-    ];
-    let expected = [
-        ("", "OK: OK user 9/10"),
-        ("", "InvalidArgument: calls[1].descriptors: must have at least 1 item"),
-        ("", "InvalidArgument: calls[2].descriptors: 3 exceeds 2"),
-        ("", "InvalidArgument: calls[3].descriptors[0].entries: 33 exceeds 32"),
-        ("", "InvalidArgument: calls[4].descriptors[1].entries[0].key: must not be empty"),
-        (
-            "",
-            "InvalidArgument: calls[5].mode: must be one of: TAKE, CHECK, READ, DEBIT, PART, LEASE; not `99`",
-        ),
-        ("", "InvalidArgument: calls[6].hits: must be absent with mode CHECK"),
-        ("", "InvalidArgument: calls[7].descriptors[0].hits_addend: must be absent with mode READ"),
-        ("", "OK: OK user 8/10"),
-    ];
-    check(decide(&service, "shop", calls).await, &expected);
 }
 
 /// Those that cost a store most weigh 4.
@@ -292,33 +220,6 @@ async fn a_request_without_items_or_with_too_many_is_refused_whole() {
     assert!(verdicts[..10].iter().all(|verdict| verdict.code == 1), "the first ten pass");
 }
 
-/// In Redis, some of these calls are decided by one script and some by the other.
-#[tokio::test]
-async fn calls_of_a_batch_on_one_counter_are_judged_in_their_order() {
-    let batch = [
-        ("user=a CHECK", "OK: OK user 10/10"),
-        ("user=a 4", "OK: OK user 6/10"),
-        ("user=b", "OK: OK user 9/10"),
-        ("user=b 9", "OK: OK user 0/10"),
-        ("user=b", "OVER_LIMIT: OVER_LIMIT user 0/10"),
-        ("user=a CHECK", "OK: OK user 6/10"),
-        ("user=a 7", "OVER_LIMIT: OVER_LIMIT user 0/10"),
-        ("user=a 7 DEBIT", "OVER_LIMIT: OVER_LIMIT user 0/10"),
-        ("user=a", "OVER_LIMIT: OVER_LIMIT user 0/10"),
-        ("user=c 3", "OK: OK user 7/10"),
-        ("user=c user=d 2", "OK: OK user 5/10, OK user 8/10"),
-        ("user=c 3", "OK: OK user 2/10"),
-        ("user=d 9", "OVER_LIMIT: OVER_LIMIT user 0/10"),
-        ("user=d 2", "OK: OK user 6/10"),
-        ("user=c 2 DEBIT", "OK: OK user 0/10"),
-        ("user=c", "OVER_LIMIT: OVER_LIMIT user 0/10"),
-    ];
-    check_batch(&Service::shop().start(), "shop", &batch).await;
-    let redis = Redis::start();
-    check_batch(&Service::shop().on(&redis.url()).start(), "shop", &batch).await;
-    redis.assert_no_key_leaks();
-}
-
 /// Although the denial of a moment ago is remembered.
 #[tokio::test]
 async fn a_call_passes_behind_a_refund_in_its_batch_that_makes_room() {
@@ -328,10 +229,8 @@ async fn a_call_passes_behind_a_refund_in_its_batch_that_makes_room() {
     for _ in 0..10 {
         let over = "OVER_LIMIT: OVER_LIMIT user 0/10";
         check_batch(&service, "shop", &[("user=a", over), ("user=a CHECK", over)]).await;
-        let mut refund = call("user=a 1");
-        refund.descriptors[0].is_negative_hits = true;
-        let answers = decide(&service, "shop", vec![refund, call("user=a")]).await;
-        check(answers, &[("", "OK: OK user 1/10"), ("", "OK: OK user 0/10")]);
+        let refunded = [("user=a(-1)", "OK: OK user 1/10"), ("user=a", "OK: OK user 0/10")];
+        check_batch(&service, "shop", &refunded).await;
     }
 }
 
@@ -600,65 +499,8 @@ async fn holds_are_taken_with_the_hits_of_the_call_and_committed_once() {
         let unchanged = [("user=a READ", "OK: OK user 950/1000 used 50")];
         check_batch(service, "llm", &unchanged).await;
         assert_eq!(commit(service, vec![used(&named, 0)]).await, ["APPLIED 0/8"]);
-        let debit = take(service, "user=a 8 DEBIT", "OK: OK user 950/1000").await;
-        assert_eq!(debit, "", "work that is done is not held");
-        let plain = take(service, "plain=a 8", "OK: OK plain 992/1000").await;
-        assert_eq!(plain, "");
-        take(service, "route=a", "OK: OK route 899/1000").await;
-        let route = [("route=a READ", "OK: OK route 899/1000 used 1 held 100")];
-        check_batch(service, "llm", &route).await;
     })
     .await;
-}
-
-/// Only a take holds, and every status counts what is held.
-#[tokio::test]
-async fn checks_debits_and_refunds_hold_nothing_and_no_hits_are_an_estimate_without_a_token() {
-    let rules = "
-domain: llm
-descriptors:
-  - { key: route, rate_limit: { unit: year, requests_per_unit: 100, hold: { for: 10m, by: counter, estimate: 20 } } }
-  - { key: job, rate_limit: { unit: year, requests_per_unit: 100, hold: { for: 10m, by: id, estimate: 20 } } }
-  - { key: slot, rate_limit: { algorithm: in_flight, requests_per_unit: 3, hold: { for: 10m, by: id } } }
-  - { key: place, rate_limit: { algorithm: in_flight, requests_per_unit: 3, hold: { for: 10m, estimate: 2 } } }
-";
-    let with_id = |text: &str| {
-        let mut call = call(text);
-        call.descriptors[0].entries.extend(one("hold.id", "q").entries);
-        call
-    };
-    let redis = Redis::start();
-    for store in ["memory://", &redis.url()] {
-        let service = Service::with(rules).on(store).start();
-        let of_counter = [
-            ("route=a CHECK", "OK: OK route 100/100"),
-            ("route=a READ", "OK: OK route 100/100 used 0"),
-            ("route=a 0", "OK: OK route 80/100"),
-            ("route=a CHECK", "OK: OK route 80/100"),
-            ("route=a 4 DEBIT", "OK: OK route 76/100"),
-            ("route=a 0", "OK: OK route 56/100"),
-            ("route=a 0", "OK: OK route 36/100"),
-            ("route=a 0", "OK: OK route 16/100"),
-            ("route=a 0", "OVER_LIMIT: OVER_LIMIT route 0/100"),
-            ("route=a CHECK", "OK: OK route 16/100"),
-            ("route=a READ", "OK: OK route 16/100 used 4 held 80"),
-        ];
-        check_each(&service, "llm", &of_counter).await;
-        let back = Call { descriptors: vec![refund(one("route", "a"), 7)], ..call("route=a") };
-        check(decide(&service, "llm", vec![back]).await, &[("", "OK: OK route 20/100")]);
-        for (call, expected) in [
-            (with_id("job=a CHECK"), "OK: OK job 100/100"),
-            (call("job=a READ"), "OK: OK job 100/100 used 0"),
-            (with_id("job=a 0"), "OK: OK job 80/100"),
-            (with_id("slot=a CHECK"), "OK: OK slot 3/3"),
-            (call("slot=a READ"), "OK: OK slot 3/3 used 0"),
-            (call("place=a 3 DEBIT"), "OK: OK place 3/3"),
-            (call("place=a READ"), "OK: OK place 3/3 used 0"),
-        ] {
-            let verdict = decide(&service, "llm", vec![call]).await.unwrap().remove(0);
-            assert_eq!((&*spell(&verdict), &*verdict.hold), (expected, ""));
-        }
-    }
 }
 
 #[tokio::test]

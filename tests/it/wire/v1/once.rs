@@ -99,26 +99,9 @@ async fn a_hold_of_a_repeated_call_is_the_first_one() {
 }
 
 #[tokio::test]
-async fn an_id_is_bounded_and_only_for_calls_that_charge() {
+async fn an_id_is_one_of_a_domain_in_json_and_grpc() {
     let service = Service::shop().start();
-    let calls = vec![
-        named(&"i".repeat(129), "user=a"),
-        named(&"\u{e9}".repeat(64), "user=a"),
-        named("x", "user=a CHECK"),
-        named("x", "user=a READ"),
-        named("x", "user="),
-        Call { id: "x".to_owned(), ..Call::default() },
-    ];
-    let expected = [
-        ("", "InvalidArgument: calls[0].id: 129 bytes exceeds 128"),
-        ("", "OK: OK user 9/10"),
-        ("", "InvalidArgument: calls[2].id: must be absent with mode CHECK"),
-        ("", "InvalidArgument: calls[3].id: must be absent with mode READ"),
-        ("", "OK: OK user 9/10"),
-        ("", "InvalidArgument: calls[5].descriptors: must have at least 1 item"),
-    ];
-    check(decide(&service, "shop", calls).await, &expected);
-    // In another domain it is another id, and JSON and gRPC are one API.
+    assert_eq!(spell(&ask(&service, "x", "user=").await), "OK: OK user 9/10");
     let other = decide(&service, "mail", vec![named("x", "user=")]).await;
     check(other, &[("", "OK: OK -, domain unknown")]);
     let body = r#"{"domain":"shop","calls":[{"id":"y","hits":"3","descriptors":[{"entries":[{"key":"user","value":"j"}]}]}]}"#;
