@@ -184,10 +184,14 @@ impl Service {
         assert!(self.process.0.wait().unwrap().success(), "{}", self.log());
     }
 
-    pub async fn client(&self) -> RateLimitServiceClient<Channel> {
+    /// A connection to the gRPC address.
+    pub async fn channel(&self) -> Channel {
         let endpoint = Channel::from_shared(format!("http://{}", self.grpc)).unwrap();
-        RateLimitServiceClient::new(endpoint.connect().await.unwrap())
-            .max_encoding_message_size(64 << 20)
+        endpoint.connect().await.unwrap()
+    }
+
+    pub async fn client(&self) -> RateLimitServiceClient<Channel> {
+        RateLimitServiceClient::new(self.channel().await).max_encoding_message_size(64 << 20)
     }
 
     pub async fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {

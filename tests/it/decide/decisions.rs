@@ -7,7 +7,7 @@ use self::apis::Api;
 use crate::support::{
     calls::descriptors,
     fleet::{STORES, Store},
-    overrides::{end, send, try_set_in},
+    overrides::{end, try_set_in},
     prelude::*,
     scenarios::{Scenario, run, scenarios},
     service::json_of,
@@ -74,7 +74,8 @@ impl Running<'_> {
         if self.api != Api::Envoy {
             return self.api.code(self.service, &call).await;
         }
-        let answer = self.client.should_rate_limit(call).await.unwrap().into_inner();
+        let answer = self.client.should_rate_limit(call).await;
+        let answer = answer.unwrap_or_else(|status| panic!("{step}: {status}")).into_inner();
         let mut metadata = answer.dynamic_metadata.clone().unwrap_or_default();
         metadata.fields.retain(|name, _| ["metadata", "passedBackends"].contains(&&**name));
         match metadata.fields.is_empty() {
@@ -168,10 +169,7 @@ descriptors:
                 let denied = answer.overall_code() == Code::OverLimit;
                 assert_eq!(denied, number >= 5, "{key}");
             }
-            let used = || {
-                let path = format!("/counters?domain=shop&descriptor={key}%3Da");
-                send(&service, "GET", &path, "").1["counters"][0]["used"].as_u64().unwrap()
-            };
+            let used = || service.counter(&format!("{key}=a"))["used"].as_u64().unwrap();
             assert_eq!(used(), used_by_calls, "{key}");
             service.ask(request("shop", vec![hits(one(key, "a"), 3)])).await.unwrap();
             assert_eq!(used(), used_by_calls + 3, "{key}: a debit");

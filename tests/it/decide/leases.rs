@@ -69,10 +69,9 @@ fn settled(service: &Service) {
 }
 
 fn used(service: &Service, (key, value): (&str, &str)) -> u64 {
-    let path = format!("/counters?domain=shop&descriptor={key}%3D{value}");
-    let body = service.admin("GET", &path).1;
-    assert_eq!(body["counters"][0]["lease"], "auto");
-    body["counters"][0]["used"].as_u64().unwrap()
+    let counter = service.counter(&format!("{key}={value}"));
+    assert_eq!(counter["lease"], "auto");
+    counter["used"].as_u64().unwrap()
 }
 
 fn reset(service: &Service, (key, value): (&str, &str)) {

@@ -19,11 +19,6 @@ use tonic_reflection::pb::{v1, v1alpha};
 
 use crate::support::{prelude::*, service as ours};
 
-async fn channel(service: &Service) -> Channel {
-    let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
-    endpoint.connect().await.unwrap()
-}
-
 fn theirs() -> RateLimitRequest {
     RateLimitRequest {
         domain: "shop".into(),
@@ -52,7 +47,7 @@ fn requests_have_the_same_bytes_as_those_of_envoys_protos() {
 #[tokio::test]
 async fn a_client_of_envoys_protos_reads_the_answer() {
     let service = Service::shop().start();
-    let mut client = RateLimitServiceClient::new(channel(&service).await);
+    let mut client = RateLimitServiceClient::new(service.channel().await);
     let answer: RateLimitResponse = client.should_rate_limit(theirs()).await.unwrap().into_inner();
     assert_eq!(answer.overall_code, 1);
     let status = &answer.statuses[0];
@@ -94,7 +89,7 @@ fn a_python_client_gets_the_same_answers() {
 #[tokio::test]
 async fn grpc_health_answers_to_three_names_and_reports_the_drain() {
     let mut service = Service::shop().flags(&["--drain", "60s"]).ready();
-    let mut client = HealthClient::new(channel(&service).await);
+    let mut client = HealthClient::new(service.channel().await);
     let mut statuses = async || {
         let mut statuses = Vec::new();
         for name in ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"] {
@@ -154,7 +149,7 @@ async fn no_call_fails_on_a_connection_that_stays_open_during_the_drain() {
 async fn an_unknown_service_has_no_health() {
     let service = Service::shop().start();
     let request = || HealthCheckRequest { service: "unknown".into() };
-    let mut client = HealthClient::new(channel(&service).await);
+    let mut client = HealthClient::new(service.channel().await);
     let status = client.check(request()).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::NotFound);
     // Watching it is no error, since a client would ask again and again.
@@ -173,7 +168,7 @@ async fn the_flag_turns_on_reflection_in_both_versions() {
         let message_request = Some(MessageRequest::FileContainingSymbol(name.into()));
         let ask = v1::ServerReflectionRequest { host: host.clone(), message_request };
         let mut client =
-            v1::server_reflection_client::ServerReflectionClient::new(channel(&service).await);
+            v1::server_reflection_client::ServerReflectionClient::new(service.channel().await);
         let stream = tokio_stream::iter([ask]);
         let mut answers = client.server_reflection_info(stream).await.unwrap().into_inner();
         let answer = answers.message().await.unwrap().unwrap();
@@ -184,7 +179,7 @@ async fn the_flag_turns_on_reflection_in_both_versions() {
         let message_request = Some(MessageRequest::FileContainingSymbol(name.into()));
         let ask = v1alpha::ServerReflectionRequest { host, message_request };
         let mut client =
-            v1alpha::server_reflection_client::ServerReflectionClient::new(channel(&service).await);
+            v1alpha::server_reflection_client::ServerReflectionClient::new(service.channel().await);
         let stream = tokio_stream::iter([ask]);
         let mut answers = client.server_reflection_info(stream).await.unwrap().into_inner();
         let answer = answers.message().await.unwrap().unwrap();

@@ -17,7 +17,7 @@ use tonic::{Status, Streaming};
 
 use crate::support::{
     envoy::{PUBLIC, RLS, envoy, example},
-    overrides::{send, set},
+    overrides::set,
     prelude::*,
     service::of_bytes,
 };
@@ -65,8 +65,7 @@ fn report(domain: &str, buckets: &[(&str, i64, u64, u64)]) -> RateLimitQuotaUsag
 
 impl Proxy {
     async fn begin(service: &Service, first: RateLimitQuotaUsageReports) -> Result<Self, Status> {
-        let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
-        let mut client = RateLimitQuotaServiceClient::new(endpoint.connect().await.unwrap());
+        let mut client = RateLimitQuotaServiceClient::new(service.channel().await);
         let (reports, to_send) = unbounded_channel();
         reports.send(first).unwrap();
         let to_send = UnboundedReceiverStream::new(to_send);
@@ -142,9 +141,7 @@ async fn admitted_in(domain: &str, service: &Service, entries: &[(&str, &str)]) 
 #[track_caller]
 fn wait_for_used(service: &Service, counter: &str, used: u64) {
     eventually("the reported calls were counted", || {
-        let path = format!("/counters?domain=shop&descriptor={counter}");
-        let (_, shown) = send(service, "GET", &path, "");
-        (shown["counters"][0]["used"] == used).then_some(())
+        (service.counter(counter)["used"] == used).then_some(())
     });
 }
 
@@ -163,8 +160,7 @@ async fn a_proxy_gets_half_of_what_is_left_and_its_first_call_and_those_of_other
         let mut proxy = proxy(service, &[("user=a", 0, 1, 0)]).await;
         assert_eq!(proxy.told().await.unwrap(), ["user=a: 5"]);
         wait_for_used(service, "user=a", 6);
-        let counter = || send(service, "GET", "/counters?domain=shop&descriptor=user=a", "").1;
-        assert_eq!(counter()["counters"][0]["assigned"], 5);
+        assert_eq!(service.counter("user=a")["assigned"], 5);
         assert_eq!(admitted(service, &[("user", "a")]).await, 4);
     })
     .await;
@@ -363,8 +359,7 @@ async fn a_ban_ends_with_the_next_report_what_a_proxy_has() {
 #[tokio::test]
 async fn a_connection_may_have_a_hundred_streams() {
     let service = Service::with(RULES).start();
-    let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
-    let channel = endpoint.connect().await.unwrap();
+    let channel = service.channel().await;
     let mut streams = Vec::new();
     for number in 0..=100 {
         let (reports, to_send) = unbounded_channel();
@@ -387,8 +382,7 @@ async fn a_connection_may_have_a_hundred_streams() {
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_whose_clients_end_them_behind_a_report_are_answered_and_end() {
     on_both_stores(async |service| {
-        let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
-        let channel = endpoint.connect().await.unwrap();
+        let channel = service.channel().await;
         let streams = (0..20).map(async |number| {
             let reports = [report("shop", &[(&format!("user=ended{number}"), 0, 1, 0)])];
             let mut client = RateLimitQuotaServiceClient::new(channel.clone());

@@ -29,8 +29,7 @@ fn call(text: &str) -> Call {
 }
 
 async fn client(service: &Service) -> TollkeeperClient<Channel> {
-    let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
-    TollkeeperClient::new(endpoint.connect().await.unwrap()).max_encoding_message_size(64 << 20)
+    TollkeeperClient::new(service.channel().await).max_encoding_message_size(64 << 20)
 }
 
 async fn decide(service: &Service, domain: &str, calls: Vec<Call>) -> Result<Vec<Verdict>, String> {

@@ -57,8 +57,7 @@ impl Api {
                 let descriptors = call.descriptors.clone();
                 let calls = vec![Call { descriptors, hits, ..Call::default() }];
                 let request = DecideRequest { domain: call.domain.clone(), calls };
-                let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
-                let mut client = TollkeeperClient::new(endpoint.connect().await.unwrap());
+                let mut client = TollkeeperClient::new(service.channel().await);
                 let verdict = client.decide(request).await.unwrap().into_inner().verdicts.remove(0);
                 assert_eq!(verdict.error, None, "{call:?}");
                 return verdict.code().as_str_name().to_owned();

@@ -18,7 +18,7 @@ const ROWS: &str = include_str!("calls.txt");
 
 type Headers<'a> = &'a [(&'a str, &'a [u8])];
 
-/// Bodies of calls that succeed, in this order.
+/// Bodies of calls in this order, and the answers.
 fn bodies() -> Vec<(Vec<u8>, &'static str)> {
     let good = request("shop", vec![descriptor(&[("user", "in a frame")])]).encode_to_vec();
     let nested = |depth: usize| [[0x4b].repeat(depth), [0x4c].repeat(depth), good.clone()].concat();
@@ -32,6 +32,11 @@ fn bodies() -> Vec<(Vec<u8>, &'static str)> {
         (framed(&nested(1_000_000)), deep),
         (framed(&[b"\x9a\x06\x03abc", &good[..]].concat()), "OK: OK 6/10 YEAR"),
         (framed(&[b"\x0a\x01x", &good[..]].concat()), "OK: OK 5/10 YEAR"),
+        // Descriptors behind an unknown group are counted before they are decoded.
+        (
+            framed(&[b"KL", &b"\x12\0".repeat(2_000_000)[..]].concat()),
+            "InvalidArgument: descriptors: 2000000 exceeds 64",
+        ),
     ]
 }
 
@@ -58,10 +63,6 @@ async fn answer(channel: &mut Channel, path: &str, headers: Headers<'_>, body: V
     spell(&RateLimitResponse::decode(&body.to_bytes()[5..]).unwrap())
 }
 
-async fn connect(service: &Service) -> Channel {
-    Channel::from_shared(format!("http://{}", service.grpc)).unwrap().connect().await.unwrap()
-}
-
 #[track_caller]
 fn check_outputs(service: &Service) {
     let (log, metrics) = (service.log(), service.get("/metrics"));
@@ -72,7 +73,7 @@ fn check_outputs(service: &Service) {
 #[tokio::test]
 async fn a_bad_request_gets_its_code_and_message_and_a_strange_one_a_decision() {
     let service = Service::shop().start();
-    let mut channel = connect(&service).await;
+    let mut channel = service.channel().await;
     let mut check = async |name: &str, request: RateLimitRequest, expected: &str| {
         let answer = answer(&mut channel, METHOD_PATH, &[], framed(&request.encode_to_vec())).await;
         assert_eq!(answer, expected, "{name}");
@@ -107,7 +108,7 @@ async fn a_bad_request_gets_its_code_and_message_and_a_strange_one_a_decision() 
 #[tokio::test]
 async fn a_bad_body_or_header_gets_its_code_and_message() {
     let service = Service::shop().start();
-    let mut channel = connect(&service).await;
+    let mut channel = service.channel().await;
     let mut check =
         async |name: &str, path: &str, headers: Headers<'_>, body: Vec<u8>, expected: &str| {
             assert_eq!(answer(&mut channel, path, headers, body).await, expected, "{name}");

@@ -2,9 +2,12 @@
 //! changes nothing, and what else is bad counts as missing.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
-use prost_types::value::Kind;
 
-use crate::support::{overrides::set, prelude::*, service::of_bytes};
+use crate::support::{
+    overrides::set,
+    prelude::*,
+    service::{metadata, of_bytes},
+};
 
 const RULES: &str = "
 domain: shop
@@ -162,16 +165,11 @@ impl Tried {
 }
 
 fn token(response: &RateLimitResponse) -> Option<String> {
-    match response.dynamic_metadata.as_ref()?.fields.get("hold")?.kind.as_ref()? {
-        Kind::StringValue(token) => Some(token.clone()),
-        _ => None,
-    }
+    metadata(response, "hold")
 }
 
-#[tokio::test]
-async fn a_bad_token_changes_nothing() {
-    let keys = TextFile::new("keys", "0123456789abcdef0123456789abcdef\n");
-    let tried = Tried::start(&["--hold-key-file", &keys]);
+/// Commits every bad token of a hold, and returns the good one.
+async fn commit_bad_tokens(tried: &Tried) -> String {
     let token = tried.take(&[("user", "alice")]).await;
     for (case, spoil) in TOKENS {
         let bad = spoil(token.as_bytes());
@@ -181,6 +179,14 @@ async fn a_bad_token_changes_nothing() {
     }
     // The empty one is none.
     tried.assert_quiet(TOKENS.len() - 1);
+    token
+}
+
+#[tokio::test]
+async fn a_bad_token_changes_nothing() {
+    let keys = TextFile::new("keys", "0123456789abcdef0123456789abcdef\n");
+    let tried = Tried::start(&["--hold-key-file", &keys]);
+    let token = commit_bad_tokens(&tried).await;
     tried.commit("the good token", &[("hold.commit", token.as_bytes()), ("hold.used", b"0")]).await;
     assert_eq!(tried.left("user", "alice").await, 1000);
 }
@@ -218,12 +224,7 @@ descriptors:
 #[tokio::test]
 async fn a_bad_token_changes_nothing_without_a_file_of_keys() {
     let tried = Tried::start(&[]);
-    let token = tried.take(&[("user", "alice")]).await;
-    for (case, spoil) in TOKENS {
-        let bad = spoil(token.as_bytes());
-        tried.commit(case, &[("hold.commit", &bad), ("hold.used", b"0")]).await;
-        assert_eq!(tried.left("user", "alice").await, 900, "{case}");
-    }
+    let token = commit_bad_tokens(&tried).await;
     let other = descriptor(&[("hold.commit", &token), ("hold.used", "0")]);
     tried.service.ask(request("another", vec![other])).await.unwrap();
     assert_eq!(tried.left("user", "alice").await, 900, "the token of another domain");
