@@ -3,7 +3,12 @@
 use tokio::task::JoinSet;
 use tonic::Code as Status;
 
-use crate::support::{prelude::*, sentinels::Sentinels};
+use crate::support::{
+    cluster_calls::{ALGORITHMS, rules},
+    cluster_load::Load,
+    prelude::*,
+    sentinels::Sentinels,
+};
 
 const RULES: &str = "
 domain: shop
@@ -21,29 +26,13 @@ async fn four_replicas_and_64_clients_admit_exactly_the_limit_and_charge_the_sib
 }
 
 async fn four_replicas_admit_exactly_the_limit(store: &str, redis: &Redis) {
-    const CALLS: usize = 5_000;
     let start = || Service::with(RULES).on(store).start();
     let services = [start(), start(), start(), start()];
-    let (asked, passed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let user = ("user", "everyone".to_owned());
+    let call = vec![("tenant", "acme".to_owned()), user.clone()];
+    let ledger = Load::start(&services.each_ref(), 64, vec![call], 5_000).await.end().await;
 
-    let mut clients = tokio::task::JoinSet::new();
-    for number in 0..64 {
-        let mut client = services[number % services.len()].client().await;
-        let (asked, passed) = (Arc::clone(&asked), Arc::clone(&passed));
-        clients.spawn(async move {
-            while asked.fetch_add(1, Ordering::Relaxed) < CALLS {
-                let descriptors =
-                    vec![descriptor(&[("tenant", "acme")]), descriptor(&[("user", "everyone")])];
-                let answer = client.should_rate_limit(request("shop", descriptors)).await.unwrap();
-                if answer.into_inner().overall_code() == Code::Ok {
-                    passed.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-        });
-    }
-    clients.join_all().await;
-
-    assert_eq!(passed.load(Ordering::Relaxed), 1000);
+    assert_eq!((ledger.admitted[&user], ledger.failed), (1000, Vec::new()));
     assert_eq!(redis.query::<u64>(&["GET", &redis.key("user=everyone")]), 1000);
     assert_eq!(redis.query::<u64>(&["GET", &redis.key("tenant=acme")]), 1000);
     redis.assert_no_key_leaks();
@@ -54,58 +43,29 @@ async fn four_replicas_admit_exactly_the_limit(store: &str, redis: &Redis) {
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_processes_admit_exactly_each_limit_of_every_algorithm() {
     const KEYS: usize = 100;
-    const ALGORITHMS: [&str; 5] =
-        ["fixed_window", "first_hit_window", "sliding_log", "sliding_window", "token_bucket"];
-    let calls: usize = std::env::var("EXACT_CALLS")
-        .map_or(20_000, |text| text.parse().expect("a number of calls"));
+    let calls = number("EXACT_CALLS", 20_000) as usize;
     // Ten times as many calls as may pass.
-    let limit = calls / KEYS / 10;
-    let began = std::time::Instant::now();
-    let mut rules = "domain: shop\ndescriptors:\n".to_owned();
-    for name in ALGORITHMS {
-        rules += &format!(
-            "  - key: {name}\n    rate_limit: {{ unit: year, requests_per_unit: {limit}, algorithm: {name} }}\n"
-        );
-    }
+    let limit = (calls / KEYS / 10) as u64;
+    let began = Instant::now();
     let redis = Redis::start();
-    let start = || Service::with(&rules).on(&redis.url()).start();
-    let services: Vec<Service> = (0..8).map(|_| start()).collect();
+    let start = |_| Service::with(&rules(limit, &[])).on(&redis.url()).start();
+    let services: Vec<Service> = (0..8).map(start).collect();
+    let services: Vec<_> = services.iter().collect();
     let key = |number: usize| (ALGORITHMS[number % 5], format!("key{}", number / 5));
+    // Seven calls in a row have the same key, so that several clients charge it at once.
+    let in_turn: Vec<_> = (0..KEYS).flat_map(|number| vec![vec![key(number)]; 7]).collect();
+    let rounds = calls.div_ceil(in_turn.len());
+    let ledger = Load::start(&services, 64, in_turn, rounds).await.end().await;
 
-    let asked = Arc::new(AtomicUsize::new(0));
-    let passed: Arc<Vec<AtomicUsize>> = Arc::new((0..KEYS).map(|_| AtomicUsize::new(0)).collect());
-    let mut clients = tokio::task::JoinSet::new();
-    for number in 0..64 {
-        let mut client = services[number % services.len()].client().await;
-        let (asked, passed) = (Arc::clone(&asked), Arc::clone(&passed));
-        clients.spawn(async move {
-            loop {
-                // Seven calls in a row have the same key, so that several clients charge it at once.
-                let call = asked.fetch_add(1, Ordering::Relaxed);
-                if call >= calls {
-                    return;
-                }
-                let number = call % (KEYS * 7) / 7;
-                let (name, value) = key(number);
-                let descriptors = vec![descriptor(&[(name, &value)])];
-                let answer = client.should_rate_limit(request("shop", descriptors)).await.unwrap();
-                if answer.into_inner().overall_code() == Code::Ok {
-                    passed[number].fetch_add(1, Ordering::Relaxed);
-                }
-            }
-        });
-    }
-    clients.join_all().await;
-
-    for (number, passed) in passed.iter().enumerate() {
-        let (name, value) = key(number);
-        assert_eq!(passed.load(Ordering::Relaxed), limit, "{name} {value}");
-        let used = &services[0].counter(&format!("{name}={value}"))["used"];
-        assert_eq!(*used, limit, "{name} {value}");
+    assert_eq!(ledger.failed, []);
+    for key in (0..KEYS).map(key) {
+        let used = services[0].counter(&format!("{}={}", key.0, key.1))["used"].clone();
+        assert_eq!((ledger.admitted[&key], used), (limit, limit.into()), "{key:?}");
     }
     redis.assert_no_key_leaks();
     println!(
-        "{calls} calls to 8 processes: {limit} on each of {KEYS} keys; {:.0?}",
+        "{} calls to 8 processes: {limit} on each of {KEYS} keys; {:.0?}",
+        ledger.calls,
         began.elapsed()
     );
 }

@@ -1,8 +1,9 @@
 //! Leases: hits that a replica charges in advance admit no call more than the limit, and go back if they are not used.
 
-use tokio::task::JoinSet;
-
-use crate::support::prelude::*;
+use crate::support::{
+    cluster_load::{Counted, Load},
+    prelude::*,
+};
 
 const RULES: &str = "
 domain: shop
@@ -22,25 +23,12 @@ fn replica_on(store: &str, rules: &str) -> Service {
 }
 
 /// Makes this number of calls, 16 at a time, and returns how many pass.
-async fn call(services: &[&Service], descriptors: &[(&'static str, &str)], calls: usize) -> u64 {
-    let descriptors: Vec<_> = descriptors.iter().map(|entry| descriptor(&[*entry])).collect();
-    let (asked, passed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
-    let mut clients = JoinSet::new();
-    for number in 0..calls.min(16) {
-        let mut client = services[number % services.len()].client().await;
-        let (asked, passed) = (Arc::clone(&asked), Arc::clone(&passed));
-        let descriptors = descriptors.clone();
-        clients.spawn(async move {
-            while asked.fetch_add(1, Ordering::Relaxed) < calls {
-                let call = request("shop", descriptors.clone());
-                let answer = client.should_rate_limit(call).await.unwrap().into_inner();
-                let is_ok = answer.overall_code() == Code::Ok;
-                passed.fetch_add(u64::from(is_ok), Ordering::Relaxed);
-            }
-        });
-    }
-    clients.join_all().await;
-    passed.load(Ordering::Relaxed)
+async fn call(services: &[&Service], call: &[(&'static str, &str)], calls: usize) -> u64 {
+    let call: Vec<Counted> = call.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
+    let first = call[0].clone();
+    let ledger = Load::start(services, calls.min(16), vec![call], calls).await.end().await;
+    assert_eq!(ledger.failed, []);
+    ledger.admitted.get(&first).copied().unwrap_or(0)
 }
 
 /// Calls until the replica has leased hits of the counter. Returns how many calls have passed.
