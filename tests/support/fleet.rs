@@ -51,13 +51,13 @@ impl Store {
         self.has_scripts() && self.servers.len() < 2
     }
 
-    /// Starts a service on it, with these rule files.
-    pub fn serve(&self, rules: &[String], flags: &[&str]) -> Service {
+    /// Starts a service on it, with the rules of these domains.
+    pub fn serve(&self, rules: &[(String, String)], flags: &[&str]) -> Service {
         let folder = TempDir::new().unwrap();
         let files = folder.path().join("rules");
         fs::create_dir(&files).unwrap();
-        for (number, text) in rules.iter().enumerate() {
-            fs::write(files.join(format!("{number}.yaml")), text).unwrap();
+        for (domain, text) in rules {
+            fs::write(files.join(domain).with_extension("yaml"), text).unwrap();
         }
         let mut command = serve();
         command.args(["--store", &self.url, "--decision-budget", "10s", "--drain", "0s"]);
@@ -73,4 +73,9 @@ impl Store {
     pub fn assert_no_key_leaks(&self) {
         self.servers.iter().for_each(Redis::assert_no_key_leaks);
     }
+}
+
+/// The rule file of a domain of a service of the fleet.
+pub fn rules_of(service: &Service, domain: &str) -> PathBuf {
+    service.rules.with_file_name("rules").join(domain).with_extension("yaml")
 }

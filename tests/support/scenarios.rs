@@ -2,14 +2,23 @@
 //! line of a scenario is its name, the others are its steps, most with their answer behind ` = `, escaped as in `rows.rs`. Rules
 //! may have the flags of the service above them, as in `flags: --quota-mode`; without rules, these are for the rules before.
 
-use super::{fleet::Store, prelude::*, rows::plain, service::RULES};
+use tokio::runtime::Builder;
+
+use super::{
+    fleet::{STORES, Store},
+    prelude::*,
+    rows::plain,
+    service::RULES,
+};
+
+/// A step, and its answer if it has one.
+pub type Step = (String, Option<String>);
 
 pub struct Scenario {
     flags: &'static str,
     rules: &'static str,
     pub name: &'static str,
-    /// Each step, and its answer if it has one.
-    pub steps: Vec<(String, Option<String>)>,
+    pub steps: Vec<Step>,
 }
 
 /// The scenarios of a table. The first may run on [`RULES`].
@@ -29,7 +38,7 @@ pub fn scenarios(table: &'static str) -> Vec<Scenario> {
     scenarios
 }
 
-fn step(line: &str) -> (String, Option<String>) {
+fn step(line: &str) -> Step {
     match line.split_once(" = ") {
         Some((step, answer)) => (plain(step), Some(plain(answer))),
         None => (plain(line), None),
@@ -42,6 +51,20 @@ impl Scenario {
         let keys = ["algorithm: ", "ban_for: ", "by: id", "by: counter"];
         keys.iter().any(|key| self.rules.contains(key))
     }
+}
+
+/// Does this with all stores at the same time.
+pub fn on_all_stores(run: impl AsyncFn(&Store) + Sync) {
+    let run_on = |store| {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(run(store));
+    };
+    let run_on = &run_on;
+    thread::scope(|scope| {
+        for store in &*STORES {
+            scope.spawn(move || run_on(store));
+        }
+    });
 }
 
 /// Runs those scenarios that can run on this store. `perform` gets a service that has the rules of the scenario in a domain, the
@@ -61,7 +84,8 @@ pub async fn run(
         let of_flags = || scenarios.iter().filter(|(_, scenario)| scenario.flags == flags);
         let domain = |number: &usize| format!("{name}-{number}");
         let rules = of_flags().map(|(number, scenario)| {
-            scenario.rules.replace("domain: shop", &format!("domain: {}", domain(number)))
+            let domain = domain(number);
+            (domain.clone(), scenario.rules.replace("domain: shop", &format!("domain: {domain}")))
         });
         let flags: Vec<_> = flags.split_terminator(' ').collect();
         let service = store.serve(&rules.collect::<Vec<_>>(), &flags);

@@ -288,8 +288,14 @@ impl Service {
     /// Replaces the rule file, and returns when the new rules are in force.
     #[track_caller]
     pub fn reload(&self, rules: &str) {
+        self.reload_at(&self.rules, rules);
+    }
+
+    /// Like [`reload`](Self::reload), of one of several files.
+    #[track_caller]
+    pub fn reload_at(&self, file: &Path, rules: &str) {
         let before = self.rules_version();
-        std::fs::write(&self.rules, rules).unwrap();
+        std::fs::write(file, rules).unwrap();
         wait_until("the new rules are in force", || self.rules_version() != before);
     }
 

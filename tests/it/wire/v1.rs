@@ -152,11 +152,8 @@ descriptors:
         // Nothing was noted of its id.
         let again = decide(&service, "shop", vec![named(call("plain=0"))]).await;
         check(again, &[("", "OK: OK plain 6/9")]);
-        let renewal = Renewal { call: Some(heavy("TAKE")), commit: Some(used("x", 1)) };
-        let request = RenewRequest { domain: "shop".to_owned(), renewals: vec![renewal] };
-        let answer = client(&service).await.renew(request).await.unwrap().into_inner();
-        let verdict = spell(answer.results[0].verdict.as_ref().unwrap());
-        assert_eq!(verdict, format!("InvalidArgument: renewals[0].call.{}", refusal(65)));
+        let (_, verdict) = renew(&service, "shop", used("x", 1), heavy("TAKE")).await;
+        assert_eq!(spell(&verdict), format!("InvalidArgument: renewals[0].call.{}", refusal(65)));
     }
 }
 
@@ -444,6 +441,16 @@ async fn commit(service: &Service, commits: Vec<Commit>) -> Vec<String> {
     answer.results.iter().map(spell_commit).collect()
 }
 
+/// What became of the commit of a renewal, and its verdict.
+async fn renew(service: &Service, domain: &str, commit: Commit, next: Call) -> (String, Verdict) {
+    let renewals = vec![Renewal { commit: Some(commit), call: Some(next) }];
+    let request = RenewRequest { domain: domain.to_owned(), renewals };
+    let answer = client(service).await.renew(request).await.unwrap().into_inner();
+    let result = answer.results[0].clone();
+    let committed = result.commit.as_ref().map(spell_commit);
+    (committed.unwrap_or_default(), result.verdict.unwrap())
+}
+
 fn spell_commit(result: &CommitResult) -> String {
     if let Some(error) = &result.error {
         return format!("{:?}: {}", Code::from(error.code), error.message);
@@ -536,20 +543,15 @@ async fn estimates_by_kind_are_weighed_by_each_limit_and_only_a_take_has_them() 
             ("", "InvalidArgument: calls[6].hits_by_kind: 33 exceeds 32"),
         ];
         check(decide(service, "llm", calls).await, &expected);
-        let both = Renewal {
-            commit: Some(Commit { used_by_kind: kinds(&many), ..used("x", None) }),
-            call: Some(Call { hits_by_kind: kinds(&many[..32]), ..call("money=a") }),
-        };
-        let call = Some(Call { hits_by_kind: kinds(&many), ..call("money=a") });
-        let renewals = vec![both, Renewal { commit: Some(used("x", 1)), call }];
-        let request = RenewRequest { domain: "llm".to_owned(), renewals };
-        let answer = client(service).await.renew(request).await.unwrap().into_inner();
-        let errors = answer.results.iter().map(|one| spell(one.verdict.as_ref().unwrap()));
-        let expected = [
-            "InvalidArgument: renewals[0].commit.used_by_kind: 33 exceeds 32",
-            "InvalidArgument: renewals[1].call.hits_by_kind: 33 exceeds 32",
-        ];
-        assert_eq!(errors.collect::<Vec<_>>(), expected);
+        for (kinds_used, kinds_held, error) in [
+            (&many[..], &many[..32], "renewals[0].commit.used_by_kind: 33 exceeds 32"),
+            (&[], &many, "renewals[0].call.hits_by_kind: 33 exceeds 32"),
+        ] {
+            let commit = Commit { used_by_kind: kinds(kinds_used), ..used("x", None) };
+            let next = Call { hits_by_kind: kinds(kinds_held), ..call("money=a") };
+            let (_, verdict) = renew(service, "llm", commit, next).await;
+            assert_eq!(spell(&verdict), format!("InvalidArgument: {error}"));
+        }
     })
     .await;
 }
@@ -575,13 +577,9 @@ async fn no_call_counts_as_a_refused_debit() {
 async fn a_renewal_commits_what_was_used_and_holds_more_or_says_stop() {
     on_stores_with_holds(async |service| {
         let renew = async |hold: &str, used_hits: u64, next: &str| {
-            let renewal = Renewal { commit: Some(used(hold, used_hits)), call: Some(call(next)) };
-            let renewals = vec![renewal];
-            let request = RenewRequest { domain: "llm".to_owned(), renewals };
-            let answer = client(service).await.renew(request).await.unwrap().into_inner();
-            let result = answer.results[0].clone();
-            let verdict = result.verdict.unwrap();
-            (spell_commit(&result.commit.unwrap()), spell(&verdict), verdict.hold)
+            let (committed, verdict) =
+                renew(service, "llm", used(hold, used_hits), call(next)).await;
+            (committed, spell(&verdict), verdict.hold)
         };
         let first = take(service, "user=a 600", "OK: OK user 400/1000").await;
         let (committed, verdict, second) = renew(&first, 500, "user=a 400").await;

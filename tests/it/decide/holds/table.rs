@@ -2,96 +2,19 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::support::{cluster::ClusterSetup, prelude::*, service::metadata};
+use crate::support::{
+    fleet::rules_of,
+    prelude::*,
+    scenarios::{Scenario, Step, on_all_stores, run, scenarios},
+    service::metadata,
+};
 
 const TABLE: &str = include_str!("table.txt");
-
-const BY_TOKEN: &str = "
-domain: llm
-descriptors:
-  - key: tokens
-    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, estimate: 300 } }
-  - key: short
-    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 1s, estimate: 300 } }
-  - key: seconds
-    rate_limit: { unit: second, requests_per_unit: 1000, hold: { for: 10m, estimate: 300 } }
-";
-
-/// Rules that need scripts.
-const FURTHER: &str = "
-  - key: first
-    rate_limit: { unit: year, requests_per_unit: 1000, algorithm: first_hit_window, hold: 10m }
-  - key: bucket
-    rate_limit: { unit: year, requests_per_unit: 1000, algorithm: token_bucket, hold: 10m }
-  - key: sliding
-    rate_limit: { unit: year, requests_per_unit: 1000, algorithm: sliding_window, hold: 10m }
-  - key: jobs
-    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, by: id } }
-  - key: short_jobs
-    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 1s, by: id } }
-  - key: seconds_jobs
-    rate_limit: { unit: second, requests_per_unit: 1000, hold: { for: 10m, by: id } }
-  - key: slots
-    rate_limit: { algorithm: in_flight, requests_per_unit: 2, hold: 10m }
-  - key: short_slots
-    rate_limit: { algorithm: in_flight, requests_per_unit: 2, hold: 1s }
-  - key: slot_jobs
-    rate_limit: { algorithm: in_flight, requests_per_unit: 2, hold: { for: 10m, by: id } }
-  - key: both
-    rate_limits:
-      - { unit: year, requests_per_unit: 1000, hold: { for: 10m, estimate: 300 } }
-      - { algorithm: in_flight, requests_per_unit: 1, hold: 10m }
-";
-
-/// Rules by counter, which keep their domain on one node of a Cluster.
-const BY_COUNTER: &str = "
-domain: llm
-descriptors:
-  - key: routes
-    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, by: counter, estimate: 300 } }
-  - key: short_routes
-    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 1s, by: counter, estimate: 300 } }
-  - key: released_routes
-    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 1s, by: counter, estimate: 300, abandoned: release } }
-";
-
-/// A line of the table: what is done, and the answer.
-type Step = (&'static str, &'static str);
-
-#[derive(Clone)]
-struct Scenario {
-    key: &'static str,
-    name: &'static str,
-    steps: Vec<Step>,
-}
-
-fn scenarios() -> Vec<Scenario> {
-    let mut scenarios: Vec<Scenario> = Vec::new();
-    let lines = TABLE.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
-    for line in lines {
-        let step =
-            line.rsplit_once(" = ").or(matches!(line, "wait" | "no rule").then_some((line, "")));
-        let step = step.or(line.starts_with("limit ").then_some((line, "")));
-        match step {
-            Some(step) => scenarios.last_mut().expect("a name before steps").steps.push(step),
-            None => {
-                let (key, name) = line.split_once(": ").unwrap_or_else(|| panic!("{line}"));
-                scenarios.push(Scenario { key, name, steps: Vec::new() });
-            }
-        }
-    }
-    scenarios
-}
-
-impl Scenario {
-    fn reloads(&self) -> bool {
-        self.steps.iter().any(|(step, _)| step.starts_with("limit") || *step == "no rule")
-    }
-}
 
 /// A scenario on a service, with counters of its own.
 struct Running<'a> {
     service: &'a Service,
+    domain: &'a str,
     rules: &'a str,
     key: &'static str,
     value: String,
@@ -101,7 +24,7 @@ struct Running<'a> {
 
 impl Running<'_> {
     async fn ask(&self, descriptors: Vec<RateLimitDescriptor>) -> RateLimitResponse {
-        self.service.ask(request("llm", descriptors)).await.unwrap()
+        self.service.ask(request(self.domain, descriptors)).await.unwrap()
     }
 
     fn is_by_id(&self) -> bool {
@@ -173,9 +96,8 @@ impl Running<'_> {
 
     /// What is used of the counters of a value, by the admin address.
     fn counters(&self, method: &str, path: &str, value: &str) -> String {
-        let descriptor: String = format!("{}={value}", self.key);
-        let descriptor = descriptor.replace('=', "%3D").replace(' ', "%20");
-        let path = format!("{path}domain=llm&descriptor={descriptor}");
+        let descriptor = format!("{}={value}", self.key).replace(' ', "%20");
+        let path = format!("{path}domain={}&descriptor={descriptor}", self.domain);
         let (status, body) = self.service.admin(method, &path);
         assert_eq!(status, 200, "{body}");
         let spell = |counter: &Value| match counter["held"].as_u64() {
@@ -197,7 +119,7 @@ impl Running<'_> {
             }
             None => format!("{before}key: gone\n{after}"),
         };
-        self.service.reload(&changed);
+        self.service.reload_at(&rules_of(self.service, self.domain), &changed);
     }
 
     async fn step(&mut self, step: &str) -> String {
@@ -252,22 +174,24 @@ fn second() -> u64 {
 /// Runs a scenario; again if the machine was too slow for it: if steps between waits fell into several windows of a second, a
 /// hold of a second ended before the wait, or it was forgotten, a second later, before its late commit. Returns the steps that
 /// have other answers.
-async fn perform(scenario: &Scenario, service: &Service, rules: &str) -> Vec<String> {
+async fn perform(service: &Service, domain: &str, scenario: &Scenario) -> Vec<String> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let rules = fs::read_to_string(rules_of(service, domain)).unwrap();
+    let (key, _) = scenario.name.split_once(": ").expect(scenario.name);
     loop {
         let value = format!("{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let (key, tokens) = (scenario.key, HashMap::new());
-        let mut running = Running { service, rules, key, value, tokens };
+        let tokens = HashMap::new();
+        let mut running = Running { service, domain, rules: &rules, key, value, tokens };
         let (mut began, mut from, mut answers) = (second(), Instant::now(), Vec::new());
         let (mut is_in_time, all) = (true, from);
         for (step, _) in &scenario.steps {
-            if *step == "wait" {
+            if step == "wait" {
                 is_in_time &= !key.starts_with("short") || from.elapsed().as_millis() < 990;
             } else {
                 is_in_time &= !key.starts_with("seconds") || second() == began;
             }
             answers.push(running.step(step).await);
-            if *step == "wait" {
+            if step == "wait" {
                 (began, from) = (second(), Instant::now());
             }
         }
@@ -276,74 +200,38 @@ async fn perform(scenario: &Scenario, service: &Service, rules: &str) -> Vec<Str
         is_in_time &= !key.starts_with("short_slots") || from.elapsed().as_millis() < 990;
         if is_in_time {
             let steps = scenario.steps.iter().zip(&answers);
-            let others = steps.filter(|((_, expected), answer)| expected != answer);
+            let others = steps.filter(|((_, expected), answer)| {
+                expected.as_deref().unwrap_or_default() != *answer
+            });
             let spell = |((step, expected), answer): (&Step, &String)| {
-                format!("{key}: {}: {step} = {answer}, not {expected}", scenario.name)
+                format!("{step} = {answer}, not {expected:?}")
             };
             return others.map(spell).collect();
         }
     }
 }
 
-/// Performs the scenarios whose keys have rules. Those that reload the rules are performed one after the other.
-async fn perform_all(service: &Service, rules: &str, store: &str) {
-    let has_rule = |scenario: &Scenario| rules.contains(&format!("key: {}\n", scenario.key));
-    let scenarios: Vec<_> = scenarios().into_iter().filter(has_rule).collect();
-    let (reload, stay): (Vec<_>, Vec<_>) = scenarios.iter().partition(|one| one.reloads());
-    let stay = stay.iter().map(|scenario| perform(scenario, service, rules));
-    let mut others = join_all(stay).await.concat();
-    for scenario in reload {
-        others.extend(perform(scenario, service, rules).await);
-        service.reload(&(rules.to_owned() + "# as at first\n"));
-    }
-    assert!(others.is_empty(), "on {store}:\n{}", others.join("\n"));
-    println!("{} scenarios on {store}", scenarios.len());
-}
-
-/// Performs all scenarios on a store.
-async fn perform_on(store: &str, name: &str) {
-    for rules in [BY_TOKEN.to_owned() + FURTHER, BY_COUNTER.to_owned()] {
-        let service = Service::with(&rules).on(store).ready();
-        perform_all(&service, &rules, name).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_scenarios_of_the_table_have_their_answers_on_memory() {
-    perform_on("memory://", "memory").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_scenarios_of_the_table_have_their_answers_on_a_redis() {
-    let redis = Redis::start();
-    perform_on(&redis.url_with_minimal_rights(), "a Redis").await;
-    redis.assert_no_key_leaks();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_scenarios_of_the_table_have_their_answers_on_a_cluster() {
-    let cluster = Cluster::start_as(&ClusterSetup { replicas: false, ..ClusterSetup::default() });
-    perform_on(&cluster.url_with_minimal_rights(), "a Cluster").await;
-    cluster.assert_no_key_leaks();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_scenarios_by_token_have_their_answers_without_scripts() {
-    let redis = Redis::start();
-    let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
-    let service = Service::with(BY_TOKEN).on(&store).flags(flags).start();
-    perform_all(&service, BY_TOKEN, "a Redis without scripts").await;
-    redis.assert_no_key_leaks();
+#[test]
+fn every_scenario_has_its_answers_on_every_store() {
+    on_all_stores(async |store| {
+        run(store, "holds", scenarios(TABLE), async |service, domain, scenario| {
+            perform(service, &domain, scenario).await
+        })
+        .await;
+    });
 }
 
 #[test]
 fn every_other_rule_of_the_table_is_refused_in_words_without_scripts() {
+    let rules =
+        TABLE.split("\n\n").filter_map(|block| block.strip_prefix("domain: shop\ndescriptors:\n"));
+    let rules = rules.map(|rules| format!("{}\n", rules.trim_end()));
     let file = TextFile::new(
         "rules.yaml",
-        [BY_TOKEN, FURTHER].concat() + BY_COUNTER.split_once("descriptors:").unwrap().1,
+        "domain: shop\ndescriptors:\n".to_owned() + &rules.collect::<String>(),
     );
     let flags = ["serve", "--redis-scripts", "off", "--rules", &file];
-    let (code, _, stderr) = run(tollkeeper().args(flags));
+    let (code, _, stderr) = crate::support::run(tollkeeper().args(flags));
     assert_eq!(code, Some(2));
     let by_token = "hold: needs scripts unless it is `by: token`, but --redis-scripts is off";
     assert_eq!(stderr.matches(by_token).count(), 7, "{stderr}");

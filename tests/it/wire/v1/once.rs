@@ -1,9 +1,9 @@
 //! Calls with an id, which may be repeated.
 
 use tokio::time::sleep;
-use tollkeeper_proto::v1::{Call, RenewRequest, Renewal, Verdict};
+use tollkeeper_proto::v1::{Call, Verdict};
 
-use super::{HOLDS, call, check, client, commit, decide, post, spell, used};
+use super::{HOLDS, call, check, client, commit, decide, post, renew, spell, used};
 use crate::support::{
     cluster_calls::{masters, serve},
     fault_proxy::Cut,
@@ -91,11 +91,9 @@ async fn a_hold_of_a_repeated_call_is_the_first_one() {
     assert!(!first.is_empty() && first == again, "{first} {again}");
     let commits = vec![used(&first, 42), used(&again, 42)];
     assert_eq!(commit(&service, commits).await, ["APPLIED 42/300", "REPEATED 42/300"]);
-    let renewal = Renewal { commit: Some(used(&first, 1)), call: Some(named("x", "user=a")) };
-    let request = RenewRequest { domain: "llm".to_owned(), renewals: vec![renewal] };
-    let answer = client(&service).await.renew(request).await.unwrap().into_inner();
-    let refused = spell(answer.results[0].verdict.as_ref().unwrap());
-    assert_eq!(refused, "InvalidArgument: renewals[0].call.id: must be absent in a renewal");
+    let (_, refused) = renew(&service, "llm", used(&first, 1), named("x", "user=a")).await;
+    let expected = "InvalidArgument: renewals[0].call.id: must be absent in a renewal";
+    assert_eq!(spell(&refused), expected);
 }
 
 #[tokio::test]

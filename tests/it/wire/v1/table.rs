@@ -2,9 +2,8 @@
 
 use super::{call, decide, spell};
 use crate::support::{
-    fleet::{STORES, Store},
     prelude::*,
-    scenarios::{Scenario, run, scenarios},
+    scenarios::{Scenario, on_all_stores, run, scenarios},
 };
 use tollkeeper_proto::v1::Verdict;
 
@@ -34,15 +33,14 @@ async fn differences(service: &Service, domain: &str, scenario: &Scenario) -> Ve
     differences
 }
 
-#[tokio::test]
-async fn every_scenario_has_its_verdicts_on_every_store() {
-    let run_on = async |store: &Store| {
+#[test]
+fn every_scenario_has_its_verdicts_on_every_store() {
+    on_all_stores(async |store| {
         let mut all = scenarios(include_str!("table.txt"));
         all.retain(|one| store.keeps_order() || one.steps[0].0 != "one batch in order");
         run(store, "modes", all, async |service, domain, scenario| {
             differences(service, &domain, scenario).await
         })
         .await;
-    };
-    join_all(STORES.iter().map(run_on)).await;
+    });
 }
