@@ -126,10 +126,7 @@ impl Webhook {
 }
 
 fn notices(service: &Service, outcome: &str) -> u64 {
-    let name = format!("ratelimit_notices_total{{outcome=\"{outcome}\"}} ");
-    let metrics = service.get("/metrics");
-    let number = metrics.lines().find_map(|line| line.strip_prefix(&*name));
-    number.unwrap_or_else(|| panic!("{name}: {metrics}")).parse().unwrap()
+    service.metric(&format!("ratelimit_notices_total{{outcome=\"{outcome}\"}} ")) as u64
 }
 
 fn start(store: &str, flags: &[&str]) -> Service {

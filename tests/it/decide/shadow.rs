@@ -22,13 +22,9 @@ descriptors:
 ";
 
 fn decided(service: &Service, rule: &str) -> [u64; 3] {
-    let metrics = service.get("/metrics");
     ["ok", "shadow", "over_limit"].map(|code| {
-        let start = format!(
-            "ratelimit_decisions_total{{code=\"{code}\",domain=\"shop\",rule=\"{rule}\"}} "
-        );
-        let line = metrics.lines().find_map(|line| line.strip_prefix(&start));
-        line.map_or(0, |count| count.parse().unwrap())
+        let labels = format!("code=\"{code}\",domain=\"shop\",rule=\"{rule}\"");
+        service.metric(&format!("ratelimit_decisions_total{{{labels}}} ")) as u64
     })
 }
 

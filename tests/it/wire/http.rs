@@ -328,11 +328,7 @@ fn clients_that_do_not_read_share_a_report_are_closed_and_keep_nobody_from_other
     // More than the system takes from a client that does not read.
     let rules = long_rules(4000);
     let mut service = Service::with(&rules).ready();
-    let resident = |service: &Service| {
-        let metrics = service.get("/metrics");
-        let line = metrics.lines().find(|line| line.starts_with("process_resident_memory_bytes "));
-        line.unwrap().split_once(' ').unwrap().1.parse::<f64>().unwrap()
-    };
+    let resident = |service: &Service| service.metric("process_resident_memory_bytes ");
     let length = service.exchange("GET", "/rules", b"").2.len();
     let (files, memory) = (open_files(service.process().0.id()), resident(&service));
     let asked = "GET /rules HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n";

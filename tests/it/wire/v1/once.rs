@@ -253,14 +253,10 @@ descriptors:
             }
         }
     }
-    let kept = || {
-        let metrics = service.get("/metrics");
-        let line = metrics.lines().find(|line| line.starts_with("ratelimit_commits_queued "));
-        line.unwrap().rsplit(' ').next().unwrap().to_owned()
-    };
-    assert_eq!(kept(), "0");
+    let kept = || service.metric("ratelimit_commits_queued ");
+    assert_eq!(kept(), 0.0);
     ask(&service, "", "denied=c DEBIT").await;
-    assert_eq!(kept(), "1", "without an id, a debit is kept");
+    assert_eq!(kept(), 1.0, "without an id, a debit is kept");
     redis.start_again();
     let deadline = Instant::now() + PATIENCE;
     while ask(&service, "", "fails=b").await.error.is_some() {
