@@ -167,7 +167,7 @@ descriptors:
                 let denied = answer.overall_code() == Code::OverLimit;
                 assert_eq!(denied, number >= 5, "{key}");
             }
-            let used = || service.counter(&format!("{key}=a"))["used"].as_u64().unwrap();
+            let used = || service.counter("shop", &format!("{key}=a"))["used"].as_u64().unwrap();
             assert_eq!(used(), used_by_calls, "{key}");
             service.ask(request("shop", vec![hits(one(key, "a"), 3)])).await.unwrap();
             assert_eq!(used(), used_by_calls + 3, "{key}: a debit");

@@ -59,7 +59,7 @@ async fn eight_processes_admit_exactly_each_limit_of_every_algorithm() {
 
     assert_eq!(ledger.failed, []);
     for key in (0..KEYS).map(key) {
-        let used = services[0].counter(&format!("{}={}", key.0, key.1))["used"].clone();
+        let used = services[0].counter("shop", &format!("{}={}", key.0, key.1))["used"].clone();
         assert_eq!((ledger.admitted[&key], used), (limit, limit.into()), "{key:?}");
     }
     redis.assert_no_key_leaks();

@@ -57,7 +57,7 @@ fn settled(service: &Service) {
 }
 
 fn used(service: &Service, (key, value): (&str, &str)) -> u64 {
-    let counter = service.counter(&format!("{key}={value}"));
+    let counter = service.counter("shop", &format!("{key}={value}"));
     assert_eq!(counter["lease"], "auto");
     counter["used"].as_u64().unwrap()
 }

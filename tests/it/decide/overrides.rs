@@ -107,7 +107,7 @@ descriptors:
     service.answer(&format!("hold.commit={token},hold.used=10")).await;
     service.answer("route=a(10)").await;
     bans.iter().for_each(|ban| end(&service, ban));
-    let used = ["user=alice", "route=a"].map(|key| service.counter(key)["used"].clone());
+    let used = ["user=alice", "route=a"].map(|key| service.counter("shop", key)["used"].clone());
     assert_eq!(used, [10, 11]);
 }
 
@@ -136,7 +136,7 @@ async fn an_override_is_named_wherever_its_decision_is_shown() {
     let denied = &send(&service, "GET", "/top", "").1["denied"][0];
     assert_eq!(denied["key"], "user=eve");
     named(&banned, &denied["override"].to_string());
-    assert_eq!(service.counter("user=eve")["used"], 0);
+    assert_eq!(service.counter("shop", "user=eve")["used"], 0);
     let metrics = service.get("/metrics");
     for line in [
         "ratelimit_overrides{action=\"ban\"} 1",

@@ -141,7 +141,7 @@ async fn admitted_in(domain: &str, service: &Service, entries: &[(&str, &str)]) 
 #[track_caller]
 fn wait_for_used(service: &Service, counter: &str, used: u64) {
     eventually("the reported calls were counted", || {
-        (service.counter(counter)["used"] == used).then_some(())
+        (service.counter("shop", counter)["used"] == used).then_some(())
     });
 }
 
@@ -160,7 +160,7 @@ async fn a_proxy_gets_half_of_what_is_left_and_its_first_call_and_those_of_other
         let mut proxy = proxy(service, &[("user=a", 0, 1, 0)]).await;
         assert_eq!(proxy.told().await.unwrap(), ["user=a: 5"]);
         wait_for_used(service, "user=a", 6);
-        assert_eq!(service.counter("user=a")["assigned"], 5);
+        assert_eq!(service.counter("shop", "user=a")["assigned"], 5);
         assert_eq!(admitted(service, &[("user", "a")]).await, 4);
     })
     .await;
@@ -415,11 +415,8 @@ async fn what_proxies_have_reported_counts_though_they_leave_before_the_store_an
     redis.signal("CONT");
     // Some were also assigned hits, which nobody gives back.
     for number in 0..12 {
-        let path = format!("/counters?domain=shop&descriptor=user=leaves{number}");
-        eventually("the reported calls are counted", || {
-            let (_, shown) = send(&service, "GET", &path, "");
-            (shown["counters"][0]["used"].as_u64()? >= 3).then_some(())
-        });
+        let counter = || service.counter("shop", &format!("user=leaves{number}"));
+        wait_until("the reported calls are counted", || counter()["used"].as_u64() >= Some(3));
     }
 }
 
