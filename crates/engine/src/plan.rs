@@ -354,7 +354,7 @@ impl Plan {
             draws_first: is_quota && domain.draws_first,
             always_fits: is_quota && (is_exempt || is_shadow),
             only_if_fits: carries_over && !descriptor.is_debit(),
-            is_part: descriptor.meaning.is_part(),
+            is_part: false,
             keeps_order: false,
         };
         if let Some(policy) = policy {
@@ -370,6 +370,7 @@ impl Plan {
 
     /// The number of the group of a quota on this path; 0 if it has no entry with one of these keys.
     fn group(&mut self, keys: &[String], path: &[Entry]) -> usize {
+        charge.is_part = descriptor.meaning.is_part() && charge.hits.charged() > 0;
         let of_key = |key: &String| path.iter().find(|entry| *entry.key == *key.as_bytes());
         let group: Vec<Entry> = keys.iter().filter_map(of_key).cloned().collect();
         if group.is_empty() {

@@ -6,6 +6,7 @@ use crate::support::{
     charges::{left, prelude::*},
     cluster_calls::{ALGORITHMS, ask, charge, follow, masters, rules, serve, used, values_on},
     cluster_load::{Counted, Load},
+    overrides::set,
     prelude::*,
     redis_store::{answers, judges_as_memory, long_limits},
 };
@@ -143,17 +144,19 @@ async fn a_part_over_nodes_is_what_fits_on_all_of_them_or_charges_nothing() {
 domain: shop
 descriptors:
   - { key: small, rate_limit: { unit: year, requests_per_unit: 5, count_denied: true } }
-  - { key: large, rate_limit: { unit: year, requests_per_unit: 100 } }
   - { key: quota, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 8 } }
 ";
     let cluster = masters(Version::Redis7);
     let service = serve(&cluster, RULES, &[]);
-    let values: Vec<_> = ["small", "large", "quota"]
+    let keys = ["small", "quota", "large", "exempt"];
+    let values: Vec<_> = keys
         .into_iter()
-        .enumerate()
-        .map(|(node, key)| (key, values_on(&cluster, node, key, "v", 1).remove(0)))
+        .zip([0, 1, 2, 0])
+        .map(|(key, node)| (key, values_on(&cluster, node, key, "v", 1).remove(0)))
         .collect();
     let part = |keys: &[&str], hits: u64| {
+  - { key: large, rate_limit: { unit: year, requests_per_unit: 100 } }
+  - { key: exempt, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 8 } }
         let named = values.iter().filter(|(key, _)| keys.contains(key));
         let descriptors: Vec<_> = named
             .map(|(key, value)| json!({ "entries": [{ "key": key, "value": value }] }))
@@ -162,15 +165,16 @@ descriptors:
         let body = json!({ "domain": "shop", "calls": [call] }).to_string();
         let answer = service.post("/v1/decide", &body);
         answer["verdicts"][0]["hits"].as_u64().unwrap_or(0)
+    set(&service, "exempt=*", json!({ "action": "allow" }));
     };
-    let all = ["small", "large", "quota"];
     for (keys, asked, hits, then_used) in [
-        (&all[..], 3, 3, [3, 3, 3]),
-        (&all, 20, 2, [5, 5, 5]),
-        (&all, 20, 0, [5, 5, 5]),
-        (&all[1..], 20, 3, [5, 8, 8]),
-        (&all[1..], 20, 0, [5, 8, 8]),
-        (&all[1..2], 200, 92, [5, 100, 8]),
+        (&keys[..3], 3, 3, [3, 3, 3, 0]),
+        (&keys[..3], 20, 2, [5, 5, 5, 0]),
+        (&keys[..3], 20, 0, [5, 5, 5, 0]),
+        (&keys[1..3], 20, 3, [5, 8, 8, 0]),
+        (&keys[1..3], 20, 0, [5, 8, 8, 0]),
+        (&keys[2..], 6, 6, [5, 8, 14, 0]),
+        (&keys[2..3], 200, 86, [5, 8, 100, 0]),
     ] {
         assert_eq!(part(keys, asked), hits, "{asked} of {keys:?}");
         let found: Vec<_> = values.iter().map(|(key, value)| used(&service, key, value)).collect();
