@@ -98,12 +98,14 @@ descriptors:
 
 /// Holds by counter are in one slot, and other counters of the call on other nodes.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_take_that_another_node_denies_leaves_no_open_hold_and_an_end_knows_what_was_held() {
+async fn a_take_that_another_node_denies_leaves_and_shows_no_open_hold_and_an_end_knows_what_was_held()
+ {
     const RULES: &str = "
 domain: shop
 descriptors:
   - { key: full, rate_limit: { unit: year, requests_per_unit: 0 } }
   - { key: other, rate_limit: { unit: year, requests_per_unit: 9 } }
+  - { key: quota, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 5 } }
   - { key: route, rate_limit: { unit: year, requests_per_unit: 100, hold: { for: 1h, by: counter, estimate: 20 } } }
 ";
     let cluster = masters(Version::Redis7);
@@ -113,10 +115,17 @@ descriptors:
         (answer.overall_code(), answer.statuses[0].limit_remaining)
     };
     let take = || hits(descriptor(&[("route", "r")]), 0);
-    for node in 0..3 {
+    let take_of_one = || descriptor(&[("route", "r")]);
+    for (node, take) in (0..3).flat_map(|node| [(node, take()), (node, take_of_one())]) {
         let full = values_on(&cluster, node, "full", "f", 1).remove(0);
-        let denied = vec![take(), descriptor(&[("full", &full)])];
-        assert_eq!(left(denied).await.0, Code::OverLimit, "by node {node}");
+        let full = descriptor(&[("full", &full)]);
+        let denied = vec![take, full.clone()];
+        assert_eq!(left(denied).await, (Code::OverLimit, 100), "by node {node}");
+        // What a reservation has charged beyond its limit was not left before.
+        let quota = |count| hits(descriptor(&[("quota", &node.to_string())]), count);
+        left(vec![quota(5)]).await;
+        let denied = vec![refund(quota(0), 1), quota(3), full];
+        assert_eq!(left(denied).await, (Code::OverLimit, 1), "by node {node}");
     }
     wait_until("the holds are given back", || used_and_held(&service) == (0, 0));
     assert_eq!(left(vec![take()]).await, (Code::Ok, 80));
@@ -145,6 +154,8 @@ domain: shop
 descriptors:
   - { key: small, rate_limit: { unit: year, requests_per_unit: 5, count_denied: true } }
   - { key: quota, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 8 } }
+  - { key: large, rate_limit: { unit: year, requests_per_unit: 100 } }
+  - { key: exempt, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 8 } }
 ";
     let cluster = masters(Version::Redis7);
     let service = serve(&cluster, RULES, &[]);
@@ -154,9 +165,8 @@ descriptors:
         .zip([0, 1, 2, 0])
         .map(|(key, node)| (key, values_on(&cluster, node, key, "v", 1).remove(0)))
         .collect();
+    set(&service, "exempt=*", json!({ "action": "allow" }));
     let part = |keys: &[&str], hits: u64| {
-  - { key: large, rate_limit: { unit: year, requests_per_unit: 100 } }
-  - { key: exempt, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 8 } }
         let named = values.iter().filter(|(key, _)| keys.contains(key));
         let descriptors: Vec<_> = named
             .map(|(key, value)| json!({ "entries": [{ "key": key, "value": value }] }))
@@ -165,7 +175,6 @@ descriptors:
         let body = json!({ "domain": "shop", "calls": [call] }).to_string();
         let answer = service.post("/v1/decide", &body);
         answer["verdicts"][0]["hits"].as_u64().unwrap_or(0)
-    set(&service, "exempt=*", json!({ "action": "allow" }));
     };
     for (keys, asked, hits, then_used) in [
         (&keys[..3], 3, 3, [3, 3, 3, 0]),

@@ -11,7 +11,7 @@ use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::time::{self, Instant};
 use tollkeeper_engine::{
     ledger::{
-        Charge, Few, Fit, GiveBack, JudgedBy, PartsVerdict, Tally, Verdict, given_back,
+        Charge, Few, Fit, GiveBack, HoldAction, JudgedBy, PartsVerdict, Tally, Verdict, given_back,
         indices_judged_by, judge_parts, past_corrupt_counter, reservation,
     },
     request::Hits,
@@ -327,8 +327,8 @@ impl KnownParts {
         }
     }
 
-    /// The tallies of the call. Where hits of a counter are given back, every charge on it reports the new count,
-    /// except for checks, which see the state before the call.
+    /// The tallies of the call. Where a counter is given something back, every charge on it reports the new count,
+    /// except for checks that open nothing, which see the state before the call.
     fn settled(
         &self,
         charges: &[Charge],
@@ -336,33 +336,34 @@ impl KnownParts {
         given_back: &[Option<Tally>],
     ) -> Vec<Tally> {
         let mut tallies = Vec::with_capacity(charges.len());
-        for (charge, tally) in charges.iter().zip(&self.tallies) {
-            let of_counter = || {
-                let all = charges.iter().zip(gives_back).zip(given_back);
-                all.filter(|((other, gives_back), _)| {
-                    **gives_back && other.counter.same_counter(&charge.counter)
-                })
-            };
-            tallies.push(match tally {
+        for ((charge, tally), opens) in charges.iter().zip(&self.tallies).zip(gives_back) {
+            tallies.push(match tally.fit {
                 // Its part was charged with another failure mode.
-                tally if tally.judged_by != JudgedBy::Counter => {
+                _ if tally.judged_by != JudgedBy::Counter => {
                     Tally::by_failure_mode(charge, tally.judged_by)
                 }
-                Tally { fit: Fit::Fits { remaining }, reset, .. } if charge.hits != Hits::Check => {
-                    let hits = of_counter().map(|((other, _), _)| other.hits.charged()).sum();
-                    let resets = of_counter().filter_map(|(_, left)| Some(left.as_ref()?.reset));
-                    let remaining =
-                        with_hits_back(*remaining, hits, charge.counter.limit.capacity());
-                    let reset = resets.min().unwrap_or(*reset);
+                Fit::Fits { remaining } if charge.hits != Hits::Check || *opens => {
+                    let (mut reserved, mut last) = (0_u64, None);
+                    for ((other, is_back), left) in charges.iter().zip(gives_back).zip(given_back) {
+                        if *is_back && other.counter.same_counter(&charge.counter) {
+                            let estimate = match other.hold {
+                                Some(HoldAction::Open { estimate, .. }) => estimate,
+                                _ => 0,
+                            };
+                            reserved = reserved.saturating_add(other.hits.charged() + estimate);
+                            let left = left.and_then(|left| Some((left.used(other)?, left.reset)));
+                            last = [last, left].into_iter().flatten().min();
+                        }
+                    }
+                    let (used, reset) = last.unwrap_or((0, tally.reset));
+                    // A tally shows no hits beyond its limit, and one of a give-back no rise of it.
+                    let most = charge.counter.limit.capacity().saturating_sub(used);
+                    let remaining = remaining.saturating_add(reserved).min(most);
                     Tally { fit: Fit::Fits { remaining }, reset, ..*tally }
                 }
-                tally => *tally,
+                _ => *tally,
             });
         }
         tallies
     }
-}
-
-fn with_hits_back(remaining: u64, hits: u64, capacity: u64) -> u64 {
-    remaining.saturating_add(hits).min(capacity)
 }
