@@ -34,7 +34,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
-use self::bucket::{Bucket, Change, Usage};
+use self::bucket::{Bucket, Usage};
 use super::{
     claims::{BucketName, Told},
     framing::{self, AnswerBody, Answers, Messages},
@@ -339,11 +339,10 @@ impl<'service> QuotaStream<'service> {
         // An assignment lasts from when it is sent.
         let (now, mut actions) = (Instant::now(), Vec::with_capacity(taken.len()));
         for ((mut bucket, _), change) in taken.into_iter().zip(changes) {
-            let is_given_up = matches!(change, Some(Change::Abandon));
             let told = change.map(|change| bucket.tell(service, change, now));
             let told = told.into_iter().flatten();
             actions.extend(told.map(|told| action(BucketName::clone(&bucket.name), told)));
-            if is_given_up {
+            if bucket.is_over() {
                 (self.count, self.name_bytes) =
                     (self.count - 1, self.name_bytes - bytes_of(&bucket.name));
             } else {

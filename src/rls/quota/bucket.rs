@@ -91,6 +91,17 @@ pub(super) enum Change {
     Abandon,
 }
 
+impl Change {
+    const fn told(&self) -> Told {
+        match self {
+            Self::Hits { .. } => Told::Assigned,
+            Self::Blanket(BlanketRule::AllowAll) => Told::Unlimited,
+            Self::Blanket(BlanketRule::DenyAll) => Told::Denied,
+            Self::Abandon => Told::Abandoned,
+        }
+    }
+}
+
 impl Usage {
     pub(super) fn add(&mut self, other: Self) {
         self.allowed = self.allowed.saturating_add(other.allowed);
@@ -109,8 +120,8 @@ pub(super) struct Bucket {
     assigned: Option<Instant>,
     /// How often the proxy has reported the bucket.
     reports: u64,
-    /// Whether the proxy has got an answer about the bucket.
-    is_told: bool,
+    /// What the proxy was told last about the bucket.
+    told: Option<Told>,
     /// When the next assignment is due, if not with a report.
     due: Option<Instant>,
     /// When the proxy last reported a call, and how many since the last assignment.
@@ -147,7 +158,7 @@ impl Bucket {
             assigned: None,
             reports: 0,
             ended: Vec::new(),
-            is_told: false,
+            told: None,
             due: None,
             called: Instant::now(),
             calls: 0,
@@ -180,11 +191,7 @@ impl Bucket {
 
     /// Gives back what was not used of assignments that have ended.
     async fn commit_ended(&mut self, limiter: &Limiter, domain: &str) {
-        for grant in mem::take(&mut self.ended) {
-            if let (Some(used), Some((token, _))) = (grant.committed(Instant::now()), grant.token) {
-                commit(limiter, domain, token.into(), used).await;
-            }
-        }
+        give_back(limiter, domain, mem::take(&mut self.ended), Instant::now()).await;
     }
 
     /// Charges what the proxy has reported, and was not charged.
@@ -198,6 +205,11 @@ impl Bucket {
         self.uncounted > 0 || !self.ended.is_empty()
     }
 
+    /// Whether the bucket is given up, and nothing of its assignments can be given back any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.told == Some(Told::Abandoned) && self.grants.is_empty()
+    }
+
     /// Follows a report, or renews an assignment that is due; returns what becomes of the bucket.
     pub(super) async fn follow(
         &mut self,
@@ -208,6 +220,11 @@ impl Bucket {
         let (limiter, now) = (&*service.limiter, Instant::now());
         self.commit_ended(limiter, domain).await;
         let is_idle = now.duration_since(self.called) > KEPT_FOR;
+        if is_idle && self.told == Some(Told::Abandoned) {
+            // Envoy forgets a bucket that is given up, and reports no more of it without a call.
+            give_back(limiter, domain, self.grants.take_all(), now).await;
+            return None;
+        }
         if is_idle && self.grants.is_empty() {
             return Some(Change::Abandon);
         }
@@ -262,8 +279,10 @@ impl Bucket {
                 self.uncounted = 0;
                 service.quotas.count(Told::NotAssigned, 1);
                 report_not_assigned(domain, &rule);
+                self.due = (!self.grants.is_empty()).then(|| asked + KEPT_FOR);
                 // Otherwise, the proxy would follow its `expired_assignment_behavior`.
-                return self.is_told.then_some(Change::Abandon);
+                let is_known = self.told.is_some_and(|told| told != Told::Abandoned);
+                return is_known.then_some(Change::Abandon);
             }
             Err(_) => return self.again_soon(service),
         };
@@ -299,19 +318,12 @@ impl Bucket {
         change: Change,
         now: Instant,
     ) -> Vec<BucketAction> {
-        self.is_told = true;
-        let (told, actions) = match change {
+        let told = change.told();
+        self.told = Some(told);
+        let actions = match change {
             Change::Abandon if !self.is_text => return Vec::new(),
-            Change::Abandon => {
-                (Told::Abandoned, vec![BucketAction::AbandonAction(AbandonAction {})])
-            }
-            Change::Blanket(rule) => {
-                let told = match rule {
-                    BlanketRule::AllowAll => Told::Unlimited,
-                    BlanketRule::DenyAll => Told::Denied,
-                };
-                (told, vec![assignment(LASTS, Strategy::BlanketRule(rule.into()))])
-            }
+            Change::Abandon => vec![BucketAction::AbandonAction(AbandonAction {})],
+            Change::Blanket(rule) => vec![assignment(LASTS, Strategy::BlanketRule(rule.into()))],
             Change::Hits { token, hits, windows } => {
                 let first_ends = windows.iter().map(|window| window.ends).min().unwrap_or(now);
                 let left = first_ends.saturating_duration_since(now);
@@ -337,7 +349,7 @@ impl Bucket {
                 // before it decides a call.
                 let none = Strategy::BlanketRule(BlanketRule::DenyAll.into());
                 let strategies = [none, Strategy::TokenBucket(bucket)];
-                (Told::Assigned, strategies.map(|one| assignment(lasts, one)).into())
+                strategies.map(|one| assignment(lasts, one)).into()
             }
         };
         service.quotas.count(told, 1);
@@ -399,6 +411,14 @@ async fn decide(
 ) -> Result<Decision, Undecided> {
     let arrival = Arrival { at: Instant::now(), timeout: Some(ANSWER_WITHIN) };
     limiter.decide_by(&limiter.deciding(), request, meaning, arrival, None).await
+}
+
+async fn give_back(limiter: &Limiter, domain: &str, ended: Vec<Grant>, now: Instant) {
+    for grant in ended {
+        if let (Some(used), Some((token, _))) = (grant.committed(now), grant.token) {
+            commit(limiter, domain, token.into(), used).await;
+        }
+    }
 }
 
 /// Gives back what is unused. If the store gives no answer, that is kept.

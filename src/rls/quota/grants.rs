@@ -1,6 +1,6 @@
 //! The hits that were assigned to one proxy for one bucket.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use tokio::time::Instant;
 
@@ -68,6 +68,10 @@ impl Grants {
 
     pub(super) const fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    pub(super) fn take_all(&mut self) -> Vec<Grant> {
+        mem::take(&mut self.0)
     }
 
     /// The hits of windows that go on which may still be used or given back, until then.
