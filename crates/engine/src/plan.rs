@@ -252,19 +252,27 @@ impl Plan {
         limit: &Limit,
         defaults: Defaults,
     ) {
-        let (limit, slot_by, counted_by) = match domain.find(&descriptor.path) {
+        let (mut limits, slot_by, counted_by) = match domain.find(&descriptor.path) {
             Found::Rule(rule) => {
                 (rule.bound(limit.clone()), domain.slot_of(rule.limits()), rule.secrets())
             }
-            Found::NoLimit | Found::Nothing => (limit.clone(), domain.slot_by, Vec::new()),
+            Found::NoLimit | Found::Nothing => (vec![limit.clone()], domain.slot_by, Vec::new()),
         };
-        let limit = Arc::new(defaults.complete(limit));
+        let directive = descriptor.directive(1);
+        if directive.is_some_and(|set| matches!(set.action, DirectiveAction::Limit(_))) {
+            // The number of an operator is not bound by the rule.
+            limits.truncate(1);
+        }
+        let limits: Vec<_> =
+            limits.into_iter().map(|limit| Arc::new(defaults.complete(limit))).collect();
         let matched = Matched::Override(Arc::clone(&domain.name));
-        if let Some(settled) = descriptor.settled(&matched, &[Arc::clone(&limit)]) {
+        if let Some(settled) = descriptor.settled(&matched, &limits) {
             return self.settle_by_operator(domain, descriptor, &counted_by, settled);
         }
-        self.charge((domain, slot_by), descriptor, &counted_by, &limit, descriptor.directive(1));
-        self.items.push(Item::Charged(matched, 1, descriptor.directive(1).cloned()));
+        for limit in &limits {
+            self.charge((domain, slot_by), descriptor, &counted_by, limit, directive);
+        }
+        self.items.push(Item::Charged(matched, limits.len(), directive.cloned()));
     }
 
     fn add(
@@ -362,6 +370,7 @@ impl Plan {
         } else if !charge.hits.asks_nothing() {
             charge.hold = ban;
         }
+        charge.is_part = descriptor.meaning.is_part() && charge.hits.charged() > 0;
         if is_quota && !domain.quota_group.is_empty() {
             charge.quota_group = self.group(&domain.quota_group, entries);
         }
@@ -370,7 +379,6 @@ impl Plan {
 
     /// The number of the group of a quota on this path; 0 if it has no entry with one of these keys.
     fn group(&mut self, keys: &[String], path: &[Entry]) -> usize {
-        charge.is_part = descriptor.meaning.is_part() && charge.hits.charged() > 0;
         let of_key = |key: &String| path.iter().find(|entry| *entry.key == *key.as_bytes());
         let group: Vec<Entry> = keys.iter().filter_map(of_key).cloned().collect();
         if group.is_empty() {

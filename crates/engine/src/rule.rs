@@ -111,6 +111,11 @@ impl Limit {
         if u128::from(sent.requests_per_unit) * own.max(other) <= most {
             return sent;
         }
+        self.in_own_window(requests_per_unit, sent)
+    }
+
+    /// A limit in a request, with another number in the window of this limit.
+    fn in_own_window(&self, requests_per_unit: u64, sent: Self) -> Self {
         let (unit, unit_multiplier, window) =
             (self.unit, self.unit_multiplier, self.window.clone());
         Self { requests_per_unit, unit, unit_multiplier, window, ..sent }
@@ -469,9 +474,21 @@ impl Rule {
         self.path.contains('=')
     }
 
-    /// What a limit in a request counts as that replaces the limits of this rule, by each [`Limit::bound`].
-    pub fn bound(&self, sent: Limit) -> Limit {
-        self.limits().iter().fold(sent, |sent, limit| limit.bound(sent))
+    /// The limits that a limit in a request counts as that replaces the limits of this rule: bound by each [`Limit::bound`], and
+    /// beside it the bounds in other windows, since each window has a counter of its own.
+    pub fn bound(&self, sent: Limit) -> Vec<Limit> {
+        let sent = self.limits().iter().fold(sent, |sent, limit| limit.bound(sent));
+        let mut bounded = vec![sent.clone()];
+        for limit in self.limits().iter().filter(|limit| !limit.counts_calls()) {
+            let Some(requests_per_unit) = limit.override_max else { continue };
+            match bounded.iter_mut().find(|other| other.window == limit.window) {
+                Some(same) => {
+                    same.requests_per_unit = same.requests_per_unit.min(requests_per_unit)
+                }
+                None => bounded.push(limit.in_own_window(requests_per_unit, sent.clone())),
+            }
+        }
+        bounded
     }
 
     /// By what each entry is counted under a limit in a request: only secrets not by their values.

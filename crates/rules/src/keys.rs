@@ -122,7 +122,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key("starts", TEXT,
             "With `time_zone`: start of the day (\"06:00\"), week (friday), month (1 to 31) or year (\"04-01\")"),
         key("override_max", Shape::Whole { min: 0, max: Hits::MAX },
-            "Bound for a limit that a call sends: one that could admit more hits in the rule's window becomes this number in that window"),
+            "Bound for a limit that a call sends: one that could admit more hits in the rule's window becomes this number in that window; the hits of one with another window also count there, up to this number"),
         key("remember", TEXT,
             "For sliding_log and in_flight: entry whose value is stored with each hit"),
         key("on_store_failure", Shape::OneOf(FailureMode::names),

@@ -87,17 +87,17 @@ fn a_limit_of_a_request_is_bounded_in_the_windows_of_the_rule_that_it_replaces()
     for (sent, unit, expected) in [
         (60, Unit::Minute, "60 per minute"),
         (61, Unit::Minute, "60 per minute"),
-        (1, Unit::Second, "1 per second"),
+        (1, Unit::Second, "1 per second, 60 per minute"),
         (2, Unit::Second, "60 per minute"),
-        (60, Unit::Hour, "60 per hour"),
+        (60, Unit::Hour, "60 per hour, 60 per minute"),
         (61, Unit::Hour, "60 per minute"),
-        (0, Unit::Day, "0 per day"),
+        (0, Unit::Day, "0 per day, 60 per minute"),
     ] {
         let mut request = request("shop", &["user"]);
         request.descriptors[0].limit = Limit::new(sent, unit, 1);
         let plan = Plan::draw(&rules, &request);
-        let found = plan.charges[0].counter.limit.to_string();
-        assert_eq!(found, expected, "{sent} per {unit:?}");
+        let found = plan.charges.iter().map(|charge| charge.counter.limit.to_string());
+        assert_eq!(found.collect::<Vec<_>>().join(", "), expected, "{sent} per {unit:?}");
     }
 }
 

@@ -146,16 +146,28 @@ fn a_limit_is_written_as_people_write_it() {
 }
 
 #[test]
-fn a_limit_of_a_request_beyond_its_bound_counts_in_the_windows_of_the_rule() {
-    let five_minutes = Limit::new(10, Unit::Minute, 5).unwrap();
-    let bounding = Limit { override_max: Some(60), ..five_minutes };
-    for (sent, bounding, expected) in [
-        (Limit::new(61, Unit::Hour, 1), &limit(), "61 per hour of 3600 s"),
-        (Limit::new(60, Unit::Hour, 1), &bounding, "60 per hour of 3600 s"),
-        (Limit::new(61, Unit::Hour, 1), &bounding, "60 per 5 minutes of 300 s"),
+fn a_limit_of_a_request_counts_also_in_the_windows_of_the_rule_that_bounds_it() {
+    let of = |max, unit, multiplier| Limit {
+        override_max: max,
+        ..Limit::new(10, unit, multiplier).unwrap()
+    };
+    let five_minutes = || of(Some(60), Unit::Minute, 5);
+    let bucket = Algorithm::TokenBucket { burst: 9 };
+    let bucket = Limit { algorithm: bucket, ..of(Some(40), Unit::Minute, 5) };
+    let in_flight = Limit { override_max: Some(1), ..in_flight() };
+    for (requests, bounding, expected) in [
+        (61, vec![of(None, Unit::Minute, 5)], "61 per hour of 3600 s"),
+        (60, vec![five_minutes()], "60 per hour of 3600 s, 60 per 5 minutes of 300 s"),
+        (61, vec![five_minutes()], "60 per 5 minutes of 300 s"),
+        (9, vec![of(Some(5), Unit::Hour, 1)], "5 per hour of 3600 s"),
+        (9, vec![five_minutes(), bucket], "9 per hour of 3600 s, 40 per 5 minutes of 300 s"),
+        (1, vec![in_flight], "1 per hour of 3600 s"),
     ] {
-        let found = bounding.bound(sent.unwrap());
-        assert_eq!(format!("{found} of {} s", found.window.seconds()), expected);
+        let limits = bounding.into_iter().map(Arc::new).collect();
+        let rule = Rule::new("p", "f:1".into(), Policy::Limited(limits));
+        let found = rule.bound(Limit::new(requests, Unit::Hour, 1).unwrap());
+        let found = found.iter().map(|limit| format!("{limit} of {} s", limit.window.seconds()));
+        assert_eq!(found.collect::<Vec<_>>().join(", "), expected);
     }
 }
 
