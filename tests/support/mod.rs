@@ -35,6 +35,7 @@ pub mod scrapes;
 pub mod secured;
 pub mod sentinels;
 pub mod service;
+pub mod sessions;
 pub mod stores;
 pub mod windows;
 

@@ -22,26 +22,6 @@ fn parsed(text: &str) -> Value {
 }
 
 #[test]
-fn problems_and_failed_tests_are_annotations_on_github() {
-    let annotation = "::error file=bad%2C1.yaml,line=3,col=33::unit: must be one of: second, ";
-    let (code, stdout) = report(&["check", "-o", "github", "bad,1.yaml"], &[]);
-    assert_eq!(code, Some(1));
-    assert!(stdout.starts_with(annotation), "{stdout}");
-    let on_github = [("GITHUB_ACTIONS", "true")];
-    assert_eq!(report(&["check", "bad,1.yaml"], &on_github), (code, stdout));
-
-    let (code, stdout) = report(&["test", "a.test.yaml"], &on_github);
-    assert_eq!(code, Some(1));
-    assert!(stdout.starts_with("::error file=a.test.yaml,line=3,col="), "{stdout}");
-    assert!(stdout.contains("::over: a.test.yaml:6:5, at 0s: user=a%0A"), "{stdout}");
-    assert!(stdout.ends_with("0 passed, 1 failed\n"), "{stdout}");
-    let (code, stdout) = report(&["check", "good.yaml"], &on_github);
-    assert_eq!((code, stdout.starts_with("ok: ")), (Some(0), true), "{stdout}");
-    let (_, stdout) = report(&["check", "-o", "text", "bad,1.yaml"], &on_github);
-    assert_eq!(stdout, "");
-}
-
-#[test]
 fn problems_are_results_of_sarif_with_their_lines() {
     let (code, stdout) = report(&["check", "-o", "sarif", "bad,1.yaml"], &[]);
     assert_eq!(code, Some(1));
@@ -103,62 +83,6 @@ fn every_command_that_prints_a_result_prints_it_as_json() {
         let (_, stdout, _) = run(tollkeeper().current_dir(root()).args(words));
         assert!(parsed(&stdout).is_object(), "{words:?}");
     }
-}
-
-#[test]
-fn a_call_without_a_limit_is_pointed_out_and_fails_if_a_limit_is_required() {
-    let service = Service::shop().start();
-    let addr = service.grpc.to_string();
-    let call = |words: &[&str]| {
-        let command = ["call", "--addr", &addr, "--domain", "shop"];
-        run(tollkeeper().args(command).args(words))
-    };
-    let (code, stdout, stderr) = call(&["usre=a"]);
-    assert_eq!((code, stdout.as_str()), (Some(0), "OK\n  usre=a: OK, no limit\n"));
-    assert!(
-        stderr.starts_with("warning: no limit applies to a descriptor; `tollkeeper explain`"),
-        "{stderr}"
-    );
-    assert_eq!(call(&["--require-limit", "usre=a"]).0, Some(1));
-    let (code, _, stderr) = call(&["--require-limit", "user=a"]);
-    assert_eq!((code, stderr.as_str()), (Some(0), ""));
-}
-
-#[test]
-fn serve_checks_all_settings_and_rules_without_starting() {
-    let check = |words: &[&str]| {
-        run(tollkeeper().current_dir(root()).args(["serve", "--check"]).args(words))
-    };
-    let (code, stdout, stderr) =
-        check(&["--rules", "examples/rules.yaml", "--store", "redis://127.0.0.1:1"]);
-    assert_eq!((code, stderr.as_str()), (Some(0), ""));
-    assert_eq!(stdout, "ok: the settings, and 4 rules in 1 domain\n");
-    let (code, stdout, stderr) = check(&["--drain", "x", "--rules", "gone.yaml"]);
-    assert_eq!((code, stdout.as_str(), stderr.lines().count()), (Some(2), "", 2), "{stderr}");
-    let (code, _, stderr) = check(&["--store", "memory://", "--replicas", "3"]);
-    assert_eq!(code, Some(0));
-    assert!(stderr.starts_with("warning: --replicas has no effect"), "{stderr}");
-}
-
-#[test]
-fn settings_of_another_machine_may_name_files_that_do_not_exist_on_this_one() {
-    let check = |check: &str, words: &[&str]| {
-        run(tollkeeper().current_dir(root()).args(["serve", check]).args(words))
-    };
-    let files = ["--tls-cert=gone.crt", "--tls-key=gone.key", "--hold-key-file=gone.keys"];
-    let rules = ["--rules=examples/rules.yaml"];
-    let all = [&files[..], &rules].concat();
-    assert_eq!(check("--check", &all).0, Some(2));
-    let (code, stdout, stderr) = check("--check=elsewhere", &all);
-    assert_eq!((code, stderr.lines().count()), (Some(0), 2), "{stderr}");
-    assert!(stderr.starts_with("warning: --tls-cert: gone.crt: No such file"), "{stderr}");
-    assert_eq!(stdout, "ok: the settings, and 4 rules in 1 domain\n");
-    // Rules are never absent, and other problems remain.
-    let (code, _, stderr) =
-        check("--check=elsewhere", &["--rules=gone.yaml", "--tls-cert=gone.crt"]);
-    assert_eq!((code, stderr.lines().count()), (Some(2), 2), "{stderr}");
-    assert!(stderr.contains("gone.yaml") && stderr.contains("needs --tls-key"), "{stderr}");
-    assert_eq!(check("--check=nowhere", &all).0, Some(2));
 }
 
 #[test]
