@@ -130,6 +130,7 @@ pub fn shared_file(text: &str, name: &str) -> String {
 pub fn check_sessions(text: &str) {
     let shared = shared_files(text);
     let mut failures = String::new();
+    assert!(text.contains("\n## "), "no session");
     for session in text.split("\n## ").skip(1).map(|text| Session::new(text, &shared)) {
         for ((command, expected), shown) in session.commands.iter().zip(session.shown()) {
             if !fit(&shown, expected) {

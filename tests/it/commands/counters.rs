@@ -1,33 +1,17 @@
 //! Counters are shown and reset on the admin address and by `tollkeeper counter`.
 
-use std::process::Output;
+use std::{process::Output, sync::LazyLock};
 
-use crate::support::{cluster::ClusterSetup, prelude::*, service::with_limit};
+use crate::support::{cluster::ClusterSetup, prelude::*, service::with_limit, sessions::*};
 
-const RULES: &str = "
-domain: shop
-descriptors:
-  - { key: fixed_window, rate_limit: { unit: year, requests_per_unit: 10 } }
-  - key: first_hit_window
-    rate_limit: { unit: year, requests_per_unit: 10, algorithm: first_hit_window }
-  - { key: sliding_log, rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log } }
-  - key: sliding_window
-    rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_window }
-  - key: token_bucket
-    rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket }
-  - key: door
-    descriptors:
-      - key: caller
-        rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log, remember: caller }
-  - key: two
-    rate_limits:
-      - { unit: year, requests_per_unit: 10 }
-      - { unit: year, requests_per_unit: 20, algorithm: token_bucket }
-  - { key: many, rate_limit: { unit: year, requests_per_unit: 1000000 } }
-  - { key: free, rate_limit: { unlimited: true } }
-  - key: level
-    descriptors: [{ key: fixed_window, rate_limit: { unit: year, requests_per_unit: 10 } }]
-";
+const SESSIONS: &str = include_str!("counters.txt");
+
+#[test]
+fn each_session_of_counters_shows_what_its_text_says() {
+    check_sessions(SESSIONS);
+}
+
+static RULES: LazyLock<String> = LazyLock::new(|| shared_file(SESSIONS, "rules.yaml"));
 
 const ALGORITHMS: [&str; 5] =
     ["fixed_window", "first_hit_window", "sliding_log", "sliding_window", "token_bucket"];
@@ -80,7 +64,7 @@ async fn every_algorithm_is_shown_and_reset(service: &Service, algorithms: &[&st
 
 #[tokio::test]
 async fn a_counter_of_every_algorithm_is_shown_and_reset_on_every_store() {
-    let options = || Options { rules: RULES, ..Options::default() };
+    let options = || Options { rules: &RULES, ..Options::default() };
     every_algorithm_is_shown_and_reset(&Service::start(options()), &ALGORITHMS).await;
     let redis = Redis::start();
     let store = redis.url();
@@ -97,7 +81,7 @@ async fn a_counter_of_every_algorithm_is_shown_and_reset_on_every_store() {
 
 /// Decides, refunds, shows and resets, by each algorithm.
 async fn the_rights_suffice(store: &str) {
-    let service = Service::with(RULES).on(store).start();
+    let service = Service::with(&RULES).on(store).start();
     service.wait_until_ready();
     every_algorithm_is_shown_and_reset(&service, &ALGORITHMS).await;
     for name in ALGORITHMS {
@@ -133,7 +117,7 @@ async fn the_documented_rights_suffice_for_every_algorithm_on_a_cluster() {
 async fn a_sliding_log_is_shown_with_times_and_callers() {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::with(RULES).on(store).start();
+        let service = Service::with(&RULES).on(store).start();
         let by = |name| descriptor(&[("door", "x"), ("caller", name)]);
         ask(&service, hits(by("al ice"), 2)).await;
         ask(&service, by("al ice")).await;
@@ -163,42 +147,6 @@ fn set(service: &Service, words: &[&str]) -> Result<String, String> {
     Err(text(output.stderr).replace(&format!("{addr}: "), ""))
 }
 
-#[test]
-fn the_audit_shows_why_counters_were_set_and_reset() {
-    let service = Service::with(RULES).start();
-    let addr = service.admin.to_string();
-    let command = |words: &[&str]| {
-        let (code, stdout, stderr) = run(tollkeeper().args(words).args(["--addr", &addr]));
-        (code, stdout, stderr.replace(&format!("{addr}: "), ""))
-    };
-    let set = ["counter", "set", "--domain", "shop", "many=a", "--used", "5", "--because"];
-    let reset = ["counter", "reset", "--domain", "shop", "many=a", "--because"];
-    let matching =
-        ["counter", "reset", "--domain", "shop", "many=*", "--matching", "--yes", "--because"];
-    let bound = "because: must be 1 to 200 bytes of text without control characters and marks of direction or of no width\n";
-    for (words, why) in
-        [(&set[..], "INC-1"), (&reset, "INC-2"), (&set, "INC 3"), (&matching, "INC-4")]
-    {
-        for bad in ["", "a\u{200b}b", &"x".repeat(201)] {
-            let refused = (Some(1), String::new(), bound.to_owned());
-            assert_eq!(command(&[words, &[bad]].concat()), refused);
-        }
-        let (code, _, stderr) = command(&[words, &[why]].concat());
-        assert_eq!((code, &*stderr), (Some(0), ""));
-    }
-    let (_, audit, _) = command(&["audit", "--text", "INC"]);
-    let shown: Vec<_> = audit.lines().map(|line| line.split("; ").last().unwrap()).collect();
-    assert_eq!(
-        shown,
-        [
-            "because INC-4, descriptor many=a, domain shop",
-            "because INC 3, descriptor many=a, domain shop, used 5",
-            "because INC-2, descriptor many=a, domain shop",
-            "because INC-1, descriptor many=a, domain shop, used 5",
-        ]
-    );
-}
-
 async fn counters_are_set(service: &Service, algorithms: &[&str]) {
     for name in algorithms {
         let counted = || descriptor(&[(name, "set")]);
@@ -225,7 +173,7 @@ async fn counters_are_set(service: &Service, algorithms: &[&str]) {
 
 #[tokio::test]
 async fn a_counter_of_every_algorithm_is_set_on_every_store() {
-    let options = || Options { rules: RULES, ..Options::default() };
+    let options = || Options { rules: &RULES, ..Options::default() };
     counters_are_set(&Service::start(options()), &ALGORITHMS).await;
     let redis = Redis::start();
     let store = redis.url_with_minimal_rights();
@@ -269,7 +217,7 @@ fn the_last_one_applies(services: [&Service; 2], algorithms: &[&str]) {
 
 #[tokio::test]
 async fn of_two_replicas_that_set_a_counter_at_once_the_last_one_applies() {
-    let options = || Options { rules: RULES, ..Options::default() };
+    let options = || Options { rules: &RULES, ..Options::default() };
     let in_memory = Service::start(options());
     the_last_one_applies([&in_memory; 2], &ALGORITHMS);
     let redis = Redis::start();
@@ -284,77 +232,12 @@ async fn of_two_replicas_that_set_a_counter_at_once_the_last_one_applies() {
     the_last_one_applies([&replica(), &replica()], &ALGORITHMS[..1]);
 }
 
-#[tokio::test]
-async fn one_of_several_limits_is_set_and_calls_in_flight_are_not() {
-    let rules = format!(
-        "{RULES}  - key: slots\n    rate_limit: {{ algorithm: in_flight, requests_per_unit: 2, hold: 10m }}\n"
-    );
-    let service = Service::with(&rules).start();
-    let choices = "limit: must be one of: fixed_window of 10 per year, token_bucket of 20 per year";
-    assert_eq!(set(&service, &["two=x", "--used", "5"]), Err(choices.to_owned()));
-    let wrong = set(&service, &["two=x", "--used", "5", "--limit", "30 per year"]);
-    assert_eq!(wrong, Err(choices.to_owned()));
-    for limit in ["20 per year", "token_bucket", "token_bucket of 20 per year"] {
-        assert!(set(&service, &["two=x", "--used", "5", "--limit", limit]).is_ok(), "{limit}");
-    }
-    let shown = "fixed_window: 0 used of 10 per year, 10 left\n\
-                 token_bucket: 5 used of 20 per year, 15 left";
-    assert_eq!(output(&service, "show", "two=x"), shown);
-    let addr = service.admin.to_string();
-    let show = ["counter", "show", "--domain", "shop", "--addr", &addr, "slots=x"];
-    let (_, shown, _) = run(tollkeeper().args(show));
-    assert_eq!(shown, "in_flight: 0 used of 2 at once, 2 left\n", "which never resets");
-    for (words, problem) in [
-        (
-            &["slots=x", "--used", "1"][..],
-            "used: calls in flight cannot be set; each ends with its commit",
-        ),
-        (&["free=x", "--used", "1"], NO_LIMIT),
-    ] {
-        assert_eq!(set(&service, words), Err(problem.to_owned()));
-    }
-}
-
-#[tokio::test]
-async fn counters_are_printed_as_json() {
-    let service = Service::with(RULES).start();
-    ask(&service, descriptor(&[("many", "x")])).await;
-    let addr = service.admin.to_string();
-    for words in [
-        &["show", "many=x"][..],
-        &["list", "many=*"],
-        &["set", "many=x", "--used", "1"],
-        &["reset", "many=*", "--matching", "--yes"],
-        &["reset", "many=x"],
-    ] {
-        let end = ["--addr", &addr, "--domain", "shop", "-o", "json"];
-        let output = tollkeeper().arg("counter").args(words).args(end).output().unwrap();
-        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let used = if words == ["reset", "many=x"] { 0 } else { 1 };
-        assert_eq!(answer["counters"][0]["used"], used, "{words:?}: {answer}");
-    }
-}
-
-#[tokio::test]
-async fn each_limit_of_a_descriptor_is_shown_and_the_answer_has_the_tightest() {
-    let service = Service::with(RULES).start();
-    let four = || hits(descriptor(&[("two", "x")]), 4);
-    assert_eq!(ask(&service, four()).await, "OK: OK 6/10 YEAR");
-    let shown = "fixed_window: 4 used of 10 per year, 6 left\n\
-                 token_bucket: 4 used of 20 per year, 16 left";
-    assert_eq!(output(&service, "show", "two=x"), shown);
-    assert_eq!(ask(&service, four()).await, "OK: OK 2/10 YEAR");
-    assert_eq!(ask(&service, four()).await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
-    // The denied call charged neither limit.
-    assert!(output(&service, "show", "two=x").contains("8 used of 20"));
-}
-
 /// The count that a reset returns is exactly what it removed, as with GETSET.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reset_under_load_loses_no_hit() {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
-        let service = Service::with(RULES).on(store).start();
+        let service = Service::with(&RULES).on(store).start();
         let mut clients = tokio::task::JoinSet::new();
         for _ in 0..4 {
             let mut client = service.client().await;
@@ -383,21 +266,9 @@ async fn a_reset_under_load_loses_no_hit() {
 }
 
 #[tokio::test]
-async fn requests_for_counters_that_do_not_exist_get_a_clear_error() {
-    let service = Service::with(RULES).start();
-    for (descriptor, problem) in
-        [("free=x", NO_LIMIT), ("unknown=x", NO_LIMIT), ("user", "user: must be key=value")]
-    {
-        let output = counter(&service, "show", descriptor);
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success() && stderr.contains(problem), "{stderr}");
-    }
-}
-
-#[tokio::test]
 async fn a_corrupt_counter_is_reported_and_a_reset_clears_it() {
     let redis = Redis::start();
-    let service = Service::with(RULES).on(&redis.url()).start();
+    let service = Service::with(&RULES).on(&redis.url()).start();
     ask(&service, descriptor(&[("many", "x")])).await;
     redis.query::<()>(&["SET", &redis.key("many=x"), "planted", "KEEPTTL"]);
     let problem = "fixed_window of 1000000 per year: it holds something other than a count";
@@ -495,27 +366,27 @@ async fn check_listing(service: &Service) {
 
 #[tokio::test]
 async fn counters_in_memory_are_listed_and_reset_by_pattern() {
-    check_listing(&Service::with(RULES).start()).await;
+    check_listing(&Service::with(&RULES).start()).await;
 }
 
 #[tokio::test]
 async fn counters_in_redis_are_listed_and_reset_by_pattern() {
     let redis = Redis::start();
     let (store, flags) = (&redis.url(), &["--key-prefix", "a*b:"]);
-    check_listing(&Service::with(RULES).on(store).flags(flags).start()).await;
+    check_listing(&Service::with(&RULES).on(store).flags(flags).start()).await;
 }
 
 #[tokio::test]
 async fn counters_of_all_nodes_of_a_cluster_are_listed_and_reset_by_pattern() {
     let cluster = Cluster::start_as(&ClusterSetup { replicas: false, ..ClusterSetup::default() });
-    check_listing(&Service::with(RULES).on(&cluster.url()).start()).await;
+    check_listing(&Service::with(&RULES).on(&cluster.url()).start()).await;
 }
 
 #[tokio::test]
 async fn counters_are_shown_reset_set_and_listed_while_redis_is_slow() {
     let redis = Redis::start();
     let proxy = FaultProxy::start(redis.port, 1);
-    let service = Service::with(RULES).on(&proxy.url).start();
+    let service = Service::with(&RULES).on(&proxy.url).start();
     ask(&service, hits(descriptor(&[("many", "x")]), 3)).await;
     // Twice the decision budget.
     let replies = Flow::Delay { ms: 30, jitter: 0, percent: 100 };
@@ -536,30 +407,10 @@ async fn counters_are_shown_reset_set_and_listed_while_redis_is_slow() {
     assert!(explained.status.success(), "{explained:?}");
 }
 
-#[tokio::test]
-async fn a_reset_says_that_nothing_matches_and_that_a_star_is_literal() {
-    let service = Service::with(RULES).start();
-    let addr = service.admin.to_string();
-    let reset = |words: &[&str]| {
-        let start = ["counter", "reset", "--addr", &addr, "--domain", "shop", "many=*"];
-        run(tollkeeper().args([&start, words].concat()))
-    };
-    for words in [&["--matching"][..], &["--matching", "--yes"]] {
-        assert_eq!(reset(words).1, "no counter matches\n", "{words:?}");
-    }
-    ask(&service, descriptor(&[("many", "*")])).await;
-    let (_, text, hint) = reset(&[]);
-    assert_eq!(text, "fixed_window: 1 of 1000000 per year were used; now 0\n");
-    assert_eq!(hint, "`*` is a literal star without --matching\n");
-}
-
-const NO_LIMIT: &str =
-    "no limit applies to this descriptor; `tollkeeper explain` with the same arguments says why";
-
 #[test]
 fn a_listing_says_that_the_store_does_not_answer() {
     let redis = Redis::start();
-    let service = Service::with(RULES).on(&redis.url()).start();
+    let service = Service::with(&RULES).on(&redis.url()).start();
     let ask = || service.exchange_at(service.admin, "GET", "/counters/list?domain=shop", b"");
     assert_eq!(ask().0, 200);
     redis.query::<String>(&["ACL", "SETUSER", "default", "-scan"]);
@@ -575,7 +426,7 @@ fn a_listing_says_that_the_store_does_not_answer() {
 #[tokio::test]
 async fn a_listing_that_has_enough_looks_at_no_further_keys() {
     let redis = Redis::start();
-    let service = Service::with(RULES).on(&redis.url()).start();
+    let service = Service::with(&RULES).on(&redis.url()).start();
     ask(&service, descriptor(&[("many", "0")])).await;
     let key = redis.key("many=0");
     let copy = "for number = 1, 50000 do
@@ -594,7 +445,7 @@ async fn a_listing_that_has_enough_looks_at_no_further_keys() {
 #[tokio::test]
 async fn ids_of_calls_take_no_place_in_a_listing() {
     let redis = Redis::start();
-    let service = Service::with(RULES).on(&redis.url()).start();
+    let service = Service::with(&RULES).on(&redis.url()).start();
     let call = r#"{ "domain": "shop", "calls": [{ "id": "x", "descriptors": [
         { "entries": [{ "key": "fixed_window", "value": "alice" }] }] }] }"#;
     assert_eq!(service.exchange("POST", "/v1/decide", call.as_bytes()).0, 200);
