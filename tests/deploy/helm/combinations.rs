@@ -118,16 +118,3 @@ fn the_schemas_refuse_unknown_fields() {
         assert!(found.contains("bogus"), "{kind}: {found}");
     }
 }
-
-#[test]
-fn an_autoscaled_deployment_has_no_number_of_replicas() {
-    let autoscaled = ["--set", "autoscaling.enabled=true,store.url=redis://r"];
-    let objects = render(&autoscaled);
-    let deployment = object(&objects, "Deployment");
-    assert!(deployment["spec"].get("replicas").is_none(), "{deployment}");
-    let scaler = object(&objects, "HorizontalPodAutoscaler");
-    assert_eq!(scaler["spec"]["scaleTargetRef"]["name"], deployment["metadata"]["name"]);
-    let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
-    assert!(args.as_array().unwrap().contains(&Value::from("--replicas=10")), "{args}");
-    assert_eq!(object(&render(&[]), "Deployment")["spec"]["replicas"], 1);
-}

@@ -1,6 +1,5 @@
-//! Objects that operators of the cluster act on: KEDA, cert-manager and the Grafana operator; and what OpenShift assigns.
+//! The dashboard of the Grafana operator, and what OpenShift assigns.
 
-use super::refusals::refused;
 use crate::support::{chart::*, prelude::*};
 
 /// The objects that the chart makes of these values, of which the schemas refuse none.
@@ -9,61 +8,6 @@ fn accepted(values: &str) -> Vec<Value> {
     let documents: Vec<String> = objects.iter().map(ToString::to_string).collect();
     assert_eq!(invalid(&documents.join("\n---\n")), [""; 0], "{values}");
     objects
-}
-
-const KEDA: &str = "store.url=redis://r,autoscaling.enabled=true,autoscaling.keda.enabled=true";
-
-#[test]
-fn keda_scales_by_the_cpu_and_further_triggers_instead_of_an_autoscaler() {
-    let trigger = "autoscaling.keda.triggers[0].type=cron,autoscaling.keda.triggers[0].metadata.timezone=Etc/UTC";
-    let objects = accepted(&format!("{KEDA},{trigger}"));
-    assert!(!objects.iter().any(|object| object["kind"] == "HorizontalPodAutoscaler"));
-    let deployment = object(&objects, "Deployment");
-    assert_eq!(deployment["spec"].get("replicas"), None);
-    let spec = &object(&objects, "ScaledObject")["spec"];
-    assert_eq!(spec["scaleTargetRef"]["name"], deployment["metadata"]["name"]);
-    assert_eq!((&spec["minReplicaCount"], &spec["maxReplicaCount"]), (&json!(2), &json!(10)));
-    let cpu = json!({ "type": "cpu", "metricType": "Utilization", "metadata": { "value": "70" } });
-    let cron = json!({ "type": "cron", "metadata": { "timezone": "Etc/UTC" } });
-    assert_eq!(spec["triggers"], json!([cpu, cron]));
-    let behavior = &spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"];
-    assert_eq!(behavior["scaleDown"]["stabilizationWindowSeconds"], 300);
-
-    refused(&["--set", "autoscaling.keda.enabled=true"], "needs autoscaling.enabled");
-    let metrics = "autoscaling.metrics[0].type=Resource";
-    refused(&["--set", KEDA, "--set", metrics], "with KEDA, use autoscaling.keda.triggers");
-    refused(&["--set", trigger], "autoscaling.keda.triggers needs autoscaling.keda.enabled");
-}
-
-#[test]
-fn cert_manager_issues_the_certificate_that_pods_mount_for_the_names_of_the_services() {
-    let on = "tls.certificate.enabled=true,tls.certificate.issuerRef.name=ca,tls.certificate.issuerRef.kind=ClusterIssuer";
-    let more = "tls.secret=cert,tls.certificate.dnsNames[0]=limits.example,tls.certificate.duration=2160h,namespaceOverride=edge,clusterDomain=own.example";
-    let objects = accepted(&format!("{on},{more}"));
-    let spec = &object(&objects, "Certificate")["spec"];
-    assert_eq!((&spec["secretName"], &spec["duration"]), (&json!("cert"), &json!("2160h")));
-    assert_eq!(spec["issuerRef"], json!({ "name": "ca", "kind": "ClusterIssuer" }));
-    let names = spec["dnsNames"].as_array().unwrap();
-    for name in [
-        "release-tollkeeper.edge.svc",
-        "release-tollkeeper-headless.edge.svc.own.example",
-        "release-tollkeeper-admin",
-        "limits.example",
-    ] {
-        assert!(names.contains(&name.into()), "{name}: {names:?}");
-    }
-    let pod = &object(&objects, "Deployment")["spec"]["template"]["spec"];
-    let volumes = pod["volumes"].as_array().unwrap();
-    let mounted = volumes.iter().find(|volume| volume["name"] == "secrets").unwrap();
-    assert_eq!(mounted["projected"]["sources"][0]["secret"]["name"], "cert");
-
-    refused(&["--set", on], "tls.certificate needs tls.secret");
-    let without = "tls.secret=cert,tls.certificate.enabled=true";
-    refused(&["--set", without], "tls.certificate needs tls.certificate.issuerRef.name");
-    let other = format!("{on},tls.secret=cert,tls.certKey=server.pem");
-    refused(&["--set", &other], "\"server.pem\", but cert-manager writes tls.crt");
-    let days = format!("{on},tls.secret=cert,tls.certificate.duration=90d");
-    refused(&["--set", &days], "is \"90d\", and must be a duration such as 2160h");
 }
 
 #[test]
