@@ -1,6 +1,6 @@
 //! The status page on the admin address, in a real browser.
 
-use crate::support::{browser::Browser, prelude::*, service::exchange_with};
+use crate::support::{browser::Browser, prelude::*};
 
 async fn ask(service: &Service, domain: &str, key: &str, value: &str, calls: usize) {
     for _ in 0..calls {
@@ -453,67 +453,6 @@ async fn an_operator_with_the_token_overrides_a_limit_and_undoes_it() {
     browser.picture("operators");
     // The page has learned by 401 that a token is needed.
     assert_eq!(browser.complaints().iter().filter(|text| !text.contains("401")).count(), 0);
-}
-
-#[test]
-fn a_page_changes_nothing_from_another_origin_or_without_the_token() {
-    let file = TextFile::new("token", "a-token-of-16-characters");
-    let flags = &["--admin-token-file", &file];
-    let [open, guarded] = [&[][..], flags].map(|flags| Service::shop().flags(flags).start());
-    let reset = "/counters/reset?domain=shop&descriptor=user%3Dtwo";
-    let token = ("authorization", "Bearer a-token-of-16-characters");
-    let status = |service: &Service, method, path, headers: &[(&str, &str)]| {
-        let body =
-            r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"two"}]}]}"#;
-        exchange_with(service.admin, method, path, headers, body.as_bytes()).0
-    };
-    for (service, with) in [(&open, &[][..]), (&guarded, &[token][..])] {
-        let own = format!("http://{}", service.admin);
-        let of_page = [("origin", &*own), ("sec-fetch-site", "same-origin")];
-        let own_page = [&of_page[..], with].concat();
-        assert_eq!(status(service, "POST", "/explain", &own_page), 200);
-        let may_change = if with.is_empty() { 403 } else { 200 };
-        assert_eq!(status(service, "POST", reset, &own_page), may_change);
-        assert_eq!(status(service, "POST", reset, with), 200, "no page");
-        assert_eq!(
-            status(service, "DELETE", "/overrides/00", &own_page),
-            if with.is_empty() { 403 } else { 404 }
-        );
-        let port = service.admin.port();
-        for origin in [
-            "http://evil.example",
-            "null",
-            "http://127.0.0.1",
-            &format!("http://localhost:{port}"),
-            &format!("{own}.evil.example"),
-        ] {
-            for (method, path) in [
-                ("POST", reset),
-                ("POST", "/explain"),
-                ("POST", "/overrides"),
-                ("GET", "/overrides"),
-                ("DELETE", "/overrides/00"),
-            ] {
-                let headers = [&[("origin", origin)][..], with].concat();
-                assert_eq!(
-                    status(service, method, path, &headers),
-                    403,
-                    "{origin} {method} {path}"
-                );
-            }
-        }
-        let other_site = [&[("sec-fetch-site", "cross-site")][..], with].concat();
-        assert_eq!(status(service, "GET", "/overrides", &other_site), 403);
-        assert_eq!(
-            status(service, "GET", "/counters/list?domain=shop", &own_page),
-            403,
-            "the page does not need it"
-        );
-    }
-    assert_eq!(
-        status(&guarded, "POST", reset, &[("origin", &format!("http://{}", guarded.admin))]),
-        401
-    );
 }
 
 #[tokio::test]

@@ -38,6 +38,45 @@ async fn ask(service: &Service, descriptor: RateLimitDescriptor) -> String {
     spell(&service.ask(request("shop", vec![descriptor])).await.unwrap())
 }
 
+/// Two replicas on each store, or memory's only one twice, with the algorithms that the store has.
+async fn on_each_store(scenario: impl AsyncFn([&Service; 2], &[&str])) {
+    scenario([&Service::with(&RULES).start(); 2], &ALGORITHMS).await;
+
+    let replica = |store: &str| Service::with(&RULES).on(store).ready();
+    let redis = Redis::start();
+    let store = redis.url_with_minimal_rights();
+    scenario([&replica(&store), &replica(&store)], &ALGORITHMS).await;
+    redis.assert_no_key_leaks();
+
+    let cluster = Cluster::start_as(&ClusterSetup { replicas: false, ..ClusterSetup::default() });
+    let store = cluster.url_with_minimal_rights();
+    scenario([&replica(&store), &replica(&store)], &ALGORITHMS).await;
+
+    let redis = Redis::start();
+    let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
+    let rules = "domain: shop\ndescriptors: [{ key: fixed_window, rate_limit: { unit: year, requests_per_unit: 10 } }]";
+    let replica = || Service::with(rules).on(&store).flags(flags).start();
+    scenario([&replica(), &replica()], &ALGORITHMS[..1]).await;
+}
+
+#[tokio::test]
+async fn a_counter_of_every_algorithm_is_shown_and_reset_on_every_store() {
+    on_each_store(async |[one, _], algorithms| {
+        every_algorithm_is_shown_and_reset(one, algorithms).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_counter_of_every_algorithm_is_set_on_every_store() {
+    on_each_store(async |[one, _], algorithms| counters_are_set(one, algorithms).await).await;
+}
+
+#[tokio::test]
+async fn of_two_replicas_that_set_a_counter_at_once_the_last_one_applies() {
+    on_each_store(async |replicas, algorithms| the_last_one_applies(replicas, algorithms)).await;
+}
+
 async fn every_algorithm_is_shown_and_reset(service: &Service, algorithms: &[&str]) {
     for name in algorithms {
         let counted = || descriptor(&[(name, "a,b")]);
@@ -60,23 +99,6 @@ async fn every_algorithm_is_shown_and_reset(service: &Service, algorithms: &[&st
         );
         assert_eq!(ask(service, hits(counted(), 10)).await, "OK: OK 0/10 YEAR");
     }
-}
-
-#[tokio::test]
-async fn a_counter_of_every_algorithm_is_shown_and_reset_on_every_store() {
-    let options = || Options { rules: &RULES, ..Options::default() };
-    every_algorithm_is_shown_and_reset(&Service::start(options()), &ALGORITHMS).await;
-    let redis = Redis::start();
-    let store = redis.url();
-    let service = Service::start(Options { store: &store, ..options() });
-    every_algorithm_is_shown_and_reset(&service, &ALGORITHMS).await;
-    redis.assert_no_key_leaks();
-
-    let redis = Redis::start();
-    let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
-    let rules = "domain: shop\ndescriptors: [{ key: fixed_window, rate_limit: { unit: year, requests_per_unit: 10 } }]";
-    let service = Service::with(rules).on(&store).flags(flags).start();
-    every_algorithm_is_shown_and_reset(&service, &ALGORITHMS[..1]).await;
 }
 
 /// Decides, refunds, shows and resets, by each algorithm.
@@ -171,28 +193,6 @@ async fn counters_are_set(service: &Service, algorithms: &[&str]) {
     }
 }
 
-#[tokio::test]
-async fn a_counter_of_every_algorithm_is_set_on_every_store() {
-    let options = || Options { rules: &RULES, ..Options::default() };
-    counters_are_set(&Service::start(options()), &ALGORITHMS).await;
-    let redis = Redis::start();
-    let store = redis.url_with_minimal_rights();
-    counters_are_set(&Service::start(Options { store: &store, ..options() }), &ALGORITHMS).await;
-    redis.assert_no_key_leaks();
-    let setup = ClusterSetup { replicas: false, ..ClusterSetup::default() };
-    let cluster = Cluster::start_as(&setup);
-    let store = cluster.url();
-    let service = Service::start(Options { store: &store, ..options() });
-    service.wait_until_ready();
-    counters_are_set(&service, &ALGORITHMS).await;
-
-    let redis = Redis::start();
-    let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
-    let rules = "domain: shop\ndescriptors: [{ key: fixed_window, rate_limit: { unit: year, requests_per_unit: 10 } }]";
-    let service = Service::with(rules).on(&store).flags(flags).start();
-    counters_are_set(&service, &ALGORITHMS[..1]).await;
-}
-
 /// Two replicas set the same counter at once, many times.
 fn the_last_one_applies(services: [&Service; 2], algorithms: &[&str]) {
     for name in algorithms {
@@ -213,23 +213,6 @@ fn the_last_one_applies(services: [&Service; 2], algorithms: &[&str]) {
             assert!(shown.starts_with(&expected), "{shown}");
         }
     }
-}
-
-#[tokio::test]
-async fn of_two_replicas_that_set_a_counter_at_once_the_last_one_applies() {
-    let options = || Options { rules: &RULES, ..Options::default() };
-    let in_memory = Service::start(options());
-    the_last_one_applies([&in_memory; 2], &ALGORITHMS);
-    let redis = Redis::start();
-    let store = redis.url();
-    let replica = || Service::start(Options { store: &store, ..options() });
-    the_last_one_applies([&replica(), &replica()], &ALGORITHMS);
-
-    let redis = Redis::start();
-    let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
-    let rules = "domain: shop\ndescriptors: [{ key: fixed_window, rate_limit: { unit: year, requests_per_unit: 10 } }]";
-    let replica = || Service::with(rules).on(&store).flags(flags).start();
-    the_last_one_applies([&replica(), &replica()], &ALGORITHMS[..1]);
 }
 
 /// The count that a reset returns is exactly what it removed, as with GETSET.

@@ -109,22 +109,3 @@ fn the_files_of_init_pass_its_checks_and_are_never_overwritten() {
     assert_eq!(stderr, "new/rules/rules.yaml: exists; nothing was written\n");
     assert_eq!(fs::read_to_string(rules).unwrap(), "mine");
 }
-
-#[test]
-fn a_terminal_shows_the_line_of_a_problem_with_a_caret() {
-    const IN_TERMINAL: &str = "import pty, sys; pty.spawn(sys.argv[1:])";
-    let folder = TempDir::new().unwrap();
-    fs::write(folder.path().join("bad.yaml"), BAD).unwrap();
-    let mut terminal = Command::new(tool("python"));
-    terminal.args(["-c", IN_TERMINAL, "env", "NO_COLOR=1"]).arg(tollkeeper().get_program());
-    let (_, stdout, _) = run(terminal.current_dir(&folder).args(["check", "bad.yaml"]));
-    let shown = stdout.replace('\r', "");
-    let expected =
-        "error: unit: must be one of: second, minute, hour, day, week, month, year; not `moment`
- --> bad.yaml:3:33
-  |
-3 | - { key: x, rate_limit: { unit: moment } }
-  |                                 ^
-";
-    assert!(shown.contains(expected), "{shown}");
-}

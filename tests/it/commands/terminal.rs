@@ -152,31 +152,6 @@ fn line_ends_in_a_rule_file_or_its_name_add_no_line_to_log_or_output() {
 }
 
 #[test]
-fn log_lines_are_coloured_only_on_a_terminal_and_never_with_no_color() {
-    // The service logs a warning and exits, since its address is taken. Python runs it on a terminal.
-    const IN_TERMINAL: &str = "import pty, sys; pty.spawn(sys.argv[1:])";
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let flags = ["serve", "--grpc-addr", &taken.local_addr().unwrap().to_string()];
-    let log = |command: &mut Command| {
-        let (_, stdout, stderr) =
-            run(command.args(flags).env("TOLLKEEPER_BOGUS", "1").env_remove("NO_COLOR"));
-        let log = stdout + &stderr;
-        assert!(log.contains("TOLLKEEPER_BOGUS: no such setting"), "{log}");
-        log
-    };
-    let plain = log(&mut tollkeeper());
-    assert!(!plain.contains('\x1b'), "{plain:?}");
-    let mut in_terminal = Command::new(tool("python"));
-    in_terminal.args(["-c", IN_TERMINAL]).arg(tollkeeper().get_program());
-    let coloured = log(&mut in_terminal);
-    assert!(coloured.contains('\x1b'), "{coloured:?}");
-    let mut in_terminal = Command::new(tool("python"));
-    in_terminal.args(["-c", IN_TERMINAL, "env", "NO_COLOR=1"]).arg(tollkeeper().get_program());
-    let without_color = log(&mut in_terminal);
-    assert!(!without_color.contains('\x1b'), "{without_color:?}");
-}
-
-#[test]
 fn every_shell_gets_completions_and_every_command_a_manual_page() {
     for (shell, start) in
         [("bash", "_tollkeeper()"), ("zsh", "#compdef tollkeeper"), ("fish", "# Print")]

@@ -204,25 +204,39 @@ fn every_admin_endpoint_refuses_strangers_readers_who_change_and_pages_that_it_i
     let service = Service::shop().flags(&["--admin-token-file", &path]).start();
     let [alice, bob, wrong] =
         ['a', 'b', 'c'].map(|letter| format!("Bearer {}", letter.to_string().repeat(16)));
-    let own = format!("http://{}", service.admin);
-    let page = ("origin", own.as_str());
-    let foreign = ("origin", "https://evil.example");
+    let open = Service::shop().start();
+    let own = |service: &Service| format!("http://{}", service.admin);
+    let (own_origin, origin_of_open) = (own(&service), own(&open));
+    let (page, page_of_open) = (("origin", &*own_origin), ("origin", &*origin_of_open));
+    let own_site = ("sec-fetch-site", "same-origin");
+    let by_name = format!("http://localhost:{}", service.admin.port());
+    let longer = format!("{own_origin}.evil.example");
+    let origins = ["https://evil.example", "null", "http://127.0.0.1", &by_name, &longer];
+    let foreign = origins.map(|origin| ("origin", origin)).into_iter();
+    let foreign = foreign.chain(["cross-site", "same-site"].map(|site| ("sec-fetch-site", site)));
     for (endpoint, body, read, change, is_for_page) in endpoints {
-        let of_page = if is_for_page { change } else { 403 };
-        for (headers, expected) in [
-            (&[][..], 401),
-            (&with(&wrong), 401),
-            (&[page], 401),
-            (&with(&bob), read),
-            (&with(&alice), change),
-            (&[with(&alice)[0], page], of_page),
-            (&[with(&alice)[0], foreign], 403),
-        ] {
-            let (method, path) = endpoint.split_once(' ').unwrap();
-            let path = path.replace("{id}", "00");
+        let (method, path) = endpoint.split_once(' ').unwrap();
+        let path = path.replace("{id}", "00");
+        let check = |service: &Service, headers: &[(&str, &str)], expected| {
             let (status, ..) =
                 exchange_with(service.admin, method, &path, headers, body.as_bytes());
             assert_eq!(status, expected, "{endpoint} {headers:?}");
+        };
+        let of_page = if is_for_page { change } else { 403 };
+        check(&service, &[], 401);
+        check(&service, &with(&wrong), 401);
+        check(&service, &[page], 401);
+        check(&service, &with(&bob), read);
+        check(&service, &with(&alice), change);
+        check(&service, &[with(&alice)[0], page], of_page);
+        check(&service, &[with(&alice)[0], page, own_site], of_page);
+        // Without tokens, anybody but a page may change, and its own page may read.
+        let changes = read == 403 || method == "DELETE";
+        check(&open, &[], change);
+        check(&open, &[page_of_open, own_site], if changes { 403 } else { of_page });
+        for header in foreign.clone() {
+            check(&service, &[with(&alice)[0], header], 403);
+            check(&open, &[header], 403);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! `tollkeeper test`: tests of rules, run by people and by CI systems.
 
-use crate::support::prelude::*;
+use crate::support::{prelude::*, rows::rows};
+
+const ROWS: &str = include_str!("rule_tests.txt");
 
 const RULES: &str = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: 2, time_zone: Europe/Berlin }\n  - { key: k, value: free }\n";
 
@@ -228,65 +230,17 @@ fn a_descriptor_that_matches_no_rule_fails_unless_the_test_says_so() {
 
 #[test]
 fn a_mistake_in_a_test_file_is_a_problem_with_its_location() {
-    for (calls, problem) in [
-        ("      - { descriptors: k, expect: OK }\n", "7:24: descriptors: must be key=value"),
-        ("      - { descriptors: k=v, at: soon }\n", "7:33: at: must be a time such as 500ms"),
-        (
-            "      - { at: 90s, descriptors: k=v }\n      - { at: 1m, descriptors: k=v }\n",
-            "8:15: at: 1m is before 90s, the time of the call above",
-        ),
-        (
-            "      - { descriptors: k=v, expect: OVERLIMIT }\n",
-            "7:37: expect: must be one of: OK, OVER_LIMIT, committed, overrun, unused, repeated, late; not `OVERLIMIT`; did you mean `OVER_LIMIT`?",
-        ),
-        ("      - { descriptors: k=v, hits: x }\n", "7:35: hits: must be a whole number"),
-        ("      - { descriptors: k=v, hits: 010 }\n", "7:35: hits: `010` is octal, and means 8"),
-        ("      - { descriptors: [] }\n", "descriptors: must be a list of at least one"),
-        ("      - { descriptor: k=v }\n", "unknown key `descriptor`; did you mean `descriptors`?"),
-        ("      - { at: 1s }\n", "7:9: descriptors: missing"),
-        (
-            "      - { descriptors: [k=v, k=w], remaining: 1 }\n",
-            "7:47: remaining: the call has 2 descriptors, but there is 1 number; list one for each",
-        ),
-        (
-            "      - { descriptors: k=v, rule: [k, k] }\n",
-            "7:35: rule: the call has 1 descriptor, but there are 2 rules; list one for each",
-        ),
-    ] {
-        check_problem(calls, problem);
+    for [call, problem] in rows(ROWS, "calls") {
+        let (code, stdout, stderr) = test_calls(&format!("      - {{ {call} }}\n"));
+        let expected =
+            (Some(1), "no tests run: 1 problem\n", format!("./rules.test.yaml:{problem}\n"));
+        assert_eq!((code, &*stdout, stderr), expected, "{call}");
     }
-    for (text, problem) in [
-        ("tests: [{ name: a, domain: d, calls: [{ descriptors: k=v }] }]", "1:1: rules: missing"),
-        ("rules: rules.yaml", "1:1: tests: missing"),
-        ("rules: rules.yaml\ntests: []", "2:8: tests: must be a list of at least one"),
-        (
-            "rules: gone.yaml\ntests: [{ name: a, domain: d, calls: [{ descriptors: k=v }] }]",
-            "a.test.yaml:1:8: rules: gone.yaml: No such file",
-        ),
-        ("", "1:1: the file is empty; a test file starts with `rules:`"),
-    ] {
-        let (code, _, stderr) = test_file("a.test.yaml", text, &[]);
-        assert!(code == Some(1) && stderr.contains(problem), "{stderr}");
+    for [file, problem] in rows(ROWS, "files") {
+        let (code, _, stderr) = test_file("a.test.yaml", &file, &[]);
+        let problems = stderr.replace("./a.test.yaml:", "");
+        assert_eq!((code, problems.trim_end()), (Some(1), &*problem), "{file}");
     }
-}
-
-#[test]
-fn one_mistake_in_a_call_is_one_problem() {
-    let only = |calls: &str, problem: &str| {
-        let (code, stdout, stderr) = test_calls(calls);
-        let expected = format!("./rules.test.yaml:7:{problem}\n");
-        assert_eq!((code, stderr, &*stdout), (Some(1), expected, "no tests run: 1 problem\n"));
-    };
-    only("      - { descriptors: k=v, rule: [] }\n", "35: rule: must be a list of at least one");
-    only(
-        "      - { descriptors: [], rule: k }\n",
-        "24: descriptors: must be a list of at least one",
-    );
-    only("      - { descriptors: '' }\n", "24: descriptors: must not be empty");
-    only(
-        "      - { descriptors: k=v, remaining: -1 }\n",
-        "40: remaining: must be a whole number from 0 to 9007199254740991; not `-1`",
-    );
 }
 
 #[test]

@@ -6,12 +6,6 @@ use crate::support::{otlp::Receiver, prelude::*};
 
 const CANARY: &str = "canary-7f3a";
 
-/// Sends a request to the admin address; the answer's status and JSON.
-fn admin(service: &Service, method: &str, path: &str) -> (u16, Value) {
-    let (status, _, body) = service.exchange_at(service.admin, method, path, b"");
-    (status, serde_json::from_str(&body).unwrap_or_else(|_| panic!("{path}: {body}")))
-}
-
 /// Waits for this number of lines about decisions.
 #[track_caller]
 fn decisions(service: &Service, count: usize) -> Vec<String> {
@@ -30,11 +24,11 @@ async fn the_log_filter_changes_by_target_on_the_admin_address_while_the_service
         let descriptors = vec![descriptor(&[("user", user)]), descriptor(&[(CANARY, CANARY)])];
         service.ask(request("shop", descriptors)).await.unwrap();
     };
-    assert_eq!(admin(&service, "GET", "/log"), (200, json!({ "filter": "info" })));
+    assert_eq!(service.admin("GET", "/log"), (200, json!({ "filter": "info" })));
     ask(CANARY).await;
 
     let debug = "info,tollkeeper::decision=debug";
-    let changed = admin(&service, "POST", &format!("/log?filter={debug}"));
+    let changed = service.admin("POST", &format!("/log?filter={debug}"));
     assert_eq!(changed, (200, json!({ "filter": debug })));
     for user in [CANARY, CANARY, "another"] {
         ask(user).await;
@@ -49,10 +43,10 @@ async fn the_log_filter_changes_by_target_on_the_admin_address_while_the_service
     assert_eq!(caller(&lines[0]), caller(&lines[1]), "one caller has one digest");
     assert_ne!(caller(&lines[0]), caller(&lines[2]));
 
-    assert_eq!(admin(&service, "POST", "/log?filter=off").0, 200);
+    assert_eq!(service.admin("POST", "/log?filter=off").0, 200);
     let before = service.log();
     ask(CANARY).await;
-    assert_eq!(admin(&service, "GET", "/log"), (200, json!({ "filter": "off" })));
+    assert_eq!(service.admin("GET", "/log"), (200, json!({ "filter": "off" })));
     assert_eq!(service.log(), before, "nothing is logged");
     assert!(!before.contains(CANARY), "a value or name of the request in {before}");
 }
@@ -62,7 +56,7 @@ fn the_command_that_the_page_shows_changes_the_log_filter() {
     let service = Service::shop().start();
     let page = include_str!("../../../docs/observability.md");
     let (_, path) = blocks(page, "sh")[0].split_once(":6070").unwrap();
-    let (status, body) = admin(&service, "POST", path.trim_end().trim_end_matches('\''));
+    let (status, body) = service.admin("POST", path.trim_end().trim_end_matches('\''));
     assert_eq!((status, body), (200, json!({ "filter": "info,tollkeeper::decision=debug" })));
 }
 
@@ -72,11 +66,11 @@ fn a_bad_log_filter_is_refused_with_what_is_allowed_and_changes_nothing() {
     for query in
         ["", "?filter=verbose", "?filter=info,a", "?filter=a=debug", "?filter=info&filter=warn"]
     {
-        let (status, body) = admin(&service, "POST", &format!("/log{query}"));
+        let (status, body) = service.admin("POST", &format!("/log{query}"));
         let error = body["error"].as_str().unwrap();
         assert!(status == 400 && error.starts_with("filter: "), "{query}: {status} {error}");
     }
-    assert_eq!(admin(&service, "GET", "/log").1, json!({ "filter": "info" }));
+    assert_eq!(service.admin("GET", "/log").1, json!({ "filter": "info" }));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -31,19 +31,29 @@ async fn call(
     client.should_rate_limit(call).await.unwrap();
 }
 
+/// A service that exports soon, and its receiver.
+async fn traced(service: Options<'_>) -> (Receiver, Service) {
+    let (receiver, endpoint) = Receiver::start().await;
+    let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint), SOON];
+    (receiver, service.environment(&environment).ready())
+}
+
+#[track_caller]
+fn all_are_on_the_page<'span>(spans: impl IntoIterator<Item = &'span Span>) {
+    for attribute in spans.into_iter().flat_map(|span| &span.attributes) {
+        assert!(PAGE.contains(&format!("`{}`", attribute.key)), "{} is on the page", attribute.key);
+    }
+}
+
 fn user(name: &str) -> Vec<RateLimitDescriptor> {
     vec![descriptor(&[("user", name)])]
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_is_a_server_span_with_rules_and_verdict_and_its_script_run_a_child() {
-    let (receiver, endpoint) = Receiver::start().await;
     let redis = Redis::start();
-    let mut service = Service::shop()
-        .on(&redis.url())
-        .flags(&["--log-level", "debug"])
-        .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON])
-        .ready();
+    let service = Service::shop().flags(&["--log-level", "debug"]);
+    let (receiver, mut service) = traced(service.on(&redis.url())).await;
     let parent = format!("00-{TRACE}-{SPAN}-01");
     let descriptors = vec![
         descriptor(&[("user", CANARY)]),
@@ -84,9 +94,7 @@ async fn a_call_is_a_server_span_with_rules_and_verdict_and_its_script_run_a_chi
     ] {
         assert_eq!(attribute(&run.attributes, name), expected, "{name}");
     }
-    for attribute in server.attributes.iter().chain(&run.attributes) {
-        assert!(PAGE.contains(&format!("`{}`", attribute.key)), "{} is on the page", attribute.key);
-    }
+    all_are_on_the_page([&server, &run]);
     assert_eq!(server.links[0].span_id, run.span_id, "the call links to its run");
     assert_eq!(run.links[0].span_id, server.span_id, "the run links to its call");
 
@@ -101,9 +109,7 @@ async fn a_call_is_a_server_span_with_rules_and_verdict_and_its_script_run_a_chi
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_span_of_a_call_names_the_override_that_decided() {
-    let (receiver, endpoint) = Receiver::start().await;
-    let service =
-        Service::shop().environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON]).start();
+    let (receiver, service) = traced(Service::shop()).await;
     let set = set(&service, "user=two", json!({ "times": 10 }));
     let parent = format!("00-{TRACE}-{SPAN}-01");
     let mut client = service.client().await;
@@ -116,11 +122,8 @@ async fn the_span_of_a_call_names_the_override_that_decided() {
 /// The commit may come through another replica, and without the headers of the take.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_span_of_a_commit_links_to_the_span_of_its_take() {
-    let (receiver, endpoint) = Receiver::start().await;
     let rules = "domain: shop\ndescriptors:\n  - { key: user, rate_limit: { unit: year, requests_per_unit: 9, hold: 10m } }\n";
-    let service = Service::with(rules)
-        .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON])
-        .start();
+    let (receiver, service) = traced(Service::with(rules)).await;
     let mut client = service.client().await;
     let mut ask = async |trace: &str, flag: &str, descriptors| {
         let mut call = Request::new(request("shop", descriptors));
@@ -149,20 +152,14 @@ async fn the_span_of_a_commit_links_to_the_span_of_its_take() {
     assert_eq!(commits, "committed,committed,repeated");
     let links: Vec<_> = commit.links.iter().map(|link| (&link.trace_id, &link.span_id)).collect();
     assert_eq!(links, [(&take.trace_id, &take.span_id); 2]);
-    for attribute in take.attributes.iter().chain(&commit.attributes) {
-        assert!(PAGE.contains(&format!("`{}`", attribute.key)), "{} is on the page", attribute.key);
-    }
+    all_are_on_the_page([&take, &commit]);
     assert!(!format!("{:?}", receiver.spans()).contains(CANARY));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_of_json_is_a_server_span_by_the_conventions_for_http() {
-    let (receiver, endpoint) = Receiver::start().await;
     let mut redis = Redis::start();
-    let service = Service::shop()
-        .on(&redis.url())
-        .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON])
-        .ready();
+    let (receiver, service) = traced(Service::shop().on(&redis.url())).await;
     let ask = |number: u8, (key, hits): (&str, u8), expected: &str| {
         let trace = format!("{number}{}", &TRACE[1..]);
         let parent = format!("traceparent: 00-{trace}-{SPAN}-01");
@@ -182,13 +179,7 @@ async fn a_call_of_json_is_a_server_span_by_the_conventions_for_http() {
         ] {
             assert_eq!(attribute(&span.attributes, name), expected, "{name}");
         }
-        for attribute in &span.attributes {
-            assert!(
-                PAGE.contains(&format!("`{}`", attribute.key)),
-                "{} is on the page",
-                attribute.key
-            );
-        }
+        all_are_on_the_page([&span]);
         (span, trace)
     };
     let says = |span: &Span, expected: [&str; 3]| {
@@ -210,9 +201,7 @@ async fn a_call_of_json_is_a_server_span_by_the_conventions_for_http() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_in_json_is_one_span_which_shows_the_decision_of_a_single_call() {
-    let (receiver, endpoint) = Receiver::start().await;
-    let service =
-        Service::shop().environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON]).ready();
+    let (receiver, service) = traced(Service::shop()).await;
     let call = json!({ "descriptors": [{ "entries": [{ "key": "user", "value": CANARY }] }] });
     for (count, rules) in [(1, "user"), (2, "")] {
         let trace = format!("{count}{}", &TRACE[1..]);
@@ -230,12 +219,8 @@ async fn a_batch_in_json_is_one_span_which_shows_the_decision_of_a_single_call()
 #[tokio::test(flavor = "multi_thread")]
 async fn the_run_of_a_batch_and_each_of_its_calls_are_linked() {
     const CALLS: usize = 20;
-    let (receiver, endpoint) = Receiver::start().await;
     let redis = Redis::start();
-    let service = Service::shop()
-        .on(&redis.url())
-        .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON])
-        .ready();
+    let (receiver, service) = traced(Service::shop().on(&redis.url())).await;
     let client = service.client().await;
     let mut calls = tokio::task::JoinSet::new();
     // While Redis is stopped, the others wait for the batch of the first.
@@ -280,9 +265,7 @@ async fn the_run_of_a_batch_and_each_of_its_calls_are_linked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_callers_span_and_decision_are_read_from_w3c_and_b3_headers() {
-    let (receiver, endpoint) = Receiver::start().await;
-    let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), SOON];
-    let service = Service::shop().environment(environment).start();
+    let (receiver, service) = traced(Service::shop()).await;
     let mut client = service.client().await;
     let trace = |number: u8| format!("{number:032x}");
     for headers in [
@@ -322,12 +305,8 @@ async fn a_call_without_a_store_shows_the_rules_whose_failure_mode_decided() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_denied_from_memory_says_so_and_has_no_run() {
-    let (receiver, endpoint) = Receiver::start().await;
     let redis = Redis::start();
-    let service = Service::shop()
-        .on(&redis.url())
-        .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON])
-        .ready();
+    let (receiver, service) = traced(Service::shop().on(&redis.url())).await;
     let mut client = service.client().await;
     let mut number = 0;
     // The cache holds for a second.
@@ -348,9 +327,7 @@ async fn a_call_that_is_denied_from_memory_says_so_and_has_no_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trace_state_over_512_bytes_is_not_exported_and_its_trace_goes_on() {
-    let (receiver, endpoint) = Receiver::start().await;
-    let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), SOON];
-    let service = Service::shop().environment(environment).start();
+    let (receiver, service) = traced(Service::shop()).await;
     let mut client = service.client().await;
     for (trace, length) in [("aa", 512), ("bb", 513)] {
         let parent = format!("00-{}-{SPAN}-01", trace.repeat(16));
