@@ -43,7 +43,7 @@ use std::{
     collections::BTreeSet,
     fmt::Display,
     fs,
-    io::{self, Write as _},
+    io::Write as _,
     ops::Deref,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Output, Stdio},
@@ -74,14 +74,6 @@ pub fn succeeds(command: &mut Command) -> String {
     let (code, out, error) = run(command);
     assert_eq!(code, Some(0), "{command:?}: {out}{error}");
     out
-}
-
-/// Runs a command whose standard input is a pipe with this text, of less than 64 KiB.
-pub fn run_with_input(command: &mut Command, text: &str) -> (Option<i32>, String, String) {
-    let (reader, mut writer) = io::pipe().unwrap();
-    writer.write_all(text.as_bytes()).unwrap();
-    drop(writer);
-    run(command.stdin(reader))
 }
 
 /// The root folder of the repository.
