@@ -116,16 +116,17 @@ descriptors:
     };
     let take = || hits(descriptor(&[("route", "r")]), 0);
     let take_of_one = || descriptor(&[("route", "r")]);
-    for (node, take) in (0..3).flat_map(|node| [(node, take()), (node, take_of_one())]) {
-        let full = values_on(&cluster, node, "full", "f", 1).remove(0);
+    for number in 0..6 {
+        let full = values_on(&cluster, number / 2, "full", "f", 1).remove(0);
         let full = descriptor(&[("full", &full)]);
-        let denied = vec![take, full.clone()];
-        assert_eq!(left(denied).await, (Code::OverLimit, 100), "by node {node}");
+        let taken = if number % 2 == 0 { take() } else { take_of_one() };
+        let denied = vec![taken, full.clone()];
+        assert_eq!(left(denied).await, (Code::OverLimit, 100), "{number}");
         // What a reservation has charged beyond its limit was not left before.
-        let quota = |count| hits(descriptor(&[("quota", &node.to_string())]), count);
+        let quota = |count| hits(descriptor(&[("quota", &number.to_string())]), count);
         left(vec![quota(5)]).await;
         let denied = vec![refund(quota(0), 1), quota(3), full];
-        assert_eq!(left(denied).await, (Code::OverLimit, 1), "by node {node}");
+        assert_eq!(left(denied).await, (Code::OverLimit, 1), "{number}");
     }
     wait_until("the holds are given back", || used_and_held(&service) == (0, 0));
     assert_eq!(left(vec![take()]).await, (Code::Ok, 80));
