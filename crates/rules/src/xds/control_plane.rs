@@ -105,7 +105,6 @@ impl ControlPlane {
     }
 
     pub(super) fn responded(&self, version: &str, outcome: ResponseOutcome) {
-        let version = printable(version.as_bytes());
         let mut state = self.report.lock();
         state.failure = None;
         match outcome {
@@ -113,11 +112,20 @@ impl ControlPlane {
             ResponseOutcome::Unchanged => state.responses.unchanged += 1,
             ResponseOutcome::Refused => {
                 state.responses.refused += 1;
-                state.refused = Some(version);
+                state.refused = Some(printable(version.as_bytes()));
                 return;
             }
         }
+        drop(state);
+        self.in_force(version);
+    }
+
+    /// Records that the rules of this version of the control plane are in force.
+    pub(super) fn in_force(&self, version: &str) {
+        let version = printable(version.as_bytes());
+        let mut state = self.report.lock();
         (state.accepted, state.refused) = (Some((version, system_clock())), None);
+        drop(state);
         self.accepted.cancel();
     }
 

@@ -39,7 +39,9 @@ pub async fn follow(
     let follow_overlays = async {
         loop {
             let next = overlays.next().await;
-            subscription.lock().await.lay(next).await;
+            if let Some(version) = subscription.lock().await.lay(next).await {
+                control_plane.in_force(&version);
+            }
         }
     };
     tokio::join!(follow_overlays, subscribe(&subscription, &control_plane));

@@ -1,6 +1,6 @@
 //! What outlives a stream: the rules in force, and which responses were accepted or refused.
 
-use std::{mem, path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use tollkeeper_engine::text::counted;
 use tollkeeper_yaml::Problem;
@@ -34,14 +34,31 @@ pub(super) struct RuleSubscription<F> {
     rules: Arc<Rules>,
     options: LoadOptions,
     on_load: F,
+    newest_overlays: Arc<RuleFiles>,
+    /// The overlays in force: older ones, if the newest do not fit the rules.
     overlays: Arc<RuleFiles>,
     in_force: ReceivedRules,
     /// The newest response, if more than its resources are in force.
     without_kept: Option<ReceivedRules>,
     /// The control plane's version of the last accepted response.
     pub(super) accepted: Option<String>,
-    /// The content that was last refused, and why.
-    refused: Option<(Version, String)>,
+    refused: Option<RefusedResponse>,
+}
+
+/// The newest response, if it was refused. Other overlays may fit it.
+#[derive(Clone)]
+struct RefusedResponse {
+    response: Response,
+    /// Of its content with the overlays that it was tried with.
+    version: Version,
+    reason: String,
+}
+
+#[derive(Clone)]
+struct Response {
+    version_info: String,
+    received: ReceivedRules,
+    vanished: Vanished,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -59,24 +76,42 @@ impl<F: Fn(Loaded)> RuleSubscription<F> {
         overlays: RuleFiles,
     ) -> Self {
         let (in_force, overlays) = (ReceivedRules::default(), Arc::new(overlays));
+        let newest_overlays = Arc::clone(&overlays);
         let (without_kept, accepted, refused) = (None, None, None);
-        Self { rules, options, on_load, overlays, in_force, without_kept, accepted, refused }
+        Self {
+            rules,
+            options,
+            on_load,
+            newest_overlays,
+            overlays,
+            in_force,
+            without_kept,
+            accepted,
+            refused,
+        }
     }
 
-    /// Lays other overlays over the resources in force. If they are bad, the last good ones stay.
-    pub(super) async fn lay(&mut self, overlays: RuleFiles) {
-        let version = self.in_force.version(&overlays);
-        let before = mem::replace(&mut self.overlays, Arc::new(overlays));
-        if let Err(problems) = self.put_in_force(self.in_force.clone(), RuleOrigin::Files).await {
-            self.report(&version, problems, RuleOrigin::Files);
-            self.overlays = before;
+    /// Lays other overlays over the newest response, or else over the resources in force. If they do not fit, the last
+    /// good ones stay until a response does. Returns the version of a refused response that they put in force.
+    pub(super) async fn lay(&mut self, overlays: RuleFiles) -> Option<String> {
+        let newest = Arc::new(overlays);
+        self.newest_overlays = Arc::clone(&newest);
+        if let Some(refused) = self.refused.clone()
+            && self.accept(refused.response, vec![Arc::clone(&newest)]).await.is_ok()
+        {
+            return self.accepted.clone();
         }
+        let (version, next) = (self.in_force.version(&newest), self.in_force.clone());
+        if let Err(problems) = self.put_in_force(next, vec![newest], RuleOrigin::Files).await {
+            self.report(&version, problems, RuleOrigin::Files);
+        }
+        None
     }
 
     /// Puts the rules of a response in force, all or none.
     pub(super) async fn take(&mut self, response: DiscoveryResponse, vanished: Vanished) -> Answer {
         let DiscoveryResponse { version_info, resources, .. } = response;
-        let overlays = Arc::clone(&self.overlays);
+        let overlays = Arc::clone(&self.newest_overlays);
         let decoded = off_thread(move || {
             let received = ReceivedRules::decode(&resources);
             (received.version(&overlays), received)
@@ -85,75 +120,109 @@ impl<F: Fn(Loaded)> RuleSubscription<F> {
             Ok(decoded) => decoded,
             Err(problem) => return Answer::Nack(problem.to_string()),
         };
-        if let Some((refused, reason)) = &self.refused
-            && *refused == version
+        if let Some(refused) = &self.refused
+            && refused.version == version
         {
-            return Answer::Nack(reason.clone());
+            return Answer::Nack(refused.reason.clone());
         }
-        let mut next = received.clone();
-        let kept = match vanished {
-            Vanished::Kept => next.keep_vanished(&self.in_force),
-            Vanished::Removed => Vec::new(),
-        };
-        match self.put_in_force(next, RuleOrigin::ControlPlane).await {
-            Ok(outcome) => {
-                if !kept.is_empty() && self.without_kept.is_none() {
-                    let domains = kept.join(", ");
-                    tracing::info!(
-                        domains,
-                        "the control plane does not send these domains after a reconnect; their rules stay for now"
-                    );
-                }
-                self.without_kept = (!kept.is_empty()).then_some(received);
-                (self.accepted, self.refused) = (Some(version_info), None);
-                Answer::Ack(outcome)
-            }
+        let response = Response { version_info, received, vanished };
+        match self.accept(response.clone(), self.overlays()).await {
+            Ok(outcome) => Answer::Ack(outcome),
             Err(problems) => {
                 let reason = refusal(&problems);
                 self.report(&version, problems, RuleOrigin::ControlPlane);
-                self.refused = Some((version, reason.clone()));
+                self.refused = Some(RefusedResponse { response, version, reason: reason.clone() });
                 Answer::Nack(reason)
             }
         }
     }
 
-    /// Whether rules are in force that the control plane no longer sends.
+    async fn accept(
+        &mut self,
+        response: Response,
+        overlays: Vec<Arc<RuleFiles>>,
+    ) -> Result<ResponseOutcome, Vec<Problem>> {
+        let Response { version_info, received, vanished } = response;
+        let mut next = received.clone();
+        let kept = match vanished {
+            Vanished::Kept => next.keep_vanished(&self.in_force),
+            Vanished::Removed => Vec::new(),
+        };
+        let outcome = self.put_in_force(next, overlays, RuleOrigin::ControlPlane).await?;
+        if !kept.is_empty() && self.without_kept.is_none() {
+            let domains = kept.join(", ");
+            tracing::info!(
+                domains,
+                "the control plane does not send these domains after a reconnect; their rules stay for now"
+            );
+        }
+        self.without_kept = (!kept.is_empty()).then_some(received);
+        (self.accepted, self.refused) = (Some(version_info), None);
+        Ok(outcome)
+    }
+
+    /// Whether rules are in force that the control plane no longer sends, or will be with other overlays.
     pub(super) fn keeps_vanished(&self) -> bool {
-        self.without_kept.is_some()
+        let refused = self.refused.as_ref().map(|refused| refused.response.vanished);
+        self.without_kept.is_some() || refused == Some(Vanished::Kept)
     }
 
     /// Ends the rules that the control plane no longer sends.
     pub(super) async fn remove_vanished(&mut self) {
+        if let Some(refused) = &mut self.refused {
+            refused.response.vanished = Vanished::Removed;
+        }
         let Some(received) = self.without_kept.take() else { return };
-        if let Err(problems) = self.put_in_force(received, RuleOrigin::ControlPlane).await {
+        let overlays = self.overlays();
+        let removed = self.put_in_force(received, overlays, RuleOrigin::ControlPlane).await;
+        if let Err(problems) = removed {
             self.report(&self.rules.current().version, problems, RuleOrigin::ControlPlane);
         }
     }
 
-    /// Compiles the rules and puts them in force, unless they are.
+    /// The overlays to try, in this order.
+    fn overlays(&self) -> Vec<Arc<RuleFiles>> {
+        let mut overlays = vec![Arc::clone(&self.newest_overlays), Arc::clone(&self.overlays)];
+        overlays.dedup_by(|next, before| Arc::ptr_eq(next, before));
+        overlays
+    }
+
+    /// Compiles the rules with the first overlays that fit, and puts them in force, unless they are.
     async fn put_in_force(
         &mut self,
         next: ReceivedRules,
+        overlays: Vec<Arc<RuleFiles>>,
         origin: RuleOrigin,
     ) -> Result<ResponseOutcome, Vec<Problem>> {
         let (options, present) = (self.options, self.rules.written().version.clone());
-        let overlays = Arc::clone(&self.overlays);
         let compiled = off_thread(move || {
-            let is_new = next.version(&overlays) != present;
-            let compiled = is_new.then(|| next.compile(options, &overlays)).transpose();
-            compiled.map(|compiled| (next, compiled))
-        });
-        let (next, compiled) = compiled.await.unwrap_or_else(|problem| Err(vec![problem]))?;
-        self.in_force = next;
-        let Some(compiled) = compiled else {
-            // Refused content may be followed by that in force.
-            if !self.rules.set_problems(origin, Vec::new()).is_empty() {
-                (self.on_load)(Loaded::Good);
+            let mut refusal = Vec::new();
+            for overlays in overlays {
+                let is_new = next.version(&overlays) != present;
+                match is_new.then(|| next.compile(options, &overlays)).transpose() {
+                    Ok(compiled) => return Ok((next, overlays, compiled)),
+                    Err(problems) => refusal = problems,
+                }
             }
-            return Ok(ResponseOutcome::Unchanged);
-        };
-        (self.on_load)(self.rules.accept(compiled, origin));
-        Ok(ResponseOutcome::Accepted)
+            Err(refusal)
+        });
+        let compiled = compiled.await.unwrap_or_else(|problem| Err(vec![problem]))?;
+        let (next, overlays, compiled) = compiled;
+        let accepted = compiled.map(|compiled| self.rules.accept(compiled, origin));
+        // Refused content may be followed by that in force.
+        let mut solved = self.rules.set_problems(origin, Vec::new());
+        if Arc::ptr_eq(&overlays, &self.newest_overlays) {
+            solved.extend(self.rules.set_problems(RuleOrigin::Files, Vec::new()));
+        }
+        (self.in_force, self.overlays) = (next, overlays);
+        if let Some(loaded) = accepted {
+            (self.on_load)(loaded);
+            return Ok(ResponseOutcome::Accepted);
+        }
+        if !solved.is_empty() {
+            (self.on_load)(Loaded::Good);
+        }
+        Ok(ResponseOutcome::Unchanged)
     }
 
     fn report(&self, version: &Version, problems: Vec<Problem>, origin: RuleOrigin) {

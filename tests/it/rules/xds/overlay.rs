@@ -137,3 +137,36 @@ async fn a_scale_multiplies_limits_beyond_the_field_of_the_control_plane() {
     assert_eq!(problem, expected);
     assert_eq!(overlaid.limit(), "4000000000000000 per year");
 }
+
+#[tokio::test]
+async fn an_overlay_that_the_rules_refuse_is_in_force_with_the_next_that_it_fits_and_the_reverse() {
+    let burst = "domain: shop\ndescriptors: [{ key: user, rate_limit: { burst: 7 } }]";
+    let zone = "domain: shop\ndefaults: { scale: 10 }\ndescriptors: [{ key: user, rate_limit: { time_zone: Europe/Berlin } }]";
+    let per = |unit: &str| {
+        let mut config = limit("shop", "user", 2);
+        config["descriptors"][0]["rateLimit"]["unit"] = json!(unit);
+        [config]
+    };
+    let overlaid = Overlaid::start("domain: shop");
+    let problems = || rules(&overlaid.service)["problems"].as_array().unwrap().len();
+    assert_eq!(overlaid.respond("1", &per("MINUTE")), None);
+    overlaid.overlay(zone);
+    wait_until("the overlay is refused", || problems() == 1);
+    assert_eq!(overlaid.respond("2", &per("HOUR")), None);
+    assert_eq!((overlaid.limit(), problems()), ("2 per hour".to_owned(), 1), "the last good one");
+    assert_eq!(overlaid.respond("3", &per("DAY")), None);
+    assert_eq!((overlaid.limit(), problems()), ("20 per day".to_owned(), 0));
+
+    // A refused response comes into force with other overlays.
+    assert!(overlaid.respond("4", &per("MINUTE")).is_some());
+    overlaid.overlay(burst);
+    wait_until("both are refused", || problems() == 2);
+    overlaid.overlay("domain: shop");
+    overlaid.wait_for("2 per minute");
+    let answer = rules(&overlaid.service);
+    assert_eq!(
+        (&answer["problems"], &answer["control_plane"]["version"]),
+        (&json!([]), &json!("4"))
+    );
+    assert_eq!(answer["control_plane"]["refused_version"], json!(null));
+}
