@@ -253,6 +253,11 @@ pub(super) fn text<'value>(value: &'value Value, name: &str) -> &'value str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
+/// The last line of a list that lacks some, with what shows the others.
+pub(super) fn more_exist(remedy: &str) -> String {
+    format!("more exist: {remedy}\n")
+}
+
 pub(super) fn number(value: &Value, name: &str) -> u64 {
     value.get(name).and_then(Value::as_u64).unwrap_or(0)
 }

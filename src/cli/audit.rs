@@ -4,7 +4,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::{
-    admin::{AdminFlags, instant, list, number, path_and_query, text},
+    admin::{AdminFlags, instant, list, more_exist, number, path_and_query, text},
     output::Ended,
 };
 use crate::settings::{Environment, whole_numbers};
@@ -45,9 +45,11 @@ pub(super) fn main(flags: &AuditFlags, environment: &Environment) -> Ended {
         let answer = json!({ "entries": entries, "more": more });
         Ok(flags.admin.show(server, &answer, |answer| {
             let lines = list(answer, "entries").iter().map(line).collect::<String>();
-            let more =
-                if text(answer, "more").is_empty() { "" } else { "more exist: raise --limit\n" };
-            if lines.is_empty() { "no entry\n".to_owned() } else { lines + more }
+            let more = match text(answer, "more") {
+                "" => String::new(),
+                _ => more_exist("raise --limit"),
+            };
+            if lines.is_empty() { "no entry\n".to_owned() } else { lines + &more }
         }))
     })
 }

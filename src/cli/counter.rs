@@ -1,10 +1,12 @@
 //! `tollkeeper counter`: shows, lists, resets or sets counters through a service's admin address.
 
+use std::collections::HashSet;
+
 use hyper::Method;
 use serde_json::{Value, json};
 
 use super::{
-    admin::{AdminFlags, incomplete, instant, list, number, path_and_query, text},
+    admin::{AdminFlags, incomplete, instant, list, more_exist, number, path_and_query, text},
     output::{Ended, complain, usage},
 };
 use crate::{
@@ -125,95 +127,108 @@ pub(super) fn main(action: &Action, environment: &Environment) -> Ended {
         };
         let descriptor = descriptor.map(|descriptor| ("descriptor", descriptor.as_str()));
         let mut parameters: Vec<_> = descriptor.into_iter().collect();
-        let (answer, method) = match action {
-            Action::Show(_) => (ask(Method::GET, "/counters", &parameters)?, Method::GET),
+        let (answer, method, remedy) = match action {
+            Action::Show(_) => (ask(Method::GET, "/counters", &parameters)?, Method::GET, ""),
             Action::List(ListFlags { over, limit, .. }) => {
                 let over = over.map_or("false".to_owned(), |percent| percent.to_string());
                 let limit = limit.to_string();
                 parameters.extend([("over", &*over), ("limit", &limit)]);
-                (ask(Method::GET, LIST, &parameters)?, Method::GET)
+                (ask(Method::GET, LIST, &parameters)?, Method::GET, "raise --limit")
             }
             Action::Reset(ResetFlags { matching: false, counter, .. }) => {
                 if counter.descriptor.contains('*') {
                     complain("`*` is a literal star without --matching");
                 }
-                (ask(Method::POST, "/counters/reset", &parameters)?, Method::POST)
+                (ask(Method::POST, "/counters/reset", &parameters)?, Method::POST, "")
             }
-            Action::Reset(ResetFlags { yes, counter, .. }) => {
-                parameters.push(("limit", "1000"));
-                let mut listed = ask(Method::GET, LIST, &parameters)?;
-                keep_whole(&mut listed, &counter.descriptor);
+            Action::Reset(ResetFlags { yes, .. }) => {
+                parameters.extend([("whole", "true"), ("limit", "1000")]);
+                let matching = || ask(Method::GET, LIST, &parameters);
                 if !yes {
-                    return Ok(flags.admin.show(server, &listed, |listed| {
+                    return Ok(flags.admin.show(server, &matching()?, |listed| {
                         let hint = match list(listed, "counters") {
                             [] => "",
                             _ => "nothing was reset; to reset these, add --yes\n",
                         };
-                        describe(listed, &Method::GET) + hint
+                        describe(listed, &Method::GET, "--yes resets them too") + hint
                     }));
                 }
                 let reset =
                     |parameters: &[(&str, &str)]| ask(Method::POST, "/counters/reset", parameters);
-                (reset_listed(listed, reset)?, Method::POST)
+                (reset_all(matching, reset)?, Method::POST, "repeat the command")
             }
             Action::Set(SetFlags { used, limit, .. }) => {
                 let used = used.to_string();
                 parameters.push(("used", &used));
                 parameters.extend(limit.as_ref().map(|limit| ("limit", limit.as_str())));
-                (ask(Method::POST, "/counters/set", &parameters)?, Method::GET)
+                (ask(Method::POST, "/counters/set", &parameters)?, Method::GET, "")
             }
         };
-        Ok(flags.admin.show(server, &answer, |answer| describe(answer, &method)))
+        Ok(flags.admin.show(server, &answer, |answer| describe(answer, &method, remedy)))
     })
 }
 
 const LIST: &str = "/counters/list";
 
-/// Keeps the counters of descriptors that have no other entries than the patterns: a listing has others too.
-fn keep_whole(listed: &mut Value, patterns: &str) {
-    let count = |descriptor: &str| descriptor_syntax::parse(descriptor).map_or(0, |all| all.len());
-    if let Some(Value::Array(counters)) = listed.get_mut("counters") {
-        counters.retain(|counter| count(text(counter, "descriptor")) == count(patterns));
+/// Resets the counters of all descriptors that match, after the first also beyond failures. A listing shows some of them,
+/// so there is another as long as one has others.
+fn reset_all(
+    matching: impl Fn() -> Result<Value, String>,
+    reset: impl Fn(&[(&str, &str)]) -> Result<Value, String>,
+) -> Result<Value, String> {
+    let (mut tried, mut counters, mut incomplete) = (HashSet::new(), Vec::new(), None);
+    loop {
+        let mut listed = match matching() {
+            Ok(listed) => listed,
+            Err(problem) if counters.is_empty() => return Err(problem),
+            Err(problem) => json!({ "incomplete": format!("not all are reset: {problem}") }),
+        };
+        incomplete = incomplete.or_else(|| listed.get("incomplete").cloned());
+        let before = tried.len();
+        for counter in list(&listed, "counters") {
+            let descriptor = text(counter, "descriptor");
+            if !tried.insert(descriptor.to_owned()) {
+                continue;
+            }
+            let mut answer = match reset(&[("descriptor", descriptor)]) {
+                Ok(answer) => answer,
+                Err(problem) if counters.is_empty() => return Err(problem),
+                Err(problem) => {
+                    json!({ "incomplete": format!("not all are reset: {descriptor}: {problem}") })
+                }
+            };
+            incomplete = incomplete.or_else(|| answer.get("incomplete").cloned());
+            if let Some(Value::Array(of_descriptor)) = answer.get_mut("counters") {
+                for mut counter in of_descriptor.drain(..) {
+                    set_member(&mut counter, "descriptor", descriptor);
+                    counters.push(counter);
+                }
+            }
+        }
+        if has_more(&listed) && incomplete.is_none() {
+            if tried.len() > before {
+                continue;
+            }
+            incomplete = Some("not all are reset: a listing shows no others".into());
+        }
+        set_member(&mut listed, "counters", counters);
+        if let Some(incomplete) = incomplete {
+            set_member(&mut listed, "incomplete", incomplete);
+        }
+        return Ok(listed);
     }
 }
 
-/// Resets the counters of all descriptors that a listing shows, after the first also beyond failures.
-fn reset_listed(
-    mut listed: Value,
-    reset: impl Fn(&[(&str, &str)]) -> Result<Value, String>,
-) -> Result<Value, String> {
-    let mut descriptors: Vec<&str> =
-        list(&listed, "counters").iter().map(|counter| text(counter, "descriptor")).collect();
-    descriptors.dedup();
-    let (mut counters, mut incomplete) = (Vec::new(), None);
-    for descriptor in descriptors {
-        let mut answer = match reset(&[("descriptor", descriptor)]) {
-            Ok(answer) => answer,
-            Err(problem) if counters.is_empty() => return Err(problem),
-            Err(problem) => {
-                json!({ "incomplete": format!("not all are reset: {descriptor}: {problem}") })
-            }
-        };
-        incomplete = incomplete.or_else(|| answer.get("incomplete").cloned());
-        if let Some(Value::Array(of_descriptor)) = answer.get_mut("counters") {
-            for mut counter in of_descriptor.drain(..) {
-                set_member(&mut counter, "descriptor", descriptor);
-                counters.push(counter);
-            }
-        }
-    }
-    set_member(&mut listed, "counters", counters);
-    if let Some(incomplete) = incomplete {
-        set_member(&mut listed, "incomplete", incomplete);
-    }
-    Ok(listed)
+/// Whether a listing may lack some.
+fn has_more(listed: &Value) -> bool {
+    listed.get("more").and_then(Value::as_bool) == Some(true)
 }
 
 /// What a listing does not show, in lines.
-fn left_out(answer: &Value) -> String {
+fn left_out(answer: &Value, remedy: &str) -> String {
     let mut lines = String::new();
-    if answer.get("more").and_then(Value::as_bool) == Some(true) {
-        lines += "more exist: raise --limit\n";
+    if has_more(answer) {
+        lines += &more_exist(remedy);
     }
     match number(answer, "digests") {
         0 => {}
@@ -225,10 +240,10 @@ fn left_out(answer: &Value) -> String {
     lines
 }
 
-fn describe(answer: &Value, method: &Method) -> String {
+fn describe(answer: &Value, method: &Method, remedy: &str) -> String {
     let counters = list(answer, "counters");
     let mut text = String::new();
-    if counters.is_empty() && incomplete(answer).is_none() {
+    if counters.is_empty() && !has_more(answer) && incomplete(answer).is_none() {
         text += "no counter matches\n";
     }
     for counter in counters {
@@ -237,7 +252,7 @@ fn describe(answer: &Value, method: &Method) -> String {
         }
         text += &describe_counter(counter, method);
     }
-    text + &left_out(answer)
+    text + &left_out(answer, remedy)
 }
 
 fn describe_counter(counter: &Value, method: &Method) -> String {
@@ -294,6 +309,8 @@ fn describe_counter(counter: &Value, method: &Method) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -306,10 +323,31 @@ mod tests {
             bad if bad.starts_with('b') => Err("no limit applies".to_owned()),
             _ => Ok(json!({ "counters": [{ "used": 1 }] })),
         };
-        let answer = reset_listed(listed(&["a", "b", "c"]), reset).unwrap();
+        let answer = reset_all(|| Ok(listed(&["a", "b", "c"])), reset).unwrap();
         let incomplete = "not all are reset: b: no limit applies";
         let counters = json!([{ "used": 1, "descriptor": "a" }, { "used": 1, "descriptor": "c" }]);
         assert_eq!(answer, json!({ "counters": counters, "incomplete": incomplete }));
-        assert_eq!(reset_listed(listed(&["b"]), reset), Err("no limit applies".to_owned()));
+        assert_eq!(reset_all(|| Ok(listed(&["b"])), reset), Err("no limit applies".to_owned()));
+    }
+
+    #[test]
+    fn a_reset_of_several_ends_when_none_is_left_or_only_those_that_count_again() {
+        let listed =
+            |name: &str, more| json!({ "counters": [{ "descriptor": name }], "more": more });
+        let check = |listings: &[Value], reset: usize, incomplete: Option<&str>| {
+            let next = Cell::new(0);
+            let matching = || {
+                let index = next.replace(next.get() + 1);
+                listings.get(index).cloned().ok_or_else(|| "gone".to_owned())
+            };
+            let answer =
+                reset_all(matching, |_| Ok(json!({ "counters": [{ "used": 1 }] }))).unwrap();
+            assert_eq!(list(&answer, "counters").len(), reset, "{answer}");
+            assert_eq!(super::incomplete(&answer), incomplete);
+        };
+        let (a, b) = (listed("a", true), listed("b", true));
+        check(&[a.clone(), b.clone(), listed("c", false)], 3, None);
+        check(&[a.clone(), b, a.clone()], 2, Some("not all are reset: a listing shows no others"));
+        check(&[a], 1, Some("not all are reset: gone"));
     }
 }

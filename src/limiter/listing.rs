@@ -38,6 +38,8 @@ pub struct Listing {
     pub domain: String,
     /// The keys of some entries in their order, and patterns for their values; empty for all descriptors.
     pub entries: Vec<Entry>,
+    /// Only descriptors without other entries.
+    pub whole: bool,
     /// Only counters that have used this part of their limit, in percent from 1 to 100.
     pub over: Option<u64>,
     /// The most descriptors in the answer.
@@ -71,6 +73,7 @@ impl Limiter {
                 match key::counted(name) {
                     Some((domain, entries))
                         if domain == listing.domain.as_bytes()
+                            && (!listing.whole || entries.len() == patterns.len())
                             && matches(&patterns, &entries)
                             && entries.first().is_none_or(|entry| *entry.key != *ID_KEY) =>
                     {
@@ -213,7 +216,7 @@ mod tests {
     fn a_counter_without_an_answer_is_not_listed_as_over() {
         let listing = |over| {
             let (domain, entries) = ("shop".to_owned(), Vec::new());
-            Listing { domain, entries, over, limit: 1 }
+            Listing { domain, entries, whole: false, over, limit: 1 }
         };
         let (limit, silent) =
             (Limit::new(10, Unit::Day, 1).unwrap(), CounterReading::NoAnswer(String::new()));

@@ -199,11 +199,11 @@ pub(super) async fn list(
     Ok(answered(answer, listed.incomplete))
 }
 
-/// Reads the query of `/counters/list`: `domain=D`, and if given `descriptor=k=PATTERN,k=PATTERN`, `over=true` or
-/// `over=PERCENT`, and `limit=N`.
+/// Reads the query of `/counters/list`: `domain=D`, and if given `descriptor=k=PATTERN,k=PATTERN`, `whole=true`,
+/// `over=true` or `over=PERCENT`, and `limit=N`.
 fn listing(query: Option<&str>) -> Result<Listing, String> {
-    let names = ["domain", "descriptor", "over", "limit"];
-    let ([mut domain, _, over, limit], descriptor) =
+    let names = ["domain", "descriptor", "whole", "over", "limit"];
+    let ([mut domain, _, whole, over, limit], descriptor) =
         parameters::read_with_descriptors(query, names)?;
     let domain = domain.pop().ok_or("domain: missing")?;
     let entries = match descriptor.first() {
@@ -211,6 +211,12 @@ fn listing(query: Option<&str>) -> Result<Listing, String> {
             descriptor_syntax::parse(text).map_err(|problem| format!("descriptor: {problem}"))?
         }
         None => Vec::new(),
+    };
+    let whole = match whole.first().map(|text| &**text) {
+        None | Some("false") => false,
+        Some("true") if entries.is_empty() => return Err("whole: needs a descriptor".to_owned()),
+        Some("true") => true,
+        Some(_) => return Err("whole: must be true or false".to_owned()),
     };
     let over = match over.first().map(|text| &**text) {
         None | Some("false") => None,
@@ -221,7 +227,7 @@ fn listing(query: Option<&str>) -> Result<Listing, String> {
         }
     };
     let limit = parameters::limit(&limit, LISTED, LISTED_MAX)?;
-    Ok(Listing { domain, entries, over, limit })
+    Ok(Listing { domain, entries, whole, over, limit })
 }
 
 fn counter((charge, reading): &(Charge, CounterReading)) -> Value {

@@ -496,3 +496,33 @@ descriptors:
     let keys = redis.keys().join(" ");
     assert!(keys.contains("tk1:fw:") && !keys.contains(SECRET), "{keys}");
 }
+
+#[tokio::test]
+async fn a_reset_by_pattern_finds_counters_among_longer_descriptors_and_more_than_one_listing_shows()
+ {
+    let service = Service::with(&RULES).start();
+    for number in 0..1001 {
+        let (many, level) = (format!("m{number}"), format!("x{number}"));
+        let below = descriptor(&[("level", &*level), ("fixed_window", "m")]);
+        let call = request("shop", vec![descriptor(&[("many", &*many)]), below]);
+        service.ask(call).await.unwrap();
+    }
+    ask(&service, descriptor(&[("fixed_window", "m")])).await;
+    let addr = service.admin.to_string();
+    let reset = |words: &[&str]| {
+        let start = ["counter", "reset", "--addr", &addr, "--domain", "shop", "--matching"];
+        run(tollkeeper().args(start).args(words))
+    };
+    let hint = "nothing was reset; to reset these, add --yes\n";
+    let (_, shown, _) = reset(&["fixed_window=*"]);
+    let one = "fixed_window=m: fixed_window: 1 used of 10 per year, 9 left";
+    assert!(
+        shown.starts_with(one) && shown.ends_with(hint) && shown.lines().count() == 2,
+        "{shown}"
+    );
+    let (_, shown, _) = reset(&["many=*"]);
+    assert!(shown.ends_with(&format!("more exist: --yes resets them too\n{hint}")), "{shown}");
+    let (code, shown, stderr) = reset(&["many=*", "--yes"]);
+    assert_eq!((code, shown.lines().count(), &*stderr), (Some(0), 1001, ""), "{shown}");
+    assert_eq!(reset(&["many=*"]).1, "no counter matches\n");
+}

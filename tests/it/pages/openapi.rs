@@ -351,9 +351,11 @@ fn admin(exchanges: &mut Exchanges, service: &Service) {
     ] {
         exchanges.ask(admin, &format!("GET /audit{query}"), "", expected);
     }
-    for (query, expected) in
-        [("domain=shop", 200), ("domain=shop&descriptor=user=a*&over=true", 200), ("limit=1", 400)]
-    {
+    for (query, expected) in [
+        ("domain=shop", 200),
+        ("domain=shop&descriptor=user=a*&whole=true&over=true", 200),
+        ("limit=1", 400),
+    ] {
         exchanges.ask(admin, &format!("GET /counters/list?{query}"), "", expected);
     }
     let own = r#","limit":{"requestsPerUnit":5,"unit":"DAY"}"#;
