@@ -78,30 +78,16 @@
 {{- end }}
 {{- end -}}
 
-{{/* The problems of the Secrets: of each the path of its name, of its key, and the default of the key. */}}
+{{/* The problems of the Secrets. */}}
 {{- define "tollkeeper.secretProblems" -}}
-{{- range list
-  (list "store.passwordSecret.name" "store.passwordSecret.key" "password")
-  (list "store.sentinel.passwordSecret.name" "store.sentinel.passwordSecret.key" "password")
-  (list "store.tls.caSecret.name" "store.tls.caSecret.key" "ca.crt")
-  (list "store.tls.certSecret.name" "store.tls.certSecret.certKey" "tls.crt")
-  (list "store.tls.certSecret.name" "store.tls.certSecret.keyKey" "tls.key")
-  (list "controlPlane.tls.caSecret.name" "controlPlane.tls.caSecret.key" "ca.crt")
-  (list "controlPlane.tls.certSecret.name" "controlPlane.tls.certSecret.certKey" "tls.crt")
-  (list "controlPlane.tls.certSecret.name" "controlPlane.tls.certSecret.keyKey" "tls.key")
-  (list "tls.secret" "tls.certKey" "tls.crt")
-  (list "tls.secret" "tls.keyKey" "tls.key")
-  (list "tls.clientCaSecret.name" "tls.clientCaSecret.key" "ca.crt")
-  (list "admin.tokenSecret.name" "admin.tokenSecret.key" "token")
-  (list "holds.keySecret.name" "holds.keySecret.key" "keys")
-}}
-{{- $name := include "tollkeeper.valueAt" (list $ (index . 0)) }}
-{{- $key := include "tollkeeper.valueAt" (list $ (index . 1)) }}
-{{- if $name }}
-{{- include "tollkeeper.form" (list $ "^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$" "the name of a Secret: lower-case letters, digits, - and ." (index . 0)) }}
-{{- include "tollkeeper.form" (list $ "^[A-Za-z0-9._-]+$" "a key of a Secret: letters, digits, -, _ and ." (index . 1)) }}
-{{- else if and $key (ne $key (index . 2)) }}
-- {{ index . 1 }} is {{ quote $key }}, but {{ index . 0 }} is empty: name the Secret
+{{- range include "tollkeeper.secretFiles" . | fromYamlArray }}
+{{- $secret := include "tollkeeper.valueAt" (list $ .secret) }}
+{{- $key := include "tollkeeper.valueAt" (list $ .key) }}
+{{- if $secret }}
+{{- include "tollkeeper.form" (list $ "^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$" "the name of a Secret: lower-case letters, digits, - and ." .secret) }}
+{{- include "tollkeeper.form" (list $ "^[A-Za-z0-9._-]+$" "a key of a Secret: letters, digits, -, _ and ." .key) }}
+{{- else if and $key (ne $key .default) }}
+- {{ .key }} is {{ quote $key }}, but {{ .secret }} is empty: name the Secret
 {{- end }}
 {{- end }}
 {{- end -}}

@@ -71,45 +71,31 @@
 {{- end }}
 {{- end -}}
 
-{{/* The files of Secrets: the flag that names each, its Secret and key, and its path. */}}
+{{/* The files of Secrets: the flag that names each, its path, the values with its Secret and key, and the default of the key. */}}
+{{- define "tollkeeper.secretFiles" -}}
+- { flag: store-password-file, path: store-password, secret: store.passwordSecret.name, key: store.passwordSecret.key, default: password }
+- { flag: store-sentinel-password-file, path: sentinel-password, secret: store.sentinel.passwordSecret.name, key: store.sentinel.passwordSecret.key, default: password }
+- { flag: store-tls-ca, path: store-ca.crt, secret: store.tls.caSecret.name, key: store.tls.caSecret.key, default: ca.crt }
+- { flag: store-tls-cert, path: store.crt, secret: store.tls.certSecret.name, key: store.tls.certSecret.certKey, default: tls.crt }
+- { flag: store-tls-key, path: store.key, secret: store.tls.certSecret.name, key: store.tls.certSecret.keyKey, default: tls.key }
+- { flag: rules-tls-ca, path: rules-ca.crt, secret: controlPlane.tls.caSecret.name, key: controlPlane.tls.caSecret.key, default: ca.crt }
+- { flag: rules-tls-cert, path: rules.crt, secret: controlPlane.tls.certSecret.name, key: controlPlane.tls.certSecret.certKey, default: tls.crt }
+- { flag: rules-tls-key, path: rules.key, secret: controlPlane.tls.certSecret.name, key: controlPlane.tls.certSecret.keyKey, default: tls.key }
+- { flag: tls-cert, path: tls.crt, secret: tls.secret, key: tls.certKey, default: tls.crt }
+- { flag: tls-key, path: tls.key, secret: tls.secret, key: tls.keyKey, default: tls.key }
+- { flag: tls-client-ca, path: client-ca.crt, secret: tls.clientCaSecret.name, key: tls.clientCaSecret.key, default: ca.crt }
+- { flag: admin-token-file, path: admin-token, secret: admin.tokenSecret.name, key: admin.tokenSecret.key, default: token }
+- { flag: hold-key-file, path: hold-keys, secret: holds.keySecret.name, key: holds.keySecret.key, default: keys }
+- { flag: notices-key-file, path: notices-key, secret: notices.keySecret.name, key: notices.keySecret.key, default: key }
+{{- end -}}
+
+{{/* The files of the Secrets that are given: the flag that names each, its Secret and key, and its path. */}}
 {{- define "tollkeeper.files" -}}
-{{- $store := .Values.store -}}
-{{- with ($store.passwordSecret).name }}
-- { flag: store-password-file, secret: {{ . }}, key: {{ $store.passwordSecret.key }}, path: store-password }
+{{- range include "tollkeeper.secretFiles" . | fromYamlArray }}
+{{- $secret := include "tollkeeper.valueAt" (list $ .secret) }}
+{{- if $secret }}
+- {{ dict "flag" .flag "secret" $secret "key" (include "tollkeeper.valueAt" (list $ .key)) "path" .path | toJson }}
 {{- end }}
-{{- with ($store.sentinel.passwordSecret).name }}
-- { flag: store-sentinel-password-file, secret: {{ . }}, key: {{ $store.sentinel.passwordSecret.key }}, path: sentinel-password }
-{{- end }}
-{{- with ($store.tls.caSecret).name }}
-- { flag: store-tls-ca, secret: {{ . }}, key: {{ $store.tls.caSecret.key }}, path: store-ca.crt }
-{{- end }}
-{{- with ($store.tls.certSecret).name }}
-- { flag: store-tls-cert, secret: {{ . }}, key: {{ $store.tls.certSecret.certKey }}, path: store.crt }
-- { flag: store-tls-key, secret: {{ . }}, key: {{ $store.tls.certSecret.keyKey }}, path: store.key }
-{{- end }}
-{{- $xds := .Values.controlPlane.tls -}}
-{{- with ($xds.caSecret).name }}
-- { flag: rules-tls-ca, secret: {{ . }}, key: {{ $xds.caSecret.key }}, path: rules-ca.crt }
-{{- end }}
-{{- with ($xds.certSecret).name }}
-- { flag: rules-tls-cert, secret: {{ . }}, key: {{ $xds.certSecret.certKey }}, path: rules.crt }
-- { flag: rules-tls-key, secret: {{ . }}, key: {{ $xds.certSecret.keyKey }}, path: rules.key }
-{{- end }}
-{{- with .Values.tls.secret }}
-- { flag: tls-cert, secret: {{ . }}, key: {{ $.Values.tls.certKey }}, path: tls.crt }
-- { flag: tls-key, secret: {{ . }}, key: {{ $.Values.tls.keyKey }}, path: tls.key }
-{{- end }}
-{{- with (.Values.tls.clientCaSecret).name }}
-- { flag: tls-client-ca, secret: {{ . }}, key: {{ $.Values.tls.clientCaSecret.key }}, path: client-ca.crt }
-{{- end }}
-{{- with (.Values.admin.tokenSecret).name }}
-- { flag: admin-token-file, secret: {{ . }}, key: {{ $.Values.admin.tokenSecret.key }}, path: admin-token }
-{{- end }}
-{{- with (.Values.holds.keySecret).name }}
-- { flag: hold-key-file, secret: {{ . }}, key: {{ $.Values.holds.keySecret.key }}, path: hold-keys }
-{{- end }}
-{{- with (.Values.notices.keySecret).name }}
-- { flag: notices-key-file, secret: {{ . }}, key: {{ $.Values.notices.keySecret.key }}, path: notices-key }
 {{- end }}
 {{- end -}}
 
