@@ -5,47 +5,12 @@ pub(super) mod clients;
 mod right;
 pub(super) mod tokens;
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use self::clients::ClientDomains;
 pub(crate) use self::right::Right;
 pub use self::tokens::AdminTokens;
-use crate::net::tls::{last_good::LastGood, server::Identity};
-
-/// A value made of one file, renewed when the file changes.
-struct OfFile<T> {
-    path: PathBuf,
-    read: fn(&Path) -> Result<T, String>,
-    value: LastGood<T, T>,
-}
-
-impl<T: Clone + PartialEq> OfFile<T> {
-    fn load(
-        name: &'static str,
-        path: PathBuf,
-        read: fn(&Path) -> Result<T, String>,
-    ) -> Result<Self, String> {
-        let value = LastGood::new(name);
-        value.renew(read(&path), |value: &T| Ok(value.clone()))?;
-        Ok(Self { path, read, value })
-    }
-
-    /// Reads the file again, and returns whether its content is in use. A change applies once two reads in a row find the
-    /// same content.
-    fn renew(&self) -> bool {
-        self.value.renew_settled((self.read)(&self.path), |value| Ok(value.clone()))
-    }
-}
-
-/// The value may be secret.
-impl<T> fmt::Debug for OfFile<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.path, f)
-    }
-}
+use crate::net::tls::{last_good::OfFile, server::Identity};
 
 #[derive(Debug)]
 pub struct DomainAccess(OfFile<ClientDomains>);
@@ -77,7 +42,7 @@ impl DomainAccess {
         right: Right,
     ) -> Result<&'client str, ForbiddenDomain> {
         let names = client.map_or(&[][..], |client| &client.0);
-        let known = self.0.value.value();
+        let known = self.0.value();
         if let Some(name) = known.as_ref().and_then(|known| known.name_with(names, domain, right)) {
             return Ok(name);
         }

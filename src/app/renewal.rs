@@ -16,7 +16,7 @@ instruments! {
     /// Metrics of certificates, and of files about clients.
     pub(super) struct FileMetrics {
         in_use: Gauge<u64> => FILES_IN_USE = Gauge("ratelimit.tls.files.in_use", ["files"],
-            "1 if the newest content of the files is in use, 0 while an older one is kept: `certificates`, `client_domains`, `admin_token`, `hold_keys`, `rules_certificates`, `otlp_traces_certificates`, `otlp_metrics_certificates`, `otlp_logs_certificates`, `store_certificates`, `store_password`, `store_sentinel_password`");
+            "1 if the newest content of the files is in use, 0 while an older one is kept: `certificates`, `client_domains`, `admin_token`, `hold_keys`, `notices_key`, `rules_certificates`, `otlp_traces_certificates`, `otlp_metrics_certificates`, `otlp_logs_certificates`, `store_certificates`, `store_password`, `store_sentinel_password`");
         expires_in: Gauge<i64> => CERTIFICATE_EXPIRES_IN = Gauge(
             "ratelimit.tls.certificate.expires_in", ["files"],
             "seconds until the certificate expires, negative afterwards"
@@ -49,6 +49,10 @@ fn renew_once(settings: &Settings, metrics: &FileMetrics) {
     }
     if let Some(in_use) = settings.calls.hold_keys.renew() {
         metrics.in_use("hold_keys", in_use);
+    }
+    if let Some(key) = settings.telemetry.webhook.as_ref().and_then(|webhook| webhook.key.as_ref())
+    {
+        metrics.in_use("notices_key", key.renew());
     }
     if let RuleSource::ControlPlane(target) = &settings.rules.source.value
         && let Some(tls) = &target.tls

@@ -9,7 +9,8 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-use super::{OfFile, right::Right};
+use super::right::Right;
+use crate::net::tls::last_good::OfFile;
 
 /// The tokens that clients of the admin address show. Only their digests are kept.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ impl AdminTokens {
 
     /// The token that a client has shown. Digests are compared, in a time that does not depend on them.
     pub(crate) fn find(&self, shown: &[u8]) -> Option<NamedToken> {
-        let (tokens, shown) = (self.0.value.value(), digest(shown));
+        let (tokens, shown) = (self.0.value(), digest(shown));
         let mut found = None;
         for token in tokens.iter().flat_map(|tokens| tokens.iter()) {
             let differences = token.digest.iter().zip(shown).fold(0, |all, (a, b)| all | (a ^ b));

@@ -20,7 +20,7 @@ use super::event::Notice;
 use crate::{
     net::{
         peer::{self, PeerError, Protocol, http1},
-        tls::client::TlsClient,
+        tls::{client::TlsClient, last_good::OfFile},
     },
     process::clock::unix_seconds,
 };
@@ -47,7 +47,7 @@ pub struct Webhook {
     pub url: Uri,
     /// With `https`.
     pub tls: Option<Arc<TlsClient>>,
-    pub key: Option<hmac::Key>,
+    pub key: Option<Arc<OfFile<Vec<u8>>>>,
 }
 
 /// Only what is no secret.
@@ -134,9 +134,11 @@ impl Webhook {
     fn request(&self, body: Bytes) -> Request<Full<Bytes>> {
         let id = BASE64.encode(ring::digest::digest(&ring::digest::SHA256, &body));
         let seconds = unix_seconds().to_string();
-        let signature = self.key.as_ref().map(|key| {
+        let key = self.key.as_ref().and_then(|file| Option::clone(&file.value()));
+        let key = key.map(|key| hmac::Key::new(hmac::HMAC_SHA256, &key));
+        let signature = key.map(|key| {
             let signed = [id.as_bytes(), b".", seconds.as_bytes(), b".", &body].concat();
-            format!("v1,{}", BASE64.encode(hmac::sign(key, &signed)))
+            format!("v1,{}", BASE64.encode(hmac::sign(&key, &signed)))
         });
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;

@@ -4,14 +4,16 @@ use std::{fs, path::Path, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use http::Uri;
-use ring::hmac;
 
 use super::reader::{
     SettingReader,
     form::{Custom, OrOff},
 };
 use crate::{
-    net::tls::client::{TlsAdvice, TlsClient, TlsFiles},
+    net::tls::{
+        client::{TlsAdvice, TlsClient, TlsFiles},
+        last_good::OfFile,
+    },
     notices::Webhook,
 };
 
@@ -49,22 +51,21 @@ pub(super) fn read(reader: &mut SettingReader<'_>) -> Option<Webhook> {
         reader.warn_unused(KEY, "--notices-url is off");
         return None;
     };
-    let key = key.map(|path| load(&path)).transpose().unwrap_or_else(|problem| {
+    let key = key.map(|path| OfFile::load("the contents of --notices-key-file", path, read_key));
+    let key = key.transpose().unwrap_or_else(|problem| {
         reader.problem(KEY, &problem);
         None
     });
     let is_secure = url.scheme_str() == Some("https");
     let tls = is_secure.then(|| TlsClient::new(TlsFiles::default(), None, &TLS_ADVICE));
-    Some(Webhook { url, tls: tls.map(Arc::new), key })
+    Some(Webhook { url, tls: tls.map(Arc::new), key: key.map(Arc::new) })
 }
 
-fn load(path: &Path) -> Result<hmac::Key, String> {
+fn read_key(path: &Path) -> Result<Vec<u8>, String> {
     let name = path.display();
     let text = fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
     let text = text.trim();
     let key = BASE64.decode(text.strip_prefix(KEY_PREFIX).unwrap_or(text)).ok();
     let key = key.filter(|key| KEY_BYTES.contains(&key.len()));
-    let key =
-        key.ok_or_else(|| format!("{name}: must hold whsec_ and 24 to 64 bytes in base64"))?;
-    Ok(hmac::Key::new(hmac::HMAC_SHA256, &key))
+    key.ok_or_else(|| format!("{name}: must hold whsec_ and 24 to 64 bytes in base64"))
 }

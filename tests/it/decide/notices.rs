@@ -417,6 +417,30 @@ async fn a_webhook_that_is_away_gets_a_notice_again_with_a_signature_of_its_byte
 }
 
 #[tokio::test]
+async fn another_key_signs_without_a_restart_and_a_bad_one_is_not_in_use() {
+    let (webhook, url) = Webhook::start(&[]);
+    let text = |key: &[u8]| format!("whsec_{}\n", BASE64.encode(key));
+    let file = TextFile::new("key", text(&KEY));
+    let service = start("memory://", &["--notices-url", &url, "--notices-key-file", &file]);
+    let in_use = |value: u8| {
+        let series = format!("ratelimit_tls_files_in_use{{files=\"notices_key\"}} {value}\n");
+        service.wait_for_metric(&series);
+    };
+    in_use(1);
+    let other = [8; 32];
+    fs::write(&*file, text(&other)).unwrap();
+    let line = "the contents of --notices-key-file have changed and are in use";
+    wait_until(line, || service.log().contains(line));
+    fs::write(&*file, "whsec_short").unwrap();
+    in_use(0);
+    call(&service, ("user", "alice"), 5).await;
+    let (headers, body) = &webhook.requests(1)[0];
+    let signed = format!("{}.{}.{body}", headers["webhook-id"], headers["webhook-timestamp"]);
+    let signed = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &other), signed.as_bytes());
+    assert_eq!(headers["webhook-signature"], format!("v1,{}", BASE64.encode(signed)));
+}
+
+#[tokio::test]
 async fn a_webhook_that_refuses_notices_loses_them_and_the_log_says_so_without_its_url() {
     let (webhook, url) = Webhook::start(&[403]);
     let secret = format!("{url}?token=canary-9c2b");

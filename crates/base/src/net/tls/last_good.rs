@@ -1,7 +1,11 @@
 //! A value made of files, which is made again when they change. While the new files are bad, the last good
 //! value stays.
 
-use std::{fmt::Display, sync::Arc};
+use std::{
+    fmt::{self, Display},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
@@ -98,6 +102,45 @@ impl<C: PartialEq, T> LastGood<C, T> {
     /// The last good value, without a lock; `None` until one was made.
     pub fn value(&self) -> Guard<Option<Arc<T>>> {
         self.value.load()
+    }
+}
+
+/// A value made of one file, renewed when the file changes.
+pub struct OfFile<T> {
+    path: PathBuf,
+    read: fn(&Path) -> Result<T, String>,
+    value: LastGood<T, T>,
+}
+
+impl<T: Clone + PartialEq> OfFile<T> {
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn load(
+        name: &'static str,
+        path: PathBuf,
+        read: fn(&Path) -> Result<T, String>,
+    ) -> Result<Self, String> {
+        let value = LastGood::new(name);
+        value.renew(read(&path), |value: &T| Ok(value.clone()))?;
+        Ok(Self { path, read, value })
+    }
+
+    /// Reads the file again, and returns whether its content is in use. A change applies once two reads in a row find the
+    /// same content.
+    pub fn renew(&self) -> bool {
+        self.value.renew_settled((self.read)(&self.path), |value| Ok(value.clone()))
+    }
+
+    /// The last good value, without a lock.
+    pub fn value(&self) -> Guard<Option<Arc<T>>> {
+        self.value.value()
+    }
+}
+
+/// The value may be secret.
+impl<T> fmt::Debug for OfFile<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.path, f)
     }
 }
 
