@@ -144,10 +144,9 @@ impl Webhook {
         *request.method_mut() = Method::POST;
         let path = self.url.path_and_query().cloned();
         *request.uri_mut() = path.map_or_else(|| Uri::from_static("/"), Uri::from);
-        let host = self.url.authority().map(|authority| authority.as_str()).unwrap_or_default();
-        let host = host.rsplit('@').next().unwrap_or_default().to_owned();
+        let host = self.url.authority().map(|authority| authority.as_str().to_owned());
         let headers = [
-            (header::HOST.as_str(), Some(host)),
+            (header::HOST.as_str(), host),
             ("content-type", Some("application/cloudevents-batch+json".to_owned())),
             ("webhook-id", Some(id)),
             ("webhook-timestamp", Some(seconds)),

@@ -37,8 +37,12 @@ const TLS_ADVICE: TlsAdvice = TlsAdvice {
 fn url(text: &str) -> Result<Uri, String> {
     let url: Option<Uri> = text.parse().ok();
     let is_http = |url: &Uri| matches!(url.scheme_str(), Some("http" | "https"));
-    url.filter(|url| is_http(url) && url.host().is_some())
-        .ok_or_else(|| "must be a URL with http:// or https:// and a host".to_owned())
+    let url = url.filter(|url| is_http(url) && url.host().is_some());
+    let url = url.ok_or("must be a URL with http:// or https:// and a host")?;
+    if url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err("must be without a user and a password, which are not sent".to_owned());
+    }
+    Ok(url)
 }
 
 pub(super) fn read(reader: &mut SettingReader<'_>) -> Option<Webhook> {
