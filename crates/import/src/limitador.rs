@@ -81,8 +81,20 @@ fn translate(
     let mut limits = read(&nodes, &mut reader);
     complete(&mut limits, &mut reader);
     order(&mut limits, &options.order, &mut reader);
-    let limits = compatible(&limits, &mut reader);
-    let tree = tree::build(&limits);
+    let mut limits = compatible(&limits, &mut reader);
+    let mut tree = tree::build(&limits);
+    let surplus = tree.as_deref().map(tree::surplus).unwrap_or_default();
+    if !surplus.is_empty() {
+        for limit in &surplus {
+            let message = format!(
+                "a rule has at most {} limits, and those before it have as many windows for the same entries",
+                tollkeeper_rules::LIMITS_MAX
+            );
+            reader.problem(limit.location, message);
+        }
+        limits.retain(|limit| surplus.iter().all(|other| other.location != limit.location));
+        tree = tree::build(&limits);
+    }
     if tree.is_none() {
         let message = format!(
             "too many limits: counted for each of their entries, and those for any value again for each value \

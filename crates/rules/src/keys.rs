@@ -19,7 +19,7 @@ use super::{
 };
 
 /// Most limits of one rule: each is a charge for each descriptor of a call.
-pub(super) const LIMITS_MAX: usize = 16;
+pub const LIMITS_MAX: usize = 16;
 
 #[rustfmt::skip]
 pub static FILE: KeyTable = KeyTable {

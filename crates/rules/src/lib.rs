@@ -20,7 +20,7 @@ pub mod xds;
 
 pub use self::{
     json_schema::schema_of_rules,
-    keys::FILE,
+    keys::{FILE, LIMITS_MAX},
     load::{InForce, load, parse},
     options::{Algorithms, LoadOptions},
     watch::{Loaded, Rules, Watched, watch},

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde_json::json;
 use tollkeeper_engine::{
+    parameters::Parameters,
     request::{ENTRIES_MAX, Hits, KEY_BYTES_MAX},
     time::Unit,
     window::Window,
@@ -221,6 +222,9 @@ fn check_key(location: Location, key: &str, reader: &mut Reader<'_>) {
         reader.problem(location, "the key of an entry must not be empty");
     } else if key.len() > KEY_BYTES_MAX {
         let message = format!("a key of {} bytes exceeds {KEY_BYTES_MAX}", key.len());
+        reader.problem(location, message);
+    } else if Parameters::is_parameter_key(key) {
+        let message = "no rule has keys that begin with `hold.`, which are parameters of holds; let Envoy send another key";
         reader.problem(location, message);
     }
 }

@@ -318,6 +318,27 @@ fn what_rules_would_count_otherwise_is_refused_with_its_location_and_a_way_out()
         &format!("[{}]", many.join(", ")),
         "limits.yaml:1:3: 33 entries exceed 32, the most of a descriptor",
     );
+    refused(
+        "[]",
+        "[\"descriptors[0]['hold.id']\"]",
+        "limits.yaml:5:15: no rule has keys that begin with `hold.`, which are parameters of holds; let Envoy send another key",
+    );
+}
+
+#[test]
+fn more_windows_than_a_rule_has_limits_refuse_the_limits_that_follow() {
+    let limit = |seconds: usize, conditions: &str| {
+        format!(
+            "- {{ namespace: shop, max_value: 1, seconds: {seconds}, conditions: [{conditions}], variables: ['descriptors[0].a'] }}\n"
+        )
+    };
+    let mut limits: String = (1..=17).map(|seconds| limit(seconds, "")).collect();
+    // The smallest of a window has its place, and so have windows for a value by itself.
+    limits += &limit(16, "\"descriptors[0].b == 'x'\"");
+    let rules = import(&(limits + GOOD), &[]);
+    let refused: Vec<_> = rules.refused.iter().map(ToString::to_string).collect();
+    let reason = "a rule has at most 16 limits, and those before it have as many windows for the same entries";
+    assert_eq!(refused, [format!("limits.yaml:17:3: {reason}")]);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use tollkeeper_rules::LIMITS_MAX;
+
 use super::limit::{EntryLimit, EntryValue};
 
 /// Most limits of all descriptors together: a limit for any value is repeated at each value that others name.
@@ -34,6 +36,24 @@ pub(super) fn build<'limits>(
     limits: &[&'limits EntryLimit],
 ) -> Option<Vec<DescriptorNode<'limits>>> {
     LimitTree { remaining: REPEATED_LIMITS_MAX }.level(limits, 0)
+}
+
+/// The limits that no rule has room for, since each window is a limit of its own there.
+pub(super) fn surplus<'limits>(nodes: &[DescriptorNode<'limits>]) -> Vec<&'limits EntryLimit> {
+    let mut surplus = Vec::new();
+    for node in nodes {
+        let mut windows = HashSet::new();
+        for limit in &node.limits {
+            let window = (limit.unit, limit.unit_multiplier);
+            if windows.len() < LIMITS_MAX || windows.contains(&window) {
+                windows.insert(window);
+            } else {
+                surplus.push(*limit);
+            }
+        }
+        surplus.extend(self::surplus(&node.below));
+    }
+    surplus
 }
 
 struct LimitTree {
