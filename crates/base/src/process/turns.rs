@@ -1,6 +1,6 @@
 //! Turns for work that takes long: each worker does that of one call at a time, and what is ready comes in between.
 
-use std::{future::poll_fn, pin::pin};
+use std::{future::poll_fn, iter, pin::pin};
 
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
@@ -9,7 +9,7 @@ use tokio::{
 
 use super::workers::share;
 
-/// One permit for each worker, and before them one for all other threads.
+/// One permit for each worker, and before them as many for all other threads, which share their tasks.
 #[derive(Debug)]
 pub struct WorkTurns(Box<[Semaphore]>);
 
@@ -19,7 +19,8 @@ pub struct Turn<'turns>(#[expect(dead_code, reason = "held")] Option<SemaphorePe
 
 impl WorkTurns {
     pub fn of_workers(count: usize) -> Self {
-        Self((0..=count).map(|_| Semaphore::new(1)).collect())
+        let others = Semaphore::new(count.max(1));
+        Self(iter::once(others).chain((0..count).map(|_| Semaphore::new(1))).collect())
     }
 
     /// Waits for the turn of this worker. It comes after what is ready, and what has arrived.
