@@ -384,15 +384,14 @@ impl Limiter {
         for charge in corrupt {
             self.report_corrupt(&request.domain, &plan.label(charge));
         }
+        let (now, digest) = (|| self.overrides.now(), |id| self.holds.digest(id));
         if let Some(audit) = &self.self_audit {
-            let (now, digest) = (|| self.overrides.now(), |id| self.holds.digest(id));
             audit.record(&plan, verdict.as_ref().ok(), arrival.at, now, digest);
         }
         let verdict = verdict.or_else(|error| plan.refusal().ok_or(error))?;
-        self.top_keys.record(&plan, &verdict, arrival.at, |id| self.holds.digest(id));
+        self.top_keys.record(&plan, &verdict, arrival.at, digest);
         if let Some(notices) = &self.notices {
-            let (rules, digest) = (&by.rules.rules, |id| self.holds.digest(id));
-            notices.record(rules, &plan, &verdict, arrival.at, digest);
+            notices.record(&by.rules.rules, &plan, &verdict, arrival.at, digest);
         }
         let candidate = self.candidate().filter(|candidate| candidate.is_judged());
         let candidate = candidate.filter(|_| !without_store);
@@ -402,12 +401,12 @@ impl Limiter {
         decision.token = self.holds.settle(&by.rules.rules, &decision);
         self.report_lent(&decision);
         if let Some(recorder) = self.recorder().filter(|recorder| recorder.is_on()) {
-            let at = decision.at.unwrap_or_else(|| self.overrides.now());
+            let at = decision.at.unwrap_or_else(now);
             let call = Recorded { request, meaning, decision: &decision, at, without_store };
             recorder.record(&by.rules.rules, call);
         }
         if let Some(candidate) = candidate {
-            let at = decision.at.unwrap_or_else(|| self.overrides.now());
+            let at = decision.at.unwrap_or_else(now);
             let (directives, decision) = (by.directives.as_deref(), &decision);
             candidate.sample(DecidedCall { directives, request, meaning, decision, counters, at });
         }
@@ -418,7 +417,7 @@ impl Limiter {
             call.record(span::holds(&decision));
             call.record(span::directives(&decision));
         });
-        log_decision(&by.rules.rules, request, &decision, |id| self.holds.digest(id));
+        log_decision(&by.rules.rules, request, &decision, digest);
         self.report(by, request, &decision, meaning);
         Ok(decision)
     }
