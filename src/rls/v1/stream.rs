@@ -47,18 +47,18 @@ impl Service {
             // Its end comes first: a client that never pauses would keep the connection.
             let message = select! {
                 biased;
-                () = client.ending.cancelled(), if !answers.is_closed() => return Err(framing::connection_ends()),
+                () = client.ending.cancelled() => return Err(framing::connection_ends()),
                 message = messages.next() => message.map_err(|refusal| refusal.status())?,
             };
             let Some((message, held)) = message else { return Ok(()) };
             let answered = async {
                 let answer = self.answer_one(message, client).await.map_err(|one| one.status())?;
                 drop(held);
-                // What has arrived whole is decided, even if its client has left.
-                drop(answers.send(Ok(answer)).await);
-                Ok::<_, Status>(())
+                Ok::<_, Status>(answers.send(Ok(answer)).await.is_ok())
             };
-            messages.read_during(answered).await?;
+            if !messages.read_during(answered).await? {
+                return Ok(());
+            }
         }
     }
 
