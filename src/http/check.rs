@@ -54,7 +54,7 @@ pub(super) async fn check(
     let Question { call, denied, failed } = question.map_err(Refusal::Invalid)?;
     let decoded = Decoded { request: call, overrides_ignored: 0, echo: None };
     let client = asked.extensions.get::<Identity>();
-    let decided = decisions.service.decide(decoded, client, Arrival::now()).await;
+    let decided = decisions.service.decide_in_turn(decoded, client, Arrival::now()).await;
     match (decided, failed) {
         (Ok(answer), _) => {
             let is_denied = rls::json::retry_after(&answer).is_some();

@@ -30,7 +30,7 @@ use crate::{
         arriving::{ConnectionBudget, HeldBuffer, HeldBytes},
         panics::caught,
     },
-    limiter::{FEW_DESCRIPTORS, metrics::CallDurations},
+    limiter::metrics::CallDurations,
     net::{
         grpc::{ServedMethod, is_server_error, status_name, timeout},
         tls::server::Identity,
@@ -302,12 +302,7 @@ pub(super) async fn decide(
     let _turn = decisions.turn(body.len(), None).await?;
     let decoded = decisions.decoded(body, move |text| rls::json::request(text, bounds)).await?;
     let arrival = Arrival::now();
-    let is_large = decoded.request.descriptors.len() > FEW_DESCRIPTORS;
-    let decided = decisions.service.decide(decoded, client.as_ref(), arrival);
-    let answer = match is_large {
-        true => decisions.service.limiter.turns().take().await.begin(decided).await,
-        false => decided.await,
-    }?;
+    let answer = decisions.service.decide_in_turn(decoded, client.as_ref(), arrival).await?;
     let status = match rls::json::retry_after(&answer) {
         None => StatusCode::OK,
         Some(_) => StatusCode::TOO_MANY_REQUESTS,

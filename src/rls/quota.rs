@@ -89,8 +89,12 @@ const LONG_USAGE_BYTES: usize = 64 << 10;
 /// The task yields to other calls after it has read this many fields of a report, or 64 times as many bytes.
 const FIELDS_AT_A_TIME: usize = 256;
 
-/// How long what a proxy has reported is settled once it has left, twice.
-const ENDS_WITHIN: Duration = Duration::from_secs(10);
+/// How long, and for how many buckets, what a proxy has reported is settled once it has left; and of how many streams at a time:
+/// further ones are given up with what they hold.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+const ENDING_BUCKETS_MAX: usize = 1_000;
+const ENDING_STREAMS_MAX: usize = 16;
+static ENDING: Semaphore = Semaphore::const_new(ENDING_STREAMS_MAX);
 
 /// Most reports that are answered as one.
 const REPORTS_MAX: usize = 1_000;
@@ -260,9 +264,6 @@ impl<'service> QuotaStream<'service> {
                         break Ok(false);
                     }
                 };
-                if let Ok(false) = end {
-                    drop(time::timeout(ENDS_WITHIN, self.take_in(&mut reports)).await);
-                }
                 drop(held);
                 let code = end.as_ref().map_or_else(|refusal| refusal.codes().0, |_| Code::Ok);
                 (0..count).for_each(|_| service.limiter.metrics().call_of(METHOD, began, code));
@@ -356,25 +357,6 @@ impl<'service> QuotaStream<'service> {
         Ok(Some(actions))
     }
 
-    /// Takes in the rest of the reports of a proxy that has left.
-    async fn take_in(&mut self, reports: &mut Reports) -> Result<(), Refusal> {
-        loop {
-            let usages = self.next_turn(reports, &mut self.memory.reserve()).await?;
-            if usages.is_empty() {
-                return Ok(());
-            }
-            for (name, usage) in usages {
-                match self.take(name) {
-                    Ok(mut bucket) => {
-                        bucket.report(usage);
-                        self.buckets.insert(Arc::clone(&bucket.name), bucket);
-                    }
-                    Err(name) => self.count_beyond(vec![(name, usage.allowed)]).await,
-                }
-            }
-        }
-    }
-
     /// Charges calls of buckets for which there is no room.
     async fn count_beyond(&self, beyond: Vec<(BucketName, u64)>) {
         let (limiter, domain) = (&*self.service.limiter, &*self.domain);
@@ -386,9 +368,14 @@ impl<'service> QuotaStream<'service> {
     async fn end(mut self) {
         let (buckets, beyond) = (mem::take(&mut self.buckets), mem::take(&mut self.beyond));
         let (limiter, domain) = (&*self.service.limiter, &*self.domain);
-        let mut unsettled = buckets.into_values().filter(Bucket::is_unsettled).peekable();
-        while unsettled.peek().is_some() {
-            let some = unsettled.by_ref().take(TURN_BUCKETS);
+        let unsettled = buckets.into_values().filter(Bucket::is_unsettled);
+        let mut unsettled: Vec<_> = unsettled.take(ENDING_BUCKETS_MAX).collect();
+        if unsettled.is_empty() && beyond.is_empty() {
+            return;
+        }
+        let Ok(_ending) = ENDING.try_acquire() else { return };
+        while !unsettled.is_empty() {
+            let some = unsettled.drain(..unsettled.len().min(TURN_BUCKETS));
             let ends = join_all(some.map(|bucket| bucket.end(limiter, domain)));
             self.service.quotas.in_turn(&self.turns, pending(), ends).await;
         }

@@ -25,7 +25,7 @@ use crate::{
         arriving::{ArrivalBudget, CONNECTION_BYTES_MAX, ConnectionBudget},
         panics::caught,
     },
-    limiter::Limiter,
+    limiter::{FEW_DESCRIPTORS, Limiter},
     net::{
         grpc::{ServedMethod, timeout},
         tls::server::Identity,
@@ -198,6 +198,21 @@ impl Service {
         self.limiter.metrics().overrides_ignored(decoded.overrides_ignored);
         let decision = self.limiter.decide(&decoded.request, arrival).await?;
         Ok(encode::response(decision, &self.headers, decoded.echo))
+    }
+
+    /// Like [`decide`](Self::decide), in a turn if the call has many descriptors.
+    pub(crate) async fn decide_in_turn(
+        &self,
+        decoded: Decoded,
+        client: Option<&Identity>,
+        arrival: Arrival,
+    ) -> Result<pb::RateLimitResponse, Refusal> {
+        let is_large = decoded.request.descriptors.len() > FEW_DESCRIPTORS;
+        let decided = self.decide(decoded, client, arrival);
+        match is_large {
+            true => self.limiter.turns().take().await.begin(decided).await,
+            false => decided.await,
+        }
     }
 
     pub(crate) fn check_domain(

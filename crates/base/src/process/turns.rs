@@ -11,7 +11,15 @@ use super::workers::share;
 
 /// One permit for each worker, and before them as many for all other threads, which share their tasks.
 #[derive(Debug)]
-pub struct WorkTurns(Box<[Semaphore]>);
+pub struct WorkTurns {
+    of_each: Box<[Semaphore]>,
+    /// One permit for each call that may wait.
+    waiting: Semaphore,
+}
+
+/// The most that wait in all, so that they take little memory: as when there were no turns, work beyond is done as it comes, and keeps
+/// more from being read.
+const WAITING_MAX: usize = 4096;
 
 /// It ends when it is dropped.
 #[derive(Debug)]
@@ -20,15 +28,18 @@ pub struct Turn<'turns>(#[expect(dead_code, reason = "held")] Option<SemaphorePe
 impl WorkTurns {
     pub fn of_workers(count: usize) -> Self {
         let others = Semaphore::new(count.max(1));
-        Self(iter::once(others).chain((0..count).map(|_| Semaphore::new(1))).collect())
+        let of_each = iter::once(others).chain((0..count).map(|_| Semaphore::new(1))).collect();
+        Self { of_each, waiting: Semaphore::new(WAITING_MAX) }
     }
 
     /// Waits for the turn of this worker. It comes after what is ready, and what has arrived.
     pub async fn take(&self) -> Turn<'_> {
-        let turn = match self.0.get(share(self.0.len())) {
-            Some(turn) => turn.acquire().await.ok(),
-            None => None,
+        let (Ok(_waiting), Some(turn)) =
+            (self.waiting.try_acquire(), self.of_each.get(share(self.of_each.len())))
+        else {
+            return Turn(None);
         };
+        let turn = turn.acquire().await.ok();
         // The runtime runs what is ready, and looks for input, before it goes on here.
         task::yield_now().await;
         Turn(turn)
@@ -50,7 +61,11 @@ impl Turn<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::pending, sync::LazyLock};
+    use std::{
+        future::pending,
+        sync::LazyLock,
+        task::{Context, Waker},
+    };
 
     use parking_lot::Mutex;
     use tokio::task::JoinSet;
@@ -70,6 +85,18 @@ mod tests {
         }
         let done = DONE.lock();
         assert!(done.matches('L').count() == 3 && !done.contains("LL"), "{done}");
+    }
+
+    #[tokio::test]
+    async fn of_4_097_that_wait_for_their_turn_the_last_has_it_at_once() {
+        let turns = WorkTurns::of_workers(0);
+        let _taken = turns.take().await;
+        let mut waiting: Vec<_> = (0..WAITING_MAX).map(|_| Box::pin(turns.take())).collect();
+        let context = &mut Context::from_waker(Waker::noop());
+        assert!(waiting.iter_mut().all(|turn| turn.as_mut().poll(context).is_pending()));
+        assert!(pin!(turns.take()).poll(context).is_ready());
+        waiting.pop();
+        assert!(pin!(turns.take()).poll(context).is_pending());
     }
 
     #[tokio::test]
