@@ -53,7 +53,6 @@ use crate::{
 };
 use tokio::{
     sync::Mutex,
-    task,
     time::{self, Instant},
 };
 use tokio_util::sync::CancellationToken;
@@ -130,9 +129,6 @@ pub struct Limiter {
 
 /// A call of more descriptors waits for its turn, so that it delays small calls little.
 pub(crate) const FEW_DESCRIPTORS: usize = 16;
-
-/// The most charges of a call that is settled at once when the store has answered.
-const FEW_CHARGES: usize = 32;
 
 impl Limiter {
     /// A limiter with these rules and overrides, on this store.
@@ -291,10 +287,6 @@ impl Limiter {
                 self.store.without_answer(&plan.charges, error)
             }
         };
-        if plan.charges.len() > FEW_CHARGES {
-            // The calls of others come in between. It has no turn: while it waited, its plan would take much memory.
-            task::yield_now().await;
-        }
         self.settle(by, request, meaning, arrival, plan, verdict)
     }
 
