@@ -41,6 +41,10 @@ named! {
 /// buckets of all streams are due at once.
 const TURNS_AT_A_TIME: usize = 4;
 
+/// The most ended streams whose reports are settled at the same time. What further ones hold is dropped, so that proxies that
+/// come and go take little memory.
+const ENDING_MAX: usize = 16;
+
 /// What names a bucket.
 pub(super) type BucketName = BTreeMap<String, Vec<u8>>;
 
@@ -53,6 +57,8 @@ pub struct Claims {
     by_bucket: Mutex<HashMap<Key, Vec<Arc<Mutex<Demand>>>>>,
     metrics: QuotaInstruments,
     turns: Semaphore,
+    /// One permit for each stream that has ended, and whose reports are being settled.
+    pub(super) ending: Semaphore,
 }
 
 /// What one stream needs of a bucket, if that is known, and what it may still use until then, in hits.
@@ -76,7 +82,8 @@ impl Claims {
     pub fn new(meter: &Meter) -> Arc<Self> {
         let metrics = QuotaInstruments::of_meter(meter);
         let (by_bucket, turns) = (Mutex::default(), Semaphore::new(TURNS_AT_A_TIME));
-        let claims = Arc::new(Self { by_bucket, metrics, turns });
+        let ending = Semaphore::new(ENDING_MAX);
+        let claims = Arc::new(Self { by_bucket, metrics, turns, ending });
         Told::ALL.into_iter().for_each(|told| claims.count(told, 0));
         let observed = Arc::downgrade(&claims);
         BUCKETS.observe(meter, move |to| {

@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::task::AtomicWaker;
 
-/// While so many wait, no more are read.
+/// The service stops reading from the connection while this many of its large calls wait.
 const LARGE_CALLS_MAX: usize = 64;
 
 #[derive(Clone, Default)]

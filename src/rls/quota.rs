@@ -89,12 +89,9 @@ const LONG_USAGE_BYTES: usize = 64 << 10;
 /// The task yields to other calls after it has read this many fields of a report, or 64 times as many bytes.
 const FIELDS_AT_A_TIME: usize = 256;
 
-/// How long, and for how many buckets, what a proxy has reported is settled once it has left; and of how many streams at a time:
-/// further ones are given up with what they hold.
+/// How long the service settles what a proxy has reported once its stream has ended, and of how many buckets at most.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 const ENDING_BUCKETS_MAX: usize = 1_000;
-const ENDING_STREAMS_MAX: usize = 16;
-static ENDING: Semaphore = Semaphore::const_new(ENDING_STREAMS_MAX);
 
 /// Most reports that are answered as one.
 const REPORTS_MAX: usize = 1_000;
@@ -357,7 +354,7 @@ impl<'service> QuotaStream<'service> {
         Ok(Some(actions))
     }
 
-    /// Charges calls of buckets for which there is no room.
+    /// Charges the calls that were reported of buckets beyond the bounds of the stream.
     async fn count_beyond(&self, beyond: Vec<(BucketName, u64)>) {
         let (limiter, domain) = (&*self.service.limiter, &*self.domain);
         let count = beyond.iter().map(|(name, calls)| bucket::count(limiter, domain, name, *calls));
@@ -373,7 +370,7 @@ impl<'service> QuotaStream<'service> {
         if unsettled.is_empty() && beyond.is_empty() {
             return;
         }
-        let Ok(_ending) = ENDING.try_acquire() else { return };
+        let Ok(_ending) = self.service.quotas.ending.try_acquire() else { return };
         while !unsettled.is_empty() {
             let some = unsettled.drain(..unsettled.len().min(TURN_BUCKETS));
             let ends = join_all(some.map(|bucket| bucket.end(limiter, domain)));

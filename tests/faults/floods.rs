@@ -196,7 +196,7 @@ fn flood_of_whole_calls() {
     });
 }
 
-/// Each is revoked at once, and counts all the same: what waits for its turn must not pile up.
+/// The client cancels each call at once. The service still decides all of them, and must hold few in memory while they wait.
 #[test]
 fn flood_of_large_calls_that_are_reset() {
     let long = [(); 17].map(|()| descriptor(&[("bad", &"x".repeat(150))]));

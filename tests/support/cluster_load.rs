@@ -73,7 +73,7 @@ impl Load {
         Self::paced(services, clients, calls, rounds, Duration::ZERO).await
     }
 
-    /// The same, where each client pauses between its calls.
+    /// Like [`start`](Self::start), with a pause of each client between its calls.
     pub async fn paced(
         services: &[&Service],
         clients: usize,

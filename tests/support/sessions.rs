@@ -1,8 +1,8 @@
 //! Sessions at a terminal as text. `## ` and a claim begin a session, and `=== NAME` a file in its folder; files above the first session
 //! are in all folders. `@ service FLAGS` starts a service, by its `rules.yaml` if it has one, which its commands ask. `$ ` begins a
-//! command of bash; below it are the lines of its standard output, with `! ` those of its standard error, and with `? ` its exit code, if
-//! that is not 0. In them, `…` is any text of a line, and alone in a line any lines; times and the addresses of the service, which differ
-//! from run to run, have names.
+//! command of bash. The lines below a command are what it prints to its standard output. Lines with `! ` are its standard error, and a
+//! line with `? ` is its exit code, unless that is 0. In them, `…` stands for any text of a line, and alone in a line for any lines. Times
+//! and addresses of the service differ from run to run, so they have names.
 
 use super::{
     pages::without_times,

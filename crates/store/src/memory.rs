@@ -42,6 +42,9 @@ const SIZE_MAX: MemorySize = MemorySize { counters: 1_000_000, bytes: 256 << 20 
 /// table or is searched from end to end.
 const COUNTERS_PER_SHARD: usize = 4096;
 
+/// The most charges of a call whose counters are found by a scan.
+const SCANNED_MAX: usize = 16;
+
 /// About the bytes of a counter with a short key.
 const COUNTER_BYTES: usize = 256;
 
@@ -321,9 +324,10 @@ struct CalledCounters<'call> {
 }
 
 impl<'call> CalledCounters<'call> {
-    /// Of so many charges, of which few are each compared with all others.
+    /// Room for the counters of a call with this number of charges. If these are few, a scan of the list is faster than a table.
     fn of_charges(count: usize) -> Self {
-        Self { each: Few::new(), by_hash: (count > 16).then(|| HashTable::with_capacity(count)) }
+        let by_hash = (count > SCANNED_MAX).then(|| HashTable::with_capacity(count));
+        Self { each: Few::new(), by_hash }
     }
 
     /// The index of a counter, which is added if it is new.

@@ -120,7 +120,7 @@ pub(super) struct Bucket {
     assigned: Option<Instant>,
     /// How often the proxy has reported the bucket.
     reports: u64,
-    /// What the proxy was told last about the bucket.
+    /// The last answer that the proxy got about the bucket.
     told: Option<Told>,
     /// When the next assignment is due, if not with a report.
     due: Option<Instant>,

@@ -2,9 +2,10 @@
 
 use crate::support::{chart::*, prelude::*};
 
-/// A claim begins with `## `. `helm` and its flags, in bash, render the chart. Each line below is about an object, by its kind, and behind
-/// `-` what its name has more than the release's own: `no Job-check` is absent; `Deployment pod.volumes = []` has this value at this place,
-/// `has` has this item there, `lacks` has no such text. `pod` and `container` are those of its template. `valid`: no schema refuses any.
+/// A claim begins with `## `, and a line `helm` with flags, in bash, renders the chart. Each line below checks an object, which it names by
+/// its kind and, behind `-`, by what follows the name of the release. `no Job-check` says that the object is absent. `Deployment
+/// pod.volumes = []` compares the value at a place, `has` looks for an item there, and `lacks` says that a text is not there. `pod` and
+/// `container` are those of the template. `valid` says that the schemas accept all objects.
 const TEXT: &str = include_str!("rendered.txt");
 
 /// An object, a place in it, how it is compared, and with what.

@@ -11,7 +11,7 @@ use crate::support::{prelude::*, stores::one};
 
 const CLIENTS: usize = 40;
 
-/// Each call counts a hit of the same descriptor, so that what is left of its limit tells how many were decided before.
+/// All calls count on the same descriptor. So the hits that are left tell a small call how many calls were decided before it.
 #[tokio::test(flavor = "multi_thread")]
 async fn between_two_small_calls_few_of_the_large_calls_of_others_are_decided() {
     let rules = "{ domain: shop, descriptors: [{ key: all, rate_limit: { unit: year, \
@@ -42,7 +42,7 @@ async fn between_two_small_calls_few_of_the_large_calls_of_others_are_decided() 
     assert!(between < CLIENTS as u32 / 2, "{between} calls were decided in between");
 }
 
-/// Few charges are compared with each other, and those of many are found by their hashes.
+/// A store sums the charges of a small call and those of a large one in different ways.
 #[tokio::test]
 async fn descriptors_on_the_same_counter_ask_for_their_sum_in_a_call_of_two_and_in_one_of_forty() {
     let rules = "{ domain: shop, descriptors: [{ key: user, rate_limit: { unit: year, \

@@ -526,7 +526,7 @@ fn debit(user: &str) -> Charge {
     charge_on(user, 1, Limit { when_denied: WhenDenied::Counted, ..limit })
 }
 
-/// Waits until the counter of this user holds so many hits, and leaves the runtime to what sends them.
+/// Waits until the counter of this user has this number of hits. It does not block the runtime, on which the calls are sent.
 async fn until_counted(redis: &Redis, user: &str, hits: u64) {
     let deadline = Instant::now() + PATIENCE;
     while redis.count(user) != hits {

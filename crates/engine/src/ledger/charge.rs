@@ -35,8 +35,8 @@ pub struct Charge {
     pub always_fits: bool,
     /// Whether it charges nothing unless it fits, whatever its limit says, since the call asks before its work.
     pub only_if_fits: bool,
-    /// Whether as many of its hits are charged as fit, to each part of the call as many; none, if the call is denied. What
-    /// charges no hits, such as what an operator has exempted, is no part.
+    /// Whether as many of its hits are charged as fit, to each part of the call as many; none, if the call is denied. It
+    /// is not set where there are no hits to charge, as on a quota that an operator has exempted.
     pub is_part: bool,
     /// Whether calls that were sent before this one, and are judged with it, come first on its counter.
     pub keeps_order: bool,

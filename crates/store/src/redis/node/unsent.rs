@@ -61,8 +61,8 @@ pub(super) enum Made {
 }
 
 impl Made {
-    /// The time by Redis's clock. Before Redis has told its time, this is 1970, whose windows have all ended: Redis refuses the
-    /// work then, and its answer has the time.
+    /// The time by Redis's clock, or 1970 until Redis has told its time. Redis then refuses the work, since all windows of 1970
+    /// have ended, and tells its time with the refusal.
     pub(super) fn at(self) -> Timestamp {
         match self {
             Self::At(made) => made,
