@@ -107,7 +107,7 @@ impl Frames {
     }
 
     /// A message behind gRPC's prefix, on the last stream.
-    fn message(self, message: &[u8], flags: u8) -> Self {
+    pub fn message(self, message: &[u8], flags: u8) -> Self {
         let length = u32::try_from(message.len()).unwrap();
         let framed = [&[0], &length.to_be_bytes()[..], message].concat();
         let stream = self.stream;

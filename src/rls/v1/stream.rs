@@ -1,6 +1,6 @@
 //! `DecideStream`: requests of one call, answered one after the other.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
@@ -11,6 +11,7 @@ use tonic::{Code, Status};
 use crate::{
     edge::panics::caught,
     net::grpc::ServedMethod,
+    process::calls::after_client_left,
     rls::{
         framing::{self, AnswerBody, Answers, Messages},
         precheck,
@@ -22,6 +23,9 @@ use crate::{
 };
 
 const METHOD: ServedMethod = ServedMethod::DecideStream;
+
+/// How long the messages of a client are decided that has left: a hostile one could send more than its share.
+const GOES_ON: Duration = Duration::from_secs(1);
 
 impl Service {
     /// Answers a call of `DecideStream`.
@@ -57,9 +61,19 @@ impl Service {
                 Ok::<_, Status>(answers.send(Ok(answer)).await.is_ok())
             };
             if !messages.read_during(answered).await? {
+                after_client_left(self.decide_rest(&mut messages, client)).await;
                 return Ok(());
             }
         }
+    }
+
+    /// Decides what has arrived whole from a client that has left: it may be debits for work that is done.
+    async fn decide_rest(&self, messages: &mut Messages, client: &ConnectedClient) {
+        let until = Instant::now() + GOES_ON;
+        while let Ok(Some((message, _held))) = messages.next().await
+            && Instant::now() < until
+            && self.answer_one(message, client).await.is_ok()
+        {}
     }
 
     /// Each request is a trace of its own.

@@ -108,6 +108,31 @@ fn a_whole_message_is_counted_even_if_its_stream_did_not_end() {
 }
 
 #[test]
+fn messages_of_a_stream_that_is_reset_are_counted_though_the_service_ends() {
+    let redis = Redis::start();
+    let mut service =
+        Service::with(RULES).on(&redis.url()).flags(&["--decision-budget", "5s"]).ready();
+    redis.signal("STOP");
+    let mut client = connect(&service);
+    let calls = vec![Call {
+        descriptors: vec![one("tokens", "a")],
+        mode: Mode::Debit.into(),
+        ..Call::default()
+    }];
+    let message = DecideRequest { domain: "shop".to_owned(), calls }.encode_to_vec();
+    let frames = Frames::default().many_headers("/tollkeeper.v1.Tollkeeper/DecideStream", 0);
+    let frames = (0..50).fold(frames, |frames, _| frames.message(&message, 0));
+    client.write_all(&frames.reset().ping().bytes()).unwrap();
+    while http2::read_frame(&mut client).0 != http2::PING {}
+    client.shutdown(Shutdown::Both).unwrap();
+    service.process().signal("TERM");
+    service.wait_for_log("draining");
+    redis.signal("CONT");
+    assert!(service.process().0.wait().unwrap().success());
+    assert_eq!(redis.query::<u32>(&["GET", &redis.key("tokens=a")]), 50);
+}
+
+#[test]
 fn calls_that_wait_for_redis_are_counted_though_the_client_leaves_and_the_service_ends() {
     let redis = Redis::start();
     let mut service = start(&redis.url());

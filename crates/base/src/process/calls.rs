@@ -20,6 +20,11 @@ pub fn client_has_left() -> bool {
     CLIENT_HAS_LEFT.try_with(|()| ()).is_ok()
 }
 
+/// Does the work of a call whose client has left.
+pub fn after_client_left<Work: Future>(work: Work) -> impl Future<Output = Work::Output> {
+    CLIENT_HAS_LEFT.scope((), work)
+}
+
 /// Owns the calls of one connection, or of one listener.
 #[derive(Clone)]
 pub struct CallTracker(Arc<Spawner>);
@@ -79,7 +84,7 @@ impl<F: Future<Output: Send + 'static> + Send + 'static> Future for TrackedCall<
 impl<F: Future<Output: Send + 'static> + Send + 'static> Drop for TrackedCall<F> {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            self.tracker.execute(CLIENT_HAS_LEFT.scope((), call));
+            self.tracker.execute(after_client_left(call));
         }
     }
 }
