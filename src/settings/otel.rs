@@ -1,7 +1,7 @@
 //! OpenTelemetry's standard variables. Each works, or a warning names it: platforms set them for all of their pods, and
 //! the specification wants values that are not known ignored. They count only if something is exported.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderName, HeaderValue, Uri};
 
@@ -143,11 +143,10 @@ pub(super) fn read(
                 (None, _) => warnings.push(format!("{name} has no effect: it is not supported")),
             }
         }
-        // Several signals may have the same problem.
-        reader.problems.sort();
-        reader.problems.dedup();
-        problems.append(&mut reader.problems);
-        warnings.append(&mut reader.warnings);
+        for (found, all) in [(reader.problems, problems), (reader.warnings, &mut *warnings)] {
+            // Several signals may have the same one.
+            all.extend(BTreeSet::from_iter(found));
+        }
     }
     options
 }
@@ -262,6 +261,10 @@ impl<'a> OtelReader<'a> {
         let given = endpoint.variable.clone();
         if endpoint.url.host().is_none() {
             self.problem(&given, "must be a URL with http:// or https:// and a host");
+        }
+        if endpoint.url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            let instead = "set OTEL_EXPORTER_OTLP_HEADERS";
+            self.warn(&given, format_args!("its user and password are not sent: {instead}"));
         }
         if is_half {
             let name = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE";
@@ -445,6 +448,14 @@ mod tests {
             let (_, problems, _) = read_all(&[ENDPOINT, (name, value)]);
             assert_eq!(problems, [format!("{name}: {endpoint}")], "{value}");
         }
+    }
+
+    #[test]
+    fn a_user_in_an_endpoint_is_ignored_with_one_warning() {
+        let (_, problems, warnings) = read_all(&[(ENDPOINT.0, "http://me:s3cret@127.0.0.1:4317")]);
+        let headers = "set OTEL_EXPORTER_OTLP_HEADERS";
+        let warning = format!("{}: its user and password are not sent: {headers}", ENDPOINT.0);
+        assert_eq!((problems, warnings), (vec![], vec![warning]));
     }
 
     #[test]
