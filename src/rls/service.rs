@@ -25,7 +25,7 @@ use crate::{
         arriving::{ArrivalBudget, CONNECTION_BYTES_MAX, ConnectionBudget},
         panics::caught,
     },
-    limiter::{FEW_DESCRIPTORS, Limiter},
+    limiter::Limiter,
     net::{
         grpc::{ServedMethod, timeout},
         tls::server::Identity,
@@ -153,7 +153,7 @@ impl Service {
         let (message, _held) = framing::read(body, self.message_bytes_max, &client.memory).await?;
         // A message that comes in parts has arrived when all of it is there.
         let arrival = Arrival { at: started + reads.elapsed(), timeout };
-        let is_large = precheck::is_large(&message);
+        let is_large = self.is_large(&message);
         if method != ServedMethod::ShouldRateLimit {
             let _large = is_large.then(|| client.large_calls.add());
             let context = BatchContext { client: client.identity.as_ref(), arrival, span };
@@ -178,6 +178,10 @@ impl Service {
             Some(turn) => Box::pin(turn.begin(answer)).await,
             None => answer.await,
         }
+    }
+
+    pub(super) fn is_large(&self, message: &[u8]) -> bool {
+        precheck::is_large(message, self.limiter.few_descriptors())
     }
 
     /// The turn of a large call of this client.
@@ -207,7 +211,7 @@ impl Service {
         client: Option<&Identity>,
         arrival: Arrival,
     ) -> Result<pb::RateLimitResponse, Refusal> {
-        let is_large = decoded.request.descriptors.len() > FEW_DESCRIPTORS;
+        let is_large = decoded.request.descriptors.len() > self.limiter.few_descriptors();
         let decided = self.decide(decoded, client, arrival);
         match is_large {
             true => self.limiter.turns().take().await.begin(decided).await,

@@ -14,7 +14,6 @@ use crate::{
     process::calls::after_client_left,
     rls::{
         framing::{self, AnswerBody, Answers, Messages},
-        precheck,
         refusal::Refusal,
         service::{BatchContext, ConnectedClient, Service},
     },
@@ -83,7 +82,7 @@ impl Service {
         let span = tracer.and_then(|tracer| CallSpan::begin(tracer, &HeaderMap::new()));
         let arrival = Arrival { at: started, timeout: None };
         let identity = client.identity.as_ref();
-        let _large = precheck::is_large(&message).then(|| client.large_calls.add());
+        let _large = self.is_large(&message).then(|| client.large_calls.add());
         let context = BatchContext { client: identity, arrival, span: span.as_ref() };
         let answer =
             caught(Box::pin(self.answer_batch(METHOD, message, &client.memory, context))).await;
