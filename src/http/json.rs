@@ -243,7 +243,7 @@ pub(super) async fn decide_batch(
     let timeout = timeout.map(|timeout| timeout.saturating_sub(received.elapsed()));
     let arrival = Arrival { at: Instant::now(), timeout };
     let (client, span) = (client.as_ref(), span.as_ref());
-    let context = BatchContext { client, arrival, span };
+    let context = BatchContext { client, arrival, span, large_calls: None };
     let answered = decisions.service.answer_json(method, items, &memory, context);
     let answer = Box::pin(answered).await?;
     Ok(([(CONTENT_TYPE, "application/json")], answer).into_response())

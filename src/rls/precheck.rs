@@ -27,9 +27,8 @@ const ENTRIES: u32 = 1;
 /// A longer message is large whatever it holds, in bytes.
 const SMALL_BYTES: usize = 4 << 10;
 
-/// Whether a call, or a batch, is so large that it waits for its turn: a small one has at most `few` descriptors.
+/// Whether a call is so large that it waits for its turn: a small one has at most `few` descriptors.
 pub(super) fn is_large(message: &[u8], few: usize) -> bool {
-    // The items of a batch have the same number.
     message.len() > SMALL_BYTES || repeated(message, DESCRIPTORS).nth(few).is_some()
 }
 

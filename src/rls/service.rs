@@ -66,12 +66,14 @@ pub struct BatchContext<'call> {
     pub(crate) arrival: Arrival,
     /// The span of the request, if it is sampled.
     pub(crate) span: Option<&'call Arc<CallSpan>>,
+    /// Those of its connection, unless that waits for each answer.
+    pub(crate) large_calls: Option<&'call LargeCalls>,
 }
 
 impl BatchContext<'_> {
     /// Of a request that arrives now, from anyone.
     pub fn alone() -> Self {
-        Self { client: None, arrival: Arrival::now(), span: None }
+        Self { client: None, arrival: Arrival::now(), span: None, large_calls: None }
     }
 }
 
@@ -93,6 +95,15 @@ pub(super) struct ConnectedClient {
 }
 
 impl ConnectedClient {
+    pub(super) fn batch<'call>(
+        &'call self,
+        arrival: Arrival,
+        span: Option<&'call Arc<CallSpan>>,
+    ) -> BatchContext<'call> {
+        let (client, large_calls) = (self.identity.as_ref(), Some(&self.large_calls));
+        BatchContext { client, arrival, span, large_calls }
+    }
+
     /// The first name in its certificate, or its address.
     fn peer(&self) -> String {
         let name = self.identity.as_ref().and_then(|identity| identity.0.first());
@@ -153,14 +164,15 @@ impl Service {
         let (message, _held) = framing::read(body, self.message_bytes_max, &client.memory).await?;
         // A message that comes in parts has arrived when all of it is there.
         let arrival = Arrival { at: started + reads.elapsed(), timeout };
-        let is_large = self.is_large(&message);
         if method != ServedMethod::ShouldRateLimit {
-            let _large = is_large.then(|| client.large_calls.add());
-            let context = BatchContext { client: client.identity.as_ref(), arrival, span };
+            let context = client.batch(arrival, span);
             let answered = Box::pin(self.answer_batch(method, message, &client.memory, context));
             return Ok(framing::answer(AnswerBody::Message(answered.await?)));
         }
-        let turn = if is_large { Some(self.turn(client).await?) } else { None };
+        let turn = match precheck::is_large(&message, self.limiter.few_descriptors()) {
+            true => Some(self.turn(client).await?),
+            false => None,
+        };
         let answer = async {
             let request = precheck::request(message, self.bounds).inspect_err(|refusal| {
                 if matches!(refusal, Refusal::Empty) {
@@ -178,10 +190,6 @@ impl Service {
             Some(turn) => Box::pin(turn.begin(answer)).await,
             None => answer.await,
         }
-    }
-
-    pub(super) fn is_large(&self, message: &[u8]) -> bool {
-        precheck::is_large(message, self.limiter.few_descriptors())
     }
 
     /// The turn of a large call of this client.

@@ -6,6 +6,8 @@
 
 use std::net::Shutdown;
 
+use tollkeeper_proto::v1::{Call, DecideRequest};
+
 use crate::support::{
     hostile::*,
     http2::{self, Frames},
@@ -200,12 +202,21 @@ fn flood_of_whole_calls() {
 #[test]
 fn flood_of_large_calls_that_are_reset() {
     let long = [(); 17].map(|()| descriptor(&[("bad", &"x".repeat(150))]));
-    let large = request("shop", long.into()).encode_to_vec();
-    let calls = (0..2_000).fold(Frames::default(), |frames, _| frames.call(&large).reset());
-    let calls = calls.bytes();
-    flood("large calls and RST_STREAM", 100, |grpc, _, stop| {
-        send_and_discard(grpc, &[&http2::opening(), &calls], stop);
-    });
+    let large = request("shop", long.into());
+    let calls = vec![Call { descriptors: large.descriptors.clone(), ..Call::default() }];
+    let batch = DecideRequest { domain: "shop".to_owned(), calls }.encode_to_vec();
+    let methods = [
+        ("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", large.encode_to_vec()),
+        ("/tollkeeper.v1.Tollkeeper/Decide", batch.clone()),
+        ("/tollkeeper.v1.Tollkeeper/DecideStream", batch),
+    ];
+    for (path, message) in methods {
+        let call = |frames: Frames| frames.many_headers(path, 0).data(&message).reset();
+        let calls = (0..2_000).fold(Frames::default(), |frames, _| call(frames)).bytes();
+        flood(&format!("{path} and RST_STREAM"), 100, |grpc, _, stop| {
+            send_and_discard(grpc, &[&http2::opening(), &calls], stop);
+        });
+    }
 }
 
 /// Clients that take no answer: each leaves as many calls open as it may.

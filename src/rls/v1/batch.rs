@@ -10,6 +10,7 @@ use tonic::Code;
 use crate::{
     limiter::Deciding,
     rls::{
+        large_calls::LargeCalls,
         pb::google::rpc,
         refusal::Refusal,
         service::{BatchContext, Service},
@@ -82,7 +83,7 @@ impl Service {
         domain: &str,
         count: usize,
         items: impl Iterator<Item = Result<Item, Refusal>> + Send,
-        BatchContext { client, arrival, span }: BatchContext<'_>,
+        BatchContext { client, arrival, span, large_calls }: BatchContext<'_>,
         mut to: impl FnMut(Vec<u8>) + Send,
     ) -> Result<(), Refusal> {
         self.check_domain(client, domain)?;
@@ -102,17 +103,9 @@ impl Service {
         };
         let answer = async |index: usize, item: Item| written(index, item.answer(batch).await);
         let mut items = items.enumerate();
-        if let (Some(span), 1) = (span, count) {
-            for (index, item) in items {
-                let answer = async { item?.answer(batch).await };
-                to(written(index, in_call(Arc::clone(span), answer).await));
-            }
-            self.limiter.report_late(arrival, 1);
-            return Ok(());
-        }
         // A call that waits, and all behind it, stay in their places, which others get later.
         let mut places: Vec<Pin<Box<MaybeDone<_>>>> = Vec::new();
-        let mut next = items.next();
+        let (mut next, mut large) = (items.next(), None);
         while next.is_some() {
             let few = self.limiter.few_descriptors();
             let (mut size, mut weight, mut taken, mut is_full) = (0, 0, 0, false);
@@ -120,6 +113,9 @@ impl Service {
             let is_large =
                 count > few || next.as_ref().is_some_and(|(_, item)| weight_of(item) > few);
             let most = if is_large { few * SMALL_CALLS_A_TURN } else { few };
+            if is_large && large.is_none() {
+                large = large_calls.map(LargeCalls::add);
+            }
             let answered = poll_fn(|context| {
                 let mut pending = 0;
                 for place in places.iter_mut().take(taken) {
@@ -151,6 +147,12 @@ impl Service {
                 }
                 if pending == 0 { Poll::Ready(()) } else { Poll::Pending }
             });
+            let answered = async {
+                match span.filter(|_| count == 1) {
+                    Some(span) => Box::pin(in_call(Arc::clone(span), answered)).await,
+                    None => answered.await,
+                }
+            };
             match is_large {
                 true => self.limiter.turns().take().await.begin(answered).await,
                 false => answered.await,

@@ -15,7 +15,7 @@ use crate::{
     rls::{
         framing::{self, AnswerBody, Answers, Messages},
         refusal::Refusal,
-        service::{BatchContext, ConnectedClient, Service},
+        service::{ConnectedClient, Service},
     },
     store::guard::Arrival,
     telemetry::CallSpan,
@@ -81,9 +81,7 @@ impl Service {
         let tracer = self.tracer.as_ref();
         let span = tracer.and_then(|tracer| CallSpan::begin(tracer, &HeaderMap::new()));
         let arrival = Arrival { at: started, timeout: None };
-        let identity = client.identity.as_ref();
-        let _large = self.is_large(&message).then(|| client.large_calls.add());
-        let context = BatchContext { client: identity, arrival, span: span.as_ref() };
+        let context = client.batch(arrival, span.as_ref());
         let answer =
             caught(Box::pin(self.answer_batch(METHOD, message, &client.memory, context))).await;
         let answer = answer.unwrap_or(Err(Refusal::Panicked));

@@ -6,6 +6,8 @@ use std::{
 };
 
 use futures_util::future::join_all;
+use tollkeeper_proto::v1::{Call, DecideRequest, tollkeeper_client::TollkeeperClient};
+use tonic::transport::Channel;
 
 use crate::support::{prelude::*, stores::one};
 
@@ -18,26 +20,30 @@ async fn between_two_small_calls_few_of_the_large_calls_of_others_are_decided() 
         let limit = "{ unit: year, requests_per_unit: 1000000000, unit_multiplier:";
         (1..=count).map(|years| format!("{limit} {years} }}")).collect::<Vec<_>>().join(", ")
     };
-    for (count, descriptors) in [(1, 64), (16, 8)] {
+    for (count, descriptors, method) in [
+        (1, 64, "ShouldRateLimit"),
+        (16, 8, "ShouldRateLimit"),
+        (1, 64, "Decide"),
+        (1, 64, "DecideStream"),
+    ] {
         let (one, many) = (limits(1), limits(count));
         let rules = format!(
             "{{ domain: shop, descriptors: [{{ key: all, rate_limit: {one} }}, \
              {{ key: part, rate_limits: [{many}] }}] }}"
         );
-        large_calls_come_one_by_one(&rules, descriptors).await;
+        large_calls_come_one_by_one(&rules, descriptors, method).await;
     }
 }
 
-async fn large_calls_come_one_by_one(rules: &str, descriptors: u32) {
+async fn large_calls_come_one_by_one(rules: &str, descriptors: u32, method: &str) {
     let service = Service::with(rules).flags(&["--workers", "1"]).ready();
     let parts = (1..descriptors).map(|part| one("part", &part.to_string()));
     let large = request("shop", parts.chain([one("all", "calls")]).collect());
     let (service, large, is_over) = (&service, &large, &AtomicBool::new(false));
     let flood = join_all((0..CLIENTS).map(async |_| {
-        let client = service.client().await;
+        let channel = service.channel().await;
         while !is_over.load(Relaxed) {
-            let calls = (0..4).map(async |_| client.clone().should_rate_limit(large.clone()).await);
-            join_all(calls).await.into_iter().for_each(|answer| drop(answer.unwrap()));
+            join_all((0..4).map(|_| send(method, channel.clone(), large.clone()))).await;
         }
     }));
     let small = async {
@@ -51,7 +57,28 @@ async fn large_calls_come_one_by_one(rules: &str, descriptors: u32) {
         left.windows(2).map(|left| left[0] - left[1]).min().unwrap()
     };
     let (_, between) = tokio::join!(flood, small);
-    assert!(between < CLIENTS as u32 / 2, "{between} calls were decided in between");
+    assert!(between < CLIENTS as u32 / 2, "{between} calls of {method} were decided in between");
+}
+
+async fn send(
+    method: &str,
+    channel: Channel,
+    RateLimitRequest { domain, descriptors, .. }: RateLimitRequest,
+) {
+    let mut client = TollkeeperClient::new(channel.clone());
+    let calls = vec![Call { descriptors: descriptors.clone(), ..Call::default() }];
+    let batch = DecideRequest { domain: domain.clone(), calls };
+    match method {
+        "Decide" => drop(client.decide(batch).await.unwrap()),
+        "DecideStream" => {
+            let answers = client.decide_stream(tokio_stream::once(batch)).await.unwrap();
+            assert!(answers.into_inner().message().await.unwrap().is_some());
+        }
+        _ => {
+            let mut client = RateLimitServiceClient::new(channel);
+            drop(client.should_rate_limit(request(&domain, descriptors)).await.unwrap());
+        }
+    }
 }
 
 /// A store sums the charges of a small call and those of a large one in different ways.

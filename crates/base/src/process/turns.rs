@@ -4,7 +4,7 @@ use std::{future::poll_fn, iter, pin::pin};
 
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
-    task,
+    task::{self, JoinSet},
 };
 
 use super::workers::share;
@@ -40,8 +40,9 @@ impl WorkTurns {
             return Turn(None);
         };
         let turn = turn.acquire().await.ok();
-        // The runtime runs what is ready, and looks for input, before it goes on here.
-        task::yield_now().await;
+        // The runtime runs what is ready, and looks for input, before it goes on here. In a task of its own, since a caller may
+        // poll this again at once.
+        JoinSet::from_iter([task::yield_now()]).join_all().await;
         Turn(turn)
     }
 }
@@ -67,10 +68,8 @@ mod tests {
         task::{Context, Waker},
     };
 
-    use parking_lot::Mutex;
-    use tokio::task::JoinSet;
-
     use super::*;
+    use parking_lot::Mutex;
 
     #[tokio::test]
     async fn what_is_ready_comes_between_the_work_of_one_call_and_that_of_the_next() {
