@@ -57,6 +57,7 @@ use crate::{
     },
     engine::{parameters::Parameters, request::ENTRIES_MAX},
     net::{grpc::ServedMethod, tls::server::Identity},
+    process::turns::yield_to_others,
 };
 
 const METHOD: ServedMethod = ServedMethod::StreamRateLimitQuotas;
@@ -129,7 +130,7 @@ impl Reports {
         loop {
             if self.fields >= FIELDS_AT_A_TIME {
                 self.fields = 0;
-                task::yield_now().await;
+                yield_to_others().await;
             }
             let mut rest = &**report;
             if rest.is_empty() && self.open_groups == 0 {

@@ -40,11 +40,15 @@ impl WorkTurns {
             return Turn(None);
         };
         let turn = turn.acquire().await.ok();
-        // The runtime runs what is ready, and looks for input, before it goes on here. In a task of its own, since a caller may
-        // poll this again at once.
-        JoinSet::from_iter([task::yield_now()]).join_all().await;
+        yield_to_others().await;
         Turn(turn)
     }
+}
+
+/// Waits until the runtime has run what is ready, and looked for input. Other than [`yield_now`](task::yield_now), it does not end
+/// if it is polled again before, as `select!` polls when another branch is ready.
+pub async fn yield_to_others() {
+    JoinSet::from_iter([task::yield_now()]).join_all().await;
 }
 
 impl Turn<'_> {
