@@ -23,3 +23,4 @@ mod priority;
 mod self_audit;
 mod shadow;
 mod steps;
+mod timelines;
