@@ -48,7 +48,7 @@ fn step(line: &str) -> Step {
 impl Scenario {
     /// Whether its rules are refused on a Redis that runs no scripts.
     fn needs_scripts(&self) -> bool {
-        let keys = ["algorithm: ", "ban_for: ", "by: id", "by: counter"];
+        let keys = ["algorithm: ", "ban_for: ", "by: id", "by: counter", "lease: "];
         keys.iter().any(|key| self.rules.contains(key))
     }
 }

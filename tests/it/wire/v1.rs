@@ -22,10 +22,20 @@ fn call(text: &str) -> Call {
             (_, Some(mode), _) => call.mode = mode.into(),
             (.., Some(("id", id))) => id.clone_into(&mut call.id),
             (.., Some(("mode", number))) => call.mode = number.parse().unwrap(),
+            (.., Some(("kinds", kinds))) => call.hits_by_kind = by_kind(kinds),
             _ => call.descriptors.extend(descriptors(word)),
         }
     }
     call
+}
+
+/// Hits by kind, such as `input/2,output/1`, or one of each of as many kinds.
+fn by_kind(text: &str) -> BTreeMap<String, u64> {
+    if let Ok(count) = text.parse::<u64>() {
+        return (0..count).map(|kind| (kind.to_string(), 1)).collect();
+    }
+    let kinds = text.split(',').map(|kind| kind.split_once('/').expect(text));
+    kinds.map(|(kind, hits)| (kind.to_owned(), hits.parse().expect(text))).collect()
 }
 
 async fn client(service: &Service) -> TollkeeperClient<Channel> {
@@ -420,23 +430,8 @@ descriptors:
   - { key: plain, rate_limit: { unit: year, requests_per_unit: 1000 } }
 ";
 
-async fn on_stores_with_holds(scenario: impl AsyncFn(&Service)) {
-    // Until the key of tokens is known, a take may be overtaken by the next.
-    scenario(&Service::with(HOLDS).ready()).await;
-    let redis = Redis::start();
-    scenario(&Service::with(HOLDS).on(&redis.url()).ready()).await;
-    redis.assert_no_key_leaks();
-}
-
-/// Takes a hold, and returns its token.
-async fn take(service: &Service, text: &str, expected: &str) -> String {
-    let verdicts = decide(service, "llm", vec![call(text)]).await.unwrap();
-    assert_eq!(spell(&verdicts[0]), expected, "{text}");
-    verdicts[0].hold.clone()
-}
-
-async fn commit(service: &Service, commits: Vec<Commit>) -> Vec<String> {
-    let request = CommitRequest { domain: "llm".to_owned(), commits };
+async fn commit(service: &Service, domain: &str, commits: Vec<Commit>) -> Vec<String> {
+    let request = CommitRequest { domain: domain.to_owned(), commits };
     let answer = client(service).await.commit(request).await.unwrap().into_inner();
     answer.results.iter().map(spell_commit).collect()
 }
@@ -465,97 +460,6 @@ fn used(hold: &str, used: impl Into<Option<u64>>) -> Commit {
     Commit { hold: hold.to_owned(), used: used.into(), ..Commit::default() }
 }
 
-#[tokio::test]
-async fn holds_are_taken_with_the_hits_of_the_call_and_committed_once() {
-    on_stores_with_holds(async |service| {
-        let stated = take(service, "user=a 300", "OK: OK user 700/1000").await;
-        let default = take(service, "user=a", "OK: OK user 650/1000").await;
-        let money = take(service, "money=a 7", "OK: OK money 9999000/10000000").await;
-        let kinds = BTreeMap::from([("input".to_owned(), 2), ("output".to_owned(), 1)]);
-        let by_kind = Commit { used_by_kind: kinds, ..used(&money, None) };
-        let ended = Commit { end: "503 UF".to_owned(), ..used(&default, None) };
-        let commits = vec![
-            used(&stated, 42),
-            used(&stated, 43),
-            used("nonsense", 1),
-            ended,
-            by_kind,
-            Commit::default(),
-        ];
-        let bad = "hold: not made for this domain by this service, or not signed with its key";
-        let expected = [
-            "APPLIED 42/300".to_owned(),
-            "REPEATED 43/300".to_owned(),
-            format!("InvalidArgument: commits[2].{bad}"),
-            "APPLIED 0/50".to_owned(),
-            "APPLIED 1500/1000".to_owned(),
-            "InvalidArgument: commits[5].hold: must not be empty".to_owned(),
-        ];
-        assert_eq!(commit(service, commits).await, expected);
-        let after = [
-            ("user=a READ", "OK: OK user 958/1000 used 42"),
-            ("money=a READ", "OK: OK money 9998500/10000000 used 1500"),
-        ];
-        check_batch(service, "llm", &after).await;
-        let named = take(service, "user=a 8", "OK: OK user 950/1000").await;
-        let parameters = descriptor(&[("hold.commit", &named), ("hold.used", "700")]);
-        let check_of = Call { descriptors: vec![parameters], ..call("CHECK") };
-        let verdicts = decide(service, "llm", vec![check_of]).await.unwrap();
-        assert_eq!(verdicts[0].code().as_str_name(), "OK", "{verdicts:?}");
-        let unchanged = [("user=a READ", "OK: OK user 950/1000 used 50")];
-        check_batch(service, "llm", &unchanged).await;
-        assert_eq!(commit(service, vec![used(&named, 0)]).await, ["APPLIED 0/8"]);
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn estimates_by_kind_are_weighed_by_each_limit_and_only_a_take_has_them() {
-    let kinds = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
-        pairs.iter().map(|(kind, hits)| ((*kind).to_owned(), *hits)).collect()
-    };
-    let estimate = |text: &str| Call {
-        hits_by_kind: kinds(&[("input", 20), ("output", 5), ("other", 9)]),
-        ..call(text)
-    };
-    on_stores_with_holds(async |service| {
-        let many: Vec<_> = (0..33).map(|kind| kind.to_string()).collect();
-        let many: Vec<_> = many.iter().map(|kind| (&**kind, 1)).collect();
-        let calls = vec![
-            estimate("money=a"),
-            estimate("money=a user=a 7"),
-            estimate("money=a CHECK"),
-            estimate("money=a DEBIT"),
-            estimate("money=a PART"),
-            Call { hits_by_kind: kinds(&many[..32]), ..call("money=a") },
-            Call { hits_by_kind: kinds(&many), ..call("money=a") },
-        ];
-        let refused = |index: usize, mode: &str| {
-            format!("InvalidArgument: calls[{index}].hits_by_kind: must be absent with mode {mode}")
-        };
-        let expected = [
-            ("", "OK: OK money 9990000/10000000"),
-            ("", "OK: OK money 9980000/10000000, OK user 993/1000"),
-            ("", &refused(2, "CHECK")),
-            ("", &refused(3, "DEBIT")),
-            ("", &refused(4, "PART")),
-            ("", "OK: OK money 9979000/10000000"),
-            ("", "InvalidArgument: calls[6].hits_by_kind: 33 exceeds 32"),
-        ];
-        check(decide(service, "llm", calls).await, &expected);
-        for (kinds_used, kinds_held, error) in [
-            (&many[..], &many[..32], "renewals[0].commit.used_by_kind: 33 exceeds 32"),
-            (&[], &many, "renewals[0].call.hits_by_kind: 33 exceeds 32"),
-        ] {
-            let commit = Commit { used_by_kind: kinds(kinds_used), ..used("x", None) };
-            let next = Call { hits_by_kind: kinds(kinds_held), ..call("money=a") };
-            let (_, verdict) = renew(service, "llm", commit, next).await;
-            assert_eq!(spell(&verdict), format!("InvalidArgument: {error}"));
-        }
-    })
-    .await;
-}
-
 /// The log names rules whose debits Envoy sends, which does not say that they are debits. These calls do.
 #[tokio::test]
 async fn no_call_counts_as_a_refused_debit() {
@@ -571,40 +475,6 @@ async fn no_call_counts_as_a_refused_debit() {
     check_each(&service, "shop", &each).await;
     assert!(!service.get("/metrics").contains("ratelimit_debits_refused_total{"));
     assert!(!service.log().contains("a debit was refused"), "{}", service.log());
-}
-
-#[tokio::test]
-async fn a_renewal_commits_what_was_used_and_holds_more_or_says_stop() {
-    on_stores_with_holds(async |service| {
-        let renew = async |hold: &str, used_hits: u64, next: &str| {
-            let (committed, verdict) =
-                renew(service, "llm", used(hold, used_hits), call(next)).await;
-            (committed, spell(&verdict), verdict.hold)
-        };
-        let first = take(service, "user=a 600", "OK: OK user 400/1000").await;
-        let (committed, verdict, second) = renew(&first, 500, "user=a 400").await;
-        assert_eq!((&*committed, &*verdict), ("APPLIED 500/600", "OK: OK user 100/1000"));
-        // The same renewal once more commits nothing, and what it asks for does not fit.
-        let (committed, verdict, hold) = renew(&first, 500, "user=a 400").await;
-        let denied = "OVER_LIMIT: OVER_LIMIT user 0/1000";
-        assert_eq!((&*committed, &*verdict, &*hold), ("REPEATED 500/600", denied, ""));
-        // A denied renewal has committed: the end of the work is known.
-        let (committed, verdict, hold) = renew(&second, 10, "user=a 500").await;
-        assert_eq!((&*committed, &*verdict, &*hold), ("APPLIED 10/400", denied, ""));
-        check_batch(service, "llm", &[("user=a READ", "OK: OK user 490/1000 used 510")]).await;
-        let (committed, verdict, hold) = renew("nonsense", 10, "user=b 5").await;
-        assert!(committed.starts_with("InvalidArgument: commit.hold: not made"), "{committed}");
-        assert_eq!(verdict, "OK: OK user 995/1000");
-        assert_ne!(hold, "");
-        let (_, verdict, _) = renew(&first, 10, "user=b CHECK").await;
-        assert_eq!(verdict, "InvalidArgument: renewals[0].call.mode: must be TAKE");
-
-        let flight = take(service, "flight=a", "OK: OK flight 1/2").await;
-        take(service, "flight=a", "OK: OK flight 0/2").await;
-        let (committed, verdict, _) = renew(&flight, 0, "flight=a").await;
-        assert_eq!((&*committed, &*verdict), ("APPLIED 0/1", "OK: OK flight 0/2"));
-    })
-    .await;
 }
 
 #[tokio::test]

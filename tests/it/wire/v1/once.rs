@@ -90,7 +90,7 @@ async fn a_hold_of_a_repeated_call_is_the_first_one() {
     let (first, again) = (ask().await, ask().await);
     assert!(!first.is_empty() && first == again, "{first} {again}");
     let commits = vec![used(&first, 42), used(&again, 42)];
-    assert_eq!(commit(&service, commits).await, ["APPLIED 42/300", "REPEATED 42/300"]);
+    assert_eq!(commit(&service, "llm", commits).await, ["APPLIED 42/300", "REPEATED 42/300"]);
     let (_, refused) = renew(&service, "llm", used(&first, 1), named("x", "user=a")).await;
     let expected = "InvalidArgument: renewals[0].call.id: must be absent in a renewal";
     assert_eq!(spell(&refused), expected);
