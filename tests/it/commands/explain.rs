@@ -156,17 +156,3 @@ fn explain_sends_no_write_to_redis() {
     }
     assert_eq!(redis.keys(), [""; 0]);
 }
-
-#[test]
-fn hits_are_a_whole_number_for_explain_and_call() {
-    for hits in ["x", "-x", "1.5", "-1.5", "+1", "18446744073709551615", ""] {
-        let problem = format!(
-            "--hits: invalid value `{hits}`: must be a whole number from -9223372036854775808 to 9223372036854775807\n"
-        );
-        for command in ["explain", "call"] {
-            let words = [command, "--domain", "shop", "--hits", hits, "a=b"];
-            let expected = (Some(2), String::new(), problem.clone());
-            assert_eq!(run(tollkeeper().args(words)), expected);
-        }
-    }
-}
