@@ -10,7 +10,10 @@ pub fn rows<const PARTS: usize>(text: &str, section: &str) -> Vec<[String; PARTS
     let lines = rest.lines().take_while(|line| !line.starts_with('['));
     let cases = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     let parts = |line: &str| -> Vec<String> { line.split(" | ").map(plain).collect() };
-    cases.map(|line| parts(line).try_into().unwrap_or_else(|_| panic!("{line}"))).collect()
+    let cases: Vec<_> =
+        cases.map(|line| parts(line).try_into().unwrap_or_else(|_| panic!("{line}"))).collect();
+    assert!(!cases.is_empty(), "{section} has no row");
+    cases
 }
 
 /// What an escaped text stands for.

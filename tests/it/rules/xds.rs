@@ -39,6 +39,15 @@ fn start_with(version: &str, resources: &[Value]) -> (FakeAds, Service) {
     (ads, service)
 }
 
+/// Like [`start_with`], and it has accepted these resources.
+#[track_caller]
+fn accepted(resources: &[Value]) -> (FakeAds, Service) {
+    let (ads, service) = follow();
+    ads.respond("1", "n1", resources);
+    assert_eq!(ads.request().error, None);
+    (ads, service)
+}
+
 /// A resource that limits `key` in a domain to a number of calls a year.
 fn limit(domain: &str, key: &str, requests: u32) -> Value {
     json!({

@@ -2,23 +2,15 @@
 
 use envoy_types::pb::google::protobuf::Any;
 
-use super::{ask, follow, rules, shapes::entry, start};
+use super::{accepted, ask, follow, rules, shapes::entry, start};
 use crate::support::{
     ads::{self, FakeAds, TYPE_URL},
     prelude::*,
+    rows::rows,
 };
 
 fn config(descriptors: Value) -> Value {
     json!({ "name": "shop", "domain": "shop", "descriptors": descriptors })
-}
-
-/// A service that has accepted this resource.
-#[track_caller]
-fn accepted(config: &Value) -> (FakeAds, Service) {
-    let (ads, service) = follow();
-    ads.respond("1", "n1", std::slice::from_ref(config));
-    assert_eq!(ads.request().error, None);
-    (ads, service)
 }
 
 #[test]
@@ -26,69 +18,20 @@ fn every_problem_is_named_with_its_resource_and_descriptor() {
     let ads = FakeAds::start();
     let _service = start(&ads.url(), &[]);
     ads.request();
-    let limit = json!({ "rateLimit": { "unit": "YEAR", "requestsPerUnit": 1 } });
-    let own = |keys: Value| json!({ "rateLimit": { "unit": "YEAR", "requestsPerUnit": 1 }, "metadata": { "tollkeeper": keys } });
-    for (number, (config, expected)) in [
-        (json!({ "name": "shop" }), "shop: domain: must not be empty"),
-        (config(json!([{ "value": "a" }])), "shop: =a: key: must not be empty"),
-        (
-            config(json!([{ "key": "a", "rateLimit": { "requestsPerUnit": 1 } }])),
-            "shop: a: unit: missing; must be one of: second, minute, hour, day, week, month, year",
-        ),
-        (
-            config(json!([entry("a", "b", &json!({ "descriptors": [entry("c", "", &limit), entry("c", "", &limit)] }))])),
-            "shop: a=b|c: `a=b|c` is already defined at shop",
-        ),
-        (
-            config(json!([{ "key": "a", "rateLimit": { "unit": "DAY", "unlimited": true } }])),
-            "shop: a: unit: not allowed with `unlimited: true`",
-        ),
-        (
-            config(json!([{ "key": "a", "rateLimit": { "unit": "DAY", "name": "x", "replaces": [{ "name": "x" }] } }])),
-            "shop: a: replaces: a limit cannot replace itself",
-        ),
-        (
-            config(json!([entry("a", "", &own(json!({ "algoritm": "token_bucket" })))])),
-            "shop: a: unknown key `algoritm`; did you mean `algorithm`?",
-        ),
-        (
-            config(json!([entry("a", "", &own(json!({ "algorithm": "token_buckets" })))])),
-            "shop: a: algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket, in_flight; not `token_buckets`; did you mean `token_bucket`?",
-        ),
-        (
-            config(json!([entry("a", "", &own(json!({ "algorithm": "token_bucket", "burst": 1.5 })))])),
-            "shop: a: burst: must be a whole number from 1 to 9007199254740991; not `1.5`",
-        ),
-        (
-            config(json!([entry("a", "", &own(json!({ "unit": "second" })))])),
-            "shop: a: unit: duplicate key",
-        ),
-        (
-            config(json!([entry("a", "", &own(json!("token_bucket")))])),
-            "shop: a: metadata: `tollkeeper` must be a mapping of rule keys",
-        ),
-        (
-            config(json!([entry("a", "", &own(json!({ "slot_by": "rule" })))])),
-            "shop: a: slot_by: must be one of: domain; not `rule`",
-        ),
-        (
-            config(json!([{ "key": "a", "descriptors": [entry("b", "", &own(json!({ "slot_by": "domain" })))] }])),
-            "shop: a|b: unknown key `slot_by` here; it belongs at the top of the file",
-        ),
-        (
-            config(json!([entry("a\nb", "", &own(json!({ "share_threshold": true })))])),
-            "shop: a\\x0ab: share_threshold: needs a `value` with a `*`",
-        ),
-    ]
-    .into_iter()
-    .enumerate()
+    for (number, [expected, descriptors]) in
+        rows(include_str!("problems.txt"), "problems").into_iter().enumerate()
     {
+        let config = config(serde_json::from_str(&descriptors).unwrap());
         // Good rules in between, after which a refusal is sent at once.
         ads.respond("good", &format!("g{number}"), &[]);
         ads.request();
         ads.respond("bad", &format!("n{number}"), &[config]);
-        assert_eq!(ads.request().error.as_deref(), Some(expected));
+        assert_eq!(ads.request().error.as_deref(), Some(&*expected));
     }
+    ads.respond("good", "last", &[]);
+    ads.request();
+    ads.respond("bad", "none", &[json!({ "name": "shop" })]);
+    assert_eq!(ads.request().error.as_deref(), Some("shop: domain: must not be empty"));
 }
 
 #[test]
@@ -175,7 +118,7 @@ async fn our_own_keys_come_in_the_metadata_and_envoy_gets_the_rest_of_it() {
         entry("shared", "a*", &shared),
         entry("several", "", &several),
     ]);
-    let (_ads, service) = accepted(&config(descriptors));
+    let (_ads, service) = accepted(&[config(descriptors)]);
     let shown = rules(&service);
     let limits: Vec<_> = shown["domains"][0]["rules"]
         .as_array()
@@ -201,7 +144,7 @@ fn slot_by_of_descriptors_of_the_top_level_applies_to_the_domain() {
     };
     let without = json!({ "key": "user", "rateLimit": { "unit": "YEAR", "requestsPerUnit": 1 } });
     let descriptors = json!([by_domain("plan"), by_domain("team"), without]);
-    let (_ads, service) = accepted(&config(descriptors));
+    let (_ads, service) = accepted(&[config(descriptors)]);
     let admin = service.admin.to_string();
     for (descriptor, key) in [
         ("plan=free", "charges 1 to tk1:fw:31536000s:{shop}|plan=free:"),
@@ -220,7 +163,7 @@ async fn text_that_yaml_would_read_as_a_number_stays_text() {
         entry("null", "010", &limit),
         entry("null", "", &json!({ "rateLimit": { "unlimited": true } }))
     ]);
-    let (_ads, service) = accepted(&config(descriptors));
+    let (_ads, service) = accepted(&[config(descriptors)]);
     assert_eq!(ask(&service, "shop", "null=010").await, "OK: OK 0/1 YEAR");
     assert_eq!(ask(&service, "shop", "null=8").await, "OK: OK unlimited");
 }

@@ -1,6 +1,6 @@
 //! The shapes that Envoy Gateway 1.9 and AI Gateway generate, and the verdicts for the calls that their Envoys send.
 
-use super::{ask, follow, start};
+use super::{accepted, ask, start};
 use crate::support::{ads::FakeAds, prelude::*};
 
 const ROUTE: &str = "httproute/default/http-ratelimit/rule/0/match/0/ratelimit_example";
@@ -31,14 +31,6 @@ fn route(rules: Vec<Value>) -> Value {
     config(DOMAIN, vec![same(ROUTE, &json!({ "descriptors": rules }))])
 }
 
-/// Starts a service with these resources.
-fn with(configs: &[Value]) -> (FakeAds, Service) {
-    let (ads, service) = follow();
-    ads.respond("1", "n1", configs);
-    assert_eq!(ads.request().error, None);
-    (ads, service)
-}
-
 /// Asks several times with the entries behind the route's own, and returns the overall codes.
 async fn codes(service: &Service, domain: &str, path: &str, times: usize) -> String {
     let mut codes = Vec::new();
@@ -58,7 +50,7 @@ const THREE: &str = "200 200 200 429 429";
 
 #[tokio::test]
 async fn a_route_without_a_selector_is_limited_as_a_whole() {
-    let (_ads, service) = with(&[route(vec![same("rule-0-match--1", &limit_of(3))])]);
+    let (_ads, service) = accepted(&[route(vec![same("rule-0-match--1", &limit_of(3))])]);
     assert_eq!(codes_of_route(&service, "rule-0-match--1=rule-0-match--1").await, THREE);
     assert_eq!(
         codes_of_route(&service, "rule-1-match--1=rule-1-match--1").await.matches("200").count(),
@@ -70,7 +62,7 @@ async fn a_route_without_a_selector_is_limited_as_a_whole() {
 async fn a_header_is_limited_by_match_and_each_of_its_values_when_distinct() {
     let distinct = entry("rule-0-match-1", "", &limit_of(3));
     let exact = same("rule-0-match-0", &json!({ "descriptors": [distinct] }));
-    let (_ads, service) = with(&[route(vec![exact])]);
+    let (_ads, service) = accepted(&[route(vec![exact])]);
     for user in ["one", "two"] {
         let rule = format!("rule-0-match-0=rule-0-match-0,rule-0-match-1={user}");
         assert_eq!(codes_of_route(&service, &rule).await, THREE, "{user}");
@@ -89,7 +81,7 @@ async fn an_address_range_is_limited_as_a_whole_and_each_address_when_distinct()
     let each =
         entry("masked_remote_address", "192.168.0.0/16", &json!({ "descriptors": [address] }));
     let inverted = entry("masked_remote_address", "invert:172.16.0.0/12", &limit_of(3));
-    let (_ads, service) = with(&[route(vec![whole, each, inverted])]);
+    let (_ads, service) = accepted(&[route(vec![whole, each, inverted])]);
     assert_eq!(codes_of_route(&service, "masked_remote_address=10.0.0.0/8").await, THREE);
     assert_eq!(codes_of_route(&service, "masked_remote_address=invert:172.16.0.0/12").await, THREE);
     for address in ["192.168.0.1", "192.168.0.2"] {
@@ -102,7 +94,7 @@ async fn an_address_range_is_limited_as_a_whole_and_each_address_when_distinct()
 async fn methods_paths_and_query_parameters_are_limited() {
     let rules = ["rule-0-method", "rule-1-path", "rule-2-query"];
     let (_ads, service) =
-        with(&[route(rules.iter().map(|rule| same(rule, &limit_of(3))).collect())]);
+        accepted(&[route(rules.iter().map(|rule| same(rule, &limit_of(3))).collect())]);
     for rule in rules {
         assert_eq!(codes_of_route(&service, &format!("{rule}={rule}")).await, THREE, "{rule}");
     }
@@ -113,7 +105,7 @@ async fn routes_with_a_shared_rule_have_one_budget() {
     let (domain, rule) = ("default/policy", "default/policy/rule/0");
     let shared = same(rule, &json!({ "descriptors": [same("rule-0-match--1", &limit_of(3))] }));
     let own = same("rule-0-match--1", &limit_of(3));
-    let (_ads, service) = with(&[config(domain, vec![shared]), route(vec![own])]);
+    let (_ads, service) = accepted(&[config(domain, vec![shared]), route(vec![own])]);
     let path = format!("{rule}={rule},rule-0-match--1=rule-0-match--1");
     assert_eq!(codes(&service, domain, &path, 4).await, "200 200 200 429");
     assert_eq!(codes(&service, domain, &path, 1).await, "429");
@@ -127,7 +119,7 @@ async fn a_limit_of_0_denies_and_a_shadow_never_does() {
         "rule-1-match-0",
         &json!({ "rateLimit": { "unit": "YEAR", "requestsPerUnit": 1 }, "shadowMode": true }),
     );
-    let (_ads, service) = with(&[route(vec![ban, shadow])]);
+    let (_ads, service) = accepted(&[route(vec![ban, shadow])]);
     assert_eq!(
         codes_of_route(&service, "rule-0-match-0=rule-0-match-0").await,
         "429 429 429 429 429"
@@ -141,7 +133,7 @@ async fn a_limit_of_0_denies_and_a_shadow_never_does() {
 /// Envoy Gateway's own test: 21 tokens, 10 for each response. Envoy checks with 0 hits, and debits afterwards.
 #[tokio::test]
 async fn a_cost_that_is_known_afterwards_is_charged_whether_or_not_it_fits() {
-    let (_ads, service) = with(&[route(vec![same("rule-0-match--1", &limit_of(21))])]);
+    let (_ads, service) = accepted(&[route(vec![same("rule-0-match--1", &limit_of(21))])]);
     let path = [(ROUTE, ROUTE), ("rule-0-match--1", "rule-0-match--1")];
     let ask = async |count| {
         let call = request(DOMAIN, vec![hits(descriptor(&path), count)]);
@@ -202,7 +194,7 @@ async fn ask_quotas(service: &Service, count: u64) -> String {
 
 #[tokio::test]
 async fn the_quotas_of_ai_gateway_deny_when_none_has_room() {
-    let (_ads, service) = with(&[quotas()]);
+    let (_ads, service) = accepted(&[quotas()]);
     assert_eq!(ask_quotas(&service, 0).await, "OK: OK 2/2 DAY, OK 10/10 DAY");
     ask_quotas(&service, 5).await;
     assert_eq!(ask_quotas(&service, 0).await, "OK: OVER_LIMIT 0/2 DAY, OK 5/10 DAY");
