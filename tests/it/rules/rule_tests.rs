@@ -138,44 +138,15 @@ fn holds_are_taken_committed_and_abandoned() {
 
 #[test]
 fn a_hold_that_is_not_taken_or_a_commit_without_effect_fails_the_test() {
-    let take = "      - { call: k=v, hold: one }\n";
-    for (calls, failure) in [
-        (
-            "      - { call: r=v, hold: one }\n".to_owned(),
-            "7:9, at 0s: r=v\n      no hold `one`: the call is denied, or none of its limits holds by token\n",
-        ),
-        (
-            format!("{take}      - {{ commit: 1 }}\n      - {{ commit: 1 }}\n"),
-            "9:9, at 0s: commit\n      the commit has no effect: repeated\n      if this is intended, write `expect: repeated`\n",
-        ),
-        (
-            format!("{take}      - {{ at: 9m, abandon: one }}\n"),
-            "8:9, at 9m: abandon\n      expected: late\n      actual:   committed\n",
-        ),
-    ] {
-        let (code, stdout, stderr) = test_holds(&calls);
+    for [calls, failure] in rows(ROWS, "failed holds") {
+        let (code, stdout, stderr) = test_holds(&format!("      - {{ {calls} }}\n"));
         assert_eq!((code, stderr.as_str()), (Some(1), ""), "{stdout}");
-        assert!(stdout.contains(failure), "{stdout}");
+        assert!(stdout.contains(&format!("{failure}\n")), "{stdout}");
     }
-    for (calls, problem) in [
-        ("      - { commit: 1 }\n".to_owned(), "7:9: no call above takes this hold"),
-        (
-            format!("{take}      - {{ commit: 1, of: two }}\n"),
-            "8:26: no call above takes this hold",
-        ),
-        (
-            format!("{take}      - {{ commit: many }}\n"),
-            "8:19: commit: must be a whole number, or entries",
-        ),
-        (
-            format!("{take}      - {{ commit: k=v }}\n"),
-            "8:19: commit: must be a whole number, or entries",
-        ),
-        (format!("{take}      - {{ commit: 1, hits: 2 }}\n"), "8:28: hits: not part of a commit"),
-    ] {
-        let (code, stdout, stderr) = test_holds(&calls);
+    for [calls, problem] in rows(ROWS, "holds") {
+        let (code, stdout, stderr) = test_holds(&format!("      - {{ {calls} }}\n"));
         assert_eq!(code, Some(1), "{stdout}");
-        assert!(stderr.contains(problem), "{stderr}");
+        assert!(stderr.contains(&problem), "{stderr}");
     }
 }
 
