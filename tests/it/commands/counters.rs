@@ -1,6 +1,6 @@
 //! Counters are shown and reset on the admin address and by `tollkeeper counter`.
 
-use std::{process::Output, sync::LazyLock};
+use std::sync::LazyLock;
 
 use crate::support::{cluster::ClusterSetup, prelude::*, service::with_limit, sessions::*};
 
@@ -16,22 +16,30 @@ static RULES: LazyLock<String> = LazyLock::new(|| shared_file(SESSIONS, "rules.y
 const ALGORITHMS: [&str; 5] =
     ["fixed_window", "first_hit_window", "sliding_log", "sliding_window", "token_bucket"];
 
-fn counter(service: &Service, action: &str, descriptor: &str) -> Output {
+/// Runs `tollkeeper counter` with these words.
+fn counter(service: &Service, words: &[&str]) -> (Option<i32>, String, String) {
     let addr = service.admin.to_string();
-    let words = ["counter", action, "--addr", &addr, "--domain", "shop", descriptor];
-    tollkeeper().args(words).output().unwrap()
+    run(tollkeeper().arg("counter").args(words).args(["--addr", &addr, "--domain", "shop"]))
 }
 
-/// The output of the command, without resets.
+/// What it prints if it succeeds.
+#[track_caller]
+fn printed(service: &Service, words: &[&str]) -> String {
+    let (code, stdout, stderr) = counter(service, words);
+    assert_eq!(code, Some(0), "{words:?}: {stderr}");
+    stdout
+}
+
+/// The lines of that, without resets.
+#[track_caller]
+fn lines(service: &Service, words: &[&str]) -> Vec<String> {
+    let text = printed(service, words);
+    text.lines().map(|line| line.split(", resets").next().unwrap().to_owned()).collect()
+}
+
 #[track_caller]
 fn output(service: &Service, action: &str, descriptor: &str) -> String {
-    let output = counter(service, action, descriptor);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{action} {descriptor}: {stderr}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<&str> =
-        text.lines().map(|line| line.split(", resets").next().unwrap()).collect();
-    lines.join("\n")
+    lines(service, &[action, descriptor]).join("\n")
 }
 
 async fn ask(service: &Service, descriptor: RateLimitDescriptor) -> String {
@@ -159,14 +167,11 @@ async fn a_sliding_log_is_shown_with_times_and_callers() {
 
 /// The output of `counter set` with these words, or its problem, without resets and the address.
 fn set(service: &Service, words: &[&str]) -> Result<String, String> {
-    let addr = service.admin.to_string();
-    let all = [&["counter", "set", "--addr", &addr, "--domain", "shop"], words].concat();
-    let output = tollkeeper().args(all).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap().trim_end().to_owned();
-    if output.status.success() {
-        return Ok(text(output.stdout).split(", resets").next().unwrap().to_owned());
+    let (code, stdout, stderr) = counter(service, &[&["set"], words].concat());
+    if code == Some(0) {
+        return Ok(stdout.trim_end().split(", resets").next().unwrap().to_owned());
     }
-    Err(text(output.stderr).replace(&format!("{addr}: "), ""))
+    Err(stderr.trim_end().replace(&format!("{}: ", service.admin), ""))
 }
 
 async fn counters_are_set(service: &Service, algorithms: &[&str]) {
@@ -256,12 +261,8 @@ async fn a_corrupt_counter_is_reported_and_a_reset_clears_it() {
     redis.query::<()>(&["SET", &redis.key("many=x"), "planted", "KEEPTTL"]);
     let problem = "fixed_window of 1000000 per year: it holds something other than a count";
     assert_eq!(output(&service, "show", "many=x"), problem);
-    let admin = service.admin.to_string();
-    let words = ["explain", "--admin-addr", &admin, "--domain", "shop", "many=x"];
-    let explained = tollkeeper().args(words).output().unwrap();
-    let explained = (explained.status.code(), String::from_utf8(explained.stdout).unwrap());
-    let ends = "\n    it holds something other than a count\n";
-    assert!(explained.0 == Some(0) && explained.1.ends_with(ends), "{explained:?}");
+    let explained = explained(&service, "many=x");
+    assert!(explained.ends_with("\n    it holds something other than a count\n"), "{explained}");
     assert_eq!(output(&service, "reset", "many=x"), format!("{problem}; now 0"));
     assert_eq!(
         output(&service, "show", "many=x"),
@@ -269,15 +270,18 @@ async fn a_corrupt_counter_is_reported_and_a_reset_clears_it() {
     );
 }
 
+/// What `tollkeeper explain` prints of a descriptor.
+#[track_caller]
+fn explained(service: &Service, descriptor: &str) -> String {
+    let addr = service.admin.to_string();
+    let words = ["explain", "--admin-addr", &addr, "--domain", "shop", descriptor];
+    succeeds(tollkeeper().args(words))
+}
+
 /// The lines that `counter list` prints for these words, without resets.
 #[track_caller]
 fn listed(service: &Service, words: &[&str]) -> Vec<String> {
-    let addr = service.admin.to_string();
-    let all = [&["counter", "list", "--addr", &addr, "--domain", "shop"], words].concat();
-    let output = tollkeeper().args(all).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().map(|line| line.split(", resets").next().unwrap().to_owned()).collect()
+    lines(service, &[&["list"], words].concat())
 }
 
 async fn check_listing(service: &Service) {
@@ -312,13 +316,8 @@ async fn check_listing(service: &Service) {
     assert_eq!(all.len(), 8, "{all:?}");
     assert!(all[4].starts_with("sliding_window=alice: sliding_window: 2 used"), "{all:?}");
 
-    let addr = service.admin.to_string();
-    let reset = |words: &[&str]| {
-        let start = ["counter", "reset", "--addr", &addr, "--domain", "shop", "fixed_window=al*"];
-        let output = tollkeeper().args([&start, words].concat()).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let reset =
+        |words: &[&str]| printed(service, &[&["reset", "fixed_window=al*"], words].concat());
     let shown = reset(&["--matching"]);
     assert!(shown.ends_with("nothing was reset; to reset these, add --yes\n"), "{shown}");
     assert_eq!(listed(service, &["fixed_window=al*"]), [al_ex, alice, digest]);
@@ -336,8 +335,7 @@ async fn check_listing(service: &Service) {
     let below = "level=x,fixed_window=zoe: fixed_window: 4 used of 10 per year, 6 left";
     assert_eq!(listed(service, &["fixed_window=z*"]), [zoe, below, digest]);
     assert_eq!(listed(service, &["level=x"]), [below, digest]);
-    let start = ["counter", "reset", "--addr", &addr, "--domain", "shop", "fixed_window=zoe"];
-    let done = run(tollkeeper().args(start).args(["--matching", "--yes"])).1;
+    let done = printed(service, &["reset", "fixed_window=zoe", "--matching", "--yes"]);
     assert_eq!(
         done.lines().next(),
         Some("fixed_window=zoe: fixed_window: 2 of 10 per year were used; now 0")
@@ -384,10 +382,7 @@ async fn counters_are_shown_reset_set_and_listed_while_redis_is_slow() {
     assert_eq!(set.unwrap(), "fixed_window: 7 used (was 3) of 1000000 per year, 999993 left");
     let reset = output(&service, "reset", "many=x");
     assert_eq!(reset, "fixed_window: 7 of 1000000 per year were used; now 0");
-    let admin = service.admin.to_string();
-    let words = ["explain", "--admin-addr", &admin, "--domain", "shop", "many=x"];
-    let explained = tollkeeper().args(words).output().unwrap();
-    assert!(explained.status.success(), "{explained:?}");
+    explained(&service, "many=x");
 }
 
 #[test]
@@ -464,7 +459,7 @@ descriptors:
         "debug,tollkeeper::decision=debug",
     ];
     let service = Service::with(RULES).on(&redis.url()).flags(flags).start();
-    let problem = |digest| String::from_utf8(counter(&service, "show", digest).stderr).unwrap();
+    let problem = |digest| counter(&service, &["show", digest]).2;
     let unknown = problem("0123456789abcdef");
     assert!(unknown.contains("no counter of this domain has the digest 0123456789abcdef now"));
     for _ in 0..2 {
@@ -479,10 +474,9 @@ descriptors:
     assert!(key.contains("{shop|authorization=%~"), "{key}");
     let hits: Vec<String> = redis.query(&["LRANGE", key, "0", "-1"]);
     let addr = service.admin.to_string();
-    let of_command = |words: &[&str]| run(tollkeeper().args(words).args(["--addr", &addr])).1;
-    let listed = of_command(&["counter", "list", "--domain", "shop"]);
+    let listed = printed(&service, &["list"]);
     assert!(listed.contains("not shown: 1 keys with values that are secret"), "{listed}");
-    let top = of_command(&["top", "--once"]);
+    let top = succeeds(tollkeeper().args(["top", "--once", "--addr", &addr]));
     let shown = [service.get("/metrics"), service.log(), hits.join(" "), listed, top];
     for text in shown {
         assert!(!text.contains(SECRET), "{text}");
@@ -508,11 +502,7 @@ async fn a_reset_by_pattern_finds_counters_among_longer_descriptors_and_more_tha
         service.ask(call).await.unwrap();
     }
     ask(&service, descriptor(&[("fixed_window", "m")])).await;
-    let addr = service.admin.to_string();
-    let reset = |words: &[&str]| {
-        let start = ["counter", "reset", "--addr", &addr, "--domain", "shop", "--matching"];
-        run(tollkeeper().args(start).args(words))
-    };
+    let reset = |words: &[&str]| counter(&service, &[&["reset", "--matching"], words].concat());
     let hint = "nothing was reset; to reset these, add --yes\n";
     let (_, shown, _) = reset(&["fixed_window=*"]);
     let one = "fixed_window=m: fixed_window: 1 used of 10 per year, 9 left";

@@ -1,7 +1,5 @@
 //! `tollkeeper status`: which replicas are well.
 
-use std::process::Output;
-
 use crate::support::prelude::*;
 
 const RULES: &str = "
@@ -10,25 +8,22 @@ descriptors:
   - { key: user, rate_limit: { unit: year, requests_per_unit: 10 } }
 ";
 
-fn status(services: &[&Service], words: &[&str]) -> Output {
+/// The exit code of the command, and what it prints, of the replicas with these admin addresses.
+fn status(admins: &[SocketAddr], words: &[&str]) -> (Option<i32>, String) {
     let mut command = tollkeeper();
     command.arg("status").args(words);
-    for service in services {
-        command.arg("--addr").arg(service.admin.to_string());
+    for admin in admins {
+        command.arg("--addr").arg(admin.to_string());
     }
-    command.output().unwrap()
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
+    let (code, text, _) = run(&mut command);
+    (code, text)
 }
 
 #[test]
 fn replicas_that_are_well_have_one_line_each() {
     let service = Service::with(RULES).ready();
-    let output = status(&[&service, &service], &[]);
-    let text = text(&output);
-    assert!(output.status.success(), "{text}");
+    let (code, text) = status(&[service.admin; 2], &[]);
+    assert_eq!(code, Some(0), "{text}");
     let version = env!("CARGO_PKG_VERSION");
     let start = format!("{}: green, ready, tollkeeper {version}, rules ", service.admin);
     assert_eq!(text.lines().count(), 2, "{text}");
@@ -44,16 +39,16 @@ async fn a_store_that_does_not_answer_is_a_problem() {
     let service = Service::with(RULES).on(&redis.url()).ready();
     let ask = || service.ask(shop("user=alice"));
     ask().await.unwrap();
-    assert!(status(&[&service], &[]).status.success());
+    assert_eq!(status(&[service.admin], &[]).0, Some(0));
     redis.stop();
     // The service learns of it by this call.
     drop(ask().await);
     let first = format!("red: 127.0.0.1:{} does not answer, or takes no writes", redis.port);
     let json = eventually("the problem", || {
-        let output = status(&[&service], &["--output", "json"]);
-        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let (code, text) = status(&[service.admin], &["--output", "json"]);
+        let json: Value = serde_json::from_str(&text).unwrap();
         let is_first = json["replicas"][0]["problems"][0] == first;
-        (output.status.code() == Some(1) && is_first).then_some(json)
+        (code == Some(1) && is_first).then_some(json)
     });
     assert_eq!(json["replicas"][0]["status"]["phase"], "ready");
 }
@@ -64,7 +59,7 @@ fn an_outage_is_known_without_calls() {
     let service = Service::with(RULES).on(&redis.url()).ready();
     redis.stop();
     let gone = format!("red: 127.0.0.1:{} does not answer", redis.port);
-    wait_until("the problem", || text(&status(&[&service], &[])).contains(&gone));
+    wait_until("the problem", || status(&[service.admin], &[]).1.contains(&gone));
 }
 
 #[tokio::test]
@@ -135,24 +130,14 @@ fn different_rules_and_a_replica_without_an_answer_are_problems() {
     let one = Service::with(RULES).start();
     let rules = &RULES.replace("10", "20");
     let other = Service::with(rules).start();
-    let output = status(&[&one, &other], &[]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        text(&output).contains("\namber: the replicas have different rules: "),
-        "{}",
-        text(&output)
-    );
+    let (code, text) = status(&[one.admin, other.admin], &[]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("\namber: the replicas have different rules: "), "{text}");
     let gone = other.admin;
     drop(other);
-    let mut command = tollkeeper();
-    command.args(["status", "--addr", &one.admin.to_string(), "--addr", &gone.to_string()]);
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        text(&output).contains(&format!("{gone}: no status\n  red: {gone}: ")),
-        "{}",
-        text(&output)
-    );
+    let (code, text) = status(&[one.admin, gone], &[]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains(&format!("{gone}: no status\n  red: {gone}: ")), "{text}");
 }
 
 #[test]
@@ -160,9 +145,9 @@ fn rules_that_are_refused_are_a_problem() {
     let service = Service::with(RULES).start();
     let refused = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unit: eon } }]\n";
     std::fs::write(&service.rules, refused).unwrap();
-    let output = eventually("the problem", || {
-        let output = status(&[&service], &[]);
-        text(&output).contains("amber: newer rules are not in force: ").then_some(output)
+    let code = eventually("the problem", || {
+        let (code, text) = status(&[service.admin], &[]);
+        text.contains("amber: newer rules are not in force: ").then_some(code)
     });
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(code, Some(1));
 }

@@ -95,9 +95,7 @@ async fn values_are_digests_unless_a_setting_shows_them() {
     let [(digest, 2, 8)] = &shown[..] else { panic!("{shown:?}") };
     assert!(digest.len() == 16 && digest.chars().all(|c| c.is_ascii_hexdigit()), "{digest}");
     assert!(!service.log().contains("alice"));
-    let addr = service.admin.to_string();
-    let shown = tollkeeper().args(["top", "--once", "--addr", &addr]).output().unwrap();
-    let shown = String::from_utf8(shown.stdout).unwrap();
+    let shown = printed(&["top", "--once", "--addr", &service.admin.to_string()]);
     assert!(shown.contains("Keys without `=` are digests. Commands take them"), "{shown}");
 
     let service = Service::shop().flags(&["--top-keys", "off"]).start();
@@ -113,9 +111,7 @@ fn only_the_admin_address_shows_keys() {
     let token = TextFile::new("token", "a-token-of-16-characters");
     let service = Service::shop().flags(&["--admin-token-file", &token]).start();
     assert_eq!(service.admin("GET", "/top").0, 401);
-    let addr = service.admin.to_string();
-    let words = ["top", "--addr", &addr, "--token-file", &token];
-    assert!(tollkeeper().args(words).output().unwrap().status.success());
+    printed(&["top", "--addr", &service.admin.to_string(), "--token-file", &token]);
 }
 
 #[tokio::test]
@@ -123,8 +119,7 @@ async fn the_command_prints_tables_once_if_stdout_is_not_a_terminal() {
     let service = Service::shop().flags(&["--top-keys", "values"]).start();
     calls(&service).await;
     let addr = service.admin.to_string();
-    let output = tollkeeper().args(["top", "--addr", &addr, "--rows", "1"]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = printed(&["top", "--addr", &addr, "--rows", "1"]);
     assert!(text.starts_with(|first: char| first.is_ascii_digit()), "{text}");
     assert!(text.lines().next().unwrap().ends_with(" failed calls/s, p99 -, store up"), "{text}");
     let lines: Vec<&str> = text.lines().skip(2).collect();
@@ -138,17 +133,14 @@ async fn the_command_prints_tables_once_if_stdout_is_not_a_terminal() {
     assert_eq!(cells(lines[12]), "1 2 10 per year shop user user=bob");
     assert_eq!(lines.len(), 13);
 
-    let output = tollkeeper().args(["top", "--addr", &addr, "--json"]).output().unwrap();
-    the_calls_are_shown(&serde_json::from_slice(&output.stdout).unwrap());
+    let shown = printed(&["top", "--addr", &addr, "--json"]);
+    the_calls_are_shown(&serde_json::from_str(&shown).unwrap());
 }
 
 #[test]
 fn the_command_says_why_it_has_no_keys() {
     let service = Service::shop().flags(&["--top-keys", "off"]).start();
-    let addr = service.admin.to_string();
-    let output = tollkeeper().args(["top", "--once", "--addr", &addr]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success());
+    let text = printed(&["top", "--once", "--addr", &service.admin.to_string()]);
     assert!(text.ends_with("\n\nkeys are not counted: --top-keys is off\n"), "{text}");
 }
 
@@ -162,8 +154,8 @@ async fn the_keys_of_several_replicas_are_merged() {
         for service in services {
             command.args(["--addr", &service.admin.to_string()]);
         }
-        let output = command.output().unwrap();
-        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+        let (code, text, _) = run(&mut command);
+        (code, text)
     };
     let flags = &["--top-keys", "values"];
     let (one, other) = (start(flags), start(flags));
@@ -229,9 +221,7 @@ async fn a_digest_is_the_same_on_all_replicas_and_every_command_takes_it() {
 
     let unknown = "0123456789abcdef";
     let command = |words: &[&str]| {
-        let output =
-            tollkeeper().args(words).args(["--addr", &addresses[1], "-d", "shop"]).output();
-        String::from_utf8(output.unwrap().stderr).unwrap()
+        run(tollkeeper().args(words).args(["--addr", &addresses[1], "-d", "shop"])).2
     };
     for words in [&["counter", "show", unknown][..], &["explain", unknown]] {
         let problem = "descriptor: no counter of this domain has the digest 0123456789abcdef now";
@@ -274,11 +264,7 @@ async fn digests_are_looked_up_in_one_walk_and_only_where_a_descriptor_is_read()
 /// What the command prints, if it succeeds.
 #[track_caller]
 fn printed(words: &[&str]) -> String {
-    let output = tollkeeper().args(words).output().unwrap();
-    let [text, problem] =
-        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-    assert!(output.status.success(), "{words:?}: {text}{problem}");
-    text
+    succeeds(tollkeeper().args(words))
 }
 
 #[test]
@@ -293,15 +279,12 @@ fn a_key_that_is_printed_is_an_argument_of_every_command() {
         let typed = format!("work={value}");
         let call = |key: &str| printed(&["call", "-o", "json", "--addr", &grpc, "-d", "shop", key]);
         let admin = |words: &[&str]| printed(&[words, &["--addr", &admin, "-d", "shop"]].concat());
+        let json = |words: &[&str]| -> Value {
+            let addr = service.admin.to_string();
+            serde_json::from_str(&printed(&[words, &["--addr", &addr]].concat())).unwrap()
+        };
         call(&typed);
-        let shown: Value = serde_json::from_str(&printed(&[
-            "top",
-            "-o",
-            "json",
-            "--addr",
-            &service.admin.to_string(),
-        ]))
-        .unwrap();
+        let shown = json(&["top", "-o", "json"]);
         let all = shown["hottest"].as_array().unwrap();
         let key = all.iter().find(|key| key["count"] == 1).unwrap()["key"].as_str().unwrap();
         call(key);
@@ -320,9 +303,7 @@ fn a_key_that_is_printed_is_an_argument_of_every_command() {
             let set =
                 ["override", "set", key, "--times", "2", "--for", "1m", "--because", "x", "--yes"];
             admin(&set);
-            let set =
-                printed(&["override", "list", "-o", "json", "--addr", &service.admin.to_string()]);
-            let set: Value = serde_json::from_str(&set).unwrap();
+            let set = json(&["override", "list", "-o", "json"]);
             assert_eq!(set["overrides"][0]["descriptor"], key, "{set}");
         }
         admin(&["counter", "reset", key]);
