@@ -10,6 +10,7 @@ pub mod chart;
 pub mod cluster;
 pub mod cluster_calls;
 pub mod cluster_load;
+pub mod config_map;
 pub mod control_plane;
 pub mod dice;
 pub mod envoy;

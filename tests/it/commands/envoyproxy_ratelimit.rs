@@ -3,7 +3,9 @@
 
 mod ai_gateway;
 
-use crate::support::{control_plane::ControlPlane, prelude::*, service::exchange};
+use crate::support::{
+    config_map::publish, control_plane::ControlPlane, prelude::*, service::exchange,
+};
 
 const RULES: &str = "
 domain: shop
@@ -46,18 +48,8 @@ fn installed() -> TempDir {
     let folder = TempDir::new().unwrap();
     fs::create_dir(folder.path().join("bin")).unwrap();
     symlink(env!("CARGO_BIN_EXE_tollkeeper"), folder.path().join("bin/ratelimit")).unwrap();
-    publish(folder.path(), "first", RULES);
+    publish(&folder.path().join("ratelimit/config"), "first", "config.yaml", RULES);
     folder
-}
-
-/// Writes rules as kubelet does: to a new folder, to which a link is moved.
-fn publish(folder: &Path, version: &str, rules: &str) {
-    let config = folder.join("ratelimit/config");
-    fs::create_dir_all(config.join(format!("..{version}"))).unwrap();
-    fs::write(config.join(format!("..{version}/config.yaml")), rules).unwrap();
-    symlink(format!("..{version}"), config.join("..data_tmp")).unwrap();
-    fs::rename(config.join("..data_tmp"), config.join("..data")).unwrap();
-    let _ = symlink("..data/config.yaml", config.join("config.yaml"));
 }
 
 fn program(folder: &Path) -> Command {
@@ -379,7 +371,8 @@ async fn a_token_quota_of_two_lets_three_through_as_in_envoyproxy_ratelimit() {
 #[test]
 fn rules_are_loaded_again_when_kubelet_moves_its_link() {
     let service = EnvoyproxyRatelimit::start(&sample(&page("kgateway.md")), &[]);
-    publish(service.folder.path(), "second", &RULES.replace("user", "account"));
+    let volume = service.folder.path().join("ratelimit/config");
+    publish(&volume, "second", "config.yaml", &RULES.replace("user", "account"));
     wait_until("the new rules are in force", || {
         let rules = get(service.debug, "/rlconfig").1;
         rules.contains("shop.account: ") && !rules.contains("shop.user: ")

@@ -1,6 +1,6 @@
 //! Reloads: rules that change while the service runs.
 
-use crate::support::prelude::*;
+use crate::support::{config_map::publish, prelude::*};
 
 fn rules(limit: u32) -> String {
     format!(
@@ -97,33 +97,22 @@ async fn bad_rules_are_reported_in_log_metric_and_page_and_the_last_good_ones_st
     assert!(metrics.contains(r#"ratelimit_rules_reloads_total{outcome="bad"} 2"#), "{metrics}");
 }
 
-/// Writes rules as kubelet does: into a new hidden folder, to which it then switches a link.
-fn publish(volume: &Path, name: &str, limit: u32) {
-    let data = volume.join(format!("..{name}"));
-    fs::create_dir(&data).unwrap();
-    fs::write(data.join("rules.yaml"), rules(limit)).unwrap();
-    symlink(format!("..{name}"), volume.join("..data_tmp")).unwrap();
-    fs::rename(volume.join("..data_tmp"), volume.join("..data")).unwrap();
-}
-
 #[test]
 fn a_config_map_is_followed_when_kubelet_swaps_its_link() {
     let folder = TempDir::new().unwrap();
     let volume = folder.path().join("rules");
-    fs::create_dir(&volume).unwrap();
-    publish(&volume, "first", 3);
-    symlink("..data/rules.yaml", volume.join("rules.yaml")).unwrap();
+    publish(&volume, "first", "rules.yaml", &rules(3));
 
     let mut command = serve();
     command.arg("--rules").arg(&volume).stdout(Stdio::null());
     let service = Service::spawn(command, folder);
     wait_for_limit(&service, 3);
-    publish(&volume, "second", 4);
+    publish(&volume, "second", "rules.yaml", &rules(4));
     wait_for_limit(&service, 4);
     // Files that are not rule files are ignored.
     fs::write(volume.join("README"), "not rules").unwrap();
     fs::write(volume.join(".rules.yaml.swp"), "not rules").unwrap();
-    publish(&volume, "third", 5);
+    publish(&volume, "third", "rules.yaml", &rules(5));
     wait_for_limit(&service, 5);
     assert_eq!(in_force(&service)["problems"], Value::Array(vec![]));
 }
