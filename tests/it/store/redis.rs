@@ -274,29 +274,26 @@ async fn a_service_that_is_killed_leaves_its_counts_to_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_redis_that_may_evict_counters_is_one_warning() {
-    let redis = Redis::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
-    let service = Service::shop().on(&redis.url()).ready();
-    for _ in 0..5 {
-        redis.close_connections();
-        service.answered("user=other(0)").await;
+async fn a_redis_that_may_evict_counters_or_takes_too_few_clients_is_one_warning() {
+    for (settings, warning) in [
+        (
+            "--maxmemory 100mb --maxmemory-policy allkeys-lru",
+            "it may evict counters, and then limits start again from zero: its maxmemory-policy is \
+             allkeys-lru",
+        ),
+        (
+            "--maxclients 100",
+            "takes 100 clients (maxclients), and all replicas of this service may open 112",
+        ),
+    ] {
+        let redis = Redis::start_with(&settings.split(' ').collect::<Vec<_>>());
+        let service = Service::shop().on(&redis.url()).flags(&["--replicas", "7"]).ready();
+        for _ in 0..5 {
+            redis.close_connections();
+            service.answered("user=other(0)").await;
+        }
+        assert_eq!(service.log().matches(warning).count(), 1, "{}", service.log());
     }
-    let log = service.log();
-    assert_eq!(log.matches("may evict counters").count(), 1, "{log}");
-    assert!(log.contains("its maxmemory-policy is allkeys-lru"), "{log}");
-}
-
-#[tokio::test]
-async fn a_redis_that_takes_too_few_clients_for_all_replicas_is_one_warning() {
-    let redis = Redis::start_with(&["--maxclients", "100"]);
-    let service = Service::shop().on(&redis.url()).flags(&["--replicas", "7"]).ready();
-    for _ in 0..3 {
-        redis.close_connections();
-        service.answered("user=other(0)").await;
-    }
-    let log = service.log();
-    let line = "takes 100 clients (maxclients), and all replicas of this service may open 112";
-    assert_eq!(log.matches(line).count(), 1, "{log}");
 }
 
 #[tokio::test]

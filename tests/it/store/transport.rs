@@ -71,17 +71,41 @@ async fn tls_connections_are_verified_and_used_again() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_an_unknown_ca_is_refused() {
-    let (ours, theirs) = (Authority::new(), Authority::new());
-    let (_redis, store) = tls_redis(&theirs, &theirs.server(&["127.0.0.1"]), "no");
-    let with_ours = service(&store, &["--store-tls-ca", text(&ours.certificate)]);
-    refused(
-        &with_ours,
-        "the server's certificate is not signed by a trusted CA; set --store-tls-ca to its CA",
-    )
-    .await;
-    let with_the_systems = service(&store, &[]);
-    refused(&with_the_systems, "the server's certificate is not signed by a trusted CA").await;
+async fn a_certificate_that_is_not_to_be_trusted_is_refused_with_the_reason() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let valid = authority.server(&["127.0.0.1"]);
+    let other = authority.server(&["redis.example", "10.0.0.1"]);
+    let wildcard = authority.server(&["*.redis-system"]);
+    let expired = authority.expired_server(&["127.0.0.1"]);
+    let ca = |of: &Authority| format!("--store-tls-ca {}", text(&of.certificate));
+    let ours = ca(&authority);
+    for (certificate, flags, cause) in [
+        (
+            &valid,
+            ca(&stranger),
+            "the server's certificate is not signed by a trusted CA; set --store-tls-ca to its CA",
+        ),
+        // The CAs of the system.
+        (&valid, String::new(), "the server's certificate is not signed by a trusted CA"),
+        (
+            &other,
+            ours.clone(),
+            "the server's certificate is for redis.example, 10.0.0.1, not for 127.0.0.1; connect to \
+             one of its names, or set --store-tls-name",
+        ),
+        (
+            &wildcard,
+            format!("{ours} --store-tls-name redis.redis-system"),
+            "the server's certificate is for *.redis-system, not for redis.redis-system; use a \
+             certificate with the server's own name: a wildcard counts only as a whole label \
+             before at least two others, as in *.example.com",
+        ),
+        (&expired, ours.clone(), "the server's certificate expired at 2020-01-01T00:00:00Z"),
+    ] {
+        let (_redis, store) = tls_redis(&authority, certificate, "no");
+        let flags: Vec<&str> = flags.split_whitespace().collect();
+        refused(&service(&store, &flags), cause).await;
+    }
 }
 
 /// As there: `REDIS_TLS_CACERT` is trusted beside the CAs of the system.
@@ -106,40 +130,18 @@ async fn a_ca_of_envoyproxy_ratelimits_environment_leaves_those_of_the_system_tr
 }
 
 #[tokio::test]
-async fn a_certificate_for_another_name_is_refused_unless_that_name_is_expected() {
+async fn a_certificate_for_another_name_is_taken_if_that_name_is_expected() {
     let authority = Authority::new();
-    let server = authority.server(&["redis.example", "10.0.0.1"]);
-    let (_redis, store) = tls_redis(&authority, &server, "no");
-    let ca = ["--store-tls-ca", text(&authority.certificate)];
-    let by_host = service(&store, &ca);
-    let line = "the server's certificate is for redis.example, 10.0.0.1, not for 127.0.0.1; \
-                connect to one of its names, or set --store-tls-name";
-    refused(&by_host, line).await;
-    let by_name = service(&store, &[&ca[..], &["--store-tls-name", "redis.example"]].concat());
-    by_name.answered("user=a(0)").await;
-}
-
-#[tokio::test]
-async fn a_wildcard_before_one_label_is_refused_for_a_name_that_it_seems_to_fit() {
-    let authority = Authority::new();
-    let (_redis, store) = tls_redis(&authority, &authority.server(&["*.redis-system"]), "no");
+    let (_redis, store) = tls_redis(&authority, &authority.server(&["redis.example"]), "no");
     let flags = ["--store-tls-ca", text(&authority.certificate), "--store-tls-name"];
-    let service = service(&store, &[&flags[..], &["redis.redis-system"]].concat());
-    let line = "the server's certificate is for *.redis-system, not for redis.redis-system; use a certificate \
-                with the server's own name: a wildcard counts only as a whole label before at least two others, as in \
-                *.example.com";
-    refused(&service, line).await;
+    let service = service(&store, &[&flags[..], &["redis.example"]].concat());
+    service.answered("user=a(0)").await;
 }
 
 #[tokio::test]
-async fn an_expired_certificate_and_a_server_without_tls_are_refused_in_words() {
-    let authority = Authority::new();
-    let (redis, store) = tls_redis(&authority, &authority.expired_server(&["127.0.0.1"]), "no");
-    let ca = ["--store-tls-ca", text(&authority.certificate)];
-    refused(&service(&store, &ca), "the server's certificate expired at 2020-01-01T00:00:00Z")
-        .await;
-    let without_tls = format!("rediss://127.0.0.1:{}", redis.port);
-    let service = service(&without_tls, &ca);
+async fn a_server_without_tls_is_refused_in_words() {
+    let redis = Redis::start();
+    let service = service(&format!("rediss://127.0.0.1:{}", redis.port), &[]);
     let line = "no TLS handshake within 800ms: does the server speak TLS on this port? If not, use redis in place of rediss in --store";
     refused(&service, line).await;
 }
