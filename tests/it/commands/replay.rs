@@ -67,8 +67,12 @@ fn end(mut service: Service) {
 }
 
 async fn ask(service: &Service, key: &str, value: &str, calls: usize) {
+    ask_in(service, "shop", key, value, calls).await;
+}
+
+async fn ask_in(service: &Service, domain: &str, key: &str, value: &str, calls: usize) {
     for _ in 0..calls {
-        service.ask(request("shop", vec![descriptor(&[(key, value)])])).await.unwrap();
+        service.ask(request(domain, vec![descriptor(&[(key, value)])])).await.unwrap();
     }
 }
 
@@ -548,7 +552,7 @@ async fn the_steps_of_the_page_lead_from_a_recording_to_a_limit_that_is_enforced
     let recorded = Recorded::new();
     let service = recorded.service(rules[0], "memory://", &["--top-keys", "values"]);
     for (customer, calls) in [("acme", 30), ("globex", 4), ("initech", 3)] {
-        ask_in(&service, "api", customer, calls).await;
+        ask_in(&service, "api", "customer", customer, calls).await;
     }
     end(service);
     let folder = recorded.0.path();
@@ -597,11 +601,4 @@ async fn the_steps_of_the_page_lead_from_a_recording_to_a_limit_that_is_enforced
             && stdout.starts_with("12 calls from 2026-03-01T00:00:00Z to 2026-03-01T00:00:11Z"),
         "{stdout}{stderr}"
     );
-}
-
-async fn ask_in(service: &Service, domain: &str, customer: &str, calls: usize) {
-    for _ in 0..calls {
-        let call = request(domain, vec![descriptor(&[("customer", customer)])]);
-        service.ask(call).await.unwrap();
-    }
 }

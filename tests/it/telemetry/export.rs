@@ -307,21 +307,17 @@ async fn a_refused_debit_names_its_rule_wherever_a_reload_moved_it() {
     let head = "domain: shop\ndescriptors:\n";
     let rules = format!("{head}{looked}{plain}");
     let service = Service::with(&rules).start();
-    let ask = async |key: &str, count| {
-        let call = vec![hits(descriptor(&[(key, "x")]), count)];
-        service.ask(request("shop", call)).await.unwrap();
-    };
     let refused = || {
         let metrics = service.get("/metrics");
         let lines =
             metrics.lines().filter(|line| line.starts_with("ratelimit_debits_refused_total"));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
-    ask("looked", 0).await;
+    service.ask(shop("looked=x(0)")).await.unwrap();
     service.reload(&format!("{head}{plain}{looked}"));
-    ask("plain", 2).await;
+    service.ask(shop("plain=x(2)")).await.unwrap();
     assert_eq!(refused(), [""; 0], "it has had no check");
-    ask("looked", 2).await;
+    service.ask(shop("looked=x(2)")).await.unwrap();
     assert_eq!(refused(), [r#"ratelimit_debits_refused_total{rule="looked"} 1"#]);
     let line = eventually("a warning", || {
         let log = service.log();
@@ -332,7 +328,7 @@ async fn a_refused_debit_names_its_rule_wherever_a_reload_moved_it() {
     // The looks of a rule are forgotten when a reload removes the rule, and so is its series.
     service.reload(&format!("{head}{plain}"));
     service.reload(&rules);
-    ask("looked", 2).await;
+    service.ask(shop("looked=x(2)")).await.unwrap();
     assert_eq!(refused(), [""; 0]);
 }
 
@@ -346,8 +342,7 @@ descriptors:
 ";
     let service = Service::with(rules).start();
     for count in [11, 2, 9] {
-        let call = vec![hits(descriptor(&[("user", "x")]), count)];
-        service.ask(request("shop", call)).await.unwrap();
+        service.ask(shop(&format!("user=x({count})"))).await.unwrap();
     }
     service.ask(shop("shadow=x(2)")).await.unwrap();
     let metrics = service.get("/metrics");
@@ -373,14 +368,11 @@ fn hits_over(service: &Service) -> String {
 #[tokio::test]
 async fn one_call_with_the_most_hits_leaves_the_counter_of_hits_exact() {
     let service = Service::shop().start();
-    let ask = async |count| {
-        let call = vec![hits(descriptor(&[("user", "x")]), count)];
-        service.ask(request("shop", call)).await.unwrap();
-    };
-    ask(u64::MAX).await;
+    service.ask(shop(&format!("user=x({})", u64::MAX))).await.unwrap();
     assert_eq!(hits_over(&service), "4294967295");
-    ask(11).await;
-    ask(11).await;
+    for _ in 0..2 {
+        service.ask(shop("user=x(11)")).await.unwrap();
+    }
     assert_eq!(hits_over(&service), "4294967317");
 }
 
