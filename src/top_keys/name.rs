@@ -91,7 +91,7 @@ impl KeyName {
 
     /// Its limit with an operator's action in place of the one that applies, for the same class of calls.
     pub(super) fn limit_by(&self, action: DirectiveAction) -> Limit {
-        let is_own = |one: &&Arc<Limit>| one.window == self.limit.window;
+        let is_own = |one: &&Arc<Limit>| one.shares_counter(&self.limit);
         let written = self.rule.as_ref().and_then(|rule| rule.limits().iter().find(is_own));
         let limit = Arc::new(action.limit(written.unwrap_or(&self.limit)));
         match &self.limit.class {

@@ -109,7 +109,8 @@ impl<'call> Parameters<'call> {
         Some(&*named.value).filter(|value| !value.is_empty())
     }
 
-    /// The plain number, or the sum of the kinds by their weights. `None` without a valid number.
+    /// The plain number, or the sum of the kinds by their weights. `None` without a valid number: a sum below 0 states more of a
+    /// part than of its whole.
     fn weighed(self, name: &[u8], weights: &[(Box<str>, i64)]) -> Option<u64> {
         if weights.is_empty() {
             return number(self.value(name)?);
@@ -127,7 +128,7 @@ impl<'call> Parameters<'call> {
                 sum = Some(hits.saturating_add(sum.unwrap_or(0)));
             }
         }
-        u64::try_from(sum?.clamp(0, COUNT_MAX.into())).ok()
+        u64::try_from(sum?.min(COUNT_MAX.into())).ok()
     }
 }
 
@@ -259,8 +260,8 @@ mod tests {
         let usage = entries("hold.used.input=1000 hold.used.cached=900");
         let usage = Parameters::of(&usage).unwrap();
         assert_eq!(usage.used(&[("input".into(), 250), ("cached".into(), 25 - 250)]), Some(47_500));
-        // A caller that states more of the part than of the whole has used nothing.
-        assert_eq!(usage.used(&[("input".into(), 1), ("cached".into(), -9)]), Some(0));
+        // A caller that states more of the part than of the whole states no number.
+        assert_eq!(usage.used(&[("input".into(), 1), ("cached".into(), -9)]), None);
     }
 
     #[test]

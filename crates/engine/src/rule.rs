@@ -121,6 +121,12 @@ impl Limit {
         Self { requests_per_unit, unit, unit_multiplier, window, ..sent }
     }
 
+    /// Whether both would count on one counter, were they limits of one rule.
+    pub fn shares_counter(&self, other: &Self) -> bool {
+        let names = [self, other].map(|limit| limit.algorithm.short_name());
+        names[0] == names[1] && self.window == other.window
+    }
+
     /// The most hits that an unused counter admits at once.
     pub fn capacity(&self) -> u64 {
         match self.algorithm {

@@ -151,7 +151,7 @@ impl Compiler<'_> {
                 let number = limit_number(domain, &spell(path), limits.len());
                 Arc::make_mut(policy).number = number;
             }
-            if limits.iter().any(|other| share_counter(other, &limit)) {
+            if limits.iter().any(|other| other.shares_counter(&limit)) {
                 let message = "rate_limits: another item has the same algorithm and window, so both \
                                would share a counter";
                 reader.problem(item.location, message);
@@ -191,10 +191,6 @@ fn shown(path: &Path, detailed: bool) -> Option<Vec<Shown>> {
         });
     }
     Some(shown)
-}
-
-fn share_counter(one: &Limit, other: &Limit) -> bool {
-    one.algorithm.short_name() == other.algorithm.short_name() && one.window == other.window
 }
 
 fn spell(path: &[PathStep]) -> String {

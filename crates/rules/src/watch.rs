@@ -156,6 +156,12 @@ pub async fn watch(rules: Arc<Rules>, watched: Watched, on_load: impl Fn(Loaded)
 /// Compiles new content, and puts it in force if it has no problem.
 async fn reload(rules: &Rules, read: RuleFiles, options: LoadOptions, compile: Compile) -> Loaded {
     let version = read.version();
+    // What was refused is taken back. To load the same rules again would end a promotion.
+    if version == rules.written().version {
+        tracing::info!(%version, "{} are again as they were loaded", rules.name);
+        rules.set_problems(RuleOrigin::Files, Vec::new());
+        return Loaded::Good;
+    }
     let compiled = off_thread(move || compile(read, options)).await;
     match compiled.unwrap_or_else(|problem| Err(vec![problem])) {
         Ok(next) => rules.accept(next, RuleOrigin::Files),

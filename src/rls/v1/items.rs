@@ -10,7 +10,7 @@ use super::{
 use crate::{
     engine::{
         decision::{Code, Decision},
-        request::{HitsMeaning, Request},
+        request::{Descriptor, Hits, HitsMeaning, Request},
     },
     limiter::{
         Undecided,
@@ -81,6 +81,12 @@ impl BatchItem for ReadCall {
 }
 
 impl DecodedCall {
+    /// Whether it counts work that is done, or gives hits back.
+    fn counts_work(&self) -> bool {
+        let is_refund = |one: &Descriptor| matches!(one.hits, Hits::Refund(_));
+        self.mode == Mode::Debit || self.request.descriptors.iter().any(is_refund)
+    }
+
     /// The verdict as a message; that on a part has the hits that were charged.
     fn verdict(&self, decision: &Decision) -> Vec<u8> {
         let hits = match (self.mode, decision.code) {
@@ -168,7 +174,8 @@ impl ItemContext<'_> {
             Ok(Begun::ByAnother) => Err(Refusal::Invalid(
                 "id: another call had the same id within the last 60 s".to_owned(),
             )),
-            // A later attempt must not find that this one was charged.
+            // It is not kept, since a later attempt must not find that it was charged: so it must be told to come again.
+            Err(error) if call.counts_work() => Err(Undecided::NoAnswer(error).into()),
             Err(error) => self.decide_call(call, true, Some(error)).await,
         }
     }

@@ -130,6 +130,28 @@ async fn the_verdict_is_that_of_the_next_real_call_and_nothing_is_charged() {
     }
 }
 
+#[tokio::test]
+async fn the_verdict_counts_what_a_hold_without_an_id_would_hold() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 40, hold: { for: 10m, by: counter, estimate: 15 } } }
+";
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let service = Service::with(rules).on(store).start();
+        let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;
+        for expected in ["OK", "OK", "OVER_LIMIT"] {
+            let (_, _, explained) =
+                service.exchange_at(service.admin, "POST", "/explain", body.as_bytes());
+            let explained: Value = serde_json::from_str(&explained).unwrap();
+            assert_eq!(explained["verdict"], expected, "on {store}: {explained}");
+            let answer = service.answer("user=a").await;
+            assert!(answer.starts_with(&format!("{expected}:")), "on {store}: {answer}");
+        }
+    }
+}
+
 #[test]
 fn explain_sends_no_write_to_redis() {
     let (redis, service) = Service::with(&shared_file(SESSIONS, "rules.yaml")).on_redis();

@@ -197,6 +197,15 @@ async fn a_promoted_candidate_stays_in_force_while_its_files_change_and_those_ar
     let judged = wait_for(&service, "judged");
     assert_eq!(judged["rules_version"], promoted["version"], "{judged}");
     assert_eq!(admitted(&service, "lowered", "a", 7).await, 4);
+    // Rules that are refused, and then written as before, are no new rules.
+    let bad = RULES.replace("requests_per_unit: 6", "requests_per_unit: many");
+    std::fs::write(&service.rules, bad).unwrap();
+    service.wait_for_log("the previous ones stay");
+    std::fs::write(&service.rules, RULES).unwrap();
+    service.wait_for_log("again as they were loaded");
+    assert_eq!(admitted(&service, "lowered", "b", 7).await, 4);
+    let log = service.log();
+    assert_eq!(log.matches("a promoted candidate is in force").count(), 1, "{log}");
     let path = "/candidate?order=promote&version=abc";
     let (status, refused) = send(&service, "POST", path, "");
     let version = judged["version"].as_str().unwrap();

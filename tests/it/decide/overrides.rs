@@ -321,6 +321,24 @@ async fn the_effect_is_said_by_the_leading_keys_before_anything_is_set() {
     assert!(list(&service, "")["overrides"].as_array().unwrap().is_empty());
 }
 
+#[tokio::test]
+async fn the_effect_is_that_on_the_limit_of_the_key_though_another_has_the_same_window() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limits:
+      - { unit: year, requests_per_unit: 100 }
+      - { unit: year, requests_per_unit: 2, algorithm: token_bucket }
+";
+    let service = Service::with(rules).flags(&["--top-keys", "values"]).start();
+    for _ in 0..5 {
+        service.answer("user=alice").await;
+    }
+    let (_, answer) = try_set(&service, "user=alice", json!({ "times": 2, "dry_run": true }), "1m");
+    assert_eq!(answer["effect"]["would_be_denied"], 1, "{answer}");
+}
+
 /// What an operator believes to have set must not mean something else.
 #[test]
 fn a_descriptor_that_would_mean_another_is_refused() {

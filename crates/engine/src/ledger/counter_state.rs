@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Posting,
+    HoldAction, Posting,
     charge::{Asked, Charge, refunded},
     holds,
     tally::{Fit, Tally},
@@ -101,11 +101,26 @@ pub fn foresee(charges: &[Charge], states: &[CounterState]) -> Vec<Tally> {
     let (asked, mut tallies) = (Asked::by(charges), Vec::with_capacity(charges.len()));
     for (charge, state) in charges.iter().zip(states) {
         let remaining = remaining_after_refunds(charge, charges, state);
-        let remaining = remaining.checked_sub(asked.of(charge));
+        let asked = asked.of(charge).saturating_add(estimated(charge, charges));
+        let remaining = remaining.checked_sub(asked);
         let fit = remaining.map_or(Fit::Over, |remaining| Fit::Fits { remaining });
         tallies.push(Tally::new(fit, state.reset));
     }
     tallies
+}
+
+/// The estimates of the holds without ids that the call opens on the counter of a charge that opens one.
+fn estimated(charge: &Charge, charges: &[Charge]) -> u64 {
+    let estimate = |other: &Charge| match other.hold {
+        Some(HoldAction::Open { estimate, .. }) if other.counter.same_counter(&charge.counter) => {
+            estimate
+        }
+        _ => 0,
+    };
+    match charge.hold {
+        Some(HoldAction::Open { .. }) => charges.iter().map(estimate).fold(0, u64::saturating_add),
+        _ => 0,
+    }
 }
 
 fn remaining_after_refunds(charge: &Charge, charges: &[Charge], state: &CounterState) -> u64 {
