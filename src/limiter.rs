@@ -11,13 +11,7 @@ pub mod once;
 mod refused_debits;
 mod span;
 
-use std::{
-    iter,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::{iter, sync::Arc};
 
 use futures_util::future::join_all;
 
@@ -131,14 +125,10 @@ pub struct Limiter {
     walking: Mutex<()>,
     /// The turns of large calls.
     turns: WorkTurns,
-    few_descriptors: AtomicUsize,
 }
 
-/// A call of more descriptors is large.
-const FEW_DESCRIPTORS: usize = 16;
-
-/// A small call has at most as many limits.
-const FEW_LIMITS: usize = 64;
+/// A call of more descriptors waits for its turn, so that it delays small calls little.
+pub(crate) const FEW_DESCRIPTORS: usize = 16;
 
 impl Limiter {
     /// A limiter with these rules and overrides, on this store.
@@ -170,7 +160,6 @@ impl Limiter {
             explaining: Mutex::new(()),
             walking: Mutex::new(()),
             turns: WorkTurns::of_workers(0),
-            few_descriptors: AtomicUsize::new(FEW_DESCRIPTORS),
         };
         limiter.rules_changed();
         limiter
@@ -196,11 +185,6 @@ impl Limiter {
 
     pub(crate) const fn turns(&self) -> &WorkTurns {
         &self.turns
-    }
-
-    /// A call of more descriptors waits for its turn, so that it delays small calls little.
-    pub(crate) fn few_descriptors(&self) -> usize {
-        self.few_descriptors.load(Ordering::Relaxed)
     }
 
     /// Also records calls.
@@ -569,8 +553,6 @@ impl Limiter {
         outage::modes_in_force(&in_force.rules.failure_modes());
         self.holds.retain(&self.metrics.rules_in_force(&in_force.rules));
         self.refused_debits.retain(&in_force.rules);
-        let few = FEW_LIMITS / in_force.rules.limits_max().max(1);
-        self.few_descriptors.store(few.clamp(1, FEW_DESCRIPTORS), Ordering::Relaxed);
         // Notices show digests.
         if in_force.rules.has_notices() {
             self.holds.make_digests();

@@ -11,6 +11,7 @@ use super::{
     pb,
     refusal::Refusal,
 };
+use crate::limiter::FEW_DESCRIPTORS;
 
 /// Decodes a request that is within `bounds`.
 pub fn request(message: Bytes, bounds: Bounds) -> Result<Decoded, Refusal> {
@@ -27,9 +28,9 @@ const ENTRIES: u32 = 1;
 /// A longer message is large whatever it holds, in bytes.
 const SMALL_BYTES: usize = 4 << 10;
 
-/// Whether a call is so large that it waits for its turn: a small one has at most `few` descriptors.
-pub(super) fn is_large(message: &[u8], few: usize) -> bool {
-    message.len() > SMALL_BYTES || repeated(message, DESCRIPTORS).nth(few).is_some()
+/// Whether a call is so large that it waits for its turn.
+pub(super) fn is_large(message: &[u8]) -> bool {
+    message.len() > SMALL_BYTES || repeated(message, DESCRIPTORS).nth(FEW_DESCRIPTORS).is_some()
 }
 
 /// Refuses a call with too many descriptors, or a descriptor with too many entries. Malformed bytes are left to the

@@ -25,7 +25,7 @@ use crate::{
         arriving::{ArrivalBudget, CONNECTION_BYTES_MAX, ConnectionBudget},
         panics::caught,
     },
-    limiter::Limiter,
+    limiter::{FEW_DESCRIPTORS, Limiter},
     net::{
         grpc::{ServedMethod, timeout},
         tls::server::Identity,
@@ -169,7 +169,7 @@ impl Service {
             let answered = Box::pin(self.answer_batch(method, message, &client.memory, context));
             return Ok(framing::answer(AnswerBody::Message(answered.await?)));
         }
-        let turn = match precheck::is_large(&message, self.limiter.few_descriptors()) {
+        let turn = match precheck::is_large(&message) {
             true => Some(self.turn(client).await?),
             false => None,
         };
@@ -219,7 +219,7 @@ impl Service {
         client: Option<&Identity>,
         arrival: Arrival,
     ) -> Result<pb::RateLimitResponse, Refusal> {
-        let is_large = decoded.request.descriptors.len() > self.limiter.few_descriptors();
+        let is_large = decoded.request.descriptors.len() > FEW_DESCRIPTORS;
         let decided = self.decide(decoded, client, arrival);
         match is_large {
             true => self.limiter.turns().take().await.begin(decided).await,

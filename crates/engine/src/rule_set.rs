@@ -279,12 +279,6 @@ impl RuleSet {
         rules.flat_map(|rule| rule.limits()).map(|limit| limit.failure_mode().name()).collect()
     }
 
-    /// The most limits that a rule has.
-    pub fn limits_max(&self) -> usize {
-        let rules = self.domains.values().flat_map(Domain::rules);
-        rules.map(|rule| rule.limits().len()).max().unwrap_or_default()
-    }
-
     /// The numbers of domains and of rules.
     pub fn counts(&self) -> (usize, usize) {
         (self.domains.len(), self.domains.values().map(|domain| domain.rules().len()).sum())

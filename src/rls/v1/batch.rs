@@ -8,7 +8,7 @@ use tokio::task;
 use tonic::Code;
 
 use crate::{
-    limiter::Deciding,
+    limiter::{Deciding, FEW_DESCRIPTORS},
     rls::{
         large_calls::LargeCalls,
         pb::google::rpc,
@@ -21,12 +21,10 @@ use crate::{
 
 pub(crate) const ITEMS_MAX: usize = 1000;
 
-/// The most items that are decided at a time (benches/batches.rs).
+/// The most items that are decided at a time (benches/batches.rs), and what they weigh at most, so that calls of others do
+/// not wait longer: an item that is heavier goes by itself.
 pub(super) const CALLS_AT_A_TIME: usize = 80;
-
-/// What is decided in one turn weighs at most as many small calls, so that calls of others do not wait longer: an item that is
-/// heavier goes by itself.
-const SMALL_CALLS_A_TURN: usize = 5;
+const WEIGHT_AT_A_TIME: usize = CALLS_AT_A_TIME;
 
 /// This many bytes of a token are as much work as a descriptor.
 pub(super) const BYTES_OF_A_DESCRIPTOR: usize = 256;
@@ -107,12 +105,11 @@ impl Service {
         let mut places: Vec<Pin<Box<MaybeDone<_>>>> = Vec::new();
         let (mut next, mut large) = (items.next(), None);
         while next.is_some() {
-            let few = self.limiter.few_descriptors();
             let (mut size, mut weight, mut taken, mut is_full) = (0, 0, 0, false);
             let weight_of = |item: &Result<Item, Refusal>| item.as_ref().map_or(1, Item::weight);
-            let is_large =
-                count > few || next.as_ref().is_some_and(|(_, item)| weight_of(item) > few);
-            let most = if is_large { few * SMALL_CALLS_A_TURN } else { few };
+            let is_large = count > FEW_DESCRIPTORS
+                || next.as_ref().is_some_and(|(_, item)| weight_of(item) > FEW_DESCRIPTORS);
+            let most = if is_large { WEIGHT_AT_A_TIME } else { FEW_DESCRIPTORS };
             if is_large && large.is_none() {
                 large = large_calls.map(LargeCalls::add);
             }

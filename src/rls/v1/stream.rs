@@ -71,8 +71,13 @@ impl Service {
         let until = Instant::now() + GOES_ON;
         while let Ok(Some((message, _held))) = messages.next().await
             && Instant::now() < until
-            && self.answer_one(message, client).await.is_ok()
-        {}
+        {
+            // In turns, however small it is: nothing else holds back a client that has left.
+            let turn = self.limiter.turns().take().await;
+            if turn.begin(self.answer_one(message, client)).await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Each request is a trace of its own.
