@@ -66,7 +66,7 @@ pub struct BatchContext<'call> {
     pub(crate) arrival: Arrival,
     /// The span of the request, if it is sampled.
     pub(crate) span: Option<&'call Arc<CallSpan>>,
-    /// Those of its connection, unless that waits for each answer.
+    /// The large calls of its connection. `None` over HTTP, where a connection has one request at a time.
     pub(crate) large_calls: Option<&'call LargeCalls>,
 }
 

@@ -110,8 +110,8 @@ impl Service {
             let is_large = count > FEW_DESCRIPTORS
                 || next.as_ref().is_some_and(|(_, item)| weight_of(item) > FEW_DESCRIPTORS);
             let most = if is_large { WEIGHT_AT_A_TIME } else { FEW_DESCRIPTORS };
-            if is_large && large.is_none() {
-                large = large_calls.map(LargeCalls::add);
+            if is_large {
+                large = large.or_else(|| large_calls.map(LargeCalls::add));
             }
             let answered = poll_fn(|context| {
                 let mut pending = 0;

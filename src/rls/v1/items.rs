@@ -174,7 +174,7 @@ impl ItemContext<'_> {
             Ok(Begun::ByAnother) => Err(Refusal::Invalid(
                 "id: another call had the same id within the last 60 s".to_owned(),
             )),
-            // It is not kept, since a later attempt must not find that it was charged: so it must be told to come again.
+            // Without a record, a debit that is kept could be charged twice. With an error, its caller repeats it.
             Err(error) if call.counts_work() => Err(Undecided::NoAnswer(error).into()),
             Err(error) => self.decide_call(call, true, Some(error)).await,
         }

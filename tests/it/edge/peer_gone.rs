@@ -51,6 +51,16 @@ fn wait_until_counted(service: &Service, debits: u32) {
     });
 }
 
+/// The client leaves, the service is told to end, and then Redis, which was stopped, goes on.
+#[track_caller]
+fn leave_before_redis_answers(client: &TcpStream, service: &mut Service, redis: &Redis) {
+    client.shutdown(Shutdown::Both).unwrap();
+    service.process().signal("TERM");
+    service.wait_for_log("draining");
+    redis.signal("CONT");
+    assert!(service.process().0.wait().unwrap().success());
+}
+
 #[test]
 fn calls_that_are_written_in_one_go_before_the_connection_ends_are_counted() {
     let redis = Redis::start();
@@ -124,11 +134,7 @@ fn messages_of_a_stream_that_is_reset_are_counted_though_the_service_ends() {
     let frames = (0..50).fold(frames, |frames, _| frames.message(&message, 0));
     client.write_all(&frames.reset().ping().bytes()).unwrap();
     while http2::read_frame(&mut client).0 != http2::PING {}
-    client.shutdown(Shutdown::Both).unwrap();
-    service.process().signal("TERM");
-    service.wait_for_log("draining");
-    redis.signal("CONT");
-    assert!(service.process().0.wait().unwrap().success());
+    leave_before_redis_answers(&client, &mut service, &redis);
     assert_eq!(redis.query::<u32>(&["GET", &redis.key("tokens=a")]), 50);
 }
 
@@ -139,11 +145,7 @@ fn calls_that_wait_for_redis_are_counted_though_the_client_leaves_and_the_servic
     redis.signal("STOP");
     let mut client = connect(&service);
     client.write_all(&debits(300)).unwrap();
-    client.shutdown(Shutdown::Both).unwrap();
-    service.process().signal("TERM");
-    service.wait_for_log("draining");
-    redis.signal("CONT");
-    assert!(service.process().0.wait().unwrap().success());
+    leave_before_redis_answers(&client, &mut service, &redis);
     assert_eq!(redis.query::<u32>(&["GET", &redis.key("tokens=a")]), 300);
 }
 

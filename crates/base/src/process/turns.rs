@@ -45,8 +45,8 @@ impl WorkTurns {
     }
 }
 
-/// Waits until the runtime has run what is ready, and looked for input. Other than [`yield_now`](task::yield_now), it does not end
-/// if it is polled again before, as `select!` polls when another branch is ready.
+/// Waits until the runtime has run what is ready, and looked for input. Unlike [`yield_now`](task::yield_now), it goes on waiting
+/// when it is polled again before that, as `select!` does when another branch is ready.
 pub async fn yield_to_others() {
     JoinSet::from_iter([task::yield_now()]).join_all().await;
 }
