@@ -39,9 +39,10 @@ use crate::{
         directive::Directives,
         key::Counter,
         ledger::{Charge, Few, HoldAction, JudgedBy},
+        parameters::Parameters,
         plan::Plan,
         request::{Descriptor, HitsMeaning, Request},
-        rule::{Limit, Mode, WhenDenied},
+        rule::{Limit, Mode},
         time::Timestamp,
     },
     rules::Rules,
@@ -179,10 +180,6 @@ impl Candidate {
     /// Lets the candidate judge the part of a call that is in the sample, later.
     pub(crate) fn sample(&self, call: DecidedCall<'_>) {
         let DecidedCall { directives, request, meaning, decision, counters, at } = call;
-        // What a hold was charged for is known to the rules in force alone.
-        if !decision.commits.is_empty() {
-            return;
-        }
         let rules = self.rules.current();
         let mut plan = Plan::draw_as(&rules.rules, directives, request, &[], meaning);
         if plan.is_refused() || plan.lacking.is_some() {
@@ -190,12 +187,17 @@ impl Candidate {
         }
         let counters = counters.into_iter().chain(iter::repeat(None));
         let counters: Few<Option<Counter>> = counters.take(decision.statuses.len()).collect();
+        // What a hold was charged for is known to the rules in force alone.
+        let commits = |sent: &Descriptor| {
+            let token = || Parameters::of(&sent.entries)?.commit();
+            !decision.commits.is_empty() && token().is_some()
+        };
         let is_sampled =
             |((sent, counter), charges): ((&Descriptor, &Option<Counter>), &[Charge])| {
                 let judged = charges.first().map(|charge| &charge.counter).or(counter.as_ref());
-                sent.limit.is_none()
-                    && judged.is_some_and(|counter| self.is_sampled(counter))
+                judged.is_some_and(|counter| self.is_sampled(counter))
                     && charges.iter().all(is_comparable)
+                    && !commits(sent)
             };
         let descriptors = request.descriptors.iter().zip(&counters).zip(plan.by_descriptor());
         let kept: Few<bool> = descriptors.map(is_sampled).collect();
@@ -208,14 +210,14 @@ impl Candidate {
             let statuses = decision.statuses.iter().zip(&kept);
             statuses.filter(move |(_, kept)| **kept == is_kept).any(|(status, _)| is_over(status))
         };
-        // What is sampled does not say why, and only what counts denied calls, or begins a ban, is charged.
+        // What is sampled does not say why, and only what counts denied calls, gives back, or begins a ban, is charged.
         let is_compared = !denied_by(false) && is_denied == denied_by(true);
-        plan.keep(|index, Charge { counter, .. }| {
+        plan.keep(|index, charge| {
             let is_over = decision.statuses.get(index).is_some_and(is_over);
             kept.get(index) == Some(&true)
                 && (is_compared
-                    || counter.limit.when_denied == WhenDenied::Counted
-                    || is_over && counter.limit.ban_ms.is_some())
+                    || charge.applies_when_denied()
+                    || is_over && charge.counter.limit.ban_ms.is_some())
         });
         if plan.charges.is_empty() && !is_compared {
             return;
@@ -223,10 +225,12 @@ impl Candidate {
         let own = plan.charges.iter().map(|charge| &charge.counter);
         let id_bytes: usize = own.chain(counters.iter().flatten()).map(Counter::id_bytes).sum();
         let statuses = decision.statuses.iter().zip(counters).zip(&kept);
-        let in_force = statuses.map(|((status, counter), is_kept)| {
-            let judged = InForce { status: status.clone(), counter, is_over: is_over(status) };
-            (*is_kept && is_compared).then_some(judged)
-        });
+        let in_force =
+            statuses.zip(&request.descriptors).map(|(((status, counter), is_kept), sent)| {
+                let judged = InForce { status: status.clone(), counter, is_over: is_over(status) };
+                // No rule has the limit that a caller sends: it only counts.
+                (*is_kept && is_compared && sent.limit.is_none()).then_some(judged)
+            });
         let sampled = Sampled { plan, in_force: in_force.collect(), at, since: Instant::now() };
         if id_bytes > ID_BYTES_MAX
             || kept.len() > DESCRIPTORS_MAX

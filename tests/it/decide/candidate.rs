@@ -1,7 +1,7 @@
 //! A candidate judges a part of the keys beside the rules in force, on counters of its own, until an operator promotes it
 //! or ends its trial.
 
-use crate::support::{overrides::send, prelude::*, stores::one};
+use crate::support::{overrides::send, prelude::*, service::metadata, stores::one};
 
 const RULES: &str = "
 domain: shop
@@ -494,4 +494,40 @@ descriptors:
         "{shown}"
     );
     drop(path);
+}
+
+#[tokio::test]
+async fn a_candidate_counts_refunds_of_denied_calls_and_what_is_charged_beside_commits_and_by_callers_limits()
+ {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: returned, rate_limit: { unit: year, requests_per_unit: 3 } }
+  - { key: limited, rate_limit: { unit: year, requests_per_unit: 3 } }
+  - { key: beside, rate_limit: { unit: year, requests_per_unit: 3 } }
+  - { key: held, rate_limit: { unit: year, requests_per_unit: 9, hold: { for: 1h } } }
+  - { key: full, rate_limit: { algorithm: in_flight, hold: 1h, requests_per_unit: 1 } }
+";
+    let (service, _folder, _path) =
+        start_with(rules, &format!("# another text\n{rules}"), "memory://");
+    let token = metadata(&service.ask(shop("held=x")).await.unwrap(), "hold").expect("a token");
+    let commit = format!("beside=x(2) hold.commit={token}");
+    for (call, code) in [
+        ("full=x", "OK"),
+        ("returned=x(3)", "OK"),
+        ("full=x returned=x(-1)", "OVER_LIMIT"),
+        ("returned=x", "OK"),
+        ("limited=x(2;100/YEAR)", "OK"),
+        ("limited=x", "OK"),
+        ("limited=x", "OVER_LIMIT"),
+        (&*commit, "OK"),
+        ("beside=x", "OK"),
+        ("beside=x", "OVER_LIMIT"),
+    ] {
+        let answer = service.answer(call).await;
+        assert!(answer.starts_with(&format!("{code}:")), "{call}: {answer}");
+    }
+    wait_until("the last call is compared", || found(&shown(&service), "beside")[0] >= 3);
+    let found = ["returned", "limited", "beside"].map(|rule| found(&shown(&service), rule));
+    assert_eq!(found, [[2, 0, 0], [2, 0, 0], [3, 0, 0]], "{}", shown(&service));
 }
