@@ -231,20 +231,18 @@ impl<'service> QuotaStream<'service> {
                 () = renewal => None,
             };
             // A new bucket is a report of its own: those that wait are answered as one.
-            let (mut reports, mut has_ended) = (Vec::from_iter(first), false);
-            while !reports.is_empty() && reports.len() < REPORTS_MAX && !has_ended {
+            let (mut reports, mut end) = (Vec::from_iter(first), None);
+            while !reports.is_empty() && reports.len() < REPORTS_MAX && end.is_none() {
                 match messages.next().now_or_never() {
-                    Some(message) => match self.received(message)? {
-                        Some(message) => reports.push(message),
-                        None => has_ended = true,
-                    },
+                    Some(Ok(Some(message))) => reports.push(message),
+                    Some(last) => end = Some(self.received(last)),
                     None => break,
                 }
             }
+            let (reports, _held): (Vec<_>, Vec<_>) = reports.into_iter().unzip();
+            let (count, mut reports) = (reports.len(), Reports::new(reports));
             let answered = async {
                 let began = Instant::now();
-                let (reports, held): (Vec<_>, Vec<_>) = reports.into_iter().unzip();
-                let (count, mut reports) = (reports.len(), Reports::new(reports));
                 let end = loop {
                     let answer = self.answer(&mut reports, answers.closed());
                     let answer = caught(Box::pin(answer)).await;
@@ -262,13 +260,38 @@ impl<'service> QuotaStream<'service> {
                         break Ok(false);
                     }
                 };
-                drop(held);
                 let code = end.as_ref().map_or_else(|refusal| refusal.codes().0, |_| Code::Ok);
                 (0..count).for_each(|_| service.limiter.metrics().call_of(METHOD, began, code));
                 end.map_err(|refusal| refusal.status())
             };
-            if !messages.read_during(answered).await? || has_ended {
+            if !messages.read_during(answered).await? {
+                self.note_rest(reports, &mut messages).await;
                 return Ok(());
+            }
+            if let Some(end) = end {
+                return end.map(drop);
+            }
+        }
+    }
+
+    /// Notes what a proxy that has left has reported, as far as it has arrived whole.
+    async fn note_rest(&mut self, mut reports: Reports, messages: &mut Messages) {
+        let until = Instant::now() + ENDS_WITHIN;
+        while self.beyond.len() < ENDING_BUCKETS_MAX && Instant::now() < until {
+            let mut held = self.memory.reserve();
+            let Ok(usages) = self.next_turn(&mut reports, &mut held).await else { return };
+            if usages.is_empty() {
+                let Some(Ok(Some((message, _)))) = messages.next().now_or_never() else { return };
+                reports = Reports::new(vec![message]);
+            }
+            for (name, usage) in usages {
+                match self.take(name) {
+                    Ok(mut bucket) => {
+                        bucket.report(usage);
+                        self.buckets.insert(Arc::clone(&bucket.name), bucket);
+                    }
+                    Err(name) => self.beyond.push((name, usage.allowed)),
+                }
             }
         }
     }

@@ -1,8 +1,13 @@
 //! Calls whose client has left: a call that has arrived whole is counted, as Envoy expects when it shuts down.
 
-use std::net::Shutdown;
+use std::{collections::BTreeMap, net::Shutdown};
 
-use tollkeeper_proto::v1::{Call, DecideRequest, call::Mode};
+use tollkeeper_proto::{
+    quota::{
+        BucketId, RateLimitQuotaUsageReports, rate_limit_quota_usage_reports::BucketQuotaUsage,
+    },
+    v1::{Call, DecideRequest, call::Mode},
+};
 
 use crate::support::{
     http2::{self, Frames},
@@ -17,7 +22,11 @@ descriptors:
   - { key: place, rate_limit: { algorithm: in_flight, requests_per_unit: 50, hold: 10m } }
   - { key: budget, rate_limit: { unit: year, requests_per_unit: 5000, hold: { for: 10m, estimate: 100 } } }
   - { key: hot, rate_limit: { unit: year, requests_per_unit: 1000, lease: auto } }
+  - { key: proxied, rate_limit: { unit: year, requests_per_unit: 1000 } }
 ";
+
+const QUOTAS: &str =
+    "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
 
 fn start(store: &str) -> Service {
     Service::with(RULES).on(store).ready()
@@ -136,6 +145,29 @@ fn messages_of_a_stream_that_is_reset_are_counted_though_the_service_ends() {
     while http2::read_frame(&mut client).0 != http2::PING {}
     leave_before_redis_answers(&client, &mut service, &redis);
     assert_eq!(redis.query::<u32>(&["GET", &redis.key("tokens=a")]), 50);
+}
+
+#[test]
+fn what_a_proxy_has_reported_on_a_stream_that_is_reset_is_counted() {
+    let redis = Redis::start();
+    let service = start(&redis.url());
+    let mut client = connect(&service);
+    let usage = |user: u32| BucketQuotaUsage {
+        bucket_id: Some(BucketId {
+            bucket: BTreeMap::from([("proxied".to_owned(), user.to_string().into())]),
+        }),
+        num_requests_allowed: 2,
+        ..BucketQuotaUsage::default()
+    };
+    let bucket_quota_usages = (0..40).map(usage).collect();
+    let report = RateLimitQuotaUsageReports { domain: "shop".to_owned(), bucket_quota_usages };
+    let frames = Frames::default().many_headers(QUOTAS, 0);
+    let frames = (0..5).fold(frames, |frames, _| frames.message(&report.encode_to_vec(), 0));
+    client.write_all(&frames.reset().bytes()).unwrap();
+    wait_until("all hits are counted", || {
+        let used = |user| service.counter("shop", &format!("proxied={user}"))["used"].as_u64();
+        (0..40).all(|user| used(user) >= Some(10))
+    });
 }
 
 #[test]
