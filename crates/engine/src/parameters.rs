@@ -76,9 +76,10 @@ impl<'call> Parameters<'call> {
         self.weighed(b"estimate", weights)
     }
 
-    /// The hits that a commit states.
+    /// The hits that a commit states. The plain number 0 says that no work was done, of any kind.
     pub fn used(self, weights: &[(Box<str>, i64)]) -> Option<u64> {
-        self.weighed(b"used", weights)
+        let of_none = || number(self.value(b"used")?).filter(|used| *used == 0);
+        self.weighed(b"used", weights).or_else(of_none)
     }
 
     /// The hits that it stands for as the commit of a hold of `held` hits: all of them if it has no number, unless its end
@@ -253,6 +254,8 @@ mod tests {
         assert_eq!(usage.used(&[]), Some(99));
         assert_eq!(usage.estimate(&weights), None);
         assert_eq!(usage.used(&[("cached".into(), 1)]), None);
+        let released = entries("hold.used=0 hold.used.other=5");
+        assert_eq!(Parameters::of(&released).unwrap().used(&weights), Some(0));
     }
 
     #[test]
