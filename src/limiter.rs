@@ -672,7 +672,7 @@ impl Limiter {
     }
 
     fn report(&self, by: &Deciding, request: &Request, decision: &Decision, meaning: HitsMeaning) {
-        self.metrics.decided(&by.counters, request, decision);
+        self.metrics.decided(&by.rules.rules, &by.counters, request, decision);
         // Only Envoy's calls do not say whether they are debits.
         let may_be_debits =
             if meaning == HitsMeaning::Charged { &request.descriptors[..] } else { &[] };

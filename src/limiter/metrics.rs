@@ -117,7 +117,13 @@ impl CallMetrics {
         self.by_rule.known()
     }
 
-    pub(super) fn decided(&self, known: &KnownRules, request: &Request, decision: &Decision) {
+    pub(super) fn decided(
+        &self,
+        rules: &RuleSet,
+        known: &KnownRules,
+        request: &Request,
+        decision: &Decision,
+    ) {
         for (descriptor, status) in request.descriptors.iter().zip(&decision.statuses) {
             let counts = Counts {
                 code: DecidedCode::of(status),
@@ -143,14 +149,18 @@ impl CallMetrics {
             };
             match known {
                 Some(known) => known.count(&self.of.decisions, &self.of.hits, counts),
-                None => self.count(&status.matched, &descriptor.entries, counts),
+                None => {
+                    let sent = &descriptor.entries;
+                    let path = rules.domain(&request.domain).map(|domain| domain.path(sent));
+                    self.count(&status.matched, path.as_deref().unwrap_or(sent), counts);
+                }
             }
         }
     }
 
     /// Counts a descriptor by labels that are looked up.
-    fn count(&self, matched: &Matched, entries: &[Entry], Counts { code, hits }: Counts) {
-        let (domain, rule) = self.labels.of(matched, entries);
+    fn count(&self, matched: &Matched, path: &[Entry], Counts { code, hits }: Counts) {
+        let (domain, rule) = self.labels.of(matched, path);
         let [domain, rule] = [KeyValue::new("domain", domain), KeyValue::new("rule", rule)];
         let code = KeyValue::new("code", code.name());
         self.of.decisions.add(1, &[domain.clone(), rule.clone(), code]);

@@ -28,10 +28,10 @@ pub(super) const SERIES_MAX: usize = 1000;
 pub(super) struct RuleLabels(Arc<Mutex<HashMap<RuleId, HashSet<String>>>>);
 
 impl RuleLabels {
-    /// The labels `domain` and `rule` of what a descriptor matched.
-    pub(super) fn of(&self, matched: &Matched, entries: &[Entry]) -> (StringValue, StringValue) {
+    /// The labels `domain` and `rule` of what a descriptor matched by this path.
+    pub(super) fn of(&self, matched: &Matched, path: &[Entry]) -> (StringValue, StringValue) {
         let rule = match matched {
-            Matched::Rule(domain, rule) => self.rule(domain, rule, entries),
+            Matched::Rule(domain, rule) => self.rule(domain, rule, path),
             _ => rule_of(matched).into(),
         };
         (domain_of(matched).into(), rule)
@@ -58,10 +58,10 @@ impl RuleLabels {
         labels
     }
 
-    fn rule(&self, domain: &Arc<str>, rule: &Rule, entries: &[Entry]) -> StringValue {
+    fn rule(&self, domain: &Arc<str>, rule: &Rule, path: &[Entry]) -> StringValue {
         let Some(shown) = &rule.shown else { return Arc::clone(&rule.path).into() };
         let label: Vec<String> =
-            entries.iter().zip(shown).map(|(entry, shown)| part(entry, shown)).collect();
+            path.iter().zip(shown).map(|(entry, shown)| part(entry, shown)).collect();
         let label = label.join("|");
         let mut known = self.0.lock();
         let id = RuleId { domain: Arc::clone(domain), path: Arc::clone(&rule.path) };

@@ -211,7 +211,8 @@ descriptors:
     let call = vec![
         descriptor(&[("plain", "secret")]),
         descriptor(&[("detailed", "a b")]),
-        descriptor(&[("route", "/x"), ("user", "secret")]),
+        // Entries beside the path may come first.
+        descriptor(&[("hold.id", "secret"), ("route", "/x"), ("user", "secret")]),
         descriptor(&[("file", "a.secret")]),
     ];
     service.ask(request("shop", call)).await.unwrap();
