@@ -195,7 +195,7 @@ pub fn batch(input: &[u8]) {
     let answer =
         runtime.block_on(service.answer_batch(method, bytes, &memory, BatchContext::alone()));
     let answer = match answer {
-        Ok(answer) => answer,
+        Ok((answer, _)) => answer,
         Err(refusal @ (Refusal::Invalid(_) | Refusal::Malformed(_))) => {
             return check_text(&refusal.to_string());
         }

@@ -17,7 +17,7 @@ use futures_util::future::join_all;
 
 use self::{
     decision_line::log_decision,
-    holds::Holds,
+    holds::{Holds, Taken},
     metrics::{CallMetrics, rule_counters::KnownRules},
     refused_debits::RefusedDebits,
 };
@@ -244,6 +244,14 @@ impl Limiter {
             drop(Box::pin(self.decide_by(&by, &commit, meaning, Arrival::now(), None)).await);
         }
         decided
+    }
+
+    /// Gives back what calls have taken whose client will not have the answer.
+    pub(crate) async fn give_back(&self, taken: Taken) {
+        for release in taken.releases() {
+            // In a box, since it is rare.
+            drop(Box::pin(self.decide(&release, Arrival::now())).await);
+        }
     }
 
     pub fn deciding(&self) -> Deciding {

@@ -245,12 +245,43 @@ impl Holds {
 }
 
 /// What gives back the hold of a decision whose client has left: only its token could, which nobody has.
-pub(crate) fn commit_of_unheard(request: &Request, decision: &Decision) -> Option<Request> {
+pub(super) fn commit_of_unheard(request: &Request, decision: &Decision) -> Option<Request> {
     let hold = decision.token.as_ref().filter(|_| client_has_left())?;
+    Some(release(&request.domain, hold.clone()))
+}
+
+/// What commits that nothing was used.
+fn release(domain: &str, hold: String) -> Request {
     let entry = |key: &'static str, value| Entry { key: key.into(), value };
-    let entries = vec![entry("hold.commit", hold.clone().into()), entry("hold.used", "0".into())];
+    let entries = vec![entry("hold.commit", hold.into()), entry("hold.used", "0".into())];
     let descriptor = Descriptor { entries, hits: Hits::Check, states_hits: true, limit: None };
-    Some(Request { domain: request.domain.clone(), descriptors: vec![descriptor] })
+    Request { domain: domain.to_owned(), descriptors: vec![descriptor] }
+}
+
+/// What the calls of a request have taken that only their tokens can give back.
+#[derive(Debug, Default)]
+pub struct Taken {
+    domain: String,
+    holds: Vec<String>,
+}
+
+impl Taken {
+    pub(crate) fn add(&mut self, request: &Request, decision: &Decision) {
+        if let Some(hold) = &decision.token {
+            request.domain.clone_into(&mut self.domain);
+            self.holds.push(hold.clone());
+        }
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.holds.is_empty()
+    }
+
+    /// What commits that nothing was used of each.
+    pub(super) fn releases(self) -> impl Iterator<Item = Request> {
+        let Self { domain, holds } = self;
+        holds.into_iter().map(move |hold| release(&domain, hold))
+    }
 }
 
 /// Whether all counters are of this domain: a client may be limited to some.

@@ -25,7 +25,7 @@ use tokio::{
 };
 use tonic::{Status, body::Body as TonicBody};
 
-use super::refusal::Refusal;
+use super::{refusal::Refusal, v1::stream::Unheard};
 use crate::{
     edge::arriving::{BudgetSpent, ConnectionBudget, HeldBuffer, HeldBytes},
     fields::write_bytes,
@@ -45,7 +45,10 @@ pub(super) const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const ANSWERS_MAX: usize = 2;
 
 /// Takes the answers of a call of several messages.
-pub(super) type Answers = mpsc::Sender<Result<Bytes, Status>>;
+pub(super) type Answers = mpsc::Sender<Result<StreamedAnswer, Status>>;
+
+/// One of them, framed, and what its calls have taken.
+pub(super) type StreamedAnswer = (Bytes, Option<Unheard>);
 
 /// What is read at least of a call's next messages while one is being answered, in bytes.
 const READ_AHEAD_BYTES: usize = 256 << 10;
@@ -149,7 +152,7 @@ pub(super) enum AnswerBody {
     /// The trailers with the status are next.
     Trailers,
     /// Messages follow as they are sent here, and then the trailers: with this status, or with OK.
-    Stream(mpsc::Receiver<Result<Bytes, Status>>),
+    Stream(mpsc::Receiver<Result<StreamedAnswer, Status>>),
     /// Nothing follows.
     #[default]
     End,
@@ -395,7 +398,10 @@ impl Body for AnswerBody {
         }
         if let Self::Stream(messages) = &mut *self {
             return Poll::Ready(Some(Ok(match ready!(messages.poll_recv(context)) {
-                Some(Ok(message)) => Frame::data(message),
+                Some(Ok((message, unheard))) => {
+                    unheard.map(Unheard::heard);
+                    Frame::data(message)
+                }
                 ended => {
                     *self = Self::End;
                     let status = ended.and_then(Result::err).unwrap_or_else(|| Status::ok(""));

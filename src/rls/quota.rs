@@ -256,7 +256,7 @@ impl<'service> QuotaStream<'service> {
                         Ok(answer) => answer,
                         Err(spent) => break Err(Refusal::Busy(spent)),
                     };
-                    if answers.send(Ok(answer)).await.is_err() {
+                    if answers.send(Ok((answer, None))).await.is_err() {
                         break Ok(false);
                     }
                 };

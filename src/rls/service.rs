@@ -167,7 +167,8 @@ impl Service {
         if method != ServedMethod::ShouldRateLimit {
             let context = client.batch(arrival, span);
             let answered = Box::pin(self.answer_batch(method, message, &client.memory, context));
-            return Ok(framing::answer(AnswerBody::Message(answered.await?)));
+            let (answer, _) = answered.await?;
+            return Ok(framing::answer(AnswerBody::Message(answer)));
         }
         let turn = match precheck::is_large(&message) {
             true => Some(self.turn(client).await?),

@@ -6,7 +6,7 @@ mod decode;
 mod encode;
 mod items;
 mod json;
-mod stream;
+pub(super) mod stream;
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::{
     refusal::Refusal,
     service::{BatchContext, Service},
 };
-use crate::{edge::arriving::ConnectionBudget, net::grpc::ServedMethod};
+use crate::{edge::arriving::ConnectionBudget, limiter::holds::Taken, net::grpc::ServedMethod};
 
 /// What all requests of `tollkeeper.v1` have beside their items, which are decoded one by one.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -38,14 +38,14 @@ const ANSWERS: u8 = 1;
 const ANSWER_BYTES: usize = 64;
 
 impl Service {
-    /// The answer to a message of one of the methods of `tollkeeper.v1`, framed.
+    /// The answer to a message of one of the methods of `tollkeeper.v1`, framed, and what its calls have taken.
     pub async fn answer_batch(
         &self,
         method: ServedMethod,
         message: Bytes,
         memory: &Arc<ConnectionBudget>,
         context: BatchContext<'_>,
-    ) -> Result<Bytes, Refusal> {
+    ) -> Result<(Bytes, Taken), Refusal> {
         let items = repeated(&message, ITEMS);
         let count = items.clone().count();
         // Too many are refused by their number, whatever they are.
@@ -63,25 +63,30 @@ impl Service {
                 answers.add(ANSWERS, &answer);
             }
         };
-        match method {
+        let taken = match method {
             ServedMethod::Commit => {
                 check_items("commits", count, domain)?;
                 let items = items.map(|item| decode::commit(message.slice_ref(item)));
-                self.answer_each(domain, count, items, context, add).await?;
+                self.answer_each(domain, count, items, context, add).await?
             }
             ServedMethod::Renew => {
                 check_items("renewals", count, domain)?;
                 let items = items.map(|item| decode::renewal(message.slice_ref(item), self.bounds));
-                self.answer_each(domain, count, items, context, add).await?;
+                self.answer_each(domain, count, items, context, add).await?
             }
             _ => {
                 check_items("calls", count, domain)?;
                 let items = items.map(|item| decode::call(item, &message, self.bounds));
-                self.answer_each(domain, count, items, context, add).await?;
+                self.answer_each(domain, count, items, context, add).await?
+            }
+        };
+        drop(calls);
+        match spent.and_then(|()| answers.end(memory)) {
+            Ok(answer) => Ok((answer, taken)),
+            Err(spent) => {
+                self.limiter.give_back(taken).await;
+                Err(Refusal::Busy(spent))
             }
         }
-        spent?;
-        drop((calls, held));
-        answers.end(memory).map_err(Refusal::Busy)
     }
 }

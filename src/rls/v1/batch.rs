@@ -1,14 +1,16 @@
 //! The items of a batch: answered in groups, so that the calls of others come in between, and each for itself.
 
-use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll};
+use std::{future::poll_fn, mem, pin::Pin, sync::Arc, task::Poll};
 
 use futures_util::future::{MaybeDone, maybe_done};
 use opentelemetry::KeyValue;
+use parking_lot::Mutex;
 use tokio::task;
 use tonic::Code;
 
 use crate::{
-    limiter::{Deciding, FEW_DESCRIPTORS},
+    limiter::{Deciding, FEW_DESCRIPTORS, holds::Taken},
+    process::calls::client_has_left,
     rls::{
         large_calls::LargeCalls,
         pb::google::rpc,
@@ -41,6 +43,8 @@ pub(crate) struct ItemContext<'call> {
     pub(super) by: Deciding,
     /// The store, if it answers at once, with the time of the batch's arrival.
     pub(super) at_once: Option<AtOnce<'call>>,
+    /// What its calls have taken, without those that may be repeated.
+    pub(super) taken: Mutex<Taken>,
 }
 
 /// One item of a request, decoded. Its answer is a message of Protobuf.
@@ -75,7 +79,8 @@ pub(super) fn check_items(field: &str, count: usize, domain: &str) -> Result<(),
 }
 
 impl Service {
-    /// Answers all items, of this number, in their order, each to `to`. A span shows the decision of a single one.
+    /// Answers all items, of this number, in their order, each to `to`. A span shows the decision of a single one. Returns what they
+    /// have taken, unless it is given back since their client has left.
     pub(super) async fn answer_each<Item: BatchItem>(
         &self,
         domain: &str,
@@ -83,7 +88,7 @@ impl Service {
         items: impl Iterator<Item = Result<Item, Refusal>> + Send,
         BatchContext { client, arrival, span, large_calls }: BatchContext<'_>,
         mut to: impl FnMut(Vec<u8>) + Send,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Taken, Refusal> {
         self.check_domain(client, domain)?;
         if let Some(span) = span {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
@@ -91,7 +96,8 @@ impl Service {
         }
         let (mut by, at_once) = (self.limiter.deciding(), self.limiter.at_once());
         by.keeps_order = count > 1;
-        let batch = &ItemContext { service: self, domain, arrival, by, at_once };
+        let taken = Mutex::default();
+        let batch = &ItemContext { service: self, domain, arrival, by, at_once, taken };
         let written = |index: usize, answer: Result<Vec<u8>, Refusal>| {
             answer.unwrap_or_else(|refusal| Item::failed(error(Item::FIELD, index, &refusal)))
         };
@@ -161,7 +167,12 @@ impl Service {
                 task::yield_now().await;
             }
         }
-        Ok(())
+        let taken = mem::take(&mut *batch.taken.lock());
+        if !client_has_left() {
+            return Ok(taken);
+        }
+        self.limiter.give_back(taken).await;
+        Ok(Taken::default())
     }
 }
 

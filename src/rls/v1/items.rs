@@ -14,7 +14,6 @@ use crate::{
     },
     limiter::{
         Undecided,
-        holds::commit_of_unheard,
         once::{Begun, Once},
     },
     rls::{
@@ -106,22 +105,11 @@ impl ItemContext<'_> {
         self.service.limiter.decide_by(&self.by, request, meaning, self.arrival, None).await
     }
 
-    /// Gives back what a call has taken whose client has left.
-    async fn release_unheard(&self, request: &Request, decision: &Decision) {
-        if let Some(commit) = commit_of_unheard(request, decision) {
-            drop(Box::pin(self.decide(&commit, HitsMeaning::Charged)).await);
-        }
-    }
-
     fn decide_at_once(&self, store: AtOnce<'_>, call: &DecodedCall) -> Result<Vec<u8>, Refusal> {
         let Self { service: Service { limiter, .. }, arrival, by, .. } = self;
         limiter.metrics().overrides_ignored(call.overrides_ignored);
-        let decide =
-            |request, meaning| limiter.decide_at_once(store, by, request, meaning, *arrival);
-        let decision = decide(&call.request, call.meaning)?;
-        if let Some(commit) = commit_of_unheard(&call.request, &decision) {
-            drop(decide(&commit, HitsMeaning::Charged));
-        }
+        let decision = limiter.decide_at_once(store, by, &call.request, call.meaning, *arrival)?;
+        self.taken.lock().add(&call.request, &decision);
         Ok(call.verdict(&decision))
     }
 
@@ -150,7 +138,7 @@ impl ItemContext<'_> {
         // Not as a variable first: a future of this size would be moved.
         let decision = limiter.decide_by(by, request, call.meaning, *arrival, away).await?;
         if !has_id {
-            self.release_unheard(request, &decision).await;
+            self.taken.lock().add(request, &decision);
         }
         Ok(call.verdict(&decision))
     }
@@ -230,7 +218,7 @@ impl BatchItem for v1::Renewal {
         batch.service.limiter.metrics().overrides_ignored(call.overrides_ignored);
         let decided = batch.decide(&call.request, call.meaning).await;
         let mut decision = decided.map_err(|undecided| in_field("call")(undecided.into()))?;
-        batch.release_unheard(&call.request, &decision).await;
+        batch.taken.lock().add(&call.request, &decision);
         // The last is the status of the commit.
         decision.statuses.pop();
         let commit = encode::commit_result(&decision.commits);

@@ -132,25 +132,29 @@ impl Service {
         let (count, items) = (items.len(), items.into_iter());
         let name = if method == ServedMethod::Decide { "verdicts" } else { "results" };
         let mut answers = JsonAnswers::new(name, memory.reserve());
-        match method {
+        let taken = match method {
             ServedMethod::Commit => {
                 let items = items.map(|one| decode::commit(one?));
                 let to = |one: Vec<u8>| answers.add(&commit_result(&read(&one)));
-                self.answer_each(&domain, count, items, context, to).await?;
+                self.answer_each(&domain, count, items, context, to).await?
             }
             ServedMethod::Renew => {
                 let items = items.map(|one| decode::renewal(one?, self.bounds));
                 let to = |one: Vec<u8>| answers.add(&renew_result(&read(&one)));
-                self.answer_each(&domain, count, items, context, to).await?;
+                self.answer_each(&domain, count, items, context, to).await?
             }
             _ => {
                 let items =
                     items.map(|one| one.and_then(|one| decode::call(&one, &one, self.bounds)));
                 let to = |one: Vec<u8>| answers.add(&verdict(&read(&one)));
-                self.answer_each(&domain, count, items, context, to).await?;
+                self.answer_each(&domain, count, items, context, to).await?
             }
+        };
+        let answer = answers.end();
+        if answer.is_err() {
+            self.limiter.give_back(taken).await;
         }
-        answers.end()
+        answer
     }
 }
 

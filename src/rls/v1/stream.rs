@@ -1,19 +1,20 @@
 //! `DecideStream`: requests of one call, answered one after the other.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
-use hyper::body::Incoming;
+use hyper::{body::Incoming, rt::Executor as _};
 use tokio::{select, time::Instant};
 use tonic::{Code, Status};
 
 use crate::{
     edge::panics::caught,
+    limiter::{Limiter, holds::Taken},
     net::grpc::ServedMethod,
-    process::calls::after_client_left,
+    process::calls::{CallTracker, after_client_left},
     rls::{
-        framing::{self, AnswerBody, Answers, Messages},
+        framing::{self, AnswerBody, Answers, Messages, StreamedAnswer},
         refusal::Refusal,
         service::{ConnectedClient, Service},
     },
@@ -40,7 +41,7 @@ impl Service {
     }
 
     async fn answer_all(
-        &self,
+        self: &Arc<Self>,
         body: Incoming,
         client: &ConnectedClient,
         answers: &Answers,
@@ -67,7 +68,7 @@ impl Service {
     }
 
     /// Decides what has arrived whole from a client that has left: it may be debits for work that is done.
-    async fn decide_rest(&self, messages: &mut Messages, client: &ConnectedClient) {
+    async fn decide_rest(self: &Arc<Self>, messages: &mut Messages, client: &ConnectedClient) {
         let until = Instant::now() + GOES_ON;
         while let Ok(Some((message, _held))) = messages.next().await
             && Instant::now() < until
@@ -81,7 +82,11 @@ impl Service {
     }
 
     /// Each request is a trace of its own.
-    async fn answer_one(&self, message: Bytes, client: &ConnectedClient) -> Result<Bytes, Refusal> {
+    async fn answer_one(
+        self: &Arc<Self>,
+        message: Bytes,
+        client: &ConnectedClient,
+    ) -> Result<StreamedAnswer, Refusal> {
         let started = Instant::now();
         let tracer = self.tracer.as_ref();
         let span = tracer.and_then(|tracer| CallSpan::begin(tracer, &HeaderMap::new()));
@@ -95,6 +100,31 @@ impl Service {
             span.end(METHOD, code);
         }
         self.limiter.metrics().call_of(METHOD, started, code);
-        answer
+        answer.map(|(answer, taken)| {
+            let (limiter, calls) = (Arc::clone(&self.limiter), client.calls.clone());
+            (answer, (!taken.is_empty()).then(|| Unheard { taken, limiter, calls }))
+        })
+    }
+}
+
+/// What was taken by calls whose answer waits to be written: given back if it is dropped before.
+pub(in crate::rls) struct Unheard {
+    taken: Taken,
+    limiter: Arc<Limiter>,
+    calls: CallTracker,
+}
+
+impl Unheard {
+    pub(in crate::rls) fn heard(mut self) {
+        self.taken = Taken::default();
+    }
+}
+
+impl Drop for Unheard {
+    fn drop(&mut self) {
+        let (taken, limiter) = (mem::take(&mut self.taken), Arc::clone(&self.limiter));
+        if !taken.is_empty() {
+            self.calls.execute(async move { limiter.give_back(taken).await });
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Calls whose client has left: a call that has arrived whole is counted, as Envoy expects when it shuts down.
 
-use std::{collections::BTreeMap, net::Shutdown};
+use std::{collections::BTreeMap, iter, net::Shutdown};
 
 use tollkeeper_proto::{
     quota::{
@@ -209,18 +209,54 @@ fn a_lease_goes_back_whose_client_leaves_before_the_answer() {
     let descriptors = vec![one("hot", "a")];
     let lease = Call { descriptors, mode: Mode::Lease.into(), hits: Some(5), ..Call::default() };
     let message = DecideRequest { domain: "shop".to_owned(), calls: vec![lease] }.encode_to_vec();
-    let call = |frames: Frames, _| {
-        let frames = frames.many_headers("/tollkeeper.v1.Tollkeeper/Decide", 0);
+    let call = |frames: Frames, method| {
+        let frames = frames.many_headers(&format!("/tollkeeper.v1.Tollkeeper/{method}"), 0);
         frames.data(&message).reset()
     };
-    let frames = (0..10).fold(Frames::default(), call).ping();
+    let methods = iter::repeat_n("Decide", 10).chain(iter::repeat_n("DecideStream", 10));
+    let frames = methods.fold(Frames::default(), call).ping();
     client.write_all(&frames.bytes()).unwrap();
     while http2::read_frame(&mut client).0 != http2::PING {}
     redis.signal("CONT");
-    service.wait_for_metric("ratelimit_lease_hits_total{event=\"given_back\"} 50\n");
-    let path = "/counters?domain=shop&descriptor=hot%3Da";
-    let shown = service.admin("GET", path).1;
-    assert_eq!(shown["counters"][0]["used"], 0, "{shown}");
+    service.wait_for_metric("ratelimit_lease_hits_total{event=\"given_back\"} 100\n");
+    assert_eq!(service.counter("shop", "hot=a")["used"], 0);
+}
+
+#[tokio::test]
+async fn the_first_leases_of_a_batch_go_back_too_if_its_client_leaves_behind_them() {
+    let redis = Redis::start();
+    let proxy = FaultProxy::start(redis.port, 1);
+    let service = Service::with(RULES).on(&proxy.url).flags(&["--decision-budget", "1m"]).ready();
+    let lease = Call {
+        descriptors: vec![one("hot", "a")],
+        mode: Mode::Lease.into(),
+        hits: Some(2),
+        ..Call::default()
+    };
+    let calls = vec![lease; 200];
+    let message = DecideRequest { domain: "shop".to_owned(), calls }.encode_to_vec();
+    let call = Frames::default().many_headers("/tollkeeper.v1.Tollkeeper/Decide", 0);
+    let call = call.data(&message).bytes();
+    let mut client = connect(&service);
+    proxy.step();
+    client.write_all(&call).unwrap();
+    // The first group has 80 calls.
+    loop {
+        proxy.request().await;
+        let charged = redis.keys().into_iter().find(|key| key.contains("hot=a"));
+        if charged.is_some_and(|key| redis.query::<u32>(&["GET", &key]) > 160) {
+            break;
+        }
+        proxy.pass();
+    }
+    let mut leaves = Frames::default();
+    leaves.stream = 1;
+    client.write_all(&leaves.reset().ping().bytes()).unwrap();
+    while http2::read_frame(&mut client).0 != http2::PING {}
+    proxy.heal();
+    proxy.pass();
+    service.wait_for_metric("ratelimit_lease_hits_total{event=\"given_back\"} 400\n");
+    assert_eq!(service.counter("shop", "hot=a")["used"], 0);
 }
 
 /// What is under way is read, and nothing more: of all requests, not of each.
