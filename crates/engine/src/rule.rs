@@ -233,9 +233,14 @@ impl Limit {
     }
 
     fn counts_ms(&self, requests_per_unit: u64) -> u64 {
-        let window_ms = self.window_ms();
-        let Algorithm::TokenBucket { burst } = self.algorithm else { return window_ms };
-        burst.saturating_mul(window_ms).div_ceil(requests_per_unit.max(1)).saturating_add(window_ms)
+        let fills_ms = self.fills_ms(requests_per_unit);
+        fills_ms.map_or(self.window_ms(), |fills_ms| fills_ms.saturating_add(self.window_ms()))
+    }
+
+    /// How long an empty bucket takes until it is full.
+    fn fills_ms(&self, requests_per_unit: u64) -> Option<u64> {
+        let Algorithm::TokenBucket { burst } = self.algorithm else { return None };
+        Some(burst.saturating_mul(self.window_ms()).div_ceil(requests_per_unit.max(1)))
     }
 
     /// Whether it counts calls that have begun and not ended. It has no unit then; [`unit`](Self::unit) and
@@ -255,10 +260,10 @@ impl Limit {
     /// How long hits count that were charged at `made`, at most.
     pub fn remaining_window(&self, made: Timestamp) -> Duration {
         if self.algorithm.is_aligned() {
-            made.until(self.window.at(made).end)
-        } else {
-            Duration::from_millis(self.window_ms())
+            return made.until(self.window.at(made).end);
         }
+        let fills_ms = self.fills_ms(self.requests_per_unit).unwrap_or(0);
+        Duration::from_millis(fills_ms.max(self.window_ms()))
     }
 
     /// The answer for this limit if its counter gives none. A shadow lets the call pass, and a quota

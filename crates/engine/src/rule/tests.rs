@@ -91,6 +91,7 @@ fn hits_count_until_their_window_ends_or_as_long_as_a_window_or_a_call() {
         (in_flight(), 1_000, 1_000),
         (bucket(10, 5), 60_000, 90_000),
         (bucket(7, 1), 60_000, 68_572),
+        (bucket(1, 1_000), 60_000_000, 60_060_000),
         (bucket(0, 0), 60_000, 60_000),
     ] {
         let made = Timestamp::from_millis(119_000);
