@@ -197,6 +197,12 @@ async fn an_outage_is_one_line_in_the_log_and_its_end_another() {
         service.answered("user=other(0)").await;
     }
     assert_eq!(logged("is unusable"), 1, "{}", service.log());
+    // Nor does Redis take resets, and goes on reading.
+    for _ in 0..3 {
+        let reset = "/counters/reset?domain=shop&descriptor=user%3Dother";
+        assert_eq!(service.admin("POST", reset).0, 503);
+        assert_ne!(service.answer("user=other(0)").await, "Unavailable");
+    }
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     // The first look that passes ends the outage.
     for _ in 0..500 {
