@@ -363,6 +363,7 @@ impl Plan {
             always_fits: is_quota && (is_exempt || is_shadow),
             only_if_fits: carries_over && !descriptor.is_debit(),
             is_part: false,
+            is_reserved: false,
             keeps_order: false,
         };
         if let Some(policy) = policy {

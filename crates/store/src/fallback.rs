@@ -28,7 +28,8 @@ impl Fallback {
 
     /// Answers a whole call by the strictest of its limits: `deny` before `error` before `local`.
     ///
-    /// A refund denies nothing, but its loss is an error, unless its limit is `local` or `allow`.
+    /// A refund denies nothing, but its loss is an error, unless its limit is `local` or `allow`. A commit is kept for later, and is an
+    /// error only where the call does nothing else.
     ///
     /// # Errors
     /// `error`, if a limit is `error` and none denies.
@@ -41,9 +42,11 @@ impl Fallback {
         let mut local = Vec::new();
         for charge in charges {
             match charge.counter.limit.failure_mode() {
-                FailureMode::Error | FailureMode::Deny => return Err(error),
+                FailureMode::Error | FailureMode::Deny if charge.needs_answer(charges) => {
+                    return Err(error);
+                }
                 FailureMode::Local => local.push(charge.clone()),
-                FailureMode::Allow => {}
+                FailureMode::Error | FailureMode::Deny | FailureMode::Allow => {}
             }
         }
         let Verdict { denied, tallies: local_tallies, part, .. } = self.local(&local, self.now());

@@ -216,10 +216,9 @@ impl Guard {
 
     /// A permit for these charges to wait for the store, or `None` if too many wait.
     fn may_wait(&self, charges: &[Charge]) -> Option<SemaphorePermit<'_>> {
-        let is_done = |charge: &Charge| charge.applies_when_denied() || charge.is_commit();
         let waiting = match charges.len() {
             0..=FEW => &self.waiting.in_few,
-            _ if charges.iter().any(is_done) => &self.waiting.with_done,
+            _ if charges.iter().any(Charge::outlives_caller) => &self.waiting.with_done,
             _ => &self.waiting.in_many,
         };
         waiting.try_acquire_many(u32::try_from(charges.len()).ok()?).ok()

@@ -6,6 +6,7 @@ const RULES: &str = "
 domain: shop
 descriptors:
   - { key: error, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: held, rate_limit: { unit: year, requests_per_unit: 10, hold: { for: 1h, by: id } } }
   - { key: deny, rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: deny } }
   - { key: allow, rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: allow } }
   - { key: local, rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: local } }
@@ -47,6 +48,11 @@ async fn without_redis_the_strictest_failure_mode_of_the_call_decides() {
     assert_eq!(service.answer("deny=x(-1)").await, "Unavailable");
     assert_eq!(service.answer("allow=x(-1)").await, "OK: OK 10/10 YEAR");
     assert_eq!(service.answer("local=x(10)").await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    // A commit waits for Redis, whatever becomes of its call.
+    let commit = "held=x,hold.id=job,hold.used=3";
+    assert_eq!(service.answer(commit).await, "Unavailable");
+    let answer = service.answer(&format!("{commit} allow=x")).await;
+    assert_eq!(answer, "OK: OK 10/10 YEAR, OK 10/10 YEAR");
 }
 
 #[tokio::test]

@@ -38,6 +38,8 @@ pub struct Charge {
     /// Whether as many of its hits are charged as fit, to each part of the call as many; none, if the call is denied. It
     /// is not set where there are no hits to charge, as on a quota that an operator has exempted.
     pub is_part: bool,
+    /// Whether it reserves hits of a quota, which its part charges although other parts may deny the call: no work is done yet.
+    pub is_reserved: bool,
     /// Whether calls that were sent before this one, and are judged with it, come first on its counter.
     pub keeps_order: bool,
 }
@@ -73,6 +75,7 @@ impl Charge {
             always_fits: false,
             only_if_fits: false,
             is_part: false,
+            is_reserved: false,
             keeps_order: false,
         }
     }
@@ -162,6 +165,17 @@ impl Charge {
     /// Whether it states the true number of a hold that has an id: it counts once, however often it is made.
     pub fn is_commit(&self) -> bool {
         matches!(self.hold, Some(HoldAction::Commit { .. } | HoldAction::ById { is_end: true, .. }))
+    }
+
+    /// Whether it is to be done even if no caller waits for the answer: it counts work that is done, or gives back.
+    pub fn outlives_caller(&self) -> bool {
+        self.applies_when_denied() && !self.is_reserved || self.is_commit()
+    }
+
+    /// Whether the call with these charges cannot be decided without an answer for this one, if that is an error: commits are kept
+    /// for later, so that a call that does more is decided by the rest.
+    pub fn needs_answer(&self, of_call: &[Self]) -> bool {
+        !self.is_commit() || of_call.iter().all(Self::is_commit)
     }
 
     /// Whether it changes its counter even if an enforced limit denies the call uncharged.

@@ -47,7 +47,8 @@ pub fn reservation(charge: &Charge) -> Charge {
     // One that may not be drawn is charged only if it fits.
     let when_denied = if charge.draws_first { limit.when_denied } else { WhenDenied::Counted };
     let limit = Limit { mode: Mode::Shadow, when_denied, ..Limit::clone(limit) };
-    Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..alone }
+    let is_reserved = !charge.applies_when_denied();
+    Charge { counter: charge.counter.with_limit(Arc::new(limit)), is_reserved, ..alone }
 }
 
 /// A charge of a part that has a corrupt counter. What that means for the call is decided when all parts are known, so
@@ -106,6 +107,7 @@ pub fn given_back(
 fn verdict(charges: &[Charge], tallies: &[Tally]) -> PartsVerdict {
     let judged = charges.iter().zip(tallies);
     let failure_modes = judged.filter(|(_, tally)| tally.judged_by != JudgedBy::Counter);
+    let failure_modes = failure_modes.filter(|(charge, _)| charge.needs_answer(charges));
     let failure_modes: Vec<FailureMode> =
         failure_modes.map(|(charge, _)| applied_failure_mode(charge)).collect();
     if failure_modes.contains(&FailureMode::Local) {
@@ -215,7 +217,21 @@ mod tests {
             let reserved = reservation(&charge);
             let expected = Limit { mode, when_denied, ..Limit::clone(&charge.counter.limit) };
             let counter = charge.counter.with_limit(Arc::new(expected));
-            assert_eq!(reserved, Charge::new(counter, Hits::Charge(1)), "{charge:?}");
+            let is_reserved = charge.counter.limit.mode == Mode::Quota;
+            let expected = Charge { is_reserved, ..Charge::new(counter, Hits::Charge(1)) };
+            assert_eq!(reserved, expected, "{charge:?}");
+        }
+    }
+
+    #[test]
+    fn a_reserved_quota_is_no_work_that_is_done_unless_it_counts_denied_calls_or_gives_back() {
+        let of_quota = |charge: Charge| {
+            let limit = Limit { mode: Mode::Quota, ..Limit::clone(&charge.counter.limit) };
+            Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..charge }
+        };
+        let refund = Charge { hits: Hits::Refund(1), ..quota() };
+        for (charge, is_done) in [(quota(), false), (of_quota(counted()), true), (refund, true)] {
+            assert_eq!(reservation(&charge).outlives_caller(), is_done, "{charge:?}");
         }
     }
 

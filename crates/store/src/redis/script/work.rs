@@ -27,7 +27,7 @@ impl NodeWork {
     /// Whether it is to be done even if no caller waits for the answer: it counts work that is done, or undoes what
     /// was charged.
     pub(crate) fn outlives_caller(&self) -> bool {
-        matches!(self, Self::GiveBack(_)) || self.charges().iter().any(outlives_caller)
+        matches!(self, Self::GiveBack(_)) || self.charges().iter().any(Charge::outlives_caller)
     }
 
     /// Whether something of it is to be done if its answer is lost.
@@ -38,7 +38,7 @@ impl NodeWork {
 
     /// What of it is to be done although no caller waits: each of these by itself.
     pub(crate) fn outliving(&self) -> impl Iterator<Item = Self> {
-        let charges = self.charges().iter().filter(|charge| outlives_caller(charge));
+        let charges = self.charges().iter().filter(|charge| charge.outlives_caller());
         let charges = charges.map(|charge| Self::Charges([charge.clone()].into()));
         charges.chain(matches!(self, Self::GiveBack(_)).then(|| self.clone()))
     }
@@ -182,11 +182,6 @@ impl NodeWork {
             Self::GiveBack(_) | Self::Read(..) => 1,
         }
     }
-}
-
-/// Whether it counts work that is done, or undoes what was charged.
-fn outlives_caller(charge: &Charge) -> bool {
-    charge.applies_when_denied() || charge.is_commit()
 }
 
 /// Whether its call is refused if its counter gives no answer.
