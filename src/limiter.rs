@@ -263,8 +263,8 @@ impl Limiter {
         }
     }
 
-    /// Decides one call whose hits have this meaning. If the store is `away` for a call that its client may repeat, it is
-    /// not asked, nothing is kept for later, and `on_store_failure` decides.
+    /// Decides one call whose hits have this meaning. If the store is `away` for a call that its client may repeat, nothing is kept
+    /// for later, and `on_store_failure` decides; only a store that takes no writes is asked, since it denies what is over.
     pub async fn decide_by(
         &self,
         by: &Deciding,
@@ -280,6 +280,9 @@ impl Limiter {
         let can_read = self.holds.can_read(request, until).await;
         let plan = self.plan(by, request, meaning)?;
         let is_repeated = away.is_some();
+        let takes_no_writes = |error: &StoreError| matches!(error, StoreError::TakesNoWrites(_));
+        let keeps_nothing = !plan.charges.iter().any(Charge::outlives_caller);
+        let away = away.filter(|error| !(takes_no_writes(error) && keeps_nothing));
         let away = match away {
             None if !can_read || !self.holds.can_sign(&plan, until).await => Some(unknown()),
             away => away,

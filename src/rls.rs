@@ -15,6 +15,7 @@ mod quota;
 pub mod refusal;
 pub(crate) mod reset;
 mod service;
+mod unheard;
 pub mod v1;
 
 use tollkeeper_proto as pb;

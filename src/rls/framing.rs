@@ -25,7 +25,7 @@ use tokio::{
 };
 use tonic::{Status, body::Body as TonicBody};
 
-use super::{refusal::Refusal, v1::stream::Unheard};
+use super::{refusal::Refusal, unheard::Unheard};
 use crate::{
     edge::arriving::{BudgetSpent, ConnectionBudget, HeldBuffer, HeldBytes},
     fields::write_bytes,
@@ -218,14 +218,14 @@ impl Messages {
         Ok(Self { body, received, since, bytes_max, budget, end, _waiting: waiting })
     }
 
-    /// The next message; `None` if the client sends no more. If this future is dropped, nothing is lost.
+    /// The next message; `None` if the client sends no more, also when it is asked again. If this future is dropped, nothing is lost.
     pub(super) async fn next(&mut self) -> Result<Option<HeldMessage>, Refusal> {
         loop {
             if let Some(end) = self.end_of_first()? {
                 return Ok(Some(self.take(end)?));
             }
-            if let Some(end) = self.end.take() {
-                end?;
+            if self.body.is_none() {
+                self.end.take().unwrap_or(Ok(()))?;
                 return match self.received.is_empty() {
                     true => Ok(None),
                     false => Err(Refusal::Malformed("the message is cut short".to_owned())),
@@ -399,7 +399,7 @@ impl Body for AnswerBody {
         if let Self::Stream(messages) = &mut *self {
             return Poll::Ready(Some(Ok(match ready!(messages.poll_recv(context)) {
                 Some(Ok((message, unheard))) => {
-                    unheard.map(Unheard::heard);
+                    unheard.into_iter().for_each(Unheard::heard);
                     Frame::data(message)
                 }
                 ended => {

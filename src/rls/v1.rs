@@ -6,7 +6,7 @@ mod decode;
 mod encode;
 mod items;
 mod json;
-pub(super) mod stream;
+mod stream;
 
 use std::sync::Arc;
 

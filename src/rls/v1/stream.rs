@@ -1,22 +1,22 @@
 //! `DecideStream`: requests of one call, answered one after the other.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
-use hyper::{body::Incoming, rt::Executor as _};
+use hyper::body::Incoming;
 use tokio::{select, time::Instant};
 use tonic::{Code, Status};
 
 use crate::{
     edge::panics::caught,
-    limiter::{Limiter, holds::Taken},
     net::grpc::ServedMethod,
-    process::calls::{CallTracker, after_client_left},
+    process::calls::after_client_left,
     rls::{
         framing::{self, AnswerBody, Answers, Messages, StreamedAnswer},
         refusal::Refusal,
         service::{ConnectedClient, Service},
+        unheard::Unheard,
     },
     store::guard::Arrival,
     telemetry::CallSpan,
@@ -104,27 +104,5 @@ impl Service {
             let (limiter, calls) = (Arc::clone(&self.limiter), client.calls.clone());
             (answer, (!taken.is_empty()).then(|| Unheard { taken, limiter, calls }))
         })
-    }
-}
-
-/// What was taken by calls whose answer waits to be written: given back if it is dropped before.
-pub(in crate::rls) struct Unheard {
-    taken: Taken,
-    limiter: Arc<Limiter>,
-    calls: CallTracker,
-}
-
-impl Unheard {
-    pub(in crate::rls) fn heard(mut self) {
-        self.taken = Taken::default();
-    }
-}
-
-impl Drop for Unheard {
-    fn drop(&mut self) {
-        let (taken, limiter) = (mem::take(&mut self.taken), Arc::clone(&self.limiter));
-        if !taken.is_empty() {
-            self.calls.execute(async move { limiter.give_back(taken).await });
-        }
     }
 }

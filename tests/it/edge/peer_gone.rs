@@ -151,7 +151,6 @@ fn messages_of_a_stream_that_is_reset_are_counted_though_the_service_ends() {
 fn what_a_proxy_has_reported_on_a_stream_that_is_reset_is_counted() {
     let redis = Redis::start();
     let service = start(&redis.url());
-    let mut client = connect(&service);
     let usage = |user: u32| BucketQuotaUsage {
         bucket_id: Some(BucketId {
             bucket: BTreeMap::from([("proxied".to_owned(), user.to_string().into())]),
@@ -159,15 +158,19 @@ fn what_a_proxy_has_reported_on_a_stream_that_is_reset_is_counted() {
         num_requests_allowed: 2,
         ..BucketQuotaUsage::default()
     };
-    let bucket_quota_usages = (0..40).map(usage).collect();
-    let report = RateLimitQuotaUsageReports { domain: "shop".to_owned(), bucket_quota_usages };
-    let frames = Frames::default().many_headers(QUOTAS, 0);
-    let frames = (0..5).fold(frames, |frames, _| frames.message(&report.encode_to_vec(), 0));
-    client.write_all(&frames.reset().bytes()).unwrap();
-    wait_until("all hits are counted", || {
-        let used = |user| service.counter("shop", &format!("proxied={user}"))["used"].as_u64();
-        (0..40).all(|user| used(user) >= Some(10))
-    });
+    // More than a few buckets are followed in several turns.
+    for (reports, users) in [(5, 0..40), (1, 100..800)] {
+        let bucket_quota_usages = users.clone().map(usage).collect();
+        let report = RateLimitQuotaUsageReports { domain: "shop".to_owned(), bucket_quota_usages };
+        let report = report.encode_to_vec();
+        let frames = Frames::default().many_headers(QUOTAS, 0);
+        let frames = (0..reports).fold(frames, |frames, _| frames.message(&report, 0));
+        connect(&service).write_all(&frames.reset().bytes()).unwrap();
+        wait_until("all hits are counted", || {
+            let used = |user| service.counter("shop", &format!("proxied={user}"))["used"].as_u64();
+            [users.start, users.end - 1].into_iter().all(|user| used(user) >= Some(2 * reports))
+        });
+    }
 }
 
 #[test]

@@ -270,3 +270,14 @@ descriptors:
     let expected = expected.each_ref().map(|verdict| ("", &**verdict));
     check(decide(&service, "shop", reads.into()).await, &expected);
 }
+
+#[tokio::test]
+async fn a_full_redis_denies_calls_with_an_id_that_are_over_their_limit() {
+    let rules = "{ domain: shop, descriptors: [{ key: user, rate_limit: \
+        { unit: year, requests_per_unit: 3, on_store_failure: allow } }] }";
+    let (redis, service) = Service::with(rules).on_redis();
+    assert_eq!(spell(&ask(&service, "a", "user=a 3").await), "OK: OK user 0/3");
+    redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert_eq!(spell(&ask(&service, "b", "user=a").await), "OVER_LIMIT: OVER_LIMIT user 0/3");
+    assert_eq!(ask(&service, "c", "user=b").await.code, 1, "the failure mode lets it pass");
+}
