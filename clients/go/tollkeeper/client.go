@@ -15,8 +15,6 @@ import (
 
 	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // The timeouts where [Options] has none.
@@ -323,8 +321,7 @@ func (c *Client) decisions(
 			}
 		}
 		if decisions[i].Failed && isAwaited {
-			// An end user could pass any limit by a value that makes the request too large.
-			decisions[i].Failed = status.Code(decisions[i].Err) != codes.OutOfRange
+			decisions[i].Failed = !isRefusal(decisions[i].Err)
 			if decisions[i].Failed {
 				failures, last = failures+1, decisions[i].Err
 			}

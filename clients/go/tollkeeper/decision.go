@@ -19,7 +19,7 @@ type Decision struct {
 	// Failed: the service gave no answer to this call. Options.OnFailure has decided it, or it is denied since the context
 	// of the caller has ended. Err is the [Failure].
 	Failed bool
-	// Err is also set if the request was too large, with OUT_OF_RANGE. Then the call is denied.
+	// Err is also set if the service has refused the call, with OUT_OF_RANGE or INVALID_ARGUMENT. Then the call is denied.
 	Err error
 	// Limit is nil if no limit applies. A limit of 0 hits admits nothing.
 	Limit *Limit
@@ -59,6 +59,13 @@ type Status struct {
 	Reset      time.Duration
 	// Used and Held are known only of a read: hits that count, and hits of open holds without a name.
 	Used, Held int64
+}
+
+// isRefusal is true if the service has refused a call for its size or its form. Otherwise an end user who chooses the number
+// of items or a value could pass any limit.
+func isRefusal(err error) bool {
+	code := status.Code(err)
+	return code == codes.OutOfRange || code == codes.InvalidArgument
 }
 
 // errorOf returns why a verdict is none.

@@ -239,7 +239,7 @@ impl Client {
         };
         let errors = decisions.iter().filter_map(|decision| decision.as_ref().err());
         self.observe(method, began, errors.clone().next());
-        let failures = errors.filter(|error| !error.is_too_large());
+        let failures = errors.filter(|error| !error.is_refusal());
         self.shared.log.errors(&CALLS, &options.domain, failures);
         let decide = |(index, decision)| {
             let on = asked.get(index).map_or(&[][..], Vec::as_slice);

@@ -42,9 +42,10 @@ impl ServiceError {
         Self::new(code, status.message)
     }
 
-    /// Whether the service has refused the request for its size.
-    pub(crate) fn is_too_large(&self) -> bool {
-        self.code == "OUT_OF_RANGE"
+    /// Whether the service has refused the call for its size or its form. Otherwise an end user who chooses the number of items
+    /// or a value could pass any limit.
+    pub(crate) fn is_refusal(&self) -> bool {
+        ["OUT_OF_RANGE", "INVALID_ARGUMENT"].contains(&self.code)
     }
 
     /// The failure of a call whose answer does not fit its request.
@@ -75,7 +76,7 @@ impl std::error::Error for ServiceError {}
 pub struct Decision {
     /// Whether the call may pass.
     pub allowed: bool,
-    /// Why the call failed, or `OUT_OF_RANGE`: the request was too large, so that the call is denied.
+    /// Why the call failed; or `OUT_OF_RANGE` or `INVALID_ARGUMENT`: the service has refused the call, so it is denied.
     pub error: Option<ServiceError>,
     /// The most hits in one window; absent if no limit applies. 0 admits nothing.
     pub limit: Option<u64>,
@@ -176,7 +177,7 @@ pub struct Limit {
 impl Decision {
     /// Whether the service gave no answer, so that [`Options::on_failure`](crate::Options::on_failure) has decided.
     pub fn failed(&self) -> bool {
-        self.error.as_ref().is_some_and(|error| !error.is_too_large())
+        self.error.as_ref().is_some_and(|error| !error.is_refusal())
     }
 
     /// The path of the rule, such as `plan=free|user`; empty if no rule matched.

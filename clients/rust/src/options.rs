@@ -48,8 +48,7 @@ impl OnFailure {
 
     pub(crate) fn decide(&self, error: &ServiceError, descriptors: &[Descriptor]) -> bool {
         match self {
-            // An end user could pass any limit by a value that makes the request too large.
-            _ if error.is_too_large() => false,
+            _ if error.is_refusal() => false,
             Self::Allow => true,
             Self::Deny => false,
             Self::By(decide) => decide(error, descriptors),

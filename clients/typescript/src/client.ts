@@ -14,7 +14,7 @@ import {
   listOf,
   tooLarge,
 } from "./descriptor.js";
-import { CallError, TOO_LARGE } from "./error.js";
+import { CallError, isRefusal } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 import { type Commit, type Estimate, type Held, Hold, type HoldClient, type Usage, type Used } from "./hold.js";
 import { cut } from "./log.js";
@@ -245,7 +245,7 @@ export class Limiter {
     const items = calls.map((call, index) => knownOf(itemOf(verdicts[index]), call));
     const errors = items.filter((item) => item instanceof CallError);
     this.#report(method, start, errors[0]);
-    const failures = errors.filter(({ code }) => code !== TOO_LARGE);
+    const failures = errors.filter((error) => !isRefusal(error));
     if (!signal?.aborted) this.#log(failures, failedCalls);
     this.#log(
       items.filter((item) => !(item instanceof CallError) && item.domainUnknown),
@@ -265,8 +265,7 @@ export class Limiter {
 
   #isAllowedWithout(error: CallError, descriptors: Descriptors): boolean {
     const { onFailure, signal } = this.#policy;
-    // An end user could pass any limit by a value that makes the request too large.
-    if (signal?.aborted || error.code === TOO_LARGE) return false;
+    if (signal?.aborted || isRefusal(error)) return false;
     if (typeof onFailure !== "function") return onFailure === "allow";
     const logThrown = (thrown: unknown) =>
       this.connection.log.add("onFailure", 1, () => `onFailure has thrown, so that its call is denied: ${thrown}`);

@@ -1,5 +1,5 @@
 // What became of a call.
-import { CallError, TOO_LARGE } from "./error.js";
+import { CallError, isRefusal } from "./error.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 
 /** The longest duration of Protobuf. */
@@ -48,7 +48,7 @@ export class Decision {
   readonly rule: string;
   /** One for each descriptor in their order; empty if there is an error. */
   readonly statuses: readonly Status[];
-  /** Why the call failed, or `OUT_OF_RANGE`: the request was too large, so that the call is denied. */
+  /** Why the call failed; or `OUT_OF_RANGE` or `INVALID_ARGUMENT`: the service has refused the call, so it is denied. */
   readonly error: CallError | undefined;
   /** Number of hits that `part` has charged. */
   readonly hits: number;
@@ -60,7 +60,7 @@ export class Decision {
     const over = allowed ? [] : statuses.filter((status) => !status.allowed);
     const shown = over.findLast((status) => status.limit) ?? closestOf(statuses);
     this.allowed = allowed;
-    this.failed = error !== undefined && error.code !== TOO_LARGE;
+    this.failed = error !== undefined && !isRefusal(error);
     this.limit = shown?.limit?.hits;
     this.remaining = shown?.remaining ?? 0;
     this.resetSeconds = shown?.resetSeconds ?? 0;

@@ -7,6 +7,14 @@ const CODES = (
 /** The code of a request that is too large. */
 export const TOO_LARGE = "OUT_OF_RANGE";
 
+/**
+ * Whether the service has refused a call for its size or its form. Otherwise an end user who chooses the number of items or a
+ * value could pass any limit.
+ */
+export function isRefusal({ code }: CallError): boolean {
+  return code === TOO_LARGE || code === "INVALID_ARGUMENT";
+}
+
 /** The number of a status; of one without a name here, the number of UNKNOWN. */
 export function codeNumber(name: string): number {
   const number = CODES.indexOf(name);

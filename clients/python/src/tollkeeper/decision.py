@@ -81,7 +81,7 @@ class Decision:
     rule: str = ""
     statuses: tuple[Status, ...] = ()
     error: ServiceError | None = None
-    """Why the call failed, or OUT_OF_RANGE: the request was too large, so the call is denied."""
+    """Why the call failed; or OUT_OF_RANGE or INVALID_ARGUMENT: the service has refused the call, so it is denied."""
     hold: str = ""
     """Names what was held, for a commit; empty if nothing was."""
     hits: int = 0

@@ -61,6 +61,9 @@ METHODS: dict[str, tuple[Any, Any]] = {
 }
 # Codes of a commit that got no answer. A service that answers keeps the commit by itself while its store is down.
 UNANSWERED = {"UNAVAILABLE", "UNKNOWN", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
+# Codes by which the service refuses a call for its size or its form. Otherwise an end user who chooses the number of items
+# or a value could pass any limit.
+REFUSALS = {"OUT_OF_RANGE", "INVALID_ARGUMENT"}
 COMMIT_PAUSE = 0.1
 # A day: gRPC has no place for much longer ones.
 SECONDS_MAX = 86_400
@@ -288,7 +291,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
     def _decode(self, items: Sequence[pb.Verdict | ServiceError]) -> list[Decision | ServiceError]:
         """The verdicts. Counts what is wrong with them, while `close` still waits for them."""
         verdicts = [decode(it) for it in items]
-        errors = [it for it in verdicts if isinstance(it, ServiceError) and it.code != "OUT_OF_RANGE"]
+        errors = [it for it in verdicts if isinstance(it, ServiceError) and it.code not in REFUSALS]
         unknown = sum(isinstance(it, pb.Verdict) and it.domain_unknown and not it.HasField("error") for it in items)
         if errors:
             self._log.count(FAILED_CALLS, self._policy.domain, len(errors), errors[-1])
@@ -299,8 +302,7 @@ class Exchange(ABC, Generic[One, Many, Done]):
     def _decision(self, call: Call, verdict: Decision | ServiceError) -> Decision:
         if isinstance(verdict, Decision):
             return verdict
-        if verdict.code == "OUT_OF_RANGE":
-            # An end user could pass any limit by a value that makes the request too large.
+        if verdict.code in REFUSALS:
             return Decision(allowed=False, error=verdict)
         on_failure = self._policy.on_failure
         allowed = on_failure == "allow"

@@ -362,9 +362,7 @@ public final class Client implements AutoCloseable {
     private Decision failed(Call call, StatusRuntimeException error) {
         boolean allowed = false;
         try {
-            // An end user could pass any limit by a value that makes the request too large.
-            allowed = error.getStatus().getCode() != Code.OUT_OF_RANGE
-                    && options.onFailure.allows(error, call.descriptors());
+            allowed = !Decision.isRefusal(error) && options.onFailure.allows(error, call.descriptors());
         } catch (Throwable thrown) {
             connection.logThrown(Level.WARNING, "on_failure has failed, and the call is denied", thrown);
         }

@@ -18,7 +18,7 @@ import tollkeeper.v1.Verdict;
  * <p>Limit, remaining hits, reset and rule are from one status: of a denied call, from the last one that is over its
  * limit, otherwise from the first one with the fewest remaining hits.
  *
- * @param error why the call failed, or OUT_OF_RANGE: the request was too large, so that it is denied
+ * @param error why the call failed; or OUT_OF_RANGE or INVALID_ARGUMENT: the service has refused the call, so it is denied
  * @param limit empty if no limit applies; a limit of 0 hits admits nothing
  * @param remaining number of hits that would still pass; 0 without a limit
  * @param reset the time until the window ends; without a fixed window, until the hits fit, or until no hit counts
@@ -32,7 +32,16 @@ public record Decision(boolean allowed, Optional<StatusRuntimeException> error, 
         Duration reset, Optional<Duration> retryAfter, String rule, List<Status> statuses, long hits, String hold) {
     /** Whether the service gave no answer to this call, so that {@link Client.OnFailure} has decided. */
     public boolean failed() {
-        return error.isPresent() && error.get().getStatus().getCode() != Code.OUT_OF_RANGE;
+        return error.isPresent() && !isRefusal(error.get());
+    }
+
+    /**
+     * Whether the service has refused a call for its size or its form. Otherwise an end user who chooses the number of items
+     * or a value could pass any limit.
+     */
+    static boolean isRefusal(StatusRuntimeException error) {
+        Code code = error.getStatus().getCode();
+        return code == Code.OUT_OF_RANGE || code == Code.INVALID_ARGUMENT;
     }
 
     /**
