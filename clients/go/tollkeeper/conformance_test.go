@@ -376,7 +376,9 @@ func (r *run) hold(s step, client *Client) (actual any, err error) {
 	r.steps(s.WhileOpen)
 	if s.Renew != nil {
 		decision, err := hold.Renew(r.leaves(*s.Renew), *s.Renew.Used, *s.Renew.Estimate)
-		must(r.t, err)
+		if err != nil {
+			return nil, err
+		}
 		renewed := describe(r.t, decision)
 		renewed["hold"] = hold.Token()
 		if s.Renew.Expect != nil {

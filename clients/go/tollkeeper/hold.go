@@ -82,10 +82,17 @@ func (c *Client) take(ctx context.Context, call Call) (Decision, string, error) 
 	if err == nil {
 		return decisions[0], tokens[0], nil
 	}
-	if len(tokens) > 0 && c.begin(&c.commits) == nil {
-		go c.giveBack(context.WithoutCancel(ctx), tokens[0], 0)
+	if len(tokens) > 0 {
+		c.refuse(ctx, tokens[0])
 	}
 	return Decision{}, "", err
+}
+
+// refuse gives back what a call holds that lacks a limit, in the background. Close waits for that.
+func (c *Client) refuse(ctx context.Context, token string) {
+	if c.begin(&c.commits) == nil {
+		go c.giveBack(context.WithoutCancel(ctx), token, 0)
+	}
 }
 
 // kept ends a request at the timeout alone. If its caller leaves before, what the answer holds is given back when it comes,
@@ -245,8 +252,13 @@ func (h *Hold) RenewCall(ctx context.Context, call Call) (Decision, error) {
 		return found, err
 	}))
 	decisions, tokens, lacking := c.decisions(ctx, "", calls, found.verdicts, end, err)
+	token := tokens[0]
+	if lacking != nil {
+		c.refuse(ctx, token)
+		token = ""
+	}
 	if (err == nil && found.hasCommitted) || tokens[0] != "" {
-		h.replace(tokens[0], nil)
+		h.replace(token, nil)
 	} else {
 		h.replace(commit.Hold, commit)
 	}

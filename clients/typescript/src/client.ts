@@ -202,11 +202,9 @@ export class Limiter {
     const [verdict] = verdicts;
     if (key && !denial && !(verdict instanceof CallError) && verdict.code === "OVER_LIMIT") denials.add(key, verdict);
     const all = verdicts.map((verdict, index) =>
-      this.#held(verdict, calls[index].descriptors, messages[index], path(index)),
+      this.#held(verdict, calls[index].descriptors, messages[index], path(index), holds),
     );
     const lacking = all.find(({ mistake }) => mistake);
-    // The caller does not get what it holds.
-    if (holds && lacking?.token) this.commit(lacking.token, { used: 0 });
     if (lacking) throw lacking.mistake;
     return all;
   }
@@ -222,7 +220,8 @@ export class Limiter {
       return results.map(({ verdict }) => verdict);
     };
     const [verdict] = await this.connection.keep(this.#send("renew", request, [call], verdictsOf, true));
-    return { ...this.#held(verdict, descriptors, call, ""), isCommitted };
+    const hasHold = !(verdict instanceof CallError) && verdict.hold !== "";
+    return { ...this.#held(verdict, descriptors, call, "", true), isCommitted: isCommitted || hasHold };
   }
 
   /** Makes one attempt, and reports it. An item without a verdict is an error. What it `holds` needs its caller. */
@@ -255,12 +254,14 @@ export class Limiter {
     return items;
   }
 
-  #held(verdict: v1.Verdict | CallError, descriptors: Descriptors, call: v1.Call, path: string): Held {
+  #held(verdict: v1.Verdict | CallError, descriptors: Descriptors, call: v1.Call, path: string, holds: boolean): Held {
     if (verdict instanceof CallError) {
       return { decision: new Decision(this.#isAllowedWithout(verdict, descriptors), verdict), token: "" };
     }
     const mistake = this.#policy.requireLimit ? this.#lacksLimit(verdict, call, path) : undefined;
-    return { decision: new Decision(verdict.code === "OK", verdict), token: verdict.hold, mistake };
+    // The caller does not get what it holds.
+    if (holds && mistake && verdict.hold) this.commit(verdict.hold, { used: 0 });
+    return { decision: new Decision(verdict.code === "OK", verdict), token: mistake ? "" : verdict.hold, mistake };
   }
 
   #isAllowedWithout(error: CallError, descriptors: Descriptors): boolean {

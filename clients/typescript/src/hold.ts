@@ -146,7 +146,7 @@ export class Hold {
     } else {
       const held = await this.#client.renew({ hold: this.token, ...usage }, estimate);
       // The old hold may still be open. At the end, it is committed with all that was used of it.
-      const isOld = !held.isCommitted && held.token === "";
+      const isOld = !held.isCommitted;
       this.#before = isOld ? usage : {};
       this.#held = isOld ? { ...held, token: this.token } : held;
     }

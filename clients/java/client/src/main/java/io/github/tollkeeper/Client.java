@@ -319,13 +319,7 @@ public final class Client implements AutoCloseable {
             List<Call> calls, boolean isBatch, DecideRequest request, Answer<DecideResponse> answer) {
         List<Decision> decisions =
                 decisions("decide", calls, answer.items(DecideResponse::getVerdictsList, calls.size()));
-        try {
-            requireLimits(calls, isBatch, decisions);
-        } catch (IllegalArgumentException mistake) {
-            // The caller does not get what they hold.
-            decisions.forEach(this::giveBack);
-            throw mistake;
-        }
+        requireLimits(calls, isBatch, decisions);
         // Only the service says when to come again.
         if (remembers(calls) && decisions.get(0).retryAfter().isPresent()) {
             connection.denials.add(request.toByteString(), decisions.get(0));
@@ -354,8 +348,14 @@ public final class Client implements AutoCloseable {
     }
 
     void requireLimits(List<Call> calls, boolean isBatch, List<Decision> decisions) {
-        for (int i = 0; options.requiresLimit && i < calls.size(); i++) {
-            decisions.get(i).requireLimits(isBatch ? "calls[" + i + "]." : "", calls.get(i), options.domain);
+        try {
+            for (int i = 0; options.requiresLimit && i < calls.size(); i++) {
+                decisions.get(i).requireLimits(isBatch ? "calls[" + i + "]." : "", calls.get(i), options.domain);
+            }
+        } catch (IllegalArgumentException mistake) {
+            // The caller does not get what they hold.
+            decisions.forEach(this::giveBack);
+            throw mistake;
         }
     }
 

@@ -96,7 +96,14 @@ public final class Hold implements AutoCloseable {
             }
             decision = renewed.decision();
         }
-        client.requireLimits(List.of(next), false, List.of(renewed.decision()));
+        try {
+            client.requireLimits(List.of(next), false, List.of(renewed.decision()));
+        } catch (IllegalArgumentException mistake) {
+            synchronized (this) {
+                commit.clearHold();
+            }
+            throw mistake;
+        }
         return renewed.decision();
     }
 
