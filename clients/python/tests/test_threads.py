@@ -75,7 +75,7 @@ class Loops(unittest.TestCase):
 
 class Hooks(unittest.TestCase):
     def test_a_log_handler_and_the_functions_of_a_client_may_close_it(self) -> None:
-        failed = grpc.StatusCode.INVALID_ARGUMENT, "no"
+        failed = grpc.StatusCode.PERMISSION_DENIED, "no"
         with Service(Decide=failed, Commit=failed).listen() as address:
             for method, argument in (("decide", {"user": "alice"}), ("commit", "token")):
                 with self.subTest(method):
