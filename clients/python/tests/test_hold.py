@@ -91,6 +91,16 @@ class Cancellation(unittest.TestCase):
         await client.close()
 
 
+class Renewals(unittest.TestCase):
+    def test_a_renewal_that_was_a_mistake_counts_its_usage_once(self) -> None:
+        fake = Fake()
+        with fake.client().hold({"user": "alice"}, estimate=10) as hold:
+            with self.assertRaises(ValueError):
+                hold.renew(used=3, hits_by_kind={"input": -1})
+            hold.renew(used=3)
+        self.assertEqual([it.used for it in fake.commits], [3, None])
+
+
 class Closing(unittest.TestCase):
     def test_close_awaits_the_commits_of_holds_whose_tasks_were_cancelled_right_before(self) -> None:
         for before, to_leave in ((0, 0), (1, 0), (2, 0), (0, 1), (1, 3), (0, 50)):

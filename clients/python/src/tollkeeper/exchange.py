@@ -61,8 +61,8 @@ METHODS: dict[str, tuple[Any, Any]] = {
 }
 # Codes of a commit that got no answer. A service that answers keeps the commit by itself while its store is down.
 UNANSWERED = {"UNAVAILABLE", "UNKNOWN", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
-# Codes by which the service refuses a call for its size or its form. Otherwise an end user who chooses the number of items
-# or a value could pass any limit.
+# Codes by which the service refuses a call for its size or its form. Otherwise an end user who chooses the number of
+# items or a value could pass any limit.
 REFUSALS = {"OUT_OF_RANGE", "INVALID_ARGUMENT"}
 COMMIT_PAUSE = 0.1
 # A day: gRPC has no place for much longer ones.
@@ -273,9 +273,8 @@ class Exchange(ABC, Generic[One, Many, Done]):
             pause *= 2
         return closed()
 
-    async def _renew(self, commit: pb.Commit, call: Call) -> tuple[Decision, bool]:
+    async def _renew(self, renewal: pb.Renewal, call: Call) -> tuple[Decision, bool]:
         """The decision on the call, as by `_ask`, and whether the commit has counted."""
-        renewal = pb.Renewal(commit=commit, call=encode(call))
         request = pb.RenewRequest(domain=self._policy.domain, renewals=[renewal])
         start = time.perf_counter()
         with self._connection.under_way():
@@ -368,3 +367,7 @@ def encode_commit(
     check_kinds("used_by_kind", used_by_kind)
     check_text("end", end)
     return pb.Commit(hold=hold, used=used, used_by_kind=used_by_kind or {}, end=end)
+
+
+def encode_renewal(commit: pb.Commit, call: Call) -> pb.Renewal:
+    return pb.Renewal(commit=commit, call=encode(call))

@@ -8,7 +8,7 @@ from typing import Any, Generic, Self, TypedDict, Unpack
 
 from tollkeeper.call import Call, Descriptors, check_hits, check_kinds, check_text
 from tollkeeper.decision import Committed, Decision
-from tollkeeper.exchange import Done, Exchange, One, encode_commit
+from tollkeeper.exchange import Done, Exchange, One, encode_commit, encode_renewal
 
 
 class Renewal(TypedDict, total=False):
@@ -147,10 +147,11 @@ class _Work(Generic[One, Done]):
         if not self._token:
             return await self._enter(call)
         usage = self._usage()
-        commit = encode_commit(self._token, *usage, self._end)
+        # A mistake in it leaves the usage as it was.
+        message = encode_renewal(encode_commit(self._token, *usage, self._end), call)
         # Also if the caller is cancelled meanwhile.
         self._begin_usage(*usage)
-        self._decision, is_committed = await self._client._renew(commit, call)
+        self._decision, is_committed = await self._client._renew(message, call)
         if self._decision.hold or is_committed:
             self._begin(self._decision.hold)
         return await self._checked(call)
