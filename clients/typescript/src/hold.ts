@@ -117,8 +117,10 @@ export class Hold {
    * the end of the scope repeats it.
    */
   async commit(): Promise<Commit> {
-    const result = this.token === "" ? NOTHING : await this.#client.commit(this.token, this.#usage());
-    this.#isCommitted = result.error === undefined;
+    const { token } = this;
+    const result = token === "" ? NOTHING : await this.#client.commit(token, this.#usage());
+    // A renewal may have taken another hold meanwhile.
+    if (token === this.token) this.#isCommitted = result.error === undefined;
     return result;
   }
 

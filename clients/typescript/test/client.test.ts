@@ -327,6 +327,33 @@ test("a hold that is left while close waits is committed", async () => {
   assert.equal(bodies.length, 2);
 });
 
+test("a commit that ends after a renewal leaves the new hold to be committed", async () => {
+  const commits: string[] = [];
+  let answer = () => {};
+  const fetch = async (url: unknown, init: RequestInit = {}) => {
+    const verdict = (hold: string) => ({ code: "OK", hold });
+    if (String(url).endsWith("decide")) return Response.json({ verdicts: [verdict("token")] });
+    if (String(url).endsWith("renew")) return Response.json({ results: [{ commit: {}, verdict: verdict("renewed") }] });
+    commits.push(JSON.parse(String(init.body)).commits[0].hold);
+    if (commits.length === 1) await new Promise<void>((resolve) => (answer = resolve));
+    return Response.json({ results: [{}] });
+  };
+  const client = new FetchClient("http://localhost:1", "shop", {
+    fetch: fetch as typeof globalThis.fetch,
+    timeoutMs: PATIENT_MS,
+    commitTimeoutMs: PATIENT_MS,
+  });
+  {
+    await using hold = await client.hold({ user: "a" });
+    const committing = hold.commit();
+    await hold.renew({ used: 1 });
+    answer();
+    await committing;
+  }
+  await client.close();
+  assert.deepEqual(commits, ["token", "renewed"]);
+});
+
 test("a hold or a renewal that lacks a limit is given back", async () => {
   const verdict = (hold: string) => ({ code: "OK", hold, statuses: [{ rule: "user" }, { descriptor: 1, rule }] });
   const commits: unknown[] = [];
