@@ -157,7 +157,7 @@ func (c Call) encode() (*pb.Call, *ArgumentError) {
 	}
 	call := &pb.Call{Mode: c.mode, Id: c.id, HitsByKind: make(map[string]uint64, len(c.hitsByKind))}
 	for kind, hits := range c.hitsByKind {
-		if err := outOfRange(fmt.Sprintf("hits_by_kind[%q]", kind), hits); err != nil {
+		if err := checkKind("hits_by_kind", kind, hits); err != nil {
 			return nil, err
 		}
 		call.HitsByKind[kind] = uint64(hits)

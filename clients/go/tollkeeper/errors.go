@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
@@ -78,6 +79,15 @@ func endOf(ctx context.Context) error {
 
 func mistake(field, problem string, arguments ...any) *ArgumentError {
 	return &ArgumentError{field, fmt.Sprintf(problem, arguments...)}
+}
+
+// checkKind is nil for a kind that can be sent, and a valid number of hits.
+func checkKind(field, kind string, hits int64) *ArgumentError {
+	field = fmt.Sprintf("%s[%q]", field, kind)
+	if !utf8.ValidString(kind) {
+		return mistake(field, "must be UTF-8")
+	}
+	return outOfRange(field, hits)
 }
 
 // outOfRange is nil for a valid number of hits.

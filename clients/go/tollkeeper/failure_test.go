@@ -223,6 +223,24 @@ func TestAHoldThatLacksALimitIsGivenBack(t *testing.T) {
 	}
 }
 
+func TestBytesThatAreNotUTF8LoseNoCommit(t *testing.T) {
+	service := &unreliable{}
+	client := over(t, service, Options{})
+	if _, err := client.HoldCall(t.Context(), Take(1, On("user", "alice")).WithHitsByKind(map[string]int64{"\xff": 1})); err == nil {
+		t.Error("a kind of an estimate is no mistake")
+	}
+	hold := client.Resume("token")
+	if err := hold.UseKind("\xff", 1); err == nil {
+		t.Error("a kind that was used is no mistake")
+	}
+	hold.End("503 \xff")
+	_, err := proto.Marshal(hold.sum())
+	must(t, err)
+	if end := hold.sum().End; end != "503 \ufffd" {
+		t.Errorf("it ends with %q", end)
+	}
+}
+
 func TestACallWhoseContextHasEndedIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

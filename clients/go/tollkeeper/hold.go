@@ -3,7 +3,6 @@ package tollkeeper
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 
@@ -153,7 +152,7 @@ func (h *Hold) Use(hits int64) error {
 
 // UseKind sets the number that was used of one kind, for limits with weights.
 func (h *Hold) UseKind(kind string, number int64) error {
-	if err := outOfRange(fmt.Sprintf("used_by_kind[%q]", kind), number); err != nil {
+	if err := checkKind("used_by_kind", kind, number); err != nil {
 		return err
 	}
 	h.set(func() {
@@ -165,8 +164,9 @@ func (h *Hold) UseKind(kind string, number int64) error {
 	return nil
 }
 
-// End sets how the work ended, such as "503 UF", which is compared with unused_on of the rule.
-func (h *Hold) End(end string) { h.set(func() { h.commit.End = end }) }
+// End sets how the work ended, such as "503 UF", which is compared with unused_on of the rule. Bytes that are not UTF-8 become
+// U+FFFD.
+func (h *Hold) End(end string) { h.set(func() { h.commit.End = strings.ToValidUTF8(end, "\ufffd") }) }
 
 func (h *Hold) set(change func()) {
 	h.mutex.Lock()
