@@ -1,6 +1,7 @@
 """What the clients of a web application get."""
 
 import asyncio
+import inspect
 import os
 import unittest
 import uuid
@@ -288,6 +289,15 @@ class Routes(unittest.TestCase):
             (answers[2].json(), answers[2].headers["retry-after"]), ({"detail": "Too Many Requests"}, "60")
         )
         self.assertEqual(self.get("/items/1", "bob").status_code, 200)
+
+    def test_the_annotations_of_a_decorated_handler_may_be_text(self) -> None:
+        async def handler(route: "APIRouter") -> "str | None":
+            return None
+
+        decorated = rate_limited(self.fake.async_client(), dict)(handler)
+        signature = inspect.signature(decorated)
+        annotations = signature.parameters["route"].annotation, signature.return_annotation
+        self.assertEqual(annotations, (APIRouter, str | None))
 
     def test_a_decorated_handler_is_limited_like_its_route(self) -> None:
         for name in ("decorated", "blocking"):

@@ -54,7 +54,8 @@ def rate_limited(
     limit = Annotated[Any, Depends(rate_limit(client, descriptors))]
 
     def decorate(handler: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-        signature = inspect.signature(handler)
+        # Some versions of FastAPI look for the names of annotations that are text in this module.
+        signature = inspect.signature(handler, eval_str=True)
         # Another decorator of a limit, which the handler may have, adds a parameter too.
         name = f"_decision{len(signature.parameters)}"
 
