@@ -195,7 +195,7 @@ export class Limiter {
     const { denials, isClosed } = this.connection;
     const [{ mode = "take", id }] = calls;
     const isRemembered = rememberDenialsMs > 0 && calls.length === 1 && mode === "take" && !id;
-    const key = isRemembered && !isClosed && !tooLarge(messages) ? keyOf(request) : "";
+    const key = isRemembered && !isClosed ? keyOf(request) : "";
     const denial = denials.find(key, rememberDenialsMs);
     const ask = () => this.connection.keep(this.#send("decide", request, messages, (answer) => answer.verdicts, holds));
     const verdicts = denial ? [denial] : await ask();

@@ -1,10 +1,12 @@
 // Denials that clients remember, to give them again without a request.
 import { Decision } from "./decision.js";
+import { entryBytes } from "./descriptor.js";
 import type * as v1 from "./generated/tollkeeper/v1/tollkeeper.js";
 
 const DENIALS_MAX = 10_000;
-/** Callers may send long values. This bounds the memory that they take, by the four characters of JSON that a byte takes. */
-const REQUEST_LENGTH_MAX = 4_096;
+/** Callers may send long values. This bounds the time and the memory that they take, by the four characters of JSON for a byte. */
+const ENTRY_BYTES_MAX = 1_024;
+const REQUEST_LENGTH_MAX = 4 * ENTRY_BYTES_MAX;
 
 /** What the service has denied to the clients of one connection, by their requests, and when. */
 export class Denials {
@@ -31,7 +33,8 @@ export class Denials {
   }
 }
 
-/** What is equal for equal requests. */
+/** What is equal for equal requests; empty for a long one. */
 export function keyOf(request: v1.DecideRequest): string {
+  if (entryBytes(request.calls) > ENTRY_BYTES_MAX) return "";
   return JSON.stringify(request, (_, value) => (value instanceof Uint8Array ? value.join() : value));
 }

@@ -76,11 +76,15 @@ export function encodeCall(call: Call, path: string): v1.Call {
   };
 }
 
+/** Number of bytes of all keys and values. */
+export function entryBytes(calls: readonly v1.Call[]): number {
+  const entries = calls.flatMap(({ descriptors }) => descriptors.flatMap((descriptor) => descriptor.entries));
+  return entries.reduce((size, { key, value }) => size + key.length + value.length, 0);
+}
+
 /** Why calls are denied without a request, if they are. */
 export function tooLarge(calls: readonly v1.Call[]): CallError | undefined {
-  let size = 0;
-  const entries = calls.flatMap(({ descriptors }) => descriptors.flatMap((descriptor) => descriptor.entries));
-  for (const { key, value } of entries) size += key.length + value.length;
+  const size = entryBytes(calls);
   if (size <= ENTRIES_BYTES_MAX) return undefined;
   return new CallError(TOO_LARGE, `keys and values must have at most ${ENTRIES_BYTES_MAX} bytes, not ${size}`);
 }

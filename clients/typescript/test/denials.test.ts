@@ -40,10 +40,11 @@ test("requests with other bytes are not equal", async () => {
   assert.equal(limiter.calls.length, 4);
 });
 
-test("the denial of a long request is not remembered", async () => {
+test("the denial of a long request is not remembered, and its key is not made", async (context) => {
+  const keys = context.mock.method(JSON, "stringify");
   const limiter = fake("shop", { rememberDenialsMs: 60_000 }).deny({ path: "/" });
   for (const bytes of [500, 500, 2_000, 2_000]) await limiter.decide([{ path: "/" }, { user: "x".repeat(bytes) }]);
-  assert.equal(limiter.calls.length, 3);
+  assert.deepEqual([limiter.calls.length, keys.mock.callCount()], [3, 2]);
 });
 
 test("a closed client gives no denial again", async () => {
