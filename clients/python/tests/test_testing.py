@@ -26,6 +26,7 @@ class Fakes(unittest.TestCase):
         denied = client.decide([ALICE, {"user": "bob"}])
         self.assertEqual((denied.allowed, denied.limit, denied.remaining, denied.retry_after), (False, 2, 0, 60))
         self.assertFalse(client.check(ALICE).allowed)
+        self.assertEqual([it(ALICE, 0).allowed for it in (client.decide, client.debit, client.part)], [False] * 3)
         self.assertEqual(client.refund(ALICE).remaining, 1)
         self.assertEqual(client.part(ALICE, 5).hits, 1)
         self.assertFalse(client.part(ALICE, 5).allowed)

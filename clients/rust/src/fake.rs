@@ -151,19 +151,19 @@ impl State {
         for descriptor in &call.descriptors {
             room = self.limit_of(descriptor).map_or(room, |limit| room.min(limit.remaining()));
         }
-        let part = hits.min(room);
+        let (part, needed) = (hits.min(room), hits.max(1));
         let (is_allowed, charged) = match mode {
             _ if call.descriptors.iter().any(|on| on.message.is_negative_hits) => (true, 0),
-            Mode::Take => (hits == part, if hits == part { hits } else { 0 }),
-            Mode::Part | Mode::Lease => (part > 0, part),
-            Mode::Debit => (hits == part, hits),
+            Mode::Take => (needed <= room, if needed <= room { hits } else { 0 }),
+            Mode::Part | Mode::Lease => (room > 0, part),
+            Mode::Debit => (needed <= room, hits),
             Mode::Check => (room > 0, 0),
             Mode::Read => (true, 0),
         };
         let status = |(index, on)| {
             let mut status = v1::Status { descriptor_index: index, ..v1::Status::default() };
             if let Some(limit) = self.limit_of(on) {
-                let is_over = !is_allowed && hits > limit.remaining();
+                let is_over = !is_allowed && needed > limit.remaining();
                 limit.charge(charged, on);
                 limit.show(&mut status);
                 status.code = code(!is_over);

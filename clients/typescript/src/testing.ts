@@ -91,7 +91,7 @@ class FakeService implements Transport {
     const counters = descriptors.map((descriptor) => this.counters.get(nameOf(descriptor)));
     const room = Math.min(...counters.map(remainingOf));
     const part = seen === "part" ? Math.min(hits, room) : 0;
-    const needed = seen === "read" || seen === "refund" ? 0 : part || hits;
+    const needed = seen === "read" || seen === "refund" ? 0 : part || Math.max(1, hits);
     const isOver = needed > room;
     const change = { take: hits, debit: hits, part, refund: -hits, check: 0, read: 0 }[seen];
     add(counters, isOver && seen !== "debit" ? 0 : change);

@@ -26,6 +26,8 @@ test("a fake limits a descriptor to a number of hits, in every mode", async () =
   assert.deepEqual(await shown(limiter.decide(alice, 3)), [false, 0]);
   assert.deepEqual(await shown(limiter.check(alice)), [true, 2]);
   assert.equal((await limiter.part(alice, 3)).hits, 2);
+  assert.deepEqual(await shown(limiter.part(alice, 0)), [false, 0]);
+  assert.deepEqual(await shown(limiter.decide(alice, 0)), [false, 0]);
   assert.deepEqual(await shown(limiter.part(alice, 3)), [false, 0]);
   assert.deepEqual(await shown(limiter.check(alice)), [false, 0]);
   assert.deepEqual(await shown(limiter.refund(alice, 1)), [true, 1]);

@@ -96,7 +96,7 @@ class Fake:
         room = min((it.left for it in limited), default=HITS_MAX)
         hits = 1 if call.hits is None else call.hits
         part = min(hits, room) if call.mode is Mode.PART else 0
-        needed = 0 if call.mode in (Mode.READ, Mode.REFUND) else part or hits
+        needed = 0 if call.mode in (Mode.READ, Mode.REFUND) else part or max(1, hits)
         is_denied = needed > room
         charged = {Mode.TAKE: hits, Mode.DEBIT: hits, Mode.PART: part, Mode.REFUND: -hits}.get(call.mode, 0)
         if not self._code and (not is_denied or call.mode is Mode.DEBIT):

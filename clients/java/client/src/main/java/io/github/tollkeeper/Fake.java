@@ -132,8 +132,8 @@ public final class Fake {
         long room = limited.stream().mapToLong(Fake::room).min().orElse(0);
         long part = Math.min(hits, room);
         boolean allowed = switch (call.mode()) {
-            case TAKE, DEBIT, CHECK -> hits <= room;
-            case PART -> part > 0;
+            case TAKE, DEBIT, CHECK -> Math.max(1, hits) <= room;
+            case PART -> room > 0;
             case READ, REFUND -> true;
         };
         long charge = switch (call.mode()) {
@@ -153,7 +153,7 @@ public final class Fake {
         }
         for (int i = 0; i < limited.size(); i++) {
             Status.Builder limit = limited.get(i);
-            boolean fits = allowed || hits <= room(limit);
+            boolean fits = allowed || Math.max(1, hits) <= room(limit);
             charge(limit, charge);
             verdict.addStatuses(limit.clone().setDescriptorIndex(i)
                     .setCode(fits ? Verdict.Code.OK : Verdict.Code.OVER_LIMIT));

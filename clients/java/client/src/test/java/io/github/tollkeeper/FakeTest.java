@@ -46,6 +46,8 @@ class FakeTest {
         assertFalse(client.decide(3, ALICE).allowed());
         assertEquals(2, client.part(3, ALICE).hits());
         assertFalse(client.part(3, ALICE).allowed() || client.check(ALICE).allowed() || client.decide(ALICE).allowed());
+        assertFalse(client.decide(0, ALICE).allowed() || client.debit(0, ALICE).allowed() || client.part(0, ALICE).allowed());
+        assertTrue(client.part(0, BOB).allowed());
         assertFalse(client.debit(2, ALICE).allowed());
         assertEquals(OptionalLong.of(7), client.read(ALICE).statuses().get(0).used());
         assertEquals(2, client.refund(4, ALICE).remaining());
