@@ -1,6 +1,8 @@
 //! What a domain gives to its limits: `defaults`, and overlays, whose keys are laid over the rules of other files or of a
 //! control plane. Trees are changed before they are read, so that most keys need nothing here.
 
+use std::{collections::HashMap, iter, mem};
+
 use tollkeeper_engine::{
     calendar::Calendar,
     pattern::Pattern,
@@ -73,13 +75,20 @@ fn lay(overlay: &RuleTree, trees: &mut [RuleTree], findings: &mut Findings) {
 }
 
 fn lay_level(over: &YamlNode, rules: &mut [&mut YamlNode], reader: &mut Reader<'_>) {
-    for item in over.get("descriptors").map_or(&[][..], YamlNode::items) {
-        let below = rules.iter_mut().flat_map(|rule| descriptors_mut(rule));
-        let mut matched: Vec<_> = below.filter(|rule| matches(item, rule)).collect();
-        if matched.is_empty() {
+    let items = over.get("descriptors").map_or(&[][..], YamlNode::items);
+    let mut below: Vec<_> = rules.iter_mut().flat_map(|rule| descriptors_mut(rule)).collect();
+    let matches = matches(items, &below);
+    for (item, indices) in items.iter().zip(matches) {
+        if indices.is_empty() {
             reader.warning(item.location, "no rule matches this descriptor, so it has no effect");
             continue;
         }
+        let (mut rest, mut next) = (below.iter_mut(), 0);
+        let mut rule_at = |index| rest.nth(index - mem::replace(&mut next, index + 1));
+        let mut matched: Vec<_> = indices
+            .into_iter()
+            .filter_map(|index| rule_at(index).map(|rule| &mut **rule))
+            .collect();
         let mut limits = 0;
         for rule in &mut matched {
             limits += lay_keys(item, rule);
@@ -110,16 +119,37 @@ fn lay_keys(item: &YamlNode, rule: &mut YamlNode) -> usize {
     limits_mut(rule).len()
 }
 
-/// Whether a descriptor of an overlay matches a rule: a `*` in its key or value is any text, and without a value it
-/// matches any, and none.
-fn matches(over: &YamlNode, rule: &YamlNode) -> bool {
-    ["key", "value"].into_iter().all(|name| {
-        let Some(expected) = over.text_at(name) else { return true };
-        rule.text_at(name).is_some_and(|found| {
-            let pattern = Pattern::new(expected);
-            found == expected || pattern.is_some_and(|pattern| pattern.matches(found.as_bytes()))
-        })
-    })
+/// The rules that each descriptor of an overlay matches, as ascending indices: a `*` in its key or value is any text, and
+/// without a value it matches any, and none. Rules are found by hash, since both lists may have many thousands.
+fn matches(items: &[YamlNode], rules: &[&mut YamlNode]) -> Vec<Vec<usize>> {
+    let mut by_texts = HashMap::<_, Vec<_>>::new();
+    let given_or_any = |text: Option<_>| iter::once(None).chain(text.map(Some));
+    for (index, rule) in rules.iter().enumerate() {
+        let texts @ [key, value] = texts(rule);
+        for key in given_or_any(key) {
+            for value in given_or_any(value) {
+                by_texts.entry([key, value]).or_default().push((index, texts));
+            }
+        }
+    }
+    let rules_of = |item| {
+        let patterns = texts(item).map(|text| text.and_then(Pattern::new));
+        let exact = texts(item).map(|text| text.filter(|text| !text.contains('*')));
+        let fits = |texts: &[Option<&str>; 2]| {
+            patterns.iter().zip(texts).all(|(pattern, text)| {
+                let Some(pattern) = pattern else { return true };
+                text.is_some_and(|text| pattern.matches(text.as_bytes()))
+            })
+        };
+        let found = by_texts.get(&exact).into_iter().flatten();
+        found.filter(|(_, texts)| fits(texts)).map(|(index, _)| *index).collect()
+    };
+    items.iter().map(rules_of).collect()
+}
+
+/// The key and the value of a descriptor.
+fn texts(descriptor: &YamlNode) -> [Option<&str>; 2] {
+    ["key", "value"].map(|name| descriptor.text_at(name))
 }
 
 /// Gives these keys to each limit below that has not got them, not even empty, and to which they apply.
@@ -381,6 +411,21 @@ path=/login|user: 2 per day by fixed_window, error, counted
 user: 5 per minute by fixed_window, local, counted
 user=alice: 9 per day by first_hit_window, local, counted",
         );
+    }
+
+    /// Compared in pairs, these four hundred million would take many minutes.
+    #[test]
+    fn thousands_of_descriptors_are_laid_over_thousands_of_rules() {
+        let paths =
+            || (0..20_000).map(|path| format!("- {{ key: path, value: p{path:05}, rate_limit: "));
+        let file = |limit: &str| {
+            let descriptors: String = paths().map(|path| format!("{path}{limit} }}\n")).collect();
+            format!("domain: shop\ndescriptors:\n{descriptors}")
+        };
+        let rules = file("{ unit: day, requests_per_unit: 1 }");
+        let line = |path| format!("path=p{path:05}: 1 per day by fixed_window, deny");
+        let expected: Vec<_> = (0..20_000).map(line).collect();
+        check(&[&rules], &[&file("{ on_store_failure: deny }")], &expected.join("\n"));
     }
 
     #[test]
