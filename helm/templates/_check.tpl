@@ -136,7 +136,7 @@
 {{- if and (eq .Values.monitoring.scrape.kind "ServiceMonitor") (not .Values.service.headless) (not (include "tollkeeper.servesHttp" .)) }}
 - monitoring.scrape.kind ServiceMonitor needs service.headless or service.http, since no Service has the port of /metrics
 {{- end }}
-{{- if and (ne .Values.monitoring.scrape.kind "none") .Values.tls.clientCaSecret.name (not .Values.monitoring.scrape.tlsConfig) (ne (index .Values.settings "tls-scope" | default "") "grpc") }}
+{{- if and (ne .Values.monitoring.scrape.kind "none") .Values.tls.clientCaSecret.name (not .Values.monitoring.scrape.tlsConfig) (ne (get (.Values.settings | default dict) "tls-scope") "grpc") }}
 - monitoring.scrape.tlsConfig is missing: with tls.clientCaSecret, Prometheus needs a certificate, unless settings.tls-scope is grpc
 {{- end }}
 {{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.clients) }}

@@ -153,7 +153,7 @@ automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext:
   {{- include "tollkeeper.securityContext" (list . .Values.podSecurityContext) | nindent 2 }}
-{{- with concat .Values.global.imagePullSecrets .Values.imagePullSecrets }}
+{{- with concat (.Values.global.imagePullSecrets | default list) (.Values.imagePullSecrets | default list) }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}

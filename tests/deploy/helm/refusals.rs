@@ -184,3 +184,12 @@ fn labels_that_the_chart_sets_are_refused_with_a_reason() {
     }
     render(&["--set", "podLabels=null"]);
 }
+
+#[test]
+fn optional_values_may_be_null() {
+    let uses = "networkPolicy.enabled=true,networkPolicy.clients[0].podSelector.a=b,\
+        tls.secret=s,tls.clientCaSecret.name=c,monitoring.scrape.kind=PodMonitor,monitoring.scrape.tlsConfig=null";
+    let nulls = "settings=null,imagePullSecrets=null,global.imagePullSecrets=null";
+    refused(&["--set", uses, "--set", nulls], "monitoring.scrape.tlsConfig is missing");
+    render(&["--set", &uses.replace("PodMonitor", "none"), "--set", nulls]);
+}
