@@ -5,6 +5,7 @@ use std::{
     net::{SocketAddr, ToSocketAddrs as _},
     path::{Path, PathBuf},
     process::ExitCode,
+    thread,
     time::Duration,
 };
 
@@ -19,14 +20,14 @@ use tokio::{runtime::Builder, time};
 
 use super::{
     address::{ClientTarget, ServiceAddr},
-    output::{Ended, OutputFlag, complain, failure, say, usage},
+    output::{Ended, Failed, OutputFlag, complain, failure, pretty_json, say, usage},
     tls::{TlsFlags, uses_tls},
 };
 use crate::{
     engine::time::Timestamp,
     net::{
         peer::{self, PeerError, Protocol, http1},
-        tls::client::TlsClient,
+        tls::client::{TlsClient, host_of},
     },
     settings::Environment,
     text::printable::printable,
@@ -68,14 +69,17 @@ impl ReplicaFlags {
         &self,
         environment: &Environment,
     ) -> Result<Vec<AdminServer<'_>>, String> {
-        let mut addrs = Vec::new();
-        for addr in &self.addr {
-            addrs.extend(addresses_of(address(Some(addr), environment)?));
+        let mut servers = Vec::new();
+        for name in &self.addr {
+            let name = address(Some(name), environment)?;
+            for addr in addresses_of(name) {
+                servers.push(AdminServer::named(host_of(name), addr, &self.access)?);
+            }
         }
-        if addrs.is_empty() {
-            addrs.push(address(None, environment)?.to_owned());
+        if servers.is_empty() {
+            servers.push(AdminServer::new(address(None, environment)?, &self.access)?);
         }
-        addrs.into_iter().map(|addr| AdminServer::new(addr, &self.access)).collect()
+        Ok(servers)
     }
 }
 
@@ -143,9 +147,14 @@ pub(super) struct AdminServer<'a> {
 }
 
 impl<'a> AdminServer<'a> {
-    pub(super) fn new(addr: impl Into<String>, access: &'a AdminAccess) -> Result<Self, String> {
-        let tls = access.tls.client(b"http/1.1")?;
-        let server = Self { addr: addr.into(), token_file: access.token_file.as_deref(), tls };
+    pub(super) fn new(addr: &str, access: &'a AdminAccess) -> Result<Self, String> {
+        Self::named(host_of(addr), addr.to_owned(), access)
+    }
+
+    /// The server at one of the addresses of a host, whose certificate has the host's name.
+    fn named(host: &str, addr: String, access: &'a AdminAccess) -> Result<Self, String> {
+        let tls = access.tls.client(b"http/1.1", Some(host))?;
+        let server = Self { addr, token_file: access.token_file.as_deref(), tls };
         server.authorization()?;
         Ok(server)
     }
@@ -230,6 +239,52 @@ impl<'a> AdminServer<'a> {
             (Failure::Peer(error), _) => target.advise(&error),
         }
     }
+}
+
+/// Asks all replicas at once. Returns the address of each, and its answer.
+pub(super) fn ask_each<'a>(
+    servers: &'a [AdminServer<'_>],
+    path: &str,
+) -> Vec<(&'a str, Result<Value, String>)> {
+    thread::scope(|scope| {
+        let ask = |server: &'a AdminServer<'_>| {
+            scope.spawn(move || (&*server.addr, server.ask(Method::GET, path, String::new())))
+        };
+        let asking: Vec<_> = servers.iter().map(ask).collect();
+        asking.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    })
+}
+
+/// The address of each replica that gave an answer, and the answer.
+type Answers<'a> = Vec<(&'a str, Value)>;
+
+/// The answers of those replicas that give one, and the exit code: that of a failure if one gives none, which is printed.
+///
+/// # Errors
+/// No replica gives an answer.
+pub(super) fn answers<'a>(
+    servers: &'a [AdminServer<'_>],
+    path: &str,
+) -> Result<(Answers<'a>, ExitCode), Failed> {
+    let (mut answers, mut problems) = (Vec::new(), Vec::new());
+    for (addr, answer) in ask_each(servers, path) {
+        match answer {
+            Ok(answer) => answers.push((addr, answer)),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    let failed = Failed::problems(problems);
+    if answers.is_empty() {
+        return Err(failed);
+    }
+    let code = if answers.len() == servers.len() { ExitCode::SUCCESS } else { failed.report() };
+    Ok((answers, code))
+}
+
+/// The answers of replicas as JSON: the one of the only replica, or a list.
+pub(super) fn json_of(servers: &[AdminServer<'_>], answers: Answers<'_>) -> String {
+    let mut answers: Vec<_> = answers.into_iter().map(|(_, answer)| answer).collect();
+    pretty_json(&if servers.len() == 1 { answers.remove(0) } else { Value::Array(answers) })
 }
 
 /// What an answer lacks, as a sentence, if it lacks anything.

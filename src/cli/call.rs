@@ -197,7 +197,7 @@ impl RequestFlags {
     }
 
     pub(super) fn tls(&self) -> Result<Option<Arc<TlsClient>>, String> {
-        Ok(self.tls.client(b"h2")?.map(Arc::new))
+        Ok(self.tls.client(b"h2", None)?.map(Arc::new))
     }
 
     /// The request for descriptors as they were typed.

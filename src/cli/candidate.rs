@@ -3,17 +3,18 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
-    process::ExitCode,
 };
 
 use hyper::Method;
 use serde_json::Value;
 
 use super::{
-    admin::{AdminFlags, AdminServer, ReplicaFlags, instant, list, number, path_and_query, text},
-    output::{Ended, OutputFlag, failure, pretty_json, say, usage},
+    admin::{self, AdminFlags, ReplicaFlags, instant, list, number, path_and_query, text},
+    output::{Ended, OutputFlag, say, usage},
 };
 use crate::{candidate::OrderKind, settings::Environment, text::printable::printable_lines};
+
+const PATH: &str = "/candidate";
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum CandidateAction {
@@ -56,43 +57,39 @@ pub(super) fn main(action: &CandidateAction, environment: &Environment) -> Ended
     flags.admin.with_server(environment, |server| {
         let version = match &flags.version {
             Some(version) => version.clone(),
-            None => text(&ask(server)?, "version").to_owned(),
+            None => text(&server.ask(Method::GET, PATH, String::new())?, "version").to_owned(),
         };
         let because = flags.because.as_deref().map(|because| ("because", because));
         let parameters =
             [("order", order.name()), ("version", &*version)].into_iter().chain(because);
-        let path = path_and_query("/candidate", parameters);
+        let path = path_and_query(PATH, parameters);
         let answer = server.ask(Method::POST, &path, String::new())?;
         let others = "other replicas with the same rules and candidate follow within a second";
         Ok(flags.admin.show(server, &answer, |answer| format!("{}; {others}\n", state(answer))))
     })
 }
 
-fn ask(server: &AdminServer<'_>) -> Result<Value, String> {
-    server.ask(Method::GET, "/candidate", String::new())
-}
-
 fn show(flags: &ShowFlags, environment: &Environment) -> Ended {
     let servers = flags.replicas.servers(environment).map_err(usage)?;
-    let mut answers = servers.iter().map(ask).collect::<Result<Vec<_>, _>>().map_err(failure)?;
+    let (answers, code) = admin::answers(&servers, PATH)?;
     if flags.output.is_json() {
-        let json = if answers.len() == 1 { answers.remove(0) } else { Value::Array(answers) };
-        return Ok(say(&pretty_json(&json), ExitCode::SUCCESS));
+        return Ok(say(&admin::json_of(&servers, answers), code));
     }
     let mut lines = String::new();
-    for (server, answer) in servers.iter().zip(&answers) {
-        lines += &format!("{}: {}\n", server.addr, state(answer));
+    for (addr, answer) in &answers {
+        lines += &format!("{addr}: {}\n", state(answer));
         let problems = list(answer, "problems").iter().filter_map(Value::as_str);
         let own = Some(text(answer, "problem")).filter(|problem| !problem.is_empty());
         problems.chain(own).for_each(|problem| lines += &format!("  {problem}\n"));
     }
-    let judging = answers.iter().filter(|answer| text(answer, "state") == "judged");
+    let answers = answers.iter().map(|(_, answer)| answer);
+    let judging = answers.filter(|answer| text(answer, "state") == "judged");
     let versions: BTreeSet<&str> = judging.clone().map(|answer| text(answer, "version")).collect();
     if versions.len() > 1 {
         lines += "the replicas judge different candidates, so the numbers below are a mixture\n";
     }
     lines += &changes(judging);
-    Ok(say(&printable_lines(&lines), ExitCode::SUCCESS))
+    Ok(say(&printable_lines(&lines), code))
 }
 
 /// What the candidate is, in a clause.

@@ -72,7 +72,7 @@ impl HealthcheckFlags {
             }
             None => self.own_address(environment).map_err(Failed::usage)?.to_string(),
         };
-        let tls = self.tls.client(b"h2").map_err(usage)?;
+        let tls = self.tls.client(b"h2", None).map_err(usage)?;
         Ok((addr, tls.map(Arc::new)))
     }
 

@@ -2,11 +2,10 @@
 
 use std::process::ExitCode;
 
-use hyper::Method;
 use serde_json::{Value, json};
 
 use super::{
-    admin::{AdminServer, ReplicaFlags},
+    admin::{AdminServer, ReplicaFlags, ask_each},
     output::{Ended, OutputFlag, pretty_json, say, usage},
 };
 use crate::{settings::Environment, text::printable::printable};
@@ -19,8 +18,8 @@ pub(super) struct StatusFlags {
     output: OutputFlag,
 }
 
-struct Replica {
-    addr: String,
+struct Replica<'a> {
+    addr: &'a str,
     /// Or the reason why it cannot be read.
     status: Result<ReplicaStatus, String>,
 }
@@ -30,11 +29,8 @@ pub(super) struct ReplicaStatus(pub(super) Value);
 
 pub(super) fn main(flags: &StatusFlags, environment: &Environment) -> Ended {
     let servers = flags.replicas.servers(environment).map_err(usage)?;
-    let read = |server: AdminServer<'_>| {
-        let status = ReplicaStatus::ask(&server);
-        Replica { addr: server.addr, status }
-    };
-    let replicas: Vec<Replica> = servers.into_iter().map(read).collect();
+    let statuses = ReplicaStatus::of_each(&servers).into_iter();
+    let replicas: Vec<_> = statuses.map(|(addr, status)| Replica { addr, status }).collect();
     let differ = differing_rules(&replicas);
     let mut problems: Vec<Vec<String>> = replicas.iter().map(Replica::problems).collect();
     let is_well = problems.iter().all(Vec::is_empty) && differ.is_none();
@@ -59,7 +55,7 @@ pub(super) fn main(flags: &StatusFlags, environment: &Environment) -> Ended {
 }
 
 /// The problem of replicas with different rules, which is short-lived while they load new ones.
-fn differing_rules(replicas: &[Replica]) -> Option<String> {
+fn differing_rules(replicas: &[Replica<'_>]) -> Option<String> {
     let known = replicas.iter().filter_map(|replica| replica.status.as_ref().ok());
     let mut versions: Vec<&str> =
         known.filter_map(|status| status.0.pointer("/rules/version")?.as_str()).collect();
@@ -69,7 +65,7 @@ fn differing_rules(replicas: &[Replica]) -> Option<String> {
         .then(|| format!("amber: the replicas have different rules: {}", versions.join(", ")))
 }
 
-impl Replica {
+impl Replica<'_> {
     fn summary(&self) -> String {
         let Ok(status) = &self.status else { return "no status".to_owned() };
         let text = |path| printable(text(&status.0, path).as_bytes());
@@ -100,8 +96,12 @@ impl Replica {
 }
 
 impl ReplicaStatus {
-    pub(super) fn ask(server: &AdminServer<'_>) -> Result<Self, String> {
-        server.ask(Method::GET, "/status", String::new()).map(Self)
+    /// The address and the status of each replica.
+    pub(super) fn of_each<'a>(
+        servers: &'a [AdminServer<'_>],
+    ) -> Vec<(&'a str, Result<Self, String>)> {
+        let answers = ask_each(servers, "/status").into_iter();
+        answers.map(|(addr, answer)| (addr, answer.map(Self))).collect()
     }
 
     /// A number of the last seconds.

@@ -30,12 +30,16 @@ pub(super) struct TlsFlags {
 }
 
 impl TlsFlags {
-    /// TLS for a protocol such as `h2`, if the flags ask for TLS.
-    pub(super) fn client(&self, protocol: &'static [u8]) -> Result<Option<TlsClient>, String> {
+    /// TLS for a protocol such as `h2`, if the flags ask for TLS. `name` is what the certificate must have, instead of the host.
+    pub(super) fn client(
+        &self,
+        protocol: &'static [u8],
+        name: Option<&str>,
+    ) -> Result<Option<TlsClient>, String> {
         let Some(ca) = self.tls_ca.clone() else { return Ok(None) };
         let identity = self.tls_cert.clone().zip(self.tls_key.clone());
         let files = TlsFiles { ca: Some(ca), identity, ..TlsFiles::default() };
-        let client = TlsClient::new(files, None, &ADVICE)
+        let client = TlsClient::new(files, name.map(str::to_owned), &ADVICE)
             .with_handshake_within(HANDSHAKE_WITHIN)
             .speaking(protocol);
         client.check().map_err(|problem| {

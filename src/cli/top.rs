@@ -10,16 +10,13 @@ use std::{
     time::Duration,
 };
 
-use hyper::Method;
-use serde_json::Value;
-
 use self::{
     fleet::Fleet,
     table::{NEAR, OVER, TextWidth, describe},
 };
 use super::{
-    admin::{AdminServer, ReplicaFlags},
-    output::{Ended, OutputFlag, failure, pretty_json, say, usage},
+    admin::{self, AdminServer, ReplicaFlags},
+    output::{Ended, OutputFlag, failure, say, usage},
     status::ReplicaStatus,
 };
 use crate::{
@@ -53,21 +50,16 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 pub(super) fn main(flags: &TopFlags, environment: &Environment) -> Ended {
     let servers = flags.replicas.servers(environment).map_err(usage)?;
-    let shown = if flags.output.is_json() {
-        show_json(&servers)
-    } else if flags.once || !io::stdout().is_terminal() {
+    if flags.output.is_json() {
+        let (answers, code) = admin::answers(&servers, "/top")?;
+        return Ok(say(&admin::json_of(&servers, answers), code));
+    }
+    let shown = if flags.once || !io::stdout().is_terminal() {
         show_once(&servers, flags)
     } else {
         follow(&servers, flags, environment.wants_color())
     };
     shown.map_err(failure)
-}
-
-fn show_json(servers: &[AdminServer<'_>]) -> Result<ExitCode, String> {
-    let ask = |server: &AdminServer<'_>| server.ask(Method::GET, "/top", String::new());
-    let mut tops = servers.iter().map(ask).collect::<Result<Vec<_>, _>>()?;
-    let json = if tops.len() == 1 { tops.remove(0) } else { Value::Array(tops) };
-    Ok(say(&pretty_json(&json), ExitCode::SUCCESS))
 }
 
 /// The exit code is a failure's if a replica gave no answer.
@@ -104,15 +96,8 @@ fn follow(
     }
 }
 
-fn read<'a>(servers: &'a [AdminServer<'_>]) -> Result<Fleet, String> {
-    let asked: Vec<_> = thread::scope(|scope| {
-        let ask = |server: &'a AdminServer<'_>| {
-            scope.spawn(move || (&*server.addr, ReplicaStatus::ask(server)))
-        };
-        let asking: Vec<_> = servers.iter().map(ask).collect();
-        asking.into_iter().filter_map(|thread| thread.join().ok()).collect()
-    });
-    Fleet::read(asked)
+fn read(servers: &[AdminServer<'_>]) -> Result<Fleet, String> {
+    Fleet::read(ReplicaStatus::of_each(servers))
 }
 
 /// The totals of the replicas, and their keys.

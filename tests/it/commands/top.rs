@@ -179,6 +179,10 @@ async fn the_keys_of_several_replicas_are_merged() {
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains(&format!("\nred: {gone}: ")), "{text}");
     assert!(text.contains(&format!(" at {}", digests.admin)), "{text}");
+    let (code, text) = top(&[&one, &digests], &["--addr", &gone, "-o", "json"]);
+    assert_eq!(code, Some(1), "{text}");
+    let tops: Vec<Value> = serde_json::from_str(&text).unwrap();
+    assert_eq!(tops.len(), 2, "{text}");
 }
 
 #[tokio::test]

@@ -305,6 +305,19 @@ async fn a_service_without_a_candidate_says_so() {
     }
 }
 
+#[test]
+fn a_replica_without_an_answer_is_named_and_the_others_are_shown() {
+    let (_folder, path) = written(CANDIDATE);
+    let service = start_all("memory://", &path);
+    let gone = Service::shop().start().admin.to_string();
+    let admin = service.admin.to_string();
+    let words = ["candidate", "show", "--addr", &gone, "--addr", &admin];
+    let (code, text, problems) = run(tollkeeper().args(words));
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.starts_with(&format!("{admin}: candidate ")), "{text}");
+    assert!(problems.starts_with(&format!("{gone}: ")), "{problems}");
+}
+
 /// docs/rollout.md: each of its commands, in its order, with its rules.
 #[tokio::test]
 async fn the_commands_of_the_page_show_and_promote_a_candidate() {

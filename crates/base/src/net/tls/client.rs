@@ -243,7 +243,7 @@ impl Contents {
     }
 }
 
-pub(crate) fn host_of(addr: &str) -> &str {
+pub fn host_of(addr: &str) -> &str {
     addr.rsplit_once(':').map_or(addr, |(host, _)| host).trim_matches(['[', ']'])
 }
 
