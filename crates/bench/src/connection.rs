@@ -35,6 +35,9 @@ pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Pause after a failed attempt to connect, so that calls to a service that is gone do not spin.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// Most connections that are tried for a call while each ends before the call is sent.
+const SENT_MAX: usize = 3;
+
 #[derive(Debug)]
 pub(super) struct ClientConnection {
     addr: String,
@@ -70,16 +73,21 @@ impl ClientConnection {
     }
 
     pub(super) async fn ask(&self, request: Bytes) -> Result<(OverallCode, Bytes), Code> {
-        let mut sender = self.sender();
-        if sender.is_closed() {
-            sender = self.reconnect().await?;
-        }
         let mut request = Request::new(Message(Some(request)));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.uri.clone();
         *request.headers_mut() = self.headers.clone();
-        let response = sender.send_request(request).await.map_err(|_| Code::Unavailable)?;
-        answer::read(response).await
+        for _ in 0..SENT_MAX {
+            let mut sender = self.sender();
+            if sender.is_closed() {
+                sender = self.reconnect().await?;
+            }
+            match sender.try_send_request(request).await {
+                Ok(response) => return answer::read(response).await,
+                Err(mut error) => request = error.take_message().ok_or(Code::Unavailable)?,
+            }
+        }
+        Err(Code::Unavailable)
     }
 
     fn sender(&self) -> SendRequest<Message> {
