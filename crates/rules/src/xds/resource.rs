@@ -74,12 +74,12 @@ impl<'a> ResourceTreeBuilder<'a> {
                 pairs.push(pair(at, name, plain(at, "true")));
             }
         }
+        pairs.push(pair(at, "descriptors", self.descriptors(at, descriptors)));
         let mut limit = rate_limit.as_ref().map(|policy| limit(at, policy));
         if let Some(metadata) = &written.metadata {
             self.metadata(at, metadata, &mut pairs, &mut limit);
         }
         pairs.extend(limit.map(|limit| pair(at, "rate_limit", map(at, limit))));
-        pairs.push(pair(at, "descriptors", self.descriptors(at, descriptors)));
         map(at, pairs)
     }
 
@@ -98,14 +98,17 @@ impl<'a> ResourceTreeBuilder<'a> {
                 Some(Kind::StructValue(own)) if name == OWN_KEYS => {
                     for (key, value) in &own.fields {
                         let is_in = |table: &KeyTable| table.find(key).is_some();
-                        let pair = pair(at, key, json(at, value));
-                        if is_top && is_in(&FILE) && !is_in(&DESCRIPTOR) {
+                        let level = if is_in(&DESCRIPTOR) {
+                            &mut *descriptor
+                        } else if is_top && is_in(&FILE) && !is_in(&LIMIT) {
                             self.add_of_domain(at, key, value);
-                        } else if is_in(&DESCRIPTOR) && !is_in(&LIMIT) {
-                            descriptor.push(pair);
+                            continue;
                         } else {
-                            limit.get_or_insert_default().push(pair);
-                        }
+                            limit.get_or_insert_default()
+                        };
+                        level
+                            .retain(|(known, value)| known.name() != Some(key) || !is_unset(value));
+                        level.push(pair(at, key, json(at, value)));
                     }
                 }
                 _ if name == OWN_KEYS => {
@@ -148,6 +151,16 @@ fn limit(at: Location, policy: &RateLimitPolicy) -> Pairs {
         pairs.push(pair(at, "replaces", YamlNode { location: at, content: Content::List(items) }));
     }
     pairs
+}
+
+/// Whether the message's field had its default, as an absent one has.
+fn is_unset(value: &YamlNode) -> bool {
+    match &value.content {
+        Content::Scalar(text, Style::Quoted) => text.is_empty(),
+        Content::Scalar(text, Style::Plain) => text == "0",
+        Content::List(items) => items.is_empty(),
+        Content::Map(_) => false,
+    }
 }
 
 /// A value of `metadata`. Text counts as quoted: it is never read as a number.

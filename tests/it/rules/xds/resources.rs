@@ -112,7 +112,13 @@ async fn our_own_keys_come_in_the_metadata_and_envoy_gets_the_rest_of_it() {
     let several = json!({ "metadata": { "tollkeeper": { "rate_limits": [
         { "unit": "year", "requests_per_unit": 9 }, { "unit": "day", "requests_per_unit": 3 },
     ] } } });
+    let named = json!({
+        "rateLimit": { "unit": "YEAR" },
+        "metadata": { "tollkeeper": { "name": "whole", "requests_per_unit": 5e9 } },
+    });
     let descriptors = json!([
+        entry("large", "", &named),
+        entry("nested", "x", &json!({ "descriptors": [entry("large", "", &named)] })),
         entry("bucket", "", &bucket),
         entry("calendar", "", &calendar),
         entry("shared", "a*", &shared),
@@ -128,8 +134,19 @@ async fn our_own_keys_come_in_the_metadata_and_envoy_gets_the_rest_of_it() {
         .collect();
     assert_eq!(
         limits,
-        ["5 per year by token_bucket", "5 per day", "9 per year, 3 per day", "2 per year"]
+        [
+            "5 per year by token_bucket",
+            "5 per day",
+            "5000000000 per year",
+            "5000000000 per year",
+            "9 per year, 3 per day",
+            "2 per year"
+        ]
     );
+    for entries in [&[("large", "x")][..], &[("nested", "x"), ("large", "x")]] {
+        let answer = service.ask(request("shop", vec![descriptor(entries)])).await.unwrap();
+        assert_eq!(answer.statuses[0].current_limit.as_ref().unwrap().name, "whole");
+    }
     assert_eq!(ask(&service, "shop", "shared=a1").await, "OK: OK 1/2 YEAR");
     assert_eq!(ask(&service, "shop", "shared=a2").await, "OK: OK 0/2 YEAR");
     assert_eq!(ask(&service, "shop", "several=x").await, "OK: OK 2/3 DAY");
