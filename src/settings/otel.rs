@@ -237,13 +237,15 @@ impl<'a> OtelReader<'a> {
         }
         let (variable, text) = self.first(signal, "ENDPOINT")?;
         let value = |name| self.first(signal, name).map(|(_, value)| value);
-        let protocol = match value("PROTOCOL") {
+        // As they are checked.
+        let word = |name| value(name).map(|text| text.trim().to_ascii_lowercase());
+        let protocol = match word("PROTOCOL").as_deref() {
             Some("http/protobuf") => OtlpProtocol::HttpProtobuf,
             // Another value is ignored, with a warning.
             Some(_) | None => OtlpProtocol::Grpc,
         };
-        let is_insecure = value("INSECURE").is_some_and(|text| text.eq_ignore_ascii_case("true"));
-        let timeout = value("TIMEOUT").and_then(|text| text.parse().ok()).filter(|ms| *ms > 0);
+        let is_insecure = word("INSECURE").as_deref() == Some("true");
+        let timeout = self.first(signal, "TIMEOUT").and_then(|(name, _)| self.number(&name));
         let file = |name| value(name).map(PathBuf::from);
         let (certificate, key) = (file("CLIENT_CERTIFICATE"), file("CLIENT_KEY"));
         let is_half = certificate.is_some() != key.is_some();
@@ -334,21 +336,21 @@ impl<'a> OtelReader<'a> {
         };
         let processor = if signal == "LOGS" { "OTEL_BLRP" } else { "OTEL_BSP" };
         Batches {
-            delay: Duration::from_millis(self.number(delay, default_ms)),
+            delay: Duration::from_millis(self.number(delay).unwrap_or(default_ms)),
             waiting_max: self.count(&format!("{processor}_MAX_QUEUE_SIZE"), 2048),
             size_max: self.count(&format!("{processor}_MAX_EXPORT_BATCH_SIZE"), 512),
         }
     }
 
     fn count(&self, name: &str, default: u64) -> usize {
-        usize::try_from(self.number(name, default)).unwrap_or(usize::MAX)
+        usize::try_from(self.number(name).unwrap_or(default)).unwrap_or(usize::MAX)
     }
 
     /// The number in a variable; one that is out of its range is ignored, with a warning.
-    fn number(&self, name: &str, default: u64) -> u64 {
-        let Some(Number(min, max)) = allowed(name) else { return default };
-        let number = self.environment.text(name).and_then(|text| text.parse().ok());
-        number.filter(|number| (*min..=*max).contains(number)).unwrap_or(default)
+    fn number(&self, name: &str) -> Option<u64> {
+        let Some(Number(min, max)) = allowed(name) else { return None };
+        let number = self.environment.text(name)?.parse().ok()?;
+        (*min..=*max).contains(&number).then_some(number)
     }
 }
 
@@ -418,6 +420,7 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "one of: grpc, http/protobuf"),
             ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip", "none, or unset"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s", "a whole number from 1 to 3600000"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "3600001", "a whole number from 1 to 3600000"),
             ("OTEL_EXPORTER_OTLP_INSECURE", "yes", "one of: true, false"),
         ] {
             let others = [("OTEL_TRACES_SAMPLER", "traceidratio")];
@@ -565,6 +568,19 @@ mod tests {
         assert_eq!(metrics.variable, ENDPOINT.0);
         assert_eq!(metrics.protocol, OtlpProtocol::Grpc);
         assert_eq!(metrics.timeout, Duration::from_millis(500));
+    }
+
+    #[test]
+    fn words_count_in_any_case_and_between_blanks_where_they_are_no_warning() {
+        let options = good(&[
+            ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", " HTTP/Protobuf"),
+            ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "127.0.0.1:4317"),
+            ("OTEL_EXPORTER_OTLP_METRICS_INSECURE", "True "),
+        ]);
+        let (traces, metrics) =
+            (options.export_traces.expect("traces"), options.export_metrics.expect("metrics"));
+        assert_eq!(traces.protocol, OtlpProtocol::HttpProtobuf);
+        assert_eq!(metrics.url.scheme_str(), Some("http"));
     }
 
     #[test]
