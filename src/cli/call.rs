@@ -58,6 +58,13 @@ pub(super) struct CallFlags {
     descriptors: Vec<String>,
 }
 
+/// Whether it may commit a hold, which needs no limit.
+fn may_commit(request: &RateLimitRequest) -> bool {
+    let mut entries = request.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+    let is_of_commit = |key: &[u8]| key.starts_with(b"hold.") && !key.starts_with(b"hold.estimate");
+    entries.any(|entry| is_of_commit(&entry.key))
+}
+
 /// The flags of a request, which `call` and `bench` share.
 #[derive(Debug, clap::Args)]
 pub(super) struct RequestFlags {
@@ -78,6 +85,7 @@ pub(super) fn main(flags: &CallFlags, environment: &Environment) -> Ended {
     let addr = flags.call.addr(environment).map_err(usage)?;
     let request = flags.request().map_err(usage)?;
     let tls = flags.call.tls().map_err(usage)?;
+    let may_commit = may_commit(&request);
     let answer = channel::ask(addr, tls, &SHOULD_RATE_LIMIT, async |channel| {
         RateLimitServiceClient::new(channel).should_rate_limit(request).await
     });
@@ -90,7 +98,7 @@ pub(super) fn main(flags: &CallFlags, environment: &Environment) -> Ended {
     };
     let text = || describe(&response, &flags.descriptors) + &flags.describe_hold(&response);
     let ended = say(&flags.output.write(text, &json::response(&response)), code);
-    if !flags.is_about_hold() && lacks_limit(&response) {
+    if !may_commit && lacks_limit(&response) {
         complain(NO_LIMIT);
     }
     Ok(ended)
@@ -112,11 +120,6 @@ impl CallFlags {
             request.descriptors.push(commit);
         }
         Ok(request)
-    }
-
-    /// Whether it commits a hold, which needs no limit.
-    fn is_about_hold(&self) -> bool {
-        self.commit.is_some() || self.descriptors.iter().any(|text| text.contains("hold."))
     }
 
     /// The token of the hold that was taken, or what has become of the commit.
