@@ -83,9 +83,14 @@ pub(super) fn main(flags: &ImportFlags) -> Ended {
     }
     for (index, template) in templates.iter().enumerate() {
         check_entries(index, template.len()).map_err(usage)?;
-        if let Some(entry) = template.iter().find(|entry| !has_pairs(&entry.value)) {
+        for entry in template {
+            let problem = match std::str::from_utf8(&entry.value) {
+                Err(_) => "the value is not UTF-8",
+                Ok(value) if !has_pairs(value) => "a brace is not closed",
+                Ok(_) => continue,
+            };
             let key = printable(&entry.key);
-            return Err(usage(format_args!("--descriptor: {key}: a brace is not closed")));
+            return Err(usage(format_args!("--descriptor: {key}: {problem}")));
         }
     }
     let (mut recording, mut lines) = (NewRecording::default(), Lines::default());
@@ -151,12 +156,11 @@ fn instant(value: &Value) -> Option<Timestamp> {
 }
 
 /// Whether each brace that opens is closed.
-fn has_pairs(value: &[u8]) -> bool {
+fn has_pairs(value: &str) -> bool {
     let mut rest = value;
-    while let Some(open) = rest.iter().position(|byte| *byte == b'{') {
-        let inner = rest.get(open..).unwrap_or_default();
-        let Some(close) = inner.iter().position(|byte| *byte == b'}') else { return false };
-        rest = inner.get(close..).unwrap_or_default();
+    while let Some((_, inner)) = rest.split_once('{') {
+        let Some((_, after)) = inner.split_once('}') else { return false };
+        rest = after;
     }
     true
 }

@@ -256,11 +256,19 @@ fn an_import_names_what_it_leaves_out_and_leaves_no_part_of_a_file() {
         |user: &str| format!("{{\"start_time\": \"2026-03-01T00:00:00Z\", \"u\": \"{user}\"}}\n");
     let log = line("alice") + &line(&"x".repeat(1 << 20)) + &line("bob");
     fs::write(folder.path().join("access.log"), log).unwrap();
-    let import = || {
-        let flags = ["--domain", "shop", "--descriptor", "user={u}", "--to", "calls.lz4"];
+    let import_as = |descriptor| {
+        let flags = ["--domain", "shop", "--descriptor", descriptor, "--to", "calls.lz4"];
         let mut command = tollkeeper();
         run(command.current_dir(folder.path()).args(["record", "import", "access.log"]).args(flags))
     };
+    for (descriptor, problem) in [
+        ("user=\\xff{u}", "--descriptor: user: the value is not UTF-8\n"),
+        ("user={u", "--descriptor: user: a brace is not closed\n"),
+    ] {
+        let (code, _, stderr) = import_as(descriptor);
+        assert_eq!((code, &*stderr), (Some(2), problem));
+    }
+    let import = || import_as("user={u}");
     let (code, stdout, stderr) = import();
     assert_eq!((code, &*stdout), (Some(1), "2 calls, 0 lines without a descriptor\n"), "{stderr}");
     assert!(stderr.starts_with("access.log:2: a call of 1048"), "{stderr}");
