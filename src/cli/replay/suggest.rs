@@ -10,14 +10,14 @@ use serde::Serialize;
 
 use crate::{
     cli::output::cell,
-    engine::{decision::Matched, plan::Plan, request::Hits, time::Timestamp},
+    engine::{decision::Matched, plan::Plan, request::Hits, rule::Policy, time::Timestamp},
 };
 
 /// The demand of all limits.
 #[derive(Debug, Default)]
 pub(super) struct Demand {
     hasher: RandomState,
-    /// By the place of the rule, the algorithm, and the seconds of the window: a class of calls has a limit of its own.
+    /// By the place of the rule, the algorithm, and the seconds of the window.
     limits: HashMap<(usize, &'static str, u64), LimitDemand>,
 }
 
@@ -63,10 +63,15 @@ impl Demand {
             }
             let rule_at = Arc::as_ptr(rule).addr();
             let place = (rule_at, limit.algorithm.name(), limit.window.seconds());
+            // A class has a share of the limit that the rule has.
+            let whole = match &rule.policy {
+                Policy::Limited(limits) => limits.iter().find(|one| one.shares_counter(limit)),
+                Policy::Unlimited => None,
+            };
             let demand = self.limits.entry(place).or_insert_with(|| LimitDemand {
                 domain: domain.to_string(),
                 rule: rule.path.to_string(),
-                limit: limit.to_string(),
+                limit: whole.unwrap_or(limit).to_string(),
                 open: HashMap::new(),
                 windows: BTreeMap::new(),
             });

@@ -373,6 +373,15 @@ async fn a_replay_names_the_rule_and_the_keys_whose_verdicts_change() {
     let suggestion =
         report["suggestions"].as_array().unwrap().iter().find(|one| one["rule"] == "user").unwrap();
     assert_eq!((&suggestion["max"], &suggestion["denies_none"]), (&json!(3), &json!(3)));
+    let classes = laxer.replacen(
+        "requests_per_unit: 1 }",
+        "requests_per_unit: 10, priority: { entry: class, share: { low: 50 }, default: 50 } }",
+        1,
+    );
+    let (_, report, stderr) = recorded.replay(&classes, &["--suggest"]);
+    let suggestions = report["suggestions"].as_array().unwrap();
+    let of_user = suggestions.iter().find(|one| one["rule"] == "user").unwrap();
+    assert_eq!(of_user["limit"], "10 per year", "{stderr}");
 
     // Against other rules, in place of the recorded verdicts.
     let old = recorded.0.path().join("old.yaml");
