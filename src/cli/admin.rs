@@ -42,6 +42,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
+/// Most items of a page for which a limit is sent.
+const PAGE_MAX: usize = 1000;
+
 /// How a command reaches an admin address that is not open.
 #[derive(Debug, clap::Args)]
 pub(super) struct AdminAccess {
@@ -185,6 +188,28 @@ impl<'a> AdminServer<'a> {
             }
             failure => self.problem(self.advise(failure)),
         })
+    }
+
+    /// Asks for the pages of a list, all of them or those of the first `max` items. Returns the items, and the last page.
+    pub(super) fn ask_pages(
+        &self,
+        path: &str,
+        name: &str,
+        filters: [(&str, &Option<String>); 2],
+        max: Option<usize>,
+    ) -> Result<(Vec<Value>, Value), String> {
+        let (mut items, mut after) = (Vec::new(), None);
+        loop {
+            let limit = max.map(|max| (max - items.len()).min(PAGE_MAX).to_string());
+            let parameters = filters.into_iter().chain([("after", &after), ("limit", &limit)]);
+            let given = parameters.filter_map(|(name, value)| Some((name, value.as_deref()?)));
+            let page = self.ask(Method::GET, &path_and_query(path, given), String::new())?;
+            items.extend_from_slice(list(&page, name));
+            after = page.get("more").and_then(Value::as_str).map(str::to_owned);
+            if after.is_none() || max.is_some_and(|max| items.len() >= max) {
+                return Ok((items, page));
+            }
+        }
     }
 
     pub(super) fn not_tollkeeper(&self) -> String {

@@ -1,15 +1,12 @@
 //! `tollkeeper audit`: who changed what on a service's admin address.
 
-use hyper::Method;
 use serde_json::{Value, json};
 
 use super::{
-    admin::{AdminFlags, instant, list, more_exist, number, path_and_query, text},
+    admin::{AdminFlags, instant, list, more_exist, number, text},
     output::Ended,
 };
 use crate::settings::{Environment, whole_numbers};
-
-const PAGE_MAX: usize = 1000;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct AuditFlags {
@@ -28,21 +25,9 @@ pub(super) struct AuditFlags {
 
 pub(super) fn main(flags: &AuditFlags, environment: &Environment) -> Ended {
     flags.admin.with_server(environment, |server| {
-        let (mut entries, mut more) = (Vec::new(), None);
-        while entries.len() < flags.limit {
-            let limit = (flags.limit - entries.len()).min(PAGE_MAX).to_string();
-            let optional = [("who", &flags.who), ("text", &flags.text), ("after", &more)];
-            let given =
-                optional.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?)));
-            let path = path_and_query("/audit", given.chain([("limit", &*limit)]));
-            let page = server.ask(Method::GET, &path, String::new())?;
-            entries.extend_from_slice(list(&page, "entries"));
-            more = page.get("more").and_then(Value::as_str).map(str::to_owned);
-            if more.is_none() {
-                break;
-            }
-        }
-        let answer = json!({ "entries": entries, "more": more });
+        let filters = [("who", &flags.who), ("text", &flags.text)];
+        let (entries, last) = server.ask_pages("/audit", "entries", filters, Some(flags.limit))?;
+        let answer = json!({ "entries": entries, "more": last.get("more") });
         Ok(flags.admin.show(server, &answer, |answer| {
             let lines = list(answer, "entries").iter().map(line).collect::<String>();
             let more = match text(answer, "more") {

@@ -178,19 +178,11 @@ fn is_confirmed() -> bool {
 }
 
 fn list_all(server: &AdminServer<'_>, flags: &ListOverrideFlags) -> Result<ExitCode, String> {
-    let (mut overrides, mut after) = (Vec::new(), None);
-    let (known, problem) = loop {
-        let optional = [("domain", &flags.domain), ("text", &flags.text), ("after", &after)];
-        let given = optional.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?)));
-        let page = server.ask(Method::GET, &path_and_query("/overrides", given), String::new())?;
-        overrides.extend_from_slice(list(&page, "overrides"));
-        after = page.get("more").and_then(Value::as_str).map(str::to_owned);
-        if after.is_none() {
-            break (page.get("known").cloned(), page.get("problem").cloned());
-        }
-    };
+    let filters = [("domain", &flags.domain), ("text", &flags.text)];
+    let (overrides, last) = server.ask_pages("/overrides", "overrides", filters, None)?;
+    let (known, problem) = (last.get("known"), last.get("problem"));
     let unknown = "the overrides are not known: the store has not shown them yet";
-    let incomplete = (known == Some(Value::Bool(false))).then_some(unknown);
+    let incomplete = (known == Some(&Value::Bool(false))).then_some(unknown);
     let answer = json!({
         "overrides": overrides, "known": known, "incomplete": incomplete, "problem": problem,
     });
