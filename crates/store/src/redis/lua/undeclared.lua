@@ -2,7 +2,8 @@
 -- other arguments, and their number follows them. No command names two of them: on keys of two slots, it
 -- would make Valkey 9.1 refuse every later script.
 local last_argument = #ARGV - ARGV[#ARGV] - 1
-local KEYS = { unpack(ARGV, last_argument + 1, #ARGV - 1) }
+local KEYS = {}
+for i = last_argument + 1, #ARGV - 1 do KEYS[#KEYS + 1] = ARGV[i] end
 
 -- By their slots in KEYS: which of the first `count` keys do not exist, and which another server has, since their slot
 -- has moved or is being moved; nil if there are none, which is the usual case.
