@@ -15,10 +15,10 @@ mod posting;
 mod tally;
 mod vote;
 
-use std::slice;
+use std::{mem, slice};
 
 use self::{
-    assessment::{Assessment, assess},
+    assessment::{Assessment, assess, sums},
     charge::required,
     holds::Begun,
     vote::{FitKind, Vote, VoteResult},
@@ -160,17 +160,21 @@ fn count_votes<'call>(
     verdict
 }
 
+/// All refunds of an account are one: together they end no more calls than one ends.
 fn refund(
     postings: &[Posting<'_>],
     commits: &[Option<CommitOutcome>],
     accounts: &mut [AnyAccount],
 ) {
+    let mut sums = sums(postings, commits, accounts.len(), Hits::refunded);
     for (posting, commit) in postings.iter().zip(commits) {
-        if let Hits::Refund(hits) = posting.hits
+        if let Hits::Refund(_) = posting.hits
             && commit.is_none()
-            && let Some(account) = posting.account.and_then(|index| accounts.get_mut(index))
+            && let Some(index) = posting.account
+            && let (Some(hits), Some(account)) = (sums.get_mut(index), accounts.get_mut(index))
         {
-            account.write().refund(hits, &posting.terms);
+            // Another refund of the account finds 0.
+            account.write().refund(mem::take(hits), &posting.terms);
         }
     }
 }

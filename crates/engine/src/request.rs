@@ -148,6 +148,14 @@ impl Hits {
         }
     }
 
+    /// The hits that it refunds.
+    pub const fn refunded(self) -> u64 {
+        match self {
+            Self::Refund(hits) => hits,
+            Self::Charge(_) | Self::Check | Self::Commit => 0,
+        }
+    }
+
     /// Whether it asks for no hits, and so denies nothing: it may give some back.
     pub const fn asks_nothing(self) -> bool {
         matches!(self, Self::Refund(_) | Self::Commit)

@@ -90,8 +90,9 @@ fn a_call_costs_itself_beside_ten_thousand_calls_in_flight() {
     assert_eq!(read.used, MOST - 1);
     let shown = measured.run("show", |redis| redis.read(&counter, Clear::Show, at(7)));
     assert_eq!(shown.remembered.len(), CounterState::REMEMBERED_MAX);
-    let back = [charge("a", Hits::Refund(MOST), &limit)];
-    measured.run("refund of 10,000 places, which ends 100", |redis| redis.charge(&back, at(8)));
+    let back = vec![charge("a", Hits::Refund(MOST), &limit); 32];
+    measured.run("32 refunds of 10,000 places, which end 100", |redis| redis.charge(&back, at(8)));
+    assert_eq!(measured.redis.read(&counter, Clear::No, at(8)).used, MOST - 101);
     measured.run("take as 9,000 deadlines pass, of which 100 leave", |redis| {
         redis.charge(&take(MOST, 1), at(2 + LIFETIME_MS))
     });
@@ -123,9 +124,13 @@ fn a_call_costs_itself_beside_ten_thousand_open_holds() {
     let counter = take(0, "a").counter;
     let read = measured.run("READ", |redis| redis.read(&counter, Clear::No, at(4)));
     assert_eq!((read.used, read.held), (7, 10 * (MOST - 1)));
-    measured.run("take as 10,000 deadlines pass, of which 100 are charged", |redis| {
-        redis.charge(&[take(MOST, "a")], at(LIFETIME_MS))
+    let takes: Vec<Charge> = (0..20).map(|number| take(MOST + number, "a")).collect();
+    measured.run("20 takes as 10,000 deadlines pass, of which 100 are charged", |redis| {
+        redis.charge(&takes, at(LIFETIME_MS))
     });
+    let read = measured.redis.read(&counter, Clear::No, at(LIFETIME_MS));
+    // The takes are denied. Another hundred are about to leave.
+    assert_eq!((read.used, read.held), (7 + 200 * 10, 10 * (MOST - 1 - 200)));
     measured.print();
 }
 

@@ -74,7 +74,7 @@ pub(super) fn assess<'call>(
     commits: &[Option<CommitOutcome>],
     accounts: &[AnyAccount],
 ) -> Few<Assessment<'call>> {
-    let sums = sums(postings, commits, accounts.len());
+    let sums = sums(postings, commits, accounts.len(), Hits::charged);
     let mut assessments = Few::new();
     for (posting, commit) in postings.iter().zip(commits) {
         let sum = || posting.account.and_then(|index| sums.get(index)).copied().unwrap_or(0);
@@ -88,15 +88,19 @@ pub(super) fn assess<'call>(
     assessments
 }
 
-/// The sum of the hits that are to be charged to each account.
-fn sums(postings: &[Posting<'_>], commits: &[Option<CommitOutcome>], accounts: usize) -> Few<u64> {
+/// The sum of some hits of the postings on each account, without commits.
+pub(super) fn sums(
+    postings: &[Posting<'_>],
+    commits: &[Option<CommitOutcome>],
+    accounts: usize,
+    hits_of: impl Fn(Hits) -> u64,
+) -> Few<u64> {
     let mut sums: Few<u64> = smallvec![0; accounts];
     for (posting, commit) in postings.iter().zip(commits) {
-        if let Hits::Charge(hits) = posting.hits
-            && commit.is_none()
+        if commit.is_none()
             && let Some(sum) = posting.account.and_then(|index| sums.get_mut(index))
         {
-            *sum = sum.saturating_add(hits);
+            *sum = sum.saturating_add(hits_of(posting.hits));
         }
     }
     sums

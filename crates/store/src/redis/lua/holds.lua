@@ -126,17 +126,19 @@ local function commit_by_id(charge)
   return APPLIED
 end
 
--- Ends the oldest open hold, with all holds of its take, unless another charge of the call has ended one here.
-local function end_oldest(charge, known)
+-- Ends the oldest open hold, with all holds of its take, unless another charge of the call has ended one here. Once the call
+-- has looked for `CALLS_MAX` holds of takes, those of a further take stay until their deadlines.
+local function end_oldest(charge, known, searched)
   if charge.algorithm.finish then return charge.algorithm.finish_oldest(charge.account) and APPLIED or REPEATED end
   local own = charge.hold.known
   local oldest = not own.ended_hits and end_oldest_call(own)
   if oldest then own.ended_hits = oldest.hits end
   charge.ended_hits = own.ended_hits
-  local take = oldest and string.match(oldest.rest, '^ (.+)$')
+  local take = oldest and searched.count < CALLS_MAX and string.match(oldest.rest, '^ (.+)$')
   local keys = take and read_text(take)
   if keys then known[take] = { removed = true } end
   for key in string.gmatch(keys or '', '%S+') do
+    searched.count = searched.count + 1
     -- A key that cannot be reached now keeps its hold.
     if known[key] == nil then known[key] = read_calls(key) end
     local hits = known[key] and end_call(known[key], oldest.id)
@@ -149,11 +151,12 @@ local function begin_holds(charges, known)
   for _, charge in ipairs(charges) do
     if charge.account and charge.hold and charge.hold.known then expire(charge) end
   end
+  local searched = { count = 0 }
   for _, charge in ipairs(charges) do
     local action = charge.account and charge.hold and charge.kind ~= 'give_back' and charge.hold.action
     if action == 'commit' then charge.commit = commit(charge) end
     if action == 'by_id' then charge.commit = commit_by_id(charge) end
-    if action == 'end_oldest' then charge.commit = end_oldest(charge, known) end
+    if action == 'end_oldest' then charge.commit = end_oldest(charge, known, searched) end
   end
 end
 

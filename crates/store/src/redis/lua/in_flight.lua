@@ -9,6 +9,9 @@ ALGORITHMS.fl2 = in_flight
 -- the one that makes room. The next call goes on with what remains.
 local CALLS_MAX = 100
 
+-- The most calls that leave with one charge since their time has passed: the charges of a call share `CALLS_MAX`.
+local expired_max = CALLS_MAX
+
 local function in_flight_call(member, score)
   local id, hits, lifetime, rest = string.match(member or '', '^(%x+) (%d+) (%d+)(.*)$')
   hits, lifetime = count(hits), count(lifetime)
@@ -16,17 +19,26 @@ local function in_flight_call(member, score)
 end
 
 -- Up to `most` stored calls that end at these scores, by descending deadline; with 'REV' by ascending deadline, and of
--- equal ones the larger id first.
+-- equal ones the larger id first. The first ones that are gone are `set.passed`, and not read again.
 local function stored_calls(set, most, from, to, ...)
-  local all, calls = most + set.gone_count, {}
-  local members = redis.call('ZRANGE', set.key, from, to, 'BYSCORE', 'WITHSCORES', 'LIMIT', 0, all, ...)
-  for i = 1, #members, 2 do
-    local call = in_flight_call(members[i], members[i + 1])
-    -- What a refund has left of it.
-    local rest = call and set.gone[call.member] and set.added[call.id]
-    if rest and rest.deadline == call.deadline then call.hits = rest.hits end
-    if call and (not set.gone[call.member] or rest) and #calls < most then calls[#calls + 1] = call end
-  end
+  local calls, first, page = {}, set.passed[from] or 0, most
+  local passed, members = first, nil
+  repeat
+    members = redis.call('ZRANGE', set.key, from, to, 'BYSCORE', 'WITHSCORES', 'LIMIT', first, page, ...)
+    for i = 1, #members, 2 do
+      local call = in_flight_call(members[i], members[i + 1])
+      -- What a refund has left of it.
+      local rest = call and set.gone[call.member] and set.added[call.id]
+      if rest and rest.deadline == call.deadline then call.hits = rest.hits end
+      if not call or set.gone[call.member] and not rest then
+        if #calls == 0 then passed = passed + 1 end
+      elseif #calls < most then
+        calls[#calls + 1] = call
+      end
+    end
+    first, page = first + page, 2 * page
+  until #calls == most or #members < page
+  set.passed[from] = passed
   return calls
 end
 
@@ -59,7 +71,7 @@ end
 local function read_calls(key, is_shown)
   local last = redis.pcall('ZRANGE', key, -1, -1)
   if last.err then return nil end
-  local set = { key = key, used = 0, gone = {}, gone_count = 0, added = {} }
+  local set = { key = key, used = 0, gone = {}, gone_count = 0, last_gone = 0, passed = {}, added = {} }
   if not last[1] then return set end
   local newest = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   local call, sum = in_flight_call(newest[1], newest[2]), count(string.match(last[1], '^=(%d+)$'))
@@ -71,6 +83,7 @@ local function read_calls(key, is_shown)
 end
 
 local function remove_call(set, call)
+  set.oldest = nil
   set.gone[call.member], set.gone[call.id], set.gone_count = true, true, set.gone_count + 1
   set.used, set.added[call.id] = set.used - call.hits, nil
 end
@@ -80,9 +93,9 @@ local function count_calls(set)
   return redis.call('ZCOUNT', set.key, '-inf', '(0') - set.gone_count
 end
 
--- Drops the calls whose time has passed. Returns them, the oldest first.
+-- Drops calls whose time has passed. Returns them, the oldest first.
 local function expire_calls(set)
-  local expired = set.stored and stored_calls(set, CALLS_MAX, '(0', '-' .. text(now), 'REV') or {}
+  local expired = set.stored and stored_calls(set, expired_max, '(0', '-' .. text(now), 'REV') or {}
   for _, call in ipairs(expired) do remove_call(set, call) end
   return expired
 end
@@ -127,6 +140,7 @@ end
 -- The set is never empty in between: in a hash slot that is being moved, an empty one could not be filled again.
 local function write_calls(set, kept_ms)
   if not set.changed and set.gone_count == 0 then return end
+  set.passed = {}
   local sum, members, adds = '=' .. text(set.used), {}, {}
   if set.used > 0 and sum ~= set.stored then adds = { 'inf', sum } end
   for id, call in pairs(set.added) do
@@ -213,20 +227,26 @@ function in_flight.remaining(set, charge)
 end
 
 function in_flight.ends(set)
-  local last = math.max(now, set.last or now)
-  if set.gone_count > 0 then
+  if set.last_gone ~= set.gone_count then
     local newest = newest_calls(set, 1)[1]
-    last = newest and math.min(newest.deadline, now + newest.lifetime) or now
+    set.last, set.last_gone = newest and math.min(newest.deadline, now + newest.lifetime), set.gone_count
   end
+  local last = math.max(now, set.last or now)
   for _, call in pairs(set.added) do last = math.max(last, call.deadline) end
   return last
 end
 
--- Only a denied call needs it, and that has added nothing.
+-- Only a denied call needs it, and that has added nothing. Its charges look at the same calls, which are read twice at most.
 function in_flight.admits_at(set, hits, charge)
   local surplus, ends = set.used + hits - charge.limit, in_flight.ends(set)
   if hits <= charge.limit and surplus > 0 and set.stored then
-    for _, call in ipairs(oldest_calls(set, math.min(surplus, CALLS_MAX))) do
+    local most = math.min(surplus, CALLS_MAX)
+    if not set.oldest or set.oldest.most < most then
+      most = set.oldest and CALLS_MAX or most
+      set.oldest = oldest_calls(set, most)
+      set.oldest.most = most
+    end
+    for _, call in ipairs(set.oldest) do
       surplus = surplus - call.hits
       if surplus <= 0 then return math.min(call.deadline, ends) end
     end

@@ -44,6 +44,8 @@ local function read_accounts(charges, answers)
       account = charge.algorithm.read(charge) or false
       if account then account.sum, account.charge = 0, charge end
       accounts[charge.key] = account
+    elseif account and charge.algorithm.finish then
+      expire_calls(account)
     end
     local hold = charge.hold
     if hold then
@@ -62,19 +64,23 @@ local function read_accounts(charges, answers)
   return accounts, failure_modes, known
 end
 
-local function refund_and_sum(charges)
+-- All refunds of a counter are one, so that it is searched once.
+local function refund_and_sum(charges, accounts)
   for _, charge in ipairs(charges) do
     local account = charge.account
     if charge.commit then
       charge.fits = true
     elseif account and charge.kind == 'refund' then
-      charge.algorithm.refund(account, charge.hits, charge)
+      account.refunded = (account.refunded or 0) + charge.hits
     elseif account and charge.kind == 'give_back' then
       if charge.hold then give_back_hold(charge) end
       charge.algorithm.give_back(account, charge.hits, charge, charge.hits)
     elseif account and charge.kind == 'charge' then
       account.sum = account.sum + charge.hits
     end
+  end
+  for _, account in pairs(accounts) do
+    if account and account.refunded then account.charge.algorithm.refund(account, account.refunded, account.charge) end
   end
 end
 
@@ -176,6 +182,7 @@ end
 
 -- Fills `answers` and returns the verdict.
 local function judge(charges, answers)
+  expired_max = math.max(1, math.floor(CALLS_MAX / #charges))
   for _, charge in ipairs(charges) do
     if is_stale(charge) then return STALE end
     local beside, take = charge.hold and charge.hold.key, charge.hold and charge.hold.take
@@ -185,7 +192,7 @@ local function judge(charges, answers)
   local accounts, failure_modes, known = read_accounts(charges, answers)
   if failure_modes['local'] then return CORRUPT end
   if known then begin_holds(charges, known) end
-  refund_and_sum(charges)
+  refund_and_sum(charges, accounts)
   local denied, denied_uncharged = vote(charges, answers)
   local part = part_of(charges)
   if part and denied then
