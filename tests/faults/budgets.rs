@@ -280,6 +280,14 @@ impl Fault {
 }
 
 /// Replicas, Redis and Envoy fail. What they lose is a hold that stays until its deadline: nothing is admitted for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_holds_by_token_no_stream_passes_the_budget_in_a_fault() {
+    use Fault::*;
+    for fault in [ReplicasKilled, RedisKilled, RedisStopped, EnvoyEnds, EnvoyKilled] {
+        holds_in(fault).await;
+    }
+}
+
 async fn holds_in(fault: Fault) {
     let schedule = Schedule { used: Usage::MostlyLittle, ..SCHEDULE };
     let mut world = World::own(BY_TOKEN, LIMIT, schedule, ("2s", "1500ms")).await;
@@ -292,31 +300,6 @@ async fn holds_in(fault: Fault) {
     assert!(report.admitted >= ADMITTED_MIN, "{report:?}");
     let unanswered = world.crowd.tally.unanswered_hits.load(Relaxed);
     world.counts(report.used, (report.held + unanswered).min(LIMIT)).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_holds_by_token_no_stream_passes_the_budget_when_replicas_are_killed() {
-    holds_in(Fault::ReplicasKilled).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_holds_by_token_no_stream_passes_the_budget_when_redis_is_killed() {
-    holds_in(Fault::RedisKilled).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_holds_by_token_no_stream_passes_the_budget_when_redis_is_stopped() {
-    holds_in(Fault::RedisStopped).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_holds_by_token_no_stream_passes_the_budget_when_an_envoy_ends() {
-    holds_in(Fault::EnvoyEnds).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_holds_by_token_no_stream_passes_the_budget_when_an_envoy_is_killed() {
-    holds_in(Fault::EnvoyKilled).await;
 }
 
 /// The holds of a killed Envoy's streams end by their deadline, 10 s after they were taken.
