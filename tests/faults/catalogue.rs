@@ -42,8 +42,8 @@ struct Row {
     /// Its number in docs/internals/reliability.md, and its name.
     fault: &'static str,
     setup: Setup,
-    stage: fn(&mut World),
-    heal: fn(&mut World),
+    stage: Step,
+    heal: Step,
     effect: Effect,
     reach: Reach,
     counters: Counters,
@@ -70,6 +70,20 @@ impl Row {
             _ => BUDGET,
         }
     }
+}
+
+type Change = fn(&mut World);
+
+/// What stages or heals a fault.
+#[derive(Clone, Copy)]
+enum Step {
+    Does(Change),
+    /// Commands to Redis, with `; ` between them.
+    Orders(&'static str),
+    /// Redis, or the first node of a Cluster, refuses writes with this error.
+    Refuses(&'static str),
+    /// The proxy does this with requests and with replies.
+    Flows(Flow, Flow),
 }
 
 /// What runs, and how the service reaches Redis.
@@ -120,29 +134,6 @@ enum Counters {
     Lost(u64),
 }
 
-/// What is checked of every row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Check {
-    /// Every call is answered, and by the service's own measure 99 of 100 within a second.
-    Answered,
-    /// In an outage, answers do not wait for the budget: half of them take at most half of it.
-    AtOnce,
-    /// Answers come from the rule's `on_store_failure`.
-    Mode,
-    /// No more is admitted than promised.
-    Admitted,
-    /// Full service is back after the fault.
-    Recovers,
-    /// Clients, metrics and counters agree.
-    Agrees,
-    /// Descriptors, threads and connections return to what they were.
-    Leaks,
-    /// Every key has a TTL.
-    Ttl,
-    /// The log has few lines.
-    Log,
-}
-
 /// The servers of one run.
 struct World {
     redis: Redis,
@@ -158,7 +149,7 @@ struct World {
 }
 
 impl World {
-    fn start(setup: Setup, budget: Duration, stage: fn(&mut Self), seed: u64) -> Self {
+    fn start(setup: Setup, budget: Duration, stage: Step, seed: u64) -> Self {
         let redis = Redis::start();
         let proxy = FaultProxy::start(redis.port, seed);
         let admin = redis.connect();
@@ -167,7 +158,7 @@ impl World {
         let mut world =
             Self { redis, proxy, deployment, service: None, admin, background, stopped };
         if setup == Setup::ProxyFromStart {
-            stage(&mut world);
+            world.does(stage);
         }
         let store = match setup {
             Setup::Direct => world.redis.url(),
@@ -204,12 +195,37 @@ impl World {
         }
     }
 
+    /// The server that refuses writes in a fault.
+    fn first(&self) -> &Redis {
+        if let Deployment::Cluster(cluster) = &self.deployment {
+            &cluster.nodes[0]
+        } else {
+            &self.redis
+        }
+    }
+
     /// Stops the service, or lets it go on.
     fn signal_service(&mut self, name: &str) {
         let service = self.service.as_mut().expect("it has started");
         service.process().signal(name);
         let since = self.stopped.1.take().map_or(Duration::ZERO, |since| since.elapsed());
         self.stopped = (self.stopped.0 + since, (name == "STOP").then(Instant::now));
+    }
+
+    fn does(&mut self, step: Step) {
+        match step {
+            Step::Does(step) => step(self),
+            Step::Orders(orders) => {
+                for order in orders.split("; ") {
+                    let words = order.split(' ').map(|word| word.trim_matches('\''));
+                    self.order(&words.collect::<Vec<_>>());
+                }
+            }
+            Step::Refuses(error) => self.first().refuse_writes(error),
+            Step::Flows(requests, replies) => {
+                self.proxy.set(Faults { requests, replies, ..Faults::default() });
+            }
+        }
     }
 
     /// Sends a command on the connection that was opened before the fault.
@@ -275,13 +291,13 @@ fn run(row: &Row, seed: u64) -> Outcome {
     let before = outcome::Process::of(world.service.as_mut().unwrap());
     let began = Instant::now();
     if row.setup != Setup::ProxyFromStart {
-        (row.stage)(&mut world);
+        world.does(row.stage);
     }
     let staged = Instant::now();
     load.wait(HOLD / 2);
     let in_fault = measure(&world, row, &load, staged);
     let heals = Instant::now();
-    (row.heal)(&mut world);
+    world.does(row.heal);
     let healed = Instant::now();
     let recovery = load.recovered_after(healed, before.id);
     let ledger = load.stop();

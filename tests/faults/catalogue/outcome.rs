@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    BUDGET, Check, Counters, Effect, POOL_SIZE, Reach, Row, SMALL, Setup, World,
+    BUDGET, Counters, Effect, POOL_SIZE, Reach, Row, SMALL, Setup, World,
     load::{self, Answer, Call, Ledger, MODES, SPARED},
 };
 use crate::support::{prelude::*, service::*};
@@ -149,7 +149,8 @@ pub(super) struct Outcome {
     /// The slowest answer, from the fault's begin to its end.
     slowest: Duration,
     recovery: Option<Duration>,
-    failed: Vec<(Check, String)>,
+    /// The checks that failed, with what was found.
+    failed: Vec<String>,
 }
 
 impl Outcome {
@@ -162,8 +163,7 @@ impl Outcome {
 
     /// The failed checks.
     pub(super) fn failures(&self, row: &Row) -> Vec<String> {
-        let failed = self.failed.iter();
-        failed.map(|(check, what)| format!("{}: {check:?}: {what}", row.fault)).collect()
+        self.failed.iter().map(|failed| format!("{}: {failed}", row.fault)).collect()
     }
 
     /// The line of the table.
@@ -200,24 +200,28 @@ pub(super) fn judge(
     let beyond = beyond(row, ledger, times);
     let median = in_fault.quantile(0.5);
     let mut failed = Vec::new();
-    let mut check = |check: Check, problem: Option<String>| {
-        failed.extend(problem.map(|problem| (check, problem)));
+    let mut check = |claim: &str, problem: Option<String>| {
+        failed.extend(problem.map(|problem| format!("{claim}: {problem}")));
     };
-    check(Check::Answered, answered(world, before, ledger));
+    let answers = "every call is answered, and by the service's measure 99 of 100 within a second";
+    check(answers, answered(world, before, ledger));
     if row.effect == Effect::Outage {
         let slow = !in_fault.are_at_once();
-        check(Check::AtOnce, slow.then(|| format!("half of the answers took up to {median} s")));
+        let problem = slow.then(|| format!("half of the answers took up to {median} s"));
+        check("answers do not wait for the budget", problem);
     }
-    check(Check::Mode, modes(row, ledger, times));
-    check(Check::Admitted, (beyond > 0).then(|| format!("{beyond} more than promised")));
+    check("answers come from the rule's on_store_failure", modes(row, ledger, times));
+    let problem = (beyond > 0).then(|| format!("{beyond} more"));
+    check("no more is admitted than promised", problem);
     let is_back =
         times.recovery.is_some_and(|recovery| recovery.after <= RECOVERY_MAX + recovery.starved);
-    check(Check::Recovers, (!is_back).then(|| format!("after {:?}", times.recovery)));
-    check(Check::Agrees, agrees(row, world, ledger));
-    check(Check::Leaks, leaks(row, world, before));
-    check(Check::Ttl, without_ttl(world));
+    let problem = (!is_back).then(|| format!("after {:?}", times.recovery));
+    check("full service is back after the fault", problem);
+    check("clients, metrics and counters agree", agrees(row, world, ledger));
+    check("descriptors, threads and connections return", leaks(row, world, before));
+    check("every key has a TTL", without_ttl(world));
     let lines = lines(world.service()).split_off(before.lines);
-    check(Check::Log, (lines.len() > LINES_MAX).then(|| lines.join("\n")));
+    check("the log has few lines", (lines.len() > LINES_MAX).then(|| lines.join("\n")));
     Outcome { slowest, recovery: times.recovery.map(|recovery| recovery.after), failed }
 }
 

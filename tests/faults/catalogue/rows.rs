@@ -1,29 +1,58 @@
 //! The table of faults.
 
-use super::{Counters, Effect, Reach, Row, Setup, World};
+use super::{Change, Counters, Effect, Reach, Row, Setup, Step, World};
 use crate::support::{fault_proxy::*, prelude::*};
 
 /// A row whose fault is in the proxy.
-const fn of_proxy(fault: &'static str, stage: fn(&mut World), effect: Effect) -> Row {
+const fn of_proxy(fault: &'static str, stage: Change, effect: Effect) -> Row {
     of_redis(fault, stage, |world| world.proxy.heal(), effect).on(Setup::Proxy)
+}
+
+/// A row whose fault is what the proxy does with requests.
+const fn of_requests(fault: &'static str, requests: Flow) -> Row {
+    let row = of_proxy(fault, nothing, Effect::Outage);
+    Row { stage: Step::Flows(requests, Flow::Forward), ..row }
+}
+
+/// A row whose fault is what the proxy does with replies.
+const fn of_replies(fault: &'static str, replies: Flow, effect: Effect) -> Row {
+    Row { stage: Step::Flows(Flow::Forward, replies), ..of_proxy(fault, nothing, effect) }
+}
+
+/// Of 100 pieces, `percent` wait this number of milliseconds, and up to `jitter` more.
+const fn delay(ms: u64, jitter: u64, percent: u64) -> Flow {
+    Flow::Delay { ms, jitter, percent }
 }
 
 /// A row whose fault is in Redis.
 pub(super) const fn of_redis(
     fault: &'static str,
-    stage: fn(&mut World),
-    heal: fn(&mut World),
+    stage: Change,
+    heal: Change,
     effect: Effect,
 ) -> Row {
-    Row {
-        fault,
-        setup: Setup::Direct,
-        stage,
-        heal,
-        effect,
-        reach: Reach::All,
-        counters: Counters::Kept,
-    }
+    row(fault, Step::Does(stage), Step::Does(heal), effect)
+}
+
+/// A row whose fault begins and ends by commands to Redis.
+const fn of_orders(
+    fault: &'static str,
+    stage: &'static str,
+    heal: &'static str,
+    effect: Effect,
+) -> Row {
+    row(fault, Step::Orders(stage), Step::Orders(heal), effect)
+}
+
+/// A row in which Redis refuses writes with this error.
+pub(super) const fn of_refusal(fault: &'static str, error: &'static str) -> Row {
+    let heal = Step::Does(|world| world.first().accept_writes());
+    row(fault, Step::Refuses(error), heal, Effect::WritesRefused)
+}
+
+const fn row(fault: &'static str, stage: Step, heal: Step, effect: Effect) -> Row {
+    let (setup, reach, counters) = (Setup::Direct, Reach::All, Counters::Kept);
+    Row { fault, setup, stage, heal, effect, reach, counters }
 }
 
 /// For faults that end by themselves.
@@ -31,14 +60,6 @@ fn nothing(_: &mut World) {}
 
 fn calm(world: &mut World) {
     world.calm();
-}
-
-fn requests(requests: Flow) -> Faults {
-    Faults { requests, ..Faults::default() }
-}
-
-fn replies(replies: Flow) -> Faults {
-    Faults { replies, ..Faults::default() }
 }
 
 pub(super) const ROWS: &[Row] = &[
@@ -86,16 +107,8 @@ pub(super) const ROWS: &[Row] = &[
         },
         Effect::Mixed,
     ),
-    of_proxy(
-        "F03 requests are cut at byte 20 by RST",
-        |world| world.proxy.set(requests(Flow::CutAt(20, Cut::Rst))),
-        Effect::Outage,
-    ),
-    of_proxy(
-        "F03 replies are cut at byte 5 by FIN",
-        |world| world.proxy.set(replies(Flow::CutAt(5, Cut::Fin))),
-        Effect::Outage,
-    ),
+    of_requests("F03 requests are cut at byte 20 by RST", Flow::CutAt(20, Cut::Rst)),
+    of_replies("F03 replies are cut at byte 5 by FIN", Flow::CutAt(5, Cut::Fin), Effect::Outage),
     of_proxy(
         "F04 black hole, handshakes are dropped",
         |world| {
@@ -122,12 +135,8 @@ pub(super) const ROWS: &[Row] = &[
         },
         Effect::Mixed,
     ),
-    of_proxy(
-        "F04 requests wait, replies pass",
-        |world| world.proxy.set(requests(Flow::Hold)),
-        Effect::Outage,
-    ),
-    of_proxy("F33 replies are lost", |world| world.proxy.set(replies(Flow::Drop)), Effect::Outage),
+    of_requests("F04 requests wait, replies pass", Flow::Hold),
+    of_replies("F33 replies are lost", Flow::Drop, Effect::Outage),
     of_redis(
         "F05 Redis is stopped by SIGSTOP",
         |world| world.redis.signal("STOP"),
@@ -147,38 +156,19 @@ pub(super) const ROWS: &[Row] = &[
         nothing,
         Effect::Mixed,
     ),
-    of_redis(
-        "F05 CLIENT PAUSE",
-        |world| world.order(&["CLIENT", "PAUSE", "60000", "ALL"]),
-        |world| world.order(&["CLIENT", "UNPAUSE"]),
-        Effect::Outage,
-    ),
+    of_orders("F05 CLIENT PAUSE", "CLIENT PAUSE 60000 ALL", "CLIENT UNPAUSE", Effect::Outage),
     of_redis(
         "F31 DEBUG SLEEP 0.3 again and again",
         |world| world.repeat(&["DEBUG", "SLEEP", "0.3"], Duration::from_millis(20)),
         calm,
         Effect::Mixed,
     ),
-    of_proxy(
-        "F05 replies take 500 ms",
-        |world| {
-            world.proxy.set(replies(Flow::Delay { ms: 500, jitter: 0, percent: 100 }));
-        },
-        Effect::Outage,
-    ),
-    of_proxy(
-        "F05 replies take 1 to 10 ms",
-        |world| world.proxy.set(replies(Flow::Delay { ms: 1, jitter: 9, percent: 100 })),
-        Effect::Mixed,
-    ),
-    of_proxy(
-        "F05 of 10 replies, 3 take 100 to 400 ms",
-        |world| world.proxy.set(replies(Flow::Delay { ms: 100, jitter: 300, percent: 30 })),
-        Effect::Mixed,
-    ),
-    of_proxy(
+    of_replies("F05 replies take 500 ms", delay(500, 0, 100), Effect::Outage),
+    of_replies("F05 replies take 1 to 10 ms", delay(1, 9, 100), Effect::Mixed),
+    of_replies("F05 of 10 replies, 3 take 100 to 400 ms", delay(100, 300, 30), Effect::Mixed),
+    of_replies(
         "F05 replies drip, a byte each 2 ms",
-        |world| world.proxy.set(replies(Flow::Drip { bytes: 1, pause: 2 })),
+        Flow::Drip { bytes: 1, pause: 2 },
         Effect::Mixed,
     ),
     of_redis(
@@ -190,19 +180,11 @@ pub(super) const ROWS: &[Row] = &[
         |world| world.order(&["SCRIPT", "KILL"]),
         Effect::Mixed,
     ),
-    of_redis(
-        "F07 MISCONF: Redis cannot save",
-        |world| world.redis.refuse_writes("MISCONF"),
-        |world| world.redis.accept_writes(),
-        Effect::WritesRefused,
-    ),
-    of_redis(
+    of_refusal("F07 MISCONF: Redis cannot save", "MISCONF"),
+    of_orders(
         "F07 MASTERDOWN: a replica without its master",
-        |world| {
-            world.order(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
-            world.order(&["REPLICAOF", "127.0.0.1", "1"]);
-        },
-        |world| world.order(&["REPLICAOF", "NO", "ONE"]),
+        "CONFIG SET replica-serve-stale-data no; REPLICAOF 127.0.0.1 1",
+        "REPLICAOF NO ONE",
         Effect::Outage,
     ),
     of_redis(
@@ -218,34 +200,23 @@ pub(super) const ROWS: &[Row] = &[
         nothing,
         Effect::Mixed,
     ),
-    of_redis(
-        "F08 OOM",
-        |world| world.redis.refuse_writes("OOM"),
-        |world| world.redis.accept_writes(),
-        Effect::WritesRefused,
-    ),
-    of_redis(
+    of_refusal("F08 OOM", "OOM"),
+    of_orders(
         "F10 maxclients is reached",
-        |world| {
-            world.order(&["CONFIG", "SET", "maxclients", "1"]);
-            world.order(&["CLIENT", "KILL", "TYPE", "normal"]);
-        },
-        |world| world.order(&["CONFIG", "SET", "maxclients", "1000"]),
+        "CONFIG SET maxclients 1; CLIENT KILL TYPE normal",
+        "CONFIG SET maxclients 1000",
         Effect::Outage,
     ),
-    of_redis(
+    of_orders(
         "F11 the password changes",
-        |world| {
-            world.order(&["CONFIG", "SET", "requirepass", "other"]);
-            world.order(&["CLIENT", "KILL", "TYPE", "normal"]);
-        },
-        |world| world.order(&["CONFIG", "SET", "requirepass", ""]),
+        "CONFIG SET requirepass other; CLIENT KILL TYPE normal",
+        "CONFIG SET requirepass ''",
         Effect::Outage,
     ),
-    of_redis(
+    of_orders(
         "F11 the user may no longer run scripts",
-        |world| world.order(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]),
-        |world| world.order(&["ACL", "SETUSER", "default", "+@all"]),
+        "ACL SETUSER default -evalsha -eval",
+        "ACL SETUSER default +@all",
         Effect::Outage,
     ),
     of_redis(
@@ -256,28 +227,10 @@ pub(super) const ROWS: &[Row] = &[
     ),
     of_redis("F12 FLUSHALL", |world| world.order(&["FLUSHALL"]), nothing, Effect::Served)
         .counters(Counters::Lost(1)),
-    of_proxy(
-        "F13 the first bit of each reply is flipped",
-        |world| world.proxy.set(replies(Flow::Flip(0))),
-        Effect::Outage,
-    ),
-    of_proxy(
-        "F13 the first bit of each request is flipped",
-        |world| world.proxy.set(requests(Flow::Flip(0))),
-        Effect::Outage,
-    ),
-    of_redis(
-        "F21 READONLY: Redis is a replica now",
-        |world| world.redis.refuse_writes("READONLY"),
-        |world| world.redis.accept_writes(),
-        Effect::WritesRefused,
-    ),
-    of_redis(
-        "F22 NOREPLICAS",
-        |world| world.redis.refuse_writes("NOREPLICAS"),
-        |world| world.redis.accept_writes(),
-        Effect::WritesRefused,
-    ),
+    of_replies("F13 the first bit of each reply is flipped", Flow::Flip(0), Effect::Outage),
+    of_requests("F13 the first bit of each request is flipped", Flow::Flip(0)),
+    of_refusal("F21 READONLY: Redis is a replica now", "READONLY"),
+    of_refusal("F22 NOREPLICAS", "NOREPLICAS"),
     of_redis(
         "F62 the service gets no processor time",
         |world| world.signal_service("STOP"),

@@ -1,7 +1,7 @@
 //! A long run with a random fault every 30 seconds.
 
 use super::{
-    BUDGET, Counters, Reach, SMALL, Setup, World,
+    BUDGET, Counters, Reach, SMALL, Setup, Step, World,
     load::{Answer, Load, MODES},
     outcome::{Process, memory},
     rows::ROWS,
@@ -17,7 +17,7 @@ fn soak_with_random_faults() {
     let pause = Duration::from_secs(number("FAULT_SOAK_SECONDS", 30));
     let seed = number("FAULT_SEED", 1);
     let mut dice = Dice(seed);
-    let mut world = World::start(Setup::Proxy, BUDGET, |_| {}, seed);
+    let mut world = World::start(Setup::Proxy, BUDGET, Step::Orders("PING"), seed);
     let rows: Vec<_> = ROWS.iter().filter(|row| row.setup != Setup::Memory).collect();
     let load = Load::start(world.service().grpc, Reach::All);
     let begin = Instant::now();
@@ -28,9 +28,9 @@ fn soak_with_random_faults() {
     while begin.elapsed() < Duration::from_secs(minutes * 60) {
         let row = rows[dice.below(rows.len() as u64) as usize];
         std::thread::sleep(pause);
-        (row.stage)(&mut world);
+        world.does(row.stage);
         std::thread::sleep(super::HOLD);
-        (row.heal)(&mut world);
+        world.does(row.heal);
         faults += 1;
         if let Counters::Lost(times) = row.counters {
             promised += SMALL * times;

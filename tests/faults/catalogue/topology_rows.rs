@@ -1,39 +1,24 @@
 //! The table of faults of Sentinel deployments and Clusters.
 
 use super::{
-    Counters, Effect, Reach, Row, Setup, World,
+    Change, Counters, Effect, Reach, Row, Setup, World,
     deployment::{move_slots, slots},
-    rows::of_redis,
+    rows::{of_redis, of_refusal},
 };
 use crate::support::eventually;
 
 /// A row of a Sentinel deployment, whose master fails.
-const fn of_sentinel(
-    fault: &'static str,
-    stage: fn(&mut World),
-    heal: fn(&mut World),
-    effect: Effect,
-) -> Row {
+const fn of_sentinel(fault: &'static str, stage: Change, heal: Change, effect: Effect) -> Row {
     of_redis(fault, stage, heal, effect).on(Setup::Sentinel)
 }
 
 /// A row of a Cluster with replicas, whose first node fails.
-const fn of_cluster(
-    fault: &'static str,
-    stage: fn(&mut World),
-    heal: fn(&mut World),
-    effect: Effect,
-) -> Row {
+const fn of_cluster(fault: &'static str, stage: Change, heal: Change, effect: Effect) -> Row {
     of_redis(fault, stage, heal, effect).on(Setup::Cluster).reaching(Reach::FirstNode)
 }
 
 /// A row of a Cluster without replicas, whose first node fails.
-const fn of_shards(
-    fault: &'static str,
-    stage: fn(&mut World),
-    heal: fn(&mut World),
-    effect: Effect,
-) -> Row {
+const fn of_shards(fault: &'static str, stage: Change, heal: Change, effect: Effect) -> Row {
     of_cluster(fault, stage, heal, effect).on(Setup::Shards)
 }
 
@@ -108,18 +93,10 @@ pub(super) const ROWS: &[Row] = &[
         |world| world.cluster().resume(0),
         Effect::Outage,
     ),
-    of_shards(
-        "F08 Cluster: OOM on a shard",
-        |world| world.cluster().nodes[0].refuse_writes("OOM"),
-        |world| world.cluster().nodes[0].accept_writes(),
-        Effect::WritesRefused,
-    ),
-    of_shards(
-        "F22 Cluster: NOREPLICAS on a shard",
-        |world| world.cluster().nodes[0].refuse_writes("NOREPLICAS"),
-        |world| world.cluster().nodes[0].accept_writes(),
-        Effect::WritesRefused,
-    ),
+    of_refusal("F08 Cluster: OOM on a shard", "OOM").on(Setup::Shards).reaching(Reach::FirstNode),
+    of_refusal("F22 Cluster: NOREPLICAS on a shard", "NOREPLICAS")
+        .on(Setup::Shards)
+        .reaching(Reach::FirstNode),
     of_shards(
         "F25 CLUSTERDOWN: a slot has no owner, and the nodes require full coverage",
         |world| {
