@@ -1,6 +1,6 @@
 //! The metrics: their definitions, a scrape and docs/observability.md agree.
 
-use std::{process::Output, time::SystemTime};
+use std::time::SystemTime;
 
 use tollkeeper::{app, telemetry::InstrumentRow};
 
@@ -83,12 +83,11 @@ async fn statsd_gets_by_how_much_each_counter_has_grown() {
 #[tokio::test(flavor = "multi_thread")]
 async fn promtool_accepts_every_scrape() {
     for scrape in scrapes().await {
-        promtool(&["check", "metrics"], scrape);
+        let (accepted, problems) = judged(scrape);
+        assert!(accepted, "{problems}");
     }
-    let mut bad = scrapes().await[0].clone();
-    bad += "# TYPE tickets_count gauge\ntickets_count 1\n";
-    let refused = promtool_output(&["check", "metrics"], &bad);
-    assert!(!refused.status.success(), "promtool judges: {refused:?}");
+    let bad = scrapes().await[0].clone() + "# TYPE tickets_count gauge\ntickets_count 1\n";
+    assert!(!judged(&bad).0, "promtool judges");
 }
 
 /// The value of a series on `/metrics`, such as `ratelimit_panics_total` or `name{label="value"}`.
@@ -164,9 +163,7 @@ async fn a_call_that_waits_is_open_and_its_connection_busy() {
     let (redis, service) = Service::shop().on_redis();
     let call = || shop("user=a");
     service.ask(call()).await.unwrap();
-    wait_until("no call is open", || {
-        value(&service.get("/metrics"), "ratelimit_calls_open") == 0.0
-    });
+    service.wait_for_metric("\nratelimit_calls_open 0\n");
     redis.signal("STOP");
     let mut client = service.client().await;
     let waiting = tokio::spawn(async move { client.should_rate_limit(call()).await });
@@ -180,9 +177,7 @@ async fn a_call_that_waits_is_open_and_its_connection_busy() {
     });
     redis.signal("CONT");
     waiting.await.unwrap().unwrap();
-    wait_until("no call is open", || {
-        value(&service.get("/metrics"), "ratelimit_calls_open") == 0.0
-    });
+    service.wait_for_metric("\nratelimit_calls_open 0\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -246,7 +241,8 @@ fn metrics_with_the_names_of_envoyproxy_ratelimit_are_shown_before_the_first_cal
     service.assert_metric("\nprocess_cpu_seconds_total ");
 }
 
-/// Counts the hits of its own calls, by rule and standing, and compares them with the names of envoyproxy/ratelimit.
+/// Counts the hits of its own calls, by rule and standing, and compares them with the names of envoyproxy/ratelimit: on `/metrics`
+/// with two levels of keys, and for statsd, on `/stats`, with all.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_names_of_envoyproxy_ratelimit_have_the_numbers_of_the_calls() {
     let rules = "
@@ -263,6 +259,7 @@ descriptors:
           - { key: user, value: a, rate_limit: { unit: year, requests_per_unit: 10 } }
           - { key: user, value: b, rate_limit: { unit: year, requests_per_unit: 10 } }
   - { key: trial, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: unspec, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 2 } }
   - { key: free, rate_limit: { unlimited: true } }
 ";
     let service = Service::with(rules).flags(&["--metrics-compat", "envoyproxy"]).start();
@@ -275,6 +272,8 @@ descriptors:
         (vec![net, ("path", "/deep"), ("user", "a")], 2),
         (vec![net, ("path", "/deep"), ("user", "b")], 3),
         (vec![("trial", "x")], 5),
+        // As its own script `value-included-in-stats-key-when-unspecified` checks it.
+        (vec![("unspec", "unspecified_value")], 3),
         (vec![("free", "x")], 4),
         (vec![("unknown", "x")], 1),
     ] {
@@ -291,113 +290,63 @@ descriptors:
         (value(&scrape, "ratelimit_service_config_load_error") == 1.0).then_some(scrape)
     });
 
-    let keys = |key1: &str, key2: &str| match key2 {
-        "" => format!("{{domain=\"shop_eu\",key1=\"{key1}\"}}"),
-        _ => format!("{{domain=\"shop_eu\",key1=\"{key1}\",key2=\"{key2}\"}}"),
-    };
-    let net = "masked_remote_address_10_0_0_0/8";
     let names = ["total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode"];
-    let mut expected = BTreeMap::new();
-    for (keys, counts) in [
-        (keys("user", ""), [11, 10, 2, 1, 0]),
-        (keys(net, "path_/login"), [3, 2, 1, 1, 0]),
-        (keys(net, "path_/deep"), [5, 5, 0, 0, 0]),
-        (keys("trial", ""), [5, 2, 1, 3, 3]),
+    let (mut on_metrics, mut for_statsd) = (BTreeMap::new(), BTreeMap::new());
+    for (path, counts) in [
+        ("user", [11, 10, 2, 1, 0]),
+        ("masked_remote_address_10_0_0_0/8.path_/login", [3, 2, 1, 1, 0]),
+        ("masked_remote_address_10_0_0_0/8.path_/deep.user_a", [2, 2, 0, 0, 0]),
+        ("masked_remote_address_10_0_0_0/8.path_/deep.user_b", [3, 3, 0, 0, 0]),
+        ("trial", [5, 2, 1, 3, 3]),
+        ("unspec_unspecified_value", [3, 2, 1, 1, 0]),
     ] {
+        let mut labels = "domain=\"shop_eu\"".to_owned();
+        for (number, key) in path.split('.').take(2).enumerate() {
+            labels += &format!(",key{}=\"{key}\"", number + 1);
+        }
         for (name, count) in names.into_iter().zip(counts) {
-            expected.insert(format!("ratelimit_service_rate_limit_{name}{keys}"), count);
+            let series = format!("ratelimit_service_rate_limit_{name}{{{labels}}}");
+            *on_metrics.entry(series).or_insert(0) += count;
+            let name = format!("ratelimit.service.rate_limit.shop_eu.{path}.{name}");
+            for_statsd.insert(name, count);
         }
     }
-    let calls = "{grpc_method=\"ShouldRateLimit\"}";
-    for (name, count) in [
-        ("should_rate_limit_error{err_type=\"redis_error\"}".to_owned(), 0),
-        ("should_rate_limit_error{err_type=\"service_error\"}".to_owned(), 1),
-        (format!("total_requests{calls}"), asked + 1),
-        (format!("response_time_seconds_count{calls}"), asked + 1),
-        ("config_load_success".to_owned(), 2),
-        ("config_load_error".to_owned(), 1),
+    let took = "ratelimit_service_response_time_seconds_count{grpc_method=\"ShouldRateLimit\"}";
+    on_metrics.insert(took.to_owned(), asked + 1);
+    for (series, name, count) in [
+        (
+            "should_rate_limit_error{err_type=\"redis_error\"}",
+            ".service.call.should_rate_limit.redis_error",
+            0,
+        ),
+        (
+            "should_rate_limit_error{err_type=\"service_error\"}",
+            ".service.call.should_rate_limit.service_error",
+            1,
+        ),
+        (
+            "total_requests{grpc_method=\"ShouldRateLimit\"}",
+            "_server.ShouldRateLimit.total_requests",
+            asked + 1,
+        ),
+        ("config_load_success", ".service.config_load_success", 2),
+        ("config_load_error", ".service.config_load_error", 1),
     ] {
-        expected.insert(format!("ratelimit_service_{name}"), count);
+        on_metrics.insert(format!("ratelimit_service_{series}"), count);
+        for_statsd.insert(format!("ratelimit{name}"), count);
     }
     let theirs = scrape.lines().filter(|line| line.starts_with("ratelimit_service_"));
     let theirs = theirs.filter(|line| !line.contains("_bucket{") && !line.contains("_sum{"));
-    let found: BTreeMap<String, i32> = theirs
+    let found: BTreeMap<String, u64> = theirs
         .map(|line| {
             let (series, value) = line.rsplit_once(' ').unwrap();
             (series.to_owned(), value.parse().unwrap())
         })
         .collect();
-    assert_eq!(found, expected);
+    assert_eq!(found, on_metrics);
     let last = "ratelimit_service_response_time_seconds_bucket{grpc_method=\"ShouldRateLimit\",le=\"+Inf\"}";
-    assert_eq!(value(&scrape, last), f64::from(asked + 1));
-}
-
-/// What `/stats` shows.
-fn stats(service: &Service) -> BTreeMap<String, u64> {
-    let (status, _, body) = service.exchange_at(service.admin, "GET", "/stats", b"");
-    assert_eq!(status, 200, "{body}");
-    serde_json::from_str(&body).unwrap()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_stats_of_envoyproxy_ratelimit_have_its_names_for_statsd_with_all_levels() {
-    let rules = "
-domain: shop:eu
-descriptors:
-  - key: masked_remote_address
-    value: 10.0.0.0/8
-    descriptors:
-      - key: path
-        value: /deep
-        descriptors:
-          - { key: user, value: a, rate_limit: { unit: year, requests_per_unit: 1 } }
-";
-    let service = Service::with(rules).flags(&["--metrics-compat", "envoyproxy"]).start();
-    let entries = [("masked_remote_address", "10.0.0.0/8"), ("path", "/deep"), ("user", "a")];
-    for _ in 0..3 {
-        service.ask(request("shop:eu", vec![descriptor(&entries)])).await.unwrap();
-    }
-    service.ask(request("", vec![descriptor(&entries)])).await.unwrap_err();
-    let rule =
-        "ratelimit.service.rate_limit.shop_eu.masked_remote_address_10_0_0_0/8.path_/deep.user_a";
-    let expected = [
-        (format!("{rule}.total_hits"), 3),
-        (format!("{rule}.within_limit"), 1),
-        (format!("{rule}.near_limit"), 1),
-        (format!("{rule}.over_limit"), 2),
-        (format!("{rule}.shadow_mode"), 0),
-        ("ratelimit.service.call.should_rate_limit.redis_error".to_owned(), 0),
-        ("ratelimit.service.call.should_rate_limit.service_error".to_owned(), 1),
-        ("ratelimit.service.config_load_success".to_owned(), 1),
-        ("ratelimit.service.config_load_error".to_owned(), 0),
-        ("ratelimit_server.ShouldRateLimit.total_requests".to_owned(), 4),
-    ];
-    assert_eq!(stats(&service), expected.into());
-}
-
-/// As envoyproxy/ratelimit's own script `value-included-in-stats-key-when-unspecified` checks it.
-#[tokio::test]
-async fn a_detailed_metric_counts_an_unspecified_value_under_the_names_of_envoyproxy_ratelimit() {
-    let rules = "
-domain: rl
-descriptors:
-  - { key: unspec, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 2 } }
-";
-    let service = Service::with(rules).flags(&["--metrics-compat", "envoyproxy"]).start();
-    for _ in 0..3 {
-        let unspecified = descriptor(&[("unspec", "unspecified_value")]);
-        service.ask(request("rl", vec![unspecified])).await.unwrap();
-    }
-    let scrape = service.get("/metrics");
-    let is_asked_for = |line: &&str| {
-        line.contains("ratelimit_service_rate_limit_over_limit")
-            && line.contains("unspec_unspecified_value")
-    };
-    let found: Vec<&str> = scrape.lines().filter(is_asked_for).collect();
-    assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!(found[0].split_once('}').unwrap().1, " 1");
-    let over = "ratelimit.service.rate_limit.rl.unspec_unspecified_value.over_limit";
-    assert_eq!(stats(&service)[over], 1);
+    assert_eq!(value(&scrape, last), (asked + 1) as f64);
+    assert_eq!(service.admin("GET", "/stats"), (200, json!(for_statsd)));
 }
 
 #[test]
@@ -408,23 +357,10 @@ fn the_names_of_envoyproxy_ratelimit_are_absent_unless_asked_for() {
     assert_eq!((status, body.as_str()), (404, r#"{"error":"set --metrics-compat envoyproxy"}"#));
 }
 
-/// Runs promtool, which must find nothing.
-#[track_caller]
-fn promtool(arguments: &[&str], input: &str) {
-    let output = promtool_output(arguments, input);
-    assert!(output.status.success(), "{output:?}");
-}
-
-fn promtool_output(arguments: &[&str], input: &str) -> Output {
-    let mut promtool = Command::new(tool("promtool"))
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = promtool.stdin.take().unwrap();
-    stdin.write_all(input.as_bytes()).unwrap();
-    drop(stdin);
-    promtool.wait_with_output().unwrap()
+/// Whether promtool accepts a scrape, and what it says.
+fn judged(scrape: &str) -> (bool, String) {
+    let file = fs::File::open(&*TextFile::new("scrape", scrape)).unwrap();
+    let (code, out, error) =
+        run(Command::new(tool("promtool")).args(["check", "metrics"]).stdin(file));
+    (code == Some(0), out + &error)
 }
