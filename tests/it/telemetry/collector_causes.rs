@@ -1,6 +1,6 @@
 //! What is logged about an OTLP collector that cannot be used: one line, with one cause as a sentence.
 
-use crate::support::{prelude::*, secured::Secured};
+use crate::support::{otlp::Receiver, prelude::*, secured::Secured};
 
 /// The cause that a service logs once, though traces and metrics are sent several times to this endpoint.
 async fn cause(protocol: &str, endpoint: &str, ca: Option<&Authority>) -> String {
@@ -19,14 +19,19 @@ async fn cause_within(
         ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", timeout),
         ("OTEL_BSP_SCHEDULE_DELAY", "20"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "10"),
         ("OTEL_METRIC_EXPORT_INTERVAL", "20"),
     ];
     if let Some(ca) = ca {
         environment.push(("OTEL_EXPORTER_OTLP_CERTIFICATE", ca.certificate.to_str().unwrap()));
     }
     let mut service = Service::shop().environment(&environment).ready();
+    let mut client = service.client().await;
     for _ in 0..3 {
-        service.ask(shop("user=a")).await.unwrap();
+        // More than the queue holds: no call waits for the collector.
+        for _ in 0..100 {
+            client.should_rate_limit(shop("user=a")).await.unwrap();
+        }
         service.wait_for_log("OTLP");
     }
     // What is left is sent at the end.
@@ -34,6 +39,7 @@ async fn cause_within(
     let log = service.log();
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("OTLP")).collect();
     let [line] = lines[..] else { panic!("{lines:#?}") };
+    assert!(!log.contains(endpoint) && !log.contains("its own words"), "{log}");
     line.split_once(" error=").unwrap().1.to_owned()
 }
 
@@ -48,6 +54,14 @@ async fn a_collector_that_is_not_there_or_says_nothing() {
         assert_eq!(cause(protocol, &gone, None).await, "Connection refused (os error 111)");
         assert_eq!(cause_within("1000", protocol, &mute, None).await, "no answer within 1s");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_refuses() {
+    let (receiver, endpoint) = Receiver::start().await;
+    receiver.refuses.store(true, Ordering::Relaxed);
+    assert_eq!(cause("grpc", &endpoint, None).await, "gRPC code: PermissionDenied");
+    assert_eq!(cause("http/protobuf", &endpoint, None).await, "HTTP status 403 Forbidden");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,6 @@
 
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost_types::value::Kind;
-use tokio::net::TcpListener;
 use tonic::Request;
 
 use crate::support::{http::status, otlp::*, overrides::set, prelude::*};
@@ -31,6 +30,17 @@ async fn call(
     client.should_rate_limit(call).await.unwrap();
 }
 
+/// The span of one call of `shop`.
+async fn span_of(
+    service: &Service,
+    receiver: &Receiver,
+    descriptors: Vec<RateLimitDescriptor>,
+) -> Span {
+    let parent = format!("00-{TRACE}-{SPAN}-01");
+    call(&mut service.client().await, &[("traceparent", &parent)], descriptors).await;
+    receiver.span(METHOD, TRACE)
+}
+
 /// A service that exports soon, and its receiver.
 async fn traced(service: Options<'_>) -> (Receiver, Service) {
     let (receiver, endpoint) = Receiver::start().await;
@@ -54,16 +64,9 @@ async fn a_call_is_a_server_span_with_rules_and_verdict_and_its_script_run_a_chi
     let redis = Redis::start();
     let service = Service::shop().flags(&["--log-level", "debug"]);
     let (receiver, mut service) = traced(service.on(&redis.url())).await;
-    let parent = format!("00-{TRACE}-{SPAN}-01");
-    let descriptors = vec![
-        descriptor(&[("user", CANARY)]),
-        descriptor(&[("user", "two")]),
-        descriptor(&[(CANARY, CANARY)]),
-    ];
-    let mut client = service.client().await;
-    call(&mut client, &[("traceparent", &parent)], descriptors).await;
-
-    let server = receiver.span(METHOD, TRACE);
+    let entries = [("user", CANARY), ("user", "two"), (CANARY, CANARY)];
+    let descriptors = entries.map(|entry| descriptor(&[entry])).to_vec();
+    let server = span_of(&service, &receiver, descriptors).await;
     assert_eq!((hex(&server.parent_span_id), server.kind), (SPAN.to_owned(), 2));
     for (name, expected) in [
         ("rpc.system.name", "grpc"),
@@ -111,10 +114,7 @@ async fn a_call_is_a_server_span_with_rules_and_verdict_and_its_script_run_a_chi
 async fn the_span_of_a_call_names_the_override_that_decided() {
     let (receiver, service) = traced(Service::shop()).await;
     let set = set(&service, "user=two", json!({ "times": 10 }));
-    let parent = format!("00-{TRACE}-{SPAN}-01");
-    let mut client = service.client().await;
-    call(&mut client, &[("traceparent", &parent)], user("two")).await;
-    let span = receiver.span(METHOD, TRACE);
+    let span = span_of(&service, &receiver, user("two")).await;
     let named = format!("times 10 {}", set["id"].as_str().unwrap());
     assert_eq!(attribute(&span.attributes, "ratelimit.overrides"), named);
 }
@@ -294,10 +294,7 @@ async fn a_call_without_a_store_shows_the_rules_whose_failure_mode_decided() {
         .flags(&["--on-store-failure", "deny"])
         .environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON])
         .start();
-    let parent = format!("00-{TRACE}-{SPAN}-01");
-    let mut client = service.client().await;
-    call(&mut client, &[("traceparent", &parent)], user("a")).await;
-    let span = receiver.span(METHOD, TRACE);
+    let span = span_of(&service, &receiver, user("a")).await;
     assert_eq!(attribute(&span.attributes, "ratelimit.verdict"), "over_limit");
     assert_eq!(attribute(&span.attributes, "ratelimit.fallback.rules"), "user");
     assert_eq!(attribute(&span.attributes, "ratelimit.fallback.modes"), "deny");
@@ -344,78 +341,30 @@ async fn span_by(receiver: &Receiver, endpoint: &str, environment: &[(&str, &str
     let base = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint), SOON];
     let environment = &[&base, environment].concat()[..];
     let mut service = Service::shop().environment(environment).start();
-    let mut client = service.client().await;
-    let parent = format!("00-{TRACE}-{SPAN}-01");
-    call(&mut client, &[("traceparent", &parent)], user("a")).await;
-    receiver.span(METHOD, TRACE);
+    span_of(&service, receiver, user("a")).await;
     service.end();
     assert!(!receiver.metrics.lock().unwrap().is_empty(), "metrics arrive too: {}", service.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_protocols_carry_the_headers_of_the_variables() {
+async fn both_protocols_carry_the_headers_of_the_variables_over_tls_that_the_given_ca_vouches_for()
+{
+    let authority = Authority::new();
+    let certificate = authority.server(&["localhost"]);
     for (protocol, path) in [
         ("grpc", "/opentelemetry.proto.collector.trace.v1.TraceService/Export"),
         ("http/protobuf", "/v1/traces"),
     ] {
-        let (receiver, endpoint) = Receiver::start().await;
+        let (receiver, endpoint) = Receiver::start_with_tls(&certificate).await;
         let environment = [
             ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", authority.certificate.to_str().unwrap()),
             ("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=a%20b,x-key=secret"),
         ];
         span_by(&receiver, &endpoint, &environment).await;
         let heads = receiver.heads.lock().unwrap();
         let (_, head) = heads.iter().find(|(found, _)| found == path).expect(path);
-        assert_eq!(
-            (&head["x-tenant"], &head["x-key"]),
-            (&"a b".parse().unwrap(), &"secret".parse().unwrap())
-        );
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn both_protocols_work_with_tls_to_a_collector_that_the_given_ca_vouches_for() {
-    let authority = Authority::new();
-    let certificate = authority.server(&["localhost"]);
-    for protocol in ["grpc", "http/protobuf"] {
-        let (receiver, endpoint) = Receiver::start_with_tls(&certificate).await;
-        let protocol = ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol);
-        let ca = authority.certificate.to_str().unwrap();
-        let trusted = [protocol, ("OTEL_EXPORTER_OTLP_CERTIFICATE", ca)];
-        span_by(&receiver, &endpoint, &trusted).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_never_answers_or_refuses_is_one_warning_and_no_call_waits_for_it() {
-    for protocol in ["grpc", "http/protobuf"] {
-        // The system accepts connections to it, and nothing reads them.
-        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (refusing, refusing_endpoint) = Receiver::start().await;
-        refusing.refuses.store(true, Ordering::Relaxed);
-        for endpoint in [format!("http://{}", silent.local_addr().unwrap()), refusing_endpoint] {
-            let service = Service::shop()
-                .environment(&[
-                    ("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint),
-                    ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
-                    ("OTEL_EXPORTER_OTLP_TIMEOUT", "100"),
-                    ("OTEL_BSP_MAX_QUEUE_SIZE", "10"),
-                    ("OTEL_METRICS_EXPORTER", "none"),
-                    SOON,
-                ])
-                .start();
-            let mut client = service.client().await;
-            for _ in 0..300 {
-                call(&mut client, &[], user("a")).await;
-            }
-            service.wait_for_log("the OTLP collector is not reachable");
-            for _ in 0..300 {
-                call(&mut client, &[], user("a")).await;
-            }
-            let log = service.log();
-            assert_eq!(service.warnings().len(), 1, "{protocol}: {log}");
-            assert!(!log.contains(&endpoint) && !log.contains("its own words"), "{log}");
-        }
+        assert_eq!(["x-tenant", "x-key"].map(|name| &head[name]), ["a b", "secret"]);
     }
 }
 
