@@ -9,37 +9,20 @@ pub struct OtelCollector {
     /// The addresses for gRPC and for HTTP.
     addresses: [String; 2],
     folder: TempDir,
-    process: Option<Process>,
+    _process: Process,
 }
 
 impl OtelCollector {
     pub fn start() -> Self {
-        let addresses = ["127.0.0.1:0", "127.0.0.1:0"].map(str::to_owned);
-        let mut collector = Self { addresses, folder: TempDir::new().unwrap(), process: None };
-        collector.start_again();
-        collector
-    }
-
-    /// The endpoint for a value of `OTEL_EXPORTER_OTLP_PROTOCOL`.
-    pub fn endpoint(&self, protocol: &str) -> String {
-        let [grpc, http] = &self.addresses;
-        format!("http://{}", if protocol == "grpc" { grpc } else { http })
-    }
-
-    pub fn stop(&mut self) {
-        self.process = None;
-    }
-
-    /// Starts it on the addresses that it had.
-    pub fn start_again(&mut self) {
-        let path = |name: &str| self.folder.path().join(name);
-        let ([grpc, http], file) = (&self.addresses, path("received").display().to_string());
+        let folder = TempDir::new().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let file = path("received").display().to_string();
         let settings = format!(
             "
 receivers:
-  otlp: {{ protocols: {{ grpc: {{ endpoint: '{grpc}' }}, http: {{ endpoint: '{http}' }} }} }}
+  otlp: {{ protocols: {{ grpc: {{ endpoint: '127.0.0.1:0' }}, http: {{ endpoint: '127.0.0.1:0' }} }} }}
 exporters:
-  file: {{ path: '{file}', append: true }}
+  file: {{ path: '{file}' }}
 service:
   telemetry: {{ metrics: {{ level: none }} }}
   pipelines:
@@ -52,8 +35,8 @@ service:
         let log = File::create(path("log")).unwrap();
         let mut command = Command::new(tool("otel-collector"));
         command.arg("--config").arg(path("settings.yaml")).stdout(Stdio::null()).stderr(log);
-        self.process = Some(Process::spawn(&mut command));
-        self.addresses = eventually("the collector is ready", || {
+        let process = Process::spawn(&mut command);
+        let addresses = eventually("the collector is ready", || {
             let log = fs::read_to_string(path("log")).unwrap();
             let address = |server: &str| {
                 let (_, rest) = log.split_once(server)?.1.split_once("\"endpoint\": \"")?;
@@ -62,33 +45,22 @@ service:
             log.contains("Everything is ready").then_some(())?;
             Some([address("Starting GRPC server")?, address("Starting HTTP server")?])
         });
+        Self { addresses, folder, _process: process }
     }
 
-    /// Every span so far, with the attributes of its resource as `resource`.
-    pub fn spans(&self) -> Vec<Value> {
-        self.items(["resourceSpans", "scopeSpans", "spans"])
+    /// The endpoint for a value of `OTEL_EXPORTER_OTLP_PROTOCOL`.
+    pub fn endpoint(&self, protocol: &str) -> String {
+        let [grpc, http] = &self.addresses;
+        format!("http://{}", if protocol == "grpc" { grpc } else { http })
     }
 
-    /// Every metric so far, with the attributes of its resource as `resource`.
-    pub fn metrics(&self) -> Vec<Value> {
-        self.items(["resourceMetrics", "scopeMetrics", "metrics"])
-    }
-
-    /// Every log record so far, with the attributes of its resource as `resource`.
-    pub fn records(&self) -> Vec<Value> {
-        self.items(["resourceLogs", "scopeLogs", "logRecords"])
-    }
-
-    fn items(&self, [resources, scopes, items]: [&str; 3]) -> Vec<Value> {
+    /// Every span, metric or log record so far, by the names of its lists, with the attributes of its resource as `resource`.
+    pub fn items(&self, [resources, scopes, items]: [&str; 3]) -> Vec<Value> {
         let text = fs::read_to_string(self.folder.path().join("received")).unwrap();
+        let mut found = Vec::new();
         // The last line may be incomplete.
         let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
-        let mut found = Vec::new();
-        // A collector that is stopped may leave an object without the end of its line, and the next one appends to it.
-        let objects = complete.lines().flat_map(|line| {
-            serde_json::Deserializer::from_str(line).into_iter::<Value>().map_while(Result::ok)
-        });
-        for line in objects {
+        for line in complete.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
             for resource in list(&line, resources) {
                 for scope in list(resource, scopes) {
                     for item in list(scope, items) {

@@ -3,7 +3,11 @@
 
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 
-use crate::support::{otlp::Receiver, prelude::*};
+use crate::support::{
+    fault_proxy::{Connect, Cut},
+    otlp::Receiver,
+    prelude::*,
+};
 
 const CANARY: &str = "canary-7f3a";
 
@@ -110,19 +114,6 @@ async fn random_names_create_no_series() {
     assert_eq!(service.log().matches("matched no rule").count(), 1, "logged once a minute");
 }
 
-#[tokio::test]
-async fn an_unreachable_collector_affects_no_decision_and_delays_no_exit() {
-    let gone = nobody();
-    let endpoint = format!("http://{gone}");
-    let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
-    let mut service = Service::shop().environment(environment).start();
-    service.ask(shop("user=a")).await.unwrap();
-    service.wait_until_ready();
-    service.end();
-    // The flush at the end tries to send traces and metrics.
-    wait_until("the outage is logged", || outages(&service) == (1, 0));
-}
-
 /// The number of log lines about the collector's outages and of those about their ends.
 fn outages(service: &Service) -> (usize, usize) {
     let log = service.log();
@@ -132,39 +123,46 @@ fn outages(service: &Service) -> (usize, usize) {
     (outages.len(), ends.len())
 }
 
+/// In the first outage it refuses what it gets, and in the second one nothing listens.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_of_the_collector_is_one_line_and_its_end_another() {
-    let (receiver, endpoint) = Receiver::start().await;
-    let environment = &[
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
-        ("OTEL_BSP_SCHEDULE_DELAY", "20"),
-        ("OTEL_METRIC_EXPORT_INTERVAL", "20"),
-    ];
-    let service = Service::shop().environment(environment).start();
-    let mut client = service.client().await;
-    // Only calls produce spans.
-    let mut call_until = async |what: &str, done: &dyn Fn() -> bool| {
-        let began = Instant::now();
-        while !done() {
-            assert!(
-                began.elapsed() < PATIENCE,
-                "not within {PATIENCE:?}: {what}: {}",
-                service.log()
-            );
-            client.should_rate_limit(shop("user=a")).await.unwrap();
-        }
-    };
-    for outage in 1..=2 {
-        let refused = || receiver.refused.load(Ordering::Relaxed);
-        let before = refused();
+    for protocol in ["grpc", "http/protobuf"] {
+        let (receiver, endpoint) = Receiver::start().await;
+        let (_, port) = endpoint.rsplit_once(':').unwrap();
+        let proxy = FaultProxy::start(port.parse().unwrap(), 1);
+        let endpoint = format!("http://127.0.0.1:{}", proxy.port());
+        let environment = &[
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
+            ("OTEL_BSP_SCHEDULE_DELAY", "20"),
+            ("OTEL_METRIC_EXPORT_INTERVAL", "20"),
+        ];
+        let service = Service::shop().environment(environment).start();
+        let mut client = service.client().await;
+        // Only calls produce spans.
+        let mut call_until = async |what: &str, done: &dyn Fn() -> bool| {
+            let began = Instant::now();
+            while !done() {
+                assert!(began.elapsed() < PATIENCE, "{protocol}: never {what}: {}", service.log());
+                client.should_rate_limit(shop("user=a")).await.unwrap();
+            }
+        };
         receiver.refuses.store(true, Ordering::Relaxed);
-        call_until("20 exports are refused", &|| refused() >= before + 20).await;
-        wait_until("the outage is logged", || outages(&service).0 == outage);
+        let refused = || receiver.refused.load(Ordering::Relaxed);
+        call_until("20 exports are refused", &|| refused() >= 20).await;
+        wait_until("the outage is logged", || outages(&service).0 == 1);
         receiver.refuses.store(false, Ordering::Relaxed);
-        call_until("its end is logged", &|| outages(&service) == (outage, outage)).await;
+        call_until("its end is logged", &|| outages(&service) == (1, 1)).await;
+        proxy.set(Faults { connect: Connect::Refuse, ..Faults::default() });
+        proxy.cut(Cut::Rst);
+        call_until("the next outage is logged", &|| outages(&service).0 == 2).await;
+        receiver.traces.lock().unwrap().clear();
+        proxy.heal();
+        call_until("its end is logged", &|| outages(&service) == (2, 2)).await;
+        call_until("spans of later calls arrive", &|| !receiver.spans().is_empty()).await;
+        let log = service.log();
+        assert!(!log.contains(&endpoint) && !log.contains("its own words"), "{log}");
     }
-    let log = service.log();
-    assert!(!log.contains(&endpoint) && !log.contains("its own words"), "{log}");
 }
 
 #[tokio::test]
@@ -357,24 +355,17 @@ descriptors:
     }
 }
 
-/// The count of hits over the limit, as /metrics shows it.
-fn hits_over(service: &Service) -> String {
-    let metrics = service.get("/metrics");
-    let series = r#"ratelimit_hits_total{domain="shop",rule="user",standing="over"} "#;
-    let count = metrics.lines().find_map(|line| line.strip_prefix(series));
-    count.unwrap_or_else(|| panic!("{series}: {metrics}")).to_owned()
-}
-
 /// Prometheus reads a counter as a float, which is exact below 2^53.
 #[tokio::test]
 async fn one_call_with_the_most_hits_leaves_the_counter_of_hits_exact() {
     let service = Service::shop().start();
+    let over = "ratelimit_hits_total{domain=\"shop\",rule=\"user\",standing=\"over\"} ";
     service.ask(shop(&format!("user=x({})", u64::MAX))).await.unwrap();
-    assert_eq!(hits_over(&service), "4294967295");
+    assert_eq!(service.metric(over), 4_294_967_295.0);
     for _ in 0..2 {
         service.ask(shop("user=x(11)")).await.unwrap();
     }
-    assert_eq!(hits_over(&service), "4294967317");
+    assert_eq!(service.metric(over), 4_294_967_317.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
