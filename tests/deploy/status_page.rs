@@ -1,6 +1,6 @@
 //! The status page on the admin address, in a real browser.
 
-use crate::support::{browser::Browser, prelude::*};
+use crate::support::{browser::Browser, http::status, prelude::*};
 
 async fn ask(service: &Service, domain: &str, key: &str, value: &str, calls: usize) {
     for _ in 0..calls {
@@ -26,6 +26,11 @@ fn open(service: &Service) -> Browser {
 #[track_caller]
 fn wait_for_state(browser: &mut Browser, state: &str) {
     browser.wait_for(&format!("document.getElementById('state').textContent === '{state}'"));
+}
+
+#[track_caller]
+fn wait_for_text(browser: &mut Browser, id: &str, text: &str) {
+    browser.wait_for(&format!("document.getElementById('{id}').innerText.includes('{text}')"));
 }
 
 /// The text of an element.
@@ -73,7 +78,7 @@ async fn the_page_shows_the_calls_the_rules_and_the_store_and_renews_itself() {
     ask(&service, "shop", "user", "two", 5).await;
     ask(&service, "shop", "work", "alice", 4).await;
 
-    browser.wait_for("document.getElementById('most-denied').innerText.includes('user=two')");
+    wait_for_text(&mut browser, "most-denied", "user=two");
     let [denied] = &table(&mut browser, "most-denied")[..] else { panic!("one key was denied") };
     assert_eq!(denied[0], "user=two\nshop · user=two · 2 per year");
     assert_eq!(denied[2], "3");
@@ -96,10 +101,10 @@ async fn the_page_shows_the_calls_the_rules_and_the_store_and_renews_itself() {
 
     // The rules change, and the page follows.
     service.reload("domain: other\ndescriptors: [{ key: new_rule, rate_limit: { unit: day, requests_per_unit: 1 } }]");
-    browser.wait_for("document.getElementById('rules').innerText.includes('new_rule')");
+    wait_for_text(&mut browser, "rules", "new_rule");
     drop(redis);
     ask_once(&service).await;
-    browser.wait_for("document.getElementById('nodes').innerText.includes('outage')");
+    wait_for_text(&mut browser, "nodes", "outage");
     assert_eq!(text_of(&mut browser, "store"), "Down");
     browser.wait_for("document.getElementById('failed-note').textContent === '1 since the start'");
     let numbers = service.admin("GET", "/status").1["numbers"].take();
@@ -135,12 +140,11 @@ descriptors:
     assert_eq!(text_of(&mut browser, "worst"), "");
     redis.stop();
     let address = format!("127.0.0.1:{}", redis.port);
-    let breaker = "document.getElementById('nodes').innerText.includes('open: not asked')";
     for _ in 0..4 {
         drop(service.ask(shop("user=alice")).await);
     }
     drop(service.ask(shop("card=1")).await);
-    browser.wait_for(breaker);
+    wait_for_text(&mut browser, "nodes", "open: not asked");
     wait_for_state(&mut browser, "Failing");
     let worst = text_of(&mut browser, "worst");
     assert!(
@@ -181,7 +185,7 @@ descriptors:
     assert!(String::from_utf8(output.stdout).unwrap().contains(": red, ready, "));
 
     redis.start_again();
-    browser.wait_for("document.getElementById('nodes').innerText.includes('closed')");
+    wait_for_text(&mut browser, "nodes", "closed");
     for event in ["breaker opened", "breaker closed", "store lost", "store back"] {
         wait_for_event(&mut browser, event);
     }
@@ -252,9 +256,7 @@ fn a_control_plane_without_rules_is_the_worst_state() {
     let service = Service::spawn(command, tempfile::TempDir::new().unwrap());
     let mut browser = open(&service);
     wait_for_state(&mut browser, "Failing");
-    browser.wait_for(
-        "document.getElementById('control-plane').textContent.includes('not connected (')",
-    );
+    wait_for_text(&mut browser, "control-plane", "not connected (");
     let all = conditions(&mut browser);
     assert!(all.starts_with("there are no rules, so every call passes"), "{all}");
     assert!(all.contains("no connection to the control plane: "), "{all}");
@@ -301,17 +303,12 @@ descriptors:
 #[tokio::test]
 async fn the_history_is_there_when_the_page_opens() {
     let service = Service::shop().start();
-    let history = |path| {
-        let (status, _, body) = service.exchange_at(service.admin, "GET", path, b"");
-        assert_eq!(status, 200, "{body}");
-        serde_json::from_str::<Value>(&body).unwrap()["history"].take()
-    };
-    assert_eq!(history("/status"), Value::Null);
+    assert_eq!(service.admin("GET", "/status").1["history"], Value::Null);
     let denied = |point: &Value| point[1][1].as_f64().unwrap();
     let points = |history: &Value| history["points"].as_array().unwrap().clone();
     let history = |sum: f64| {
         eventually("two points", || {
-            let history = history("/status?history=1");
+            let history = service.admin("GET", "/status?history=1").1["history"].take();
             let is_counted = points(&history).iter().map(denied).sum::<f64>() >= sum;
             (points(&history).len() > 1 && is_counted).then_some(history)
         })
@@ -334,8 +331,8 @@ async fn the_history_is_there_when_the_page_opens() {
     // A busy machine opens the page later.
     assert!(axis.contains(" ago max 0.") && axis.ends_with(" now"), "{axis}");
     browser.picture("history");
-    let (status, _, body) = service.exchange_at(service.admin, "GET", "/status?history=all", b"");
-    assert_eq!((status, &*body), (400, r#"{"error":"history: must be 1"}"#));
+    let refused = service.admin("GET", "/status?history=all");
+    assert_eq!(refused, (400, json!({ "error": "history: must be 1" })));
 }
 
 /// Types texts into fields of the page, and presses a button.
@@ -382,7 +379,7 @@ async fn a_key_is_found_by_its_descriptor() {
 }
 
 #[tokio::test]
-async fn an_operator_with_the_token_overrides_a_limit_and_undoes_it() {
+async fn an_operator_who_types_the_token_overrides_a_limit_and_undoes_it() {
     let token = TextFile::new("token", "a-token-of-16-characters");
     let flags = &["--admin-token-file", &token, "--top-keys", "values"];
     let service = Service::shop().flags(flags).start();
@@ -390,8 +387,11 @@ async fn an_operator_with_the_token_overrides_a_limit_and_undoes_it() {
     let call = || service.ask(shop("user=two"));
     let mut browser = open_any(&service);
     browser.wait_for("!document.getElementById('login').hidden");
-    fill_in(&mut browser, &[("token", "a-token-of-16-characters")], "#login button");
-    wait_for_state(&mut browser, "All is well");
+    for (typed, state) in [("wrong", "Not current"), ("a-token-of-16-characters", "All is well")] {
+        fill_in(&mut browser, &[("token", typed)], "#login button");
+        wait_for_state(&mut browser, state);
+    }
+    assert_eq!(browser.value("document.getElementById('login').checkVisibility()"), false);
     fill_in(
         &mut browser,
         &[("find-domain", "shop"), ("find-descriptor", "user=two")],
@@ -419,7 +419,7 @@ async fn an_operator_with_the_token_overrides_a_limit_and_undoes_it() {
     );
     browser.picture("override-confirm");
     browser.value("document.getElementById('confirm-yes').click()");
-    browser.wait_for("document.getElementById('overrides').innerText.includes('limit 5')");
+    wait_for_text(&mut browser, "overrides", "limit 5");
     assert!(spell(&call().await.unwrap()).starts_with("OK: OK 2/5"));
     let row = &table(&mut browser, "overrides")[0];
     assert_eq!((&*row[0], &*row[1], &*row[3]), ("user=two\nshop", "limit 5", "INC-42 (admin)"));
@@ -430,12 +430,10 @@ async fn an_operator_with_the_token_overrides_a_limit_and_undoes_it() {
     let effect = text_of(&mut browser, "confirm-text");
     assert!(effect.contains("It supersedes limit 5 by admin until "), "{effect}");
     browser.value("document.getElementById('confirm-yes').click()");
-    browser.wait_for("document.getElementById('overrides').innerText.includes('limit 7')");
+    wait_for_text(&mut browser, "overrides", "limit 7");
     fill_in(&mut browser, &[], "#overrides td button");
     browser.value("document.getElementById('confirm-yes').click()");
-    browser.wait_for(
-        "document.getElementById('found').innerText.includes('In force again: limit 5 by admin')",
-    );
+    wait_for_text(&mut browser, "found", "In force again: limit 5 by admin");
     browser.wait_for("!document.getElementById('overrides').innerText.includes('limit 7')");
     fill_in(&mut browser, &[], "#overrides td button");
     browser.value("document.getElementById('confirm-yes').click()");
@@ -446,7 +444,7 @@ async fn an_operator_with_the_token_overrides_a_limit_and_undoes_it() {
     let effect = text_of(&mut browser, "confirm-text");
     assert!(effect.contains("2 per year: "), "{effect}");
     browser.value("document.getElementById('confirm-yes').click()");
-    browser.wait_for("document.getElementById('found').innerText.includes('0 used, 2 remaining')");
+    wait_for_text(&mut browser, "found", "0 used, 2 remaining");
     for event in ["override set", "override undone", "counters reset"] {
         wait_for_event(&mut browser, event);
     }
@@ -508,7 +506,7 @@ async fn the_page_marks_what_is_not_current() {
     let text = browser.text();
     assert!(text.contains("Store\nMemory\n1 of 1M counters"), "{text}");
     service.process().signal("KILL");
-    browser.wait_for("document.getElementById('state').textContent === 'Not current'");
+    wait_for_state(&mut browser, "Not current");
     let text = browser.text();
     assert!(
         text.contains("The service cannot be reached. The numbers below are those of "),
@@ -516,23 +514,6 @@ async fn the_page_marks_what_is_not_current() {
     );
     assert_eq!(browser.value("document.title"), "Not current · tollkeeper");
     assert_eq!(table(&mut browser, "most-denied").len(), 1, "the last numbers remain");
-}
-
-#[tokio::test]
-async fn the_page_asks_for_the_token_of_the_admin_address() {
-    let token = TextFile::new("token", "a-token-of-16-characters");
-    let service = Service::shop().flags(&["--admin-token-file", &token]).start();
-    assert_eq!(service.admin("GET", "/status").0, 401);
-    let mut browser = Browser::start();
-    browser.open(&format!("http://{}/", service.admin));
-    browser.wait_for("!document.getElementById('login').hidden");
-    for (typed, state) in [("wrong", "Not current"), ("a-token-of-16-characters", "All is well")] {
-        browser.value(&format!(
-            "document.getElementById('token').value = '{typed}', document.querySelector('form button').click()"
-        ));
-        wait_for_state(&mut browser, state);
-    }
-    assert_eq!(browser.value("document.getElementById('login').checkVisibility()"), false);
 }
 
 /// The lowest contrast between a text and what is behind it, as WCAG 2 defines it.
@@ -594,34 +575,21 @@ async fn the_page_is_readable_in_both_colour_schemes_on_a_phone_and_with_a_keybo
 #[test]
 fn the_data_of_the_page_is_for_the_page_alone() {
     let service = Service::shop().start();
-    let status = |headers: &str| {
-        use std::io::{Read as _, Write as _};
-        let mut stream = std::net::TcpStream::connect(service.admin).unwrap();
-        let head = format!("GET /status HTTP/1.1\r\nconnection: close\r\n{headers}\r\n");
-        stream.write_all(head.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer.split(' ').nth(1).unwrap().to_owned()
-    };
-    let own = format!("host: {}\r\n", service.admin);
-    for allowed in ["", "sec-fetch-site: none\r\n", "sec-fetch-site: same-origin\r\n"] {
-        assert_eq!(status(&format!("{own}{allowed}")), "200", "{allowed}");
-    }
-    for refused in [
-        "sec-fetch-site: same-site\r\n",
-        "sec-fetch-site: cross-site\r\n",
-        "origin: http://evil.example\r\n",
-        "sec-fetch-site: same-origin\r\norigin: null\r\n",
+    let own = format!("host: {}", service.admin);
+    let same = "sec-fetch-site: same-origin";
+    for (headers, expected) in [
+        (&[&*own, same][..], "200"),
+        (&[&own, same, "origin: null"], "403"),
+        // A page whose name resolves to the service's address.
+        (&["host: evil.example:6070", same], "403"),
     ] {
-        assert_eq!(status(&format!("{own}{refused}")), "403", "{refused}");
+        let found = status(service.admin, "GET /status HTTP/1.1", headers, "");
+        assert_eq!(found, expected, "{headers:?}");
     }
-    // A page whose name resolves to the service's address.
-    assert_eq!(status("host: evil.example:6070\r\nsec-fetch-site: same-origin\r\n"), "403");
     assert_eq!(service.exchange("GET", "/status", b"").0, 404, "not on the public address");
     let (status, head, _) = service.exchange_at(service.admin, "GET", "/", b"");
     assert_eq!(status, 200);
-    assert!(
-        head.contains("frame-ancestors 'none'") && head.contains("default-src 'none'"),
-        "{head}"
-    );
+    for part in ["frame-ancestors 'none'", "default-src 'none'"] {
+        assert!(head.contains(part), "{head}");
+    }
 }
