@@ -86,6 +86,7 @@ fn names_of_other_charts_and_misspelled_ones_are_answered_with_the_right_name() 
         ("replica=2", "did you mean replicas?"),
         ("grpcPort=8081", "did you mean service.grpcPort?"),
         ("store.tls.caSecret.nam=a", "did you mean store.tls.caSecret.name?"),
+        ("resources.limit.memory=1Gi", "did you mean resources.limits?"),
         ("bogus=1", "bogus is not a value of this chart; `helm show values` lists them"),
     ] {
         refused(&["--set", set], answer);
