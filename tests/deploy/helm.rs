@@ -224,55 +224,32 @@ fn an_outage_of_redis_restarts_no_pod_and_the_end_has_time_for_the_drain() {
     }
 }
 
+/// The exit code of the chart's check before an installation, and what it prints.
+fn check(files: &Files<'_>) -> (Option<i32>, String) {
+    let job = files.objects.iter().find(|object| object["kind"] == "Job").unwrap();
+    let folder = TempDir::new().unwrap();
+    let pod = &job["spec"]["template"]["spec"];
+    let (code, out, error) = run(&mut pod::command(pod, files, folder.path()));
+    (code, out + &error)
+}
+
 #[test]
 fn the_rules_are_checked_before_an_upgrade_changes_anything() {
     let objects = render(&[]);
     let job = objects.iter().find(|object| object["kind"] == "Job").unwrap();
     let hooks = &job["metadata"]["annotations"]["helm.sh/hook"];
     assert_eq!(hooks, "pre-install,pre-upgrade,pre-rollback");
-    let pod = &job["spec"]["template"]["spec"];
-    let folder = TempDir::new().unwrap();
-    let check = |rules: &str| {
-        let sources = Files { objects: &objects, rules, certificates: None };
-        run(&mut pod::command(pod, &sources, folder.path()))
-    };
-    let (code, _, error) = check("domain: shop\ndescriptors: [{ key: user }]\n");
-    assert_eq!(code, Some(0), "{error}");
-    let (code, out, error) = check("domain: shop\ndescriptor: [{ key: user }]\n");
-    assert_eq!(code, Some(2), "{out}{error}");
-    assert!((out + &error).contains("did you mean `descriptors`?"));
-}
-
-/// The objects of a release that is not installed yet: the copies of its ConfigMaps for hooks, and no Secrets.
-struct BeforeInstall<'a>(&'a [Value]);
-
-impl Source for BeforeInstall<'_> {
-    fn files(&self, kind: &str, name: &str) -> Vec<(String, String)> {
-        let is_there = |object: &&Value| {
-            let hook = &object["metadata"]["annotations"]["helm.sh/hook"];
-            object["kind"] == kind && object["metadata"]["name"] == name && hook.is_string()
-        };
-        let data = self.0.iter().find(is_there).map(|object| object["data"].as_object().unwrap());
-        let data = data.into_iter().flatten();
-        data.map(|(key, text)| (key.clone(), text.as_str().unwrap().into())).collect()
-    }
+    let check = |rules: &str| check(&Files { rules, ..Files::of(&objects) });
+    let (code, out) = check("domain: shop\ndescriptors: [{ key: user }]\n");
+    assert_eq!(code, Some(0), "{out}");
+    let (code, out) = check("domain: shop\ndescriptor: [{ key: user }]\n");
+    assert_eq!((code, out.contains("did you mean `descriptors`?")), (Some(2), true), "{out}");
 }
 
 #[test]
 fn bad_settings_fail_the_check_and_secrets_that_do_not_exist_yet_do_not() {
-    let check = |arguments: &[&str], with_secrets: bool| {
-        let objects = render(arguments);
-        let job = objects.iter().find(|object| object["kind"] == "Job").unwrap();
-        let folder = TempDir::new().unwrap();
-        let pod = &job["spec"]["template"]["spec"];
-        let files = Files { objects: &objects, rules: "", certificates: None };
-        let mut check = if with_secrets {
-            pod::command(pod, &files, folder.path())
-        } else {
-            pod::command(pod, &BeforeInstall(&objects), folder.path())
-        };
-        let (code, out, error) = run(&mut check);
-        (code, out + &error)
+    let check = |arguments: &[&str], is_installed: bool| {
+        check(&Files { is_installed, ..Files::of(&render(arguments)) })
     };
     let secrets = "store.url=rediss://user@redis,store.passwordSecret.name=a,store.tls.caSecret.name=b,\
                    store.tls.certSecret.name=c,tls.secret=d,tls.clientCaSecret.name=e,clientDomains.shop[0]=shop,\
@@ -320,35 +297,34 @@ fn an_overlay_is_checked_with_the_rules_or_without_those_of_a_control_plane() {
         (&control_plane, good, Some(0)),
         (&control_plane, bad, Some(2)),
     ] {
-        let folder = TempDir::new().unwrap();
-        let file = |name: &str, text: &str| {
-            let path = folder.path().join(name);
-            fs::write(&path, text).unwrap();
-            path.display().to_string()
-        };
-        let overlay = format!("rulesOverlay={}", file("overlay", overlay));
+        let files = [overlay, rules].map(|text| TextFile::new("file", text));
+        let overlay = format!("rulesOverlay={}", &*files[0]);
         let mut all = vec!["--set-file", &overlay];
-        let rules = format!(r"rules.a\.yaml={}", file("rules", rules));
+        let rules = format!(r"rules.a\.yaml={}", &*files[1]);
         if arguments.is_empty() {
             all.extend(["--set-file", &rules]);
         }
         all.extend(arguments);
-        let objects = render(&all);
-        let job = objects.iter().find(|object| object["kind"] == "Job").unwrap();
-        let sources = Files { objects: &objects, rules: "", certificates: None };
-        let pod = &job["spec"]["template"]["spec"];
-        let (code, out, error) = run(&mut pod::command(pod, &sources, &folder.path().join("pod")));
-        assert_eq!(code, expected, "{all:?}: {out}{error}");
-        assert!(code == Some(0) || (out + &error).contains("did you mean `hold`?"), "{all:?}");
+        let (code, out) = check(&Files::of(&render(&all)));
+        assert_eq!(code, expected, "{all:?}: {out}");
+        assert!(code == Some(0) || out.contains("did you mean `hold`?"), "{all:?}");
     }
 }
 
 /// The data of the ConfigMaps and Secrets that a test's pods mount.
 struct Files<'a> {
     objects: &'a [Value],
+    /// Before, there are copies of the ConfigMaps for hooks, and no Secrets.
+    is_installed: bool,
     /// The rules, where the chart has none of its own.
     rules: &'a str,
     certificates: Option<&'a Issued>,
+}
+
+impl<'a> Files<'a> {
+    fn of(objects: &'a [Value]) -> Self {
+        Self { objects, is_installed: true, rules: "", certificates: None }
+    }
 }
 
 impl Source for Files<'_> {
@@ -356,10 +332,17 @@ impl Source for Files<'_> {
         if kind == "ConfigMap" && !self.rules.is_empty() && !name.ends_with("-clients") {
             return vec![("a.yaml".to_owned(), self.rules.to_owned())];
         }
-        let named = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
+        let named = |object: &&Value| {
+            let (name_of, hook) = (&object["metadata"]["name"], "helm.sh/hook");
+            let is_hook = object["metadata"]["annotations"][hook].is_string();
+            object["kind"] == kind && name_of == name && (self.is_installed || is_hook)
+        };
         if let Some(object) = self.objects.iter().find(named) {
             let data = object["data"].as_object().unwrap().iter();
             return data.map(|(key, text)| (key.clone(), text.as_str().unwrap().into())).collect();
+        }
+        if !self.is_installed {
+            return Vec::new();
         }
         let text = |text: &str| text.to_owned();
         let secret = || text("a-secret-of-the-test-as-long-as-a-key");
@@ -387,7 +370,7 @@ fn the_rendered_command_line_starts_the_binary() {
         let folder = TempDir::new().unwrap();
         // A scenario may mount a ConfigMap of its own.
         let rules = if scenario.contains("everything") { "domain: a" } else { "" };
-        let sources = Files { objects: &objects, rules, certificates: Some(&issued) };
+        let sources = Files { rules, certificates: Some(&issued), ..Files::of(&objects) };
         let pod = &object(&objects, "Deployment")["spec"]["template"]["spec"];
         let rendered = pod::command(pod, &sources, folder.path());
         let store = Redis::absent();

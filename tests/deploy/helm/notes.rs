@@ -14,8 +14,7 @@ fn call_of_helm_test(service: &Service, arguments: &[&str]) -> String {
     let folder = TempDir::new().unwrap();
     let objects = render(arguments);
     let test = objects.iter().find(|object| object["kind"] == "Pod").unwrap();
-    let sources = Files { objects: &objects, rules: "", certificates: None };
-    let command = pod::command(&test["spec"], &sources, folder.path());
+    let command = pod::command(&test["spec"], &Files::of(&objects), folder.path());
     let here = format!("--addr={}", service.grpc);
     let arguments = command.get_args().map(|argument| argument.to_str().unwrap());
     let arguments = arguments.map(|argument| match argument {
