@@ -1,7 +1,6 @@
 //! An Envoy Gateway without Kubernetes, and all that it needs: the pod of its rate-limit Deployment as a process, a Redis,
 //! an Envoy with the arguments that it makes, and a backend. Its policies are files.
 
-mod backend;
 mod certificates;
 mod changes;
 mod limits;
@@ -9,8 +8,10 @@ mod pages;
 mod pod;
 mod samples;
 
-use self::{backend::Backend, pod::Pod};
-use crate::support::{prelude::*, redis_server::free_port, service::exchange_with};
+use self::pod::Pod;
+use crate::support::{
+    application::Application, prelude::*, redis_server::free_port, service::exchange_with,
+};
 
 /// The ports of Envoy Gateway, of its Envoy's readiness, and of the pod.
 const PORTS: [u16; 9] = [18000, 18001, 18002, 19000, 19001, 8081, 19003, pod::HTTP, pod::DEBUG];
@@ -30,7 +31,7 @@ pub struct Gateway {
     control_plane: Option<Process>,
     envoy: Option<Process>,
     public: SocketAddr,
-    backend: Backend,
+    backend: Application,
     folder: TempDir,
 }
 
@@ -40,7 +41,7 @@ impl Gateway {
         wait_for_ports();
         let folder = TempDir::new().unwrap();
         certificates::generate(&folder.path().join("config"));
-        let (redis, backend) = (Redis::start(), Backend::start());
+        let (redis, backend) = (Redis::start(), Application::start());
         // Not in an order that would help: as in a cluster, its control plane comes later.
         let pod = Pod::start(&folder.path().join("config/certs/envoy-rate-limit"), &redis);
         let public = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -64,7 +65,7 @@ impl Gateway {
             ("@FOLDER@", self.folder.path().display().to_string()),
             ("@SERVICE_PORT@", self.pod.grpc.port().to_string()),
             ("@PUBLIC_PORT@", self.public.port().to_string()),
-            ("@BACKEND_PORT@", self.backend.port.to_string()),
+            ("@BACKEND_PORT@", self.backend.address.port().to_string()),
         ];
         let write = |name: &str, text: &str| {
             let mut text = text.to_owned();

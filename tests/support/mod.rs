@@ -1,6 +1,7 @@
 //! Real servers for the tests: each has ports and a folder of its own, and ends with its test.
 
 pub mod ads;
+pub mod application;
 pub mod backends;
 pub mod browser;
 pub mod calls;

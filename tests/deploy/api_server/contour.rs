@@ -5,13 +5,13 @@
 use std::net::IpAddr;
 
 use super::ApiServer;
-use crate::support::{prelude::*, redis_server::free_port};
+use crate::support::{application::Application, prelude::*, redis_server::free_port};
 
 /// Contour, its Envoy, and the application behind it.
 pub struct Contour {
     /// The URL of the gateway.
     pub url: String,
-    _processes: [Process; 3],
+    _processes: [Process; 2],
     _folder: TempDir,
 }
 
@@ -29,7 +29,7 @@ impl Contour {
         install_types(server);
         let namespace = json!({ "metadata": { "name": "projectcontour" } });
         server.ask("POST", "/api/v1/namespaces", Some(&namespace));
-        let (xds, public, shop) = (free_port(), free_port(), free_port());
+        let (xds, public) = (free_port(), free_port());
         for manifest in manifests {
             let mut manifest = manifest.clone();
             if manifest["kind"] == "ContourConfiguration" {
@@ -38,9 +38,9 @@ impl Contour {
             apply(server, &manifest);
         }
         publish(server, "tollkeeper", 8081, rls_port);
-        publish(server, "shop", 80, shop);
+        let shop = Application::start_at((address_of_machine(), 0));
+        publish(server, "shop", 80, shop.address.port());
 
-        let application = application(&folder, shop);
         let mut contour = Command::new(tool("contour"));
         contour.args(["serve", "--contour-config-name=contour", "--disable-leader-election"]);
         contour.args(["--kubeconfig", &server.kubeconfig()]);
@@ -66,7 +66,7 @@ impl Contour {
             let (_, status, _) = run(curl.env("no_proxy", "*").arg(&url));
             status == "200"
         });
-        Self { url, _processes: [application, contour, envoy], _folder: folder }
+        Self { url, _processes: [contour, envoy], _folder: folder }
     }
 }
 
@@ -128,15 +128,4 @@ fn publish(server: &ApiServer, name: &str, port: u16, target: u16) {
     });
     let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
     server.ask("POST", path, Some(&endpoints));
-}
-
-/// The application behind the gateway, which answers 200 to the requests of the page.
-fn application(folder: &TempDir, port: u16) -> Process {
-    let files = folder.path().join("shop");
-    fs::create_dir(&files).unwrap();
-    fs::write(files.join("cart"), "a cart").unwrap();
-    let address = address_of_machine().to_string();
-    let mut python = Command::new(tool("python"));
-    python.args(["-m", "http.server", "--bind", &address, &port.to_string()]);
-    Process::spawn(python.current_dir(&files).stdout(Stdio::null()).stderr(Stdio::null()))
 }

@@ -1,41 +1,8 @@
 //! docs/proxies.md: each of its proxies limits a browser's requests, and does what the page says while no service answers.
 
-use std::{os::unix::net::UnixStream, sync::atomic::Ordering::Relaxed};
+use std::os::unix::net::UnixStream;
 
-use crate::support::{envoy::replace, prelude::*};
-
-/// An application behind a proxy, which answers every request with 200.
-struct Application {
-    address: SocketAddr,
-    served: Arc<AtomicUsize>,
-}
-
-impl Application {
-    fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (address, served) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
-        let count = Arc::clone(&served);
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let Ok(mut stream) = stream else { continue };
-                // Requests without a body, one on each connection.
-                let mut head = [0; 4096];
-                if stream.read(&mut head).is_ok_and(|length| length > 0) {
-                    count.fetch_add(1, Relaxed);
-                    let _ = stream.write_all(
-                        b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
-                    );
-                }
-            }
-        });
-        Self { address, served }
-    }
-
-    /// Number of requests so far.
-    fn served(&self) -> usize {
-        self.served.load(Relaxed)
-    }
-}
+use crate::support::{application::Application, envoy::replace, prelude::*};
 
 /// A proxy with the page's configuration, which listens on a socket in its folder.
 struct Proxy {
