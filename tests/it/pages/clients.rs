@@ -121,11 +121,6 @@ fn empty_folder(language: &str) -> PathBuf {
     folder
 }
 
-#[track_caller]
-fn build(command: &mut Command) {
-    succeeds(command);
-}
-
 /// The command with the arguments that every client has.
 fn command(program: impl AsRef<Path>, arguments: &[&str]) -> Command {
     let mut command = Command::new(program.as_ref());
@@ -166,7 +161,7 @@ fn prepared(language: &str, script: &str) -> PathBuf {
     let tools = root().join("target/tools/venv/bin");
     let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
     let mut shell = command("sh", &["-e", "-c", script]);
-    build(shell.current_dir(&folder).env("ROOT", root()).env("PATH", path));
+    succeeds(shell.current_dir(&folder).env("ROOT", root()).env("PATH", path));
     folder
 }
 
@@ -183,7 +178,7 @@ fn the_request_without_grpc_is_decided() {
 #[test]
 fn the_go_client_limits_and_fails_open() {
     // `go run` compiles for longer than a deadline.
-    build(command("go", &["build", "-o", "/dev/null", "."]).current_dir(example("go")));
+    succeeds(command("go", &["build", "-o", "/dev/null", "."]).current_dir(example("go")));
     check(|address, deadline| {
         let mut client = sample("Go", address, deadline);
         client.current_dir(example("go"));
@@ -237,7 +232,7 @@ fn the_typescript_client_limits_and_fails_open() {
 
 #[test]
 fn the_rust_client_limits_and_fails_open() {
-    build(
+    succeeds(
         command(env!("CARGO"), &["build", "--locked", "--example", "client"])
             .current_dir(root())
             .env_remove("RUSTC_BOOTSTRAP"),
@@ -255,14 +250,14 @@ fn the_java_client_limits_and_fails_open() {
         let parent = folder.join(copied).parent().unwrap().to_owned();
         fs::create_dir_all(&parent).unwrap();
         let source = root().join(copied);
-        build(command("cp", &["-r"]).args([source, parent]));
+        succeeds(command("cp", &["-r"]).args([source, parent]));
     }
     symlink(root().join("proto"), folder.join("proto")).unwrap();
     let project = folder.join("examples/clients/java");
     let package = ["-f", "../../../clients/java", "-pl", "client", "-am", "install", "-DskipTests"];
     for arguments in [&package[..], &["compile"]] {
         let maven = ["--batch-mode", "--quiet", "--offline"];
-        build(command("mvn", &maven).args(arguments).current_dir(&project));
+        succeeds(command("mvn", &maven).args(arguments).current_dir(&project));
     }
     check(|address, deadline| {
         let mut client = command("java", &["-cp", "target/classes:target/lib/*", "Main"]);
