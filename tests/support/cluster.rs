@@ -254,29 +254,12 @@ impl Cluster {
 
     /// A key, of no counter, that is in a slot of this node.
     pub fn key_on(&self, node: usize) -> String {
-        self.keys_on(node, 1).remove(0)
-    }
-
-    /// KeyDeclaration, of no counters, that are in different slots of this node.
-    pub fn keys_on(&self, node: usize, count: usize) -> Vec<String> {
         let own = eventually("the node owns slots", || {
             let seen = self.seen_by(&self.nodes[node])?;
             seen.into_iter().find(|seen| seen.node == node && !seen.slots.is_empty())
         });
-        let mut connection = self.nodes[node].connect();
-        let mut slots = BTreeSet::new();
-        let mut keys = Vec::new();
-        for key in (0..).map(|number| format!("key-{number}")) {
-            if keys.len() == count {
-                break;
-            }
-            let slot =
-                redis::cmd("CLUSTER").arg("KEYSLOT").arg(&key).query(&mut connection).unwrap();
-            if own.owns(slot) && slots.insert(slot) {
-                keys.push(key);
-            }
-        }
-        keys
+        let mut keys = (0..).map(|number| format!("key-{number}"));
+        keys.find(|key| own.owns(self.slot_of(key))).unwrap()
     }
 
     /// Moves a slot and its keys.
