@@ -2,13 +2,9 @@
 
 use std::env;
 
-use crate::support::prelude::*;
+use crate::support::{chart::text, prelude::*};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-fn text(file: &str) -> String {
-    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
-}
 
 fn workflows() -> [String; 2] {
     ["test", "release"].map(|name| text(&format!(".github/workflows/{name}.yaml")))
