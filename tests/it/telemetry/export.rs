@@ -1,11 +1,9 @@
 //! Metrics, as an OTLP receiver and a scrape get them, and outages of the receiver; no value of a descriptor is in
 //! them.
 
-use opentelemetry_proto::tonic::common::v1::any_value::Value;
-
 use crate::support::{
     fault_proxy::{Connect, Cut},
-    otlp::Receiver,
+    otlp::{Receiver, attribute},
     prelude::*,
 };
 
@@ -62,14 +60,7 @@ async fn replicas_differ_by_their_instance_in_what_they_export() {
     let mut instances = Vec::new();
     for metrics in received.iter().flat_map(|request| &request.resource_metrics) {
         let resource = metrics.resource.as_ref().unwrap();
-        let of = |key: &str| {
-            let found = resource.attributes.iter().find(|attribute| attribute.key == key);
-            let found = found.and_then(|attribute| attribute.value.as_ref()?.value.as_ref());
-            match found {
-                Some(Value::StringValue(text)) => text.clone(),
-                other => panic!("{key}: {other:?}"),
-            }
-        };
+        let of = |key: &str| attribute(&resource.attributes, key);
         assert_eq!(of("service.name"), "tollkeeper");
         assert_eq!(of("service.version"), env!("CARGO_PKG_VERSION"));
         instances.push((of("service.instance.id"), of("host.name")));
