@@ -1,6 +1,5 @@
 //! Scrapes of services that together have every metric.
 
-use tempfile::NamedTempFile;
 use tokio::sync::OnceCell;
 
 use super::{
@@ -52,10 +51,8 @@ descriptors:
 /// A scrape after a window has been audited, and a candidate has judged a call.
 async fn scrape_with_audit() -> String {
     let rules = RULES.replace("unit: year", "unit: second");
-    let (redis, mut candidate) = (Redis::start(), NamedTempFile::new().unwrap());
-    candidate.write_all(rules.as_bytes()).unwrap();
-    let path = candidate.path().to_str().unwrap();
-    let flags = &["--audit-one-in", "1", "--candidate", path, "--candidate-one-in", "1"];
+    let (redis, candidate) = (Redis::start(), TextFile::new("candidate.yaml", &rules));
+    let flags = &["--audit-one-in", "1", "--candidate", &candidate, "--candidate-one-in", "1"];
     let options = Options { rules: &rules, store: &redis.url(), flags, ..Options::default() };
     let service = Service::start(options);
     let deadline = Instant::now() + PATIENCE;

@@ -5,10 +5,8 @@ use crate::support::prelude::*;
 
 /// Envoy Gateway's own opinion of a manifest.
 fn check(text: &str) -> Result<(), String> {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("sample.yaml");
-    fs::write(&file, text).unwrap();
-    let (code, _, problem) = run(Command::new(tool("envoy-gateway")).arg("check").arg(file));
+    let file = TextFile::new("sample.yaml", text);
+    let (code, _, problem) = run(Command::new(tool("envoy-gateway")).args(["check", &file]));
     if code == Some(0) { Ok(()) } else { Err(problem) }
 }
 

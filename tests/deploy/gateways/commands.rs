@@ -19,9 +19,7 @@ fn desk() -> TempDir {
             stub.display()
         );
         fs::write(programs.join(name), script).unwrap();
-        assert!(
-            Command::new("chmod").arg("+x").arg(programs.join(name)).status().unwrap().success()
-        );
+        succeeds(Command::new("chmod").arg("+x").arg(programs.join(name)));
     }
     symlink(tollkeeper().get_program(), programs.join("tollkeeper")).unwrap();
     for name in ["examples", "helm"] {
@@ -110,14 +108,12 @@ fn the_queries_that_compare_denials_are_valid_and_read_metrics_that_exist() {
     let queries = blocks(&text, "promql");
     assert_eq!(queries.len(), 2);
     let metrics = page("observability.md");
-    let folder = TempDir::new().unwrap();
     for query in queries {
         let indented = query.trim_end().replace('\n', "\n      ");
         let rules =
             format!("groups:\n- name: g\n  rules:\n  - alert: A\n    expr: |\n      {indented}\n");
-        let file = folder.path().join("rules.yaml");
-        fs::write(&file, rules).unwrap();
-        succeeds(Command::new(tool("promtool")).args(["check", "rules"]).arg(file));
+        let file = TextFile::new("rules.yaml", rules);
+        succeeds(Command::new(tool("promtool")).args(["check", "rules", &file]));
         let words = query.split(|char: char| !char.is_alphanumeric() && char != '_');
         let read: Vec<&str> = words.filter(|word| word.starts_with("ratelimit_")).collect();
         assert!(!read.is_empty());

@@ -57,13 +57,9 @@ fn the_pictures_are_those_that_the_engine_draws() {
 
 #[test]
 fn the_rule_samples_of_the_pages_are_valid() {
-    let folder = TempDir::new().unwrap();
     let text = ["rules.md", "algorithms.md", "sizing.md"].map(page).concat();
-    for (number, rules) in blocks(&text, "yaml").into_iter().enumerate() {
-        let file = folder.path().join(format!("{number}.yaml"));
-        fs::write(&file, rules).unwrap();
-        let output = tollkeeper().arg("check").arg(&file).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for rules in blocks(&text, "yaml") {
+        succeeds(tollkeeper().args(["check", &TextFile::new("rules.yaml", rules)]));
     }
 }
 
@@ -75,8 +71,7 @@ fn each_recipe_does_what_its_test_claims() {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("recipe.yaml"), recipe[0]).unwrap();
         fs::write(folder.path().join("recipe.test.yaml"), recipe[1]).unwrap();
-        let output = tollkeeper().arg("test").arg(folder.path()).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        succeeds(tollkeeper().arg("test").arg(folder.path()));
     }
     assert!(blocks.len() >= 26, "each recipe has rules and a test");
 }

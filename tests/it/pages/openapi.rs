@@ -3,7 +3,6 @@
 use std::sync::LazyLock;
 
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet};
-use tempfile::NamedTempFile;
 
 use super::tables::routes;
 use crate::support::{overrides, prelude::*, secured::Secured, service::exchange_with};
@@ -435,10 +434,8 @@ fn refusals(exchanges: &mut Exchanges, service: &Service) {
         exchanges.ask_with(at, &request, &page, &body, 403);
     }
 
-    let token = NamedTempFile::new().unwrap();
-    std::fs::write(&token, "0123456789abcdef").unwrap();
-    let path = token.path().to_str().unwrap();
-    let flags = &["--admin-token-file", path, "--top-keys", "off", "--max-message-bytes", "1KiB"];
+    let token = TextFile::new("token", "0123456789abcdef");
+    let flags = &["--admin-token-file", &token, "--top-keys", "off", "--max-message-bytes", "1KiB"];
     let bounded = Service::with(RULES).flags(flags).start();
     let http = (HTTP, bounded.http);
     let admin = (ADMIN, bounded.admin);
@@ -511,10 +508,9 @@ fn failures(exchanges: &mut Exchanges) {
     exchanges.ask(admin, "GET /overrides", "", 200);
     exchanges.ask(admin, "POST /overrides", &example("POST /overrides").1, 503);
     let redis = Redis::start();
-    let (store, mut candidate) = (&redis.url(), NamedTempFile::with_suffix(".yaml").unwrap());
-    candidate.write_all(RULES.as_bytes()).unwrap();
-    let flags = &["--candidate", candidate.path().to_str().unwrap()];
-    let service = Service::with(RULES).on(store).flags(flags).start();
+    let candidate = TextFile::new("candidate.yaml", RULES);
+    let flags = &["--candidate", &*candidate];
+    let service = Service::with(RULES).on(&redis.url()).flags(flags).start();
     let set = overrides::set(&service, "user=z", json!({ "action": "ban" }));
     let version = overrides::send(&service, "GET", "/candidate", "").1["version"].take();
     drop(redis);
@@ -529,10 +525,8 @@ fn real_services_answer_as_the_document_describes() {
     let mut exchanges = Exchanges::default();
     let folder = TempDir::new().unwrap();
     let flags = ["--headers", "both", "--dynamic-metadata=on", "--metrics-compat", "envoyproxy"];
-    let candidate = folder.path().join("candidate.yaml");
-    std::fs::write(&candidate, RULES).unwrap();
-    let paths = [folder.path(), &candidate].map(|path| path.to_str().unwrap());
-    let flags = [&flags[..], &["--record", paths[0], "--candidate", paths[1]]].concat();
+    let (record, candidate) = (folder.path().to_str().unwrap(), TextFile::new("a.yaml", RULES));
+    let flags = [&flags[..], &["--record", record, "--candidate", &candidate]].concat();
     let service = Service::with(RULES).flags(&flags).ready();
     let (compat, debug) = in_place_of_envoyproxy();
     for (name, (server, _)) in operations() {

@@ -27,13 +27,11 @@ fn the_documents_follow_the_rules_of_prose() {
 
 #[test]
 fn each_rule_of_prose_finds_what_it_is_about() {
-    let folder = TempDir::new().unwrap();
     for (text, rule) in
         [("It takes the most processor time.", "Field"), ("`processor time` is code.", "")]
     {
-        let page = folder.path().join("page.md");
-        fs::write(&page, format!("# A page\n\n{text}\n")).unwrap();
-        let found = found(&[&page]);
+        let page = TextFile::new("page.md", format!("# A page\n\n{text}\n"));
+        let found = found(&[Path::new(&*page)]);
         let rules: Vec<bool> =
             found.iter().map(|line| line.contains(&format!(":Tollkeeper.{rule}:"))).collect();
         assert_eq!(rules, if rule.is_empty() { vec![] } else { vec![true] }, "{text}: {found:?}");

@@ -6,12 +6,12 @@ use crate::support::{otlp::Receiver, prelude::*};
 
 const CANARY: &str = "canary-7f3a";
 
-/// Waits for this number of lines about decisions.
+/// Waits for this number of lines with this text.
 #[track_caller]
-fn decisions(service: &Service, count: usize) -> Vec<String> {
-    eventually(&format!("{count} lines about decisions"), || {
+fn lines_with(text: &str, service: &Service, count: usize) -> Vec<String> {
+    eventually(&format!("{count} lines with {text}"), || {
         let log = service.log();
-        let lines = log.lines().filter(|line| line.contains("decided"));
+        let lines = log.lines().filter(|line| line.contains(text));
         let lines: Vec<String> = lines.map(str::to_owned).collect();
         (lines.len() >= count).then_some(lines)
     })
@@ -33,7 +33,7 @@ async fn the_log_filter_changes_by_target_on_the_admin_address_while_the_service
     for user in [CANARY, CANARY, "another"] {
         ask(user).await;
     }
-    let lines = decisions(&service, 3);
+    let lines = lines_with("decided", &service, 3);
     let expected = "user charge 1: ok, 8 left of 10 per year";
     assert!(lines[0].contains(expected), "{lines:?}");
     for part in [r#"domain="shop""#, r#"verdict="ok""#, "other charge 1: ok, no limit"] {
@@ -92,7 +92,7 @@ async fn a_json_line_of_a_sampled_call_has_the_ids_of_its_trace() {
         call.metadata_mut().insert("traceparent", parent.parse().unwrap());
         service.client().await.should_rate_limit(call).await.unwrap();
     }
-    let lines = decisions(&service, 2);
+    let lines = lines_with("decided", &service, 2);
     let [sampled, unsampled] = [0, 1].map(|n| serde_json::from_str::<Value>(&lines[n]).unwrap());
     assert_eq!(sampled["span"]["trace_id"], TRACE);
     assert_eq!(sampled["span"]["span_id"].as_str().map(str::len), Some(16));
@@ -102,14 +102,12 @@ async fn a_json_line_of_a_sampled_call_has_the_ids_of_its_trace() {
 
 #[tokio::test]
 async fn corrupt_counters_have_a_line_for_each_rule_even_if_domains_have_rules_of_one_path() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("bank.yaml");
     let rules = "domain: DOMAIN\ndescriptors:\n  - { key: user, rate_limit: { unit: year, requests_per_unit: 10 } }\n";
-    std::fs::write(&file, rules.replace("DOMAIN", "bank")).unwrap();
+    let file = TextFile::new("bank.yaml", rules.replace("DOMAIN", "bank"));
     let redis = Redis::start();
     let service = Service::with(&rules.replace("DOMAIN", "shop"))
         .on(&redis.url())
-        .flags(&["--rules", file.to_str().unwrap()])
+        .flags(&["--rules", &file])
         .start();
     let call = |domain| request(domain, vec![descriptor(&[("user", CANARY)])]);
     for domain in ["shop", "bank"] {
@@ -141,12 +139,7 @@ async fn denials_are_logged_at_the_rate_that_was_asked_for_and_without_values() 
         service
     };
     let service = ask(&["--log-denials", "1/m"]).await;
-    let lines = eventually("a line about a denial", || {
-        let log = service.log();
-        let lines: Vec<String> =
-            log.lines().filter(|line| line.contains("denied")).map(str::to_owned).collect();
-        (!lines.is_empty()).then_some(lines)
-    });
+    let lines = lines_with("denied", &service, 1);
     assert_eq!(lines.len(), 1, "{lines:?}");
     for part in [r#"domain="shop""#, r#"rule="user""#, "key=", r#"by="limit""#] {
         assert!(lines[0].contains(part), "{part}: {lines:?}");
