@@ -39,12 +39,8 @@ fn without_limits(value: &mut Value) {
 }
 
 #[test]
-fn the_requests_of_the_page_about_the_api_get_the_answers_that_it_shows() {
+fn the_requests_of_the_pages_get_the_answers_that_they_show() {
     get_the_answers_that_it_shows("api.md", 11);
-}
-
-#[test]
-fn the_requests_of_the_page_about_gubernator_get_the_answers_that_it_shows() {
     get_the_answers_that_it_shows("gubernator.md", 1);
 }
 
