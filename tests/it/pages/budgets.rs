@@ -33,17 +33,10 @@ descriptors:
 
 const ENVOY_GATEWAY: &str = "httproute/default/backend/rule/0/match/0/*";
 
-/// The page's rules, each in a file of its own.
-fn rules(page: &str) -> Vec<&str> {
-    let rules = |block: &&str| block.starts_with("domain:") && block.contains("requests_per_unit:");
-    blocks(page, "yaml").into_iter().filter(rules).collect()
-}
-
-/// Its overlays.
-fn overlays(page: &str) -> Vec<&str> {
-    let overlays =
-        |block: &&str| block.starts_with("domain:") && !block.contains("requests_per_unit:");
-    blocks(page, "yaml").into_iter().filter(overlays).collect()
+/// The page's rules, each in a file of its own, and its overlays.
+fn rules_and_overlays(page: &str) -> (Vec<&str>, Vec<&str>) {
+    let files = blocks(page, "yaml").into_iter().filter(|block| block.starts_with("domain:"));
+    files.partition(|block| block.contains("requests_per_unit:"))
 }
 
 fn start(rules: &[&str], overlays: &[&str]) -> Service {
@@ -81,7 +74,7 @@ fn shown(service: &Service, command: &str, token: &mut String) -> String {
 #[test]
 fn the_commands_of_the_page_take_holds_and_commit_them() {
     let page = page("budgets.md");
-    let service = start(&rules(&page), &[]);
+    let service = start(&rules_and_overlays(&page).0, &[]);
     let mut token = String::new();
     let mut commands = 0;
     for console in blocks(&page, "console") {
@@ -107,7 +100,9 @@ fn the_page_shows_a_part_of_the_example_of_envoy() {
 #[tokio::test]
 async fn the_overlays_of_the_page_make_calls_of_gateways_hold() {
     let page = page("budgets.md");
-    let service = start(&OVERLAID.map(|(rules, _)| rules), &overlays(&page));
+    let (_, overlays) = rules_and_overlays(&page);
+    assert_eq!(overlays.len(), OVERLAID.len());
+    let service = start(&OVERLAID.map(|(rules, _)| rules), &overlays);
     for (rules, entries) in OVERLAID {
         let domain = rules.trim().lines().next().unwrap().strip_prefix("domain: ").unwrap();
         let ask = async |count| {
@@ -125,13 +120,13 @@ async fn the_overlays_of_the_page_make_calls_of_gateways_hold() {
         );
         assert_eq!([ask(42).await, ask(0).await], ["OK", "OK"], "{domain}");
     }
-    assert_eq!(overlays(&page).len(), OVERLAID.len());
 }
 
 /// Two calls with one id: the first takes, the second commits.
 #[tokio::test]
 async fn the_rule_for_agentgateway_holds_by_id() {
-    let service = start(&rules(&page("budgets.md")), &[]);
+    let page = page("budgets.md");
+    let service = start(&rules_and_overlays(&page).0, &[]);
     let remaining = async |count| {
         let entries = [("user", "alice"), ("hold.id", "5f1c")];
         let call = request("agents", vec![hits(descriptor(&entries), count)]);
