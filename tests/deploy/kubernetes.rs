@@ -163,19 +163,6 @@ fn a_config_map_of_rules_that_does_not_exist_is_refused_before_anything_is_insta
     assert_eq!(code, Some(0), "{out}{error}");
 }
 
-/// The service, where Contour's Envoy reaches it: not on loopback.
-fn service_for_contour(rules: &str) -> Service {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("rules.yaml");
-    fs::write(&file, rules).unwrap();
-    let mut command = tollkeeper();
-    command.args(["serve", "--grpc-addr", &format!("{}:0", address_of_machine())]);
-    command.args(["--http-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"]);
-    // A test machine may be slow, and no test depends on speed.
-    command.args(["--decision-budget", "10s", "--drain", "0s", "--rules"]).arg(file);
-    Service::spawn(command, folder)
-}
-
 /// An HTTPProxy with a route for each row of the page's table, which the header x-row selects.
 fn proxy_of_rows(rows: &[DescriptorRow]) -> Value {
     let mut routes = Vec::new();
@@ -202,7 +189,9 @@ fn contour_limits_requests_and_sends_descriptors_as_its_page_says() {
     let text = page("contour.md");
     let rows = descriptors(&text);
     let server = ApiServer::start();
-    let service = service_for_contour(&rules_with(&rows));
+    // Contour's Envoy does not reach loopback.
+    let address = format!("{}:0", address_of_machine());
+    let service = Service::with(&rules_with(&rows)).flags(&["--grpc-addr", &address]).start();
     let example = |name| fs::read_to_string(root().join("examples/gateways").join(name)).unwrap();
     let mut manifests = documents(&example("contour.yaml"));
     manifests.extend(documents(&example("contour-configuration.yaml")));
@@ -239,10 +228,8 @@ fn the_page_of_contour_has_the_environment_of_its_sample_whose_rules_are_accepte
     }
     assert_eq!(environment, blocks(&page("contour.md"), "dotenv")[0]);
 
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("ratelimit-config.yaml");
     let rules = of("ConfigMap")["data"]["ratelimit-config.yaml"].as_str().unwrap();
-    fs::write(&file, rules).unwrap();
-    let (code, out, error) = run(tollkeeper().arg("check").arg(&file));
-    assert_eq!((code, out.as_str()), (Some(0), "ok: 2 rules in 1 domain\n"), "{error}");
+    let file = TextFile::new("ratelimit-config.yaml", rules);
+    let out = succeeds(tollkeeper().args(["check", &file]));
+    assert_eq!(out, "ok: 2 rules in 1 domain\n");
 }
