@@ -124,78 +124,50 @@ fn send_and_discard(address: SocketAddr, parts: &[&[u8]], stop: &Stop) {
     });
 }
 
+/// What runs again and again on two threads.
+type Attack = Box<dyn Fn(SocketAddr, SocketAddr, &Stop) + Sync>;
+
 /// The opening of a connection and these frames, and then `frame` many times.
-fn repeated(first: Frames, frame: Frames) -> impl Fn(SocketAddr, SocketAddr, &Stop) + Sync {
+fn repeated(first: Frames, frame: Frames) -> Attack {
     let first = [http2::opening(), first.bytes()].concat();
     let frames = frame.bytes().repeat(10_000);
-    move |grpc, _, stop| {
+    Box::new(move |grpc, _, stop| {
         let mut parts = vec![&frames[..]; 11];
         parts[0] = &first;
         send_and_discard(grpc, &parts, stop);
-    }
+    })
+}
+
+/// The opening of a connection, and what `add` adds to the frames so far, this number of times.
+fn sent(count: usize, add: impl Fn(Frames) -> Frames) -> Attack {
+    let frames = (0..count).fold(Frames::default(), |frames, _| add(frames)).bytes();
+    Box::new(move |grpc, _, stop| send_and_discard(grpc, &[&http2::opening(), &frames], stop))
 }
 
 #[test]
-fn flood_of_rapid_resets() {
-    let resets = (0..20_000).fold(Frames::default(), |frames, _| frames.headers().reset()).bytes();
-    flood("HEADERS and RST_STREAM", 150, |grpc, _, stop| {
-        send_and_discard(grpc, &[&http2::opening(), &resets], stop);
-    });
-}
-
-/// The service resets these streams itself, since an update by zero is an error.
-#[test]
-fn flood_of_streams_that_the_service_must_reset() {
-    let streams = (0..20_000).fold(Frames::default(), |frames, _| {
+fn flood_of_frames() {
+    let frame = |kind, stream, payload: &[u8]| Frames::default().frame(kind, 0, stream, payload);
+    let block = || frame(http2::HEADERS, 1, b"\x83\x86\x40\x01a\x00");
+    // The service resets these streams itself, since an update by zero is an error.
+    let zero_update = |frames: Frames| {
         let frames = frames.headers();
         let stream = frames.stream;
         frames.frame(http2::WINDOW_UPDATE, 0, stream, &[0; 4])
-    });
-    let streams = streams.bytes();
-    flood("zero WINDOW_UPDATE", 150, |grpc, _, stop| {
-        send_and_discard(grpc, &[&http2::opening(), &streams], stop);
-    });
-}
-
-#[test]
-fn flood_of_continuations() {
-    let first = || Frames::default().frame(http2::HEADERS, 0, 1, b"\x83\x86\x40\x01a\x00");
-    let small = Frames::default().frame(http2::CONTINUATION, 0, 1, &[0xbe]);
-    let large = Frames::default().frame(http2::CONTINUATION, 0, 1, &[0xbe; 400]);
-    let (small, large) = (repeated(first(), small), repeated(first(), large));
-    flood("CONTINUATION", 200, |grpc, http, stop| {
-        small(grpc, http, stop);
-        large(grpc, http, stop);
-    });
-}
-
-#[test]
-fn flood_of_pings() {
-    flood("PING", 100, repeated(Frames::default(), Frames::default().ping()));
-}
-
-#[test]
-fn flood_of_settings() {
-    flood(
-        "SETTINGS",
-        100,
-        repeated(Frames::default(), Frames::default().frame(http2::SETTINGS, 0, 0, &[])),
-    );
-}
-
-#[test]
-fn flood_of_empty_data() {
-    let empty = Frames::default().frame(http2::DATA, 0, 1, &[]);
-    flood("empty DATA", 100, repeated(Frames::default().headers(), empty));
-}
-
-#[test]
-fn flood_of_whole_calls() {
-    let calls = (0..20_000).fold(Frames::default(), |frames, _| frames.call(&good_message()));
-    let calls = calls.bytes();
-    flood("calls", 200, |grpc, _, stop| {
-        send_and_discard(grpc, &[&http2::opening(), &calls], stop);
-    });
+    };
+    let bomb = b"\x0a\x04shop".iter().copied().chain([0x12, 0].repeat(20_000)).collect::<Vec<_>>();
+    for (name, peak_max, attack) in [
+        ("HEADERS and RST_STREAM", 150, sent(20_000, |frames| frames.headers().reset())),
+        ("zero WINDOW_UPDATE", 150, sent(20_000, zero_update)),
+        ("CONTINUATION", 200, repeated(block(), frame(http2::CONTINUATION, 1, &[0xbe]))),
+        ("long CONTINUATION", 200, repeated(block(), frame(http2::CONTINUATION, 1, &[0xbe; 400]))),
+        ("PING", 100, repeated(Frames::default(), Frames::default().ping())),
+        ("SETTINGS", 100, repeated(Frames::default(), frame(http2::SETTINGS, 0, &[]))),
+        ("empty DATA", 100, repeated(Frames::default().headers(), frame(http2::DATA, 1, &[]))),
+        ("calls", 200, sent(20_000, |frames| frames.call(&good_message()))),
+        ("descriptor bombs", 200, sent(25, |frames| frames.call(&bomb))),
+    ] {
+        flood(name, peak_max, attack);
+    }
 }
 
 /// The client cancels each call at once. The service still decides all of them, and must hold few in memory while they wait.
@@ -205,17 +177,13 @@ fn flood_of_large_calls_that_are_reset() {
     let large = request("shop", long.into());
     let calls = vec![Call { descriptors: large.descriptors.clone(), ..Call::default() }];
     let batch = DecideRequest { domain: "shop".to_owned(), calls }.encode_to_vec();
-    let methods = [
-        ("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", large.encode_to_vec()),
+    for (path, message) in [
+        (http2::METHOD_PATH, large.encode_to_vec()),
         ("/tollkeeper.v1.Tollkeeper/Decide", batch.clone()),
         ("/tollkeeper.v1.Tollkeeper/DecideStream", batch),
-    ];
-    for (path, message) in methods {
+    ] {
         let call = |frames: Frames| frames.many_headers(path, 0).data(&message).reset();
-        let calls = (0..2_000).fold(Frames::default(), |frames, _| call(frames)).bytes();
-        flood(&format!("{path} and RST_STREAM"), 100, |grpc, _, stop| {
-            send_and_discard(grpc, &[&http2::opening(), &calls], stop);
-        });
+        flood(&format!("{path} and RST_STREAM"), 100, sent(2_000, call));
     }
 }
 
@@ -315,15 +283,6 @@ fn flood_of_idle_connections() {
             scope.spawn(|| hold_connections(http, 200, &[b"GET /"], stop));
             scope.spawn(|| hold_connections(grpc, 200, &[&http2::opening()], stop));
         });
-    });
-}
-
-#[test]
-fn flood_of_descriptors() {
-    let bomb = b"\x0a\x04shop".iter().copied().chain([0x12, 0].repeat(20_000)).collect::<Vec<_>>();
-    let calls = (0..25).fold(Frames::default(), |frames, _| frames.call(&bomb)).bytes();
-    flood("descriptor bombs", 200, |grpc, _, stop| {
-        send_and_discard(grpc, &[&http2::opening(), &calls], stop);
     });
 }
 
