@@ -107,12 +107,8 @@ const REQUESTS_MIN: u32 = 20;
 #[test]
 fn envoy_loses_no_call_when_a_service_ends() {
     let redis = Redis::start();
-    let start = || {
-        let service =
-            Service::with("domain: envoy").on(&redis.url()).flags(&["--drain", "1s"]).start();
-        service.wait_until_ready();
-        service
-    };
+    let start =
+        || Service::with("domain: envoy").on(&redis.url()).flags(&["--drain", "1s"]).ready();
     for _ in 0..exits() {
         let (mut leaving, staying) = (start(), start());
         let envoy = envoy(leaving.grpc, staying.grpc);

@@ -19,18 +19,16 @@ const CONNECTIONS: u64 = 4;
 
 /// A service with one worker, on the processors `SURGE_CORES` if that is set.
 fn start(redis: &Redis, budget: Duration) -> Service {
-    let folder = TempDir::new().unwrap();
-    let rules = folder.path().join("rules.yaml");
-    std::fs::write(&rules, RULES).unwrap();
     let mut command = serve();
-    command.args(["--store", &redis.url(), "--drain", "0s", "--workers", "1", "--rules"]);
-    command.arg(&rules).args(["--decision-budget", &format!("{}ms", budget.as_millis())]);
     if let Ok(cores) = std::env::var("SURGE_CORES") {
         let mut pinned = Command::new("taskset");
         pinned.args(["-c", &cores]).arg(command.get_program()).args(command.get_args());
         command = pinned;
     }
-    let service = Service::spawn(command, folder);
+    let budget = format!("{}ms", budget.as_millis());
+    let flags = ["--workers", "1", "--decision-budget", &budget];
+    let options = Service::with(RULES).flags(&flags);
+    let service = Service::start_with(command, options.on(&redis.url()));
     service.wait_until_ready();
     service
 }
