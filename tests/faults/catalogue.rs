@@ -286,7 +286,7 @@ fn run(row: &Row, seed: u64) -> Outcome {
     let mut world = World::start(row.setup, row.budget(), row.stage, seed);
     let load = Load::start(world.service().grpc, row.reach);
     if row.setup != Setup::ProxyFromStart {
-        load.wait(Duration::from_millis(300));
+        thread::sleep(Duration::from_millis(300));
     }
     let before = outcome::Process::of(world.service.as_mut().unwrap());
     let began = Instant::now();
@@ -294,7 +294,7 @@ fn run(row: &Row, seed: u64) -> Outcome {
         world.does(row.stage);
     }
     let staged = Instant::now();
-    load.wait(HOLD / 2);
+    thread::sleep(HOLD / 2);
     let in_fault = measure(&world, row, &load, staged);
     let heals = Instant::now();
     world.does(row.heal);
@@ -311,7 +311,7 @@ fn measure(world: &World, row: &Row, load: &Load, staged: Instant) -> Durations 
     let mut before = durations(world, row);
     let last = Instant::now() + PARTS_MAX * (HOLD / 2);
     loop {
-        load.wait(HOLD / 2);
+        thread::sleep(HOLD / 2);
         let now = durations(world, row);
         let part = now.since(&before);
         let is_sample = row.reach == Reach::All || load.spared_since(staged) >= SPARED_MIN;

@@ -75,10 +75,6 @@ impl Load {
         Self { runtime, clients, ledger, stop }
     }
 
-    pub(super) fn wait(&self, time: Duration) {
-        thread::sleep(time);
-    }
-
     /// Waits until Redis has answered every call for a while, and returns how long after `healed` the last one
     /// without its answer was answered; `None` if that takes too long.
     pub(super) fn recovered_after(&self, healed: Instant, service: u32) -> Option<Recovery> {
