@@ -133,7 +133,7 @@ const PLANTS: [(&str, Plant); 15] = [
     ("any window counts", ["if is_present then", "if true then"]),
     ("a write that was refused counts", ["if created.err then", "if false then"]),
     ("a debit counts twice", ["text(after - before)", "text(2 * (after - before))"]),
-    ("a refund does nothing", ["charge.algorithm.refund(account, charge.hits, charge)", ""]),
+    ("a refund does nothing", ["account.refunded = (account.refunded or 0) + charge.hits", ""]),
     (
         "a commit leaves no record",
         [
