@@ -190,7 +190,7 @@ impl<'a> AdminServer<'a> {
         })
     }
 
-    /// Asks for the pages of a list, all of them or those of the first `max` items. Returns the items, and the last page.
+    /// Reads a list page by page, to its end or until it has `max` items. Returns the items, and the last page.
     pub(super) fn ask_pages(
         &self,
         path: &str,

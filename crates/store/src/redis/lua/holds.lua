@@ -126,8 +126,8 @@ local function commit_by_id(charge)
   return APPLIED
 end
 
--- Ends the oldest open hold, with all holds of its take, unless another charge of the call has ended one here. Once the call
--- has looked for `CALLS_MAX` holds of takes, those of a further take stay until their deadlines.
+-- Ends the oldest open hold, with all holds of its take, unless another charge of the call has ended one here. A call looks
+-- for about `CALLS_MAX` other holds: after that, it ends only the oldest one, and the others of its take end at their deadlines.
 local function end_oldest(charge, known, searched)
   if charge.algorithm.finish then return charge.algorithm.finish_oldest(charge.account) and APPLIED or REPEATED end
   local own = charge.hold.known
