@@ -11,7 +11,7 @@ pub mod once;
 mod refused_debits;
 mod span;
 
-use std::{iter, sync::Arc};
+use std::{iter, pin::Pin, sync::Arc};
 
 use futures_util::future::join_all;
 
@@ -38,7 +38,7 @@ use crate::{
     explain::Explanation,
     notices::Notices,
     overrides::Overrides,
-    process::turns::WorkTurns,
+    process::{calls::client_has_left, turns::WorkTurns},
     recording::{Recorded, Recorder},
     rules::{InForce, Rules},
     self_audit::SelfAudit,
@@ -238,20 +238,25 @@ impl Limiter {
         };
         self.report_late(arrival, 1);
         if let Ok(decision) = &decided
-            && let Some(commit) = holds::commit_of_unheard(request, decision)
+            && decision.token.is_some()
+            && client_has_left()
         {
-            // In a box, since it is rare.
-            drop(Box::pin(self.decide_by(&by, &commit, meaning, Arrival::now(), None)).await);
+            let mut taken = Taken::default();
+            taken.add(request, decision);
+            self.give_back(taken).await;
         }
         decided
     }
 
-    /// Gives back what calls have taken whose client will not have the answer.
-    pub(crate) async fn give_back(&self, taken: Taken) {
-        for release in taken.releases() {
-            // In a box, since it is rare.
-            drop(Box::pin(self.decide(&release, Arrival::now())).await);
-        }
+    /// Gives back what calls have taken whose client will not have the answer. In a box, since it is rare.
+    pub(crate) fn give_back(&self, taken: Taken) -> Pin<Box<impl Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            let by = self.deciding();
+            for release in taken.releases() {
+                let (meaning, arrival) = (HitsMeaning::Charged, Arrival::now());
+                drop(self.decide_by(&by, &release, meaning, arrival, None).await);
+            }
+        })
     }
 
     pub fn deciding(&self) -> Deciding {
@@ -280,9 +285,11 @@ impl Limiter {
         let can_read = self.holds.can_read(request, until).await;
         let plan = self.plan(by, request, meaning)?;
         let is_repeated = away.is_some();
-        let takes_no_writes = |error: &StoreError| matches!(error, StoreError::TakesNoWrites(_));
-        let keeps_nothing = !plan.charges.iter().any(Charge::outlives_caller);
-        let away = away.filter(|error| !(takes_no_writes(error) && keeps_nothing));
+        let can_ask = |error: &StoreError| {
+            matches!(error, StoreError::TakesNoWrites(_))
+                && !plan.charges.iter().any(Charge::outlives_caller)
+        };
+        let away = away.filter(|error| !can_ask(error));
         let away = match away {
             None if !can_read || !self.holds.can_sign(&plan, until).await => Some(unknown()),
             away => away,

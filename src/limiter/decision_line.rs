@@ -83,11 +83,9 @@ impl fmt::Display for DescriptorLine<'_> {
 
 /// The id of the counters of a descriptor, also of one that has none.
 fn id_of(rules: &RuleSet, domain: &str, descriptor: &Descriptor, status: &Status) -> u64 {
-    let sent = &descriptor.entries;
-    let known = rules.domain(domain).map(|domain| domain.path(sent));
     let counted_by = match &status.matched {
         Matched::Rule(_, rule) => &rule.counted_by[..],
         _ => &[],
     };
-    key::id_of(&key::business_id_of(domain, known.as_deref().unwrap_or(sent), counted_by))
+    key::id_of(&key::business_id_of(domain, &rules.path(domain, &descriptor.entries), counted_by))
 }

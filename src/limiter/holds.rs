@@ -35,7 +35,7 @@ use crate::{
         time::Timestamp,
     },
     limiter::metrics::rule_series::RuleSeries,
-    process::{calls::client_has_left, pause::random},
+    process::pause::random,
     telemetry::{LogCause, current, due_line, with_call},
 };
 
@@ -244,20 +244,6 @@ impl Holds {
     }
 }
 
-/// What gives back the hold of a decision whose client has left: only its token could, which nobody has.
-pub(super) fn commit_of_unheard(request: &Request, decision: &Decision) -> Option<Request> {
-    let hold = decision.token.as_ref().filter(|_| client_has_left())?;
-    Some(release(&request.domain, hold.clone()))
-}
-
-/// What commits that nothing was used.
-fn release(domain: &str, hold: String) -> Request {
-    let entry = |key: &'static str, value| Entry { key: key.into(), value };
-    let entries = vec![entry("hold.commit", hold.into()), entry("hold.used", "0".into())];
-    let descriptor = Descriptor { entries, hits: Hits::Check, states_hits: true, limit: None };
-    Request { domain: domain.to_owned(), descriptors: vec![descriptor] }
-}
-
 /// What the calls of a request have taken that only their tokens can give back.
 #[derive(Debug, Default)]
 pub struct Taken {
@@ -277,10 +263,16 @@ impl Taken {
         self.holds.is_empty()
     }
 
-    /// What commits that nothing was used of each.
+    /// What commits that nothing was used, of each hold.
     pub(super) fn releases(self) -> impl Iterator<Item = Request> {
         let Self { domain, holds } = self;
-        holds.into_iter().map(move |hold| release(&domain, hold))
+        let entry = |key: &'static str, value| Entry { key: key.into(), value };
+        holds.into_iter().map(move |hold| {
+            let entries = vec![entry("hold.commit", hold.into()), entry("hold.used", "0".into())];
+            let descriptor =
+                Descriptor { entries, hits: Hits::Check, states_hits: true, limit: None };
+            Request { domain: domain.clone(), descriptors: vec![descriptor] }
+        })
     }
 }
 

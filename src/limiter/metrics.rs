@@ -149,18 +149,20 @@ impl CallMetrics {
             };
             match known {
                 Some(known) => known.count(&self.of.decisions, &self.of.hits, counts),
-                None => {
-                    let sent = &descriptor.entries;
-                    let path = rules.domain(&request.domain).map(|domain| domain.path(sent));
-                    self.count(&status.matched, path.as_deref().unwrap_or(sent), counts);
-                }
+                None => self.count(rules, &status.matched, &descriptor.entries, counts),
             }
         }
     }
 
     /// Counts a descriptor by labels that are looked up.
-    fn count(&self, matched: &Matched, path: &[Entry], Counts { code, hits }: Counts) {
-        let (domain, rule) = self.labels.of(matched, path);
+    fn count(
+        &self,
+        rules: &RuleSet,
+        matched: &Matched,
+        entries: &[Entry],
+        Counts { code, hits }: Counts,
+    ) {
+        let (domain, rule) = self.labels.of(rules, matched, entries);
         let [domain, rule] = [KeyValue::new("domain", domain), KeyValue::new("rule", rule)];
         let code = KeyValue::new("code", code.name());
         self.of.decisions.add(1, &[domain.clone(), rule.clone(), code]);

@@ -252,6 +252,11 @@ impl RuleSet {
         self.domains.get(name)
     }
 
+    /// The entries that lead to a rule and name a counter: of a domain without rules, all.
+    pub fn path<'call>(&self, domain: &str, entries: &'call [Entry]) -> Cow<'call, [Entry]> {
+        self.domain(domain).map_or(Cow::Borrowed(entries), |domain| domain.path(entries))
+    }
+
     /// The rules of the domain `name`, which is added if it is new.
     pub fn domain_mut(&mut self, name: &str) -> &mut Domain {
         self.domains.entry(name.to_owned()).or_insert_with(|| Domain {

@@ -28,10 +28,18 @@ pub(super) const SERIES_MAX: usize = 1000;
 pub(super) struct RuleLabels(Arc<Mutex<HashMap<RuleId, HashSet<String>>>>);
 
 impl RuleLabels {
-    /// The labels `domain` and `rule` of what a descriptor matched by this path.
-    pub(super) fn of(&self, matched: &Matched, path: &[Entry]) -> (StringValue, StringValue) {
+    /// The labels `domain` and `rule` of what a descriptor with these entries matched.
+    pub(super) fn of(
+        &self,
+        rules: &RuleSet,
+        matched: &Matched,
+        entries: &[Entry],
+    ) -> (StringValue, StringValue) {
         let rule = match matched {
-            Matched::Rule(domain, rule) => self.rule(domain, rule, path),
+            Matched::Rule(domain, rule) => match &rule.shown {
+                Some(shown) => self.with_values(domain, rule, shown, &rules.path(domain, entries)),
+                None => Arc::clone(&rule.path).into(),
+            },
             _ => rule_of(matched).into(),
         };
         (domain_of(matched).into(), rule)
@@ -58,8 +66,13 @@ impl RuleLabels {
         labels
     }
 
-    fn rule(&self, domain: &Arc<str>, rule: &Rule, path: &[Entry]) -> StringValue {
-        let Some(shown) = &rule.shown else { return Arc::clone(&rule.path).into() };
+    fn with_values(
+        &self,
+        domain: &Arc<str>,
+        rule: &Rule,
+        shown: &[Shown],
+        path: &[Entry],
+    ) -> StringValue {
         let label: Vec<String> =
             path.iter().zip(shown).map(|(entry, shown)| part(entry, shown)).collect();
         let label = label.join("|");

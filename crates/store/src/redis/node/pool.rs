@@ -26,10 +26,13 @@ use crate::{
     StoreError,
     metrics::StoreMetrics,
     outage::Outage,
-    redis::wire::{
-        connection::{self, CONNECT_WITHIN, Connection},
-        endpoint::Server,
-        server_info::ServerInfo,
+    redis::{
+        script::WriteRefusal,
+        wire::{
+            connection::{self, CONNECT_WITHIN, Connection},
+            endpoint::Server,
+            server_info::ServerInfo,
+        },
     },
     report::ServerReport,
 };
@@ -276,6 +279,11 @@ impl PoolInner {
         let (discards, failed) = (Arc::clone(&self.discards), Arc::clone(&self.failed));
         Manager { server, checks, outage, discards, failed, answers: Arc::clone(&self.answers) }
     }
+}
+
+/// The failure of a command: Redis takes no writes, or gives no answer.
+pub(crate) fn failure(error: &RedisError) -> StoreError {
+    WriteRefusal::from_error(error).map_or_else(|| unavailable(error), StoreError::from)
 }
 
 pub(crate) fn unavailable(error: &RedisError) -> StoreError {

@@ -33,7 +33,7 @@ use crate::{
     metrics::StoreMetrics,
     outage::Outage,
     redis::{
-        script::{self, WriteRefusal},
+        script,
         wire::connection::{CONNECT_WITHIN, Connection},
     },
 };
@@ -217,8 +217,7 @@ impl ServerState {
             Err(error) if script::is_elsewhere(&error) && !script::is_cluster_down(&error) => {
                 Ok(connection)
             }
-            Err(error) => Err(WriteRefusal::from_error(&error)
-                .map_or_else(|| pool::unavailable(&error), StoreError::from)),
+            Err(error) => Err(pool::failure(&error)),
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::{
             owed::Fate,
             pool::{self, Connected},
         },
-        script::{self, Reply, ScriptVerdict, WriteRefusal},
+        script::{self, Reply, ScriptVerdict},
     },
 };
 
@@ -124,9 +124,7 @@ impl SharedQueue {
                         Some(true) => call.owed.is(Fate::Failed),
                         _ => {}
                     }
-                    let error = WriteRefusal::from_error(&error)
-                        .map_or_else(|| pool::unavailable(&error), StoreError::from);
-                    answers.push((call.caller, Err(NotDecided::Failed(error))));
+                    answers.push((call.caller, Err(NotDecided::Failed(pool::failure(&error)))));
                 }
             }
         }
