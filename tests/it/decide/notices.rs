@@ -133,6 +133,17 @@ fn start(store: &str, flags: &[&str]) -> Service {
     Service::with(RULES).on(store).flags(flags).start()
 }
 
+/// Two replicas that share the key of digests: until one knows it, its notices have ids of its own.
+fn two(store: &str, flags: &[&str]) -> [Service; 2] {
+    let replicas = [(); 2].map(|()| start(store, flags));
+    wait_until("both know the key of digests", || {
+        let [one, other] =
+            replicas.each_ref().map(|one| one.counter("shop", "banned=x")["digest"].clone());
+        one == other
+    });
+    replicas
+}
+
 async fn call(service: &Service, entry: (&str, &str), count: u64) {
     let call = request("shop", vec![hits(descriptor(&[entry]), count)]);
     service.ask(call).await.unwrap();
@@ -141,7 +152,7 @@ async fn call(service: &Service, entry: (&str, &str), count: u64) {
 #[tokio::test]
 async fn one_of_two_replicas_tells_of_each_part_that_a_counter_reaches() {
     let (redis, (webhook, url)) = (Redis::start(), Webhook::start(&[]));
-    let replicas = [(); 2].map(|()| start(&redis.url(), &["--notices-url", &url]));
+    let replicas = two(&redis.url(), &["--notices-url", &url]);
     for number in 0..24 {
         call(&replicas[number % 2], ("user", "canary-51e0"), 1).await;
         call(&replicas[number % 2], ("quiet", "canary-51e0"), 1).await;
@@ -195,7 +206,7 @@ fn lines(replicas: &[Service], text: &str) -> Vec<String> {
 async fn one_of_two_replicas_tells_of_each_ban_that_closes_a_counter() {
     let (redis, (webhook, url)) = (Redis::start(), Webhook::start(&[]));
     let flags = ["--notices-url", &url, "--over-limit-cache", "0"];
-    let replicas = [(); 2].map(|()| start(&redis.url(), &flags));
+    let replicas = two(&redis.url(), &flags);
     let call_all = async || {
         for number in 0..8 {
             for key in ["banned", "quietly_banned"] {
@@ -240,7 +251,7 @@ async fn one_of_two_replicas_tells_of_each_ban_that_closes_a_counter() {
 async fn a_ban_that_redis_has_no_memory_for_is_not_told() {
     let (redis, (webhook, url)) = (Redis::start(), Webhook::start(&[]));
     let flags = ["--notices-url", &url, "--over-limit-cache", "0"];
-    let replicas = [(); 2].map(|()| start(&redis.url(), &flags));
+    let replicas = two(&redis.url(), &flags);
     call(&replicas[0], ("banned", "alice"), 2).await;
     webhook.events_by(&replicas, 1).await;
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -277,7 +288,7 @@ async fn spend(replicas: &[Service], key: &str, used: u64) {
 #[tokio::test]
 async fn one_of_two_replicas_tells_once_in_a_window_that_a_commit_was_an_overrun() {
     let (redis, (webhook, url)) = (Redis::start(), Webhook::start(&[]));
-    let mut replicas = [(); 2].map(|()| start(&redis.url(), &["--notices-url", &url]));
+    let mut replicas = two(&redis.url(), &["--notices-url", &url]);
     spend(&replicas, "spent", 2).await;
     assert_eq!(webhook.events_by(&replicas, 1).await, [Value::Null; 0], "no more than held");
     for used in [5, 6, 7, 8] {
@@ -307,7 +318,7 @@ async fn one_of_two_replicas_tells_once_in_a_window_that_a_commit_was_an_overrun
 #[tokio::test]
 async fn an_overrun_is_told_however_its_hold_is_found_and_also_if_its_commit_is_late() {
     let (redis, (webhook, url)) = (Redis::start(), Webhook::start(&[]));
-    let replicas = [(); 2].map(|()| start(&redis.url(), &["--notices-url", &url]));
+    let replicas = two(&redis.url(), &["--notices-url", &url]);
     let late = Duration::from_millis(1100);
     for (rule, time) in [("spent_by_id", Duration::ZERO), ("spent_late_by_id", late)] {
         let with = |more| descriptor(&[(rule, "canary-51e0"), ("hold.id", "7"), more]);
@@ -342,7 +353,7 @@ async fn an_overrun_is_told_however_its_hold_is_found_and_also_if_its_commit_is_
 #[tokio::test]
 async fn one_of_two_replicas_tells_that_an_override_has_expired_or_was_undone() {
     let (redis, (webhook, url)) = (Redis::start(), Webhook::start(&[]));
-    let replicas = [(); 2].map(|()| start(&redis.url(), &["--notices-url", &url]));
+    let replicas = two(&redis.url(), &["--notices-url", &url]);
     let undone = set(&replicas[0], "user=canary-51e0", json!({ "limit": 20 }));
     let expired = set_for(&replicas[1], "quiet=canary-51e0", json!({ "action": "ban" }), "1s");
     let eventually_in_force = |count: usize| {
